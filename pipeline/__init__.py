@@ -1,0 +1,11 @@
+"""The domain: text in, audio out. No Ray, no HTTP; runs on a laptop CPU.
+
+    SynthesisRequest
+        -> text/        normalise, split into segments, tokenise           -> Prompt
+        -> engine/      prefill, then decode all slots step by step        -> StepBlock (hidden states, codes)
+        -> vocoder/     fixed windows with true edges                      -> AudioChunk (24 kHz samples)
+        -> audio/       stretch, encode                                    -> bytes
+
+Reading order: types.py, synthesizer.py (the spine), engine/engine.py, vocoder/windows.py.
+model/ holds the network both engine/ and vocoder/ run; checkpoints.py finds and makes its files.
+"""

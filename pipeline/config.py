@@ -1,0 +1,93 @@
+"""Config: every tunable of the domain, with its default, bounds and unit, in one strict tree.
+
+In:    nested plain values (the `pipeline:` part of a YAML file), or nothing at all: the defaults work on a laptop CPU
+Out:   PipelineConfig, frozen
+Never: files, environment variables
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from pipeline.model.spec import REACH_STEPS
+
+
+class StrictModel(BaseModel):
+    """Refuses unknown keys and never changes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TextConfig(StrictModel):
+    """text/: how text becomes segments and how long a segment may speak."""
+
+    max_segment_chars: int = Field(120, ge=16, le=400, description="longest segment [characters]")
+    first_segment_chars: int = Field(60, ge=8, le=400, description="longest first segment: it is heard first [characters]")
+    steps_per_char: float = Field(
+        8.0, gt=0, le=64, description="step cap a letter: three times the longest seen, a CJK character counts three letters"
+    )
+    base_steps: int = Field(64, ge=1, le=1024, description="step cap of an empty text, added to every segment's")
+    refine_steps: int = Field(384, ge=1, le=1024, description="step cap of the refine pass; upstream's max_new_token")
+
+
+class EngineConfig(StrictModel):
+    """engine/: the GPT acoustic model."""
+
+    device: Literal["cpu", "cuda"] = "cpu"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    threads: int | None = Field(None, ge=1, le=256, description="CPU threads of the model; null: torch's own choice")
+    slots: int = Field(8, ge=1, le=512, description="sequences decoded together; one matrix shape, so part of the numerics")
+    max_prompt: int = Field(512, ge=64, le=3072, description="longest prompt [positions]")
+    max_steps: int = Field(1024, ge=64, le=2048, description="longest sequence, 46.875 steps a second [steps]")
+    kv_budget_mib: int = Field(2048, ge=1, description="most memory the static KV cache may take [MiB]")
+    steps_per_round: int = Field(1, ge=1, le=32, description="steps between two looks at the host; 1 on a CPU, 4-8 on a GPU")
+    prefill_rows: int = Field(1, ge=1, le=32, description="prompts in one prefill call; a fixed shape, so part of the numerics")
+    block_steps: int = Field(4, ge=1, le=256, description="steps delivered together")
+    max_waiting: int = Field(32, ge=0, le=4096, description="requests that may wait for a slot; more are refused")
+    buffer_steps: int = Field(256, ge=1, le=4096, description="undelivered steps at which a sequence pauses")
+    stall_timeout_s: float = Field(30.0, gt=0, description="a paused sequence whose reader takes nothing is cut after [s]")
+    round_timeout_s: float = Field(30.0, gt=0, description="a round that takes longer counts as hung [s]")
+
+    @property
+    def positions(self) -> int:
+        """KV positions of a slot."""
+        return self.max_prompt + self.max_steps
+
+    @model_validator(mode="after")
+    def _buffer_holds_a_round(self) -> "EngineConfig":
+        if self.buffer_steps < self.steps_per_round + self.block_steps:
+            raise ValueError(
+                f"buffer_steps {self.buffer_steps} must hold at least steps_per_round + block_steps "
+                f"= {self.steps_per_round + self.block_steps}, or no sequence can ever run"
+            )
+        return self
+
+
+class VocoderConfig(StrictModel):
+    """vocoder/: windows of steps to samples."""
+
+    device: Literal["cpu", "cuda"] = "cpu"
+    threads: int | None = Field(None, ge=1, le=256, description="CPU threads of the model; null: torch's own choice")
+    use_decoder: bool = Field(True, description="True: from hidden states; False: from codes through the DVAE, lighter")
+    look_ahead: int = Field(REACH_STEPS, ge=0, le=REACH_STEPS, description="context each side; 52 is exact [steps]")
+    chunk_steps: tuple[Annotated[int, Field(ge=1, le=512)], ...] = Field(
+        (8, 16, 32, 48), min_length=1, description="steps of the first, second, ... chunk; the last one repeats [steps]"
+    )
+    rows: int = Field(1, ge=1, le=64, description="windows in one call; a fixed shape, so part of the numerics")
+    max_waiting: int = Field(256, ge=1, le=65536, description="windows that may wait; more are refused")
+
+
+class SpeechConfig(StrictModel):
+    """synthesizer: how one request's segments run together."""
+
+    parallel_segments: int = Field(4, ge=1, le=64, description="segments of one request decoded at the same time")
+
+
+class PipelineConfig(StrictModel):
+    """Everything the domain can be told."""
+
+    checkpoint: str = Field("demo", description="demo, full-random, hub:2Noise/ChatTTS or a folder")
+    text: TextConfig = Field(default_factory=TextConfig)
+    engine: EngineConfig = Field(default_factory=EngineConfig)
+    vocoder: VocoderConfig = Field(default_factory=VocoderConfig)
+    speech: SpeechConfig = Field(default_factory=SpeechConfig)

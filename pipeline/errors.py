@@ -1,0 +1,95 @@
+"""Errors: the one tree of what can go wrong. The domain knows no HTTP; serve/errors.py gives each a status.
+
+SynthesisError
+|-- InvalidRequest            the client can fix it
+|   |-- TextTooLong
+|   |-- NoSpeakableText
+|   |-- UnknownVoice
+|   `-- UnsupportedFormat
+|-- AtCapacity                try again after retry_after_s
+|-- DeadlineExceeded          we were too slow
+|-- ReaderStalled             the reader took nothing for too long
+`-- EngineFault               our fault
+    |-- NonFiniteOutput       one sequence ends, the engine lives
+    `-- EngineDead            the health check fails, the replica is replaced
+ConfigError                   a file the operator wrote is wrong
+CheckpointError               a checkpoint on disk is not what it claims to be
+
+Every message says what was given, what is allowed and what to do. None ever quotes a client's text.
+"""
+
+
+class SynthesisError(Exception):
+    """Anything that ends a request. `param` names the request field at fault, if one is."""
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions cross process borders; the default rebuilds from `args` alone and would lose the attributes.
+        return _rebuild, (type(self), self.message, dict(self.__dict__))
+
+
+def _rebuild(kind: type[SynthesisError], message: str, state: dict[str, object]) -> SynthesisError:
+    error = kind.__new__(kind)
+    Exception.__init__(error, message)
+    error.__dict__.update(state)
+    return error
+
+
+class InvalidRequest(SynthesisError):
+    """The client can fix it."""
+
+
+class TextTooLong(InvalidRequest):
+    """More text than the limit."""
+
+
+class NoSpeakableText(InvalidRequest):
+    """Nothing is left to say once the text is cleaned."""
+
+
+class UnknownVoice(InvalidRequest):
+    """No such voice."""
+
+
+class UnsupportedFormat(InvalidRequest):
+    """No such container, rate or combination."""
+
+
+class AtCapacity(SynthesisError):
+    """Every place, waiting places included, is taken."""
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class DeadlineExceeded(SynthesisError):
+    """The request's time is over."""
+
+
+class ReaderStalled(SynthesisError):
+    """Nobody took the audio for the stated time."""
+
+
+class EngineFault(SynthesisError):
+    """Our fault."""
+
+
+class NonFiniteOutput(EngineFault):
+    """The model produced NaN or infinity for this sequence alone."""
+
+
+class EngineDead(EngineFault):
+    """The engine's loop has died or hangs."""
+
+
+class ConfigError(Exception):
+    """A configuration file is wrong: the message has the key's path, what was found and what is allowed."""
+
+
+class CheckpointError(Exception):
+    """A checkpoint is wrong: the message has the file, what was expected and what was found."""

@@ -1,0 +1,58 @@
+"""Protocols: what the spine needs, and nothing about who provides it.
+
+In a script the engine and the vocoder stand behind these themselves, in tests small fakes do, under Ray Serve
+the adapters of serve/handles.py.
+"""
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.types import HiddenWindow, Prompt, SamplingParams, StepBlock, SynthesisRequest, Voice
+
+
+class TextFrontend(Protocol):
+    """Text to prompts."""
+
+    async def plan(self, request: SynthesisRequest, voice: Voice) -> list[Prompt]:
+        """Normalise and split the text; returns one prompt a segment, in order: CODE prompts, or TEXT prompts
+        when the request asks for a refine pass.
+
+        Raises:
+            InvalidRequest: NoSpeakableText, TextTooLong, ...
+        """
+        ...
+
+    async def replan(self, request: SynthesisRequest, voice: Voice, refined: list[NDArray[np.int64]]) -> list[Prompt]:
+        """Turn the refine pass's text tokens, one array (n,) a segment, into CODE prompts."""
+        ...
+
+
+class CodeGenerator(Protocol):
+    """Prompts to steps."""
+
+    def generate(
+        self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
+    ) -> AsyncGenerator[StepBlock, None]:
+        """Stream the steps of one segment. Closing the generator frees its slot within one round.
+
+        Args:
+            timeout_s: time left for this segment.
+            admitted: the request already has its first segment in the engine, so this one queues however
+                full the waiting room is.
+
+        Raises:
+            AtCapacity: at the first item, when the waiting room is full.
+            DeadlineExceeded, ReaderStalled, NonFiniteOutput, EngineDead: at any item.
+        """
+        ...
+
+
+class WindowDecoder(Protocol):
+    """Windows of steps to samples."""
+
+    async def decode(self, window: HiddenWindow) -> NDArray[np.float32]:
+        """The samples of the window's body: float32 (m,), m = 512 a step, 256 fewer when the window is last."""
+        ...

@@ -1,0 +1,177 @@
+"""Types: the values that travel between rooms. Frozen, numpy only, no behaviour but arithmetic on themselves.
+
+In:    nothing
+Out:   SynthesisRequest -> Segment -> Prompt -> StepBlock -> AudioChunk
+Owns:  nothing
+Never: torch, Ray, HTTP, I/O
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Head(StrEnum):
+    """Which output head a sequence draws from."""
+
+    CODE = "code"
+    """four audio codes a step"""
+    TEXT = "text"
+    """one text token a step: the refine pass"""
+
+
+class SeedMode(StrEnum):
+    """How a seed becomes draws."""
+
+    COUNTER = "counter"
+    """one uniform per (seed, segment, attempt; step, codebook): the same in any slot, batch, replica or device"""
+    UPSTREAM = "upstream"
+    """one constant noise tensor per seed, as ChatTTS draws at batch 1: for seeds people bring along"""
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended by itself. Every other end is an exception (pipeline/errors.py)."""
+
+    EOS = "eos"
+    """the model said stop"""
+    LENGTH = "length"
+    """the step cap was reached"""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the tokens of one request are drawn. The defaults are ChatTTS's own for audio codes."""
+
+    temperature: float = 0.3
+    top_p: float = 0.7
+    top_k: int = 20
+    repetition_penalty: float = 1.05
+    seed: int = 0
+    """0 .. 2**32 - 1"""
+    seed_mode: SeedMode = SeedMode.COUNTER
+    attempt: int = 0
+    """which roll of the same seed this is; part of the COUNTER key"""
+    min_steps: int = 1
+    """EOS cannot be drawn before this many steps: 1 makes an empty segment impossible without any retry"""
+
+
+@dataclass(frozen=True, slots=True)
+class RefineParams:
+    """The optional text-to-text pass: how much of each manner ChatTTS may add."""
+
+    oral: int = 2
+    """0 .. 9"""
+    laugh: int = 0
+    """0 .. 2"""
+    pause: int = 4
+    """0 .. 7, upstream's [break_k]"""
+    sampling: SamplingParams = field(default_factory=lambda: SamplingParams(temperature=0.7, repetition_penalty=1.0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Voice:
+    """Who speaks.
+
+    `embedding` is None for ChatTTS's own default ([empty_spk]); it is kept in float16 because upstream's
+    speaker strings are, and because normalising it in another precision changes the codes.
+    """
+
+    name: str
+    embedding: NDArray[np.float16] | None  # (width,)
+    sample_codes: NDArray[np.int64] | None = None  # (n, 4): the codes of a reference recording
+    sample_text: str = ""
+    """transcript of the reference recording"""
+
+
+@dataclass(frozen=True, slots=True)
+class AudioFormat:
+    """What the bytes on the wire are."""
+
+    container: str = "mp3"
+    """one of pipeline.audio.encode.CONTAINERS"""
+    streamed: bool = True
+    """False: sizes in the header are exact, which needs the whole audio first"""
+
+
+@dataclass(frozen=True, slots=True)
+class SynthesisRequest:
+    """One request, checked at the door, with everything resolved but the voice."""
+
+    request_id: str
+    text: str
+    voice: str
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    speed: float = 1.0
+    """time-stretch, 0.25 .. 4.0; 1.0 leaves every sample as the vocoder made it"""
+    speed_token: int = 5
+    """0 .. 9: ChatTTS's own [speed_k]"""
+    refine: RefineParams | None = None
+    language: str = "auto"
+    """auto, zh or en"""
+    timeout_s: float = 120.0
+    """time left; each process turns it into a deadline of its own monotonic clock"""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A piece of the text that is synthesised as one sequence."""
+
+    text: str
+    """speakable text, control tags included"""
+    index: int
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prompt:
+    """What the GPT is prefilled with, and how long it may go on."""
+
+    ids: NDArray[np.int64]  # (S, 4): text positions repeat their id in all four columns
+    text_mask: NDArray[np.bool_]  # (S,): True where `ids` is text, False where it is audio codes
+    head: Head
+    segment: Segment
+    max_steps: int
+    """the step cap, derived from the segment's text"""
+    speaker: NDArray[np.float16] | None = None  # (width,), not normalised
+    speaker_position: int | None = None
+    """where the embedding replaces the text embedding: the place of [spk_emb]"""
+    eos_token: int | None = None
+    """the text token that ends a TEXT sequence; CODE sequences end at the codebook's last entry"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepBlock:
+    """Consecutive steps of one sequence."""
+
+    hidden: NDArray[np.float32]  # (n, width)
+    codes: NDArray[np.int64]  # (n, 4); TEXT sequences: (n, 1)
+    first_step: int
+    finish: FinishReason | None = None
+    """set on the last block, which may be empty"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HiddenWindow:
+    """The fixed-shape input of one vocoder call: `rows` steps of which [valid_start, valid_stop) exist."""
+
+    frames: NDArray[np.float32]  # (rows, width) hidden states, or (rows, 4) codes; 0 outside the valid range
+    valid_start: int
+    """first row inside the utterance; rows before it are beyond its true beginning"""
+    valid_stop: int
+    """one past the last known row"""
+    body_start: int
+    """rows [body_start, body_stop) are the ones whose samples are wanted"""
+    body_stop: int
+    is_last: bool
+    """the utterance ends at valid_stop: its last step gives one hop less"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AudioChunk:
+    """Audio that leaves together: mono, 24 000 Hz."""
+
+    samples: NDArray[np.float32]  # (m,) in [-1, 1]
+    first_sample: int
+    is_last: bool
