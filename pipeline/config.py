@@ -75,6 +75,7 @@ class VocoderConfig(StrictModel):
     )
     rows: int = Field(1, ge=1, le=64, description="windows in one call; a fixed shape, so part of the numerics")
     max_waiting: int = Field(256, ge=1, le=65536, description="windows that may wait; more are refused")
+    call_timeout_s: float = Field(30.0, gt=0, description="a call that takes longer counts as hung [s]")
 
 
 class SpeechConfig(StrictModel):
@@ -87,7 +88,7 @@ class PipelineConfig(StrictModel):
     """Everything the domain can be told."""
 
     checkpoint: str = Field("demo", description="demo, full-random, hub:2Noise/ChatTTS or a folder")
-    text: TextConfig = Field(default_factory=TextConfig)
-    engine: EngineConfig = Field(default_factory=EngineConfig)
-    vocoder: VocoderConfig = Field(default_factory=VocoderConfig)
-    speech: SpeechConfig = Field(default_factory=SpeechConfig)
+    text: TextConfig = TextConfig()
+    engine: EngineConfig = EngineConfig()
+    vocoder: VocoderConfig = VocoderConfig()
+    speech: SpeechConfig = SpeechConfig()

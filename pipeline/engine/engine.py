@@ -1,0 +1,273 @@
+"""Engine: many segments decoded together, each as if it were alone.
+
+In:    Prompts with their SamplingParams, from asyncio tasks
+Out:   StepBlocks, to the same tasks
+Owns:  the loop thread, the lock, the scheduler and the runner
+Never: HTTP, waveforms, text
+
+    reader task                                  loop thread
+    open -> submit -> read .. read               plan = scheduler.next_plan(now)
+        |  (lock)        ^                       runner.prefill, output = runner.decode(plan)
+        '--> scheduler   '---- StepStream <----- deliver(plan, output)
+
+A sequence lives in one slot of fixed shape, so its numbers depend on its prompt, its sampling values and the engine's
+configuration, never on its neighbours, its slot or the moment it came (tests/unit, test_engine.py).
+"""
+
+import logging
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+
+from pipeline.config import EngineConfig
+from pipeline.engine.runner import RoundOutput, Runner
+from pipeline.engine.scheduler import Plan, Scheduler
+from pipeline.engine.sequence import Sequence, StepStream
+from pipeline.errors import EngineDead, NonFiniteOutput, SynthesisError, TextTooLong
+from pipeline.model.weights import Checkpoint
+from pipeline.types import FinishReason, Prompt, SamplingParams, StepBlock
+
+logger = logging.getLogger(__name__)
+
+SMOOTHING = 0.1
+"""weight of the newest value in the running means"""
+WARM_UP_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """The engine at one moment."""
+
+    slots: int
+    slots_used: int
+    waiting: int
+    rounds: int
+    """since start"""
+    steps: int
+    """emitted since start, all sequences"""
+    sequences: int
+    """finished by themselves since start"""
+    round_s: float
+    """running mean of a decode round [s]"""
+    kv_bytes: int
+
+
+class Engine:
+    """The continuously batched acoustic model."""
+
+    def __init__(self, config: EngineConfig, checkpoint: Checkpoint, clock: Callable[[], float] = time.monotonic) -> None:
+        """
+        Args:
+            clock: monotonic seconds; a test may hold it.
+
+        Raises:
+            ConfigError: the KV cache does not fit its budget. CheckpointError: the files are wrong.
+        """
+        self._config = config
+        self._clock = clock
+        self._runner = Runner(config, checkpoint)
+        self._width = checkpoint.gpt_spec.width
+        self._scheduler = Scheduler(config)
+        self._lock = threading.Lock()
+        self._wake = threading.Condition(self._lock)
+        self._closing = False
+        self._dead: EngineDead | None = None
+        self._round_started: float | None = None
+        self._rounds = self._steps = self._sequences = 0
+        self._round_s = 0.0
+        self._sequence_s = 1.0
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def open(self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float) -> Sequence:
+        """Make a sequence for the running asyncio task; nothing is queued yet.
+
+        Raises:
+            TextTooLong: the prompt does not fit a slot.
+        """
+        length = len(prompt.ids)
+        if length > self._config.max_prompt:
+            raise TextTooLong(
+                f"a segment's prompt has {length} positions; the limit is {self._config.max_prompt} "
+                "(engine.max_prompt): shorten the text or the voice's sample",
+                param="input",
+            )
+        now = self._clock()
+        return Sequence(
+            prompt=prompt,
+            sampling=sampling,
+            stream=StepStream(on_read=self._on_read),
+            width=self._width,
+            max_steps=min(prompt.max_steps, self._config.max_steps),
+            deadline=now + timeout_s,
+            submitted_at=now,
+        )
+
+    def submit(self, sequences: Iterable[tuple[Sequence, bool]]) -> None:
+        """Queue sequences, each with whether its request is admitted already; a refusal reaches its reader alone."""
+        with self._wake:
+            for sequence, admitted in sequences:
+                try:
+                    if self._dead is not None:
+                        raise self._dead
+                    self._scheduler.submit(sequence, admitted=admitted, retry_after_s=self._retry_after_s())
+                except SynthesisError as refusal:
+                    sequence.stream.put(refusal)
+            self._wake.notify()
+
+    async def read(self, sequence: Sequence) -> AsyncGenerator[StepBlock, None]:
+        """The blocks of a submitted sequence; closing it frees the slot within one round.
+
+        Raises:
+            AtCapacity, DeadlineExceeded, ReaderStalled, NonFiniteOutput, EngineDead: whatever ended the sequence.
+        """
+        try:
+            while True:
+                block = await sequence.stream.get()
+                yield block
+                if block.finish is not None:
+                    return
+        finally:
+            self.cancel(sequence)
+
+    def cancel(self, sequence: Sequence) -> None:
+        """The reader has gone; harmless for a sequence that is over."""
+        with self._wake:
+            self._scheduler.cancel(sequence)
+            self._wake.notify()
+
+    async def generate(
+        self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
+    ) -> AsyncGenerator[StepBlock, None]:
+        """Open, submit and read in one; see pipeline/protocols.py, CodeGenerator."""
+        sequence = self.open(prompt, sampling, timeout_s=timeout_s)
+        self.submit([(sequence, admitted)])
+        stream = self.read(sequence)
+        try:
+            async for block in stream:
+                yield block
+        finally:
+            await stream.aclose()
+
+    async def warm_up(self, prompt: Prompt) -> None:
+        """Run a prompt to its end, so that no request meets a kernel for the first time."""
+        async for _ in self.generate(prompt, SamplingParams(), timeout_s=WARM_UP_TIMEOUT_S):
+            pass
+
+    def check_health(self) -> None:
+        """Raises:
+        EngineDead: the loop has died, or a round takes longer than `round_timeout_s`.
+        """
+        started, now = self._round_started, self._clock()
+        if self._dead is not None:
+            raise self._dead
+        if not self._thread.is_alive():
+            raise EngineDead("the engine's loop has ended")
+        if started is not None and now - started > self._config.round_timeout_s:
+            raise EngineDead(
+                f"a round has been running for {now - started:.1f} s; "
+                f"the limit is {self._config.round_timeout_s:g} s (engine.round_timeout_s)"
+            )
+
+    def stats(self) -> EngineStats:
+        """The engine at this moment."""
+        with self._lock:
+            return EngineStats(
+                slots=self._config.slots,
+                slots_used=self._scheduler.num_running,
+                waiting=self._scheduler.num_waiting,
+                rounds=self._rounds,
+                steps=self._steps,
+                sequences=self._sequences,
+                round_s=self._round_s,
+                kv_bytes=self._runner.kv_bytes,
+            )
+
+    def close(self) -> None:
+        """Stop the loop; whoever still reads gets EngineDead."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join(timeout=self._config.round_timeout_s)
+
+    # -- the loop thread ------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        if self._config.threads is not None:
+            torch.set_num_threads(self._config.threads)  # counts for the thread that calls it
+        try:
+            self._runner.capture()
+            while (plan := self._next_plan()) is not None:
+                self._round(plan)
+            self._die(EngineDead("the engine was closed"))
+        except Exception as error:
+            logger.exception("the engine's loop died")
+            self._die(EngineDead(f"the engine's loop died of {type(error).__name__}: {error}"))
+
+    def _next_plan(self) -> Plan | None:
+        """The next round's plan, waiting until there is one; None when closing."""
+        with self._wake:
+            while not self._closing:
+                plan = self._scheduler.next_plan(self._clock())
+                for sequence, error in plan.left:
+                    if error is not None:
+                        sequence.stream.put(error)
+                if plan.decode:
+                    return plan
+                # Nobody can run: sleep until a submit, a read or a cancel, or until somebody's time is over.
+                deadline = self._scheduler.next_deadline()
+                self._wake.wait(None if deadline is None else max(deadline - self._clock(), 0.001))
+            return None
+
+    def _round(self, plan: Plan) -> None:
+        self._round_started = started = self._clock()
+        if plan.prefill:
+            self._runner.prefill(plan.prefill)
+        decode_started = self._clock()
+        output = self._runner.decode(plan)
+        now = self._clock()
+        with self._lock:
+            self._deliver(plan, output, now)
+            self._rounds += 1
+            self._steps += int(output.emitted.sum())
+            self._round_s += SMOOTHING * (now - decode_started - self._round_s) if self._rounds > 1 else now - started
+        self._round_started = None
+
+    def _deliver(self, plan: Plan, output: RoundOutput, now: float) -> None:
+        for sequence in plan.decode:
+            slot = sequence.slot
+            assert slot is not None
+            for step in output.emitted[:, slot].nonzero()[0]:
+                sequence.emit(output.hidden[step, slot], output.tokens[step, slot, : sequence.books])
+            if output.broken[slot]:
+                self._scheduler.release(sequence)
+                self._runner.forget(slot)
+                sequence.stream.put(
+                    NonFiniteOutput(f"the model produced non-finite numbers after {sequence.steps} steps of this segment")
+                )
+            elif output.ended[slot] or sequence.steps >= sequence.max_steps:
+                self._scheduler.release(sequence)
+                sequence.flush(self._config.block_steps, FinishReason.EOS if output.ended[slot] else FinishReason.LENGTH)
+                self._sequences += 1
+                self._sequence_s += SMOOTHING * (now - sequence.submitted_at - self._sequence_s)
+            else:
+                sequence.flush(self._config.block_steps)
+
+    def _die(self, death: EngineDead) -> None:
+        with self._lock:
+            self._dead = death
+            for sequence in self._scheduler.drain():
+                sequence.stream.put(death)
+
+    # -- called under the lock ------------------------------------------------------------------------------------
+
+    def _retry_after_s(self) -> float:
+        """When, at the present pace, a place will be free."""
+        return max(self._sequence_s * (self._scheduler.num_waiting + 1) / self._config.slots, 0.1)
+
+    def _on_read(self) -> None:
+        with self._wake:
+            self._wake.notify()

@@ -1,0 +1,44 @@
+"""KV cache: one static pair of tensors, sized at start from a stated budget.
+
+In:    the engine's configuration and the model's dimensions
+Out:   KeysValues
+Owns:  the memory
+Never: who a slot belongs to
+"""
+
+import torch
+
+from pipeline.config import EngineConfig
+from pipeline.errors import ConfigError
+from pipeline.model.gpt import KeysValues
+from pipeline.model.weights import GptSpec
+
+MIB = 1 << 20
+
+
+def allocate(config: EngineConfig, spec: GptSpec, dtype: torch.dtype, device: torch.device) -> KeysValues:
+    """All the cache there will ever be, zeroed.
+
+    One slot more than configured where a prefill call has several rows: its unused rows write there.
+
+    Raises:
+        ConfigError: the configured slots do not fit the budget.
+    """
+    bytes_per_slot = 2 * spec.layers * spec.heads * spec.head_dim * config.positions * dtype.itemsize
+    slots = config.slots + (config.prefill_rows > 1)
+    if slots * bytes_per_slot > config.kv_budget_mib * MIB:
+        raise ConfigError(
+            f"engine.slots {config.slots} of {config.positions} positions (max_prompt + max_steps) need "
+            f"{-(-slots * bytes_per_slot // MIB)} MiB of KV cache; engine.kv_budget_mib allows {config.kv_budget_mib}, "
+            f"which holds {config.kv_budget_mib * MIB // bytes_per_slot} slots: raise the budget or lower the slots"
+        )
+    shape = (spec.layers, slots, spec.heads, config.positions, spec.head_dim)
+    return KeysValues(
+        keys=torch.zeros(shape, dtype=dtype, device=device), values=torch.zeros(shape, dtype=dtype, device=device)
+    )
+
+
+def scrub(cache: KeysValues, slot: int) -> None:
+    """Forget a slot's contents: a masked position still meets the arithmetic, and 0 * NaN is NaN."""
+    cache.keys[:, slot].zero_()
+    cache.values[:, slot].zero_()

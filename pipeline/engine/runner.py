@@ -1,0 +1,257 @@
+"""Runner: turns a plan into tensors, runs it, and hands back plain numpy.
+
+In:    newly placed sequences; the slots that decode
+Out:   RoundOutput
+Owns:  the model, the KV cache and every per-slot tensor (static: a CUDA graph holds their addresses)
+Never: why this plan, queues, readers
+
+One step of all slots, of which only the active ones advance:
+
+    hidden --heads--> logits --filter, draw--> tokens --embed--> Gpt.decode --> hidden
+       '--------- emitted with the tokens ---------'
+
+A step starts from the state that prefill or the step before left, so prefill never samples and every draw happens in
+the one shape (slots, ...). Inactive rows go through the same arithmetic and change nothing. Between two looks at the
+host `steps_per_round` steps run; who ends within a round (EOS, step cap, non-finite values) is decided on the device.
+"""
+
+from collections.abc import Sequence as Ordered
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pipeline.config import EngineConfig
+from pipeline.engine import kv_cache
+from pipeline.engine.scheduler import Plan, prefill_bucket
+from pipeline.engine.sequence import Sequence
+from pipeline.model.embedding import Embedding
+from pipeline.model.gpt import Extent, Gpt
+from pipeline.model.sampling import RowParams, counter_uniforms, draw, filter_logits, upstream_noise
+from pipeline.model.spec import CODEBOOKS, REPETITION_WINDOW
+from pipeline.model.weights import Checkpoint
+from pipeline.types import Head, SeedMode
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundOutput:
+    """What one round made: K steps of S slots."""
+
+    hidden: NDArray[np.float32]  # (K, S, width)
+    tokens: NDArray[np.int64]  # (K, S, 4); TEXT slots: their token in every column
+    emitted: NDArray[np.bool_]  # (K, S): the step belongs to the sequence
+    ended: NDArray[np.bool_]  # (S,): EOS was drawn
+    broken: NDArray[np.bool_]  # (S,): the state or the logits were not finite
+
+
+class Runner:
+    """The device side of the engine. Every method is called on the engine's thread."""
+
+    def __init__(self, config: EngineConfig, checkpoint: Checkpoint) -> None:
+        self._config = config
+        self._device = device = torch.device(config.device)
+        dtype = DTYPES[config.dtype]
+        spec = checkpoint.gpt_spec
+        slots, steps = config.slots, config.steps_per_round
+        self._gpt = Gpt(checkpoint.gpt(), spec, positions=config.positions, rows=slots, device=device, dtype=dtype)
+        self._embedding = Embedding(checkpoint.embed(), device=device)
+        self._cache = kv_cache.allocate(config, spec, dtype, device)
+        code_vocab, text_vocab = self._embedding.code_vocab, self._embedding.text_vocab
+
+        def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        # What a slot is: written at prefill, constant afterwards.
+        self._params = RowParams(
+            temperature=zeros(slots, 1, 1, dtype=torch.float32).fill_(1.0),
+            dropped_mass=zeros(slots, 1, 1, dtype=torch.float32),
+            top_k=zeros(slots, 1, 1).fill_(code_vocab),
+            repetition_penalty=zeros(slots, 1, 1, dtype=torch.float32).fill_(1.0),
+        )
+        self._min_steps = zeros(slots)
+        self._max_steps = zeros(slots)
+        self._is_text = zeros(slots, dtype=torch.bool)
+        self._text_eos = zeros(slots, 1, 1)
+        self._code_eos = zeros(slots, CODEBOOKS, 1).fill_(code_vocab - 1)
+        self._from_noise = zeros(slots, 1, dtype=torch.bool)
+        self._uniforms = zeros(slots, config.max_steps, CODEBOOKS, dtype=torch.float32).fill_(0.5)
+        self._code_noise = zeros(slots, CODEBOOKS, code_vocab, dtype=torch.float32).fill_(1.0)
+        self._text_noise = zeros(slots, 1, text_vocab, dtype=torch.float32).fill_(1.0)
+        # Where a slot is: advanced by every step it is active in.
+        self._hidden = zeros(slots, spec.width, dtype=torch.float32)
+        self._positions = zeros(slots)
+        self._steps = zeros(slots)
+        self._active = zeros(slots, dtype=torch.bool)
+        self._recent_codes = zeros(slots, CODEBOOKS, REPETITION_WINDOW).fill_(code_vocab)
+        self._recent_text = zeros(slots, 1, REPETITION_WINDOW).fill_(text_vocab)
+        # What the host reads after a round.
+        self._out_hidden = zeros(steps, slots, spec.width, dtype=torch.float32)
+        self._out_tokens = zeros(steps, slots, CODEBOOKS)
+        self._out_emitted = zeros(steps, slots, dtype=torch.bool)
+        self._ended = zeros(slots, dtype=torch.bool)
+        self._broken = zeros(slots, dtype=torch.bool)
+        self._slot_index = torch.arange(slots, device=device)
+        self._whole = Extent(slots=slots, positions=config.positions)
+        self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
+
+    @torch.inference_mode()
+    def prefill(self, sequences: Ordered[Sequence]) -> None:
+        """Read the prompts of newly placed sequences, all of one bucket, into their slots."""
+        rows, length = self._config.prefill_rows, prefill_bucket(len(sequences[0].prompt.ids))
+        x = torch.zeros(rows, length, self._hidden.shape[1], device=self._device)
+        slots = torch.full((rows,), self._config.slots, device=self._device)  # the spare slot takes unused rows
+        last = torch.zeros(rows, dtype=torch.int64, device=self._device)
+        for row, sequence in enumerate(sequences):
+            prompt = sequence.prompt
+            x[row, : len(prompt.ids)] = self._embedding.embed_prompt(
+                torch.from_numpy(prompt.ids).to(self._device),
+                torch.from_numpy(prompt.text_mask).to(self._device),
+                None if prompt.speaker is None else torch.from_numpy(prompt.speaker).to(self._device),
+                prompt.speaker_position,
+            )
+            assert sequence.slot is not None
+            slots[row] = sequence.slot
+            last[row] = len(prompt.ids) - 1
+        hidden = self._gpt.prefill(x, slots, last, self._cache)
+        for row, sequence in enumerate(sequences):
+            self._occupy(sequence, hidden[row])
+
+    @torch.inference_mode()
+    def decode(self, plan: Plan) -> RoundOutput:
+        """Run one round: `steps_per_round` steps in which the plan's decoding slots advance until they end."""
+        active = torch.zeros(self._config.slots, dtype=torch.bool)
+        active[[sequence.slot for sequence in plan.decode]] = True
+        self._active.copy_(active)
+        with_text = any(sequence.prompt.head is Head.TEXT for sequence in plan.decode)
+        if self._device.type == "cuda":
+            self._graphs[with_text].replay()
+        else:
+            self._round(Extent(plan.extent_slots, plan.extent_positions), with_text=with_text)
+        return self._read()
+
+    def capture(self) -> None:
+        """On CUDA: record a round, with and without the text head, as graphs over the whole extent."""
+        if self._device.type != "cuda":
+            return
+        with torch.inference_mode():
+            for with_text in (False, True):
+                side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+                side.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(side):
+                    self._round(self._whole, with_text=with_text)
+                torch.cuda.current_stream().wait_stream(side)
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    self._round(self._whole, with_text=with_text)
+                self._graphs[with_text] = graph
+
+    @torch.inference_mode()
+    def forget(self, slot: int) -> None:
+        """Remove what a broken sequence left in its slot: not even garbage may be non-finite."""
+        kv_cache.scrub(self._cache, slot)
+        self._hidden[slot] = 0
+
+    @property
+    def kv_bytes(self) -> int:
+        return self._cache.keys.nbytes + self._cache.values.nbytes
+
+    def _occupy(self, sequence: Sequence, hidden: torch.Tensor) -> None:
+        """Write everything a slot is, and the state it starts from; hidden (width,)."""
+        slot, prompt, sampling = sequence.slot, sequence.prompt, sequence.sampling
+        assert slot is not None
+        is_text = prompt.head is Head.TEXT
+        self._params.temperature[slot] = sampling.temperature
+        self._params.dropped_mass[slot] = 1 - sampling.top_p
+        self._params.top_k[slot] = sampling.top_k
+        self._params.repetition_penalty[slot] = sampling.repetition_penalty
+        self._min_steps[slot] = sampling.min_steps
+        self._max_steps[slot] = sequence.max_steps
+        self._is_text[slot] = is_text
+        self._from_noise[slot] = sampling.seed_mode is SeedMode.UPSTREAM
+        if is_text:
+            assert prompt.eos_token is not None, "a TEXT prompt names its end"
+            self._text_eos[slot] = prompt.eos_token
+        if sampling.seed_mode is SeedMode.UPSTREAM:
+            noise = self._text_noise if is_text else self._code_noise
+            noise[slot] = upstream_noise(sampling.seed, *noise.shape[1:])
+        else:
+            uniforms = counter_uniforms(sampling, prompt.head, prompt.segment.index, sequence.max_steps)
+            self._uniforms[slot, : sequence.max_steps] = torch.from_numpy(uniforms)
+        self._hidden[slot] = hidden
+        self._positions[slot] = len(prompt.ids)
+        self._steps[slot] = 0
+        self._recent_codes[slot] = self._embedding.code_vocab
+        self._recent_text[slot] = self._embedding.text_vocab
+
+    def _round(self, extent: Extent, *, with_text: bool) -> None:
+        self._ended.zero_()
+        self._broken.zero_()
+        for step in range(self._config.steps_per_round):
+            self._step(step, extent, with_text=with_text)
+
+    def _step(self, step: int, extent: Extent, *, with_text: bool) -> None:
+        # 1) draw from the state every slot is in
+        tokens, is_eos, finite = self._draw(with_text=with_text)
+        # 2) who has made a step
+        emitted = self._active & ~is_eos & finite
+        self._ended |= self._active & is_eos & finite
+        self._broken |= self._active & ~finite
+        self._out_hidden[step] = self._hidden
+        self._out_tokens[step] = tokens
+        self._out_emitted[step] = emitted
+        # 3) feed the tokens back
+        x = self._embedding.embed_codes(tokens if not with_text else tokens.where(~self._is_text[:, None], 0))
+        if with_text:
+            x = torch.where(self._is_text[:, None], self._embedding.embed_text(tokens[:, 0].where(self._is_text, 0)), x)
+        hidden = self._gpt.decode(x, self._positions, self._cache, extent)
+        # 4) only who has made a step moves on
+        moved = emitted[:, None]
+        self._hidden.copy_(torch.where(moved, hidden, self._hidden))
+        self._positions += emitted
+        # A full slot's position stays in range; its sequence has ended by its step cap.
+        self._positions.clamp_(max=self._config.positions - 1)
+        self._steps += emitted
+        _remember(self._recent_codes, tokens, emitted & ~self._is_text)
+        if with_text:
+            _remember(self._recent_text, tokens[:, :1], emitted & self._is_text)
+        self._active.copy_(emitted & (self._steps < self._max_steps))
+
+    def _draw(self, *, with_text: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Tokens (S, 4), whether they end the sequence (S,), whether the numbers were finite (S,)."""
+        too_early = (self._steps < self._min_steps)[:, None, None]
+        place = self._steps.clamp(max=self._config.max_steps - 1)
+        uniforms = self._uniforms[self._slot_index, place]  # (S, 4)
+        logits = self._embedding.code_logits(self._hidden)
+        kept = filter_logits(logits, self._recent_codes, self._params, eos=self._code_eos, eos_forbidden=too_early)
+        tokens = draw(kept, uniforms, self._code_noise, self._from_noise)
+        is_eos = (tokens == self._code_eos[:, :, 0]).any(1)
+        finite = logits.isfinite().flatten(1).all(1)
+        if not with_text:
+            return tokens, is_eos, finite
+        logits = self._embedding.text_logits(self._hidden)
+        kept = filter_logits(logits, self._recent_text, self._params, eos=self._text_eos, eos_forbidden=too_early)
+        text = draw(kept, uniforms[:, :1], self._text_noise, self._from_noise)  # (S, 1)
+        tokens = torch.where(self._is_text[:, None], text, tokens)
+        is_eos = torch.where(self._is_text, (text == self._text_eos[:, :, 0]).any(1), is_eos)
+        return tokens, is_eos, torch.where(self._is_text, logits.isfinite().flatten(1).all(1), finite)
+
+    def _read(self) -> RoundOutput:
+        # One wait for the device: the first copy brings the host up to the end of the round.
+        hidden = self._out_hidden.cpu().numpy()
+        return RoundOutput(
+            # On a CPU the tensors are the buffers themselves, which the next round overwrites.
+            hidden=hidden.copy() if self._device.type == "cpu" else hidden,
+            tokens=self._out_tokens.cpu().numpy().copy(),
+            emitted=self._out_emitted.cpu().numpy().copy(),
+            ended=self._ended.cpu().numpy().copy(),
+            broken=self._broken.cpu().numpy().copy(),
+        )
+
+
+def _remember(recent: torch.Tensor, drawn: torch.Tensor, rows: torch.Tensor) -> None:
+    """Shift the draws (S, C) of the given rows (S,) into their windows (S, C, R)."""
+    shifted = torch.cat([recent[..., 1:], drawn.unsqueeze(-1)], -1)
+    recent.copy_(torch.where(rows[:, None, None], shifted, recent))

@@ -1,0 +1,80 @@
+"""Embedding: ids to vectors on the way in, states to logits on the way out.
+
+In:    ids of text or of audio codes; last-layer states
+Out:   embeddings, logits, float32
+Owns:  the embedding tables and the heads, their weight norm folded once
+Never: positions, sampling
+
+Source: ChatTTS/model/embed.py; weight norm is w = g * v / |v| a row.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from pipeline.model.spec import CODEBOOKS
+
+
+class Embedding:
+    """Both vocabularies: text, and four codebooks of audio codes."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor], *, device: torch.device) -> None:
+        """
+        Args:
+            tensors: upstream's names, as in Embed.safetensors.
+        """
+
+        def table(name: str) -> torch.Tensor:
+            return tensors[name].to(device, torch.float32)
+
+        def folded_head(name: str) -> torch.Tensor:
+            gain = table(f"{name}.parametrizations.weight.original0")  # (V, 1)
+            direction = table(f"{name}.parametrizations.weight.original1")  # (V, width)
+            return gain * F.normalize(direction, dim=1)
+
+        self._text = table("emb_text.weight")  # (text vocabulary, width)
+        self._codes = torch.stack([table(f"emb_code.{book}.weight") for book in range(CODEBOOKS)])  # (4, V, width)
+        self._code_heads = torch.cat([folded_head(f"head_code.{book}") for book in range(CODEBOOKS)])  # (4 * V, width)
+        self._text_head = folded_head("head_text")  # (text vocabulary, width)
+        self._books = torch.arange(CODEBOOKS, device=device)
+        self.code_vocab: int = self._codes.shape[1]
+        """entries of a codebook, the last of which ends a sequence"""
+        self.text_vocab: int = self._text.shape[0]
+
+    def embed_prompt(
+        self,
+        ids: torch.Tensor,
+        text_mask: torch.Tensor,
+        speaker: torch.Tensor | None,
+        speaker_position: int | None,
+    ) -> torch.Tensor:
+        """The embeddings of one prompt.
+
+        Args:
+            ids: (L, 4) int64. text_mask: (L,) bool.
+            speaker: (width,) float16 as upstream's speaker strings carry it; normalised here, in float16 as upstream does.
+
+        Returns:
+            (L, width) float32.
+        """
+        as_text = self._text[ids[:, 0].where(text_mask, 0)]
+        as_codes = self.embed_codes(ids.where(~text_mask[:, None], 0))
+        x = torch.where(text_mask[:, None], as_text, as_codes)
+        if speaker is not None and speaker_position is not None:
+            x[speaker_position] = F.normalize(speaker, dim=0).float()
+        return x
+
+    def embed_codes(self, codes: torch.Tensor) -> torch.Tensor:
+        """(M, 4) int64 -> (M, width) float32: the sum over the codebooks."""
+        return self._codes[self._books, codes].sum(1)
+
+    def embed_text(self, tokens: torch.Tensor) -> torch.Tensor:
+        """(M,) int64 -> (M, width) float32."""
+        return self._text[tokens]
+
+    def code_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """(M, width) -> (M, 4, V) float32."""
+        return F.linear(hidden, self._code_heads).view(len(hidden), CODEBOOKS, self.code_vocab)
+
+    def text_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """(M, width) -> (M, 1, text vocabulary) float32."""
+        return F.linear(hidden, self._text_head).unsqueeze(1)

@@ -1,0 +1,183 @@
+"""Gpt: the Llama decoder stack over a slotted KV cache.
+
+In:    embeddings, positions, the KV cache
+Out:   last-layer states after the final norm, float32
+Owns:  the weights of the stack
+Never: embeddings, heads, sampling, the question whose row is whose
+
+Two ways through the same weights:
+  prefill  (P prompts, L positions each) writes L positions of P slots; L is padded to a bucket, causality hides the padding
+  decode   (S slots, 1 position each) writes one position of every slot; idle slots compute rows nobody reads
+
+Source: the Llama architecture as transformers' LlamaModel runs it for ChatTTS (RMSNorm, rotary halves, SwiGLU).
+Precision: matrix products and the KV cache in `dtype`; residual stream, norms and rotation in float32.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from pipeline.model.linear import Linear
+from pipeline.model.weights import GptSpec
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeysValues:
+    """The cache of one model: one tensor each, allocated once."""
+
+    keys: torch.Tensor  # (layers, slots, heads, positions, head_dim), dtype of the model
+    values: torch.Tensor  # same
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much of the cache a decode step has to look at: slots [0, slots) and positions [0, positions).
+
+    What lies beyond is masked anyway; leaving it out changes no bit of the rows within (tests/unit, test_gpt.py).
+    """
+
+    slots: int
+    positions: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Layer:
+    attention_norm: torch.Tensor  # (width,) float32
+    qkv: Linear
+    attention_out: Linear
+    mlp_norm: torch.Tensor  # (width,) float32
+    gate_up: Linear
+    down: Linear
+
+
+class Gpt:
+    """The decoder stack."""
+
+    def __init__(
+        self,
+        tensors: dict[str, torch.Tensor],
+        spec: GptSpec,
+        *,
+        positions: int,
+        rows: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        """
+        Args:
+            tensors: upstream's names, as in gpt/model.safetensors.
+            positions: longest sequence [positions].
+            rows: slots of a decode step.
+        """
+        self._spec = spec
+        self._dtype = dtype
+
+        def norm(name: str) -> torch.Tensor:
+            return tensors[name].to(device, torch.float32)
+
+        def linear(*names: str) -> Linear:
+            # Products over the same input become one: their weights are stacked.
+            return Linear(torch.cat([tensors[name].to(device, dtype) for name in names]), rows=rows)
+
+        def layer(prefix: str) -> _Layer:
+            attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+            return _Layer(
+                attention_norm=norm(f"{prefix}.input_layernorm.weight"),
+                qkv=linear(*(f"{attention}.{part}_proj.weight" for part in "qkv")),
+                attention_out=linear(f"{attention}.o_proj.weight"),
+                mlp_norm=norm(f"{prefix}.post_attention_layernorm.weight"),
+                gate_up=linear(f"{mlp}.gate_proj.weight", f"{mlp}.up_proj.weight"),
+                down=linear(f"{mlp}.down_proj.weight"),
+            )
+
+        self._layers = [layer(f"layers.{index}") for index in range(spec.layers)]
+        self._final_norm = norm("norm.weight")
+        self._cos, self._sin = _rotary_tables(positions, spec.head_dim, spec.rope_theta, device)
+        self._slot_index = torch.arange(rows, device=device)
+        self._position_index = torch.arange(positions, device=device)
+
+    def decode(self, x: torch.Tensor, positions: torch.Tensor, cache: KeysValues, extent: Extent) -> torch.Tensor:
+        """Advance every slot by one position.
+
+        Args:
+            x: (S, width) float32, one embedding a slot.
+            positions: (S,) int64, where each slot writes; slots outside `extent` hold anything in range.
+
+        Returns:
+            (S, width) float32. Row i depends on slot i alone.
+        """
+        cos, sin = self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1)  # (S, 1, head_dim)
+        in_reach = self._position_index[: extent.positions] <= positions[: extent.slots, None]
+        mask = torch.zeros_like(in_reach, dtype=self._dtype).masked_fill_(~in_reach, float("-inf"))
+        mask = mask[:, None, None, :]  # (slots, 1, 1, positions)
+        for layer, keys, values in zip(self._layers, cache.keys, cache.values, strict=True):
+            q, k, v = self._project(layer, x, cos, sin)  # each (S, heads, head_dim)
+            keys[self._slot_index, :, positions] = k
+            values[self._slot_index, :, positions] = v
+            seen = F.scaled_dot_product_attention(
+                q[: extent.slots].unsqueeze(2),
+                keys[: extent.slots, :, : extent.positions],
+                values[: extent.slots, :, : extent.positions],
+                attn_mask=mask,
+            )
+            if extent.slots < len(x):
+                seen = torch.cat([seen, seen.new_zeros((len(x) - extent.slots, *seen.shape[1:]))])
+            x = self._finish_layer(layer, x, seen.reshape(len(x), -1))
+        return self._norm(x, self._final_norm)
+
+    def prefill(self, x: torch.Tensor, slots: torch.Tensor, last: torch.Tensor, cache: KeysValues) -> torch.Tensor:
+        """Fill the first L positions of the given slots.
+
+        Args:
+            x: (P, L, width) float32, padded at the end to the bucket L.
+            slots: (P,) int64, distinct; an unused row names a slot that nobody owns.
+            last: (P,) int64, the last true position of each prompt.
+
+        Returns:
+            (P, width) float32: the state at `last`. Row i depends on prompt i and on L alone.
+        """
+        rows, length, width = x.shape
+        x = x.reshape(rows * length, width)
+        cos = self._cos[:length].repeat(rows, 1).unsqueeze(1)  # (P * L, 1, head_dim)
+        sin = self._sin[:length].repeat(rows, 1).unsqueeze(1)
+        for layer, keys, values in zip(self._layers, cache.keys, cache.values, strict=True):
+            q, k, v = (
+                part.view(rows, length, self._spec.heads, self._spec.head_dim).transpose(1, 2)
+                for part in self._project(layer, x, cos, sin)
+            )
+            keys[slots, :, :length] = k
+            values[slots, :, :length] = v
+            seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = self._finish_layer(layer, x, seen.transpose(1, 2).reshape(rows * length, -1))
+        ends = torch.arange(rows, device=x.device) * length + last
+        return self._norm(x[ends], self._final_norm)
+
+    def _project(
+        self, layer: _Layer, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries, keys and values of (M, width), the first two rotated; each (M, heads, head_dim)."""
+        heads, head_dim = self._spec.heads, self._spec.head_dim
+        qkv = layer.qkv(self._norm(x, layer.attention_norm).to(self._dtype)).view(len(x), 3 * heads, head_dim)
+        turned = qkv[:, : 2 * heads].float()
+        turned = (turned * cos + turned.roll(head_dim // 2, -1) * sin).to(self._dtype)
+        return turned[:, :heads], turned[:, heads:], qkv[:, 2 * heads :]
+
+    def _finish_layer(self, layer: _Layer, x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        x = x + layer.attention_out(seen)
+        gate, up = layer.gate_up(self._norm(x, layer.mlp_norm).to(self._dtype)).chunk(2, dim=-1)
+        return x + layer.down(F.silu(gate) * up)
+
+    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x, (x.shape[-1],), weight, self._spec.rms_eps)
+
+
+def _rotary_tables(positions: int, head_dim: int, theta: float, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and signed sines, each (positions, head_dim) float32.
+
+    Rotating [a, b] gives [a cos - b sin, b cos + a sin]: with the halves swapped by a roll, the sign sits in the table.
+    """
+    frequencies = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim)
+    angles = torch.outer(torch.arange(positions).float(), frequencies)  # (positions, head_dim / 2)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([cos, cos], -1).to(device), torch.cat([-sin, sin], -1).to(device)

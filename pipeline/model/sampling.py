@@ -1,0 +1,113 @@
+"""Sampling: logits to tokens, a row's values its own.
+
+In:    logits (M, C, V), each row's sampling values, recent draws and randomness
+Out:   tokens (M, C)
+Owns:  nothing
+Never: generators, the host (no sync, no data-dependent shape: a CUDA graph can hold all of it)
+
+Order of filters as in ChatTTS/model/gpt.py `generate`: temperature, repetition penalty, top-p, top-k,
+EOS forbidden while too early, softmax, draw. Two ways to draw (pipeline/types.py, SeedMode):
+
+  COUNTER   inverse CDF of one uniform a (step, codebook), from a counter-based generator keyed by the request
+  UPSTREAM  argmax(p / q), q one constant tensor of exponentials a seed. This is what torch.multinomial computes,
+            and upstream re-seeds its generator at every step, so its noise never changes.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pipeline.model.spec import CODEBOOKS, MIN_TOKENS_TO_KEEP
+from pipeline.types import Head, SamplingParams
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowParams:
+    """Sampling values of M rows, each (M, 1, 1), on the model's device."""
+
+    temperature: torch.Tensor  # float32
+    dropped_mass: torch.Tensor  # float32: 1 - top_p, subtracted before rounding to float32 as upstream does
+    top_k: torch.Tensor  # int64
+    repetition_penalty: torch.Tensor  # float32
+
+
+def filter_logits(
+    logits: torch.Tensor, recent: torch.Tensor, params: RowParams, *, eos: torch.Tensor, eos_forbidden: torch.Tensor
+) -> torch.Tensor:
+    """What is left to draw from.
+
+    Args:
+        logits: (M, C, V) float32.
+        recent: (M, C, R) int64, the last draws; places not yet used hold V.
+        eos: (M, C, 1) int64, the token that ends each row.
+        eos_forbidden: (M, 1, 1) bool.
+
+    Returns:
+        (M, C, V) float32, -inf where a token is out.
+    """
+    vocab = logits.shape[-1]
+    logits = logits / params.temperature
+    logits = _penalise_repetition(logits, recent, params.repetition_penalty)
+    ordered, order = logits.sort(dim=-1, stable=True)  # ascending
+    # top-p: the smallest tokens go while their cumulated probability stays within 1 - top_p
+    out = ordered.softmax(-1).cumsum(-1) <= params.dropped_mass
+    out[..., -MIN_TOKENS_TO_KEEP:] = False
+    ordered = ordered.masked_fill(out, float("-inf"))
+    # top-k: everything below the k-th largest goes
+    k = params.top_k.clamp(MIN_TOKENS_TO_KEEP, vocab).expand(*ordered.shape[:2], 1)
+    threshold = ordered.gather(-1, vocab - k)
+    ordered = ordered.masked_fill(ordered < threshold, float("-inf"))
+    kept = torch.empty_like(ordered).scatter_(-1, order, ordered)
+    forbidden = torch.zeros_like(kept, dtype=torch.bool).scatter_(-1, eos, eos_forbidden.expand(eos.shape))
+    return kept.masked_fill(forbidden, float("-inf"))
+
+
+def draw(logits: torch.Tensor, uniforms: torch.Tensor, noise: torch.Tensor, from_noise: torch.Tensor) -> torch.Tensor:
+    """One token a row and codebook.
+
+    Args:
+        logits: (M, C, V), filtered.
+        uniforms: (M, C) float32 in (0, 1): the COUNTER rows' randomness.
+        noise: (M, C, V) float32 > 0: the UPSTREAM rows' randomness.
+        from_noise: (M, 1) bool, True for UPSTREAM rows.
+
+    Returns:
+        (M, C) int64.
+    """
+    probabilities = logits.softmax(-1)
+    by_noise = (probabilities / noise).argmax(-1)
+    cumulated = probabilities.double().cumsum(-1)
+    reached = uniforms.double().unsqueeze(-1) * cumulated[..., -1:]
+    # A token's share of the line is [cumulated before it, cumulated with it): tokens without one are never hit.
+    by_uniform = (cumulated <= reached).sum(-1).clamp_(max=logits.shape[-1] - 1)
+    return torch.where(from_noise, by_noise, by_uniform)
+
+
+def counter_uniforms(params: SamplingParams, head: Head, segment: int, steps: int) -> NDArray[np.float32]:
+    """The COUNTER uniforms of one sequence: element (step, codebook) is a pure function of the key and its place.
+
+    Returns:
+        (steps, 4) float32 in (0, 1); a TEXT sequence uses the first column.
+    """
+    stream = (segment << 32) | (params.attempt << 1) | (head is Head.TEXT)
+    words = np.random.Philox(key=np.array([params.seed, stream], dtype=np.uint64)).random_raw(steps * CODEBOOKS)
+    # 23 bits and a half: exactly representable, never 0 and never 1
+    uniforms = ((words >> np.uint64(41)).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23)
+    return uniforms.reshape(steps, CODEBOOKS)
+
+
+def upstream_noise(seed: int, draws: int, vocab: int) -> torch.Tensor:
+    """The UPSTREAM noise of one seed: (draws, vocab) float32 on the CPU, as torch.multinomial draws it at batch 1."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.empty(draws, vocab).exponential_(1, generator=generator)
+
+
+def _penalise_repetition(logits: torch.Tensor, recent: torch.Tensor, penalty: torch.Tensor) -> torch.Tensor:
+    rows, draws, vocab = logits.shape
+    # One column more than the vocabulary takes the unused places.
+    counts = torch.zeros(rows, draws, vocab + 1, device=logits.device)
+    counts.scatter_add_(-1, recent, torch.ones_like(recent, dtype=counts.dtype))
+    factor = penalty.pow(counts[..., :vocab])
+    return torch.where(logits < 0, logits * factor, logits / factor)

@@ -1,0 +1,150 @@
+"""Synthesizer: the spine. One request in, one stream of audio out.
+
+In:    SynthesisRequest
+Out:   AudioChunks, in order, without a gap
+Owns:  nothing but local variables
+Never: Ray, HTTP, threads, engine or vocoder themselves (it is given what stands for them)
+
+    plan -> [refine, replan] -> segment 0: generate -> decode -> stretch -> chunks
+                                segment 1: generate (ahead)  '-> decode ...
+                                segment 2: generate (ahead)          '-> ...
+
+Segments are generated in parallel and delivered in order. A segment that is ahead is drained as it comes, at most its
+step cap of hidden states, so that it neither holds its slot longer than it must nor looks like a stalled reader.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.audio.tempo import Stretch
+from pipeline.config import SpeechConfig, VocoderConfig
+from pipeline.errors import DeadlineExceeded
+from pipeline.protocols import CodeGenerator, TextFrontend, WindowDecoder
+from pipeline.types import AudioChunk, Prompt, SamplingParams, StepBlock, SynthesisRequest
+from pipeline.vocoder.stream import StreamDecoder
+from pipeline.voices import VoiceCatalogue
+
+
+class Synthesizer:
+    """Text to audio, over whatever provides the three stages."""
+
+    def __init__(
+        self,
+        frontend: TextFrontend,
+        generator: CodeGenerator,
+        decoder: WindowDecoder,
+        voices: VoiceCatalogue,
+        vocoder_config: VocoderConfig,
+        speech_config: SpeechConfig,
+    ) -> None:
+        self._frontend = frontend
+        self._generator = generator
+        self._decoder = StreamDecoder(vocoder_config, decoder)
+        self._voices = voices
+        self._parallel_segments = speech_config.parallel_segments
+
+    async def stream(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
+        """Speak. The last chunk says so; an end without it is an error that was raised.
+
+        Raises:
+            SynthesisError: before the first chunk wherever that is possible.
+        """
+        deadline = time.monotonic() + request.timeout_s
+        voice = self._voices.get(request.voice)
+        prompts = await self._frontend.plan(request, voice)
+        admitted = False
+        if request.refine is not None:
+            refined = await self._refine(prompts, request.refine.sampling, deadline)
+            prompts = await self._frontend.replan(request, voice, refined)
+            admitted = True
+        stretch = Stretch(request.speed)
+        first_sample = 0
+        ahead = _Ahead(self._generator, prompts, request.sampling, deadline, self._parallel_segments, admitted=admitted)
+        async with aclosing(ahead.segments()) as segments:
+            async for steps in segments:
+                async with aclosing(self._decoder.decode(steps)) as chunks:
+                    async for chunk in chunks:
+                        samples = stretch.feed(chunk.samples)
+                        if len(samples):
+                            yield AudioChunk(samples, first_sample, is_last=False)
+                            first_sample += len(samples)
+        yield AudioChunk(stretch.finish(), first_sample, is_last=True)
+
+    async def _refine(self, prompts: list[Prompt], sampling: SamplingParams, deadline: float) -> list[NDArray[np.int64]]:
+        """The refine pass: the text tokens of every segment."""
+        refined = []
+        ahead = _Ahead(self._generator, prompts, sampling, deadline, self._parallel_segments, admitted=False)
+        async with aclosing(ahead.segments()) as segments:
+            async for steps in segments:
+                refined.append(np.concatenate([block.codes[:, 0] async for block in steps]))
+        return refined
+
+
+class _Ahead:
+    """Generates the segments of one request, several at a time, and hands them out in order."""
+
+    def __init__(
+        self,
+        generator: CodeGenerator,
+        prompts: list[Prompt],
+        sampling: SamplingParams,
+        deadline: float,
+        parallel: int,
+        *,
+        admitted: bool,
+    ) -> None:
+        self._generator = generator
+        self._prompts = prompts
+        self._sampling = sampling
+        self._deadline = deadline
+        self._parallel = parallel
+        self._admitted = admitted
+        self._first_runs = asyncio.Event()
+
+    async def segments(self) -> AsyncGenerator[AsyncGenerator[StepBlock, None], None]:
+        """One stream of blocks a segment. Closing this closes them all."""
+        queues: list[asyncio.Queue[StepBlock | BaseException]] = [asyncio.Queue() for _ in self._prompts]
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            for index in range(len(self._prompts)):
+                for following in range(len(tasks), min(index + self._parallel, len(self._prompts))):
+                    tasks.append(asyncio.create_task(self._drain(following, queues[following])))
+                yield _blocks(queues[index])
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _drain(self, index: int, queue: asyncio.Queue[StepBlock | BaseException]) -> None:
+        """Generate one segment into its queue, its failure included."""
+        try:
+            if index > 0 and not self._admitted:
+                # The first segment is the request's ticket: a refusal must come before any other segment takes a place.
+                await self._first_runs.wait()
+            time_left_s = self._deadline - time.monotonic()
+            if time_left_s <= 0:
+                raise DeadlineExceeded(f"the request's time was over before segment {index} began")
+            steps = self._generator.generate(
+                self._prompts[index], self._sampling, timeout_s=time_left_s, admitted=self._admitted or index > 0
+            )
+            async with aclosing(steps):
+                async for block in steps:
+                    self._first_runs.set()
+                    queue.put_nowait(block)
+        except Exception as error:
+            queue.put_nowait(error)
+
+
+async def _blocks(queue: asyncio.Queue[StepBlock | BaseException]) -> AsyncGenerator[StepBlock, None]:
+    finished = False
+    while not finished:
+        item = await queue.get()
+        if isinstance(item, BaseException):
+            raise item
+        yield item
+        finished = item.finish is not None
