@@ -1,0 +1,110 @@
+"""Config: what one environment's `args:` may say, strictly.
+
+In:    the `args:` mapping of a YAML file
+Out:   AppConfig, frozen
+Owns:  nothing
+Never: Ray, torch
+"""
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from pipeline.config import PipelineConfig, StrictModel
+from pipeline.errors import ConfigError
+
+DEPLOYMENTS = ("Ingress", "TextNormalizer", "AcousticModel", "Vocoder")
+IMPORT_PATH = "serve.app:build_app"
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+class LimitsConfig(StrictModel):
+    """What one ingress replica takes from the outside. Everything above is refused, quickly and with a reason."""
+
+    max_in_flight: int = Field(64, ge=1, le=4096, description="requests inside one ingress replica at once")
+    max_text_chars: int = Field(4096, ge=1, le=100_000, description="longest input [characters]")
+    max_body_bytes: int = Field(1 << 20, ge=1024, le=64 << 20, description="largest request body [bytes]")
+    body_timeout_s: float = Field(30.0, gt=0, le=600, description="the request body must have arrived after [s]")
+    first_audio_timeout_s: float = Field(
+        15.0, gt=0, le=600, description="no audio after this long is a 504; a request's deadline_ms replaces it [s]"
+    )
+    chunk_timeout_s: float = Field(30.0, gt=0, le=600, description="longest pause between two pieces of audio [s]")
+    total_timeout_s: float = Field(600.0, gt=0, le=7200, description="longest a request may take in all [s]")
+    stall_timeout_s: float = Field(30.0, gt=0, le=3600, description="a reader that takes nothing for this long is cut [s]")
+    start_timeout_s: float = Field(
+        900.0, gt=0, le=7200, description="the whole chain must have spoken once, weights loaded, after [s]"
+    )
+
+
+class AppConfig(StrictModel):
+    """The whole service."""
+
+    source: str | None = Field(
+        None, description="path of the file these args stand in: the whole file is checked before anything starts"
+    )
+    voices: str = Field("configs/voices.yaml", description="the voice catalogue; relative to the project")
+    pipeline: PipelineConfig = Field(default_factory=PipelineConfig)
+    limits: LimitsConfig = Field(default_factory=LimitsConfig)
+
+
+def project_path(path: str) -> Path:
+    """An absolute path as it is, a relative one from the project's root: replicas start in folders of their own."""
+    return PROJECT / path
+
+
+def read_app_config(args: Mapping[str, Any], *, at: str = "args") -> AppConfig:
+    """Validate `args`.
+
+    Raises:
+        ConfigError: every wrong key with its dotted path, what was found, what is allowed and the nearest key.
+    """
+    try:
+        return AppConfig.model_validate(args)
+    except ValidationError as error:
+        raise ConfigError("\n".join(explain(AppConfig, error, at))) from error
+
+
+def explain(model: type[BaseModel], error: ValidationError, at: str) -> list[str]:
+    """One sentence a mistake."""
+    sentences = []
+    for mistake in error.errors(include_url=False):
+        path = dotted(at, mistake["loc"])
+        if mistake["type"] == "extra_forbidden":
+            sentences.append(unknown_key(path, _keys_beside(model, mistake["loc"])))
+        else:
+            sentences.append(f"{path}: {mistake['msg']}; found {_shown(mistake['input'])}")
+    return sentences
+
+
+def unknown_key(path: str, allowed: list[str]) -> str:
+    """Name the key that is not ours, the nearest one that is, and all of them."""
+    key = path.rpartition(".")[2]
+    near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.0)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"{path}: unknown key{hint} Allowed: {', '.join(sorted(allowed))}"
+
+
+def dotted(at: str, loc: tuple[int | str, ...]) -> str:
+    """args.pipeline.engine.slots, applications[0].name"""
+    path = at
+    for part in loc:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path
+
+
+def _keys_beside(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
+    for part in loc[:-1]:
+        annotation = model.model_fields[str(part)].annotation
+        assert isinstance(annotation, type)
+        assert issubclass(annotation, BaseModel)
+        model = annotation
+    return list(model.model_fields)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,230 @@
+"""Config file: reads one environment's YAML and checks the whole of it, Serve's own keys included.
+
+In:    configs/*.yaml: Serve's deploy config with our AppConfig in `args:`
+Out:   the mapping and the AppConfig, or a ConfigError that names every mistake
+Owns:  nothing
+Never: starting anything
+
+Serve itself accepts and ignores most misspelt keys, and YAML takes the last of two equal ones. The allowed keys of every level
+are read from Serve's own schema classes, so they are those of the installed release.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from ray.runtime_env import RuntimeEnv
+from ray.serve.config import AutoscalingConfig, ControllerOptions, GangSchedulingConfig, RequestRouterConfig
+from ray.serve.schema import DeploymentSchema, RayActorOptionsSchema, ServeApplicationSchema, ServeDeploySchema
+
+from pipeline.errors import ConfigError
+from serve.config import DEPLOYMENTS, IMPORT_PATH, AppConfig, dotted, explain, project_path, read_app_config, unknown_key
+
+Loc = tuple[int | str, ...]
+
+# Plain dicts in Serve's schema, whose keys are known all the same.
+INSIDE_DICTS: dict[tuple[type[BaseModel], str], type[BaseModel] | frozenset[str]] = {
+    (DeploymentSchema, "autoscaling_config"): AutoscalingConfig,
+    (DeploymentSchema, "request_router_config"): RequestRouterConfig,
+    (DeploymentSchema, "gang_scheduling_config"): GangSchedulingConfig,
+    (ServeApplicationSchema, "autoscaling_policy"): frozenset({"policy_function", "policy_kwargs"}),
+    (ServeApplicationSchema, "runtime_env"): frozenset(RuntimeEnv.known_fields),
+    (ControllerOptions, "runtime_env"): frozenset(RuntimeEnv.known_fields),
+    (RayActorOptionsSchema, "runtime_env"): frozenset(RuntimeEnv.known_fields),
+}
+# Accepted by the schema and refused or ignored by Serve.
+DEAD_KEYS = {ServeApplicationSchema: {"host", "port"}}
+
+# The environment a file may set for Ray's processes: a misspelt variable would be ignored without a word.
+ENVIRONMENT = frozenset(
+    {
+        "OMP_NUM_THREADS",
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH",
+        "TOKENIZERS_PARALLELISM",
+    }
+)
+
+# Deployments must not be gathered at the router: a request that finds every replica full is polled, not woken
+# (twelve requests a second instead of forty, measured). So Serve's limits lie above our own.
+DOOR_MARGIN = 8  # requests beyond max_in_flight which reach the door, to be refused there with a proper body
+VOCODER_BATCHES = 2  # max_concurrent_batches of serve/vocoder.py
+
+
+class _NoDuplicates(yaml.SafeLoader):
+    """YAML without the rule that the last of two equal keys wins."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise ConfigError(f"line {key_node.start_mark.line + 1}: key {key} appears twice")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConfigFile:
+    """A file that passed."""
+
+    path: Path
+    document: dict[str, Any]
+    app: AppConfig
+
+    def deployment(self, name: str) -> dict[str, Any]:
+        """Serve's options of one deployment; empty when the file has none."""
+        (application,) = self.document["applications"]
+        found: dict[str, Any] = next((d for d in application.get("deployments", []) if d["name"] == name), {})
+        return found
+
+
+def check_file(path: Path) -> ConfigFile:
+    """Read and check a file.
+
+    Raises:
+        ConfigError: all its mistakes, one a line.
+    """
+    try:
+        document = read_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    mistakes = find_mistakes(document)
+    if not mistakes:
+        source = document["applications"][0].get("args", {}).get("source")
+        if source is not None and project_path(source).resolve() != path.resolve():
+            mistakes = [f"applications[0].args.source: names another file, {source}"]
+    if mistakes:
+        raise ConfigError("\n".join(f"{path}: {mistake}" for mistake in mistakes))
+    return ConfigFile(path, document, read_app_config(document["applications"][0].get("args", {})))
+
+
+def read_yaml(text: str) -> Any:
+    """Parse YAML, safely.
+
+    Raises:
+        ConfigError: not YAML, or a key that appears twice.
+    """
+    try:
+        return yaml.load(text, Loader=_NoDuplicates)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as error:
+        raise ConfigError(f"not valid YAML: {error}") from error
+
+
+def find_mistakes(document: Any) -> list[str]:
+    """Every mistake of a parsed file; the later kinds of check need the earlier ones to pass."""
+    if not isinstance(document, dict):
+        return ["the file must be a mapping with the key applications"]
+    return (
+        list(_wrong_keys(document, ServeDeploySchema, ()))
+        or list(_wrong_shape(document))
+        or list(_wrong_args(document))
+        or list(_wrong_values(document))
+        or list(_wrong_sums(document))
+    )
+
+
+def _wrong_keys(value: Any, allowed: type[BaseModel] | frozenset[str], loc: Loc) -> Iterator[str]:
+    """Walk the document beside the schema."""
+    if not isinstance(value, dict):
+        return
+    if isinstance(allowed, frozenset):
+        keys = allowed
+    else:
+        keys = frozenset(allowed.model_fields) - DEAD_KEYS.get(allowed, set())
+    for key, inner in value.items():
+        here = (*loc, str(key))
+        if key not in keys:
+            yield unknown_key(dotted("", here), sorted(keys))
+        elif key == "args":
+            continue  # ours: serve/config.py says it better
+        elif key == "env_vars":
+            yield from _wrong_keys(inner, ENVIRONMENT, here)
+        elif isinstance(allowed, type):
+            below = INSIDE_DICTS.get((allowed, key)) or _model_in(allowed.model_fields[key].annotation)
+            if below is None:
+                continue
+            items = enumerate(inner) if isinstance(inner, list) else [(None, inner)]
+            for index, item in items:
+                yield from _wrong_keys(item, below, here if index is None else (*here, index))
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The schema class inside Optional, Union or List."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (Union, UnionType, list):
+        return next((model for inner in get_args(annotation) if (model := _model_in(inner))), None)
+    return None
+
+
+def _wrong_shape(document: dict[str, Any]) -> Iterator[str]:
+    applications = document.get("applications")
+    if not isinstance(applications, list) or len(applications) != 1 or not isinstance(applications[0], dict):
+        yield "applications: must be a list of exactly one application"
+
+
+def _wrong_args(document: dict[str, Any]) -> Iterator[str]:
+    try:
+        read_app_config(document["applications"][0].get("args", {}), at="applications[0].args")
+    except ConfigError as error:
+        yield from str(error).splitlines()
+
+
+def _wrong_values(document: dict[str, Any]) -> Iterator[str]:
+    """Types and bounds as Serve sees them, and the names it cannot know."""
+    application = document["applications"][0]
+    if application.get("import_path") != IMPORT_PATH:
+        yield f"applications[0].import_path: must be {IMPORT_PATH}, found {application.get('import_path')}"
+    names = []
+    for index, deployment in enumerate(application.get("deployments") or []):
+        at = ("applications", 0, "deployments", index)
+        name = deployment.get("name")
+        if name not in DEPLOYMENTS:
+            yield unknown_key(dotted("", (*at, str(name))), list(DEPLOYMENTS)).replace("unknown key", "unknown deployment")
+        if name in names:
+            yield f"{dotted('', (*at, 'name'))}: {name} appears twice"
+        names.append(name)
+        for key, model in (("autoscaling_config", AutoscalingConfig), ("request_router_config", RequestRouterConfig)):
+            if key in deployment:
+                yield from _invalid(model, deployment[key], dotted("", (*at, key)))
+    yield from _invalid(ServeDeploySchema, document, "")
+
+
+def _invalid(model: type[BaseModel], value: Any, at: str) -> Iterator[str]:
+    try:
+        model.model_validate(value)
+    except ValidationError as error:
+        yield from explain(model, error, at)
+    except (ValueError, TypeError, ImportError) as error:
+        yield f"{at or 'the file'}: {error}"
+
+
+def _wrong_sums(document: dict[str, Any]) -> Iterator[str]:
+    """Limits that must lie above other limits."""
+    application = document["applications"][0]
+    app = read_app_config(application.get("args", {}))
+    deployments = {deployment["name"]: deployment for deployment in application.get("deployments") or []}
+    engine, speech = app.pipeline.engine, app.pipeline.speech
+    # An admitted request's further segments wait in the engine without a limit of their own.
+    segments = speech.parallel_segments * (engine.slots + engine.max_waiting)
+    least = {
+        "Ingress": (app.limits.max_in_flight + DOOR_MARGIN, f"limits.max_in_flight + {DOOR_MARGIN}"),
+        "AcousticModel": (segments, "speech.parallel_segments * (engine.slots + engine.max_waiting)"),
+        "Vocoder": (VOCODER_BATCHES * app.pipeline.vocoder.rows, f"{VOCODER_BATCHES} * vocoder.rows"),
+    }
+    for name, (floor, formula) in least.items():
+        limit = _option(deployments, name, "max_ongoing_requests")
+        if limit < floor:
+            yield f"{name}.max_ongoing_requests: {limit} is below {formula} = {floor}"
+
+
+def _option(deployments: Mapping[str, Mapping[str, Any]], name: str, key: str) -> Any:
+    default = 5 if key == "max_ongoing_requests" else None  # Serve's
+    return deployments.get(name, {}).get(key, default)

@@ -1,0 +1,144 @@
+"""The checker of whole configuration files: Serve swallows misspelt keys, we do not."""
+
+import copy
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.errors import ConfigError
+from serve import config as serve_config
+from serve.config_file import check_file, find_mistakes, read_yaml
+
+CONFIGS = sorted((serve_config.PROJECT / "configs").glob("*.yaml"))
+CONFIGS = [path for path in CONFIGS if path.name != "voices.yaml"]
+DOCUMENTS = {path.name: read_yaml(path.read_text()) for path in CONFIGS}
+
+
+def keys_of(value: object, at: tuple = ()) -> Iterator[tuple]:
+    """Paths of every mapping key anywhere in the document."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield (*at, key)
+            yield from keys_of(inner, (*at, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from keys_of(inner, (*at, index))
+
+
+def renamed(document: dict, path: tuple, key: str) -> dict:
+    document = copy.deepcopy(document)
+    parent = document
+    for part in path[:-1]:
+        parent = parent[part]
+    parent[key] = parent.pop(path[-1])
+    return document
+
+
+EVERY_KEY = [(name, path) for name, document in DOCUMENTS.items() for path in keys_of(document)]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_shipped_files_are_right(path):
+    checked = check_file(path)
+    assert checked.app.source == f"configs/{path.name}"
+    assert {d["name"] for d in checked.document["applications"][0]["deployments"]} == set(serve_config.DEPLOYMENTS)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_every_deployment_sets_its_limits_on_purpose(path):
+    for deployment in check_file(path).document["applications"][0]["deployments"]:
+        wanted = {"max_ongoing_requests", "max_queued_requests", "backpressure_config", "health_check_period_s",
+                  "health_check_timeout_s", "graceful_shutdown_timeout_s", "ray_actor_options"}  # fmt: skip
+        assert wanted <= set(deployment), deployment["name"]
+        assert deployment["max_queued_requests"] > 0
+        assert ("num_replicas" in deployment) != ("autoscaling_config" in deployment)
+
+
+def test_shares_of_one_gpu_are_whole():
+    checked = check_file(serve_config.PROJECT / "configs/gpu.yaml")
+    shares = [checked.deployment(name)["ray_actor_options"].get("num_gpus", 0) for name in serve_config.DEPLOYMENTS]
+    assert sum(shares) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("name", "path"), EVERY_KEY, ids=lambda value: str(value) if isinstance(value, str) else None)
+def test_every_key_with_one_letter_more_is_refused_and_the_right_one_suggested(name, path):
+    key = path[-1]
+    mistakes = find_mistakes(renamed(DOCUMENTS[name], path, f"{key}s"))
+    assert mistakes
+    assert any(f"{key}s" in mistake and f"did you mean {key}?" in mistake for mistake in mistakes), mistakes
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_any_mutation_of_any_key_is_refused_with_its_path(data):
+    name, path = data.draw(st.sampled_from(EVERY_KEY))
+    key = path[-1]
+    position = data.draw(st.integers(0, len(key) - 1))
+    letter = data.draw(st.sampled_from("abcdefghijklmnopqrstuvwxyz_0"))
+    mutated = data.draw(
+        st.sampled_from([key[:position] + key[position + 1 :], key[:position] + letter + key[position:], key.upper(), f"{key} "])
+    )
+    siblings = DOCUMENTS[name]
+    for part in path[:-1]:
+        siblings = siblings[part]
+    if mutated in siblings:
+        return
+    mistakes = find_mistakes(renamed(DOCUMENTS[name], path, mutated))
+    assert mistakes, (name, path, mutated)
+    assert any(mutated in mistake for mistake in mistakes), mistakes
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (("args", "pipeline", "engine", "slots", "many"), "applications[0].args.pipeline.engine.slots"),
+        (("args", "pipeline", "engine", "slots", 0), "found 0"),
+        (("args", "limits", "max_in_flight", -1), "applications[0].args.limits.max_in_flight"),
+        (("import_path", "serve.app:build"), "must be serve.app:build_app"),
+        (("deployments", 0, "max_ongoing_requests", 5), "Ingress.max_ongoing_requests: 5 is below"),
+        (("deployments", 2, "max_ongoing_requests", 95), "AcousticModel.max_ongoing_requests: 95 is below"),
+        (("deployments", 2, "num_replicas", -1), "num_replicas"),
+        (("deployments", 2, "name", "Acoustic"), "did you mean AcousticModel?"),
+        (("deployments", 2, "name", "Vocoder"), "Vocoder appears twice"),
+        (("deployments", 2, "backpressure_config", "status_code", 418), "backpressure_config"),
+    ],
+)
+def test_wrong_values_are_named(change, expected):
+    document = copy.deepcopy(DOCUMENTS["dev.yaml"])
+    parent = document["applications"][0]
+    for part in change[:-2]:
+        parent = parent[part]
+    parent[change[-2]] = change[-1]
+    assert any(expected in mistake for mistake in find_mistakes(document)), find_mistakes(document)
+
+
+def test_equal_keys_are_refused(tmp_path: Path):
+    text = (serve_config.PROJECT / "configs/dev.yaml").read_text()
+    twice = tmp_path / "twice.yaml"
+    twice.write_text(re.sub(r"( +)checkpoint: demo\n", r"\1checkpoint: demo\n\1checkpoint: full-random\n", text))
+    with pytest.raises(ConfigError, match="checkpoint appears twice"):
+        check_file(twice)
+
+
+def test_a_copied_file_must_not_name_the_original(tmp_path: Path):
+    copied = tmp_path / "copy.yaml"
+    copied.write_text((serve_config.PROJECT / "configs/dev.yaml").read_text())
+    with pytest.raises(ConfigError, match="names another file"):
+        check_file(copied)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "a: [", "applications: []", "applications: {}", "applications: [1]", "!!python/object:os.system x"])
+def test_nonsense_is_refused_without_a_traceback(tmp_path: Path, text):
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError):
+        check_file(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"none\.yaml: cannot be read"):
+        check_file(tmp_path / "none.yaml")
