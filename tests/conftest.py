@@ -8,6 +8,9 @@ import pytest
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+from pipeline.checkpoints import cache_home, resolve
+from pipeline.model.weights import Checkpoint, open_checkpoint
+
 KINDS = {"unit", "parity", "integration", "e2e"}
 
 
@@ -17,3 +20,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         kind = item.path.relative_to(root).parts[0]
         if kind in KINDS:
             item.add_marker(kind)
+
+
+@pytest.fixture(scope="session")
+def demo_root() -> Path:
+    """The small checkpoint, made on first use."""
+    return resolve("demo", cache_home())
+
+
+@pytest.fixture(scope="session")
+def full_random_root() -> Path:
+    """The checkpoint of real dimensions, made on first use: 1.2 GB."""
+    return resolve("full-random", cache_home())
+
+
+@pytest.fixture(scope="session")
+def demo(demo_root: Path) -> Checkpoint:
+    return open_checkpoint(demo_root)

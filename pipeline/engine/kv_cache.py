@@ -22,8 +22,13 @@ def allocate(config: EngineConfig, spec: GptSpec, dtype: torch.dtype, device: to
     One slot more than configured where a prefill call has several rows: its unused rows write there.
 
     Raises:
-        ConfigError: the configured slots do not fit the budget.
+        ConfigError: the configured slots do not fit the budget, or their positions the model.
     """
+    if config.positions > spec.max_positions:
+        raise ConfigError(
+            f"engine.max_prompt {config.max_prompt} + engine.max_steps {config.max_steps} are {config.positions} positions; "
+            f"the checkpoint knows {spec.max_positions}: lower one of them"
+        )
     bytes_per_slot = 2 * spec.layers * spec.heads * spec.head_dim * config.positions * dtype.itemsize
     slots = config.slots + (config.prefill_rows > 1)
     if slots * bytes_per_slot > config.kv_budget_mib * MIB:

@@ -29,7 +29,7 @@ class Embedding:
         def folded_head(name: str) -> torch.Tensor:
             gain = table(f"{name}.parametrizations.weight.original0")  # (V, 1)
             direction = table(f"{name}.parametrizations.weight.original1")  # (V, width)
-            return gain * F.normalize(direction, dim=1)
+            return torch._weight_norm(direction, gain, 0)
 
         self._text = table("emb_text.weight")  # (text vocabulary, width)
         self._codes = torch.stack([table(f"emb_code.{book}.weight") for book in range(CODEBOOKS)])  # (4, V, width)

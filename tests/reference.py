@@ -1,0 +1,35 @@
+"""The slow twins: obviously correct, never fast. Each fast path has one test that holds it against its twin here."""
+
+import math
+
+
+def filter_logits(
+    logits: list[float], recent: list[int], *, temperature: float, top_p: float, top_k: int, penalty: float, keep: int = 3
+) -> list[float]:
+    """Temperature, repetition penalty, top-p, top-k over one row, one number at a time."""
+    values = [value / temperature for value in logits]
+    for token in set(recent):
+        factor = penalty ** recent.count(token)
+        values[token] = values[token] * factor if values[token] < 0 else values[token] / factor
+    order = sorted(range(len(values)), key=lambda token: values[token])  # ascending
+    largest = max(values)
+    mass = [math.exp(values[token] - largest) for token in order]
+    total, cumulated = sum(mass), 0.0
+    kept = set(order)
+    for place, token in enumerate(order):
+        cumulated += mass[place] / total
+        if cumulated <= 1 - top_p and place < len(order) - keep:
+            kept.discard(token)
+    for token in order[: max(len(order) - max(top_k, keep), 0)]:
+        kept.discard(token)
+    return [value if token in kept else -math.inf for token, value in enumerate(values)]
+
+
+def draw_by_uniform(probabilities: list[float], uniform: float) -> int:
+    """The token whose share of the line holds the uniform."""
+    total, cumulated = sum(probabilities), 0.0
+    for token, probability in enumerate(probabilities):
+        cumulated += probability
+        if probability > 0 and uniform * total < cumulated:
+            return token
+    raise AssertionError("the shares cover the line")

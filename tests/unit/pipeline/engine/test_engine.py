@@ -1,0 +1,327 @@
+"""The engine's promises, on the demo checkpoint: each sequence as if alone, whatever the others do."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, aclosing, closing
+
+import numpy as np
+import pytest
+
+from pipeline.config import EngineConfig
+from pipeline.engine.engine import Engine
+from pipeline.errors import (
+    AtCapacity,
+    ConfigError,
+    DeadlineExceeded,
+    EngineDead,
+    NonFiniteOutput,
+    ReaderStalled,
+    TextTooLong,
+)
+from pipeline.model.weights import Checkpoint
+from pipeline.types import FinishReason, Head, Prompt, SamplingParams, SeedMode
+from tests.factories import Take, collect, make_prompt, make_speaker, take
+
+MakeEngine = Callable[..., Engine]
+
+
+@pytest.fixture
+def make_engine(demo: Checkpoint) -> Iterator[MakeEngine]:
+    with ExitStack() as engines:
+
+        def make(**overrides: object) -> Engine:
+            settings = {"slots": 4, "threads": 1, "max_prompt": 64, "max_steps": 128} | overrides
+            return engines.enter_context(closing(Engine(EngineConfig.model_validate(settings), demo)))
+
+        yield make
+
+
+def distinct(number: int, width: int, **overrides: object) -> tuple[Prompt, SamplingParams]:
+    """A request of its own in everything: text, length, voice, seed, sampling values."""
+    chance = random.Random(number)
+    prompt = make_prompt(
+        chance.randint(4, 48),
+        number=number,
+        max_steps=chance.randint(5, 60),
+        speaker=make_speaker(number, width) if number % 3 else None,
+    )
+    sampling = SamplingParams(
+        temperature=chance.choice([0.1, 0.3, 1.0]),
+        top_p=chance.choice([0.5, 0.7, 1.0]),
+        top_k=chance.choice([3, 20, 626]),
+        repetition_penalty=chance.choice([1.0, 1.05, 1.5]),
+        seed=chance.randrange(2**32),
+        seed_mode=chance.choice(list(SeedMode)),
+    )
+    return prompt, sampling
+
+
+def run_together(engine: Engine, requests: list[tuple[Prompt, SamplingParams]]) -> list[Take]:
+    async def together() -> list[Take]:
+        return await asyncio.gather(
+            *(collect(engine.generate(prompt, sampling, timeout_s=100, admitted=True)) for prompt, sampling in requests)
+        )
+
+    return asyncio.run(together())
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_alone_equals_crowded_equals_reused_slot_equals_another_engine(make_engine, demo, dtype):
+    engine, other = make_engine(dtype=dtype), make_engine(dtype=dtype)
+    requests = [distinct(number, demo.gpt_spec.width) for number in range(12)]
+    alone = [take(engine, *request) for request in requests]
+    assert all(len(one.codes) > 0 for one in alone)
+    assert len({one.codes.tobytes() for one in alone}) == len(alone), "the requests differ, or equality proves nothing"
+    for order in (requests, requests[::-1], random.Random(1).sample(requests, len(requests))):
+        crowded = dict(zip(map(id, order), run_together(engine, order), strict=True))
+        assert all(one.equals(crowded[id(request)]) for one, request in zip(alone, requests, strict=True))
+    assert all(one.equals(there) for one, there in zip(alone, run_together(other, requests), strict=True))
+
+
+@pytest.mark.parametrize("change", [{"steps_per_round": 5}, {"block_steps": 1}, {"block_steps": 16, "buffer_steps": 20}])
+def test_rounds_blocks_and_buffers_change_no_bit(make_engine, demo, change):
+    requests = [distinct(number, demo.gpt_spec.width) for number in range(6)]
+    plain, changed = run_together(make_engine(), requests), run_together(make_engine(**change), requests)
+    assert all(one.equals(another) for one, another in zip(plain, changed, strict=True))
+
+
+def test_prompts_prefilled_together_equal_prompts_prefilled_alone(make_engine, demo):
+    engine = make_engine(prefill_rows=3)
+    requests = [(make_prompt(9 + number % 8, number=number, max_steps=20), SamplingParams(seed=number)) for number in range(9)]
+    alone = [take(engine, *request) for request in requests]
+    assert all(one.equals(there) for one, there in zip(alone, run_together(engine, requests), strict=True))
+
+
+def test_whoever_is_cancelled_the_others_never_notice(make_engine, demo):
+    engine = make_engine()
+    requests = [distinct(number, demo.gpt_spec.width) for number in range(40)]
+    alone = [take(engine, *request) for request in requests]
+
+    async def one(index: int, chance: random.Random) -> Take | None:
+        await asyncio.sleep(chance.random() * 0.5)
+        leave_after = chance.randint(0, 20) if chance.random() < 0.5 else None
+        prompt, sampling = requests[index]
+        steps = 0
+        async with aclosing(engine.generate(prompt, sampling, timeout_s=100, admitted=True)) as blocks:
+            if leave_after is None:
+                return await collect(blocks)
+            async for block in blocks:
+                steps += len(block.codes)
+                if steps >= leave_after:
+                    return None
+        return None
+
+    async def storm() -> list[Take | None]:
+        chance = random.Random(5)
+        return await asyncio.gather(*(one(index, random.Random(chance.random())) for index in range(len(requests))))
+
+    results = asyncio.run(storm())
+    assert sum(result is not None for result in results) > 10
+    assert sum(result is None for result in results) > 5
+    assert all(result is None or result.equals(one) for result, one in zip(results, alone, strict=True))
+    wait_until(lambda: engine.stats().slots_used == 0 and engine.stats().waiting == 0)
+    engine._scheduler.check()
+
+
+def test_refine_pass_and_codes_share_the_slots_unnoticed(make_engine, demo):
+    engine = make_engine()
+    codes = [distinct(number, demo.gpt_spec.width) for number in range(3)]
+    texts = [
+        (
+            make_prompt(10, number=number, head=Head.TEXT, eos_token=7, max_steps=30),
+            SamplingParams(temperature=0.7, repetition_penalty=1.0, seed=number, seed_mode=mode),
+        )
+        for number, mode in enumerate(SeedMode)
+    ]
+    requests = [codes[0], texts[0], codes[1], texts[1], codes[2]]
+    alone = [take(engine, *request) for request in requests]
+    assert alone[1].codes.shape[1] == 1, "one text token a step"
+    assert alone[1].codes.max() > 626 or demo.gpt_spec.text_vocab <= 626, "drawn from the text vocabulary"
+    assert all(one.equals(there) for one, there in zip(alone, run_together(engine, requests), strict=True))
+
+
+def test_non_finite_row_ends_alone_and_leaves_its_slot_clean(make_engine, demo):
+    engine = make_engine()
+    requests = [distinct(number, demo.gpt_spec.width) for number in range(4)]
+    alone = [take(engine, *request) for request in requests]
+    poison = make_prompt(10, speaker=np.full(demo.gpt_spec.width, np.nan, np.float16))
+
+    async def mixed() -> list[Take | BaseException]:
+        poisoned = [collect(engine.generate(poison, SamplingParams(), timeout_s=100, admitted=True)) for _ in range(4)]
+        good = [collect(engine.generate(*request, timeout_s=100, admitted=True)) for request in requests]
+        order = [task for pair in zip(poisoned, good, strict=True) for task in pair]
+        return await asyncio.gather(*order, return_exceptions=True)
+
+    results = asyncio.run(mixed())
+    assert all(isinstance(result, NonFiniteOutput) for result in results[0::2])
+    assert all(one.equals(result) for one, result in zip(alone, results[1::2], strict=True))
+    # Every slot has been poisoned by now; whoever comes next must not meet any of it.
+    assert all(one.equals(there) for one, there in zip(alone, run_together(engine, requests), strict=True))
+    engine.check_health()
+
+
+def test_min_steps_makes_an_empty_segment_impossible(make_engine, demo):
+    engine = make_engine()
+    for seed in range(30):
+        sampling = SamplingParams(temperature=2.0, top_p=1.0, top_k=626, seed=seed, min_steps=1)
+        assert len(take(engine, make_prompt(number=seed), sampling).codes) >= 1
+
+
+def test_step_cap_ends_a_segment(make_engine):
+    result = take(make_engine(), make_prompt(max_steps=7), SamplingParams(min_steps=50))
+    assert (len(result.codes), result.finish) == (7, FinishReason.LENGTH)
+
+
+def test_full_waiting_room_refuses_at_once_and_says_when(make_engine):
+    engine = make_engine(slots=1, max_waiting=2)
+
+    async def crowd() -> tuple[list[Take | BaseException], float]:
+        slow = [
+            asyncio.create_task(collect(engine.generate(make_prompt(max_steps=60), SamplingParams(min_steps=60), timeout_s=60)))
+            for _ in range(3)
+        ]
+        await asyncio.sleep(0.1)
+        started = time.monotonic()
+        with pytest.raises(AtCapacity, match="max_waiting") as refusal:
+            await collect(engine.generate(make_prompt(), SamplingParams(), timeout_s=60))
+        assert refusal.value.retry_after_s > 0
+        assert time.monotonic() - started < 1
+        admitted = asyncio.create_task(collect(engine.generate(make_prompt(), SamplingParams(), timeout_s=60, admitted=True)))
+        return await asyncio.gather(*slow, admitted, return_exceptions=True)
+
+    assert all(isinstance(result, Take) for result in asyncio.run(crowd())), "nobody who was let in is turned away later"
+
+
+def test_reader_that_leaves_frees_its_slot_within_a_round(make_engine):
+    engine = make_engine(slots=1)
+
+    async def leave() -> int:
+        async with aclosing(engine.generate(make_prompt(max_steps=128), SamplingParams(min_steps=128), timeout_s=60)) as blocks:
+            await anext(blocks)
+        return engine.stats().rounds
+
+    rounds = asyncio.run(leave())
+    wait_until(lambda: engine.stats().slots_used == 0)
+    assert engine.stats().rounds <= rounds + 1
+
+
+def test_slow_reader_pauses_itself_alone_and_loses_nothing(make_engine):
+    engine = make_engine(buffer_steps=16, stall_timeout_s=30)
+    request = (make_prompt(max_steps=100), SamplingParams(min_steps=100, seed=3))
+    alone = take(engine, *request)
+
+    async def slow_and_fast() -> Take:
+        slow = engine.generate(*request, timeout_s=60)
+        first = await anext(slow)
+        fast = [await collect(engine.generate(make_prompt(max_steps=100), SamplingParams(min_steps=100), timeout_s=60))]
+        assert len(fast[0].codes) == 100, "the neighbour finished meanwhile"
+        held = sum(sequence.pending_steps for sequence in engine._scheduler._running())
+        assert held <= 16, "no more than the buffer was made ahead"
+
+        async def rest():
+            yield first
+            async for block in slow:
+                yield block
+
+        return await collect(rest())
+
+    assert asyncio.run(slow_and_fast()).equals(alone)
+
+
+def test_reader_that_stops_is_cut_after_the_stated_time(make_engine):
+    engine = make_engine(buffer_steps=16, stall_timeout_s=0.3)
+
+    async def stop() -> None:
+        blocks = engine.generate(make_prompt(max_steps=128), SamplingParams(min_steps=128), timeout_s=60)
+        await anext(blocks)
+        started = time.monotonic()
+        while engine.stats().slots_used:
+            assert time.monotonic() - started < 10
+            await asyncio.sleep(0.02)
+        assert time.monotonic() - started >= 0.25
+        with pytest.raises(ReaderStalled, match="stall_timeout_s"):
+            async for _ in blocks:
+                pass
+
+    asyncio.run(stop())
+
+
+def test_deadline_ends_who_runs_and_who_waits(make_engine):
+    engine = make_engine(slots=1)
+
+    async def late() -> list[BaseException | Take]:
+        def one():
+            return collect(engine.generate(make_prompt(max_steps=128), SamplingParams(min_steps=128), timeout_s=0.05))
+
+        return await asyncio.gather(one(), one(), return_exceptions=True)
+
+    assert all(isinstance(result, DeadlineExceeded) for result in asyncio.run(late()))
+    wait_until(lambda: engine.stats().slots_used == 0 and engine.stats().waiting == 0)
+
+
+def test_loop_that_dies_tells_its_readers_and_the_health_check(make_engine, monkeypatch):
+    engine = make_engine()
+    engine.check_health()
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("the step has a bug")
+
+    async def both() -> list[BaseException | Take]:
+        running = asyncio.create_task(
+            collect(engine.generate(make_prompt(max_steps=128), SamplingParams(min_steps=128), timeout_s=60))
+        )
+        await asyncio.sleep(0.05)
+        monkeypatch.setattr(engine._runner, "_step", broken)
+        return await asyncio.gather(running, return_exceptions=True)
+
+    (result,) = asyncio.run(both())
+    assert isinstance(result, EngineDead)
+    with pytest.raises(EngineDead, match="the step has a bug"):
+        engine.check_health()
+    with pytest.raises(EngineDead):
+        take(engine, make_prompt(), SamplingParams())
+
+
+def test_round_that_hangs_fails_the_health_check_with_its_age(make_engine, monkeypatch):
+    engine = make_engine(round_timeout_s=0.1)
+    step = engine._runner._step
+
+    def slow(*args: object, **kwargs: object) -> None:
+        time.sleep(0.6)
+        step(*args, **kwargs)
+
+    monkeypatch.setattr(engine._runner, "_step", slow)
+
+    async def hang() -> None:
+        task = asyncio.create_task(collect(engine.generate(make_prompt(max_steps=2), SamplingParams(), timeout_s=60)))
+        await asyncio.sleep(0.4)
+        with pytest.raises(EngineDead, match=r"a round has been running for 0\.[2-6]"):
+            engine.check_health()
+        await task
+
+    asyncio.run(hang())
+    engine.check_health()
+
+
+def test_kv_cache_that_does_not_fit_its_budget_is_refused(demo):
+    with pytest.raises(ConfigError, match=r"engine.slots 64 .* engine.kv_budget_mib allows 1, which holds \d+ slots"):
+        Engine(EngineConfig(slots=64, kv_budget_mib=1), demo)
+
+
+def test_more_positions_than_the_model_knows_are_refused(demo):
+    with pytest.raises(ConfigError, match="4096"):
+        Engine(EngineConfig(slots=1, max_prompt=3072, max_steps=2048, kv_budget_mib=100_000), demo)
+
+
+def test_prompt_longer_than_a_slot_is_the_clients_error(make_engine):
+    with pytest.raises(TextTooLong, match=r"65 positions; the limit is 64"):
+        take(make_engine(), make_prompt(65), SamplingParams())
