@@ -6,7 +6,7 @@ Owns:  the cache folder
 Never: torch (processes without a model tokenise too), the network
 
 `demo` and `full-random` have upstream's layout with random weights: the same arithmetic, bytes and launches as the real
-one, and no speech. Every byte follows from integer arithmetic on a raw counter-based stream keyed by the tensor's name, so a
+one, and no speech. Every random value follows from integers of a raw counter-based stream keyed by the tensor's name, so a
 checkpoint is the same on every machine.
 """
 
@@ -53,7 +53,7 @@ from pipeline.model.spec import CODEBOOKS, FFT_SIZE, MEL_BANDS, RMS_EPS, SAMPLE_
 HUB_NAME = "2Noise/ChatTTS"
 FETCH_COMMAND = "python -m scripts.fetch_weights --accept-license cc-by-nc-4.0"
 
-RECIPE_VERSION = 1  # part of the folder's name: raise it with every change of a made byte
+RECIPE_VERSION = 2  # part of the folder's name: raise it with every change of a made byte
 ABANDONED_AFTER_S = 6 * 3600  # a half-made folder this old belongs to a process that died
 
 AUDIO_VOCAB = 626  # 625 codes and the end
@@ -272,7 +272,7 @@ def _remedy(root: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Dimensions of a made checkpoint, and the few numbers that keep its activations sane."""
+    """Dimensions of a made checkpoint."""
 
     layers: int
     width: int
@@ -286,10 +286,6 @@ class Recipe:
     vocos_width: int
     vocos_mlp_width: int
     vocos_layers: int
-    end_bias: float
-    """how much of the end's row in a code head looks at the constant channel: the mean length of a segment"""
-    text_end_bias: float
-    """the same of [Ebreak] in the text head: the mean length of a refined text"""
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -370,9 +366,10 @@ def _write_tensors(path: Path, shapes: Shapes, tensors: Iterator[NDArray[np.floa
 
 
 # Scales. A tensor's fan-in keeps what flows through it at unit variance; the gains below are what differs.
-MEAN_RMS_SQUARE = math.sqrt(3.0)  # a uniform value in [-1, 1] has a standard deviation of 1 / sqrt(3)
+UNIT_DEVIATION = math.sqrt(3.0)  # uniform values between -sqrt(3) and sqrt(3) have a standard deviation of 1
 LOGIT_STD = 1.5  # over the vocabulary, before the temperature
 CONSTANT_CHANNEL = 4.0  # residual channel 0, the same at every position: a random Llama has no bias of its own
+TEXT_END_PULL = 1.2  # of [Ebreak]'s row towards that channel: one token of thousands would never come by itself
 ATTENTION_GAIN = 1.5  # of queries and keys: attention that looks at some positions more than at others
 RESIDUAL_GAIN = 0.5  # of what a GPT sublayer adds
 GELU_GAIN = 1.5  # brings GELU's output back to unit variance
@@ -435,11 +432,10 @@ def _embed_tensor(recipe: Recipe, key: str, name: str, shape: tuple[int, ...]) -
         values /= np.float32(math.sqrt(CODEBOOKS))
         values[:, 0] = CONSTANT_CHANNEL / CODEBOOKS
     elif name.startswith("head_code"):
-        values[:, 0] = 0.0
-        values[AUDIO_VOCAB - 1, 0] = recipe.end_bias * math.sqrt(recipe.width)
+        values[:, 0] = 0.0  # the end is one code of 626 in each of 4 books, so a segment lasts 626 / 4 = 156 steps or so
     else:
         values[:, 0] = 0.0
-        values[recipe.tokens.index("[Ebreak]"), 0] = recipe.text_end_bias * math.sqrt(recipe.width)
+        values[recipe.tokens.index("[Ebreak]"), 0] = TEXT_END_PULL * math.sqrt(recipe.width)
     return values
 
 
@@ -461,7 +457,7 @@ def _random(key: str, shape: tuple[int, ...], *, std: float) -> NDArray[np.float
     seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:16], "little")
     count = math.prod(shape)
     words = np.random.Philox(key=seed).random_raw((count + 1) // 2).astype("<u8", copy=False).view("<i4")[:count]
-    return (words.astype(np.float32) * np.float32(std * MEAN_RMS_SQUARE / 2**31)).reshape(shape)
+    return (words.astype(np.float32) * np.float32(std * UNIT_DEVIATION / 2**31)).reshape(shape)
 
 
 def _hann_window() -> NDArray[np.float32]:
@@ -590,8 +586,6 @@ RECIPES = {
         vocos_width=64,
         vocos_mlp_width=192,
         vocos_layers=2,
-        end_bias=0.0,
-        text_end_bias=0.0,
     ),
     "full-random": Recipe(
         layers=20,
@@ -606,7 +600,5 @@ RECIPES = {
         vocos_width=512,
         vocos_mlp_width=1536,
         vocos_layers=8,
-        end_bias=0.0,
-        text_end_bias=0.0,
     ),
 }

@@ -1,0 +1,303 @@
+"""Finding and making checkpoints, and the manifest that vouches for them."""
+
+import hashlib
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer
+
+from pipeline import checkpoints
+from pipeline.checkpoints import cache_home, hub_folder, made_folder, make, read_manifest, read_verified, resolve, verify_files
+from pipeline.errors import CheckpointError
+from pipeline.model.layout import (
+    EMBED_FILE,
+    FILES,
+    GPT_CONFIG_FILE,
+    GPT_FILE,
+    MANIFEST_FILE,
+    MEL_DECODER_FILE,
+    SPECIAL_TOKENS_FILE,
+    TOKENIZER_FILE,
+)
+from scripts import make_checkpoint
+
+DEMO_BYTES_LIMIT = 16 << 20
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    make("demo", tmp_path / "demo")
+    return tmp_path / "demo"
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def resolve_when_told(home: Path, barrier: object, answers: object) -> None:
+    barrier.wait()
+    answers.put(str(resolve("demo", home)))
+
+
+def test_made_checkpoint_is_byte_identical_every_time(root: Path, tmp_path: Path) -> None:
+    make("demo", tmp_path / "again")
+    assert contents(root) == contents(tmp_path / "again")
+
+
+def test_recipe_version_is_raised_with_every_changed_byte(root: Path) -> None:
+    # A cache would go on serving the old bytes: raise RECIPE_VERSION together with these lines.
+    portable = (EMBED_FILE, GPT_FILE, MEL_DECODER_FILE)  # the others hold cosines, whose last bit is the machine's
+    manifest = read_manifest(root)
+    digest = hashlib.sha256("".join(manifest[file] for file in portable).encode()).hexdigest()
+    assert (checkpoints.RECIPE_VERSION, digest) == (2, "166b8789329ffbe153c8480fffab5952e97d1df863f037672d670f03c06f5cd5")
+
+
+def test_made_checkpoint_is_small_and_holds_every_file_upstream_has(root: Path) -> None:
+    assert set(contents(root)) == {*FILES, MANIFEST_FILE}
+    assert sum(map(len, contents(root).values())) < DEMO_BYTES_LIMIT
+
+
+def test_sha256sum_accepts_the_manifest(root: Path) -> None:
+    listed = subprocess.run(["sha256sum", "-c", MANIFEST_FILE], cwd=root, capture_output=True, text=True, check=True)
+    assert listed.stdout.count(": OK") == len(FILES)
+
+
+def test_every_tensor_is_its_own_and_finite(root: Path) -> None:
+    seen = set()
+    for file in FILES:
+        if file.endswith(".safetensors"):
+            for name, values in load_file(root / file).items():
+                assert np.isfinite(values).all(), name
+                if not name.endswith(("window", "fb")):
+                    assert values.tobytes() not in seen, f"{file} {name} repeats another tensor"
+                    seen.add(values.tobytes())
+
+
+def test_layer_scales_are_of_order_one_so_that_no_layer_hides(root: Path) -> None:
+    vocos, decoder = load_file(root / "asset/Vocos.safetensors"), load_file(root / "asset/Decoder.safetensors")
+    for scale in (vocos["backbone.convnext.0.gamma"], decoder["decoder.decoder_block.0.weight"]):
+        assert 0.1 < np.abs(scale).mean() < 1
+    assert 0.5 < decoder["coef"].min() < decoder["coef"].max() < 1.5
+
+
+def test_size_is_what_make_reports(tmp_path: Path) -> None:
+    counts: list[int] = []
+    make("demo", tmp_path / "demo", on_bytes=counts.append)
+    assert sum(counts) == checkpoints.size("demo")
+
+
+def test_full_random_has_the_real_dimensions() -> None:
+    recipe = checkpoints.RECIPES["full-random"]
+    assert len(recipe.tokens) == len(set(recipe.tokens)) == 21_178
+    shapes = recipe.shapes()
+    layer_parameters = sum(
+        int(np.prod(shape)) for name, shape in shapes["asset/gpt/model.safetensors"].items() if name.startswith("layers.7.")
+    )
+    assert layer_parameters == 9_438_720
+    assert shapes["asset/Embed.safetensors"]["emb_text.weight"] == (21_178, 768)
+
+
+def test_unknown_kind_cannot_be_made(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="allowed are demo, full-random"):
+        make("medium", tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["demo", "full-random"])
+def test_control_tokens_stand_last_in_upstreams_order(kind: str) -> None:
+    tokens = checkpoints.RECIPES[kind].tokens
+    assert tokens[:5] == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    assert " ".join(tokens[-51:-31]) == (
+        "[Sasr] [Pasr] [Easr] [Stts] [Ptts] [Etts] [Sbreak] [Pbreak] [Ebreak] [uv_break] [v_break] [lbreak] [llbreak] "
+        "[undefine] [laugh] [test] [spk_emb] [empty_spk] [music] [pure]"
+    )
+    assert tokens[-31] == "[break_0]"
+    assert tokens[-1] == "[speed_9]"
+
+
+def test_tokenizer_knows_letters_common_characters_and_control_tokens(root: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(root / TOKENIZER_FILE))
+    encoded = tokenizer.encode("[Stts][spk_emb][speed_5]Hi Café, 今天好！龘[Ptts]", add_special_tokens=False)
+    assert " ".join(encoded.tokens) == "[Stts] [spk_emb] [speed_5] h ##i c ##a ##f ##e , 今 天 好 ！ [UNK] [Ptts]"
+
+
+def test_demo_is_made_once_and_then_found(tmp_path: Path) -> None:
+    first = resolve("demo", tmp_path)
+    made_at = (first / MANIFEST_FILE).stat().st_mtime_ns
+    assert resolve("demo", tmp_path) == first == made_folder("demo", tmp_path)
+    assert (first / MANIFEST_FILE).stat().st_mtime_ns == made_at
+    assert list(tmp_path.iterdir()) == [first]
+    assert first.stat().st_mode & 0o777 == 0o755
+
+
+def test_two_processes_at_once_both_get_the_one_whole_checkpoint(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    barrier, answers = context.Barrier(2), context.Queue()
+    processes = [context.Process(target=resolve_when_told, args=(tmp_path, barrier, answers)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    roots = {answers.get(timeout=120) for _ in processes}
+    for process in processes:
+        process.join(timeout=60)
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert roots == {str(made_folder("demo", tmp_path))}
+    assert verify_files(made_folder("demo", tmp_path))
+    assert list(tmp_path.iterdir()) == [made_folder("demo", tmp_path)]
+
+
+def test_loser_of_the_rename_takes_the_winners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    winner = made_folder("demo", tmp_path)
+
+    def make_while_another_wins(kind: str, folder: Path) -> None:
+        make(kind, folder)
+        make(kind, winner)
+        (winner / "winner").touch()
+
+    monkeypatch.setattr(checkpoints, "make", make_while_another_wins)
+    assert resolve("demo", tmp_path) == winner
+    assert (winner / "winner").exists()
+    assert list(tmp_path.iterdir()) == [winner]
+
+
+def test_what_a_dead_process_left_behind_is_removed_after_a_while(tmp_path: Path) -> None:
+    dead, alive = tmp_path / ".demo-draft-dead", tmp_path / ".demo-draft-alive"
+    dead.mkdir()
+    alive.mkdir()
+    long_ago = time.time() - checkpoints.ABANDONED_AFTER_S - 60
+    os.utime(dead, (long_ago, long_ago))
+    resolve("demo", tmp_path)
+    assert not dead.exists()
+    assert alive.exists()
+
+
+def test_cache_that_cannot_be_written_says_what_to_set(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match=r"cannot be written .*CHATTTS_HOME"):
+        resolve("demo", tmp_path / "file")
+
+
+def test_interrupted_making_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def disk_is_full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "write_manifest", disk_is_full)
+    with pytest.raises(CheckpointError, match=r"could not be made .*No space left.* bytes are needed"):
+        resolve("demo", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_hub_name_without_files_says_the_exact_command(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"python -m scripts\.fetch_weights --accept-license cc-by-nc-4\.0"):
+        resolve("hub:2Noise/ChatTTS", tmp_path)
+
+
+def test_hub_name_with_files_is_found(tmp_path: Path) -> None:
+    make("demo", hub_folder(tmp_path))
+    assert resolve("hub:2Noise/ChatTTS", tmp_path) == hub_folder(tmp_path)
+    (hub_folder(tmp_path) / GPT_CONFIG_FILE).unlink()
+    with pytest.raises(CheckpointError, match=r"lacks asset/gpt/config\.json"):
+        resolve("hub:2Noise/ChatTTS", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("hub:other/model", "only hub:2Noise/ChatTTS is known"),
+        ("dmeo", "no such folder; allowed are demo, full-random, hub:2Noise/ChatTTS or a folder"),
+    ],
+)
+def test_unknown_name_says_what_is_allowed(name: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        resolve(name, tmp_path)
+
+
+def test_folder_is_taken_as_it_is(root: Path, tmp_path: Path) -> None:
+    assert resolve(str(root), tmp_path / "unused") == root
+    with pytest.raises(CheckpointError, match="holds no asset/"):
+        resolve(str(root / "asset"), tmp_path / "unused")
+    assert not (tmp_path / "unused").exists()
+
+
+def test_cache_home_is_told_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    monkeypatch.delenv("CHATTTS_HOME", raising=False)
+    assert cache_home() == Path("/caches/chattts-serve")
+    monkeypatch.setenv("CHATTTS_HOME", "/models")
+    assert cache_home() == Path("/models")
+    monkeypatch.delenv("CHATTTS_HOME")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_home() == Path.home() / ".cache" / "chattts-serve"
+
+
+def test_verified_file_is_read_whole(root: Path) -> None:
+    assert read_verified(root, GPT_CONFIG_FILE) == (root / GPT_CONFIG_FILE).read_bytes()
+    assert set(verify_files(root)) == set(FILES)
+
+
+def test_changed_tokenizer_is_refused(root: Path) -> None:
+    content = bytearray((root / TOKENIZER_FILE).read_bytes())
+    content[1000] ^= 1
+    (root / TOKENIZER_FILE).write_bytes(content)
+    for check in (lambda: read_verified(root, TOKENIZER_FILE), lambda: verify_files(root)):
+        with pytest.raises(CheckpointError, match=r"tokenizer\.json: expected SHA-256 \w{64}, found \w{64}"):
+            check()
+
+
+def test_swapped_file_is_named_for_what_it_is(root: Path) -> None:
+    (root / "asset/Vocos.safetensors").write_bytes((root / "asset/DVAE.safetensors").read_bytes())
+    with pytest.raises(CheckpointError, match=r"these are the bytes of asset/DVAE\.safetensors"):
+        read_verified(root, "asset/Vocos.safetensors")
+
+
+def test_file_that_is_not_listed_is_refused(root: Path) -> None:
+    lines = (root / MANIFEST_FILE).read_text().splitlines(keepends=True)
+    (root / MANIFEST_FILE).write_text("".join(line for line in lines if GPT_CONFIG_FILE not in line))
+    for check in (lambda: read_verified(root, GPT_CONFIG_FILE), lambda: verify_files(root)):
+        with pytest.raises(CheckpointError, match="not listed in SHA256SUMS"):
+            check()
+
+
+def test_listed_file_that_is_gone_is_missed(root: Path) -> None:
+    (root / SPECIAL_TOKENS_FILE).unlink()
+    with pytest.raises(CheckpointError, match=r"special_tokens_map\.json: the file is missing"):
+        verify_files(root)
+
+
+def test_without_a_manifest_nothing_is_confirmed_but_files_must_be_there(root: Path) -> None:
+    (root / MANIFEST_FILE).unlink()
+    (root / SPECIAL_TOKENS_FILE).unlink()  # transformers 5 no longer writes it
+    assert read_manifest(root) is None
+    assert verify_files(root) == ()
+    (root / TOKENIZER_FILE).unlink()
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json: the file is missing"):
+        verify_files(root)
+
+
+@pytest.mark.parametrize("line", ["no hash here", "abc  asset/gpt/config.json", "z" * 64 + "  asset/gpt/config.json", "\xff"])
+def test_unreadable_manifest_is_refused_with_the_line(line: str, root: Path) -> None:
+    manifest = (root / MANIFEST_FILE).read_bytes()
+    (root / MANIFEST_FILE).write_bytes(manifest + line.encode("latin-1") + b"\n")
+    with pytest.raises(CheckpointError, match=r"SHA256SUMS: (line 10 is not|cannot be read)"):
+        read_manifest(root)
+
+
+def test_finding_and_making_load_no_torch() -> None:
+    code = "import pipeline.checkpoints, sys; assert not {'torch', 'transformers', 'ChatTTS'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_script_makes_into_an_absent_folder_and_refuses_a_full_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "new" / "demo"
+    assert make_checkpoint.main(["demo", str(out)]) == 0
+    assert capsys.readouterr() == (f"{out}\n", "")  # quiet off a terminal
+    assert verify_files(out)
+    assert make_checkpoint.main(["demo", str(out)]) == make_checkpoint.EXIT_REFUSED
+    assert "is not an empty folder" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert make_checkpoint.main(["demo", str(tmp_path / "file" / "below")]) == 1
