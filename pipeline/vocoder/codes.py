@@ -1,0 +1,57 @@
+"""Codes: the four codes of a step to the numbers the DVAE's mel decoder reads (`use_decoder: false`).
+
+In:    codes (B, R, 4), whole numbers in float32
+Out:   embeddings (B, R, width) float32
+Owns:  its weights
+Never: mel frames
+
+A code of 0..624 is four digits of base 5, lowest first; a digit 0..4 stands for -1, -0.5, 0, 0.5, 1. Codes 2g and
+2g + 1 belong to group g: the second refines the first, on a smaller scale. Their sum, four numbers, is projected
+to the group's part of the embedding.
+
+Source: ChatTTS/model/dvae.py, class GFSQ (`_embed`); vector_quantize_pytorch, GroupedResidualFSQ.
+"""
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pipeline.model.layout import VQ_GROUPS, VQ_LEVELS
+from pipeline.vocoder.convnext import below
+
+# How much smaller each refinement is, a digit: one interval of the code before, over its range.
+# So vector_quantize_pytorch defined it from December 2023 (its issue 96) on, and ChatTTS's weights of 2024 were trained.
+# Its releases since November 2025 say 1 / level: with those weights they decode every second code 20 % too small.
+RESIDUAL_SCALES = tuple(1 / (level - 1) for level in VQ_LEVELS)
+
+
+class CodeEmbedding:
+    """The quantiser's way back: codes to embeddings."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], *, residual_scales: tuple[float, ...] = RESIDUAL_SCALES) -> None:
+        self._projections = [  # a group each: weight (width / groups, digits), bias (width / groups,)
+            (group["weight"], group["bias"])
+            for index in range(VQ_GROUPS)
+            for group in [below(tensors, f"vq_layer.quantizer.rvqs.{index}.project_out.")]
+        ]
+        device = self._projections[0][0].device
+        self._levels = torch.tensor(VQ_LEVELS, device=device)
+        self._place_values = self._levels.cumprod(0) // self._levels  # 1, 5, 25, 125
+        self._residual_scales = torch.tensor(residual_scales, device=device)
+
+    def __call__(self, codes: Tensor) -> Tensor:
+        """Embed codes (B, R, codebooks)."""
+        digits = codes.long().unsqueeze(-1) // self._place_values % self._levels
+        middle = self._levels // 2
+        values = (digits - middle) / middle  # (B, R, codebooks, digits), -1 .. 1
+        groups = [self._refined(codes_of_group) for codes_of_group in values.chunk(VQ_GROUPS, dim=2)]
+        return torch.cat([F.linear(group, *own) for group, own in zip(groups, self._projections, strict=True)], dim=-1)
+
+    def _refined(self, values: Tensor) -> Tensor:
+        """One group's codes (B, R, refinements, digits), each on its own scale, added up: (B, R, digits)."""
+        total = values[:, :, 0]
+        for refinement in range(1, values.shape[2]):
+            total = total + values[:, :, refinement] * self._residual_scales**refinement
+        return total

@@ -1,0 +1,296 @@
+import asyncio
+import subprocess
+import sys
+import weakref
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.config import VocoderConfig
+from pipeline.errors import DeadlineExceeded, EngineFault, NonFiniteOutput
+from pipeline.model.spec import HOP, SAMPLES_PER_STEP
+from pipeline.types import AudioChunk, FinishReason, HiddenWindow, StepBlock
+from pipeline.vocoder.stream import WINDOWS_IN_FLIGHT, StreamDecoder
+
+WIDTH = 4
+SMALL = VocoderConfig(chunk_steps=(2, 3, 5), look_ahead=4)
+
+
+class StepNumbers:
+    """A decoder whose samples are the number of their step, counted from 1, and which keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.windows: list[HiddenWindow] = []
+
+    async def decode(self, window: HiddenWindow) -> np.ndarray:
+        self.windows.append(window)
+        await asyncio.sleep(0)
+        samples = np.repeat(window.frames[window.body_start : window.body_stop, 0], SAMPLES_PER_STEP)
+        return samples[: len(samples) - (HOP if window.is_last else 0)]
+
+
+class OnCommand(StepNumbers):
+    """Decodes when told to, and notes what was cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.allowed: list[asyncio.Event] = []
+        self.cancelled = 0
+        self._begun = asyncio.Condition()
+
+    async def begun(self, count: int) -> None:
+        """Wait until so many windows have come."""
+        async with self._begun:
+            await self._begun.wait_for(lambda: len(self.allowed) >= count)
+
+    async def decode(self, window: HiddenWindow) -> np.ndarray:
+        allowed = asyncio.Event()
+        async with self._begun:
+            self.allowed.append(allowed)
+            self._begun.notify_all()
+        try:
+            await allowed.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return await super().decode(window)
+
+
+def make_block(first: int, stop: int, *, ends: bool) -> StepBlock:
+    rows = np.repeat(np.arange(first + 1, stop + 1, dtype=np.float32)[:, None], WIDTH, axis=1)
+    return StepBlock(rows, rows.astype(np.int64), first, FinishReason.EOS if ends else None)
+
+
+async def make_steps(length: int, arrivals: list[int], *, empty_end: bool = False) -> AsyncIterator[StepBlock]:
+    first = index = 0
+    while first < length:
+        stop = min(length, first + arrivals[index % len(arrivals)])
+        yield make_block(first, stop, ends=stop == length and not empty_end)
+        await asyncio.sleep(0)
+        first, index = stop, index + 1
+    if length == 0 or empty_end:
+        yield make_block(length, length, ends=True)
+
+
+async def collect(decoder, steps, config: VocoderConfig = SMALL) -> list[AudioChunk]:
+    async with aclosing(StreamDecoder(config, decoder).decode(steps)) as chunks:
+        return [chunk async for chunk in chunks]
+
+
+def expected_samples(length: int) -> np.ndarray:
+    return np.repeat(np.arange(1, length + 1, dtype=np.float32), SAMPLES_PER_STEP)[: max(0, (2 * length - 1) * HOP)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 60),
+    st.lists(st.integers(1, 30), min_size=1, max_size=6),
+    st.booleans(),
+    st.booleans(),
+    st.lists(st.integers(1, 12), min_size=1, max_size=4).map(tuple),
+    st.integers(0, 12),
+)
+def test_every_sample_once_and_the_same_windows_whatever_the_arrival(
+    length, arrivals, empty_end, hidden, chunk_steps, look_ahead
+):
+    config = VocoderConfig(chunk_steps=chunk_steps, look_ahead=look_ahead, use_decoder=hidden)
+    streamed, buffered = StepNumbers(), StepNumbers()
+    chunks = asyncio.run(collect(streamed, make_steps(length, arrivals, empty_end=empty_end), config))
+    asyncio.run(collect(buffered, make_steps(length, [length or 1]), config))
+
+    assert np.array_equal(np.concatenate([chunk.samples for chunk in chunks]), expected_samples(length))
+    assert [chunk.first_sample for chunk in chunks] == np.cumsum([0] + [len(chunk.samples) for chunk in chunks])[:-1].tolist()
+    assert [chunk.is_last for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+    assert len(chunks[-1].samples) > 0 or length == 0
+    assert len(streamed.windows) == len(buffered.windows)
+    for ours, theirs in zip(streamed.windows, buffered.windows, strict=True):
+        assert ours.frames.dtype == np.float32
+        assert np.array_equal(ours.frames, theirs.frames)
+        assert _places(ours) == _places(theirs)
+
+
+def _places(window: HiddenWindow) -> tuple[int, int, int, int, bool]:
+    return window.valid_start, window.valid_stop, window.body_start, window.body_stop, window.is_last
+
+
+def test_rows_outside_the_utterance_are_zero():
+    decoder = StepNumbers()
+    asyncio.run(collect(decoder, make_steps(3, [1])))
+    first = decoder.windows[0]
+    assert first.frames[:, 0].tolist() == [0, 0, 0, 0, 1, 2, 3, 0, 0, 0]
+    assert (first.valid_start, first.valid_stop) == (4, 7)
+
+
+def test_an_empty_utterance_is_one_empty_last_chunk():
+    (chunk,) = asyncio.run(collect(StepNumbers(), make_steps(0, [1])))
+    assert (chunk.samples.shape, chunk.samples.dtype, chunk.first_sample, chunk.is_last) == ((0,), np.float32, 0, True)
+
+
+def test_a_chunk_leaves_before_the_next_block_comes():
+    async def scenario() -> None:
+        more = asyncio.Event()
+
+        async def steps() -> AsyncIterator[StepBlock]:
+            yield make_block(0, 6, ends=False)
+            await more.wait()
+            yield make_block(6, 7, ends=True)
+
+        async with aclosing(StreamDecoder(SMALL, StepNumbers()).decode(steps())) as chunks:
+            assert (await anext(chunks)).first_sample == 0
+            more.set()
+            assert [chunk.is_last async for chunk in chunks] == [False, True]
+
+    asyncio.run(scenario())
+
+
+def test_two_windows_travel_at_once_and_come_back_in_order():
+    async def scenario() -> None:
+        decoder = OnCommand()
+        collecting = asyncio.create_task(collect(decoder, make_steps(30, [30])))
+        await decoder.begun(WINDOWS_IN_FLIGHT)
+        decoder.allowed[1].set()  # the later one first
+        await asyncio.sleep(0.01)
+        assert len(decoder.allowed) == WINDOWS_IN_FLIGHT
+        decoder.allowed[0].set()
+        for window in range(2, 7):
+            await decoder.begun(window + 1)
+            assert len(decoder.allowed) <= window + WINDOWS_IN_FLIGHT
+            decoder.allowed[window].set()
+        chunks = await collecting
+        assert np.array_equal(np.concatenate([chunk.samples for chunk in chunks]), expected_samples(30))
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_that_waits_makes_the_steps_wait_and_memory_stays_bounded():
+    async def scenario() -> None:
+        alive: set[int] = set()
+        given_out = most_alive = 0
+
+        async def steps() -> AsyncIterator[StepBlock]:
+            nonlocal given_out, most_alive
+            for first in range(0, 2000, 4):
+                block = make_block(first, first + 4, ends=first == 1996)
+                alive.add(first)
+                weakref.finalize(block.hidden, alive.discard, first)
+                given_out = first + 4
+                yield block
+                del block
+                most_alive = max(most_alive, len(alive))
+
+        async with aclosing(StreamDecoder(SMALL, StepNumbers()).decode(steps())) as chunks:
+            await anext(chunks)
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert given_out < 40
+            async for _ in chunks:
+                pass
+        assert given_out == 2000
+        assert most_alive <= 8  # 5 + 2 * 4 steps of a window and the block that completes it, in blocks of 4
+
+    asyncio.run(scenario())
+
+
+def test_closing_cancels_windows_and_the_wait_for_steps():
+    async def scenario() -> None:
+        decoder = OnCommand()
+        left = asyncio.Event()
+
+        async def steps() -> AsyncIterator[StepBlock]:
+            try:
+                yield make_block(0, 9, ends=False)
+                await asyncio.Event().wait()
+            finally:
+                left.set()
+
+        async with aclosing(steps()) as source, aclosing(StreamDecoder(SMALL, decoder).decode(source)) as chunks:
+            first = asyncio.ensure_future(anext(chunks))
+            await decoder.begun(2)
+            decoder.allowed[0].set()
+            await first
+        assert left.is_set()
+        assert decoder.cancelled == 1
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(scenario())
+
+
+def test_cancelling_the_reader_cancels_everything():
+    async def scenario() -> None:
+        decoder = OnCommand()
+        collecting = asyncio.create_task(collect(decoder, make_steps(30, [30])))
+        await decoder.begun(2)
+        collecting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await collecting
+        assert decoder.cancelled == 2
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(scenario())
+
+
+def collect_until_error(decoder, steps, error: type[Exception]) -> list[AudioChunk]:
+    async def scenario() -> list[AudioChunk]:
+        delivered: list[AudioChunk] = []
+
+        async def deliver() -> None:
+            async with aclosing(StreamDecoder(SMALL, decoder).decode(steps)) as chunks:
+                async for chunk in chunks:
+                    delivered.append(chunk)
+
+        with pytest.raises(error):
+            await deliver()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return delivered
+
+    return asyncio.run(scenario())
+
+
+def test_an_error_of_the_steps_comes_after_the_chunks_before_it():
+    async def steps() -> AsyncIterator[StepBlock]:
+        yield make_block(0, 9, ends=False)
+        raise DeadlineExceeded("the time is over")
+
+    delivered = collect_until_error(StepNumbers(), steps(), DeadlineExceeded)
+    assert [len(chunk.samples) for chunk in delivered] == [2 * SAMPLES_PER_STEP, 3 * SAMPLES_PER_STEP]
+
+
+def test_non_finite_samples_end_the_stream_after_the_good_chunks():
+    async def steps() -> AsyncIterator[StepBlock]:
+        bad = make_block(0, 30, ends=True)
+        bad.hidden[5] = np.nan
+        yield bad
+
+    assert len(collect_until_error(StepNumbers(), steps(), NonFiniteOutput)) == 2
+
+
+def test_steps_that_stop_without_a_finish_reason_are_a_fault():
+    async def steps() -> AsyncIterator[StepBlock]:
+        yield make_block(0, 9, ends=False)
+
+    collect_until_error(StepNumbers(), steps(), EngineFault)
+
+
+def test_a_gap_in_the_steps_is_a_fault():
+    async def steps() -> AsyncIterator[StepBlock]:
+        yield make_block(0, 9, ends=False)
+        yield make_block(10, 12, ends=True)
+
+    collect_until_error(StepNumbers(), steps(), EngineFault)
+
+
+def test_a_decoder_that_fails_ends_the_stream_with_its_error():
+    class Failing:
+        async def decode(self, window: HiddenWindow) -> np.ndarray:
+            raise EngineFault("no vocoder")
+
+    assert collect_until_error(Failing(), make_steps(30, [4]), EngineFault) == []
+
+
+def test_windows_and_stream_load_no_torch():
+    code = "import sys, pipeline.vocoder.windows, pipeline.vocoder.stream; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
