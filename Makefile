@@ -1,0 +1,46 @@
+# ChatTTS on Ray Serve. `make` alone lists what there is.
+
+PYTHON ?= python3
+VENV   := .venv
+RUN    := $(VENV)/bin/python
+CONFIG ?= configs/dev.yaml
+TEXT   ?= Hello there.
+GPU_PYTHON ?= python3
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test check say gpu-check clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+serve: $(VENV)/ready  ## install, make the demo checkpoint, start the server (CONFIG=configs/dev.yaml)
+	@$(RUN) -m scripts.start $(CONFIG)
+
+test: $(VENV)/ready  ## the whole suite: lint, types, every test
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(RUN) -m pytest
+
+check: $(VENV)/ready  ## the fast ring: lint, types, unit tests
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(RUN) -m pytest -m unit
+
+say: $(VENV)/ready  ## speak TEXT into hello.wav, without Ray
+	$(RUN) -m scripts.say "$(TEXT)" -o hello.wav
+
+gpu-check:  ## on a GPU machine: parity, bit-equality, graph capture, step times -> JSON (GPU_PYTHON=python3, nothing is installed)
+	$(GPU_PYTHON) -m scripts.gpu_check
+
+clean:  ## remove the virtual environment and every cache of the tools
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The installed project is the folder itself, so that Ray's processes import it wherever they start.
+$(VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --upgrade pip
+	$(RUN) -m pip install --quiet --editable '.[dev]'
+	@touch $@

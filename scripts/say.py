@@ -1,0 +1,112 @@
+"""Say: text to a sound file, by the same spine as the service, without Ray. `python -m scripts.say "Hello." -o hello.wav`
+
+In:    text, a pipeline configuration
+Out:   a file; a line of numbers
+Owns:  one engine, one vocoder, for as long as it speaks
+"""
+
+import argparse
+import asyncio
+import random
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn
+
+from pipeline.audio.encode import CONTAINERS, encode_whole
+from pipeline.checkpoints import cache_home, resolve
+from pipeline.config import PipelineConfig
+from pipeline.engine.engine import Engine
+from pipeline.errors import CheckpointError, ConfigError, SynthesisError
+from pipeline.model.spec import SAMPLE_RATE
+from pipeline.model.weights import open_checkpoint
+from pipeline.synthesizer import Synthesizer
+from pipeline.text.frontend import LocalTextFrontend
+from pipeline.types import AudioChunk, SamplingParams, SynthesisRequest
+from pipeline.vocoder.vocoder import Vocoder
+from pipeline.voices import VoiceCatalogue
+
+VOICES = Path(__file__).resolve().parent.parent / "configs" / "voices.yaml"
+
+
+@asynccontextmanager
+async def open_synthesizer(config: PipelineConfig) -> AsyncIterator[Synthesizer]:
+    """Everything in this process: the composition root that serve/app.py is for Ray."""
+    root = resolve(config.checkpoint, cache_home())
+    checkpoint = open_checkpoint(root)
+    frontend = LocalTextFrontend(root, config.text, max_prompt=config.engine.max_prompt, max_steps=config.engine.max_steps)
+    voices = VoiceCatalogue.load(VOICES, checkpoint.gpt_spec.width)
+    engine = Engine(config.engine, checkpoint)
+    try:
+        vocoder = Vocoder(config.vocoder, checkpoint)
+        try:
+            yield Synthesizer(frontend, engine, vocoder, voices, config.vocoder, config.speech)
+        finally:
+            vocoder.close()
+    finally:
+        engine.close()
+
+
+async def speak(config: PipelineConfig, request: SynthesisRequest) -> tuple[np.ndarray, float, float]:
+    """The samples (m,) float32, the seconds to the first and to the last of them."""
+    chunks: list[AudioChunk] = []
+    first_s = 0.0
+    columns = (SpinnerColumn(), TextColumn("{task.description}"))
+    async with open_synthesizer(config) as synthesizer:
+        started = time.perf_counter()
+        with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+            shown = progress.add_task("speaking")
+            async with aclosing(synthesizer.stream(request)) as stream:
+                async for chunk in stream:
+                    first_s = first_s or time.perf_counter() - started
+                    chunks.append(chunk)
+                    spoken_s = (chunk.first_sample + len(chunk.samples)) / SAMPLE_RATE
+                    progress.update(shown, description=f"{spoken_s:.1f} s of audio")
+    return np.concatenate([chunk.samples for chunk in chunks]), first_s, time.perf_counter() - started
+
+
+def main() -> int:
+    """Speak one text."""
+    parser = argparse.ArgumentParser(description="Speak a text into a sound file.")
+    parser.add_argument("text")
+    parser.add_argument("-o", "--output", type=Path, default=Path("out.wav"), help="its suffix is the format")
+    parser.add_argument("--checkpoint", default="demo", help="demo, full-random, hub:2Noise/ChatTTS or a folder")
+    parser.add_argument("--voice", default="default", help="a name of configs/voices.yaml, or seed:<n>")
+    parser.add_argument("--seed", type=int, help="0 .. 4294967295; drawn when absent")
+    parser.add_argument("--speed", type=float, default=1.0, help="0.25 .. 4")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    args = parser.parse_args()
+    container = args.output.suffix.removeprefix(".")
+    if container not in CONTAINERS:
+        parser.error(f"{args.output} ends in .{container}; known formats are {', '.join(CONTAINERS)}")
+    config = PipelineConfig.model_validate(
+        {
+            "checkpoint": args.checkpoint,
+            "engine": {"slots": 4, "device": args.device, "dtype": args.dtype},
+            "vocoder": {"device": args.device},
+        }
+    )
+    seed = random.getrandbits(32) if args.seed is None else args.seed
+    request = SynthesisRequest("say", args.text, args.voice, SamplingParams(seed=seed), speed=args.speed, timeout_s=3600.0)
+    try:
+        samples, first_s, total_s = asyncio.run(speak(config, request))
+    except (SynthesisError, CheckpointError, ConfigError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    args.output.write_bytes(encode_whole(samples, container))
+    seconds = len(samples) / SAMPLE_RATE
+    print(
+        f"{args.output}: {seconds:.2f} s of audio, seed {seed}, peak {np.abs(samples).max(initial=0):.2f}, "
+        f"first audio after {first_s:.2f} s, real-time factor {total_s / max(seconds, 1e-9):.2f}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
