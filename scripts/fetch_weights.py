@@ -19,6 +19,7 @@ from pathlib import Path
 import requests
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from urllib3.exceptions import HTTPError as TransportError
 
 from pipeline.checkpoints import HUB_NAME, cache_home, file_sha256, hub_folder, write_manifest
 from pipeline.model.layout import FILES
@@ -176,7 +177,7 @@ def _download(
         try:
             _continue(session, url, part, patience, on_progress)
             return part
-        except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError, _CutShort) as error:
+        except (requests.ConnectionError, requests.Timeout, TransportError, _CutShort) as error:
             reason = error
         failures = 1 if _size(part) > before else failures + 1  # a connection that brought something starts the count anew
         if failures >= patience.attempts:
@@ -218,7 +219,8 @@ def _continue(
         length = response.headers.get("Content-Length")
         total = done + int(length) if length is not None else None
         with part.open("ab" if resumed else "wb") as file:
-            for chunk in response.iter_content(CHUNK_BYTES):
+            # read1 hands over what has come; iter_content would lose up to a whole chunk with every cut connection.
+            while chunk := response.raw.read1(CHUNK_BYTES, decode_content=False):
                 file.write(chunk)
                 done += len(chunk)
                 on_progress(done, total)
