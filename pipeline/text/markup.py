@@ -1,0 +1,35 @@
+"""Markup: which bracketed words of a text are control tags. Everything else is text and loses its brackets.
+
+In:    str
+Out:   str in which every bracket belongs to a tag of CONTROL_TAGS
+Owns:  nothing
+Never: the tokenizer, voices, numbers
+"""
+
+import re
+
+CONTROL_TAGS = frozenset(
+    ["[laugh]", "[uv_break]", "[v_break]", "[lbreak]", "[llbreak]"]
+    + [f"[break_{k}]" for k in range(8)]
+    + [f"[laugh_{k}]" for k in range(3)]
+    + [f"[oral_{k}]" for k in range(10)]
+)
+"""What a client may write. ChatTTS has more ([Stts], [spk_emb], [speed_k] ...): those shape the prompt and are ours alone."""
+
+_TAG = "|".join(re.escape(tag) for tag in sorted(CONTROL_TAGS))
+_TAG_OR_BRACKET = re.compile(rf"({_TAG})|[\[\]]")
+_TAG_AS_PIECE = re.compile(f"({_TAG})")
+
+
+def neutralise(text: str) -> str:
+    """Turn every bracket that is not part of a control tag into a space.
+
+    One pass suffices: a dropped bracket leaves a space behind, so what stood around it cannot become a tag
+    (`[S[Stts]tts]` ends as the words S, Stts and tts).
+    """
+    return _TAG_OR_BRACKET.sub(lambda found: found[1] or " ", text)
+
+
+def split_tags(text: str) -> list[str]:
+    """Cut a neutralised text into pieces, in order, each of them one control tag or text without any."""
+    return [piece for piece in _TAG_AS_PIECE.split(text) if piece]

@@ -1,0 +1,154 @@
+"""Tokenizer: a segment and a voice, written as the prompt ChatTTS was trained on.
+
+In:    Segment, Voice
+Out:   Prompt:  CODE  [Stts] [spk_emb] sample text [speed_k] text [Ptts] sample codes
+                TEXT  [Sbreak] text [Pbreak] [oral_k] [laugh_k] [break_k]
+Owns:  the vocabulary (read-only)
+Never: torch, the GPU, raw user text: brackets that are no control tag are dropped here once more
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from pipeline.errors import CheckpointError, TextTooLong
+from pipeline.model.spec import CODEBOOKS
+from pipeline.text.markup import CONTROL_TAGS, neutralise
+from pipeline.types import Head, Prompt, RefineParams, Segment, Voice
+
+TOKENIZER_FILE = Path("asset/tokenizer/tokenizer.json")
+SPEED_TOKENS = 10
+PROMPT_MARKS = (
+    *("[Stts]", "[Ptts]", "[spk_emb]", "[empty_spk]", "[Sbreak]", "[Pbreak]", "[Ebreak]"),
+    *(f"[speed_{k}]" for k in range(SPEED_TOKENS)),
+)
+"""Special tokens that only this room may write."""
+
+
+class PromptTokenizer:
+    """The checkpoint's vocabulary and the two prompt layouts. Safe to share: nothing in it changes after the start."""
+
+    def __init__(self, checkpoint: Path, *, max_prompt: int) -> None:
+        """
+        Args:
+            max_prompt: longest prompt, voice sample included [positions].
+
+        Raises:
+            CheckpointError: no readable tokenizer, or one without ChatTTS's special tokens.
+        """
+        self._file = checkpoint / TOKENIZER_FILE
+        self._max_prompt = max_prompt
+        self._tokenizer = _open(self._file)
+        self._speaker_id = self._special_id("[spk_emb]")
+        self._refine_end_id = self._special_id("[Ebreak]")
+        # Upstream's vocabulary ends with the manner tokens, [break_0] first: a refined text keeps only what is below.
+        self._first_manner_id = self._special_id("[break_0]")
+        spoken_tag_ids = {self._special_id(tag) for tag in CONTROL_TAGS}
+        special_ids = {token_id for token_id, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
+        for mark in PROMPT_MARKS:
+            special_ids.add(self._special_id(mark))
+        self._forbidden_ids = special_ids - spoken_tag_ids
+
+    def code_prompt(self, segment: Segment, voice: Voice, *, speed_token: int, max_steps: int) -> Prompt:
+        """The prompt that lets `voice` speak the segment.
+
+        Raises:
+            TextTooLong: the prompt, voice sample included, has more than max_prompt positions.
+
+        Source: ChatTTS/model/speaker.py `decorate_code_prompts`, ChatTTS/model/tokenizer.py `encode`.
+        """
+        assert 0 <= speed_token < SPEED_TOKENS
+        speaker_mark = "[empty_spk]" if voice.embedding is None else "[spk_emb]"
+        sample_text = neutralise(voice.sample_text)
+        text = neutralise(segment.text).strip()
+        token_ids = self._encode(f"[Stts]{speaker_mark}{sample_text}[speed_{speed_token}]{text}[Ptts]")
+        ids, text_mask = self._with_sample(token_ids, voice.sample_codes)
+        self._check_length(len(ids))
+        return Prompt(
+            ids=ids,
+            text_mask=text_mask,
+            head=Head.CODE,
+            segment=segment,
+            max_steps=max_steps,
+            speaker=voice.embedding,
+            speaker_position=None if voice.embedding is None else token_ids.index(self._speaker_id),
+        )
+
+    def refine_prompt(self, segment: Segment, refine: RefineParams, *, max_steps: int) -> Prompt:
+        """The prompt that makes the model rewrite the segment in the asked manner.
+
+        Raises:
+            TextTooLong: the prompt has more than max_prompt positions.
+
+        Source: ChatTTS/model/speaker.py `decorate_text_prompts`.
+        """
+        manner = f"[oral_{refine.oral}][laugh_{refine.laugh}][break_{refine.pause}]"
+        token_ids = self._encode(f"[Sbreak]{neutralise(segment.text).strip()}[Pbreak]{manner}")
+        self._check_length(len(token_ids))
+        ids, text_mask = self._with_sample(token_ids, None)
+        return Prompt(
+            ids=ids,
+            text_mask=text_mask,
+            head=Head.TEXT,
+            segment=segment,
+            max_steps=max_steps,
+            eos_token=self._refine_end_id,
+        )
+
+    def decode_refined(self, ids: Iterable[int]) -> str:
+        """The refined text, control tags included; the manner tokens and everything after [break_0] in the vocabulary
+        are left out as upstream does (ChatTTS/core.py `infer`).
+
+        Special tokens that shape prompts, and [UNK], are left out as well: upstream would feed them back into its
+        next prompt.
+        """
+        spoken = [int(i) for i in ids if i < self._first_manner_id and int(i) not in self._forbidden_ids]
+        return str(self._tokenizer.decode(spoken, skip_special_tokens=False))
+
+    def forbidden_ids(self) -> frozenset[int]:
+        """Special tokens no user text may ever contain."""
+        return frozenset(self._forbidden_ids)
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def _with_sample(
+        self, token_ids: list[int], sample_codes: NDArray[np.int64] | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Text ids repeated over the codebooks, the sample's codes below them: ids (S, 4) and the text mask (S,)."""
+        text = np.repeat(np.array(token_ids, np.int64)[:, None], CODEBOOKS, axis=1)
+        codes = np.empty((0, CODEBOOKS), np.int64) if sample_codes is None else sample_codes
+        text_mask = np.arange(len(text) + len(codes)) < len(text)
+        return np.concatenate([text, codes]), text_mask
+
+    def _check_length(self, positions: int) -> None:
+        if positions > self._max_prompt:
+            raise TextTooLong(
+                f"a segment of the text makes a prompt of {positions} positions, voice sample included; the limit is "
+                f"{self._max_prompt} (engine.max_prompt): use a shorter text or a voice with a shorter sample",
+                param="input",
+            )
+
+    def _special_id(self, token: str) -> int:
+        ids = self._encode(token)
+        if len(ids) != 1 or self._tokenizer.id_to_token(ids[0]) != token:
+            raise CheckpointError(
+                f"{self._file}: expected the special token {token} to be one entry of the vocabulary, found "
+                f"{len(ids)} pieces; this is not a ChatTTS tokenizer"
+            )
+        return ids[0]
+
+
+def _open(file: Path) -> Tokenizer:
+    if not file.is_file():
+        raise CheckpointError(f"{file}: expected the checkpoint's tokenizer, found no such file")
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises bare Exception for every kind of broken file
+        raise CheckpointError(f"{file}: expected a tokenizer of the `tokenizers` library, found: {error}") from error
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
