@@ -1,0 +1,136 @@
+"""The vocoder against the ChatTTS package, which decodes the whole utterance at once."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.checkpoints import cache_home, resolve
+from pipeline.config import VocoderConfig
+from pipeline.model.layout import VQ_LEVELS
+from pipeline.model.spec import HOP, REACH_STEPS
+from pipeline.model.weights import Checkpoint, open_checkpoint
+from pipeline.types import FinishReason, StepBlock
+from pipeline.vocoder.codes import RESIDUAL_SCALES, CodeEmbedding
+from pipeline.vocoder.network import build_network
+from pipeline.vocoder.stream import StreamDecoder
+from pipeline.vocoder.vocoder import Vocoder
+from tests.reference_vocoder import decode_whole
+from tests.upstream import load_chat
+
+LENGTHS = (1, 2, 3, 7, 51, 52, 53, 60, 104, 105, 150, 300)
+TOLERANCE = 1e-4
+
+
+@cache
+def checkpoint(kind: str) -> Checkpoint:
+    return open_checkpoint(resolve(kind, cache_home()))
+
+
+@cache
+def upstream(kind: str):
+    """The package, its quantiser on the scale its weights were trained with (see pipeline/vocoder/codes.py)."""
+    chat = load_chat(checkpoint(kind).root)
+    for group in chat.dvae.vq_layer.quantizer.rvqs:
+        group.scales[1] = torch.tensor(RESIDUAL_SCALES)
+    return chat
+
+
+@cache
+def vocoder(kind: str, *, use_decoder: bool = True, look_ahead: int = REACH_STEPS, rows: int = 1) -> Vocoder:
+    """Kept until the process ends: its thread is a daemon."""
+    return Vocoder(config(use_decoder=use_decoder, look_ahead=look_ahead, rows=rows), checkpoint(kind))
+
+
+def config(*, use_decoder: bool = True, look_ahead: int = REACH_STEPS, rows: int = 1) -> VocoderConfig:
+    return VocoderConfig(threads=1, use_decoder=use_decoder, look_ahead=look_ahead, rows=rows)
+
+
+def make_rows(kind: str, length: int, *, use_decoder: bool) -> np.ndarray:
+    random = np.random.default_rng(length)
+    if use_decoder:
+        return random.standard_normal((length, checkpoint(kind).gpt_spec.width), np.float32)
+    return random.integers(0, 625, (length, 4))
+
+
+async def make_steps(rows: np.ndarray, arrivals: list[int]) -> AsyncIterator[StepBlock]:
+    first = index = 0
+    while first < len(rows):
+        block = rows[first : first + arrivals[index % len(arrivals)]]
+        ended = first + len(block) == len(rows)
+        yield StepBlock(block.astype(np.float32), block.astype(np.int64), first, FinishReason.EOS if ended else None)
+        first, index = first + len(block), index + 1
+
+
+def stream(kind: str, utterance: np.ndarray, arrivals: list[int], **options: object) -> np.ndarray:
+    async def collect() -> np.ndarray:
+        decoder = StreamDecoder(config(**options), vocoder(kind, **options))
+        async with aclosing(decoder.decode(make_steps(utterance, arrivals))) as chunks:
+            return np.concatenate([chunk.samples async for chunk in chunks])
+
+    return asyncio.run(collect())
+
+
+@pytest.mark.parametrize("use_decoder", [True, False], ids=["hidden", "codes"])
+@pytest.mark.parametrize("kind", ["demo", "full-random"])
+def test_every_length_equals_upstream_decoding_the_whole(kind, use_decoder):
+    for length in LENGTHS:
+        rows = make_rows(kind, length, use_decoder=use_decoder)
+        whole = upstream(kind)._decode_to_wavs([torch.from_numpy(rows)], use_decoder)[0]
+        ours = stream(kind, rows, [4], use_decoder=use_decoder)
+        assert ours.shape == whole.shape == ((2 * length - 1) * HOP,)
+        error = np.abs(ours - whole).max()
+        print(f"{kind} use_decoder={use_decoder} n={length}: max error {error:.1e}, peak {np.abs(whole).max():.2f}")
+        assert error <= TOLERANCE
+        assert np.abs(whole).max() > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize("use_decoder", [True, False], ids=["hidden", "codes"])
+def test_windows_equal_the_slow_twin(use_decoder):
+    network = build_network(config(use_decoder=use_decoder), checkpoint("demo"))
+    for length in LENGTHS:
+        rows = make_rows("demo", length, use_decoder=use_decoder)
+        whole = decode_whole(network, rows.astype(np.float32))
+        assert np.abs(stream("demo", rows, [4], use_decoder=use_decoder) - whole).max() <= 1e-6
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 200), st.lists(st.integers(1, 120), min_size=1, max_size=8), st.booleans(), st.sampled_from([1, 4]))
+def test_streamed_equals_buffered_bit_for_bit(length, arrivals, use_decoder, batch):
+    rows = make_rows("demo", length, use_decoder=use_decoder)
+    streamed = stream("demo", rows, arrivals, use_decoder=use_decoder, rows=batch)
+    buffered = stream("demo", rows, [length], use_decoder=use_decoder, rows=batch)
+    assert np.array_equal(streamed.view(np.uint32), buffered.view(np.uint32))
+
+
+def test_full_look_ahead_is_exact_and_a_short_one_is_not():
+    rows = make_rows("full-random", 260, use_decoder=True)
+    whole = decode_whole(build_network(config(), checkpoint("full-random")), rows)
+    errors = {
+        look_ahead: np.abs(stream("full-random", rows, [7], look_ahead=look_ahead) - whole).max() for look_ahead in (8, 52)
+    }
+    print(f"max error by look_ahead: {errors}")
+    assert errors[52] <= 1e-6
+    assert errors[8] > 100 * errors[52]
+
+
+def test_code_embedding_equals_the_quantiser():
+    codes = torch.from_numpy(make_rows("demo", 625, use_decoder=False))[None]
+    codes[0, :, 0] = torch.arange(625)
+    chat = load_chat(checkpoint("demo").root)
+    tensors = checkpoint("demo").dvae()
+    released_scales = tuple(1 / level for level in VQ_LEVELS)
+    for scales in (released_scales, RESIDUAL_SCALES):
+        for group in chat.dvae.vq_layer.quantizer.rvqs:
+            if scales == released_scales:
+                assert torch.allclose(group.scales[1], torch.tensor(scales)), "the installed release has another scale"
+            group.scales[1] = torch.tensor(scales)
+        expected = chat.dvae.vq_layer._embed(codes.transpose(1, 2)).transpose(1, 2)
+        ours = CodeEmbedding(tensors, residual_scales=scales)(codes.float())
+        assert torch.allclose(ours, expected, atol=1e-6)

@@ -1,0 +1,271 @@
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from pipeline.checkpoints import cache_home, resolve
+from pipeline.config import VocoderConfig
+from pipeline.errors import AtCapacity, EngineDead, EngineFault
+from pipeline.model.spec import HOP, SAMPLES_PER_STEP
+from pipeline.model.weights import Checkpoint, open_checkpoint
+from pipeline.types import HiddenWindow
+from pipeline.vocoder.network import Calls
+from pipeline.vocoder.vocoder import Vocoder
+
+CONFIG = VocoderConfig(threads=1, chunk_steps=(4, 6), look_ahead=7, rows=4)
+TINY = VocoderConfig(chunk_steps=(1, 2), look_ahead=1, rows=2, max_waiting=4)
+DEADLINE_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def demo() -> Checkpoint:
+    return open_checkpoint(resolve("demo", cache_home()))
+
+
+@contextmanager
+def running(config: VocoderConfig, checkpoint: Checkpoint | None, **parts: object) -> Iterator[Vocoder]:
+    vocoder = Vocoder(config, checkpoint, **parts)
+    try:
+        yield vocoder
+    finally:
+        vocoder.close()
+
+
+def make_window(config: VocoderConfig, width: int, *, number: int = 0, size: int | None = None, fill=None) -> HiddenWindow:
+    size = size or config.chunk_steps[0]
+    steps = size + 2 * config.look_ahead
+    random = np.random.default_rng(number)
+    codes = random.integers(0, 625, (steps, 4)).astype(np.float32)
+    frames = codes if width == 4 else random.standard_normal((steps, width), np.float32)
+    if fill is not None:
+        frames[:] = fill
+    valid_start = number % (config.look_ahead + 1)
+    frames[:valid_start] = 0
+    return HiddenWindow(frames, valid_start, steps, config.look_ahead, config.look_ahead + size, is_last=False)
+
+
+class GatedCalls:
+    """Calls that wait at a gate and give each window's first number back."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.entered = threading.Event()
+        self.decoded: list[list[float]] = []
+        self.failure: BaseException | None = None
+
+    def build(self, config: VocoderConfig, checkpoint: Checkpoint) -> Calls:
+        return Calls(1, {size + 2 * config.look_ahead: self._decode for size in config.chunk_steps})
+
+    def _decode(self, windows: Sequence[HiddenWindow]) -> list[np.ndarray]:
+        self.entered.set()
+        assert self.gate.wait(DEADLINE_S)
+        if self.failure:
+            raise self.failure
+        self.decoded.append([float(window.frames[0, 0]) for window in windows])
+        return [window.frames[0] for window in windows]
+
+
+def numbered(number: int, *, size: int = 1) -> HiddenWindow:
+    return make_window(TINY, 1, size=size, fill=number)
+
+
+def test_a_window_gives_the_same_bits_alone_beside_neighbours_and_in_any_row(demo):
+    for use_decoder in (True, False):
+        for rows in (1, 4):
+            config = CONFIG.model_copy(update={"rows": rows, "use_decoder": use_decoder})
+            width = demo.gpt_spec.width if use_decoder else 4
+            windows = [make_window(config, width, number=number) for number in range(9)]
+            with running(config, demo) as vocoder:
+                alone = [vocoder.decode_batch([window])[0] for window in windows]
+                order = np.random.default_rng(3).permutation(9)
+                together = vocoder.decode_batch([windows[number] for number in order])
+            assert len({samples.tobytes() for samples in alone}) == 9
+            for number, samples in zip(order, together, strict=True):
+                assert np.array_equal(samples.view(np.uint32), alone[number].view(np.uint32))
+
+
+def test_nan_in_one_window_touches_no_other_and_nothing_stays(demo):
+    width = demo.gpt_spec.width
+    good = [make_window(CONFIG, width, number=number) for number in range(3)]
+    bad = make_window(CONFIG, width, fill=np.nan)
+    with running(CONFIG, demo) as vocoder:
+        before = vocoder.decode_batch(good)
+        first, spoiled, *others = vocoder.decode_batch([good[0], bad, *good[1:]])
+        after = vocoder.decode_batch(good)
+    assert np.isnan(spoiled).all()
+    for samples, expected, later in zip([first, *others], before, after, strict=True):
+        assert np.isfinite(expected).all()
+        assert np.array_equal(samples, expected)
+        assert np.array_equal(later, expected)
+
+
+def test_a_last_window_gives_one_hop_less_and_a_short_body_its_own_samples(demo):
+    window = make_window(CONFIG, demo.gpt_spec.width)
+    start = window.body_start
+    short = HiddenWindow(window.frames, window.valid_start, start + 3, start, start + 3, is_last=True)
+    with running(CONFIG, demo) as vocoder:
+        whole, last = vocoder.decode_batch([window, short])
+    assert whole.shape == (4 * SAMPLES_PER_STEP,)
+    assert last.shape == (3 * SAMPLES_PER_STEP - HOP,)
+    assert whole.dtype == last.dtype == np.float32
+
+
+def test_frames_may_be_read_only(demo):
+    window = make_window(CONFIG, demo.gpt_spec.width)
+    with running(CONFIG, demo) as vocoder:
+        expected = vocoder.decode_batch([window])[0]
+        window.frames.flags.writeable = False
+        assert np.array_equal(vocoder.decode_batch([window])[0], expected)
+
+
+def test_warm_up_runs_every_shape_once(demo):
+    with running(CONFIG, demo) as vocoder:
+        vocoder.warm_up()
+        assert (vocoder.stats().calls, vocoder.stats().windows) == (2, 2)
+        vocoder.check_health()
+
+
+def test_waiting_windows_of_one_shape_share_a_call_and_the_oldest_goes_first():
+    async def scenario() -> None:
+        calls = GatedCalls()
+        with running(TINY, None, build=calls.build) as vocoder:
+            first = asyncio.create_task(vocoder.decode(numbered(1)))
+            await asyncio.to_thread(calls.entered.wait, DEADLINE_S)
+            sizes = {2: 2, 3: 1, 4: 2, 5: 2}
+            others = [asyncio.create_task(vocoder.decode(numbered(number, size=size))) for number, size in sizes.items()]
+            await asyncio.sleep(0.01)
+            calls.gate.set()
+            assert [float(samples[0]) for samples in await asyncio.gather(first, *others)] == [1, 2, 3, 4, 5]
+            assert calls.decoded == [[1], [2, 4], [3], [5]]
+
+    asyncio.run(scenario())
+
+
+def test_a_cancelled_callers_window_is_not_decoded():
+    async def scenario() -> None:
+        calls = GatedCalls()
+        with running(TINY, None, build=calls.build) as vocoder:
+            tasks = [asyncio.create_task(vocoder.decode(numbered(1)))]
+            await asyncio.to_thread(calls.entered.wait, DEADLINE_S)
+            tasks += [asyncio.create_task(vocoder.decode(numbered(number))) for number in (2, 3)]
+            await asyncio.sleep(0.01)
+            tasks[1].cancel()
+            await asyncio.sleep(0.01)
+            calls.gate.set()
+            await asyncio.gather(tasks[0], tasks[2])
+            assert calls.decoded == [[1], [3]]
+            assert tasks[1].cancelled()
+
+    asyncio.run(scenario())
+
+
+def test_a_caller_cancelled_during_its_call_disturbs_nobody():
+    async def scenario() -> None:
+        calls = GatedCalls()
+        with running(TINY, None, build=calls.build) as vocoder:
+            running_now = asyncio.create_task(vocoder.decode(numbered(1)))
+            await asyncio.to_thread(calls.entered.wait, DEADLINE_S)
+            running_now.cancel()
+            await asyncio.sleep(0.01)
+            calls.gate.set()
+            assert (await vocoder.decode(numbered(2)))[0] == 2
+            vocoder.check_health()
+
+    asyncio.run(scenario())
+
+
+def test_a_full_waiting_room_refuses_and_says_when_to_come_again():
+    async def scenario() -> None:
+        calls = GatedCalls()
+        with running(TINY, None, build=calls.build) as vocoder:
+            tasks = [asyncio.create_task(vocoder.decode(numbered(0)))]
+            await asyncio.to_thread(calls.entered.wait, DEADLINE_S)
+            tasks += [asyncio.create_task(vocoder.decode(numbered(number))) for number in range(1, 5)]
+            await asyncio.sleep(0.01)
+            assert vocoder.stats().waiting == 4
+            with pytest.raises(AtCapacity) as refusal:
+                await vocoder.decode(numbered(9))
+            assert 0 < refusal.value.retry_after_s < 60
+            calls.gate.set()
+            await asyncio.gather(*tasks)
+            assert (await vocoder.decode(numbered(9)))[0] == 9
+
+    asyncio.run(scenario())
+
+
+def test_a_call_that_fails_ends_the_vocoder_for_everyone_with_the_reason():
+    async def scenario() -> None:
+        calls = GatedCalls()
+        with running(TINY, None, build=calls.build) as vocoder:
+            tasks = [asyncio.create_task(vocoder.decode(numbered(0)))]
+            await asyncio.to_thread(calls.entered.wait, DEADLINE_S)
+            tasks.append(asyncio.create_task(vocoder.decode(numbered(1))))
+            await asyncio.sleep(0.01)
+            calls.failure = RuntimeError("the device is gone")
+            calls.gate.set()
+            for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+                assert isinstance(outcome, EngineDead)
+                assert "the device is gone" in outcome.message
+            with pytest.raises(EngineDead, match="the device is gone"):
+                vocoder.check_health()
+            with pytest.raises(EngineDead):
+                await vocoder.decode(numbered(2))
+
+    asyncio.run(scenario())
+
+
+def test_a_call_that_hangs_fails_the_health_check():
+    now = [100.0]
+    calls = GatedCalls()
+    with running(TINY, None, build=calls.build, clock=lambda: now[0]) as vocoder:
+        caller = threading.Thread(target=vocoder.decode_batch, args=([numbered(1)],))
+        caller.start()
+        assert calls.entered.wait(DEADLINE_S)
+        now[0] += TINY.call_timeout_s
+        vocoder.check_health()
+        now[0] += 1
+        with pytest.raises(EngineDead, match="call_timeout_s"):
+            vocoder.check_health()
+        calls.gate.set()
+        caller.join()
+
+
+def test_close_lets_the_running_call_end_and_refuses_the_rest():
+    async def scenario() -> None:
+        calls = GatedCalls()
+        with running(TINY, None, build=calls.build) as vocoder:
+            first = asyncio.create_task(vocoder.decode(numbered(0)))
+            await asyncio.to_thread(calls.entered.wait, DEADLINE_S)
+            second = asyncio.create_task(vocoder.decode(numbered(1)))
+            await asyncio.sleep(0.01)
+            closing = asyncio.create_task(asyncio.to_thread(vocoder.close))
+            with pytest.raises(EngineDead):
+                await second
+            calls.gate.set()
+            await closing
+            assert (await first)[0] == 0
+            with pytest.raises(EngineDead, match="closed"):
+                vocoder.check_health()
+            with pytest.raises(EngineDead):
+                await vocoder.decode(numbered(2))
+
+    asyncio.run(scenario())
+
+
+def test_a_window_of_another_configuration_is_refused_at_the_door():
+    calls = GatedCalls()
+    calls.gate.set()
+    with running(TINY, None, build=calls.build) as vocoder:
+        good = numbered(1)
+        for wrong in (
+            make_window(TINY, 5, size=1),
+            make_window(TINY, 1, size=3),
+            HiddenWindow(good.frames, 0, 3, 0, 1, is_last=False),
+            HiddenWindow(good.frames, 0, 3, 1, 3, is_last=False),
+        ):
+            with pytest.raises(EngineFault):
+                vocoder.decode_batch([wrong])
+        assert vocoder.decode_batch([good])[0][0] == 1
