@@ -38,7 +38,7 @@ def upstream(kind: str):
     """The package, its quantiser on the scale its weights were trained with (see pipeline/vocoder/codes.py)."""
     chat = load_chat(checkpoint(kind).root)
     for group in chat.dvae.vq_layer.quantizer.rvqs:
-        group.scales[1] = torch.tensor(RESIDUAL_SCALES)
+        group.scales[1] = 1 / 4
     return chat
 
 
