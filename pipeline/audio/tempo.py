@@ -1,0 +1,124 @@
+"""Tempo: speaks a stream faster or slower at the same pitch.
+
+In:    samples (m,) float32, mono, in pieces of any size
+Out:   samples float32, the same ones however the input was cut; n samples become round(n / speed)
+Owns:  one stream's filter graph and its memory
+Never: loudness, formats, threads
+"""
+
+import math
+from fractions import Fraction
+
+import av
+import numpy as np
+from av.audio.frame import AudioFrame
+from av.error import BlockingIOError as NothingYet
+from av.error import EOFError as NothingMore
+from av.error import FFmpegError
+from numpy.typing import NDArray
+
+from pipeline.errors import EngineFault
+from pipeline.model.spec import SAMPLE_RATE
+
+MIN_SPEED = 0.25
+MAX_SPEED = 4.0
+
+_BLOCK = 512  # samples; what atempo returns depends on how it is fed, so it is always fed alike
+_STAGE_RANGE = 2.0  # one atempo stage slows down to half, and above double it skips samples instead of blending them
+# Silence fed after the last sample [samples]: several of atempo's windows (at most 2048 at 24 kHz), because it keeps
+# back what is in them. What it becomes is cut off again.
+_FLUSH = 8 * _BLOCK
+
+
+class Stretch:
+    """One stream's time-stretch. Speed 1.0 gives every sample back as it came."""
+
+    def __init__(self, speed: float, sample_rate: int = SAMPLE_RATE) -> None:
+        """
+        Args:
+            speed: 0.25 .. 4.0; 2.0 takes half the time.
+            sample_rate: of the samples [Hz].
+        """
+        assert MIN_SPEED <= speed <= MAX_SPEED, f"speed {speed} is not within {MIN_SPEED} .. {MAX_SPEED}"
+        self._speed = speed
+        self._sample_rate = sample_rate
+        self._graph = None if speed == 1.0 else _build(speed, sample_rate)
+        self._waiting = np.zeros(0, np.float32)  # taken, not yet a whole block
+        self._ready = np.zeros(0, np.float32)  # stretched, not yet given
+        self._taken = 0  # samples of the caller
+        self._pushed = 0  # samples in the graph
+        self._given = 0  # samples
+
+    def feed(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Take samples, give those that are final: perhaps none, the filter looks a few blocks ahead.
+
+        Raises:
+            EngineFault: the filter failed.
+        """
+        if self._graph is None:
+            return samples
+        self._taken += len(samples)
+        self._push(samples)
+        return self._give()
+
+    def finish(self) -> NDArray[np.float32]:
+        """The samples that were still inside."""
+        if self._graph is None:
+            return np.zeros(0, np.float32)
+        self._push(np.zeros(_FLUSH + math.ceil(_FLUSH * self._speed), np.float32))
+        return self._give()
+
+    def _push(self, samples: NDArray[np.float32]) -> None:
+        assert self._graph is not None
+        self._waiting = np.concatenate([self._waiting, samples])
+        whole = len(self._waiting) - len(self._waiting) % _BLOCK
+        blocks, self._waiting = self._waiting[:whole].reshape(-1, _BLOCK), self._waiting[whole:]
+        pieces = [self._ready]
+        try:
+            for block in blocks:
+                self._graph.push(self._frame(block))
+                pieces += _pull(self._graph)
+        except FFmpegError as error:
+            raise EngineFault(f"the time-stretch failed: {error}") from error
+        self._ready = np.concatenate(pieces)
+
+    def _give(self) -> NDArray[np.float32]:
+        # Never more than the samples taken so far are worth: the filter's own count is off by up to a window.
+        due = round(self._taken / self._speed) - self._given
+        given, self._ready = self._ready[:due], self._ready[due:]
+        self._given += len(given)
+        return given
+
+    def _frame(self, block: NDArray[np.float32]) -> AudioFrame:
+        frame = AudioFrame.from_ndarray(block[None], format="flt", layout="mono")
+        frame.sample_rate = self._sample_rate
+        frame.time_base = Fraction(1, self._sample_rate)
+        frame.pts = self._pushed
+        self._pushed += len(block)
+        return frame
+
+
+def _build(speed: float, sample_rate: int) -> av.filter.Graph:
+    stages = max(1, math.ceil(abs(math.log(speed, _STAGE_RANGE))))
+    graph = av.filter.Graph()
+    last = graph.add_abuffer(sample_rate=sample_rate, format="flt", layout="mono", time_base=Fraction(1, sample_rate))
+    for _ in range(stages):
+        stage = graph.add("atempo", f"{speed ** (1 / stages):.12f}")
+        last.link_to(stage)
+        last = stage
+    last.link_to(graph.add("abuffersink"))
+    graph.configure()
+    return graph
+
+
+def _pull(graph: av.filter.Graph) -> list[NDArray[np.float32]]:
+    """Everything the graph has ready, (m,) each."""
+    pieces: list[NDArray[np.float32]] = []
+    while True:
+        try:
+            frame = graph.pull()
+        except (NothingYet, NothingMore):
+            return pieces
+        assert isinstance(frame, AudioFrame)
+        # A copy: the array would otherwise look into memory that FFmpeg takes back.
+        pieces.append(frame.to_ndarray().reshape(-1).astype(np.float32, copy=True))
