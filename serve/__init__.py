@@ -1,9 +1,9 @@
 """The house: Ray Serve deployments and HTTP around pipeline/. No mathematics.
 
-    app.py            builds the application from one YAML's `args:`; start reading here
-    config.py         what those args may be; config_file.py checks the whole file, Serve's own keys included
-    api.py            the routes; reply.py one spoken reply; schemas.py bodies; errors.py statuses; door.py admission
-    handles.py        deployment handles behind the protocols of pipeline/protocols.py
-    ingress.py  text.py  engine.py  vocoder.py      the four deployments
-    edge.py           removes headers with which a client could steer Serve
+app.py            builds the application from one YAML's `args:`; start reading here
+config.py         what those args may be; config_file.py checks the whole file, Serve's own keys included
+api.py            the routes; reply.py one spoken reply; schemas.py bodies; errors.py statuses; door.py admission
+handles.py        deployment handles behind the protocols of pipeline/protocols.py
+ingress.py  text.py  engine.py  vocoder.py      the four deployments
+edge.py           removes headers with which a client could steer Serve
 """

@@ -37,7 +37,7 @@ INSIDE_DICTS: dict[tuple[type[BaseModel], str], type[BaseModel] | frozenset[str]
     (RayActorOptionsSchema, "runtime_env"): frozenset(RuntimeEnv.known_fields),
 }
 # Accepted by the schema and refused or ignored by Serve.
-DEAD_KEYS = {ServeApplicationSchema: {"host", "port"}}
+DEAD_KEYS: dict[type[BaseModel], set[str]] = {ServeApplicationSchema: {"host", "port"}}
 
 # The environment a file may set for Ray's processes: a misspelt variable would be ignored without a word.
 ENVIRONMENT = frozenset(
@@ -134,10 +134,7 @@ def _wrong_keys(value: Any, allowed: type[BaseModel] | frozenset[str], loc: Loc)
     """Walk the document beside the schema."""
     if not isinstance(value, dict):
         return
-    if isinstance(allowed, frozenset):
-        keys = allowed
-    else:
-        keys = frozenset(allowed.model_fields) - DEAD_KEYS.get(allowed, set())
+    keys = allowed if isinstance(allowed, frozenset) else frozenset(allowed.model_fields) - DEAD_KEYS.get(allowed, set())
     for key, inner in value.items():
         here = (*loc, str(key))
         if key not in keys:

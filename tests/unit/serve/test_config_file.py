@@ -80,7 +80,9 @@ def test_any_mutation_of_any_key_is_refused_with_its_path(data):
     position = data.draw(st.integers(0, len(key) - 1))
     letter = data.draw(st.sampled_from("abcdefghijklmnopqrstuvwxyz_0"))
     mutated = data.draw(
-        st.sampled_from([key[:position] + key[position + 1 :], key[:position] + letter + key[position:], key.upper(), f"{key} "])
+        st.sampled_from(
+            [key[:position] + key[position + 1 :], key[:position] + letter + key[position:], key.upper(), f"{key} "]
+        )
     )
     siblings = DOCUMENTS[name]
     for part in path[:-1]:
@@ -131,7 +133,9 @@ def test_a_copied_file_must_not_name_the_original(tmp_path: Path):
         check_file(copied)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "a: [", "applications: []", "applications: {}", "applications: [1]", "!!python/object:os.system x"])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "a: [", "applications: []", "applications: {}", "applications: [1]", "!!python/object:os.system x"]
+)
 def test_nonsense_is_refused_without_a_traceback(tmp_path: Path, text):
     path = tmp_path / "x.yaml"
     path.write_text(text)

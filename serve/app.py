@@ -1,0 +1,40 @@
+"""App: the root. Builds the four deployments from the `args:` of one YAML file.
+
+In:    the args, a plain mapping: `import_path: serve.app:build_app`
+Out:   the application
+Owns:  the order of construction
+Never: requests
+"""
+
+from typing import Any
+
+from ray.serve import Application
+
+from serve.config import project_path, read_app_config
+from serve.config_file import check_file
+from serve.engine import AcousticModel
+from serve.ingress import Ingress
+from serve.text import TextNormalizer
+from serve.vocoder import Vocoder
+
+
+def build_app(args: dict[str, Any]) -> Application:
+    """Validate and bind. Replica counts, queues and devices are Serve's part of the same file.
+
+    Raises:
+        ConfigError: the args, or the file they stand in, are wrong.
+    """
+    config = read_app_config(args)
+    if config.source is not None:
+        check_file(project_path(config.source))
+    pipeline = config.pipeline
+    text = deployed(TextNormalizer, pipeline.text, pipeline.engine, pipeline.checkpoint)
+    acoustic = deployed(AcousticModel, pipeline.engine, pipeline.checkpoint)
+    vocoder = deployed(Vocoder, pipeline.vocoder, pipeline.checkpoint)
+    return deployed(Ingress, config, text, acoustic, vocoder)
+
+
+def deployed(deployment: Any, *constructor_args: object) -> Application:
+    """Bind; Serve's decorators hide from a type checker that they return a Deployment."""
+    application: Application = deployment.bind(*constructor_args)
+    return application

@@ -1,0 +1,32 @@
+"""Backend: what the routes need, and nothing about who provides it.
+
+In:    nothing
+Out:   Backend
+Owns:  nothing
+Never: Ray, torch
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.types import AudioChunk, SynthesisRequest
+from pipeline.voices import VoiceInfo
+from serve.config import LimitsConfig
+from serve.door import Door
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Backend:
+    """One ingress replica's insides. Under Serve handles stand behind it, in tests small fakes do."""
+
+    stream: Callable[[SynthesisRequest], AsyncGenerator[AudioChunk, None]]
+    voice_id: Callable[[str | None], str]
+    """id of a voice by id, name or alias, of the default voice for None; raises UnknownVoice"""
+    voices: Callable[[], Sequence[VoiceInfo]]
+    limits: LimitsConfig
+    door: Door
+    why_not_ready: Callable[[], Awaitable[str | None]]
+    """None when a request would be served now, else the reason"""
+    health: Callable[[], Awaitable[dict[str, Any]]]
+    """the state of every part, for people and dashboards"""

@@ -1,0 +1,50 @@
+"""Door: how many requests one ingress replica holds, and when a refused one should come back.
+
+In:    requests that arrive and leave
+Out:   AtCapacity with a computed retry_after_s, or a place
+Owns:  the count of requests inside, a moving average of how long they stay
+Never: bodies, queues: who finds no place is told at once
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from pipeline.errors import AtCapacity
+
+MEMORY = 0.2  # weight of the newest stay in the moving average
+LONGEST_WAIT_S = 60.0
+
+
+class Door:
+    """Counts who is inside."""
+
+    def __init__(self, places: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.places = places
+        self.inside = 0
+        self.stay_s = 2.0  # until the first request has left: about one sentence
+        self._turned_away = 0  # since somebody last left
+        self._clock = clock
+
+    @contextmanager
+    def enter(self) -> Iterator[None]:
+        """Take a place for as long as the block runs.
+
+        Raises:
+            AtCapacity: every place is taken.
+        """
+        if self.inside >= self.places:
+            self._turned_away += 1
+            raise AtCapacity(f"all {self.places} places are taken (limits.max_in_flight)", retry_after_s=self.retry_after_s())
+        self.inside += 1
+        entered = self._clock()
+        try:
+            yield
+        finally:
+            self.inside -= 1
+            self._turned_away = 0
+            self.stay_s += MEMORY * (self._clock() - entered - self.stay_s)
+
+    def retry_after_s(self) -> float:
+        """A place frees every stay/places seconds; whoever was turned away before comes first."""
+        return min(LONGEST_WAIT_S, self.stay_s / self.places * max(1, self._turned_away))

@@ -1,0 +1,54 @@
+"""Edge: takes from a request the headers with which a client could steer Serve, before Serve reads them.
+
+In:    RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=serve.edge:middlewares in the environment of Ray's processes
+Out:   ASGI middleware around Serve's own HTTP server: the proxy's, or the ingress replica's under direct ingress
+Owns:  nothing
+Never: bodies
+
+Serve reads these headers before any application code runs: its time limit (0 switches it off), its watch for clients that
+leave (?1 switches it off) and its routing hints. serve/reply.py keeps its own limits and its own watch all the same.
+"""
+
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serve.api import sound_request_id
+
+# Compared with `_` for `-`: Serve itself takes both spellings of some.
+STEERING = frozenset(
+    {
+        b"x_request_timeout_seconds",
+        b"x_request_disconnect_disabled",
+        b"x_session_id",
+        b"serve_multiplexed_model_id",
+        b"ray_serve_multiplexed_model_id",
+        b"x_request_id",  # put back below, made harmless: Serve echoes whatever the client claims
+    }
+)
+STEERING_PREFIX = b"x_ray_"
+
+
+class WithoutSteering:
+    """Drops the steering headers."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket"):
+            request_id = sound_request_id(Headers(scope=scope).get("x-request-id"))
+            kept = [(name, value) for name, value in scope["headers"] if not steers(name)]
+            scope = {**scope, "headers": [*kept, (b"x-request-id", request_id.encode())]}
+        await self._app(scope, receive, send)
+
+
+def middlewares() -> list[Middleware]:
+    """What Serve asks the callback for; it puts these outside its own."""
+    return [Middleware(WithoutSteering)]
+
+
+def steers(name: bytes) -> bool:
+    """Whether Serve would obey this header."""
+    plain = name.lower().replace(b"-", b"_")
+    return plain in STEERING or plain.startswith(STEERING_PREFIX)

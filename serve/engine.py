@@ -1,0 +1,88 @@
+"""AcousticModel: the engine, deployed. One replica a GPU.
+
+In:    handle calls generate, stats
+Out:   StepBlocks
+Owns:  one Engine and its health
+Never: scheduling: @serve.batch gathers arrivals into one submit, the engine decides the rest
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from ray import serve
+
+from pipeline.checkpoints import cache_home, resolve
+from pipeline.config import EngineConfig
+from pipeline.engine.engine import Engine
+from pipeline.engine.sequence import Sequence
+from pipeline.model.weights import open_checkpoint
+from pipeline.types import Head, Prompt, SamplingParams, Segment, StepBlock
+from serve.placement import placed
+
+WARM_UP_POSITIONS = 16
+WARM_UP_STEPS = 16
+
+
+@serve.deployment(name="AcousticModel")
+class AcousticModel:
+    """Streams the steps of many segments at once."""
+
+    async def __init__(self, config: EngineConfig, checkpoint: str) -> None:  # type: ignore[misc]  # Serve awaits it
+        # In a thread: loading takes long, and the replica's loop must go on answering Serve meanwhile.
+        files = await asyncio.to_thread(lambda: open_checkpoint(resolve(checkpoint, cache_home())))
+        self._width = files.gpt_spec.width
+        self._engine = await asyncio.to_thread(Engine, config, files)
+        await self._engine.warm_up(warm_up_prompt())
+        self._gather.set_max_batch_size(config.slots)  # type: ignore[attr-defined]
+
+    async def generate(
+        self, prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool
+    ) -> AsyncGenerator[StepBlock, None]:
+        """See protocols.CodeGenerator."""
+        # Opened here, so that a cancellation at any moment reaches the sequence, gathered or not.
+        sequence = self._engine.open(prompt, sampling, timeout_s=timeout_s)
+        try:
+            await self._gather((sequence, admitted))
+            async with aclosing(self._engine.read(sequence)) as blocks:
+                async for block in blocks:
+                    yield block
+        finally:
+            self._engine.cancel(sequence)
+
+    @serve.batch(max_batch_size=64, batch_wait_timeout_s=0.002, max_concurrent_batches=8)
+    async def _gather(self, arrivals: list[tuple[Sequence, bool]]) -> list[None]:
+        """Submit arrivals together: they prefill in one call. Returns at once: a batch under way is no hold-up."""
+        self._engine.submit(arrivals)
+        return [None] * len(arrivals)
+
+    async def width(self) -> int:
+        """Numbers in a speaker embedding of this checkpoint."""
+        return self._width
+
+    async def stats(self) -> dict[str, Any]:
+        """The engine at this moment, and where it runs."""
+        return {**placed(), **asdict(self._engine.stats())}
+
+    def check_health(self) -> None:
+        """Serve replaces the replica when this raises three times in a row."""
+        self._engine.check_health()
+
+    def __del__(self) -> None:
+        engine = getattr(self, "_engine", None)
+        if engine is not None:
+            engine.close()
+
+
+def warm_up_prompt() -> Prompt:
+    """A short prompt of token 0: its sound does not matter."""
+    return Prompt(
+        ids=np.zeros((WARM_UP_POSITIONS, 4), np.int64),
+        text_mask=np.ones(WARM_UP_POSITIONS, np.bool_),
+        head=Head.CODE,
+        segment=Segment(text="", index=0, is_last=True),
+        max_steps=WARM_UP_STEPS,
+    )

@@ -1,0 +1,118 @@
+"""Errors: the one table that gives each domain error its status, type and code.
+
+In:    SynthesisError, ApiError, or anything else
+Out:   ApiError: all an error reply needs, in OpenAI's envelope
+Owns:  nothing
+Never: a client's text in a message, FastAPI's own error shapes
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.errors import (
+    AtCapacity,
+    DeadlineExceeded,
+    EngineDead,
+    EngineFault,
+    InvalidRequest,
+    NonFiniteOutput,
+    NoSpeakableText,
+    ReaderStalled,
+    SynthesisError,
+    TextTooLong,
+    UnknownVoice,
+    UnsupportedFormat,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What the client is told about one kind of error."""
+
+    status: int
+    type: str
+    code: str
+    retry_helps: bool
+    retry_after_s: float | None = None
+
+
+KINDS: dict[type[SynthesisError], Kind] = {
+    InvalidRequest: Kind(400, "invalid_request_error", "invalid_request", False),
+    TextTooLong: Kind(413, "invalid_request_error", "input_too_long", False),
+    NoSpeakableText: Kind(400, "invalid_request_error", "no_speakable_text", False),
+    UnknownVoice: Kind(400, "invalid_request_error", "voice_not_found", False),
+    UnsupportedFormat: Kind(400, "invalid_request_error", "unsupported_format", False),
+    AtCapacity: Kind(429, "overloaded_error", "overloaded", True, 1.0),
+    DeadlineExceeded: Kind(504, "server_error", "timeout", True),
+    ReaderStalled: Kind(504, "server_error", "reader_stalled", False),
+    EngineFault: Kind(500, "server_error", "engine_error", True),
+    # The same seed gives the same numbers: a client library that retries it would ask for the fault twice more.
+    NonFiniteOutput: Kind(500, "server_error", "generation_failed", False),
+    EngineDead: Kind(503, "overloaded_error", "engine_dead", True, 2.0),
+    SynthesisError: Kind(500, "server_error", "internal_error", False),
+}
+
+REASONS = {404: ("not_found_error", "not_found"), 405: ("invalid_request_error", "method_not_allowed")}
+
+
+class ApiError(Exception):
+    """An error reply: status, envelope and headers."""
+
+    def __init__(self, message: str, kind: Kind, *, param: str | None = None, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kind = kind
+        self.param = param
+        self.headers = dict(headers or {})
+
+    def body(self, request_id: str) -> dict[str, Any]:
+        """OpenAI's envelope."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.kind.type,
+                "param": self.param,
+                "code": self.kind.code,
+                "request_id": request_id,
+            }
+        }
+
+    def reply_headers(self) -> dict[str, str]:
+        """Retry-After where waiting helps, and a word to client libraries where trying again cannot."""
+        headers = dict(self.headers)
+        if self.kind.status in (429, 503):
+            headers["Retry-After"] = str(max(1, math.ceil(self.kind.retry_after_s or 1)))
+        if not self.kind.retry_helps:
+            headers["x-should-retry"] = "false"
+        return headers
+
+
+def bad_request(code: str, message: str, *, param: str | None = None, status: int = 400) -> ApiError:
+    """The client can fix it."""
+    return ApiError(message, Kind(status, "invalid_request_error", code, False), param=param)
+
+
+def not_ready(message: str) -> ApiError:
+    """The service is starting, or a part of it is being replaced."""
+    return ApiError(message, Kind(503, "overloaded_error", "not_ready", True, 2.0))
+
+
+def plain_status(status: int, headers: Mapping[str, str] | None = None) -> ApiError:
+    """What the router itself refuses: no such route, wrong method."""
+    type_, code = REASONS.get(status, ("invalid_request_error", "invalid_request"))
+    message = {404: "no such route; GET /openapi.json lists them all", 405: "this route does not take this method"}
+    return ApiError(message.get(status, "the request is refused"), Kind(status, type_, code, False), headers=headers)
+
+
+def of(error: BaseException) -> ApiError:
+    """The reply to `error`; the nearest entry of KINDS along its ancestry counts."""
+    if isinstance(error, ApiError):
+        return error
+    if not isinstance(error, SynthesisError):
+        return ApiError("an internal error; its request_id finds it in the log", KINDS[SynthesisError])
+    kind = next(KINDS[ancestor] for ancestor in type(error).__mro__ if ancestor in KINDS)
+    if isinstance(error, AtCapacity):
+        kind = Kind(kind.status, kind.type, kind.code, kind.retry_helps, error.retry_after_s)
+    return ApiError(error.message, kind, param=error.param)

@@ -1,0 +1,126 @@
+"""Handles: Serve's deployment handles behind the protocols of the domain. The only file that says `.remote`.
+
+In:    protocol calls
+Out:   what the replica behind the handle answers, errors as the domain's own
+Owns:  the configured handles
+Never: business rules; a second try of anything that has a side effect or has been heard
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from ray.exceptions import RayActorError, RayError, RayTaskError, TaskCancelledError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
+from ray.serve.handle import DeploymentHandle
+
+from pipeline.errors import AtCapacity, EngineDead, EngineFault, SynthesisError
+from pipeline.types import HiddenWindow, Prompt, SamplingParams, StepBlock, SynthesisRequest, Voice
+
+# Serve types a handle by the deployed class, which lives in another process and may load torch.
+Handle = DeploymentHandle[Any]
+
+SERVE_ERRORS = (BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError)
+
+ANSWER_TIMEOUT_S = 2.0  # a status question that takes longer is answered "no answer"
+
+
+class RemoteFrontend:
+    """protocols.TextFrontend over TextNormalizer."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    async def plan(self, request: SynthesisRequest, voice: Voice) -> list[Prompt]:
+        """See protocols.TextFrontend."""
+        prompts: list[Prompt] = await _pure(lambda: self._handle.plan.remote(request, voice))
+        return prompts
+
+    async def replan(self, request: SynthesisRequest, voice: Voice, refined: list[NDArray[np.int64]]) -> list[Prompt]:
+        """See protocols.TextFrontend."""
+        prompts: list[Prompt] = await _pure(lambda: self._handle.replan.remote(request, voice, refined))
+        return prompts
+
+
+class RemoteGenerator:
+    """protocols.CodeGenerator over AcousticModel."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle.options(stream=True)
+
+    async def generate(
+        self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
+    ) -> AsyncGenerator[StepBlock, None]:
+        """See protocols.CodeGenerator."""
+        blocks: Any = self._handle.generate.remote(prompt, sampling, timeout_s, admitted)
+        try:
+            async for block in blocks:
+                yield block
+        except (RayError, SynthesisError, *SERVE_ERRORS) as error:
+            raise to_domain(error) from None
+        finally:
+            blocks.cancel()  # leaving the loop alone would let the replica's generator run to its end
+
+
+class RemoteDecoder:
+    """protocols.WindowDecoder over Vocoder."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    async def decode(self, window: HiddenWindow) -> NDArray[np.float32]:
+        """See protocols.WindowDecoder."""
+        samples: NDArray[np.float32] = await _pure(lambda: self._handle.decode.remote(window))
+        return samples
+
+
+async def ask_width(handle: Handle) -> int:
+    """Numbers in a speaker embedding of the loaded checkpoint; waits until a replica has loaded it."""
+    width: int = await _pure(lambda: handle.width.remote())
+    return width
+
+
+async def ask_stats(handle: Handle) -> list[dict[str, Any]]:
+    """The stats of every replica behind the handle that answers in time."""
+    try:
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            answers = await handle.broadcast("stats").results_async(return_exceptions=True)
+    except (TimeoutError, RayError, *SERVE_ERRORS):
+        return []
+    return [answer for answer in answers if isinstance(answer, dict)]
+
+
+def to_domain(error: BaseException) -> SynthesisError:
+    """What an error from behind a handle means here."""
+    if isinstance(error, RayTaskError) and isinstance(error.cause, BaseException):
+        # The domain's error as it was raised; RayTaskError is a made-up subclass of it with a remote traceback.
+        return to_domain(error.cause)
+    match error:
+        case SynthesisError():
+            return error
+        case BackPressureError():
+            return AtCapacity("a part of the service is at its limit", retry_after_s=error.retry_after_s or 1.0)
+        case RayActorError() | DeploymentUnavailableError() | ReplicaUnavailableError():
+            return EngineDead("a part of the service has just failed and is being replaced")
+        case TaskCancelledError():
+            return EngineDead("a part of the service is being replaced")
+        case _:
+            return EngineFault(f"a part of the service failed ({type(error).__name__})")
+
+
+async def _pure(call: Callable[[], Awaitable[Any]]) -> Any:
+    """Await a call without side effects; once more, on whatever replica is left, when the first one's process died."""
+    for last in (False, True):
+        response = call()
+        try:
+            return await response
+        except (RayError, SynthesisError, *SERVE_ERRORS) as error:
+            if last or not isinstance(error, RayActorError):
+                raise to_domain(error) from None
+        finally:
+            cancel = getattr(response, "cancel", None)
+            if cancel is not None:
+                cancel()
+    raise AssertionError("unreachable")

@@ -1,0 +1,290 @@
+"""Reply: one spoken answer, from the arriving body to the last byte.
+
+In:    a POST /v1/audio/speech, the Backend
+Out:   status and headers together with the first audio, then the body
+Owns:  the state of this one reply: its encoder, its time limits, its place at the door
+Never: Ray; a clean end after a failure; a status before there is audio
+"""
+
+import asyncio
+import base64
+import hashlib
+import json
+import logging
+import time
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from contextlib import aclosing
+
+import numpy as np
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from pipeline.audio.encode import Encoder, content_type, encode_whole
+from pipeline.errors import DeadlineExceeded, ReaderStalled, SynthesisError
+from pipeline.model.spec import SAMPLE_RATE, SAMPLES_PER_STEP
+from pipeline.types import AudioChunk
+from serve.backend import Backend
+from serve.errors import ApiError, bad_request, of
+from serve.schemas import SpeechOrder, ignored_header, read_speech_body, to_order
+
+# Child of Ray's own logger by name alone: under Serve its handler writes these lines, elsewhere logging's root does.
+LOG = logging.getLogger("ray.serve.chattts")
+
+# Formats that cost next to nothing to encode; the others are encoded in a thread, or they would hold up every other reply.
+LIGHT_CONTAINERS = ("pcm", "wav", "ulaw", "alaw")
+
+
+class CutReply(Exception):
+    """Ends the connection without a terminator: the body is visibly unfinished."""
+
+
+class SpeechReply(Response):
+    """Speaks."""
+
+    def __init__(self, request: Request, backend: Backend, request_id: str) -> None:
+        self._request = request
+        self._backend = backend
+        self._limits = backend.limits
+        self._request_id = request_id
+        self._started_at = time.perf_counter()
+        self._status_sent = False
+        self._samples = 0
+        self._first_audio_s: float | None = None
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            with self._backend.door.enter():
+                order = self._order(await self._read_body())
+                await self._unless_the_client_leaves(receive, self._speak(order, send))
+        except ClientDisconnect:
+            LOG.info("speech left request=%s audio_s=%.2f", self._request_id, self._samples / SAMPLE_RATE)
+        except asyncio.CancelledError:
+            LOG.info("speech cancelled request=%s audio_s=%.2f", self._request_id, self._samples / SAMPLE_RATE)
+            raise
+        except Exception as error:
+            if self._status_sent:
+                self._log_failure(error, "cut")
+                raise CutReply(self._request_id) from None
+            self._log_failure(error, "refused")
+            raise of(error) from None
+
+    # The body of the request.
+
+    async def _read_body(self) -> bytes:
+        """The body, counted as it arrives."""
+        limit = self._limits.max_body_bytes
+        received = bytearray()
+        try:
+            async with asyncio.timeout(self._limits.body_timeout_s):
+                async for piece in self._request.stream():
+                    received += piece
+                    if len(received) > limit:
+                        raise bad_request("body_too_large", f"the body is larger than {limit} bytes", status=413)
+        except TimeoutError:
+            raise bad_request("body_timeout", "the body did not arrive in time", status=408) from None
+        return bytes(received)
+
+    def _order(self, raw: bytes) -> SpeechOrder:
+        body = read_speech_body(raw)
+        return to_order(
+            body,
+            request_id=self._request_id,
+            voice=self._backend.voice_id(body.voice_name),
+            limits=self._limits,
+            strict=self._request.query_params.get("strict") in ("1", "true"),
+            accepts_events="text/event-stream" in self._request.headers.get("accept", ""),
+        )
+
+    # Speaking.
+
+    async def _unless_the_client_leaves(self, receive: Receive, speaking: Coroutine[None, None, None]) -> None:
+        """Run `speaking` to its end, or cancel it as soon as the client is gone.
+
+        We listen ourselves, before the first audio too: Serve's own watch can be switched off by a client's header.
+        """
+        work = asyncio.create_task(speaking)
+        leaving = asyncio.create_task(_disconnect(receive))
+        try:
+            await asyncio.wait((work, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise ClientDisconnect
+            await work
+        finally:
+            leaving.cancel()
+            work.cancel()
+            await asyncio.gather(work, leaving, return_exceptions=True)
+
+    async def _speak(self, order: SpeechOrder, send: Send) -> None:
+        LOG.info(
+            "speech accepted request=%s characters=%d voice=%s container=%s streamed=%s",
+            self._request_id, len(order.request.text), order.request.voice, order.container, order.streamed,
+        )  # fmt: skip
+        try:
+            async with asyncio.timeout(self._limits.total_timeout_s):
+                async with aclosing(self._backend.stream(order.request)) as chunks:
+                    if not order.streamed:
+                        await self._send_whole(order, chunks, send)
+                    elif order.as_events:
+                        await self._send_events(order, chunks, send)
+                    else:
+                        await self._send_streamed(order, chunks, send)
+        except TimeoutError:
+            raise DeadlineExceeded(f"not finished after {self._limits.total_timeout_s:g} s (limits.total_timeout_s)") from None
+        took_s = time.perf_counter() - self._started_at
+        LOG.info(
+            "speech done request=%s audio_s=%.2f ttfb_s=%.3f took_s=%.3f",
+            self._request_id, self._samples / SAMPLE_RATE, self._first_audio_s or took_s, took_s,
+        )  # fmt: skip
+
+    async def _send_streamed(self, order: SpeechOrder, chunks: AsyncGenerator[AudioChunk, None], send: Send) -> None:
+        async with aclosing(self._encoded(order, chunks)) as pieces:
+            async for data in pieces:
+                if not self._status_sent:
+                    await self._send_status(order, send, content_type(order.container))
+                await self._send(send, data)
+        await self._send_end(send)
+
+    async def _send_whole(self, order: SpeechOrder, chunks: AsyncGenerator[AudioChunk, None], send: Send) -> None:
+        spoken = []
+        async with aclosing(self._timely(order, chunks)) as timely:
+            async for chunk in timely:
+                spoken.append(chunk.samples)
+        samples = np.concatenate(spoken) if spoken else np.zeros(0, np.float32)
+        data = await asyncio.to_thread(encode_whole, samples, order.container)
+        exact = {"Content-Length": str(len(data)), "X-Audio-Duration-Ms": str(round(1000 * len(samples) / SAMPLE_RATE))}
+        await self._send_status(order, send, content_type(order.container), exact)
+        await self._send(send, data)
+        await self._send_end(send)
+
+    async def _send_events(self, order: SpeechOrder, chunks: AsyncGenerator[AudioChunk, None], send: Send) -> None:
+        digest = hashlib.sha256()
+        try:
+            async with aclosing(self._encoded(order, chunks)) as pieces:
+                seq = 0
+                async for data in pieces:
+                    if not self._status_sent:
+                        await self._send_status(order, send, "text/event-stream")
+                    digest.update(data)
+                    delta = {"type": "speech.audio.delta", "audio": base64.b64encode(data).decode(), "seq": seq}
+                    await self._send(send, _event(delta))
+                    seq += 1
+        except SynthesisError as error:
+            if not self._status_sent or isinstance(error, ReaderStalled):
+                raise
+            # An event stream can say what went wrong; the audio in it is marked unfinished by the missing done event.
+            self._log_failure(error, "error event")
+            await self._send(send, _event({"type": "speech.audio.error", **of(error).body(self._request_id)}))
+        else:
+            await self._send(send, _event(self._done(order, digest.hexdigest())))
+        await self._send_end(send)
+
+    async def _encoded(self, order: SpeechOrder, chunks: AsyncGenerator[AudioChunk, None]) -> AsyncGenerator[bytes, None]:
+        """Non-empty pieces of the container, one a chunk."""
+        encoder = Encoder(order.container)
+        light = order.container in LIGHT_CONTAINERS
+        try:
+            async with aclosing(self._timely(order, chunks)) as timely:
+                async for chunk in timely:
+                    data = encoder.feed(chunk.samples) if light else await asyncio.to_thread(encoder.feed, chunk.samples)
+                    if data:
+                        yield data
+            data = encoder.finish() if light else await asyncio.to_thread(encoder.finish)
+            if data:
+                yield data
+        finally:
+            encoder.close()
+
+    async def _timely(self, order: SpeechOrder, chunks: AsyncGenerator[AudioChunk, None]) -> AsyncGenerator[AudioChunk, None]:
+        """The chunks, none of them late."""
+        limit_s, what = order.first_audio_timeout_s, "no audio"
+        while True:
+            try:
+                async with asyncio.timeout(limit_s):
+                    chunk = await anext(chunks, None)
+            except TimeoutError:
+                raise DeadlineExceeded(f"{what} after {limit_s:g} s") from None
+            if chunk is None:
+                return
+            if not len(chunk.samples):
+                continue  # the time-stretch holds back what it cannot finish yet
+            if self._first_audio_s is None:
+                self._first_audio_s = time.perf_counter() - self._started_at
+            self._samples += len(chunk.samples)
+            yield chunk
+            limit_s, what = self._limits.chunk_timeout_s, "no further audio"
+
+    # The wire.
+
+    async def _send_status(
+        self, order: SpeechOrder, send: Send, media_type: str, more: Mapping[str, str] | None = None
+    ) -> None:
+        request = order.request
+        headers = {
+            "Content-Type": media_type,
+            "X-Audio-Seed": str(request.sampling.seed),
+            "X-Voice-Id": request.voice,
+            "Server-Timing": self._server_timing(),
+            "Cache-Control": "no-store",
+            "X-Accel-Buffering": "no",
+            **(more or {}),
+        }
+        if order.ignored:
+            headers["X-Ignored-Fields"] = ignored_header(order.ignored)
+        raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        self._status_sent = True
+        await send({"type": "http.response.start", "status": 200, "headers": raw})
+
+    async def _send(self, send: Send, data: bytes) -> None:
+        await self._patiently(send, {"type": "http.response.body", "body": data, "more_body": True})
+
+    async def _send_end(self, send: Send) -> None:
+        await self._patiently(send, {"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _patiently(self, send: Send, message: Message) -> None:
+        """Wait for the reader, but not for ever: `send` returns once its buffer has room again."""
+        limit_s = self._limits.stall_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                await send(message)
+        except TimeoutError:
+            raise ReaderStalled(f"the reader took nothing for {limit_s:g} s (limits.stall_timeout_s)") from None
+
+    def _server_timing(self) -> str:
+        now_s = time.perf_counter() - self._started_at
+        first_s = now_s if self._first_audio_s is None else self._first_audio_s
+        return f"audio;dur={1000 * first_s:.1f}, encode;dur={1000 * (now_s - first_s):.1f}, total;dur={1000 * now_s:.1f}"
+
+    def _done(self, order: SpeechOrder, sha256: str) -> dict[str, object]:
+        # What is billable here: characters in, steps out (512 samples each before the time-stretch).
+        steps = round(self._samples * order.request.speed / SAMPLES_PER_STEP)
+        characters = len(order.request.text)
+        return {
+            "type": "speech.audio.done",
+            "usage": {"input_tokens": characters, "output_tokens": steps, "total_tokens": characters + steps},
+            "audio": {
+                "duration_ms": round(1000 * self._samples / SAMPLE_RATE),
+                "seed": order.request.sampling.seed,
+                "sha256": sha256,
+            },
+        }
+
+    def _log_failure(self, error: Exception, how: str) -> None:
+        kind = of(error).kind
+        unexpected = not isinstance(error, ApiError | SynthesisError)
+        LOG.log(
+            logging.ERROR if unexpected else logging.WARNING,
+            "speech failed request=%s %s status=%d code=%s error=%s audio_s=%.2f",
+            self._request_id, how, kind.status, kind.code, type(error).__name__, self._samples / SAMPLE_RATE,
+            exc_info=error if unexpected else None,
+        )  # fmt: skip
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _event(data: Mapping[str, object]) -> bytes:
+    return f"event: {data['type']}\ndata: {json.dumps(data)}\n\n".encode()

@@ -1,0 +1,225 @@
+"""Schemas: HTTP bodies as clients know them, checked once, and what they mean in the domain.
+
+In:    the bytes of a JSON body
+Out:   SpeechBody, then SynthesisRequest
+Owns:  nothing
+Never: a client's text in an error message; a field that is ignored in silence
+"""
+
+import re
+import secrets
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pipeline.audio.encode import CONTAINERS
+from pipeline.errors import TextTooLong, UnsupportedFormat
+from pipeline.types import RefineParams, SamplingParams, SeedMode, SynthesisRequest
+from serve.config import LimitsConfig
+from serve.errors import ApiError, Kind, bad_request
+
+SAMPLING = SamplingParams()
+REFINE = RefineParams()
+MAX_SEED = 2**32 - 1
+
+MODEL = "chattts"
+MODELS = (MODEL, "tts-1", "tts-1-hd", "gpt-4o-mini-tts")
+# Understood and kept for client libraries, but nothing is done with them here.
+WITHOUT_EFFECT = ("instructions", "user")
+
+HEADER_TOKEN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+MOST_NAMED_FIELDS = 20
+
+
+class Body(BaseModel):
+    """A JSON object of a client: no coercion, no NaN or infinity."""
+
+    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False, extra="forbid")
+
+
+class VoiceBody(Body):
+    """OpenAI's custom voice object."""
+
+    id: str = Field(min_length=1, max_length=128)
+
+
+class RefineBody(Body):
+    """How much of each manner the refine pass may add."""
+
+    oral: int = Field(REFINE.oral, ge=0, le=9)
+    laugh: int = Field(REFINE.laugh, ge=0, le=2)
+    pause: int = Field(REFINE.pause, ge=0, le=7, alias="break")
+
+
+class SpeechBody(Body):
+    """POST /v1/audio/speech. Unknown fields are kept, so that the reply can name them."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str = Field(MODEL, max_length=128, description="chattts; OpenAI's speech model names mean the same")
+    input: str = Field(min_length=1, description="the text to speak")
+    voice: str | VoiceBody | None = Field(None, description="id, name or alias; null: the operator's default")
+    instructions: str | None = Field(None, max_length=1000)
+    response_format: str = Field("mp3", max_length=32, description=", ".join(CONTAINERS))
+    stream: bool = Field(True, description="false: the whole audio first, with exact sizes")
+    stream_format: Literal["audio", "sse"] = "audio"
+    speed: float = Field(1.0, ge=0.25, le=4.0)
+    speed_mode: Literal["stretch", "token"] = Field(
+        "stretch", description="stretch: the finished audio, exactly; token: ChatTTS's own [speed_0..9]"
+    )
+    seed: int | None = Field(None, ge=0, le=MAX_SEED, description="null: drawn by the server, returned in X-Audio-Seed")
+    seed_mode: Literal["counter", "upstream"] = "counter"
+    temperature: float = Field(SAMPLING.temperature, ge=0.01, le=2.0)
+    top_p: float = Field(SAMPLING.top_p, ge=0.05, le=1.0)
+    top_k: int = Field(SAMPLING.top_k, ge=1, le=626)
+    repetition_penalty: float = Field(SAMPLING.repetition_penalty, ge=0.5, le=2.0)
+    refine: bool | RefineBody = False
+    language: Literal["auto", "zh", "en"] = "auto"
+    user: str | None = Field(None, max_length=512)
+    deadline_ms: int | None = Field(None, ge=50, le=600_000, description="the first audio must have left by then")
+
+    @property
+    def ignored(self) -> list[str]:
+        """Fields that change nothing, unknown ones included."""
+        given = [name for name in WITHOUT_EFFECT if getattr(self, name) is not None]
+        return given + list(self.model_extra or {})
+
+    @property
+    def voice_name(self) -> str | None:
+        """The voice as the client names it."""
+        return self.voice.id if isinstance(self.voice, VoiceBody) else self.voice
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechOrder:
+    """A checked body: what to synthesise and how to send it."""
+
+    request: SynthesisRequest
+    container: str
+    streamed: bool
+    as_events: bool
+    first_audio_timeout_s: float
+    ignored: tuple[str, ...]
+
+
+def read_speech_body(raw: bytes) -> SpeechBody:
+    """Parse and check the bytes of a body.
+
+    Raises:
+        ApiError: 400, with the field at fault.
+    """
+    try:
+        return SpeechBody.model_validate_json(raw)
+    except ValidationError as error:
+        raise _refusal(error) from None
+    except RecursionError:
+        raise bad_request("invalid_json", "the body is nested too deeply") from None
+
+
+def to_order(
+    body: SpeechBody, *, request_id: str, voice: str, limits: LimitsConfig, strict: bool, accepts_events: bool
+) -> SpeechOrder:
+    """What the body means.
+
+    Args:
+        voice: id of the voice, looked up by the caller.
+        strict: refuse fields that have no effect instead of naming them in the reply.
+        accepts_events: the client prefers server-sent events (its Accept header says so).
+
+    Raises:
+        InvalidRequest, ApiError
+    """
+    _check_model(body.model)
+    if len(body.input) > limits.max_text_chars:
+        raise TextTooLong(
+            f"input has {len(body.input)} characters; the limit is {limits.max_text_chars} (limits.max_text_chars)",
+            param="input",
+        )
+    if body.response_format not in CONTAINERS:
+        raise UnsupportedFormat(f"response_format must be one of {', '.join(CONTAINERS)}", param="response_format")
+    if strict and body.ignored:
+        known = [name for name in body.ignored if name in WITHOUT_EFFECT]
+        raise bad_request(
+            "unknown_field",
+            f"{len(body.ignored)} fields have no effect here and strict=1 refuses them",
+            param=known[0] if known else None,
+        )
+    as_events = body.stream_format == "sse" or accepts_events
+    if as_events and not body.stream:
+        raise bad_request("conflicting_fields", "stream=false cannot be sent as events", param="stream_format")
+    by_token = body.speed_mode == "token"
+    sampling = _sampling(body)
+    return SpeechOrder(
+        request=SynthesisRequest(
+            request_id=request_id,
+            text=body.input,
+            voice=voice,
+            sampling=sampling,
+            speed=1.0 if by_token else body.speed,
+            speed_token=min(9, max(0, round(5 * body.speed))) if by_token else 5,
+            refine=_refine(body, sampling),
+            language=body.language,
+            timeout_s=limits.total_timeout_s,
+        ),
+        container=body.response_format,
+        streamed=body.stream,
+        as_events=as_events,
+        first_audio_timeout_s=limits.first_audio_timeout_s if body.deadline_ms is None else body.deadline_ms / 1000,
+        ignored=tuple(body.ignored),
+    )
+
+
+def ignored_header(names: tuple[str, ...]) -> str:
+    """The names as a header value; those that do not fit into a header are only counted."""
+    shown = [name for name in names if HEADER_TOKEN.fullmatch(name)][:MOST_NAMED_FIELDS]
+    hidden = len(names) - len(shown)
+    return ", ".join([*shown, f"+{hidden}"] if hidden else shown)
+
+
+def _sampling(body: SpeechBody) -> SamplingParams:
+    return SamplingParams(
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=body.top_k,
+        repetition_penalty=body.repetition_penalty,
+        seed=secrets.randbelow(MAX_SEED + 1) if body.seed is None else body.seed,
+        seed_mode=SeedMode(body.seed_mode),
+    )
+
+
+def _refine(body: SpeechBody, sampling: SamplingParams) -> RefineParams | None:
+    if body.refine is False:
+        return None
+    manner = RefineBody() if body.refine is True else body.refine
+    seeded = replace(REFINE.sampling, seed=sampling.seed, seed_mode=sampling.seed_mode)
+    return RefineParams(oral=manner.oral, laugh=manner.laugh, pause=manner.pause, sampling=seeded)
+
+
+def _check_model(name: str) -> None:
+    if name not in MODELS and not name.startswith("gpt-4o-mini-tts"):
+        raise ApiError(
+            f"no such model; GET /v1/models lists them: {', '.join(MODELS)}",
+            Kind(404, "not_found_error", "model_not_found", False),
+            param="model",
+        )
+
+
+def _refusal(error: ValidationError) -> ApiError:
+    """The first mistake as a reply. pydantic's sentences name bounds and choices, never the input."""
+    mistake: Any = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    kind = mistake["type"]
+    field = mistake["loc"][0] if mistake["loc"] else None
+    param = field if field in SpeechBody.model_fields else None
+    if kind.startswith("json"):
+        return bad_request("invalid_json", "the body is not valid JSON (UTF-8, finite numbers, no lone surrogates)")
+    if kind == "missing":
+        return bad_request("missing_field", f"{param} is required", param=param)
+    if param == "refine":
+        return bad_request("out_of_range", "refine is true, false or {oral: 0-9, laugh: 0-2, break: 0-7}", param=param)
+    if param == "voice":
+        return bad_request("invalid_type", 'voice is a string or {"id": "..."}', param=param)
+    if param is None:
+        return bad_request("invalid_type", "the body must be a JSON object")
+    code = "invalid_type" if kind.endswith("_type") else "out_of_range"
+    return bad_request(code, f"{param}: {mistake['msg']}", param=param)

@@ -1,0 +1,34 @@
+"""TextNormalizer: the text front end, deployed.
+
+In:    handle calls plan, replan
+Out:   Prompts
+Owns:  one LocalTextFrontend
+Never: torch, the GPU
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from ray import serve
+
+from pipeline.checkpoints import cache_home, resolve
+from pipeline.config import EngineConfig, TextConfig
+from pipeline.text.frontend import LocalTextFrontend
+from pipeline.types import Prompt, SynthesisRequest, Voice
+
+
+@serve.deployment(name="TextNormalizer")
+class TextNormalizer:
+    """CPU only; as many replicas as the text needs."""
+
+    def __init__(self, text: TextConfig, engine: EngineConfig, checkpoint: str) -> None:
+        self._frontend = LocalTextFrontend(
+            resolve(checkpoint, cache_home()), text, max_prompt=engine.max_prompt, max_steps=engine.max_steps
+        )
+
+    async def plan(self, request: SynthesisRequest, voice: Voice) -> list[Prompt]:
+        """See protocols.TextFrontend."""
+        return await self._frontend.plan(request, voice)
+
+    async def replan(self, request: SynthesisRequest, voice: Voice, refined: list[NDArray[np.int64]]) -> list[Prompt]:
+        """See protocols.TextFrontend."""
+        return await self._frontend.replan(request, voice, refined)

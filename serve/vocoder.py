@@ -1,0 +1,64 @@
+"""Vocoder: the vocoder, deployed. On a GPU of its own, a share of one, or CPUs.
+
+In:    handle calls decode, stats
+Out:   samples
+Owns:  one pipeline Vocoder and its health
+Never: streams: windows of many requests are gathered by @serve.batch and know nothing of each other
+"""
+
+import asyncio
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from ray import serve
+
+from pipeline.checkpoints import cache_home, resolve
+from pipeline.config import VocoderConfig
+from pipeline.model.weights import open_checkpoint
+from pipeline.types import HiddenWindow
+from pipeline.vocoder.vocoder import Vocoder as LocalVocoder
+from serve.placement import placed
+
+
+@serve.deployment(name="Vocoder")
+class Vocoder:
+    """Decodes windows of many streams together."""
+
+    async def __init__(self, config: VocoderConfig, checkpoint: str) -> None:  # type: ignore[misc]  # Serve awaits it
+        self._vocoder = await asyncio.to_thread(load_vocoder, config, checkpoint)
+        self._gather.set_max_batch_size(config.rows)  # type: ignore[attr-defined]
+
+    async def decode(self, window: HiddenWindow) -> NDArray[np.float32]:
+        """See protocols.WindowDecoder."""
+        samples = await self._gather(window)
+        if isinstance(samples, BaseException):
+            raise samples
+        return samples
+
+    # The vocoder's own thread picks what it decodes next; two batches keep it busy while a third is gathered.
+    @serve.batch(max_batch_size=8, batch_wait_timeout_s=0.002, max_concurrent_batches=2)
+    async def _gather(self, windows: list[HiddenWindow]) -> list[NDArray[np.float32] | BaseException]:
+        """Decode windows together. A failure is a value: raised here, it would fail the whole batch."""
+        return await asyncio.gather(*(self._vocoder.decode(window) for window in windows), return_exceptions=True)
+
+    async def stats(self) -> dict[str, Any]:
+        """The vocoder at this moment, and where it runs."""
+        return {**placed(), **asdict(self._vocoder.stats())}
+
+    def check_health(self) -> None:
+        """Serve replaces the replica when this raises three times in a row."""
+        self._vocoder.check_health()
+
+    def __del__(self) -> None:
+        vocoder = getattr(self, "_vocoder", None)
+        if vocoder is not None:
+            vocoder.close()
+
+
+def load_vocoder(config: VocoderConfig, checkpoint: str) -> LocalVocoder:
+    """Verified weights, on their device, warm."""
+    vocoder = LocalVocoder(config, open_checkpoint(resolve(checkpoint, cache_home())))
+    vocoder.warm_up()
+    return vocoder

@@ -1,0 +1,168 @@
+"""Fakes: small real classes with a behaviour, standing where the model would.
+
+Speaker         what serve/ calls: SynthesisRequest -> AudioChunks, a sine whose pitch is the seed's
+PromptMaker     protocols.TextFrontend: one prompt a sentence
+StepMaker       protocols.CodeGenerator: as many steps as the text has letters
+ToneDecoder     protocols.WindowDecoder: a tone a step
+"""
+
+import asyncio
+import math
+import threading
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import UnknownVoice
+from pipeline.model.spec import SAMPLE_RATE, SAMPLES_PER_STEP
+from pipeline.types import (
+    AudioChunk,
+    FinishReason,
+    Head,
+    HiddenWindow,
+    Prompt,
+    SamplingParams,
+    Segment,
+    StepBlock,
+    SynthesisRequest,
+    Voice,
+)
+from pipeline.voices import VoiceInfo
+from serve.backend import Backend
+from serve.config import LimitsConfig
+from serve.door import Door
+
+CHUNK = 4_800  # samples, 200 ms
+WIDTH = 8
+
+
+def sine(seed: int, first_sample: int, samples: int) -> NDArray[np.float32]:
+    """The same numbers for the same seed, wherever a chunk begins."""
+    at = np.arange(first_sample, first_sample + samples)
+    return (0.5 * np.sin(2 * math.pi * (200 + seed % 400) * at / SAMPLE_RATE)).astype(np.float32)
+
+
+@dataclass
+class Speaker:
+    """A voice made of one sine: well-behaved, slow, failing or endless."""
+
+    chunks: int | None = 5
+    """None: endless"""
+    first_pause_s: float = 0.0
+    pause_s: float = 0.0
+    fails_at: int | None = None
+    """the chunk in whose place `error` is raised"""
+    error: Exception = field(default_factory=lambda: RuntimeError("canary-secret-of-the-inside"))
+    chunk_samples: int = CHUNK
+    opened: int = 0
+    closed: int = 0
+    produced: int = 0
+    requests: list[SynthesisRequest] = field(default_factory=list)
+    last_closed: threading.Event = field(default_factory=threading.Event)
+
+    async def stream(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
+        self.opened += 1
+        self.requests.append(request)
+        try:
+            await asyncio.sleep(self.first_pause_s)
+            index = 0
+            while self.chunks is None or index < self.chunks:
+                if index == self.fails_at:
+                    raise self.error
+                if index:
+                    await asyncio.sleep(self.pause_s)
+                first = index * self.chunk_samples
+                self.produced += 1
+                index += 1
+                yield AudioChunk(sine(request.sampling.seed, first, self.chunk_samples), first, is_last=index == self.chunks)
+        finally:
+            self.closed += 1
+            if self.closed == self.opened:
+                self.last_closed.set()
+
+
+VOICES = (
+    VoiceInfo("default", ("alloy", "nova"), ("en", "zh"), "a sine", "built-in"),
+    VoiceInfo("calm", (), (), "the same sine", "seed:1"),
+)
+
+
+def voice_id(name: str | None) -> str:
+    """The fake catalogue."""
+    for voice in VOICES:
+        if name is None or name == voice.name or name in voice.aliases:
+            return voice.name
+    raise UnknownVoice("no such voice; GET /v1/audio/voices lists them", param="voice")
+
+
+def make_backend(speaker: Speaker, limits: LimitsConfig | None = None, *, not_ready: str | None = None) -> Backend:
+    """A whole ingress replica around a Speaker."""
+    limits = limits or LimitsConfig()
+
+    async def why_not_ready() -> str | None:
+        return not_ready
+
+    async def health() -> dict[str, object]:
+        return {"engine": {"slots": 1, "slots_used": speaker.opened - speaker.closed}}
+
+    return Backend(
+        stream=speaker.stream,
+        voice_id=voice_id,
+        voices=lambda: VOICES,
+        limits=limits,
+        door=Door(limits.max_in_flight),
+        why_not_ready=why_not_ready,
+        health=health,
+    )
+
+
+class PromptMaker:
+    """One prompt a sentence; the prompt's ids are its letters."""
+
+    async def plan(self, request: SynthesisRequest, voice: Voice) -> list[Prompt]:
+        sentences = [sentence.strip() for sentence in request.text.split(".") if sentence.strip()]
+        return [self._prompt(text, index, len(sentences)) for index, text in enumerate(sentences)]
+
+    async def replan(self, request: SynthesisRequest, voice: Voice, refined: list[NDArray[np.int64]]) -> list[Prompt]:
+        return [self._prompt("".join(map(chr, ids)), index, len(refined)) for index, ids in enumerate(refined)]
+
+    def _prompt(self, text: str, index: int, count: int) -> Prompt:
+        ids = np.repeat(np.array([ord(letter) for letter in text])[:, None], 4, axis=1)
+        segment = Segment(text, index, is_last=index == count - 1)
+        return Prompt(ids, np.ones(len(text), np.bool_), Head.CODE, segment, max_steps=4 * len(text))
+
+
+class StepMaker:
+    """Two steps a letter, in blocks; the hidden state counts the steps."""
+
+    def __init__(self, *, pause_s: float = 0.0, block: int = 4) -> None:
+        self.pause_s = pause_s
+        self.block = block
+        self.running = 0
+
+    async def generate(
+        self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
+    ) -> AsyncGenerator[StepBlock, None]:
+        self.running += 1
+        steps = 2 * len(prompt.ids)
+        try:
+            for first in range(0, steps, self.block):
+                await asyncio.sleep(self.pause_s)
+                count = min(self.block, steps - first)
+                hidden = np.full((count, WIDTH), sampling.seed % 97, np.float32)
+                hidden[:, 0] = np.arange(first, first + count)
+                last = first + count == steps
+                yield StepBlock(hidden, np.zeros((count, 4), np.int64), first, FinishReason.EOS if last else None)
+        finally:
+            self.running -= 1
+
+
+class ToneDecoder:
+    """A constant a step: its first hidden number, scaled into audio."""
+
+    async def decode(self, window: HiddenWindow) -> NDArray[np.float32]:
+        body = window.frames[window.body_start : window.body_stop, 0]
+        samples = np.repeat(body / 1e4, SAMPLES_PER_STEP).astype(np.float32)
+        return samples[: len(samples) - 256] if window.is_last else samples

@@ -1,0 +1,182 @@
+"""One local Ray cluster for the whole session, and what tests need to look inside it."""
+
+import copy
+import json
+import os
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.serve._private.client as serve_client
+import requests
+from ray import serve
+from ray.serve._private.api import serve_start
+from ray.serve.schema import ServeDeploySchema
+
+from serve.config import PROJECT
+from serve.config_file import read_yaml
+
+START_TIMEOUT_S = 180.0
+
+LONG = "Many words follow one another here, and none of them is the last one yet. " * 20
+# Drawn almost evenly from all codes, so that the end is seldom among them: every segment runs to its cap.
+FLAT = {"temperature": 2.0, "top_p": 1.0, "top_k": 626, "repetition_penalty": 1.0}
+LONG_SPEECH = json.dumps({"input": LONG, "response_format": "pcm", **FLAT}).encode()
+
+# Before Ray starts its processes; a session of its own beside whatever else runs on the machine.
+ENVIRONMENT = {
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.02",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+def free_port() -> int:
+    """A port nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def document_of(name: str, *, app: str, route: str, **args: Any) -> dict[str, Any]:
+    """The application of configs/<name>, small enough to start quickly, under a name and route of its own."""
+    document = copy.deepcopy(read_yaml((PROJECT / "configs" / name).read_text()))
+    application = document["applications"][0]
+    application |= {"name": app, "route_prefix": route}
+    application["args"]["source"] = None  # the file is not what is deployed
+    for section, values in args.items():
+        application["args"].setdefault(section, {})
+        for key, value in values.items():
+            if isinstance(value, dict):
+                application["args"][section].setdefault(key, {}).update(value)
+            else:
+                application["args"][section][key] = value
+    for deployment in application["deployments"]:
+        deployment["graceful_shutdown_wait_loop_s"] = 0.05
+        deployment["graceful_shutdown_timeout_s"] = 5
+    return document
+
+
+@dataclass
+class Cluster:
+    """A running Serve."""
+
+    port: int
+    start_s: float
+    temp_dir: Path
+
+    def url(self, route: str = "") -> str:
+        return f"http://127.0.0.1:{self.port}{route}"
+
+    def speak(self, *, headers: dict[str, str] | None = None, **fields: Any) -> requests.Response:
+        body = {"input": "Hello there.", "response_format": "pcm", **fields}
+        return requests.post(self.url("/v1/audio/speech"), json=body, headers=headers, timeout=60)
+
+    def health(self, route: str = "") -> dict[str, Any]:
+        found: dict[str, Any] = requests.get(self.url(f"{route}/health"), timeout=10).json()
+        return found
+
+    def slots_used(self) -> int:
+        """Slots taken, all acoustic replicas together."""
+        return sum(stats["slots_used"] for stats in self.health()["acoustic"])
+
+    def connect(self, body: bytes, head: str = "") -> socket.socket:
+        """A raw connection with a speech request sent."""
+        client = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        client.sendall(
+            f"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\n{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        )
+        return client
+
+    def replicas(self, app: str, deployment: str) -> list[int]:
+        """Process ids of a deployment's replicas, of this session alone."""
+        wanted = f"ray::ServeReplica:{app}:{deployment}".encode()
+        return [
+            pid
+            for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+            if _read(pid, "cmdline").startswith(wanted) and str(self.temp_dir).encode() in _read(pid, "environ")
+        ]
+
+    def kill_replica(self, app: str, deployment: str) -> int:
+        """SIGKILL one replica; returns its process id once it is gone."""
+        (pid,) = self.replicas(app, deployment)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: pid not in self.replicas(app, deployment), 5.0)
+        return pid
+
+
+def start_cluster() -> Cluster:
+    """Ray with three GPUs that exist on paper only, Serve on a free port, the application of configs/dev.yaml."""
+    os.environ.update(ENVIRONMENT)
+    # Short: Ray puts sockets below it, and a socket's path may have 107 characters.
+    temp_dir = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+    os.environ["RAY_TMPDIR"] = str(temp_dir)
+    began = time.monotonic()
+    serve_client.CLIENT_POLLING_INTERVAL_S = 0.05
+    ray.init(
+        address="local",
+        num_cpus=16,
+        num_gpus=3,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=200 << 20,
+        namespace="serve",
+        _temp_dir=str(temp_dir),
+    )
+    port = free_port()
+    document = document_of("dev.yaml", app="chattts", route="/")
+    document["http_options"]["port"] = port
+    deploy(document)
+    return Cluster(port, time.monotonic() - began, temp_dir)
+
+
+def deploy(*documents: dict[str, Any]) -> None:
+    """Deploy the applications of all documents, as `serve run` does; returns once they run."""
+    merged = {**documents[0], "applications": [document["applications"][0] for document in documents]}
+    config = ServeDeploySchema.model_validate(merged)
+    client = serve_start(
+        http_options=config.http_options.model_dump(),
+        proxy_location=config.proxy_location,
+        controller_options=config.controller_options,
+    )
+    client.deploy_apps(config, _blocking=False)
+    names = [application.name for application in config.applications]
+
+    def all_run() -> bool:
+        found = serve.status().applications
+        failed = [name for name in names if name in found and found[name].status == "DEPLOY_FAILED"]
+        assert not failed, found[failed[0]].message
+        return all(name in found and found[name].status == "RUNNING" for name in names)
+
+    wait_until(all_run, START_TIMEOUT_S)
+
+
+def stop_cluster() -> None:
+    """Serve and Ray of this process; nobody else's."""
+    serve.shutdown()
+    ray.shutdown()
+
+
+def wait_until(condition: Callable[[], Any], timeout_s: float) -> float:
+    """Seconds until the condition held; fails the test when it never does."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < timeout_s, "it never came true"
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""

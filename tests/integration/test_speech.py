@@ -1,0 +1,143 @@
+"""The application of configs/dev.yaml on a real cluster: what clients hear, and what happens when they crowd or leave."""
+
+import concurrent.futures
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import requests
+
+from tests.integration.cluster import FLAT, LONG, LONG_SPEECH, Cluster, wait_until
+
+STEERING = {
+    "x-request-disconnect-disabled": "?1",
+    "x-request-timeout-seconds": "0",
+    "x-session-id": "mine",
+    "serve_multiplexed_model_id": "other",
+}
+
+
+def test_the_service_is_ready_and_says_what_it_is(cluster: Cluster):
+    assert requests.get(cluster.url("/ready"), timeout=10).json() == {"status": "ready"}
+    health = cluster.health()
+    assert health["acoustic"][0]["slots"] == 8
+    assert health["vocoder"][0]["windows"] > 0
+    voices = requests.get(cluster.url("/v1/audio/voices"), timeout=10).json()["voices"]
+    assert voices
+    reply = requests.get(cluster.url("/live"), headers={"X-Request-ID": "mine.1"}, timeout=10)
+    assert reply.headers["X-Request-ID"] == "mine.1"
+
+
+def test_sixteen_clients_at_once_hear_what_each_hears_alone(cluster: Cluster):
+    voices = [voice["id"] for voice in requests.get(cluster.url("/v1/audio/voices"), timeout=10).json()["voices"]]
+
+    def hear(index: int) -> bytes:
+        reply = cluster.speak(
+            input=f"Client {index} says this. It has two sentences.", seed=1000 + index, voice=voices[index % len(voices)]
+        )
+        assert reply.status_code == 200
+        return reply.content
+
+    alone = [hear(index) for index in range(16)]
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        together = list(pool.map(hear, range(16)))
+    assert together == alone
+    assert len(set(alone)) == 16
+
+
+@pytest.mark.parametrize("speed", [1.0, 1.3])
+def test_streamed_audio_equals_buffered_audio(cluster: Cluster, speed: float):
+    streamed = cluster.speak(seed=5, speed=speed)
+    buffered = cluster.speak(seed=5, speed=speed, stream=False)
+    assert streamed.headers["Transfer-Encoding"] == "chunked"
+    assert int(buffered.headers["Content-Length"]) == len(buffered.content)
+    assert streamed.content == buffered.content
+    samples = np.frombuffer(streamed.content, "<i2")
+    assert samples.std() > 0
+    assert int(buffered.headers["X-Audio-Duration-Ms"]) == pytest.approx(len(samples) / 24, abs=1)
+
+
+def test_the_refine_pass_speaks_too(cluster: Cluster):
+    first = cluster.speak(input="This is refined.", refine={"oral": 3, "laugh": 1, "break": 5}, seed=9)
+    assert first.status_code == 200, first.text
+    assert first.content == cluster.speak(input="This is refined.", refine={"oral": 3, "laugh": 1, "break": 5}, seed=9).content
+
+
+def test_first_audio_is_quick(cluster: Cluster, capsys):
+    times = []
+    for seed in range(10):
+        began = time.perf_counter()
+        with requests.post(
+            cluster.url("/v1/audio/speech"),
+            json={"input": LONG, "response_format": "pcm", "seed": seed},
+            stream=True,
+            timeout=60,
+        ) as reply:
+            next(reply.iter_content(1))
+            times.append(time.perf_counter() - began)
+    with capsys.disabled():
+        print(f"\n  first audio after {1000 * min(times):.0f} .. {1000 * max(times):.0f} ms, alone")
+    assert min(times) < 5
+
+
+@pytest.mark.parametrize("steering", [{}, STEERING], ids=["plain", "steering headers"])
+def test_a_client_that_leaves_frees_its_slots_within_a_second(cluster: Cluster, steering: dict[str, str]):
+    reply = requests.post(
+        cluster.url("/v1/audio/speech"),
+        data=LONG_SPEECH,
+        headers=steering,
+        stream=True,
+        timeout=60,
+    )
+    next(reply.iter_content(1))
+    assert cluster.slots_used() > 0
+    reply.close()
+    wait_until(lambda: cluster.slots_used() == 0, 1.0)
+
+
+def test_a_client_cannot_shorten_or_lift_time_limits(cluster: Cluster):
+    reply = cluster.speak(headers={"x-request-timeout-seconds": "0.001"})
+    assert reply.status_code == 200
+    reply = cluster.speak(input=LONG, stream=False, **FLAT, deadline_ms=50, headers={"x-request-timeout-seconds": "0"})
+    assert (reply.status_code, reply.json()["error"]["code"]) == (504, "timeout")
+
+
+def test_a_client_cannot_put_words_into_our_headers(cluster: Cluster):
+    reply = requests.get(cluster.url("/live"), headers={"X-Request-ID": "<script>"}, timeout=10)
+    assert "<" not in reply.headers["X-Request-ID"]
+    assert "," not in reply.headers["X-Request-ID"]
+
+
+def test_a_crowd_is_served_or_told_when_to_come_back(cluster: Cluster, capsys):
+    def ask(seed: int) -> tuple[requests.Response, float]:
+        began = time.perf_counter()
+        reply = cluster.speak(input=LONG[:600], seed=seed)
+        return reply, time.perf_counter() - began
+
+    with concurrent.futures.ThreadPoolExecutor(60) as pool:
+        replies = list(pool.map(ask, range(60)))
+    served = [reply for reply, _ in replies if reply.status_code == 200]
+    refused = [(reply, took_s) for reply, took_s in replies if reply.status_code != 200]
+    assert len(served) >= 8
+    assert refused
+    for reply, _ in refused:
+        assert reply.status_code in (429, 503), reply.text
+        assert reply.json()["error"]["code"] == "overloaded"
+        assert int(reply.headers["Retry-After"]) >= 1
+    with capsys.disabled():
+        times = sorted(took_s for _, took_s in refused)
+        median_ms = 1000 * times[len(times) // 2]
+        print(f"\n  60 at once: {len(served)} served, {len(refused)} refused after {median_ms:.0f} ms (median)")
+
+
+def test_unknown_routes_keep_the_envelope_behind_serve(cluster: Cluster):
+    reply = requests.get(cluster.url("/v1/nothing"), timeout=10)
+    assert reply.status_code == 404
+    assert reply.json()["error"]["code"] == "not_found"
+
+
+@pytest.mark.parametrize(("deployment", "has_torch"), [("Ingress", False), ("TextNormalizer", False), ("AcousticModel", True)])
+def test_only_the_model_processes_load_torch(cluster: Cluster, deployment: str, has_torch: bool):
+    (pid,) = cluster.replicas("chattts", deployment)
+    assert ("libtorch" in Path(f"/proc/{pid}/maps").read_text()) == has_torch
