@@ -186,6 +186,15 @@ class Engine:
                 kv_bytes=self._runner.kv_bytes,
             )
 
+    @property
+    def num_graphs(self) -> int:
+        """Rounds captured as CUDA graphs."""
+        return self._runner.num_graphs
+
+    def drop_graphs(self) -> None:
+        """Go on eagerly, to compare; only while nothing runs."""
+        self._runner.drop_graphs()
+
     def close(self) -> None:
         """Stop the loop; whoever still reads gets EngineDead."""
         with self._wake:

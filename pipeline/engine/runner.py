@@ -107,9 +107,10 @@ class Runner:
         for row, sequence in enumerate(sequences):
             prompt = sequence.prompt
             x[row, : len(prompt.ids)] = self._embedding.embed_prompt(
-                torch.from_numpy(prompt.ids).to(self._device),
-                torch.from_numpy(prompt.text_mask).to(self._device),
-                None if prompt.speaker is None else torch.from_numpy(prompt.speaker).to(self._device),
+                # torch.tensor copies: arrays that came from another process are read-only.
+                torch.tensor(prompt.ids, device=self._device),
+                torch.tensor(prompt.text_mask, device=self._device),
+                None if prompt.speaker is None else torch.tensor(prompt.speaker, device=self._device),
                 prompt.speaker_position,
             )
             assert sequence.slot is not None
@@ -126,8 +127,10 @@ class Runner:
         active[[sequence.slot for sequence in plan.decode]] = True
         self._active.copy_(active)
         with_text = any(sequence.prompt.head is Head.TEXT for sequence in plan.decode)
-        if self._device.type == "cuda":
+        if with_text in self._graphs:
             self._graphs[with_text].replay()
+        elif self._device.type == "cuda":
+            self._round(self._whole, with_text=with_text)
         else:
             self._round(Extent(plan.extent_slots, plan.extent_positions), with_text=with_text)
         return self._read()
@@ -153,6 +156,15 @@ class Runner:
         """Remove what a broken sequence left in its slot: not even garbage may be non-finite."""
         kv_cache.scrub(self._cache, slot)
         self._hidden[slot] = 0
+
+    @property
+    def num_graphs(self) -> int:
+        """Rounds held as CUDA graphs; 0 on a CPU."""
+        return len(self._graphs)
+
+    def drop_graphs(self) -> None:
+        """Go on eagerly: the slow twin of the captured rounds."""
+        self._graphs.clear()
 
     @property
     def kv_bytes(self) -> int:

@@ -14,13 +14,13 @@ from ChatTTS.model.processors import gen_logits
 from ChatTTS.model.speaker import Speaker
 from numpy.typing import NDArray
 
-from pipeline.config import EngineConfig, TextConfig
+from pipeline.config import EngineConfig
 from pipeline.engine.engine import Engine
 from pipeline.model.gpt import Extent, Gpt, KeysValues
 from pipeline.model.sampling import RowParams, filter_logits
 from pipeline.model.weights import open_checkpoint
-from pipeline.text.frontend import LocalTextFrontend
-from pipeline.types import RefineParams, SamplingParams, SeedMode, SynthesisRequest, Voice
+from pipeline.text.tokenizer import PromptTokenizer
+from pipeline.types import RefineParams, SamplingParams, SeedMode, Segment, Voice
 from tests.factories import Take, collect
 from tests.upstream import load_chat
 
@@ -55,7 +55,7 @@ class Pair:
 
     chat: ChatTTS.Chat
     engine: Engine
-    frontend: LocalTextFrontend
+    tokenizer: PromptTokenizer
     width: int
     root: Path
 
@@ -64,10 +64,10 @@ class Pair:
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     root: Path = request.getfixturevalue(f"{request.param}_root")
     checkpoint = open_checkpoint(root)
-    config = EngineConfig(slots=4, max_prompt=256, max_steps=256)
+    config = EngineConfig(slots=8, max_prompt=256, max_steps=256)
     with closing(Engine(config, checkpoint)) as engine:
-        frontend = LocalTextFrontend(root, TextConfig(), max_prompt=config.max_prompt, max_steps=config.max_steps)
-        yield Pair(load_chat(root), engine, frontend, checkpoint.gpt_spec.width, root)
+        tokenizer = PromptTokenizer(root, max_prompt=config.max_prompt)
+        yield Pair(load_chat(root), engine, tokenizer, checkpoint.gpt_spec.width, root)
 
 
 def cases(width: int) -> list[Case]:
@@ -111,8 +111,8 @@ def our_takes(pair: Pair, wanted: list[Case], steps: int = STEPS) -> list[Take]:
     """The same through our text front end and engine, all at once."""
 
     async def one(case: Case) -> Take:
-        request = SynthesisRequest("id", case.text, case.voice.name, speed_token=case.speed)
-        (prompt,) = await pair.frontend.plan(request, case.voice)
+        segment = Segment(case.text, 0, is_last=True)
+        prompt = pair.tokenizer.code_prompt(segment, case.voice, speed_token=case.speed, max_steps=steps)
         sampling = SamplingParams(seed=case.seed, seed_mode=SeedMode.UPSTREAM, min_steps=steps)
         take = await collect(pair.engine.generate(prompt, sampling, timeout_s=280, admitted=True))
         return Take(take.hidden[:steps], take.codes[:steps], take.finish)
@@ -182,25 +182,31 @@ def test_filtered_logits_equal_the_packages(top_p, top_k, penalty):
 
 @pytest.mark.parametrize(("text", "seed"), [("hello there how are you", 1), ("今天天气很好", 2), ("we go 出去走走 now", 3)])
 def test_refined_text_is_the_packages(pair, text, seed):
-    params = ChatTTS.Chat.RefineTextParams(
-        prompt="[oral_2][laugh_1][break_4]", manual_seed=seed, max_new_token=STEPS, show_tqdm=False
+    """The tokens exactly, and the text exactly but for the prompt marks that only random weights draw."""
+    manner = RefineParams(
+        oral=2,
+        laugh=1,
+        pause=4,
+        sampling=SamplingParams(
+            temperature=0.7, repetition_penalty=1.0, seed=seed, seed_mode=SeedMode.UPSTREAM, min_steps=STEPS
+        ),
     )
-    (theirs,) = pair.chat._infer(
-        text, params_refine_text=params, refine_text_only=True, do_text_normalization=False,
-        do_homophone_replacement=False, split_text=False,
-    )  # fmt: skip
+    params = ChatTTS.Chat.RefineTextParams(
+        prompt="[oral_2][laugh_1][break_4]",
+        manual_seed=seed,
+        max_new_token=STEPS,
+        min_new_token=STEPS,
+        show_tqdm=False,
+    )
+    theirs = pair.chat._refine_text([text], torch.device("cpu"), params).ids[0]
 
-    async def refine() -> str:
-        refine = RefineParams(
-            oral=2, laugh=1, pause=4,
-            sampling=SamplingParams(
-                temperature=0.7, repetition_penalty=1.0, seed=seed, seed_mode=SeedMode.UPSTREAM, min_steps=0
-            ),
-        )  # fmt: skip
-        request = SynthesisRequest("id", text, "none", refine=refine)
-        (prompt,) = await pair.frontend.plan(request, Voice("none", None))
-        blocks = pair.engine.generate(prompt, refine.sampling, timeout_s=100)
-        tokens = np.concatenate([block.codes[:, 0] async for block in blocks])
-        return pair.frontend.tokenizer.decode_refined(tokens[:STEPS])
+    async def refine() -> NDArray[np.int64]:
+        prompt = pair.tokenizer.refine_prompt(Segment(text, 0, is_last=True), manner, max_steps=STEPS)
+        blocks = pair.engine.generate(prompt, manner.sampling, timeout_s=100)
+        return np.concatenate([block.codes[:, 0] async for block in blocks])
 
-    assert asyncio.run(refine()) == theirs[0]
+    ours = asyncio.run(refine())
+    np.testing.assert_array_equal(ours, theirs.numpy())
+    marks = torch.tensor(sorted(pair.tokenizer.forbidden_ids()))
+    spoken = theirs[(theirs < pair.chat.tokenizer.break_0_ids) & ~torch.isin(theirs, marks)]
+    assert pair.tokenizer.decode_refined(ours) == pair.chat.tokenizer.decode([spoken])[0]
