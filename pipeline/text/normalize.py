@@ -65,14 +65,16 @@ _POINT: dict[Language, str] = {"en": "point", "zh": "点"}
 
 _NUMBER = r"\d+(?:\.\d+)*"
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
-_CURRENCY = re.compile(rf"([$€£¥])\s?({_NUMBER})")
+_CURRENCY = re.compile(
+    rf"([$€£¥])\s?({_NUMBER}(?:\s?(?:thousand|million|billion|trillion|千|万|亿)+)?)(?:\s?(?:元|美元|欧元|英镑))?"
+)
 _DEGREE = re.compile(r"°\s?([CF])(?![A-Za-z])")
 _CHINESE_PERCENT = re.compile(rf"(?<![\d.])({_NUMBER})\s?([%‰])")
 _CHINESE_YEAR = re.compile(r"(?<!\d)(\d{4})(?=\s?年)")
 _CLOCK = re.compile(r"(?<![\d:])(\d{1,2}):(\d{2})(?![\d:])")
 _FRACTION = re.compile(r"(?<![\d/.])(\d{1,4})/(\d{1,4})(?![\d/])")
-_RANGE = re.compile(r"(?<![\w.-])(\d{1,4})[-~](\d{1,4})(?![\w-])")
-_NEGATIVE = re.compile(r"(?<![\w.)-])-(?=\d)")
+_RANGE = re.compile(r"(?<![A-Za-z0-9_.-])(\d{1,4})[-~](\d{1,4})(?![A-Za-z0-9_-])")
+_NEGATIVE = re.compile(r"(?<![A-Za-z0-9_.)-])-(?=\d)")
 _ORDINAL = re.compile(r"(?<![\w.])(\d{1,9})(?:st|nd|rd|th)(?![A-Za-z])")
 _ANY_NUMBER = re.compile(_NUMBER)
 

@@ -101,12 +101,12 @@ def _ends_sentence(atoms: list[str], place: int) -> bool:
     if last == "。" or place == len(atoms):
         return True
     if atoms[place].isascii() and atoms[place].isalnum():
-        return False  # the dots inside "e.g." and "U.S."
+        return False  # the first dot of "U.S."
     word = ""
     while place - 2 >= 0 and len(word) <= _WORD_BEFORE_DOT and atoms[place - 2].isascii() and atoms[place - 2].isalpha():
         word = atoms[place - 2] + word
         place -= 1
-    return word.lower() not in ABBREVIATIONS and not (len(word) == 1 and word.isupper())
+    return word.lower() not in ABBREVIATIONS and len(word) != 1
 
 
 def _hard_cut(atoms: list[str], start: int, reach: int) -> int:
