@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing
 
 import numpy as np
@@ -187,10 +187,10 @@ class SpeechReply(Response):
         try:
             async with aclosing(self._timely(order, chunks)) as timely:
                 async for chunk in timely:
-                    data = encoder.feed(chunk.samples) if light else await asyncio.to_thread(encoder.feed, chunk.samples)
+                    data = encoder.feed(chunk.samples) if light else await _in_thread(encoder.feed, chunk.samples)
                     if data:
                         yield data
-            data = encoder.finish() if light else await asyncio.to_thread(encoder.finish)
+            data = encoder.finish() if light else await _in_thread(encoder.finish)
             if data:
                 yield data
         finally:
@@ -279,6 +279,16 @@ class SpeechReply(Response):
             self._request_id, how, kind.status, kind.code, type(error).__name__, self._samples / SAMPLE_RATE,
             exc_info=error if unexpected else None,
         )  # fmt: skip
+
+
+async def _in_thread(work: Callable[..., bytes], *args: object) -> bytes:
+    """Run in a thread; a cancellation waits for it, or the encoder would be closed while it works."""
+    running = asyncio.ensure_future(asyncio.to_thread(work, *args))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait((running,))
+        raise
 
 
 async def _disconnect(receive: Receive) -> None:

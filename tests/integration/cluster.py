@@ -87,7 +87,10 @@ class Cluster:
 
     def slots_used(self) -> int:
         """Slots taken, all acoustic replicas together."""
-        return sum(stats["slots_used"] for stats in self.health()["acoustic"])
+        replicas = self.health()["acoustic"]
+        assert replicas, "no acoustic replica answers"
+        used: int = sum(stats["slots_used"] for stats in replicas)
+        return used
 
     def connect(self, body: bytes, head: str = "") -> socket.socket:
         """A raw connection with a speech request sent."""

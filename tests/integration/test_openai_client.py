@@ -2,10 +2,9 @@
 
 import io
 
-import numpy as np
+import av
 import openai
 import pytest
-import soundfile
 
 from tests.integration.cluster import LONG_SPEECH, Cluster, wait_until
 
@@ -21,11 +20,12 @@ def client(cluster: Cluster) -> openai.OpenAI:
 def test_every_format(client: openai.OpenAI, container: str):
     reply = client.audio.speech.create(model="tts-1", voice=VOICE, input="Hello there.", response_format=container)
     assert len(reply.content) > 500
-    if container in ("mp3", "flac", "wav", "opus"):
-        samples, rate = soundfile.read(io.BytesIO(reply.content))
-        assert rate in (24_000, 48_000)
-        assert np.isfinite(samples).all()
-        assert len(samples) > 0.2 * rate
+    if container == "pcm":
+        assert len(reply.content) % 2 == 0
+        return
+    with av.open(io.BytesIO(reply.content)) as file:
+        frames = list(file.decode(audio=0))
+    assert sum(frame.samples / frame.rate for frame in frames) > 0.2
 
 
 def test_streaming(client: openai.OpenAI):
