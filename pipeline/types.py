@@ -165,7 +165,7 @@ class HiddenWindow:
     """rows [body_start, body_stop) are the ones whose samples are wanted"""
     body_stop: int
     is_last: bool
-    """the utterance ends at valid_stop: its last step gives one hop less"""
+    """the utterance ends at body_stop: its last step gives one hop less"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

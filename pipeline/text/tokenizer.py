@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from pipeline.checkpoints import read_verified
 from pipeline.errors import CheckpointError, TextTooLong
+from pipeline.model.layout import TOKENIZER_FILE
 from pipeline.model.spec import CODEBOOKS
 from pipeline.text.markup import CONTROL_TAGS, neutralise
 from pipeline.types import Head, Prompt, RefineParams, Segment, Voice
 
-TOKENIZER_FILE = Path("asset/tokenizer/tokenizer.json")
 SPEED_TOKENS = 10
 PROMPT_MARKS = (
     *("[Stts]", "[Ptts]", "[spk_emb]", "[empty_spk]", "[Sbreak]", "[Pbreak]", "[Ebreak]"),
@@ -41,7 +42,7 @@ class PromptTokenizer:
         """
         self._file = checkpoint / TOKENIZER_FILE
         self._max_prompt = max_prompt
-        self._tokenizer = _open(self._file)
+        self._tokenizer = _open(checkpoint, self._file)
         self._speaker_id = self._special_id("[spk_emb]")
         self._refine_end_id = self._special_id("[Ebreak]")
         # Upstream's vocabulary ends with the manner tokens, [break_0] first: a refined text keeps only what is below.
@@ -142,11 +143,10 @@ class PromptTokenizer:
         return ids[0]
 
 
-def _open(file: Path) -> Tokenizer:
-    if not file.is_file():
-        raise CheckpointError(f"{file}: expected the checkpoint's tokenizer, found no such file")
+def _open(checkpoint: Path, file: Path) -> Tokenizer:
+    content = read_verified(checkpoint, TOKENIZER_FILE)
     try:
-        tokenizer = Tokenizer.from_file(str(file))
+        tokenizer = Tokenizer.from_str(content.decode())
     except Exception as error:  # the library raises bare Exception for every kind of broken file
         raise CheckpointError(f"{file}: expected a tokenizer of the `tokenizers` library, found: {error}") from error
     tokenizer.no_padding()

@@ -22,15 +22,15 @@ from pipeline.model.layout import VQ_GROUPS, VQ_LEVELS
 from pipeline.vocoder.convnext import below
 
 # How much smaller each refinement is, a digit: one interval of the code before, over its range.
-# So vector_quantize_pytorch defined it from December 2023 (its issue 96) on, and ChatTTS's weights of 2024 were trained.
-# Its releases since November 2025 say 1 / level: with those weights they decode every second code 20 % too small.
+# So vector_quantize_pytorch defined it when ChatTTS's weights were trained; from its release 1.27 on it is 1 / level,
+# which decodes every second code of those weights 20 % too small. pyproject.toml bounds the package for the same reason.
 RESIDUAL_SCALES = tuple(1 / (level - 1) for level in VQ_LEVELS)
 
 
 class CodeEmbedding:
     """The quantiser's way back: codes to embeddings."""
 
-    def __init__(self, tensors: Mapping[str, Tensor], *, residual_scales: tuple[float, ...] = RESIDUAL_SCALES) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._projections = [  # a group each: weight (width / groups, digits), bias (width / groups,)
             (group["weight"], group["bias"])
             for index in range(VQ_GROUPS)
@@ -39,7 +39,7 @@ class CodeEmbedding:
         device = self._projections[0][0].device
         self._levels = torch.tensor(VQ_LEVELS, device=device)
         self._place_values = self._levels.cumprod(0) // self._levels  # 1, 5, 25, 125
-        self._residual_scales = torch.tensor(residual_scales, device=device)
+        self._residual_scales = torch.tensor(RESIDUAL_SCALES, device=device)
 
     def __call__(self, codes: Tensor) -> Tensor:
         """Embed codes (B, R, codebooks)."""

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from pipeline.checkpoints import cache_home, resolve
 from pipeline.config import VocoderConfig
-from pipeline.model.layout import VQ_LEVELS
 from pipeline.model.spec import HOP, REACH_STEPS
 from pipeline.model.weights import Checkpoint, open_checkpoint
 from pipeline.types import FinishReason, StepBlock
-from pipeline.vocoder.codes import RESIDUAL_SCALES, CodeEmbedding
+from pipeline.vocoder.codes import CodeEmbedding
 from pipeline.vocoder.network import build_network
 from pipeline.vocoder.stream import StreamDecoder
 from pipeline.vocoder.vocoder import Vocoder
@@ -35,11 +34,8 @@ def checkpoint(kind: str) -> Checkpoint:
 
 @cache
 def upstream(kind: str):
-    """The package, its quantiser on the scale its weights were trained with (see pipeline/vocoder/codes.py)."""
-    chat = load_chat(checkpoint(kind).root)
-    for group in chat.dvae.vq_layer.quantizer.rvqs:
-        group.scales[1] = 1 / 4
-    return chat
+    """The package on a made checkpoint."""
+    return load_chat(checkpoint(kind).root)
 
 
 @cache
@@ -123,14 +119,8 @@ def test_full_look_ahead_is_exact_and_a_short_one_is_not():
 def test_code_embedding_equals_the_quantiser():
     codes = torch.from_numpy(make_rows("demo", 625, use_decoder=False))[None]
     codes[0, :, 0] = torch.arange(625)
-    chat = load_chat(checkpoint("demo").root)
+    chat = upstream("demo")
     tensors = checkpoint("demo").dvae()
-    released_scales = tuple(1 / level for level in VQ_LEVELS)
-    for scales in (released_scales, RESIDUAL_SCALES):
-        for group in chat.dvae.vq_layer.quantizer.rvqs:
-            if scales == released_scales:
-                assert torch.allclose(group.scales[1], torch.tensor(scales)), "the installed release has another scale"
-            group.scales[1] = torch.tensor(scales)
-        expected = chat.dvae.vq_layer._embed(codes.transpose(1, 2)).transpose(1, 2)
-        ours = CodeEmbedding(tensors, residual_scales=scales)(codes.float())
-        assert torch.allclose(ours, expected, atol=1e-6)
+    expected = chat.dvae.vq_layer._embed(codes.transpose(1, 2)).transpose(1, 2)
+    ours = CodeEmbedding(tensors)(codes.float())
+    assert torch.allclose(ours, expected, atol=1e-6)

@@ -1,0 +1,184 @@
+"""The spine: segments in parallel, audio in order, nothing left running when somebody leaves."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import numpy as np
+import pytest
+
+from pipeline.config import SpeechConfig, VocoderConfig
+from pipeline.errors import AtCapacity, DeadlineExceeded, NonFiniteOutput, UnknownVoice
+from pipeline.model.spec import HOP, SAMPLES_PER_STEP
+from pipeline.synthesizer import Synthesizer
+from pipeline.types import AudioChunk, Prompt, RefineParams, SamplingParams, StepBlock, SynthesisRequest
+from pipeline.voices import VoiceCatalogue
+from tests.fakes import WIDTH, PromptMaker, StepMaker, ToneDecoder
+
+TEXT = "one. two words. three more words. four. five is the last one."
+SENTENCES = [sentence.strip() for sentence in TEXT.split(".") if sentence.strip()]
+
+
+def make_synthesizer(generator: StepMaker, *, parallel_segments: int = 4) -> Synthesizer:
+    return Synthesizer(
+        PromptMaker(),
+        generator,
+        ToneDecoder(),
+        VoiceCatalogue.load(None, WIDTH),
+        VocoderConfig(look_ahead=2, chunk_steps=(3, 5)),
+        SpeechConfig(parallel_segments=parallel_segments),
+    )
+
+
+def make_request(text: str = TEXT, **fields: object) -> SynthesisRequest:
+    return SynthesisRequest("id", text, "default", **fields)
+
+
+async def listen(synthesizer: Synthesizer, request: SynthesisRequest) -> np.ndarray:
+    """All samples, the chunks checked on the way."""
+    chunks: list[AudioChunk] = []
+    position = 0
+    async with aclosing(synthesizer.stream(request)) as stream:
+        async for chunk in stream:
+            assert not (chunks and chunks[-1].is_last), "the last chunk is the last"
+            assert chunk.first_sample == position, "chunks join without a gap"
+            position += len(chunk.samples)
+            chunks.append(chunk)
+    assert chunks[-1].is_last
+    return np.concatenate([chunk.samples for chunk in chunks])
+
+
+def hear(request: SynthesisRequest, *, parallel_segments: int = 4, generator: StepMaker | None = None) -> np.ndarray:
+    return asyncio.run(listen(make_synthesizer(generator or StepMaker(), parallel_segments=parallel_segments), request))
+
+
+def test_segments_are_heard_in_order_and_whole():
+    alone = [hear(make_request(sentence)) for sentence in SENTENCES]
+    assert [len(one) for one in alone] == [2 * len(text) * SAMPLES_PER_STEP - HOP for text in SENTENCES]
+    assert np.array_equal(hear(make_request()), np.concatenate(alone))
+
+
+@pytest.mark.parametrize("parallel_segments", [1, 2, 3, 64])
+def test_how_many_run_in_parallel_changes_no_sample(parallel_segments):
+    assert np.array_equal(hear(make_request(), parallel_segments=parallel_segments), hear(make_request()))
+
+
+def test_as_many_segments_as_allowed_run_at_once():
+    class Counting(StepMaker):
+        most = 0
+
+        async def generate(
+            self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
+        ) -> AsyncGenerator[StepBlock, None]:
+            async for block in super().generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted):
+                self.most = max(self.most, self.running)
+                yield block
+
+    generator = Counting(pause_s=0.005)
+    hear(make_request(), parallel_segments=3, generator=generator)
+    assert generator.most == 3
+
+
+def test_speed_stretches_the_whole():
+    assert len(hear(make_request(speed=2.0))) == pytest.approx(len(hear(make_request())) / 2, rel=0.02)
+
+
+def test_refine_speaks_what_the_refine_pass_wrote():
+    class Refiner(StepMaker):
+        """Refines every text to "ab": two text tokens."""
+
+        async def generate(
+            self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
+        ) -> AsyncGenerator[StepBlock, None]:
+            async for block in super().generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted):
+                letters = np.array([[97], [98]] * 20)[: len(block.codes)]
+                yield StepBlock(block.hidden, letters, block.first_step, block.finish)
+
+    heard = hear(make_request("x.", refine=RefineParams()), generator=Refiner())
+    assert len(heard) == 2 * len("ab") * SAMPLES_PER_STEP - HOP
+
+
+def test_leaving_closes_every_segment():
+    generator = StepMaker(pause_s=0.002)
+
+    async def leave() -> None:
+        async with aclosing(make_synthesizer(generator).stream(make_request())) as stream:
+            async for chunk in stream:
+                if chunk.first_sample > 0:
+                    assert generator.running > 0
+                    break
+        assert generator.running == 0
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(leave())
+
+
+def test_a_refused_first_segment_is_refused_before_any_other_starts():
+    class Full(StepMaker):
+        asked: list[tuple[int, bool]]
+
+        async def generate(
+            self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
+        ) -> AsyncGenerator[StepBlock, None]:
+            self.asked.append((prompt.segment.index, admitted))
+            raise AtCapacity("full", retry_after_s=3)
+            yield
+
+    generator = Full()
+    generator.asked = []
+    with pytest.raises(AtCapacity):
+        hear(make_request(), generator=generator)
+    assert generator.asked == [(0, False)], "one ticket a request, and nobody behind it"
+
+
+def test_later_segments_are_admitted_on_the_first_ones_ticket():
+    class Asking(StepMaker):
+        asked: dict[int, bool]
+
+        async def generate(
+            self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
+        ) -> AsyncGenerator[StepBlock, None]:
+            self.asked[prompt.segment.index] = admitted
+            async for block in super().generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted):
+                yield block
+
+    generator = Asking()
+    generator.asked = {}
+    hear(make_request(), generator=generator)
+    assert generator.asked == {0: False, 1: True, 2: True, 3: True, 4: True}
+
+
+def test_a_segment_that_fails_ends_the_stream_after_the_good_ones():
+    class Breaking(StepMaker):
+        async def generate(
+            self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
+        ) -> AsyncGenerator[StepBlock, None]:
+            if prompt.segment.index == 2:
+                raise NonFiniteOutput("segment 2 is broken")
+            async for block in super().generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted):
+                yield block
+
+    chunks: list[AudioChunk] = []
+
+    async def listen_until_it_breaks() -> None:
+        async with aclosing(make_synthesizer(Breaking()).stream(make_request())) as stream:
+            async for chunk in stream:
+                chunks.append(chunk)
+
+    with pytest.raises(NonFiniteOutput):
+        asyncio.run(listen_until_it_breaks())
+    good = [hear(make_request(sentence)) for sentence in SENTENCES[:2]]
+    assert np.array_equal(np.concatenate([chunk.samples for chunk in chunks]), np.concatenate(good))
+    assert not any(chunk.is_last for chunk in chunks)
+
+
+def test_a_request_whose_time_is_over_says_so():
+    with pytest.raises(DeadlineExceeded):
+        hear(make_request(timeout_s=0.0))
+
+
+def test_an_unknown_voice_is_known_before_anything_runs():
+    generator = StepMaker()
+    with pytest.raises(UnknownVoice):
+        hear(SynthesisRequest("id", TEXT, "nobody"), generator=generator)
+    assert generator.running == 0
