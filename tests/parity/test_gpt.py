@@ -21,8 +21,8 @@ from pipeline.model.sampling import RowParams, filter_logits
 from pipeline.model.weights import open_checkpoint
 from pipeline.text.tokenizer import PromptTokenizer
 from pipeline.types import RefineParams, SamplingParams, SeedMode, Segment, Voice
+from scripts.bench.upstream import load_chat
 from tests.factories import Take, collect
-from tests.upstream import load_chat
 
 STEPS = 64
 TEXTS = [

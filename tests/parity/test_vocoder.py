@@ -20,8 +20,8 @@ from pipeline.vocoder.codes import CodeEmbedding
 from pipeline.vocoder.network import build_network
 from pipeline.vocoder.stream import StreamDecoder
 from pipeline.vocoder.vocoder import Vocoder
+from scripts.bench.upstream import load_chat
 from tests.reference_vocoder import decode_whole
-from tests.upstream import load_chat
 
 LENGTHS = (1, 2, 3, 7, 51, 52, 53, 60, 104, 105, 150, 300)
 TOLERANCE = 1e-4

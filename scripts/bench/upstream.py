@@ -1,4 +1,4 @@
-"""Upstream: the ChatTTS package itself, loaded on any checkpoint. The reference of every parity test."""
+"""Upstream: the ChatTTS package itself, loaded on any checkpoint. The other side of benchmarks and parity tests."""
 
 import json
 import logging
