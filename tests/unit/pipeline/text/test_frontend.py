@@ -8,8 +8,8 @@ from tokenizers import Tokenizer
 
 from pipeline.config import TextConfig
 from pipeline.errors import NoSpeakableText
+from pipeline.model.layout import TOKENIZER_FILE
 from pipeline.text.frontend import LocalTextFrontend
-from pipeline.text.tokenizer import TOKENIZER_FILE
 from pipeline.types import Head, RefineParams, SynthesisRequest, Voice
 
 CONFIG = TextConfig(max_segment_chars=30, first_segment_chars=16, base_steps=10, steps_per_char=2, refine_steps=50)

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from pipeline.errors import CheckpointError, TextTooLong
+from pipeline.model.layout import TOKENIZER_FILE
 from pipeline.text.markup import CONTROL_TAGS
-from pipeline.text.tokenizer import PROMPT_MARKS, TOKENIZER_FILE, PromptTokenizer
+from pipeline.text.tokenizer import PROMPT_MARKS, PromptTokenizer
 from pipeline.types import Head, RefineParams, Segment, Voice
 
 SPEAKER = np.linspace(-1, 1, 16).astype(np.float16)

@@ -1,0 +1,272 @@
+"""Voices: names, seeds, and strings from strangers."""
+
+import lzma
+import re
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pybase16384
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import ConfigError, UnknownVoice
+from pipeline.voices import (
+    MAX_SAMPLE_STEPS,
+    MAX_SEED,
+    VoiceCatalogue,
+    decode_embedding,
+    decode_sample,
+    draw_embedding,
+    standard_normal,
+)
+
+WIDTH = 256
+SHIPPED = Path(__file__).resolve().parents[3] / "configs" / "voices.yaml"
+OPENAI_NAMES = [
+    "alloy",
+    "ash",
+    "ballad",
+    "coral",
+    "echo",
+    "fable",
+    "marin",
+    "nova",
+    "onyx",
+    "sage",
+    "shimmer",
+    "verse",
+    "cedar",
+]
+FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME}]
+
+
+def packed(content: bytes) -> bytes:
+    return lzma.compress(content, format=lzma.FORMAT_RAW, filters=FILTERS)
+
+
+def speaker_string(values: np.ndarray) -> str:
+    return pybase16384.encode_to_string(packed(values.astype("<f2").tobytes()))
+
+
+def sample_string(codes: np.ndarray, shape: tuple[int, int] | None = None) -> str:
+    sizes = np.array(shape or codes.T.shape, "<u2").tobytes()
+    return pybase16384.encode_to_string(sizes + packed(codes.T.astype("<u2").tobytes()))
+
+
+EMBEDDING = np.random.default_rng(1).normal(size=WIDTH).astype(np.float16)
+CODES = np.random.default_rng(2).integers(0, 626, (50, 4))
+
+
+def load(tmp_path, text, width=WIDTH):
+    file = tmp_path / "voices.yaml"
+    file.write_text(text, encoding="utf-8")
+    return VoiceCatalogue.load(file, width)
+
+
+def refusal(tmp_path, text):
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, text)
+    assert "voices.yaml" in str(refused.value)
+    return str(refused.value)
+
+
+def test_without_a_file_there_are_default_and_seeds():
+    voices = VoiceCatalogue.load(None, WIDTH)
+    assert voices.get("default").embedding is None
+    assert voices.get("seed:7").embedding.shape == (WIDTH,)
+    assert [info.name for info in voices.list()] == ["default"]
+
+
+def test_the_shipped_catalogue_has_every_openai_name():
+    voices = VoiceCatalogue.load(SHIPPED, WIDTH)
+    embeddings = {voices.get(name).embedding.tobytes() for name in OPENAI_NAMES}
+    assert len(embeddings) == len(OPENAI_NAMES), "two names share a voice"
+    assert {alias for info in voices.list() for alias in info.aliases} == set(OPENAI_NAMES)
+
+
+def test_an_alias_is_the_voice_it_stands_for(tmp_path):
+    voices = load(tmp_path, "voices: {anna: {seed: 5, aliases: [a, default], languages: [en], description: warm}}")
+    assert voices.get("a") is voices.get("anna") is voices.get("default")
+    assert voices.get("a").name == "anna"
+    assert np.array_equal(voices.get("a").embedding, voices.get("seed:5").embedding)
+    (info,) = voices.list()
+    assert (info.name, info.aliases, info.languages, info.description, info.origin) == (
+        "anna",
+        ("a", "default"),
+        ("en",),
+        "warm",
+        "seed:5",
+    )
+
+
+@pytest.mark.parametrize("name", ["seed:0", f"seed:{MAX_SEED}"])
+def test_seed_names_reach_to_both_ends(name):
+    voice = VoiceCatalogue.load(None, WIDTH).get(name)
+    assert voice.name == name
+    assert np.isfinite(voice.embedding).all()
+
+
+NO_SEEDS = [
+    "seed:",
+    "seed:-1",
+    f"seed:{MAX_SEED + 1}",
+    "seed:007",
+    "seed:1e3",
+    "seed:١",
+    "seed:1\n",
+    " seed:1",
+    "seed:" + "9" * 5000,
+]
+
+
+@pytest.mark.parametrize("name", ["", "../etc", "Alloy", *NO_SEEDS])
+def test_other_names_are_unknown(name):
+    with pytest.raises(UnknownVoice) as refused:
+        VoiceCatalogue.load(SHIPPED, WIDTH).get(name)
+    assert refused.value.param == "voice"
+    assert "seed:<0 .. 4294967295>" in refused.value.message
+    assert len(refused.value.message) < 300
+
+
+def test_near_names_are_named():
+    with pytest.raises(UnknownVoice, match="did you mean shimmer"):
+        VoiceCatalogue.load(SHIPPED, WIDTH).get("Shimer")
+
+
+def test_seeds_differ_and_repeat():
+    assert np.array_equal(draw_embedding(5, 768), draw_embedding(5, 768))
+    assert not np.array_equal(draw_embedding(5, 768), draw_embedding(6, 768))
+
+
+def test_the_real_width_uses_the_speaker_statistics():
+    std, mean = np.load(Path(SHIPPED).parents[1] / "pipeline" / "speaker_stat.npy")
+    assert std.dtype == np.float16
+    assert std.shape == mean.shape == (768,)
+    assert (std > 0).all()
+    assert np.array_equal(draw_embedding(9, 768), standard_normal(9, 768) * std + mean)
+    assert np.array_equal(draw_embedding(9, 512), standard_normal(9, 512))
+
+
+def test_draws_are_normal():
+    draws = np.concatenate([standard_normal(seed, 1024) for seed in range(50)]).astype(np.float64)
+    assert abs(draws.mean()) < 0.02
+    assert abs(draws.std() - 1) < 0.02
+
+
+def test_strings_come_back_exactly(tmp_path):
+    voices = load(
+        tmp_path,
+        f"voices: {{anna: {{embedding: {speaker_string(EMBEDDING)}, sample: {sample_string(CODES)}, sample_text: hello}}}}",
+    )
+    voice = voices.get("anna")
+    assert np.array_equal(voice.embedding, EMBEDDING)
+    assert voice.embedding.dtype == np.float16
+    assert np.array_equal(voice.sample_codes, CODES)
+    assert voice.sample_codes.dtype == np.int64
+    assert voice.sample_text == "hello"
+    assert voices.list()[1].origin == "embedding"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "hello",
+        "一",
+        "一" * 300,
+        speaker_string(EMBEDDING)[:-5],
+        speaker_string(EMBEDDING)[5:],
+        speaker_string(EMBEDDING[:-1]),
+        speaker_string(np.append(EMBEDDING, EMBEDDING[0])),
+        speaker_string(np.where(np.arange(WIDTH) == 3, np.nan, EMBEDDING)),
+        speaker_string(np.where(np.arange(WIDTH) == 3, np.inf, EMBEDDING)),
+        speaker_string(np.zeros(WIDTH)),
+        "\u3d01",
+        "\x00" * 20,
+    ],
+)
+def test_strings_that_are_no_embedding_are_refused(text):
+    with pytest.raises(ValueError):
+        decode_embedding(text, WIDTH)
+
+
+@pytest.mark.parametrize("decode", [lambda text: decode_embedding(text, WIDTH), decode_sample])
+def test_a_bomb_is_refused_without_inflating_it(decode):
+    bomb = packed(bytes(2**26))
+    text = pybase16384.encode_to_string(bomb)
+    short = text[:400]
+    sized = pybase16384.encode_to_string(np.array([4, 10], "<u2").tobytes() + bomb[:600])
+    tracemalloc.start()
+    for candidate in (text, short, sized):
+        with pytest.raises(ValueError):
+            decode(candidate)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (sample_string(CODES, (50, 4)), "codebooks"),
+        (sample_string(CODES, (4, 51)), "bytes"),
+        (sample_string(CODES, (4, 0)), "steps"),
+        (sample_string(CODES, (4, MAX_SAMPLE_STEPS + 1)), "steps"),
+        (sample_string(np.full((3, 4), 626)), "626"),
+        (pybase16384.encode_to_string(b"ab"), "sizes"),
+        ("", "characters"),
+    ],
+)
+def test_strings_that_are_no_sample_are_refused(text, why):
+    with pytest.raises(ValueError, match=why):
+        decode_sample(text)
+
+
+@given(st.text(alphabet=st.characters(min_codepoint=0x3D00, max_codepoint=0x8E10), max_size=400) | st.text(max_size=50))
+def test_no_string_does_worse_than_be_refused(text):
+    for decode in (lambda: decode_embedding(text, WIDTH), lambda: decode_sample(text)):
+        with pytest.raises(ValueError) as refused:
+            decode()
+        assert len(str(refused.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("voices: {anna: {sead: 5}}", "voices.anna.sead: unknown key; did you mean seed"),
+        ("voice: {anna: {seed: 5}}", "voice: unknown key; did you mean voices"),
+        ("voices: {anna: {seed: 5, colour: red}}", "allowed are seed, embedding"),
+        ("voices: {anna: {}}", "voices.anna: .*either seed or embedding"),
+        ("voices: {anna: {seed: 5, embedding: x}}", "voices.anna: .*either seed or embedding"),
+        ("voices: {anna: {seed: 5, sample: x}}", "belong together"),
+        ("voices: {anna: {seed: 5, sample_text: x}}", "belong together"),
+        ("voices: {anna: {seed: -1}}", "voices.anna.seed: .*greater than or equal to 0"),
+        ("voices: {anna: {seed: 4294967296}}", "voices.anna.seed: .*4294967295"),
+        ("voices: {anna: {embedding: hello}}", "voices.anna: .*base16384"),
+        ("voices: {anna: {seed: 5}, bob: {seed: 6, aliases: [anna]}}", "voices.bob: the name 'anna' already belongs"),
+        ("voices: {anna: {seed: 5, aliases: [a, a]}}", "voices.anna: the name 'a' already belongs"),
+        ("voices: {Anna: {seed: 5}}", "voices.Anna: the name 'Anna' must match"),
+        ("voices: {'seed:5': {seed: 5}}", "must match"),
+        ("voices: {anna: {seed: 5, aliases: [a/b]}}", "must match"),
+        ("voices: {anna: {seed: 5}, anna: {seed: 6}}", "line 1: the key 'anna' is there twice"),
+        ("voices: {anna: {seed: 5,\n seed: 6}}", "line 2: the key 'seed' is there twice"),
+        ("voices: [anna]", "voices: .*dictionary"),
+        ("just words", "the file: .*"),
+        ("voices: {", "not YAML"),
+        ("voices: !!python/object/apply:os.getcwd []", "not YAML"),
+        ("[" * 5000, "not YAML"),
+    ],
+)
+def test_a_wrong_catalogue_says_where_and_what(tmp_path, text, says):
+    assert re.search(says, refusal(tmp_path, text), re.DOTALL)
+
+
+def test_a_missing_catalogue_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        VoiceCatalogue.load(tmp_path / "none.yaml", WIDTH)
+
+
+def test_an_empty_catalogue_is_one(tmp_path):
+    assert [info.name for info in load(tmp_path, "# nothing\n").list()] == ["default"]
