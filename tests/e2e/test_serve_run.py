@@ -1,0 +1,94 @@
+"""`serve run` itself, as an operator types it: a right file speaks, a wrong file is refused with the key's path."""
+
+import contextlib
+import io
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import av
+import pytest
+import requests
+
+from serve.config import PROJECT
+from tests.integration.cluster import ENVIRONMENT, free_port
+
+START_TIMEOUT_S = 180.0
+
+
+@contextlib.contextmanager
+def serve_run(text: str) -> Iterator[tuple[subprocess.Popen, Path]]:
+    """Run a configuration in a Ray cluster of its own; yields the process and its log."""
+    # Short: Ray puts sockets below it, and a socket's path may have 107 characters.
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        config, log = Path(folder) / "config.yaml", Path(folder) / "log"
+        config.write_text(text.replace("source: configs/dev.yaml", f"source: {config}"))
+        command = shutil.which("serve", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        assert command is not None
+        environment = {**os.environ, **ENVIRONMENT, "RAY_TMPDIR": folder}
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                [command, "run", str(config)], cwd=PROJECT, env=environment, stdout=output, stderr=subprocess.STDOUT
+            )
+            try:
+                yield process, log
+            finally:
+                process.send_signal(signal.SIGINT)
+                try:
+                    process.wait(timeout=60)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+
+
+def dev_config(port: int) -> str:
+    return (PROJECT / "configs/dev.yaml").read_text().replace("port: 8000", f"port: {port}")
+
+
+def wait_for(condition, process: subprocess.Popen, log: Path) -> float:
+    began = time.monotonic()
+    while not condition():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() - began < START_TIMEOUT_S, log.read_text()
+        time.sleep(0.2)
+    return time.monotonic() - began
+
+
+def test_a_right_file_speaks(capsys):
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+
+    def ready() -> bool:
+        with contextlib.suppress(requests.RequestException):
+            return requests.get(f"{url}/ready", timeout=2).status_code == 200
+        return False
+
+    with serve_run(dev_config(port)) as (process, log):
+        start_s = wait_for(ready, process, log)
+        with capsys.disabled():
+            print(f"\n  serve run: ready after {start_s:.1f} s")
+        reply = requests.post(f"{url}/v1/audio/speech", json={"input": "Hello there."}, timeout=30)
+        assert reply.status_code == 200
+        assert reply.headers["Content-Type"] == "audio/mpeg"
+        with av.open(io.BytesIO(reply.content)) as file:
+            assert sum(frame.samples for frame in file.decode(audio=0)) > 2_400
+        assert "<textarea" in requests.get(url, headers={"Accept": "text/html"}, timeout=10).text
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        ("max_ongoing_requests: 96", "max_ongoing_request: 96", "deployments[2].max_ongoing_request: unknown key"),
+    ],
+)
+def test_a_wrong_file_is_refused(right: str, wrong: str, said: str):
+    text = dev_config(free_port())
+    assert right in text
+    with serve_run(text.replace(right, wrong)) as (process, log):
+        wait_for(lambda: "DEPLOY_FAILED" in log.read_text() or said in log.read_text(), process, log)
+        wait_for(lambda: said in log.read_text(), process, log)
