@@ -53,7 +53,7 @@ class AcousticModel:
         finally:
             self._engine.cancel(sequence)
 
-    @serve.batch(max_batch_size=64, batch_wait_timeout_s=0.002, max_concurrent_batches=8)
+    @serve.batch(max_batch_size=8, batch_wait_timeout_s=0.002, max_concurrent_batches=8)
     async def _gather(self, arrivals: list[tuple[Sequence, bool]]) -> list[None]:
         """Submit arrivals together: they prefill in one call. Returns at once: a batch under way is no hold-up."""
         self._engine.submit(arrivals)

@@ -1,0 +1,212 @@
+"""The small rooms of serve/: door, error table, edge, bodies, handles' errors, what a process loads."""
+
+import asyncio
+import json
+import math
+import pickle
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ray.exceptions import RayActorError, RayTaskError
+from ray.serve.exceptions import BackPressureError
+
+from pipeline import errors
+from pipeline.errors import AtCapacity, EngineDead, EngineFault, NonFiniteOutput, SynthesisError
+from serve import app, edge
+from serve.config import DEPLOYMENTS, PROJECT
+from serve.door import Door
+from serve.errors import KINDS, ApiError, of
+from serve.handles import to_domain
+from serve.schemas import SpeechBody, ignored_header, read_speech_body
+
+# Door.
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_door_counts_and_gives_places_back():
+    door = Door(2)
+    with door.enter(), door.enter():
+        with pytest.raises(AtCapacity), door.enter():
+            pass
+        assert door.inside == 2
+    assert door.inside == 0
+    with pytest.raises(ValueError, match="inside"), door.enter():
+        raise ValueError("inside")
+    assert door.inside == 0
+
+
+def test_waiting_times_follow_how_long_requests_stay():
+    clock = Clock()
+    door = Door(4, clock=clock)
+    for _ in range(50):
+        with door.enter():
+            clock.now += 10.0
+    assert door.stay_s == pytest.approx(10.0, rel=0.01)
+    assert door.retry_after_s() == pytest.approx(2.5, rel=0.01)
+
+
+def test_a_crowd_is_told_to_come_back_one_after_the_other():
+    door = Door(1)
+    waits = []
+    with door.enter():
+        for _ in range(100):
+            with pytest.raises(AtCapacity) as refusal, door.enter():
+                pass
+            waits.append(refusal.value.retry_after_s)
+    assert waits == sorted(waits)
+    assert waits[1] > waits[0]
+    assert waits[-1] == 60.0
+
+
+# Errors.
+
+
+def kinds_of_errors() -> list[type[SynthesisError]]:
+    found = [SynthesisError]
+    for kind in found:
+        found += kind.__subclasses__()
+    return [kind for kind in found if kind.__module__ == errors.__name__]
+
+
+@pytest.mark.parametrize("kind", kinds_of_errors())
+def test_every_domain_error_has_its_own_line_in_the_table(kind):
+    assert kind in KINDS
+    error = kind("x", retry_after_s=0.2) if kind is AtCapacity else kind("x")
+    reply = of(error)
+    headers = reply.reply_headers()
+    assert 400 <= reply.kind.status < 600
+    if reply.kind.status in (429, 503):
+        assert int(headers["Retry-After"]) >= 1
+
+
+def test_an_unknown_error_says_nothing_about_itself():
+    assert "secret" not in str(of(RuntimeError("secret")).body("r"))
+
+
+# Handles.
+
+
+@pytest.mark.parametrize("error", [NonFiniteOutput("nan"), AtCapacity("full", retry_after_s=7.5), EngineDead("dead")])
+def test_errors_cross_processes_as_they_were(error):
+    wrapped = RayTaskError("f", "traceback", error).as_instanceof_cause()
+    back = to_domain(wrapped)
+    assert type(back) is type(error)
+    assert back.message == error.message
+    assert type(pickle.loads(pickle.dumps(error))) is type(error)  # noqa: S301 - our own bytes
+    if isinstance(error, AtCapacity):
+        assert back.retry_after_s == 7.5
+
+
+def test_serves_own_errors_become_the_domains():
+    full = to_domain(BackPressureError(3, 2, 429, 4.0))
+    assert isinstance(full, AtCapacity)
+    assert full.retry_after_s == 4.0
+    assert type(to_domain(RayActorError())) is EngineDead
+    assert type(to_domain(RuntimeError("x"))) is EngineFault
+    assert "x" not in to_domain(RuntimeError("x")).message.split()
+
+
+# Edge.
+
+
+def headers_behind_the_edge(*headers: tuple[bytes, bytes]) -> dict[bytes, bytes]:
+    seen = {}
+
+    async def inner(scope, receive, send):
+        seen.update(scope["headers"])
+
+    asyncio.run(edge.middlewares()[0].cls(inner)({"type": "http", "headers": list(headers)}, None, None))
+    return seen
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"x-request-timeout-seconds",
+        b"X-Request-Disconnect-Disabled",
+        b"x-session-id",
+        b"X_Session_Id",
+        b"serve_multiplexed_model_id",
+        b"serve-multiplexed-model-id",
+        b"x-ray-anything",
+    ],
+)
+def test_steering_headers_do_not_pass(name):
+    seen = headers_behind_the_edge((name, b"1"), (b"accept", b"*/*"))
+    assert name not in seen
+    assert seen[b"accept"] == b"*/*"
+
+
+def test_request_ids_pass_only_when_harmless():
+    assert headers_behind_the_edge((b"x-request-id", b"mine.1"))[b"x-request-id"] == b"mine.1"
+    assert headers_behind_the_edge((b"x-request-id", b"a,b"))[b"x-request-id"] != b"a,b"
+    assert len(headers_behind_the_edge()[b"x-request-id"]) == 32
+
+
+# Bodies.
+
+
+def read_or_status(raw: bytes) -> SpeechBody | int:
+    try:
+        return read_speech_body(raw)
+    except ApiError as refusal:
+        return refusal.kind.status
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_the_reader(raw):
+    assert read_or_status(raw) == 400 or raw.startswith(b"{")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["input", "voice", "speed", "seed", "refine", "stream", "top_k", "temperature", "model"]),
+        JSON,
+        max_size=6,
+    )
+)
+def test_no_value_breaks_the_reader(body):
+    read = read_or_status(json.dumps(body).encode("utf-8", "surrogatepass"))
+    assert read == 400 or (0.25 <= read.speed <= 4 and math.isfinite(read.temperature))
+
+
+def test_ignored_names_fit_into_a_header():
+    assert ignored_header(("a", "b\r\nX: 1", "c" * 65)) == "a, +2"
+    assert ignored_header(tuple(f"f{index}" for index in range(30))).endswith("f19, +10")
+
+
+# Processes.
+
+
+def test_deployments_have_the_names_configurations_know():
+    deployed = (app.Ingress, app.TextNormalizer, app.AcousticModel, app.Vocoder)
+    assert tuple(deployment.name for deployment in deployed) == DEPLOYMENTS
+
+
+@pytest.mark.parametrize("modules", ["serve.ingress, pipeline.synthesizer", "serve.text", "serve.config_file", "serve.edge"])
+def test_processes_without_a_model_do_not_load_torch(modules):
+    check = f"import sys, {modules}; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", check], check=True, cwd=PROJECT, timeout=60)
+
+
+@pytest.mark.parametrize("modules", ["serve.api", "serve.reply", "serve.schemas", "serve.config", "serve.errors"])
+def test_the_http_layer_does_not_load_ray(modules):
+    check = f"import sys, {modules}; assert 'ray' not in sys.modules"
+    subprocess.run([sys.executable, "-c", check], check=True, cwd=PROJECT, timeout=60)
