@@ -66,7 +66,6 @@ class Vocoder:
         self._config = config
         self._clock = clock
         self._shapes = Schedule(config.chunk_steps, config.look_ahead).shapes
-        self._calls = build(config, checkpoint)
         self._changed = threading.Condition()  # guards everything below
         self._waiting: deque[_Job] = deque()
         self._running: list[_Job] = []
@@ -75,8 +74,12 @@ class Vocoder:
         self._num_calls = 0
         self._num_windows = 0
         self._ended: str | None = None  # why no window is taken any more
-        self._thread = threading.Thread(target=self._work, name="vocoder", daemon=True)
+        built: Future[Calls] = Future()
+        self._thread = threading.Thread(
+            target=self._work, args=(lambda: build(config, checkpoint), built), name="vocoder", daemon=True
+        )
         self._thread.start()
+        self._calls = built.result()
 
     async def decode(self, window: HiddenWindow) -> NDArray[np.float32]:
         """The samples of the window's body. A window whose caller has been cancelled is not decoded.
@@ -169,11 +172,18 @@ class Vocoder:
             is_last=False,
         )
 
-    def _work(self) -> None:
-        """The worker: take, decode, deliver, until the end."""
+    def _work(self, build: Callable[[], Calls], built: "Future[Calls]") -> None:
+        """The worker: build, then take, decode, deliver, until the end."""
         try:
             if self._config.threads is not None:
                 torch.set_num_threads(self._config.threads)  # counts for the thread that calls it
+            # Built on the thread that runs it: see pipeline/engine/engine.py on OpenMP's teams.
+            calls = build()
+        except Exception as error:
+            built.set_exception(error)
+            return
+        built.set_result(calls)
+        try:
             with torch.inference_mode():
                 while jobs := self._take():
                     samples = self._calls.by_steps[len(jobs[0].window.frames)]([job.window for job in jobs])
