@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from pipeline.audio.encode import CONTAINERS, encode_whole
+from pipeline.audio.tempo import MAX_SPEED, MIN_SPEED
 from pipeline.checkpoints import cache_home, resolve
 from pipeline.config import PipelineConfig
 from pipeline.engine.engine import Engine
@@ -31,6 +32,7 @@ from pipeline.types import AudioChunk, SamplingParams, SynthesisRequest
 from pipeline.vocoder.vocoder import Vocoder
 from pipeline.voices import VoiceCatalogue
 
+SEED_BITS = 32
 VOICES = Path(__file__).resolve().parent.parent / "configs" / "voices.yaml"
 
 
@@ -85,6 +87,11 @@ def main() -> int:
     container = args.output.suffix.removeprefix(".")
     if container not in CONTAINERS:
         parser.error(f"{args.output} ends in .{container}; known formats are {', '.join(CONTAINERS)}")
+    if not MIN_SPEED <= args.speed <= MAX_SPEED:
+        parser.error(f"--speed {args.speed:g} is not within {MIN_SPEED:g} .. {MAX_SPEED:g}")
+    seed = random.getrandbits(SEED_BITS) if args.seed is None else args.seed
+    if not 0 <= seed < 1 << SEED_BITS:
+        parser.error(f"--seed {seed} is not within 0 .. {(1 << SEED_BITS) - 1}")
     config = PipelineConfig.model_validate(
         {
             "checkpoint": args.checkpoint,
@@ -92,7 +99,6 @@ def main() -> int:
             "vocoder": {"device": args.device},
         }
     )
-    seed = random.getrandbits(32) if args.seed is None else args.seed
     request = SynthesisRequest("say", args.text, args.voice, SamplingParams(seed=seed), speed=args.speed, timeout_s=3600.0)
     try:
         samples, first_s, total_s = asyncio.run(speak(config, request))

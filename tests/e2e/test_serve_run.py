@@ -92,3 +92,23 @@ def test_a_wrong_file_is_refused(right: str, wrong: str, said: str):
     with serve_run(text.replace(right, wrong)) as (process, log):
         wait_for(lambda: "DEPLOY_FAILED" in log.read_text() or said in log.read_text(), process, log)
         wait_for(lambda: said in log.read_text(), process, log)
+
+
+def test_a_damaged_checkpoint_is_named_and_nothing_becomes_ready(tmp_path: Path, demo_root: Path):
+    """One flipped bit loads without complaint anywhere but here."""
+    damaged = tmp_path / "checkpoint"
+    shutil.copytree(demo_root, damaged)
+    weights = damaged / "asset/gpt/model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    port = free_port()
+    text = dev_config(port).replace("checkpoint: demo", f"checkpoint: {damaged}")
+    with serve_run(text) as (process, log):
+        wait_for(
+            lambda: "CheckpointError" in log.read_text() and "asset/gpt/model.safetensors" in log.read_text(), process, log
+        )
+        said = log.read_text()
+        assert "expected" in said
+        assert "found" in said
+        assert requests.get(f"http://127.0.0.1:{port}/ready", timeout=5).status_code != 200

@@ -1,10 +1,19 @@
 """configs/two-gpu.yaml on a cluster with three GPUs that exist on paper only."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import requests
 
 from tests.integration.cluster import Cluster, deploy, document_of
 
 ROUTE = "/two-gpu"
+
+
+def speak(cluster: Cluster) -> bytes:
+    body = {"input": "Hello there. And here.", "response_format": "pcm", "seed": 4, "voice": "nova"}
+    reply = requests.post(cluster.url(f"{ROUTE}/v1/audio/speech"), json=body, timeout=60)
+    assert reply.status_code == 200
+    return reply.content
 
 
 def test_acoustic_replicas_and_the_vocoder_get_gpus_of_their_own(cluster: Cluster):
@@ -21,16 +30,18 @@ def test_acoustic_replicas_and_the_vocoder_get_gpus_of_their_own(cluster: Cluste
     first["http_options"]["port"] = cluster.port
     deploy(first, second)
     try:
-        reply = requests.post(
-            cluster.url(f"{ROUTE}/v1/audio/speech"), json={"input": "Hello there.", "response_format": "pcm"}, timeout=60
-        )
-        assert reply.status_code == 200
-        assert len(reply.content) > 1000
+        assert len(speak(cluster)) > 1000
         health = cluster.health(ROUTE)
         gpus = [stats["gpus"] for stats in (*health["acoustic"], *health["vocoder"])]
         assert len(health["acoustic"]) == 2
         assert len(health["vocoder"]) == 1
         assert all(len(own) == 1 for own in gpus)
         assert len({own[0] for own in gpus}) == 3
+        before = {stats["replica"]: stats["steps"] for stats in health["acoustic"]}
+        with ThreadPoolExecutor(8) as pool:
+            heard = list(pool.map(lambda _: speak(cluster), range(16)))
+        assert set(heard) == {speak(cluster)}, "whichever replica decodes it, a seed is the same audio"
+        after = {stats["replica"]: stats["steps"] for stats in cluster.health(ROUTE)["acoustic"]}
+        assert all(after[replica] > steps for replica, steps in before.items()), "both replicas spoke"
     finally:
         deploy(first)
