@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 import pybase16384
-import yaml
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
 from pipeline.config import StrictModel
 from pipeline.errors import ConfigError, UnknownVoice
 from pipeline.model.spec import CODEBOOKS
+from pipeline.strict_yaml import parse_yaml
 from pipeline.types import Voice
 
 DEFAULT = "default"
@@ -281,19 +281,6 @@ def _voice(name: str, entry: _VoiceEntry, width: int, where: str) -> Voice:
     return Voice(name, embedding, sample, entry.sample_text)
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML keeps the last of two equal keys without a word; here they are an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key_node, _ in node.value:
-            key = str(key_node.value)
-            if key in seen:
-                raise ConfigError(f"{self.name}, line {key_node.start_mark.line + 1}: the key {key!r} is there twice")
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
 def _read(path: Path) -> dict[str, _VoiceEntry]:
     try:
         content = path.read_bytes()
@@ -302,15 +289,10 @@ def _read(path: Path) -> dict[str, _VoiceEntry]:
     if len(content) > MAX_CATALOGUE_BYTES:
         raise ConfigError(f"{path}: a voice catalogue of {len(content)} bytes; the limit is {MAX_CATALOGUE_BYTES}")
     try:
-        loader = _UniqueKeyLoader(content)
-        loader.name = str(path)
-        try:
-            tree = loader.get_single_data()
-        finally:
-            loader.dispose()
+        tree = parse_yaml(content.decode())
         return _CatalogueFile.model_validate({} if tree is None else tree).voices
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}: not YAML: {error}") from error
+    except (ConfigError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
     except ValidationError as error:
         raise ConfigError("\n".join(f"{path}: {_explain(dict(one))}" for one in error.errors())) from error
 

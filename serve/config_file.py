@@ -15,13 +15,13 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from ray.runtime_env import RuntimeEnv
 from ray.serve.config import AutoscalingConfig, ControllerOptions, GangSchedulingConfig, RequestRouterConfig
 from ray.serve.schema import DeploymentSchema, RayActorOptionsSchema, ServeApplicationSchema, ServeDeploySchema
 
 from pipeline.errors import ConfigError
+from pipeline.strict_yaml import parse_yaml
 from serve.config import DEPLOYMENTS, IMPORT_PATH, AppConfig, dotted, explain, project_path, read_app_config, unknown_key
 
 Loc = tuple[int | str, ...]
@@ -55,19 +55,6 @@ DOOR_MARGIN = 8  # requests beyond max_in_flight which reach the door, to be ref
 VOCODER_BATCHES = 2  # max_concurrent_batches of serve/vocoder.py
 
 
-class _NoDuplicates(yaml.SafeLoader):
-    """YAML without the rule that the last of two equal keys wins."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise ConfigError(f"line {key_node.start_mark.line + 1}: key {key} appears twice")
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ConfigFile:
     """A file that passed."""
@@ -90,7 +77,7 @@ def check_file(path: Path) -> ConfigFile:
         ConfigError: all its mistakes, one a line.
     """
     try:
-        document = read_yaml(path.read_text(encoding="utf-8"))
+        document = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except ConfigError as error:
@@ -103,18 +90,6 @@ def check_file(path: Path) -> ConfigFile:
     if mistakes:
         raise ConfigError("\n".join(f"{path}: {mistake}" for mistake in mistakes))
     return ConfigFile(path, document, read_app_config(document["applications"][0].get("args", {})))
-
-
-def read_yaml(text: str) -> Any:
-    """Parse YAML, safely.
-
-    Raises:
-        ConfigError: not YAML, or a key that appears twice.
-    """
-    try:
-        return yaml.load(text, Loader=_NoDuplicates)  # noqa: S506 - a SafeLoader
-    except yaml.YAMLError as error:
-        raise ConfigError(f"not valid YAML: {error}") from error
 
 
 def find_mistakes(document: Any) -> list[str]:

@@ -19,8 +19,8 @@ from ray import serve
 from ray.serve._private.api import serve_start
 from ray.serve.schema import ServeDeploySchema
 
+from pipeline.strict_yaml import parse_yaml
 from serve.config import PROJECT
-from serve.config_file import read_yaml
 
 START_TIMEOUT_S = 180.0
 
@@ -49,7 +49,7 @@ def free_port() -> int:
 
 def document_of(name: str, *, app: str, route: str, **args: Any) -> dict[str, Any]:
     """The application of configs/<name>, small enough to start quickly, under a name and route of its own."""
-    document = copy.deepcopy(read_yaml((PROJECT / "configs" / name).read_text()))
+    document = copy.deepcopy(parse_yaml((PROJECT / "configs" / name).read_text()))
     application = document["applications"][0]
     application |= {"name": app, "route_prefix": route}
     application["args"]["source"] = None  # the file is not what is deployed

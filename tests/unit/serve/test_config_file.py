@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import ConfigError
+from pipeline.strict_yaml import parse_yaml
 from serve import config as serve_config
-from serve.config_file import check_file, find_mistakes, read_yaml
+from serve.config_file import check_file, find_mistakes
 
 CONFIGS = sorted((serve_config.PROJECT / "configs").glob("*.yaml"))
 CONFIGS = [path for path in CONFIGS if path.name != "voices.yaml"]
-DOCUMENTS = {path.name: read_yaml(path.read_text()) for path in CONFIGS}
+DOCUMENTS = {path.name: parse_yaml(path.read_text()) for path in CONFIGS}
 
 
 def keys_of(value: object, at: tuple = ()) -> Iterator[tuple]:

@@ -1,0 +1,38 @@
+"""Strict YAML: plain values from a text, or a reason.
+
+In:    str
+Out:   what the text says
+Owns:  nothing
+Never: files, Python objects
+
+YAML keeps the last of two equal keys without a word; here they are an error.
+"""
+
+from typing import Any
+
+import yaml
+
+from pipeline.errors import ConfigError
+
+
+def parse_yaml(text: str) -> Any:
+    """Parse YAML, safely.
+
+    Raises:
+        ConfigError: not YAML, or a key that appears twice.
+    """
+    try:
+        return yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 - a SafeLoader
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"not YAML: {error}") from error
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise ConfigError(f"line {key_node.start_mark.line + 1}: the key {key} appears twice")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
