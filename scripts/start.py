@@ -15,12 +15,11 @@ import time
 from pathlib import Path
 
 import requests
-import yaml
 from rich.console import Console
 
 from pipeline.checkpoints import cache_home, resolve
 from pipeline.errors import CheckpointError, ConfigError
-from serve.config_file import check_file
+from serve.config_file import ConfigFile, check_file
 
 # The fast data path of Ray Serve: HAProxy in front, replicas answer HTTP themselves, handles by value. It also is the
 # only one with back-pressure to the generator. Everything works without them; a value set outside wins.
@@ -38,6 +37,7 @@ ENVIRONMENT = {
     "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve.edge:middlewares",
 }
 POLL_S = 0.5
+ANY_HOST = "0.0.0.0"
 
 
 def main() -> int:
@@ -48,16 +48,14 @@ def main() -> int:
     args = parser.parse_args()
     console = Console()
     try:
-        check_file(args.config)
-        config = yaml.safe_load(args.config.read_text())
-        checkpoint = config["applications"][0]["args"]["pipeline"].get("checkpoint", "demo")
+        checked = check_file(args.config)
+        checkpoint = checked.app.pipeline.checkpoint
         with console.status(f"checkpoint {checkpoint}"):
             resolve(checkpoint, cache_home())
     except (ConfigError, CheckpointError) as error:
         print(error, file=sys.stderr)
         return 1
-    http = config["http_options"]
-    address = f"http://{'127.0.0.1' if http['host'] == '0.0.0.0' else http['host']}:{http['port']}"
+    address = http_address(checked)
     environment = ({} if args.plain else ENVIRONMENT) | dict(os.environ)
     command = shutil.which("serve", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if command is None:
@@ -74,6 +72,13 @@ def main() -> int:
     except KeyboardInterrupt:
         server.send_signal(signal.SIGINT)  # SIGTERM would leave the application behind
         return server.wait()
+
+
+def http_address(file: ConfigFile) -> str:
+    """Where to reach the service from this machine."""
+    http = file.document.get("http_options", {})
+    host, port = http.get("host", ANY_HOST), http.get("port", 8000)  # Serve's own defaults
+    return f"http://{'127.0.0.1' if host == ANY_HOST else host}:{port}"
 
 
 def wait_until_ready(server: subprocess.Popen[bytes], address: str) -> int | None:

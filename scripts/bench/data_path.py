@@ -22,12 +22,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import requests
-import yaml
 from rich.console import Console
 from rich.table import Table
 
 from scripts.bench.record import publish
-from scripts.start import wait_until_ready
+from scripts.start import http_address, wait_until_ready
+from serve.config_file import check_file
 
 SPEECH = "/v1/audio/speech"
 # Drawn almost evenly from all codes, so that the end is seldom among them: every segment runs long.
@@ -135,8 +135,7 @@ def main() -> int:
     parser.add_argument("config", type=Path, nargs="?", default=Path("configs/dev.yaml"))
     parser.add_argument("--repeats", type=int, default=2)
     args = parser.parse_args()
-    http = yaml.safe_load(args.config.read_text())["http_options"]
-    address = f"http://{http['host']}:{http['port']}"
+    address = http_address(check_file(args.config))
     console = Console()
     runs: dict[str, list[dict[str, float]]] = {"fast": [], "default": []}
     for repeat in range(args.repeats):
