@@ -147,7 +147,8 @@ class Runner:
                     self._round(self._whole, with_text=with_text)
                 torch.cuda.current_stream().wait_stream(side)
                 graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph):
+                # thread_local: another thread of this process may use the GPU while this one captures.
+                with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                     self._round(self._whole, with_text=with_text)
                 self._graphs[with_text] = graph
 

@@ -12,6 +12,7 @@ one thing both sides hold: the engine puts, an asyncio task reads.
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -48,7 +49,7 @@ class StepStream:
             self._put_steps += len(item.codes)
         self._items.append(item)
         # A reader whose loop is closed will not read again; its deadline ends the sequence.
-        if not self._loop.is_closed():
+        with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._arrived.set)
 
     async def get(self) -> StepBlock:

@@ -214,6 +214,18 @@ def test_reader_that_leaves_frees_its_slot_within_a_round(make_engine):
     assert engine.stats().rounds <= rounds + 1
 
 
+def test_reader_whose_loop_is_gone_harms_nobody(make_engine):
+    engine = make_engine(slots=1)
+
+    async def vanish() -> None:
+        sequence = engine.open(make_prompt(max_steps=60), SamplingParams(min_steps=60), timeout_s=60)
+        engine.submit([(sequence, True)])
+
+    asyncio.run(vanish())  # the loop is closed while the engine still has steps for it
+    assert len(take(engine, make_prompt(), SamplingParams(min_steps=5)).codes) >= 5
+    engine.check_health()
+
+
 def test_slow_reader_pauses_itself_alone_and_loses_nothing(make_engine):
     engine = make_engine(buffer_steps=16, stall_timeout_s=30)
     request = (make_prompt(max_steps=100), SamplingParams(min_steps=100, seed=3))
