@@ -20,13 +20,14 @@ test: $(VENV)/ready  ## the whole suite: lint, types, every test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(RUN) -m pytest
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m unit -n auto
+	$(RUN) -m pytest -m "not unit"
 
 check: $(VENV)/ready  ## the fast ring: lint, types, unit tests
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(RUN) -m pytest -m unit
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m unit -n auto
 
 say: $(VENV)/ready  ## speak TEXT into hello.wav, without Ray
 	$(RUN) -m scripts.say "$(TEXT)" -o hello.wav

@@ -112,8 +112,8 @@ def test_full_look_ahead_is_exact_and_a_short_one_is_not():
         look_ahead: np.abs(stream("full-random", rows, [7], look_ahead=look_ahead) - whole).max() for look_ahead in (8, 52)
     }
     print(f"max error by look_ahead: {errors}")
-    assert errors[52] <= 1e-6
-    assert errors[8] > 100 * errors[52]
+    assert errors[52] <= 5e-6, "all that is left is the rounding of another matrix shape"
+    assert errors[8] > 1000 * errors[52]
 
 
 def test_code_embedding_equals_the_quantiser():

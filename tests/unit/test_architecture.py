@@ -88,7 +88,7 @@ def test_no_future_annotations():
             assert "from __future__ import " + "annotations" not in source.read_text(), source
 
 
-@pytest.mark.parametrize("modules", ["serve.ingress, pipeline.synthesizer", "serve.text", "pipeline.checkpoints"])
+@pytest.mark.parametrize("modules", ["serve.ingress, pipeline.synthesizer", "serve.text", "serve.config_file, serve.edge"])
 def test_cpu_processes_never_load_torch(modules):
     code = f"import {modules}, sys; assert 'torch' not in sys.modules, 'torch was loaded'"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

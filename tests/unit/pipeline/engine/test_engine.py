@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, aclosing, closing
 
 import numpy as np
@@ -184,19 +184,19 @@ def test_step_cap_ends_a_segment(make_engine):
 def test_full_waiting_room_refuses_at_once_and_says_when(make_engine):
     engine = make_engine(slots=1, max_waiting=2)
 
-    async def crowd() -> tuple[list[Take | BaseException], float]:
-        slow = [
-            asyncio.create_task(collect(engine.generate(make_prompt(max_steps=60), SamplingParams(min_steps=60), timeout_s=60)))
-            for _ in range(3)
-        ]
-        await asyncio.sleep(0.1)
+    def ask(steps: int, *, admitted: bool = False) -> Coroutine[None, None, Take]:
+        sampling = SamplingParams(min_steps=steps)
+        return collect(engine.generate(make_prompt(max_steps=steps), sampling, timeout_s=60, admitted=admitted))
+
+    async def crowd() -> list[Take | BaseException]:
+        slow = [asyncio.create_task(ask(128)) for _ in range(3)]
+        await asyncio.sleep(0)  # every task has run to its first wait: one sequence for the slot, two in the waiting room
         started = time.monotonic()
         with pytest.raises(AtCapacity, match="max_waiting") as refusal:
-            await collect(engine.generate(make_prompt(), SamplingParams(), timeout_s=60))
+            await ask(8)
         assert refusal.value.retry_after_s > 0
         assert time.monotonic() - started < 1
-        admitted = asyncio.create_task(collect(engine.generate(make_prompt(), SamplingParams(), timeout_s=60, admitted=True)))
-        return await asyncio.gather(*slow, admitted, return_exceptions=True)
+        return await asyncio.gather(*slow, ask(8, admitted=True), return_exceptions=True)
 
     assert all(isinstance(result, Take) for result in asyncio.run(crowd())), "nobody who was let in is turned away later"
 
