@@ -67,7 +67,7 @@ def main() -> int:
             code = wait_until_ready(server, address)
         if code is not None:
             return code
-        announce(console, address)
+        announce(console, address, checkpoint)
         return server.wait()
     except KeyboardInterrupt:
         server.send_signal(signal.SIGINT)  # SIGTERM would leave the application behind
@@ -93,13 +93,15 @@ def wait_until_ready(server: subprocess.Popen[bytes], address: str) -> int | Non
     return server.returncode
 
 
-def announce(console: Console, address: str) -> None:
+def announce(console: Console, address: str, checkpoint: str) -> None:
     """What to do now."""
+    note = ("  Note:  the demo checkpoint makes sound, not speech; README.md says how to get the real weights",)
     body = '{"input": "Hello there.", "voice": "default", "response_format": "wav"}'
     lines = (
         "",
         f"  Page:  {address}/",
         f"  Hear:  curl {address}/v1/audio/speech -H 'Content-Type: application/json' -d '{body}' -o hello.wav",
+        *(note if checkpoint == "demo" else ()),
         "  Stop:  Ctrl-C",
         "",
     )

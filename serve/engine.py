@@ -19,6 +19,7 @@ from pipeline.checkpoints import cache_home, resolve
 from pipeline.config import EngineConfig
 from pipeline.engine.engine import Engine
 from pipeline.engine.sequence import Sequence
+from pipeline.errors import SynthesisError
 from pipeline.model.weights import open_checkpoint
 from pipeline.types import Head, Prompt, SamplingParams, Segment, StepBlock
 from serve.placement import placed
@@ -41,15 +42,21 @@ class AcousticModel:
 
     async def generate(
         self, prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool
-    ) -> AsyncGenerator[StepBlock, None]:
-        """See protocols.CodeGenerator."""
-        # Opened here, so that a cancellation at any moment reaches the sequence, gathered or not.
-        sequence = self._engine.open(prompt, sampling, timeout_s=timeout_s)
+    ) -> AsyncGenerator[StepBlock | SynthesisError, None]:
+        """See protocols.CodeGenerator; an error is a value, and the last."""
+        try:
+            # Opened here, so that a cancellation at any moment reaches the sequence, gathered or not.
+            sequence = self._engine.open(prompt, sampling, timeout_s=timeout_s)
+        except SynthesisError as error:
+            yield error
+            return
         try:
             await self._gather((sequence, admitted))
             async with aclosing(self._engine.read(sequence)) as blocks:
                 async for block in blocks:
                     yield block
+        except SynthesisError as error:
+            yield error
         finally:
             self._engine.cancel(sequence)
 

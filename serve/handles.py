@@ -8,7 +8,7 @@ Never: business rules; a second try of anything that has a side effect or has be
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from pipeline.types import HiddenWindow, Prompt, SamplingParams, StepBlock, Synt
 
 # Serve types a handle by the deployed class, which lives in another process and may load torch.
 Handle = DeploymentHandle[Any]
+
+T = TypeVar("T")
 
 SERVE_ERRORS = (BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError)
 
@@ -57,7 +59,7 @@ class RemoteGenerator:
         blocks: Any = self._handle.generate.remote(prompt, sampling, timeout_s, admitted)
         try:
             async for block in blocks:
-                yield block
+                yield raised(block)
         except (RayError, SynthesisError, *SERVE_ERRORS) as error:
             raise to_domain(error) from None
         finally:
@@ -74,6 +76,24 @@ class RemoteDecoder:
         """See protocols.WindowDecoder."""
         samples: NDArray[np.float32] = await _pure(lambda: self._handle.decode.remote(window))
         return samples
+
+
+async def as_value(answer: Awaitable[T]) -> T | SynthesisError:
+    """The answer, or the domain error in its place, for the way back to the caller.
+
+    Serve logs a traceback for every exception that leaves a replica: a refusal would cost more than the work it refuses.
+    """
+    try:
+        return await answer
+    except SynthesisError as error:
+        return error
+
+
+def raised(answer: Any) -> Any:
+    """What came from behind a handle; an error that travelled as a value is raised again."""
+    if isinstance(answer, SynthesisError):
+        raise answer
+    return answer
 
 
 async def ask_width(handle: Handle) -> int:
@@ -115,7 +135,7 @@ async def _pure(call: Callable[[], Awaitable[Any]]) -> Any:
     for last in (False, True):
         response = call()
         try:
-            return await response
+            return raised(await response)
         except (RayError, SynthesisError, *SERVE_ERRORS) as error:
             if last or not isinstance(error, RayActorError):
                 raise to_domain(error) from None

@@ -12,8 +12,10 @@ from ray import serve
 
 from pipeline.checkpoints import cache_home, resolve
 from pipeline.config import EngineConfig, TextConfig
+from pipeline.errors import SynthesisError
 from pipeline.text.frontend import LocalTextFrontend
 from pipeline.types import Prompt, SynthesisRequest, Voice
+from serve.handles import as_value
 
 
 @serve.deployment(name="TextNormalizer")
@@ -25,10 +27,12 @@ class TextNormalizer:
             resolve(checkpoint, cache_home()), text, max_prompt=engine.max_prompt, max_steps=engine.max_steps
         )
 
-    async def plan(self, request: SynthesisRequest, voice: Voice) -> list[Prompt]:
-        """See protocols.TextFrontend."""
-        return await self._frontend.plan(request, voice)
+    async def plan(self, request: SynthesisRequest, voice: Voice) -> list[Prompt] | SynthesisError:
+        """See protocols.TextFrontend; errors are values."""
+        return await as_value(self._frontend.plan(request, voice))
 
-    async def replan(self, request: SynthesisRequest, voice: Voice, refined: list[NDArray[np.int64]]) -> list[Prompt]:
-        """See protocols.TextFrontend."""
-        return await self._frontend.replan(request, voice, refined)
+    async def replan(
+        self, request: SynthesisRequest, voice: Voice, refined: list[NDArray[np.int64]]
+    ) -> list[Prompt] | SynthesisError:
+        """See protocols.TextFrontend; errors are values."""
+        return await as_value(self._frontend.replan(request, voice, refined))

@@ -16,6 +16,7 @@ from ray import serve
 
 from pipeline.checkpoints import cache_home, resolve
 from pipeline.config import VocoderConfig
+from pipeline.errors import SynthesisError
 from pipeline.model.weights import open_checkpoint
 from pipeline.types import HiddenWindow
 from pipeline.vocoder.vocoder import Vocoder as LocalVocoder
@@ -30,10 +31,10 @@ class Vocoder:
         self._vocoder = await asyncio.to_thread(load_vocoder, config, checkpoint)
         self._gather.set_max_batch_size(config.rows)  # type: ignore[attr-defined]
 
-    async def decode(self, window: HiddenWindow) -> NDArray[np.float32]:
-        """See protocols.WindowDecoder."""
+    async def decode(self, window: HiddenWindow) -> NDArray[np.float32] | SynthesisError:
+        """See protocols.WindowDecoder; errors are values."""
         samples = await self._gather(window)
-        if isinstance(samples, BaseException):
+        if isinstance(samples, BaseException) and not isinstance(samples, SynthesisError):
             raise samples
         return samples
 

@@ -59,17 +59,18 @@ def wait_for(condition, process: subprocess.Popen, log: Path) -> float:
     return time.monotonic() - began
 
 
+def is_ready(url: str) -> bool:
+    with contextlib.suppress(requests.RequestException):
+        return requests.get(f"{url}/ready", timeout=2).status_code == 200
+    return False
+
+
 def test_a_right_file_speaks(capsys):
     port = free_port()
     url = f"http://127.0.0.1:{port}"
 
-    def ready() -> bool:
-        with contextlib.suppress(requests.RequestException):
-            return requests.get(f"{url}/ready", timeout=2).status_code == 200
-        return False
-
     with serve_run(dev_config(port)) as (process, log):
-        start_s = wait_for(ready, process, log)
+        start_s = wait_for(lambda: is_ready(url), process, log)
         with capsys.disabled():
             print(f"\n  serve run: ready after {start_s:.1f} s")
         reply = requests.post(f"{url}/v1/audio/speech", json={"input": "Hello there."}, timeout=30)
@@ -111,4 +112,4 @@ def test_a_damaged_checkpoint_is_named_and_nothing_becomes_ready(tmp_path: Path,
         said = log.read_text()
         assert "expected" in said
         assert "found" in said
-        assert requests.get(f"http://127.0.0.1:{port}/ready", timeout=5).status_code != 200
+        assert not is_ready(f"http://127.0.0.1:{port}")
