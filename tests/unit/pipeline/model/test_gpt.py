@@ -1,0 +1,101 @@
+"""The decoder stack's promises on a CPU: a row is its own, whatever the extent, the slot and the neighbours."""
+
+import pytest
+import torch
+
+from pipeline.model.embedding import Embedding
+from pipeline.model.gpt import Extent, Gpt, KeysValues
+from pipeline.model.linear import Linear
+from pipeline.model.weights import Checkpoint
+
+SLOTS, POSITIONS = 4, 640
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+def make_gpt(demo: Checkpoint, dtype: torch.dtype) -> Gpt:
+    return Gpt(demo.gpt(), demo.gpt_spec, positions=POSITIONS, rows=SLOTS, device=torch.device("cpu"), dtype=dtype)
+
+
+def make_cache(demo: Checkpoint, dtype: torch.dtype, seed: int = 0) -> KeysValues:
+    """A cache full of ordinary numbers, so that what should be masked is there to be seen."""
+    spec, generator = demo.gpt_spec, torch.Generator().manual_seed(seed)
+    shape = (spec.layers, SLOTS, spec.heads, POSITIONS, spec.head_dim)
+    return KeysValues(*(torch.randn(shape, generator=generator).to(dtype) for _ in range(2)))
+
+
+def inputs(demo: Checkpoint, seed: int = 1) -> torch.Tensor:
+    return torch.randn(SLOTS, demo.gpt_spec.width, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("position", [0, 1, 62, 63, 64, 65, 130, 319, 511, 512, 600])
+def test_the_extent_changes_no_bit_of_the_rows_within(demo, dtype, position):
+    gpt, x = make_gpt(demo, dtype), inputs(demo)
+    positions = torch.tensor([position, 5, 17, 600])
+    with torch.inference_mode():
+        whole = gpt.decode(x, positions, make_cache(demo, dtype), Extent(SLOTS, POSITIONS))
+        for slots in (1, 2, SLOTS):
+            for reach in {(position // 64 + 1) * 64, (position // 64 + 2) * 64, 576, POSITIONS}:
+                if position < reach <= POSITIONS:
+                    part = gpt.decode(x, positions, make_cache(demo, dtype), Extent(slots, reach))
+                    assert torch.equal(part[0], whole[0]), f"extent {slots} x {reach}"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_neighbours_and_what_the_slot_held_before_change_no_bit(demo, dtype):
+    gpt, x = make_gpt(demo, dtype), inputs(demo)
+    positions = torch.tensor([40, 40, 40, 40])
+    cache, other = make_cache(demo, dtype), make_cache(demo, dtype, seed=9)
+    for mine, theirs in ((cache.keys, other.keys), (cache.values, other.values)):
+        theirs[:, 0, :, :40] = mine[:, 0, :, :40]  # slot 0 alike as far as it is read; everything else is another's
+    noisy = x.clone()
+    noisy[1:] = torch.nan
+    with torch.inference_mode():
+        alone = gpt.decode(x, positions, cache, Extent(SLOTS, 64))
+        crowded = gpt.decode(noisy, positions, other, Extent(SLOTS, 64))
+    assert torch.equal(alone[0], crowded[0])
+    assert crowded[1:].isnan().all(), "the neighbours really were broken"
+
+
+def test_decoding_step_by_step_equals_prefilling_at_once(demo):
+    gpt, spec = make_gpt(demo, torch.float32), demo.gpt_spec
+    x = torch.randn(1, 32, spec.width, generator=torch.Generator().manual_seed(2))
+    with torch.inference_mode():
+        prefilled = gpt.prefill(x, torch.tensor([2]), torch.tensor([31]), make_cache(demo, torch.float32))
+        cache = make_cache(demo, torch.float32)
+        for position in range(32):
+            stepped = gpt.decode(x[0, position].expand(SLOTS, -1), torch.full((SLOTS,), position), cache, Extent(SLOTS, 64))
+    assert (stepped[2] - prefilled[0]).abs().max() < 1e-4
+
+
+def test_padding_behind_a_prompt_is_never_seen(demo):
+    gpt, spec = make_gpt(demo, torch.float32), demo.gpt_spec
+    x = torch.randn(1, 32, spec.width, generator=torch.Generator().manual_seed(3))
+    other = x.clone()
+    other[:, 20:] = 100.0
+    with torch.inference_mode():
+        states = [
+            gpt.prefill(one, torch.tensor([1]), torch.tensor([19]), make_cache(demo, torch.float32)) for one in (x, other)
+        ]
+    assert torch.equal(*states)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 3, 8, 40])
+def test_a_packed_product_is_the_plain_one(dtype, rows):
+    generator = torch.Generator().manual_seed(4)
+    weight, x = (torch.randn(shape, generator=generator).to(dtype) for shape in ((96, 64), (rows, 64)))
+    expected = x.double() @ weight.double().T
+    assert (Linear(weight, rows=8)(x).double() - expected).abs().max() < (0.2 if dtype is torch.bfloat16 else 1e-4)
+
+
+def test_heads_are_folded_once_and_right(demo):
+    tensors = demo.embed()
+    embedding = Embedding(tensors, device=torch.device("cpu"))
+    hidden = inputs(demo)
+    gain, direction = (tensors[f"head_code.2.parametrizations.weight.original{part}"] for part in (0, 1))
+    expected = hidden @ (gain * direction / direction.norm(dim=1, keepdim=True)).T
+    assert torch.allclose(embedding.code_logits(hidden)[:, 2], expected, atol=1e-4)
+    codes = torch.tensor([[1, 2, 3, 4], [0, 624, 625, 9]])
+    summed = sum(tensors[f"emb_code.{book}.weight"][codes[:, book]] for book in range(4))
+    assert torch.allclose(embedding.embed_codes(codes), summed, atol=1e-6)
