@@ -7,5 +7,6 @@
         -> audio/       stretch, encode                                    -> bytes
 
 Reading order: types.py, synthesizer.py (the spine), engine/engine.py, vocoder/windows.py.
-model/ holds the network both engine/ and vocoder/ run; checkpoints.py finds and makes its files.
+model/ holds the network both engine/ and vocoder/ run; checkpoints.py finds its files,
+manifest.py vouches for them, recipes.py makes the ones with random weights.
 """

@@ -21,7 +21,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from urllib3.exceptions import HTTPError as TransportError
 
-from pipeline.checkpoints import HUB_NAME, cache_home, file_sha256, hub_folder, write_manifest
+from pipeline.checkpoints import HUB_NAME, cache_home, hub_folder
+from pipeline.manifest import file_sha256, write_manifest
 from pipeline.model.layout import FILES
 
 LICENSE = "cc-by-nc-4.0"

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pipeline.checkpoints import RECIPES, make, size
+from pipeline.recipes import RECIPES, make, size
 
 EXIT_REFUSED = 2
 

@@ -18,8 +18,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load
 
-from pipeline.checkpoints import read_verified, verify_files
 from pipeline.errors import CheckpointError
+from pipeline.manifest import read_verified, verify_files
 from pipeline.model.layout import (
     DVAE_FILE,
     EMBED_FILE,

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from pipeline.checkpoints import read_verified
 from pipeline.errors import CheckpointError, TextTooLong
+from pipeline.manifest import read_verified
 from pipeline.model.layout import TOKENIZER_FILE
 from pipeline.model.spec import CODEBOOKS
 from pipeline.text.markup import CONTROL_TAGS, neutralise

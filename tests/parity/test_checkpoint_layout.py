@@ -16,7 +16,6 @@ from vocos.feature_extractors import MelSpectrogramFeatures
 from vocos.heads import ISTFTHead
 from vocos.models import VocosBackbone
 
-from pipeline.checkpoints import AUDIO_VOCAB, RECIPES, Recipe
 from pipeline.model.layout import (
     DVAE_FILE,
     EMBED_FILE,
@@ -30,6 +29,7 @@ from pipeline.model.layout import (
 )
 from pipeline.model.spec import CODEBOOKS, FFT_SIZE, HOP, MEL_BANDS, SAMPLE_RATE
 from pipeline.model.weights import open_checkpoint
+from pipeline.recipes import AUDIO_VOCAB, RECIPES, Recipe
 
 STEPS = 60
 TEXTS = [

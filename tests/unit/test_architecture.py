@@ -18,6 +18,8 @@ FORBIDDEN: dict[str, set[str]] = {  # files below this prefix: modules they neve
     "pipeline/config.py": TORCH,
     "pipeline/protocols.py": TORCH,
     "pipeline/checkpoints.py": TORCH,
+    "pipeline/manifest.py": TORCH,
+    "pipeline/recipes.py": TORCH,
     "pipeline/strict_yaml.py": TORCH,
     "pipeline/voices.py": TORCH | {"pipeline.engine", "pipeline.vocoder", "pipeline.text", "pipeline.synthesizer"},
     "pipeline/text": TORCH | {"pipeline.engine", "pipeline.vocoder", "pipeline.audio", "pipeline.synthesizer"},

@@ -13,9 +13,10 @@ import pytest
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-from pipeline import checkpoints
-from pipeline.checkpoints import cache_home, hub_folder, made_folder, make, read_manifest, read_verified, resolve, verify_files
+from pipeline import checkpoints, recipes
+from pipeline.checkpoints import cache_home, hub_folder, made_folder, resolve
 from pipeline.errors import CheckpointError
+from pipeline.manifest import read_manifest, read_verified, verify_files
 from pipeline.model.layout import (
     EMBED_FILE,
     FILES,
@@ -26,6 +27,7 @@ from pipeline.model.layout import (
     SPECIAL_TOKENS_FILE,
     TOKENIZER_FILE,
 )
+from pipeline.recipes import make
 from scripts import make_checkpoint
 
 DEMO_BYTES_LIMIT = 16 << 20
@@ -56,7 +58,7 @@ def test_recipe_version_is_raised_with_every_changed_byte(root: Path) -> None:
     portable = (EMBED_FILE, GPT_FILE, MEL_DECODER_FILE)  # the others hold cosines, whose last bit is the machine's
     manifest = read_manifest(root)
     digest = hashlib.sha256("".join(manifest[file] for file in portable).encode()).hexdigest()
-    assert (checkpoints.RECIPE_VERSION, digest) == (2, "166b8789329ffbe153c8480fffab5952e97d1df863f037672d670f03c06f5cd5")
+    assert (recipes.RECIPE_VERSION, digest) == (2, "166b8789329ffbe153c8480fffab5952e97d1df863f037672d670f03c06f5cd5")
 
 
 def test_made_checkpoint_is_small_and_holds_every_file_upstream_has(root: Path) -> None:
@@ -90,11 +92,11 @@ def test_layer_scales_are_of_order_one_so_that_no_layer_hides(root: Path) -> Non
 def test_size_is_what_make_reports(tmp_path: Path) -> None:
     counts: list[int] = []
     make("demo", tmp_path / "demo", on_bytes=counts.append)
-    assert sum(counts) == checkpoints.size("demo")
+    assert sum(counts) == recipes.size("demo")
 
 
 def test_full_random_has_the_real_dimensions() -> None:
-    recipe = checkpoints.RECIPES["full-random"]
+    recipe = recipes.RECIPES["full-random"]
     assert len(recipe.tokens) == len(set(recipe.tokens)) == 21_178
     shapes = recipe.shapes()
     layer_parameters = sum(
@@ -111,7 +113,7 @@ def test_unknown_kind_cannot_be_made(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["demo", "full-random"])
 def test_control_tokens_stand_last_in_upstreams_order(kind: str) -> None:
-    tokens = checkpoints.RECIPES[kind].tokens
+    tokens = recipes.RECIPES[kind].tokens
     assert tokens[:5] == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     assert " ".join(tokens[-51:-31]) == (
         "[Sasr] [Pasr] [Easr] [Stts] [Ptts] [Etts] [Sbreak] [Pbreak] [Ebreak] [uv_break] [v_break] [lbreak] [llbreak] "
@@ -186,7 +188,7 @@ def test_interrupted_making_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     def disk_is_full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoints, "write_manifest", disk_is_full)
+    monkeypatch.setattr(recipes, "write_manifest", disk_is_full)
     with pytest.raises(CheckpointError, match=r"could not be made .*No space left.* bytes are needed"):
         resolve("demo", tmp_path)
     assert list(tmp_path.iterdir()) == []

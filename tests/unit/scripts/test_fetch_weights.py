@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.checkpoints import MANIFEST_FILE, hub_folder, read_manifest, verify_files
+from pipeline.checkpoints import hub_folder
 from pipeline.errors import CheckpointError
-from pipeline.model.layout import FILES
+from pipeline.manifest import read_manifest, verify_files
+from pipeline.model.layout import FILES, MANIFEST_FILE
 from scripts import fetch_weights
 from scripts.fetch_weights import (
     EXIT_INCOMPLETE,

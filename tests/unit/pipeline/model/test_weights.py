@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pipeline.checkpoints import make
 from pipeline.errors import CheckpointError
 from pipeline.model.layout import (
     DVAE_FILE,
@@ -21,6 +20,7 @@ from pipeline.model.layout import (
     VOCOS_FILE,
 )
 from pipeline.model.weights import Checkpoint, GptSpec, check_shapes, open_checkpoint, require, verify
+from pipeline.recipes import make
 
 DEMO_SPEC = GptSpec(
     layers=3,
