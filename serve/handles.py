@@ -3,10 +3,11 @@
 In:    protocol calls
 Out:   what the replica behind the handle answers, errors as the domain's own
 Owns:  the configured handles
-Never: business rules; a second try of anything that has a side effect or has been heard
+Never: business rules; a second try of anything that has been heard
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -55,15 +56,26 @@ class RemoteGenerator:
     async def generate(
         self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
     ) -> AsyncGenerator[StepBlock, None]:
-        """See protocols.CodeGenerator."""
-        blocks: Any = self._handle.generate.remote(prompt, sampling, timeout_s, admitted)
-        try:
-            async for block in blocks:
-                yield raised(block)
-        except (RayError, SynthesisError, *SERVE_ERRORS) as error:
-            raise to_domain(error) from None
-        finally:
-            blocks.cancel()  # leaving the loop alone would let the replica's generator run to its end
+        """See protocols.CodeGenerator.
+
+        A replica that dies before the first block is not the end: another one makes the same steps from the same prompt.
+        """
+        deadline = time.monotonic() + timeout_s
+        for last in (False, True):
+            blocks: Any = self._handle.generate.remote(prompt, sampling, deadline - time.monotonic(), admitted)
+            begun = False
+            try:
+                async for block in blocks:
+                    answer = raised(block)
+                    begun = True
+                    yield answer
+                return
+            except (RayError, SynthesisError, *SERVE_ERRORS) as error:
+                failure = to_domain(error)
+                if last or begun or not isinstance(failure, EngineDead):
+                    raise failure from None
+            finally:
+                blocks.cancel()  # leaving the loop alone would let the replica's generator run to its end
 
 
 class RemoteDecoder:
