@@ -11,8 +11,6 @@ Parity is held against the same engine on the CPU in float32, which tests/parity
 import argparse
 import asyncio
 import json
-import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -32,12 +30,11 @@ from pipeline.model.weights import Checkpoint, open_checkpoint
 from pipeline.types import Head, HiddenWindow, Prompt, SamplingParams, Segment
 from pipeline.vocoder.vocoder import Vocoder
 from pipeline.vocoder.windows import Schedule
+from scripts.bench.record import RESULTS, Result, hardware
 
-ROOT = Path(__file__).resolve().parent.parent
 STATE_TOLERANCE = 1e-3  # float32 on two devices: other kernels, other orders of summation
 SAMPLE_TOLERANCE = 1e-3
 PROMPT_POSITIONS = 48
-Result = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -201,18 +198,6 @@ def copy_bandwidth(device: str) -> float:
     return 2 * source.nbytes / _seconds_each(copy, 10)
 
 
-def hardware(device: str) -> Result:
-    """What it ran on."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-    return {
-        "device": torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "commit": commit.stdout.strip() or "unknown",
-    }
-
-
 def main() -> int:
     """Run every check the device can take."""
     parser = argparse.ArgumentParser(description="Prove the promises of engine and vocoder on a device.")
@@ -220,7 +205,7 @@ def main() -> int:
     parser.add_argument("--checkpoint", default="full-random")
     parser.add_argument("--steps", type=int, default=64, help="steps of every sequence compared")
     parser.add_argument("--slots", type=int, nargs="+", default=[1, 8, 32, 64, 128], help="slot counts to measure")
-    parser.add_argument("-o", "--output", type=Path, default=ROOT / "scripts" / "bench" / "results" / "gpu-check.json")
+    parser.add_argument("-o", "--output", type=Path, default=RESULTS / "gpu-check.json")
     args = parser.parse_args()
     if args.device == "cuda" and not torch.cuda.is_available():
         print("no CUDA device: run this on a GPU machine, or try it with --device cpu --checkpoint demo", file=sys.stderr)
@@ -233,7 +218,9 @@ def main() -> int:
     check_vocoder(report, checkpoint, args.device)
     for slots in args.slots:
         measure_steps(report, checkpoint, args.device, "bfloat16", slots, 4 * args.steps)
-    result = {"hardware": hardware(args.device), "checkpoint": args.checkpoint, "promises": report.promises} | report.figures
+    device = torch.cuda.get_device_name() if args.device == "cuda" else "cpu"
+    result = {"hardware": hardware() | {"device": device}, "checkpoint": args.checkpoint, "promises": report.promises}
+    result |= report.figures
     args.output.parent.mkdir(parents=True, exist_ok=True)
     args.output.write_text(json.dumps(result, indent=2) + "\n")
     print(json.dumps(result))

@@ -4,7 +4,7 @@ import json
 import os
 import platform
 import subprocess
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -24,10 +24,17 @@ def hardware() -> Result:
         "cpu": model,
         "cores": os.cpu_count(),
         "python": platform.python_version(),
-        "torch": version("torch"),
-        "ray": version("ray"),
+        "torch": _installed("torch"),
+        "ray": _installed("ray"),
         "commit": commit.stdout.strip() or "unknown",
     }
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def publish(name: str, result: Result) -> None:
