@@ -22,7 +22,8 @@ from tests.integration.cluster import FLAT, free_port, wait_until
 START_TIMEOUT_S = 180.0
 STALL_S = 3.0
 SENTENCE = "Many words follow one another here, and none of them is the last one yet. "
-LONG = {"input": SENTENCE * 20, "response_format": "pcm", "seed": 1, **FLAT}
+# Long enough to be under way whenever somebody looks: what a reader does not take yet is decoded ahead all the same.
+LONG = {"input": SENTENCE * 200, "response_format": "pcm", "seed": 1, **FLAT}
 
 
 @dataclass
