@@ -86,16 +86,6 @@ class Voice:
 
 
 @dataclass(frozen=True, slots=True)
-class AudioFormat:
-    """What the bytes on the wire are."""
-
-    container: str = "mp3"
-    """one of pipeline.audio.encode.CONTAINERS"""
-    streamed: bool = True
-    """False: sizes in the header are exact, which needs the whole audio first"""
-
-
-@dataclass(frozen=True, slots=True)
 class SynthesisRequest:
     """One request, checked at the door, with everything resolved but the voice."""
 

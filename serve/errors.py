@@ -94,11 +94,6 @@ def bad_request(code: str, message: str, *, param: str | None = None, status: in
     return ApiError(message, Kind(status, "invalid_request_error", code, False), param=param)
 
 
-def not_ready(message: str) -> ApiError:
-    """The service is starting, or a part of it is being replaced."""
-    return ApiError(message, Kind(503, "overloaded_error", "not_ready", True, 2.0))
-
-
 def plain_status(status: int, headers: Mapping[str, str] | None = None) -> ApiError:
     """What the router itself refuses: no such route, wrong method."""
     type_, code = REASONS.get(status, ("invalid_request_error", "invalid_request"))

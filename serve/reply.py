@@ -32,7 +32,7 @@ from serve.schemas import SpeechOrder, ignored_header, read_speech_body, to_orde
 LOG = logging.getLogger("ray.serve.chattts")
 
 # Formats that cost next to nothing to encode; the others are encoded in a thread, or they would hold up every other reply.
-LIGHT_CONTAINERS = ("pcm", "wav", "ulaw", "alaw")
+LIGHT_CONTAINERS = ("pcm", "wav")
 
 
 class CutReply(Exception):

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
 from concurrent.futures import Future
+from contextlib import aclosing
 from dataclasses import dataclass
 
 import torch
@@ -147,12 +148,9 @@ class Engine:
         """Open, submit and read in one; see pipeline/protocols.py, CodeGenerator."""
         sequence = self.open(prompt, sampling, timeout_s=timeout_s)
         self.submit([(sequence, admitted)])
-        stream = self.read(sequence)
-        try:
-            async for block in stream:
+        async with aclosing(self.read(sequence)) as blocks:
+            async for block in blocks:
                 yield block
-        finally:
-            await stream.aclose()
 
     async def warm_up(self, prompt: Prompt) -> None:
         """Run a prompt to its end, so that no request meets a kernel for the first time."""

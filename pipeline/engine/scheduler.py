@@ -37,10 +37,6 @@ class Plan:
     left: tuple[tuple[Sequence, SynthesisError | None], ...]
     """sequences that were taken out, and why; None when their reader had gone"""
 
-    @property
-    def is_idle(self) -> bool:
-        return not self.decode
-
 
 def prefill_bucket(length: int) -> int:
     """The padded length of a prompt: a function of the prompt alone."""
