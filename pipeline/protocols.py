@@ -4,29 +4,33 @@ In a script the engine and the vocoder stand behind these themselves, in tests s
 the adapters of serve/handles.py.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.types import HiddenWindow, Prompt, SamplingParams, StepBlock, SynthesisRequest, Voice
+from pipeline.types import HiddenWindow, Prompt, SamplingParams, SpeechPlan, StepBlock, SynthesisRequest, Voice
 
 
 class TextFrontend(Protocol):
     """Text to prompts."""
 
-    async def plan(self, request: SynthesisRequest, voice: Voice) -> list[Prompt]:
-        """Normalise and split the text; returns one prompt a segment, in order: CODE prompts, or TEXT prompts
-        when the request asks for a refine pass.
+    async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
+        """Normalise and split the text: CODE prompts, or TEXT prompts when the request asks for a refine pass.
+
+        Args:
+            voices: every voice the request names, by the name it uses.
 
         Raises:
             InvalidRequest: NoSpeakableText, TextTooLong, ...
         """
         ...
 
-    async def replan(self, request: SynthesisRequest, voice: Voice, refined: list[NDArray[np.int64]]) -> list[Prompt]:
-        """Turn the refine pass's text tokens, one array (n,) a segment, into CODE prompts."""
+    async def replan(
+        self, request: SynthesisRequest, voices: Mapping[str, Voice], plan: SpeechPlan, refined: list[NDArray[np.int64]]
+    ) -> SpeechPlan:
+        """Turn the refine pass's text tokens, one array (n,) a segment of `plan`, into CODE prompts."""
         ...
 
 

@@ -5,7 +5,7 @@ Out:   AudioChunks, in order, without a gap
 Owns:  nothing but local variables
 Never: Ray, HTTP, threads, engine or vocoder themselves (it is given what stands for them)
 
-    plan -> [refine, replan] -> segment 0: generate -> decode -> stretch -> chunks
+    plan -> [refine, replan] -> segment 0: generate -> decode -> deliver -> chunks
                                 segment 1: generate (ahead)  '-> decode ...
                                 segment 2: generate (ahead)          '-> ...
 
@@ -21,11 +21,11 @@ from contextlib import aclosing
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.audio.tempo import Stretch
+from pipeline.audio.delivery import Delivery
 from pipeline.config import SpeechConfig, VocoderConfig
 from pipeline.errors import DeadlineExceeded
 from pipeline.protocols import CodeGenerator, TextFrontend, WindowDecoder
-from pipeline.types import AudioChunk, Prompt, SamplingParams, StepBlock, SynthesisRequest
+from pipeline.types import AudioChunk, Prompt, SamplingParams, SpeechPlan, StepBlock, SynthesisRequest
 from pipeline.vocoder.stream import StreamDecoder
 from pipeline.voices import VoiceCatalogue
 
@@ -55,27 +55,37 @@ class Synthesizer:
             SynthesisError: before the first chunk wherever that is possible.
         """
         deadline = time.monotonic() + request.timeout_s
-        voice = self._voices.get(request.voice)
-        prompts = await self._frontend.plan(request, voice)
+        names = {request.voice, *(passage.manner.voice or request.voice for passage in request.passages)}
+        voices = {name: self._voices.get(name) for name in names}
+        plan = await self._frontend.plan(request, voices)
         admitted = False
         if request.refine is not None:
-            refined = await self._refine(prompts, request.refine.sampling, deadline)
-            prompts = await self._frontend.replan(request, voice, refined)
+            refined = await self._refine(plan.prompts, request.refine.sampling, deadline)
+            plan = await self._frontend.replan(request, voices, plan, refined)
             admitted = True
-        stretch = Stretch(request.speed)
-        first_sample = 0
+        prompts = plan.prompts
         ahead = _Ahead(self._generator, prompts, request.sampling, deadline, self._parallel_segments, admitted=admitted)
-        async with aclosing(ahead.segments()) as segments:
-            async for steps in segments:
+        first_sample = 0
+        async with aclosing(self._spoken(plan, request.speed, ahead)) as pieces:
+            async for samples in pieces:
+                if len(samples):
+                    yield AudioChunk(samples, first_sample, is_last=False, warnings=() if first_sample else plan.warnings)
+                    first_sample += len(samples)
+        yield AudioChunk(np.zeros(0, np.float32), first_sample, is_last=True)
+
+    async def _spoken(self, plan: SpeechPlan, speed: float, ahead: "_Ahead") -> AsyncGenerator[NDArray[np.float32], None]:
+        """The samples of all segments, each in its manner, and the silence between them."""
+        delivery = Delivery(speed)
+        segments = (prompt.segment for prompt in plan.prompts)
+        async with aclosing(ahead.segments()) as streams:
+            async for steps in streams:
+                yield delivery.begin(next(segments))
                 async with aclosing(self._decoder.decode(steps)) as chunks:
                     async for chunk in chunks:
-                        samples = stretch.feed(chunk.samples)
-                        if len(samples):
-                            yield AudioChunk(samples, first_sample, is_last=False)
-                            first_sample += len(samples)
-        yield AudioChunk(stretch.finish(), first_sample, is_last=True)
+                        yield delivery.feed(chunk.samples)
+        yield delivery.finish(plan.closing_silence_ms)
 
-    async def _refine(self, prompts: list[Prompt], sampling: SamplingParams, deadline: float) -> list[NDArray[np.int64]]:
+    async def _refine(self, prompts: tuple[Prompt, ...], sampling: SamplingParams, deadline: float) -> list[NDArray[np.int64]]:
         """The refine pass: the text tokens of every segment."""
         refined = []
         ahead = _Ahead(self._generator, prompts, sampling, deadline, self._parallel_segments, admitted=False)
@@ -91,7 +101,7 @@ class _Ahead:
     def __init__(
         self,
         generator: CodeGenerator,
-        prompts: list[Prompt],
+        prompts: tuple[Prompt, ...],
         sampling: SamplingParams,
         deadline: float,
         parallel: int,

@@ -1,7 +1,7 @@
 """Types: the values that travel between rooms. Frozen, numpy only, no behaviour but arithmetic on themselves.
 
 In:    nothing
-Out:   SynthesisRequest -> Segment -> Prompt -> StepBlock -> AudioChunk
+Out:   SynthesisRequest -> Segment -> Prompt -> SpeechPlan -> StepBlock -> AudioChunk
 Owns:  nothing
 Never: torch, Ray, HTTP, I/O
 """
@@ -86,12 +86,41 @@ class Voice:
 
 
 @dataclass(frozen=True, slots=True)
+class Manner:
+    """How a stretch of text is spoken, beside its words."""
+
+    voice: str | None = None
+    """name; None: the request's"""
+    rate: float = 1.0
+    """factor on the request's speed"""
+    gain_db: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Written text that is spoken in one manner: what an SSML document is cut into."""
+
+    text: str
+    """empty: nothing but the silence"""
+    language: str = "auto"
+    """auto, zh or en"""
+    manner: Manner = Manner()
+    silence_ms: int = 0
+    """exact silence before the text"""
+
+
+@dataclass(frozen=True, slots=True)
 class SynthesisRequest:
     """One request, checked at the door, with everything resolved but the voice."""
 
     request_id: str
     text: str
+    """what is to be spoken; of an SSML document its text content"""
     voice: str
+    passages: tuple[Passage, ...] = ()
+    """the text in passages, where there is more to say about it than the fields here do; else empty"""
+    control_tags: bool = False
+    """whether [laugh], [uv_break] and the like in the text are control tags; else their brackets are dropped"""
     sampling: SamplingParams = field(default_factory=SamplingParams)
     speed: float = 1.0
     """time-stretch, 0.25 .. 4.0; 1.0 leaves every sample as the vocoder made it"""
@@ -112,6 +141,13 @@ class Segment:
     """speakable text, control tags included"""
     index: int
     is_last: bool
+    language: str = "en"
+    """zh or en: what most of it is in"""
+    source: tuple[int, int] = (0, 0)
+    """the characters of the request's text it came from: [start, stop)"""
+    manner: Manner = Manner()
+    silence_ms: int = 0
+    """exact silence before it"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,6 +165,18 @@ class Prompt:
     """where the embedding replaces the text embedding: the place of [spk_emb]"""
     eos_token: int | None = None
     """the text token that ends a TEXT sequence; CODE sequences end at the codebook's last entry"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpeechPlan:
+    """Everything the text has to say about a request: what the model is given, and what was noticed on the way."""
+
+    prompts: tuple[Prompt, ...]
+    """one a segment, in order; TEXT prompts before a refine pass, else CODE prompts"""
+    closing_silence_ms: int = 0
+    """exact silence after the last segment"""
+    warnings: tuple[tuple[str, int], ...] = ()
+    """(code, how often) of everything in the text that could not be spoken as written"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,3 +213,5 @@ class AudioChunk:
     samples: NDArray[np.float32]  # (m,) in [-1, 1]
     first_sample: int
     is_last: bool
+    warnings: tuple[tuple[str, int], ...] = ()
+    """SpeechPlan.warnings, on a stream's first chunk"""

@@ -8,7 +8,7 @@ Never: business rules; a second try of anything that has been heard
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, 
 from ray.serve.handle import DeploymentHandle
 
 from pipeline.errors import AtCapacity, EngineDead, EngineFault, SynthesisError
-from pipeline.types import HiddenWindow, Prompt, SamplingParams, StepBlock, SynthesisRequest, Voice
+from pipeline.types import HiddenWindow, Prompt, SamplingParams, SpeechPlan, StepBlock, SynthesisRequest, Voice
 
 # Serve types a handle by the deployed class, which lives in another process and may load torch.
 Handle = DeploymentHandle[Any]
@@ -36,15 +36,17 @@ class RemoteFrontend:
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
 
-    async def plan(self, request: SynthesisRequest, voice: Voice) -> list[Prompt]:
+    async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
         """See protocols.TextFrontend."""
-        prompts: list[Prompt] = await _pure(lambda: self._handle.plan.remote(request, voice))
-        return prompts
+        plan: SpeechPlan = await _pure(lambda: self._handle.plan.remote(request, voices))
+        return plan
 
-    async def replan(self, request: SynthesisRequest, voice: Voice, refined: list[NDArray[np.int64]]) -> list[Prompt]:
+    async def replan(
+        self, request: SynthesisRequest, voices: Mapping[str, Voice], plan: SpeechPlan, refined: list[NDArray[np.int64]]
+    ) -> SpeechPlan:
         """See protocols.TextFrontend."""
-        prompts: list[Prompt] = await _pure(lambda: self._handle.replan.remote(request, voice, refined))
-        return prompts
+        replanned: SpeechPlan = await _pure(lambda: self._handle.replan.remote(request, voices, plan, refined))
+        return replanned
 
 
 class RemoteGenerator:

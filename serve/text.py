@@ -1,10 +1,12 @@
 """TextNormalizer: the text front end, deployed.
 
 In:    handle calls plan, replan
-Out:   Prompts
+Out:   SpeechPlans
 Owns:  one LocalTextFrontend
 Never: torch, the GPU
 """
+
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +16,7 @@ from pipeline.checkpoints import cache_home, resolve
 from pipeline.config import EngineConfig, TextConfig
 from pipeline.errors import SynthesisError
 from pipeline.text.frontend import LocalTextFrontend
-from pipeline.types import Prompt, SynthesisRequest, Voice
+from pipeline.types import SpeechPlan, SynthesisRequest, Voice
 from serve.handles import as_value
 
 
@@ -27,12 +29,12 @@ class TextNormalizer:
             resolve(checkpoint, cache_home()), text, max_prompt=engine.max_prompt, max_steps=engine.max_steps
         )
 
-    async def plan(self, request: SynthesisRequest, voice: Voice) -> list[Prompt] | SynthesisError:
+    async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan | SynthesisError:
         """See protocols.TextFrontend; errors are values."""
-        return await as_value(self._frontend.plan(request, voice))
+        return await as_value(self._frontend.plan(request, voices))
 
     async def replan(
-        self, request: SynthesisRequest, voice: Voice, refined: list[NDArray[np.int64]]
-    ) -> list[Prompt] | SynthesisError:
+        self, request: SynthesisRequest, voices: Mapping[str, Voice], plan: SpeechPlan, refined: list[NDArray[np.int64]]
+    ) -> SpeechPlan | SynthesisError:
         """See protocols.TextFrontend; errors are values."""
-        return await as_value(self._frontend.replan(request, voice, refined))
+        return await as_value(self._frontend.replan(request, voices, plan, refined))

@@ -9,8 +9,8 @@ ToneDecoder     protocols.WindowDecoder: a tone a step
 import asyncio
 import math
 import threading
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,11 @@ from pipeline.types import (
     FinishReason,
     Head,
     HiddenWindow,
+    Passage,
     Prompt,
     SamplingParams,
     Segment,
+    SpeechPlan,
     StepBlock,
     SynthesisRequest,
     Voice,
@@ -121,17 +123,32 @@ def make_backend(speaker: Speaker, limits: LimitsConfig | None = None, *, not_re
 class PromptMaker:
     """One prompt a sentence; the prompt's ids are its letters."""
 
-    async def plan(self, request: SynthesisRequest, voice: Voice) -> list[Prompt]:
-        sentences = [sentence.strip() for sentence in request.text.split(".") if sentence.strip()]
-        return [self._prompt(text, index, len(sentences)) for index, text in enumerate(sentences)]
+    def __init__(self, *, warnings: tuple[tuple[str, int], ...] = ()) -> None:
+        self.warnings = warnings
 
-    async def replan(self, request: SynthesisRequest, voice: Voice, refined: list[NDArray[np.int64]]) -> list[Prompt]:
-        return [self._prompt("".join(map(chr, ids)), index, len(refined)) for index, ids in enumerate(refined)]
+    async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
+        passages = request.passages or (Passage(request.text),)
+        pieces = [
+            (sentence.strip(), passage.manner, 0 if number else passage.silence_ms)
+            for passage in passages
+            for number, sentence in enumerate(filter(str.strip, passage.text.split(".")))
+        ]
+        prompts = tuple(
+            self._prompt(Segment(text, index, index == len(pieces) - 1, manner=manner, silence_ms=silence_ms))
+            for index, (text, manner, silence_ms) in enumerate(pieces)
+        )
+        return SpeechPlan(prompts, 0 if passages[-1].text else passages[-1].silence_ms, self.warnings)
 
-    def _prompt(self, text: str, index: int, count: int) -> Prompt:
-        ids = np.repeat(np.array([ord(letter) for letter in text])[:, None], 4, axis=1)
-        segment = Segment(text, index, is_last=index == count - 1)
-        return Prompt(ids, np.ones(len(text), np.bool_), Head.CODE, segment, max_steps=4 * len(text))
+    async def replan(
+        self, request: SynthesisRequest, voices: Mapping[str, Voice], plan: SpeechPlan, refined: list[NDArray[np.int64]]
+    ) -> SpeechPlan:
+        texts = ("".join(map(chr, ids)) for ids in refined)
+        prompts = (self._prompt(replace(prompt.segment, text=text)) for prompt, text in zip(plan.prompts, texts, strict=True))
+        return replace(plan, prompts=tuple(prompts))
+
+    def _prompt(self, segment: Segment) -> Prompt:
+        ids = np.repeat(np.array([ord(letter) for letter in segment.text])[:, None], 4, axis=1)
+        return Prompt(ids, np.ones(len(ids), np.bool_), Head.CODE, segment, max_steps=4 * len(ids))
 
 
 class StepMaker:

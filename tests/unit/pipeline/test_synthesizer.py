@@ -1,7 +1,7 @@
 """The spine: segments in parallel, audio in order, nothing left running when somebody leaves."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
 import numpy as np
@@ -11,20 +11,31 @@ from pipeline.config import SpeechConfig, VocoderConfig
 from pipeline.errors import AtCapacity, DeadlineExceeded, NonFiniteOutput, UnknownVoice
 from pipeline.model.spec import HOP, SAMPLES_PER_STEP
 from pipeline.synthesizer import Synthesizer
-from pipeline.types import AudioChunk, Prompt, RefineParams, SamplingParams, StepBlock, SynthesisRequest
+from pipeline.types import (
+    AudioChunk,
+    Manner,
+    Passage,
+    Prompt,
+    RefineParams,
+    SamplingParams,
+    SpeechPlan,
+    StepBlock,
+    SynthesisRequest,
+    Voice,
+)
 from pipeline.voices import VoiceCatalogue
-from tests.fakes import WIDTH, PromptMaker, StepMaker, ToneDecoder
+from tests.fakes import PromptMaker, StepMaker, ToneDecoder
 
 TEXT = "one. two words. three more words. four. five is the last one."
 SENTENCES = [sentence.strip() for sentence in TEXT.split(".") if sentence.strip()]
 
 
-def make_synthesizer(generator: StepMaker, *, parallel_segments: int = 4) -> Synthesizer:
+def make_synthesizer(generator: StepMaker, *, parallel_segments: int = 4, frontend: PromptMaker | None = None) -> Synthesizer:
     return Synthesizer(
-        PromptMaker(),
+        frontend or PromptMaker(),
         generator,
         ToneDecoder(),
-        VoiceCatalogue.load(None, WIDTH),
+        VoiceCatalogue.load(None, 16),
         VocoderConfig(look_ahead=2, chunk_steps=(3, 5)),
         SpeechConfig(parallel_segments=parallel_segments),
     )
@@ -81,6 +92,60 @@ def test_as_many_segments_as_allowed_run_at_once():
 
 def test_speed_stretches_the_whole():
     assert len(hear(make_request(speed=2.0))) == pytest.approx(len(hear(make_request())) / 2, rel=0.02)
+
+
+@pytest.mark.parametrize("speed", [1.0, 0.8, 1.7])
+@pytest.mark.parametrize("silence_ms", [1, 20, 333, 10_000])
+def test_a_break_is_exact_silence_at_the_joint(speed, silence_ms):
+    before, after = hear(make_request("one two.", speed=speed)), hear(make_request("three.", speed=speed))
+    passages = (Passage("one two."), Passage("three.", silence_ms=silence_ms), Passage("", silence_ms=silence_ms))
+    heard = hear(make_request("one two. three.", passages=passages, speed=speed))
+    zeros = np.zeros(24 * silence_ms, np.float32)
+    assert np.array_equal(heard, np.concatenate([before, zeros, after, zeros]))
+
+
+def test_silence_alone_is_heard_too():
+    assert np.array_equal(hear(make_request("", passages=(Passage("", silence_ms=50),))), np.zeros(1200, np.float32))
+
+
+def test_each_passage_is_spoken_in_its_manner():
+    passages = (Passage("one."), Passage("two.", manner=Manner(rate=2.0)), Passage("three.", manner=Manner(gain_db=-20.0)))
+    heard = hear(make_request("one. two. three.", passages=passages))
+    parts = [hear(make_request("one.")), hear(make_request("two.", speed=2.0)), hear(make_request("three.")) * np.float32(0.1)]
+    assert np.allclose(heard, np.concatenate(parts), rtol=0, atol=1e-6)
+    assert len(heard) == sum(map(len, parts))
+
+
+def test_rates_multiply_within_the_bounds_of_speed():
+    passages = (Passage("one.", manner=Manner(rate=2.0)), Passage("two.", manner=Manner(rate=0.5)))
+    heard = hear(make_request("one. two.", passages=passages, speed=3.0))
+    parts = [hear(make_request("one.", speed=4.0)), hear(make_request("two.", speed=1.5))]
+    assert np.array_equal(heard, np.concatenate(parts))
+
+
+def test_every_voice_a_request_names_is_known_to_the_front_end():
+    class Noting(PromptMaker):
+        async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
+            self.voices = {name: voice.name for name, voice in voices.items()}
+            return await super().plan(request, voices)
+
+    frontend = Noting()
+    passages = (Passage("one.", manner=Manner(voice="seed:1")), Passage("two."))
+    asyncio.run(listen(make_synthesizer(StepMaker(), frontend=frontend), make_request("one. two.", passages=passages)))
+    assert frontend.voices == {"default": "default", "seed:1": "seed:1"}
+    with pytest.raises(UnknownVoice):
+        hear(make_request("one.", passages=(Passage("one.", manner=Manner(voice="nobody")),)))
+
+
+def test_warnings_come_with_the_first_chunk_alone():
+    async def warned() -> list[object]:
+        frontend = PromptMaker(warnings=(("emoji", 2),))
+        async with aclosing(make_synthesizer(StepMaker(), frontend=frontend).stream(make_request())) as stream:
+            return [chunk.warnings async for chunk in stream]
+
+    first, *others = asyncio.run(warned())
+    assert first == (("emoji", 2),)
+    assert set(others) == {()}
 
 
 def test_refine_speaks_what_the_refine_pass_wrote():

@@ -13,7 +13,7 @@ from pipeline.text.frontend import LocalTextFrontend
 from pipeline.types import Head, RefineParams, SynthesisRequest, Voice
 
 CONFIG = TextConfig(max_segment_chars=30, first_segment_chars=16, base_steps=10, steps_per_char=2, refine_steps=50)
-VOICE = Voice("v", np.ones(16, np.float16))
+VOICES = {"v": Voice("v", np.ones(16, np.float16))}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,16 @@ def request(text, **more):
 
 
 def plan(frontend, text, **more):
-    return asyncio.run(frontend.plan(request(text, **more), VOICE))
+    return asyncio.run(frontend.plan(request(text, **more), VOICES)).prompts
+
+
+def replan(frontend, asked, ids):
+    """The refine pass has written `ids`."""
+
+    async def both():
+        return await frontend.replan(asked, VOICES, await frontend.plan(asked, VOICES), ids)
+
+    return asyncio.run(both()).prompts
 
 
 def test_one_prompt_a_segment_in_order(frontend):
@@ -66,7 +75,7 @@ def test_replanning_speaks_the_refined_texts(frontend, vocabulary):
     asked = request("Hello there 2! And now a sentence.", refine=RefineParams())
     refined = ["hello [uv_break] there", "and so a sentence [laugh]"]
     ids = [np.array(vocabulary.encode(text, add_special_tokens=False).ids) for text in refined]
-    prompts = asyncio.run(frontend.replan(asked, VOICE, ids))
+    prompts = replan(frontend, asked, ids)
     assert [prompt.segment.text for prompt in prompts] == refined
     assert [prompt.segment.index for prompt in prompts] == [0, 1]
     assert [prompt.head for prompt in prompts] == [Head.CODE, Head.CODE]
@@ -75,5 +84,5 @@ def test_replanning_speaks_the_refined_texts(frontend, vocabulary):
 @pytest.mark.parametrize("refined", ["", "[uv_break]", ",", "a " * 100])
 def test_a_refined_text_that_cannot_be_spoken_gives_way_to_its_source(frontend, vocabulary, refined):
     ids = np.array(vocabulary.encode(refined, add_special_tokens=False).ids, np.int64)
-    (prompt,) = asyncio.run(frontend.replan(request("hi", refine=RefineParams()), VOICE, [ids]))
+    (prompt,) = replan(frontend, request("hi", refine=RefineParams()), [ids])
     assert prompt.segment.text == "hi"
