@@ -5,10 +5,13 @@ SynthesisError
 |   |-- TextTooLong
 |   |-- NoSpeakableText
 |   |-- UnknownVoice
-|   `-- UnsupportedFormat
+|   |-- UnsupportedFormat
+|   `-- Conflict              what is there is not what the request takes for granted
 |-- AtCapacity                try again after retry_after_s
 |-- DeadlineExceeded          we were too slow
 |-- ReaderStalled             the reader took nothing for too long
+|-- StoreUnavailable          nothing can be kept right now, what is known goes on working
+|   `-- StoreFull             nor later, until somebody makes room
 `-- EngineFault               our fault
     |-- NonFiniteOutput       one sequence ends, the engine lives
     `-- EngineDead            the health check fails, the replica is replaced
@@ -59,6 +62,10 @@ class UnsupportedFormat(InvalidRequest):
     """No such container, rate or combination."""
 
 
+class Conflict(InvalidRequest):
+    """What is there is not what the request takes for granted."""
+
+
 class AtCapacity(SynthesisError):
     """Every place, waiting places included, is taken."""
 
@@ -73,6 +80,14 @@ class DeadlineExceeded(SynthesisError):
 
 class ReaderStalled(SynthesisError):
     """Nobody took the audio for the stated time."""
+
+
+class StoreUnavailable(SynthesisError):
+    """The store does not answer: nothing can be kept right now, what is known goes on working."""
+
+
+class StoreFull(StoreUnavailable):
+    """The store has no room left."""
 
 
 class EngineFault(SynthesisError):

@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline.errors import (
     AtCapacity,
+    Conflict,
     DeadlineExceeded,
     EngineDead,
     EngineFault,
@@ -20,6 +21,8 @@ from pipeline.errors import (
     NonFiniteOutput,
     NoSpeakableText,
     ReaderStalled,
+    StoreFull,
+    StoreUnavailable,
     SynthesisError,
     TextTooLong,
     UnknownVoice,
@@ -44,9 +47,12 @@ KINDS: dict[type[SynthesisError], Kind] = {
     NoSpeakableText: Kind(400, "invalid_request_error", "no_speakable_text", False),
     UnknownVoice: Kind(400, "invalid_request_error", "voice_not_found", False),
     UnsupportedFormat: Kind(400, "invalid_request_error", "unsupported_format", False),
+    Conflict: Kind(409, "conflict_error", "conflict", False),
     AtCapacity: Kind(429, "overloaded_error", "overloaded", True, 1.0),
     DeadlineExceeded: Kind(504, "server_error", "timeout", True),
     ReaderStalled: Kind(504, "server_error", "reader_stalled", False),
+    StoreUnavailable: Kind(503, "overloaded_error", "store_unavailable", True, 5.0),
+    StoreFull: Kind(507, "server_error", "store_full", False),
     EngineFault: Kind(500, "server_error", "engine_error", True),
     # The same seed gives the same numbers: a client library that retries it would ask for the fault twice more.
     NonFiniteOutput: Kind(500, "server_error", "generation_failed", False),

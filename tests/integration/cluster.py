@@ -21,6 +21,7 @@ from ray.serve.schema import ServeDeploySchema
 
 from pipeline.strict_yaml import parse_yaml
 from serve.config import PROJECT
+from tests.ports import free_port
 
 START_TIMEOUT_S = 180.0
 
@@ -38,14 +39,6 @@ ENVIRONMENT = {
     "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
     "OMP_NUM_THREADS": "1",
 }
-
-
-def free_port() -> int:
-    """A port nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def document_of(name: str, *, app: str, route: str, **args: Any) -> dict[str, Any]:

@@ -1,0 +1,11 @@
+"""Ports: one that nobody listens on."""
+
+import socket
+
+
+def free_port() -> int:
+    """A port nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

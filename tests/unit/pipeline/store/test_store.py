@@ -1,0 +1,355 @@
+"""Stores: what is promised of every one, held against a file and a real redis-server."""
+
+import concurrent.futures
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.errors import ConfigError, Conflict, StoreFull, StoreUnavailable
+from pipeline.store.choose import open_store
+from pipeline.store.mirror import Mirror
+from pipeline.store.redis import RedisStore
+from pipeline.store.sqlite import SqliteStore
+from pipeline.store.store import MAX_VALUE_BYTES, START, Store
+from tests.services import RedisServer
+
+ROOT = Path(__file__).resolve().parents[4]
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture(params=["file", "redis"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "file":
+        return str(tmp_path / "deep" / "store.sqlite")
+    server: RedisServer = request.getfixturevalue("redis_server")
+    RedisStore(server.url)._redis.flushall()
+    return server.url
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[Store]:
+    opened = open_store(url)
+    yield opened
+    opened.close()
+
+
+def text(key: str, version: int, value: bytes) -> str:
+    return value.decode()
+
+
+def test_a_version_is_written_once_and_stays(store: Store):
+    assert store.put("voices", "anna", b"one", replaces=0) == 1
+    assert store.put("voices", "anna", b"two", replaces=1) == 2
+    assert store.get("voices", "anna") == (2, b"two")
+    (entry,) = store.changes("voices").entries
+    assert (entry.key, entry.versions) == ("anna", ((1, b"one"), (2, b"two")))
+    assert store.get("voices", "nobody") is None
+    assert store.get("lexicons", "anna") is None, "namespaces do not see each other"
+
+
+@pytest.mark.parametrize("replaces", [0, 2, 7])
+def test_a_write_over_something_else_than_it_says_is_a_conflict(store: Store, replaces: int):
+    store.put("voices", "anna", b"one", replaces=0)
+    before = store.changes("voices")
+    with pytest.raises(Conflict, match="version 1 is the newest"):
+        store.put("voices", "anna", b"two", replaces=replaces)
+    assert store.changes("voices") == before
+
+
+def test_a_key_that_comes_back_goes_on_counting(store: Store):
+    store.put("voices", "anna", b"one", replaces=0)
+    store.put("voices", "anna", b"two", replaces=1)
+    assert store.delete("voices", "anna")
+    assert not store.delete("voices", "anna")
+    assert store.get("voices", "anna") is None
+    assert store.put("voices", "anna", b"another", replaces=0) == 3, "anna@1 never means two voices"
+    (entry,) = store.changes("voices").entries
+    assert entry.versions == ((3, b"another"),)
+
+
+def test_changes_are_told_once(store: Store):
+    assert store.changes("voices", START).entries == ()
+    store.put("voices", "anna", b"one", replaces=0)
+    store.put("voices", "bert", b"one", replaces=0)
+    first = store.changes("voices", START)
+    assert first.is_whole
+    assert store.changes("voices", first.position).entries == ()
+    store.put("voices", "bert", b"two", replaces=1)
+    store.delete("voices", "anna")
+    second = store.changes("voices", first.position)
+    assert not second.is_whole
+    assert [(entry.key, entry.versions) for entry in second.entries] == [("bert", ((1, b"one"), (2, b"two"))), ("anna", ())]
+
+
+def test_values_are_bytes_of_any_kind(store: Store):
+    value = bytes(range(256)) * 100
+    store.put("voices", "anna", value, replaces=0)
+    store.put("voices", "empty", b"", replaces=0)
+    store.put("voices", "large", bytes(MAX_VALUE_BYTES), replaces=0)
+    assert store.get("voices", "anna") == (1, value)
+    assert store.get("voices", "empty") == (1, b"")
+    with pytest.raises(AssertionError):
+        store.put("voices", "larger", bytes(MAX_VALUE_BYTES + 1), replaces=0)
+    for key in ("../anna", "a b", "", "a" * 81):
+        with pytest.raises(AssertionError):
+            store.put("voices", key, b"", replaces=0)
+
+
+actions = st.lists(
+    st.tuples(st.sampled_from(["put", "delete", "look"]), st.sampled_from(["a", "b", "c"]), st.binary(max_size=8)), max_size=30
+)
+
+
+@given(actions=actions)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_a_mirror_always_shows_what_was_written(url: str, actions: list[tuple[str, str, bytes]]):
+    store = open_store(url)
+    for key in "abc":
+        store.delete("mirrored", key)
+    mirror = Mirror(store, "mirrored", lambda key, version, value: value)
+    model: dict[str, bytes] = {}
+    for action, key, value in actions:
+        if action == "put":
+            newest = store.get("mirrored", key)
+            store.put("mirrored", key, value, replaces=newest[0] if newest else 0)
+            model[key] = value
+        elif action == "delete":
+            assert store.delete("mirrored", key) == (key in model)
+            model.pop(key, None)
+        else:
+            mirror.refresh()
+            assert mirror.newest() == dict(sorted(model.items()))
+    mirror.refresh()
+    assert mirror.newest() == dict(sorted(model.items()))
+    late = Mirror(store, "mirrored", lambda key, version, value: value)
+    late.refresh()
+    assert late.newest() == mirror.newest()
+    store.close()
+
+
+def test_concurrent_writers_lose_nothing(url: str):
+    """Eight threads with a store each count one key up together; every count arrives, none twice."""
+
+    def count(_: int) -> list[int]:
+        own = open_store(url)
+        written = []
+        while len(written) < 10:
+            newest = own.get("counts", "n")
+            version, value = newest or (0, b"0")
+            try:
+                written.append(own.put("counts", "n", str(int(value) + 1).encode(), replaces=version))
+            except Conflict:
+                continue
+        own.close()
+        return written
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        versions = sorted(version for written in pool.map(count, range(8)) for version in written)
+    assert versions == list(range(1, 81))
+    assert open_store(url).get("counts", "n") == (80, b"80")
+
+
+WRITER = """
+import sys
+from pipeline.errors import Conflict
+from pipeline.store.choose import open_store
+store = open_store(sys.argv[1])
+print("ready", flush=True)
+number = 0
+while True:
+    newest = store.get("killed", f"k{number % 7}")
+    store.put("killed", f"k{number % 7}", f"{number}".encode() * 5000, replaces=newest[0] if newest else 0)
+    number += 1
+    print(number, flush=True)
+"""
+
+
+def test_a_writer_killed_in_the_middle_leaves_whole_versions(url: str):
+    for _ in range(3):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, url], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert writer.stdout is not None
+        for line in writer.stdout:
+            if line.strip() == "20":
+                break
+        os.kill(writer.pid, signal.SIGKILL)
+        acknowledged = [int(line) for line in writer.stdout if line.strip().isdigit()]
+        assert writer.wait() == -signal.SIGKILL
+        last = acknowledged[-1] if acknowledged else 20
+        entries = {entry.key: entry.versions for entry in open_store(url).changes("killed").entries}
+        _, value = entries[f"k{(last - 1) % 7}"][-1]
+        assert value == f"{last - 1}".encode() * 5000, "what was acknowledged is there, whole"
+        for versions in entries.values():
+            for _, value in versions:
+                digits = value[: len(value) // 5000]
+                assert value == digits * 5000
+        for key in entries:
+            open_store(url).delete("killed", key)
+
+
+def test_another_process_sees_a_write_within_a_second(url: str):
+    reading = (
+        "import sys, time\nfrom pipeline.store.choose import open_store\nfrom pipeline.store.mirror import Mirror\n"
+        "mirror = Mirror(open_store(sys.argv[1]), 'seen', lambda key, version, value: value)\n"
+        "mirror.refresh(); print('ready', flush=True)\n"
+        "while not mirror.get('new'):\n    time.sleep(0.2); mirror.refresh()\n"
+        "print(mirror.get('new').decode(), time.time(), flush=True)\n"
+    )
+    reader = subprocess.Popen([sys.executable, "-c", reading, url], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert reader.stdout is not None
+    assert reader.stdout.readline() == "ready\n"
+    open_store(url).put("seen", "new", b"hello", replaces=0)
+    written_at = time.time()
+    value, seen_at = reader.stdout.readline().split()
+    assert reader.wait() == 0
+    assert value == "hello"
+    assert float(seen_at) - written_at < 1.0
+
+
+def test_many_may_make_the_file_together(tmp_path: Path):
+    path = tmp_path / "store.sqlite"
+    barrier = threading.Barrier(8)
+
+    def make(number: int) -> None:
+        barrier.wait()
+        SqliteStore(path).put("made", f"k{number}", b"", replaces=0)
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(make, range(8)))
+    assert len(SqliteStore(path).changes("made").entries) == 8
+
+
+def test_a_full_disk_changes_nothing_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    store = SqliteStore(tmp_path / "store.sqlite")
+    store.put("voices", "anna", b"one", replaces=0)
+    before = store.changes("voices")
+    connect = sqlite3.connect
+
+    def small(*args: object, **options: object) -> object:
+        connection = connect(*args, **options)
+        connection.execute("PRAGMA max_page_count=1")  # SQLite rounds it up to the pages there are: no room for one more
+        return connection
+
+    monkeypatch.setattr("pipeline.store.sqlite.sqlite3.connect", small)
+    with pytest.raises(StoreFull, match="full"):
+        store.put("voices", "bert", bytes(200_000), replaces=0)
+    monkeypatch.undo()
+    assert store.changes("voices") == before
+
+
+def test_a_file_that_is_none_is_said_to_be(tmp_path: Path):
+    path = tmp_path / "store.sqlite"
+    path.write_bytes(b"not a database, whatever its name says" * 100)
+    with pytest.raises(StoreUnavailable):
+        SqliteStore(path)
+
+
+@pytest.mark.parametrize("url", ["http://store", "postgres://x/y", "file:///x"])
+def test_other_urls_are_a_mistake_of_the_file(url: str):
+    with pytest.raises(ConfigError, match="redis://"):
+        open_store(url)
+
+
+class Outage:
+    """A redis-server that goes away and comes back."""
+
+    def __init__(self, folder: Path) -> None:
+        self.server = RedisServer(folder)
+        self.store = RedisStore(self.server.url)
+        self.store.put("voices", "anna", b"one", replaces=0)
+        self.mirror = Mirror(self.store, "voices", text)
+        self.mirror.refresh()
+
+    def expect_nothing_but_memory(self) -> None:
+        for call in (
+            lambda: self.store.put("voices", "bert", b"x", replaces=0),
+            lambda: self.store.delete("voices", "nobody"),
+            self.mirror.refresh,
+        ):
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailable):
+                call()
+            assert time.monotonic() - began < 10, "nobody hangs on a server that is away"
+        assert self.mirror.newest() == {"anna": "one"}
+
+
+@pytest.fixture
+def outage(tmp_path: Path) -> Iterator[Outage]:
+    made = Outage(tmp_path)
+    yield made
+    made.server.kill()
+
+
+@pytest.mark.parametrize(("leave", "come_back"), [("kill", "start"), ("freeze", "thaw")])
+def test_while_redis_is_away_memory_serves_and_writes_are_refused(outage: Outage, leave: str, come_back: str):
+    getattr(outage.server, leave)()
+    outage.expect_nothing_but_memory()
+    getattr(outage.server, come_back)()
+    outage.mirror.refresh()
+    assert outage.mirror.get("anna") == "one"
+    assert outage.store.get("voices", "anna") == (1, b"one")
+    outage.store.put("voices", "carl", b"new", replaces=0)
+    outage.mirror.refresh()
+    assert outage.mirror.get("carl") == "new"
+
+
+def test_a_store_that_was_emptied_is_followed(outage: Outage):
+    RedisStore(outage.server.url)._redis.flushall()
+    outage.mirror.refresh()
+    assert outage.mirror.newest() == {}
+    outage.store.put("voices", "dora", b"first again", replaces=0)
+    assert outage.mirror.refresh()
+    assert outage.mirror.newest() == {"dora": "first again"}
+
+
+def test_one_bad_record_is_left_out_and_counted(store: Store):
+    def number(key: str, version: int, value: bytes) -> int:
+        return int(value)
+
+    store.put("numbers", "good", b"1", replaces=0)
+    store.put("numbers", "bad", b"one", replaces=0)
+    mirror = Mirror(store, "numbers", number)
+    mirror.refresh()
+    assert (mirror.newest(), mirror.broken) == ({"good": 1}, {"bad"})
+    store.put("numbers", "bad", b"2", replaces=1)
+    mirror.refresh()
+    assert (mirror.newest(), mirror.get("bad", 1)) == ({"bad": 2, "good": 1}, None)
+    store.delete("numbers", "bad")
+    mirror.refresh()
+    assert mirror.broken == frozenset()
+
+
+def test_reading_a_mirror_never_waits_for_a_refresh(store: Store):
+    asked, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def changes(self, namespace: str, since: str = START) -> object:
+            asked.set()
+            go_on.wait(10)
+            return store.changes(namespace, since)
+
+    store.put("voices", "anna", b"one", replaces=0)
+    mirror = Mirror(Slow(), "voices", text)  # type: ignore[arg-type]
+    refreshing: Callable[[], bool] = mirror.refresh
+    thread = threading.Thread(target=refreshing)
+    thread.start()
+    asked.wait(10)
+    assert mirror.newest() == {}
+    go_on.set()
+    thread.join()
+    assert mirror.newest() == {"anna": "one"}
