@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config import TextConfig
-from pipeline.errors import TextTooLong
-from pipeline.text.normalize import is_speakable, normalize
+from pipeline.errors import NoSpeakableText, TextTooLong
+from pipeline.text.normalize import LANGUAGE_CHOICES, LanguageChoice, is_speakable, normalize
 from pipeline.text.segment import max_steps, split
 from pipeline.text.tokenizer import PromptTokenizer
 from pipeline.types import Prompt, Segment, SpeechPlan, SynthesisRequest, Voice
@@ -40,7 +40,7 @@ class LocalTextFrontend:
 
     async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
         """See protocols.TextFrontend."""
-        segments = split(normalize(request.text, request.language), self._config)
+        segments = self._segments(request)
         if request.refine is None:
             return SpeechPlan(tuple(self._code_prompt(segment, request, voices) for segment in segments))
         steps = min(self._config.refine_steps, self._max_steps)
@@ -61,6 +61,17 @@ class LocalTextFrontend:
             for prompt, ids in zip(plan.prompts, refined, strict=True)
         )
         return replace(plan, prompts=prompts)
+
+    def _segments(self, request: SynthesisRequest) -> list[Segment]:
+        language: LanguageChoice = next(known for known in LANGUAGE_CHOICES if known == request.language)
+        spoken = normalize(request.text, language=language, control_tags=True)
+        if not is_speakable(spoken.text):
+            raise NoSpeakableText(
+                "the text has nothing to say: after dropping emoji, control characters, punctuation and unknown scripts "
+                "no letter, digit or Chinese character is left; send some Chinese or English words",
+                param="input",
+            )
+        return split(spoken.text, self._config)
 
     def _refined_prompt(self, segment: Segment, refined: str, request: SynthesisRequest, voices: Mapping[str, Voice]) -> Prompt:
         if not is_speakable(refined):

@@ -9,17 +9,20 @@ Never: tokens, voices
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
 import cn2an
 import inflect
 
-from pipeline.errors import NoSpeakableText
 from pipeline.text.markup import CONTROL_TAGS, neutralise, split_tags
+from pipeline.text.spoken import Spoken, dropped, whole
 
 Language = Literal["zh", "en"]
+LanguageChoice = Literal["auto", "zh", "en"]
+LANGUAGE_CHOICES: tuple[LanguageChoice, ...] = ("auto", "zh", "en")
 
 MAX_NUMBER_DIGITS = 15  # longer numbers are read digit by digit; cn2an ends at 16
 MAX_WORD_LETTERS = 64  # WordPiece gives up at 100: a longer word would reach the model as one unknown token
@@ -96,26 +99,68 @@ _TO_FULL_WIDTH = str.maketrans(",.", "，。")
 _TO_ASCII = str.maketrans("，。、", ",.,")
 
 
-def normalize(text: str, language: str = "auto") -> str:
-    """Rewrite a text so that the model can say all of it.
+@dataclass(frozen=True, slots=True)
+class NormalizeOptions:
+    """Which kinds of writing are rewritten. What is off is read plainly, sign by sign; nothing is lost either way."""
 
-    Control tags stay where they are. Numbers and signs are spoken in the text's language: the given one, or
-    the one most of its words are in.
+    numbers: bool = True
+    dates: bool = True
+    units: bool = True
+    urls: bool = True
+    emails: bool = True
+    phone: bool = True
+    markdown: bool = True
+    html: bool = True
+    emoji: Literal["speak", "drop", "pause"] = "drop"
+    homophones: bool = True
+    """rare characters ChatTTS misreads become common ones of the same sound"""
 
-    Raises:
-        NoSpeakableText: neither a letter nor a CJK character nor a digit is left.
+
+PLAIN = NormalizeOptions(
+    numbers=False, dates=False, units=False, urls=False, emails=False, phone=False, markdown=False, html=False, homophones=False
+)
+"""`normalize: false`"""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Characters [start, stop) of the source are to be said as `spoken`, whatever the rules make of them: a lexicon entry,
+    an SSML alias. `spoken` is speakable text, as `normalize` or `read_as` returns it."""
+
+    start: int
+    stop: int
+    spoken: str
+
+
+def normalize(
+    text: str,
+    *,
+    language: LanguageChoice = "auto",
+    options: NormalizeOptions = NormalizeOptions(),
+    control_tags: bool = False,
+    readings: Sequence[Reading] = (),
+    fallback: Language = "en",
+) -> Spoken:
+    """Rewrite a text so that the model can say all of it. Never raises: what cannot be said is dropped and counted.
+
+    Args:
+        language: what numbers and signs are read in; auto: what the words around them are in.
+        control_tags: whether a tag of markup.CONTROL_TAGS is one; else its brackets are punctuation.
+        readings: in order, without overlap; each is said as it stands.
+        fallback: what auto takes when the text has no words of either language.
     """
-    text = neutralise(_compatible(_visible(text)))
-    spoken_in = detect_language(text) if language == "auto" else _language(language)
-    text = "".join(piece if piece in CONTROL_TAGS else _speak(piece, spoken_in) for piece in split_tags(text))
-    text = _tidy(text, spoken_in)
-    if not is_speakable(text):
-        raise NoSpeakableText(
-            "the text has nothing to say: after dropping emoji, control characters, punctuation and unknown scripts "
-            "no letter, digit or Chinese character is left; send some Chinese or English words",
-            param="input",
-        )
-    return text
+    if not text:
+        return Spoken()
+    neutral = neutralise(_compatible(_visible(text)))
+    spoken_in = detect_language(neutral) if language == "auto" else language
+    said = "".join(piece if piece in CONTROL_TAGS else _speak(piece, spoken_in) for piece in split_tags(neutral))
+    said = _tidy(said, spoken_in)
+    return whole(len(text), said) if is_speakable(said) else dropped(len(text), "unspeakable")
+
+
+def language_runs(text: str) -> list[tuple[int, int, Language]]:
+    """The text cut where its language changes: (start, stop, language), in order, all of it."""
+    return [(0, len(text), detect_language(text))] if text else []
 
 
 def detect_language(text: str) -> Language:
@@ -129,13 +174,6 @@ def detect_language(text: str) -> Language:
 def is_speakable(text: str) -> bool:
     """Whether anything but control tags, spaces and punctuation is in a text."""
     return any(_CJK.search(piece) or _LATIN_WORD.search(piece) for piece in split_tags(text) if piece not in CONTROL_TAGS)
-
-
-def _language(name: str) -> Language:
-    if name == "zh":
-        return "zh"
-    assert name == "en", f"language is auto, zh or en, not {name!r}"
-    return "en"
 
 
 def _visible(text: str) -> str:

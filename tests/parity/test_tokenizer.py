@@ -33,8 +33,8 @@ TEXTS = [
     "A",
     "好",
     "x" * 101,
-    normalize("In 2024 it cost $1,234.50 (50% off)!"),
-    normalize("2024年5月1日，气温25℃！"),
+    normalize("In 2024 it cost $1,234.50 (50% off)!").text,
+    normalize("2024年5月1日，气温25℃！").text,
 ]
 SAMPLE = np.random.default_rng(0).integers(0, 626, (37, 4))
 
