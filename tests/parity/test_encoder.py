@@ -1,0 +1,67 @@
+"""The encoder of reference recordings against the ChatTTS package: codes exactly."""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ChatTTS.model.speaker import Speaker
+
+from pipeline.checkpoints import cache_home, resolve
+from pipeline.model.spec import SAMPLE_RATE, SAMPLES_PER_STEP
+from pipeline.model.weights import Checkpoint, open_checkpoint
+from pipeline.vocoder.encoder import MIN_SAMPLES, Encoder
+from scripts.bench.upstream import load_chat
+
+# A trained checkpoint of the demo's size, where there is one.
+PROBE = next((p / "shared/data/demo-probe" for p in Path(__file__).resolve().parents if (p / "shared/data").exists()), None)
+needs_probe = pytest.mark.skipif(PROBE is None, reason="shared/data/demo-probe is missing")
+KINDS = ["demo", "full-random", pytest.param("probe", marks=needs_probe)]
+
+
+@cache
+def checkpoint(kind: str) -> Checkpoint:
+    return open_checkpoint(PROBE if kind == "probe" and PROBE else resolve(kind, cache_home()))
+
+
+@cache
+def package(kind: str):
+    return load_chat(checkpoint(kind).root)
+
+
+def recording(seconds: float, number: int) -> np.ndarray:
+    """A voice-like sound: harmonics that glide, syllables, breath, silence in between."""
+    random = np.random.default_rng(number)
+    at = np.arange(round(seconds * SAMPLE_RATE)) / SAMPLE_RATE
+    pitch = 120 + 60 * number % 7 + 30 * np.sin(2 * np.pi * 0.7 * at)
+    phase = 2 * np.pi * np.cumsum(pitch) / SAMPLE_RATE
+    tone = sum(np.sin(k * phase + random.uniform(0, 6)) / k for k in range(1, 20))
+    syllables = np.clip(np.sin(2 * np.pi * 3 * at), 0, 1)
+    return (0.1 * tone * syllables + 0.003 * random.standard_normal(len(at))).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_codes_are_the_packages(kind):
+    encoder = Encoder(checkpoint(kind).dvae())
+    for number, seconds in enumerate([3.0, 3.01, 4.999, 12.34, 30.0]):
+        samples = recording(seconds, number)
+        expected = Speaker.decode_prompt(package(kind).sample_audio_speaker(samples.copy())).numpy().T
+        codes = encoder(samples)
+        assert np.array_equal(codes, expected)
+        assert abs(len(codes) - len(samples) / SAMPLES_PER_STEP) <= 1
+        assert len(np.unique(codes)) > 4, "a recording that means nothing would prove nothing"
+
+
+def test_every_length_to_the_sample_and_any_number_of_threads():
+    encoder = Encoder(checkpoint("demo").dvae())
+    threads = torch.get_num_threads()
+    try:
+        for samples in [*range(MIN_SAMPLES, MIN_SAMPLES + 600, 97), 5000, 5001]:
+            sound = recording(samples / SAMPLE_RATE, samples)
+            expected = Speaker.decode_prompt(package("demo").sample_audio_speaker(sound.copy())).numpy().T
+            for count in (1, 2):
+                torch.set_num_threads(count)
+                assert np.array_equal(encoder(sound), expected)
+    finally:
+        torch.set_num_threads(threads)
