@@ -6,7 +6,9 @@ SynthesisError
 |   |-- NoSpeakableText
 |   |-- UnknownVoice
 |   |-- UnsupportedFormat
+|   |-- ReferenceRejected     a recording is not good enough to be a voice
 |   `-- Conflict              what is there is not what the request takes for granted
+|       `-- VoiceExists
 |-- AtCapacity                try again after retry_after_s
 |-- DeadlineExceeded          we were too slow
 |-- ReaderStalled             the reader took nothing for too long
@@ -64,6 +66,14 @@ class UnsupportedFormat(InvalidRequest):
 
 class Conflict(InvalidRequest):
     """What is there is not what the request takes for granted."""
+
+
+class VoiceExists(Conflict):
+    """The name is taken."""
+
+
+class ReferenceRejected(InvalidRequest):
+    """A recording is not good enough to be a voice; the message has every reason."""
 
 
 class AtCapacity(SynthesisError):

@@ -13,6 +13,18 @@ from numpy.typing import NDArray
 from pipeline.types import HiddenWindow, Prompt, SamplingParams, SpeechPlan, StepBlock, SynthesisRequest, Voice
 
 
+class VoiceSource(Protocol):
+    """Names to voices."""
+
+    def get(self, name: str) -> Voice:
+        """The voice of that name; never waits.
+
+        Raises:
+            UnknownVoice
+        """
+        ...
+
+
 class TextFrontend(Protocol):
     """Text to prompts."""
 

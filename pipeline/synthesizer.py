@@ -24,10 +24,9 @@ from numpy.typing import NDArray
 from pipeline.audio.delivery import Delivery
 from pipeline.config import SpeechConfig, VocoderConfig
 from pipeline.errors import DeadlineExceeded
-from pipeline.protocols import CodeGenerator, TextFrontend, WindowDecoder
+from pipeline.protocols import CodeGenerator, TextFrontend, VoiceSource, WindowDecoder
 from pipeline.types import AudioChunk, Prompt, SamplingParams, SpeechPlan, StepBlock, SynthesisRequest
 from pipeline.vocoder.stream import StreamDecoder
-from pipeline.voices import VoiceCatalogue
 
 
 class Synthesizer:
@@ -38,7 +37,7 @@ class Synthesizer:
         frontend: TextFrontend,
         generator: CodeGenerator,
         decoder: WindowDecoder,
-        voices: VoiceCatalogue,
+        voices: VoiceSource,
         vocoder_config: VocoderConfig,
         speech_config: SpeechConfig,
     ) -> None:

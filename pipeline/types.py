@@ -83,6 +83,8 @@ class Voice:
     sample_codes: NDArray[np.int64] | None = None  # (n, 4): the codes of a reference recording
     sample_text: str = ""
     """transcript of the reference recording"""
+    gain_db: float = 0.0
+    """what makes it as loud as the other voices; measured once, so that no sample depends on the ones around it"""
 
 
 @dataclass(frozen=True, slots=True)

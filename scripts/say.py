@@ -30,7 +30,8 @@ from pipeline.synthesizer import Synthesizer
 from pipeline.text.frontend import LocalTextFrontend
 from pipeline.types import AudioChunk, SamplingParams, SynthesisRequest
 from pipeline.vocoder.vocoder import Vocoder
-from pipeline.voices import VoiceCatalogue
+from pipeline.voices.catalogue import VoiceCatalogue
+from pipeline.voices.library import VoiceLibrary
 
 SEED_BITS = 32
 VOICES = Path(__file__).resolve().parent.parent / "configs" / "voices.yaml"
@@ -42,7 +43,7 @@ async def open_synthesizer(config: PipelineConfig) -> AsyncIterator[Synthesizer]
     root = resolve(config.checkpoint, cache_home())
     checkpoint = open_checkpoint(root)
     frontend = LocalTextFrontend(root, config.text, max_prompt=config.engine.max_prompt, max_steps=config.engine.max_steps)
-    voices = VoiceCatalogue.load(VOICES, checkpoint.gpt_spec.width)
+    voices = VoiceLibrary(VoiceCatalogue.load(VOICES, checkpoint.gpt_spec.width), allow_inline=True)
     engine = Engine(config.engine, checkpoint)
     try:
         vocoder = Vocoder(config.vocoder, checkpoint)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.types import AudioChunk, SynthesisRequest
-from pipeline.voices import VoiceInfo
+from pipeline.voices.catalogue import VoiceInfo
 from serve.config import LimitsConfig
 from serve.door import Door
 

@@ -21,12 +21,14 @@ from pipeline.errors import (
     NonFiniteOutput,
     NoSpeakableText,
     ReaderStalled,
+    ReferenceRejected,
     StoreFull,
     StoreUnavailable,
     SynthesisError,
     TextTooLong,
     UnknownVoice,
     UnsupportedFormat,
+    VoiceExists,
 )
 
 
@@ -48,6 +50,8 @@ KINDS: dict[type[SynthesisError], Kind] = {
     UnknownVoice: Kind(400, "invalid_request_error", "voice_not_found", False),
     UnsupportedFormat: Kind(400, "invalid_request_error", "unsupported_format", False),
     Conflict: Kind(409, "conflict_error", "conflict", False),
+    VoiceExists: Kind(409, "conflict_error", "voice_exists", False),
+    ReferenceRejected: Kind(422, "invalid_request_error", "reference_rejected", False),
     AtCapacity: Kind(429, "overloaded_error", "overloaded", True, 1.0),
     DeadlineExceeded: Kind(504, "server_error", "timeout", True),
     ReaderStalled: Kind(504, "server_error", "reader_stalled", False),

@@ -18,7 +18,7 @@ from ray import serve
 from pipeline.errors import SynthesisError, UnknownVoice
 from pipeline.synthesizer import Synthesizer
 from pipeline.types import SynthesisRequest
-from pipeline.voices import DEFAULT, VoiceCatalogue
+from pipeline.voices.catalogue import DEFAULT, VoiceCatalogue
 from serve.api import create_api
 from serve.backend import Backend
 from serve.config import AppConfig, project_path

@@ -31,7 +31,7 @@ from pipeline.types import (
     SynthesisRequest,
     Voice,
 )
-from pipeline.voices import VoiceInfo
+from pipeline.voices.catalogue import VoiceInfo
 from serve.backend import Backend
 from serve.config import LimitsConfig
 from serve.door import Door

@@ -8,9 +8,13 @@ import pytest
 import torch
 from ChatTTS.config.config import Config
 from ChatTTS.model.speaker import Speaker
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 import pipeline.voices
-from pipeline.voices import MAX_SEED, decode_embedding, decode_sample, draw_embedding, standard_normal
+from pipeline.voices.seeds import MAX_SEED, draw_embedding, standard_normal
+from pipeline.voices.strings import decode_embedding, decode_sample, encode_embedding, encode_sample
 
 STATISTICS = Path(pipeline.voices.__file__).with_name("speaker_stat.npy")
 SEEDS = [*range(200), 2222, 2**16, 2**31 - 1, 2**31, MAX_SEED - 1, MAX_SEED]
@@ -51,3 +55,22 @@ def test_samples_are_read_as_upstream_writes_them(steps):
     string = Speaker.encode_prompt(torch.from_numpy(codes))
     assert np.array_equal(Speaker.decode_prompt(string).numpy(), codes)
     assert np.array_equal(decode_sample(string), codes.T)
+
+
+@given(st.integers(0, MAX_SEED), st.sampled_from([16, 256, 768]))
+@settings(max_examples=60, deadline=None)
+def test_speaker_strings_are_written_as_upstream_writes_them(seed, width):
+    embedding = draw_embedding(seed, width)
+    string = encode_embedding(embedding)
+    assert string == Speaker._encode(torch.from_numpy(embedding))
+    assert np.array_equal(bits(Speaker._decode(string)), bits(embedding))
+    assert np.array_equal(bits(decode_embedding(string, width)), bits(embedding))
+
+
+@given(hnp.arrays(np.int64, st.tuples(st.integers(1, 700), st.just(4)), elements=st.integers(0, 625)))
+@settings(max_examples=40, deadline=None)
+def test_prompt_strings_are_written_as_upstream_writes_them(codes):
+    string = encode_sample(codes)
+    assert string == Speaker.encode_prompt(torch.from_numpy(codes.T.copy()))
+    assert np.array_equal(Speaker.decode_prompt(string).numpy(), codes.T)
+    assert np.array_equal(decode_sample(string), codes)

@@ -23,7 +23,7 @@ from pipeline.types import (
     SynthesisRequest,
     Voice,
 )
-from pipeline.voices import VoiceCatalogue
+from pipeline.voices.catalogue import VoiceCatalogue
 from tests.fakes import PromptMaker, StepMaker, ToneDecoder
 
 TEXT = "one. two words. three more words. four. five is the last one."

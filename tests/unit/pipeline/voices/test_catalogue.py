@@ -12,18 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import ConfigError, UnknownVoice
-from pipeline.voices import (
-    MAX_SAMPLE_STEPS,
-    MAX_SEED,
-    VoiceCatalogue,
-    decode_embedding,
-    decode_sample,
-    draw_embedding,
-    standard_normal,
-)
+from pipeline.voices.catalogue import VoiceCatalogue
+from pipeline.voices.seeds import MAX_SEED, draw_embedding, standard_normal
+from pipeline.voices.strings import MAX_SAMPLE_STEPS, decode_embedding, decode_sample
 
 WIDTH = 256
-SHIPPED = Path(__file__).resolve().parents[3] / "configs" / "voices.yaml"
+SHIPPED = Path(__file__).resolve().parents[4] / "configs" / "voices.yaml"
 OPENAI_NAMES = [
     "alloy",
     "ash",
@@ -141,7 +135,7 @@ def test_seeds_differ_and_repeat():
 
 
 def test_the_real_width_uses_the_speaker_statistics():
-    std, mean = np.load(Path(SHIPPED).parents[1] / "pipeline" / "speaker_stat.npy")
+    std, mean = np.load(Path(SHIPPED).parents[1] / "pipeline" / "voices" / "speaker_stat.npy")
     assert std.dtype == np.float16
     assert std.shape == mean.shape == (768,)
     assert (std > 0).all()

@@ -1,0 +1,184 @@
+"""Catalogue: the voices the operator ships, by name, and the ones that need no file because a seed says everything.
+
+In:    a name: `default`, one of the catalogue's names or aliases, or seed:<0 .. 4294967295>
+Out:   Voice
+Owns:  the catalogue (read-only once loaded)
+Never: torch, requests, the checkpoint; it is told the width of an embedding
+"""
+
+import difflib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, model_validator
+
+from pipeline.config import StrictModel
+from pipeline.errors import ConfigError, UnknownVoice
+from pipeline.strict_yaml import parse_yaml
+from pipeline.types import Voice
+from pipeline.voices.seeds import MAX_SEED, draw_embedding
+from pipeline.voices.strings import decode_embedding, decode_sample
+
+DEFAULT = "default"
+MAX_CATALOGUE_BYTES = 4 * 2**20
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_SEED_NAME = re.compile(r"seed:(0|[1-9][0-9]{0,9})")
+_SHOWN_CHARACTERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceInfo:
+    """What there is to know about a voice beside its sound."""
+
+    name: str
+    """what a request says"""
+    aliases: tuple[str, ...]
+    languages: tuple[str, ...]
+    description: str
+    origin: str
+    """built-in, seed:<n> or embedding; of a voice that was made here one of records.ORIGINS"""
+    title: str = ""
+    """what people call it, where that is not its name"""
+    version: int | None = None
+    """None: of the catalogue, which has no versions and cannot be changed over HTTP"""
+    licence: str = ""
+    consent: bool = False
+    created_at: str = ""
+    gain_db: float = 0.0
+    loudness_lufs: float | None = None
+    stability: float | None = None
+    """0 .. 1, where it has been measured; see measure.stability"""
+
+
+class _VoiceEntry(StrictModel):
+    """One voice as the operator writes it."""
+
+    seed: int | None = Field(None, ge=0, le=MAX_SEED)
+    embedding: str | None = Field(None, description="a speaker string of ChatTTS")
+    sample: str | None = Field(None, description="a prompt string of ChatTTS: the codes of a reference recording")
+    sample_text: str = Field("", max_length=1000, description="what is said in the reference recording")
+    languages: tuple[str, ...] = ()
+    description: str = ""
+    aliases: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _is_one_voice(self) -> "_VoiceEntry":
+        if (self.seed is None) == (self.embedding is None):
+            raise ValueError("give either seed or embedding")
+        if (self.sample is None) == bool(self.sample_text):
+            raise ValueError("sample and sample_text belong together")
+        return self
+
+
+class _CatalogueFile(StrictModel):
+    voices: dict[str, _VoiceEntry] = Field(default_factory=dict)
+
+
+class VoiceCatalogue:
+    """Every voice this service knows, by name."""
+
+    def __init__(self, voices: dict[str, Voice], infos: tuple[VoiceInfo, ...], width: int) -> None:
+        """
+        Args:
+            voices: by name and by alias.
+            width: numbers in an embedding.
+        """
+        self._voices = voices
+        self._infos = infos
+        self.width = width
+
+    @classmethod
+    def load(cls, path: Path | None, width: int) -> "VoiceCatalogue":
+        """Read a catalogue file; with no path there are `default` and the seed voices.
+
+        Raises:
+            ConfigError: the file is not a strict catalogue, or one of its strings is not what it claims to be.
+        """
+        entries = {} if path is None else _read(path)
+        voices: dict[str, Voice] = {}
+        infos: list[VoiceInfo] = []
+        for name, entry in entries.items():
+            where = f"{path}: voices.{name}"
+            voice = _voice(name, entry, width, where)
+            for key in (name, *entry.aliases):
+                if not _NAME.fullmatch(key):
+                    raise ConfigError(f"{where}: the name {key!r} must match {_NAME.pattern}")
+                if key in voices:
+                    raise ConfigError(f"{where}: the name {key!r} already belongs to the voice {voices[key].name!r}")
+                voices[key] = voice
+            origin = "embedding" if entry.seed is None else f"seed:{entry.seed}"
+            infos.append(VoiceInfo(name, entry.aliases, entry.languages, entry.description, origin))
+        if DEFAULT not in voices:
+            voices[DEFAULT] = Voice(DEFAULT, None)
+            infos.insert(0, VoiceInfo(DEFAULT, (), ("zh", "en"), "ChatTTS without a speaker embedding", "built-in"))
+        return cls(voices, tuple(infos), width)
+
+    def get(self, name: str) -> Voice:
+        """The voice of that name or alias, or the one a `seed:<n>` draws.
+
+        Raises:
+            UnknownVoice: says which names are near.
+        """
+        if name in self._voices:
+            return self._voices[name]
+        seeded = _SEED_NAME.fullmatch(name)
+        if seeded and int(seeded[1]) <= MAX_SEED:
+            return Voice(name, draw_embedding(int(seeded[1]), self.width))
+        raise UnknownVoice(self._unknown(name), param="voice")
+
+    def has(self, name: str) -> bool:
+        """Whether the name or alias is in the catalogue."""
+        return name in self._voices
+
+    def list(self) -> tuple[VoiceInfo, ...]:
+        """Every named voice. Seeds are not listed: there are 4,294,967,296 of them."""
+        return self._infos
+
+    def _unknown(self, name: str) -> str:
+        shown = name if len(name) <= _SHOWN_CHARACTERS else name[:_SHOWN_CHARACTERS] + "..."
+        near = difflib.get_close_matches(shown.lower(), self._voices, n=3, cutoff=0.5)
+        hint = f"; did you mean {' or '.join(near)}?" if near else "."
+        return f"there is no voice {shown!r}{hint} Known are the names of GET /v1/audio/voices and seed:<0 .. {MAX_SEED}>"
+
+
+def _voice(name: str, entry: _VoiceEntry, width: int, where: str) -> Voice:
+    try:
+        if entry.embedding is not None:
+            embedding = decode_embedding(entry.embedding, width)
+        else:
+            assert entry.seed is not None
+            embedding = draw_embedding(entry.seed, width)
+        sample = None if entry.sample is None else decode_sample(entry.sample)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    return Voice(name, embedding, sample, entry.sample_text)
+
+
+def _read(path: Path) -> dict[str, _VoiceEntry]:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: the voice catalogue cannot be read: {error.strerror}") from error
+    if len(content) > MAX_CATALOGUE_BYTES:
+        raise ConfigError(f"{path}: a voice catalogue of {len(content)} bytes; the limit is {MAX_CATALOGUE_BYTES}")
+    try:
+        tree = parse_yaml(content.decode())
+        return _CatalogueFile.model_validate({} if tree is None else tree).voices
+    except (ConfigError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{path}: {_explain(dict(one))}" for one in error.errors())) from error
+
+
+def _explain(error: dict[str, Any]) -> str:
+    """One line of a pydantic report: the key's path, what was found, the nearest key."""
+    place = ".".join(str(part) for part in error["loc"])
+    if error["type"] != "extra_forbidden":
+        return f"{place or 'the file'}: {error['msg']}"
+    allowed = list((_CatalogueFile if len(error["loc"]) == 1 else _VoiceEntry).model_fields)
+    near = difflib.get_close_matches(str(error["loc"][-1]), allowed, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"allowed are {', '.join(allowed)}"
+    return f"{place}: unknown key; {hint}"

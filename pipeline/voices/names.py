@@ -1,0 +1,74 @@
+"""Names: how a request can say which voice it means.
+
+    voice-2  alloy  anna         an id, an alias, or what people call it
+    anna@2                       that version, for ever
+    seed:2222                    the speaker ChatTTS draws for a seed
+    blend:anna(0.7)+seed:5(0.3)  a mixture of embeddings
+    emb:<speaker string>         an embedding itself, where the operator allows it
+
+In:    str
+Out:   its parts
+Owns:  nothing
+Never: looking anything up
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable
+
+from pipeline.errors import InvalidRequest
+
+ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+RESERVED = frozenset({"random", "blend"})  # routes beside /v1/audio/voices/{id}
+BLEND = "blend:"
+INLINE = "emb:"
+MAX_BLENDED = 8
+MAX_NAME_CHARS = 4096  # an inline embedding of the widest checkpoint takes about a thousand
+
+_VERSIONED = re.compile(rf"({ID.pattern})@([1-9][0-9]{{0,8}})")
+_PART = re.compile(r"([A-Za-z0-9._@:-]{1,80})\(([0-9]{1,3}(?:\.[0-9]{1,6})?)\)")
+
+
+def is_id(text: str) -> bool:
+    """Whether a new voice may be called so. Dots alone would be folders in somebody's URL."""
+    return bool(ID.fullmatch(text)) and text.strip(".") != "" and text not in RESERVED
+
+
+def split_version(name: str) -> tuple[str, int] | None:
+    """anna@2 as ("anna", 2); None for a name without a version."""
+    found = _VERSIONED.fullmatch(name)
+    return (found[1], int(found[2])) if found else None
+
+
+def versioned(voice_id: str, version: int) -> str:
+    """The name that never changes its meaning."""
+    return f"{voice_id}@{version}"
+
+
+def split_blend(name: str) -> list[tuple[str, float]]:
+    """The voices of blend:a(0.7)+b(0.3) and their weights.
+
+    Raises:
+        InvalidRequest: it is written in another way.
+    """
+    parts = name.removeprefix(BLEND).split("+")
+    found = [_PART.fullmatch(part) for part in parts[: MAX_BLENDED + 1]]
+    weights = [(part[1], float(part[2])) for part in found if part]
+    if len(parts) > MAX_BLENDED or len(weights) < len(parts) or not all(weight > 0 for _, weight in weights):
+        raise InvalidRequest(
+            f"a blend is written blend:a(0.7)+b(0.3): 1 to {MAX_BLENDED} voices, each with a weight above 0 and below 1000",
+            param="voice",
+        )
+    return weights
+
+
+def join_blend(parts: Iterable[tuple[str, float]]) -> str:
+    """The same mixture always under the same name."""
+    return BLEND + "+".join(f"{name}({weight:.6g})" for name, weight in parts)
+
+
+def shown(name: str) -> str:
+    """The name for headers and logs: an inline embedding by its digest."""
+    if not name.startswith(INLINE):
+        return name
+    return f"{INLINE}{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"

@@ -1,0 +1,134 @@
+"""Records: a voice as the store keeps it. A version is written once; a change is the next version.
+
+In:    what a voice is made of
+Out:   JSON, and the Voice of it
+Owns:  nothing
+Never: pickle; a recording itself (its codes are all that is kept)
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError
+
+from pipeline.config import StrictModel
+from pipeline.types import Voice
+from pipeline.voices.catalogue import VoiceInfo
+from pipeline.voices.names import versioned
+from pipeline.voices.strings import decode_embedding, decode_sample, encode_embedding, encode_sample
+
+Origin = Literal["seed", "blend", "embedding", "upload"]
+ORIGINS: tuple[str, ...] = get_args(Origin)
+
+MAX_TITLE_CHARS = 100
+MAX_NOTE_CHARS = 1000
+MAX_LANGUAGES = 8
+MAX_GAIN_DB = 24.0
+
+
+class Consent(StrictModel):
+    """What the person who uploaded a recording said about the one who speaks in it."""
+
+    statement: str = Field(min_length=1, max_length=MAX_NOTE_CHARS)
+    given_at: str
+
+
+class VoiceRecord(StrictModel):
+    """One version of a voice."""
+
+    title: str = Field(min_length=1, max_length=MAX_TITLE_CHARS, description="what people call it")
+    origin: Origin
+    made_of: str = Field("", max_length=MAX_NOTE_CHARS, description="seed:<n> or blend:...; what there is to say about it")
+    width: int = Field(ge=1, description="of an embedding of the checkpoint it was made for")
+    model: str = Field("", max_length=128, description="the checkpoint it was made for")
+    embedding: str | None = Field(None, description="speaker string")
+    sample: str | None = Field(None, description="prompt string")
+    sample_text: str = Field("", max_length=MAX_NOTE_CHARS, description="transcript of the recording")
+    languages: tuple[str, ...] = Field((), max_length=MAX_LANGUAGES)
+    description: str = Field("", max_length=MAX_NOTE_CHARS)
+    licence: str = Field("", max_length=MAX_NOTE_CHARS)
+    consent: Consent | None = None
+    created_at: str
+    loudness_lufs: float | None = Field(None, description="of the preview without gain [LUFS]")
+    gain_db: float = Field(0.0, ge=-MAX_GAIN_DB, le=MAX_GAIN_DB)
+
+
+def embedding_fields(embedding: NDArray[np.float16]) -> dict[str, object]:
+    """The fields of a record that hold an embedding."""
+    return {"embedding": encode_embedding(embedding), "width": len(embedding)}
+
+
+def sample_fields(codes: NDArray[np.int64], text: str) -> dict[str, str]:
+    """The fields of a record that hold a recording."""
+    return {"sample": encode_sample(codes), "sample_text": text}
+
+
+def voice_of(record: VoiceRecord, name: str) -> Voice:
+    """The voice a record describes.
+
+    Raises:
+        ValueError: its strings are not what they claim to be.
+    """
+    return Voice(
+        name,
+        None if record.embedding is None else decode_embedding(record.embedding, record.width),
+        None if record.sample is None else decode_sample(record.sample),
+        record.sample_text,
+        gain_db=record.gain_db,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredVoice:
+    """A record, decoded."""
+
+    id: str
+    version: int
+    record: VoiceRecord
+    voice: Voice
+
+    @property
+    def name(self) -> str:
+        """id@version"""
+        return versioned(self.id, self.version)
+
+    def info(self, stability: float | None = None) -> VoiceInfo:
+        """For people."""
+        record = self.record
+        return VoiceInfo(
+            name=self.id,
+            aliases=(),
+            languages=record.languages,
+            description=record.description,
+            origin=record.origin,
+            title=record.title,
+            version=self.version,
+            licence=record.licence,
+            consent=record.consent is not None,
+            created_at=record.created_at,
+            gain_db=record.gain_db,
+            loudness_lufs=record.loudness_lufs,
+            stability=stability,
+        )
+
+
+def write_record(record: VoiceRecord) -> bytes:
+    """What the store keeps."""
+    return record.model_dump_json(exclude_defaults=True).encode()
+
+
+def read_record(key: str, version: int, value: bytes, *, width: int) -> StoredVoice:
+    """What the store has kept.
+
+    Raises:
+        ValueError: no record of ours, or one for a checkpoint of another width.
+    """
+    try:
+        record = VoiceRecord.model_validate_json(value)
+    except ValidationError as error:
+        raise ValueError(f"not a voice: {error.error_count()} fields are wrong") from None
+    if record.width != width:
+        raise ValueError(f"made for embeddings of {record.width} numbers, this checkpoint has {width}")
+    return StoredVoice(key, version, record, voice_of(record, versioned(key, version)))
