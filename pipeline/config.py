@@ -40,6 +40,9 @@ class EngineConfig(StrictModel):
     max_prompt: int = Field(512, ge=64, le=3072, description="longest prompt [positions]")
     max_steps: int = Field(1024, ge=64, le=2048, description="longest sequence, 46.875 steps a second [steps]")
     kv_budget_mib: int = Field(2048, ge=1, description="most memory the static KV cache may take [MiB]")
+    ignore_eos: bool = Field(
+        False, description="every sequence runs to its step cap: for measuring, and for weights that know no end"
+    )
     steps_per_round: int = Field(1, ge=1, le=32, description="steps between two looks at the host; 1 on a CPU, 4-8 on a GPU")
     prefill_rows: int = Field(1, ge=1, le=32, description="prompts in one prefill call; a fixed shape, so part of the numerics")
     block_steps: int = Field(4, ge=1, le=256, description="steps delivered together")

@@ -20,7 +20,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable
 from concurrent.futures import Future
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -99,12 +99,13 @@ class Engine:
                 param="input",
             )
         now = self._clock()
+        max_steps = min(prompt.max_steps, self._config.max_steps)
         return Sequence(
             prompt=prompt,
-            sampling=sampling,
+            sampling=replace(sampling, min_steps=max_steps) if self._config.ignore_eos else sampling,
             stream=StepStream(on_read=self._on_read),
             width=self._width,
-            max_steps=min(prompt.max_steps, self._config.max_steps),
+            max_steps=max_steps,
             deadline=now + timeout_s,
             submitted_at=now,
         )

@@ -6,11 +6,12 @@ import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "scripts" / "bench" / "results"
 
-Result = dict[str, object]
+Result = dict[str, Any]
 
 
 def hardware() -> Result:
@@ -37,9 +38,25 @@ def _installed(package: str) -> str | None:
         return None
 
 
-def publish(name: str, result: Result) -> None:
-    """Write results/<name>.json and print the same as one line."""
+def publish(name: str, result: Result, folder: Path = RESULTS) -> None:
+    """Write <folder>/<name>.json and print the same as one line."""
     result = {"benchmark": name, "hardware": hardware()} | result
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n")
-    print(json.dumps(result))
+    folder.mkdir(parents=True, exist_ok=True)
+    draft = folder / f".{name}.json"
+    draft.write_text(json.dumps(result, indent=2) + "\n")
+    draft.replace(folder / f"{name}.json")  # whole or not at all
+    print(json.dumps(result), flush=True)
+
+
+def read(name: str, folder: Path = RESULTS) -> Any:
+    """A kept result, or None."""
+    try:
+        return json.loads((folder / f"{name}.json").read_text())
+    except FileNotFoundError:
+        return None
+
+
+def is_done(name: str, folder: Path, *, quick: bool) -> bool:
+    """Whether a result of this commit and this length is there."""
+    found = read(name, folder)
+    return found is not None and found["hardware"]["commit"] == hardware()["commit"] and found["options"]["quick"] == quick

@@ -1,0 +1,160 @@
+"""Main: `python -m scripts.bench SCENARIO...`: runs scenarios, shows their tables, keeps their results.
+
+In:    names of scenarios, or `all`, or `summary`
+Out:   tables; results/<scenario>.json and .png; as the last line the JSON of what was run
+Owns:  the order, Ctrl-C
+"""
+
+import argparse
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from pipeline.errors import CheckpointError, ConfigError
+from scripts.bench.bench import Bench, Options, ScenarioFailed
+from scripts.bench.client import Endpoint
+from scripts.bench.record import RESULTS, Result, is_done, publish
+from scripts.bench.scenarios import (
+    growth,
+    hop,
+    saturation,
+    single,
+    streaming,
+)
+
+SCENARIOS = {
+    "b1": single,
+    "b2": streaming,
+    "b3": saturation,
+    "b7": growth,
+    "b10": hop,
+}
+FOR_ANY_SERVER = ("b2", "b3", "b4", "b6")
+
+
+def main() -> int:
+    """Run what was asked for; a scenario that fails does not keep the others from running."""
+    args = parse()
+    console = Console(stderr=True)
+    names = list(SCENARIOS) if "all" in args.scenarios else args.scenarios
+    if args.url:
+        names = [name for name in names if name in FOR_ANY_SERVER]
+    options = options_of(args)
+    signal.signal(signal.SIGTERM, interrupt)
+    bench = Bench(options, console)
+    failed = []
+    try:
+        for name in names:
+            if args.resume and is_done(name, args.results, quick=args.quick):
+                console.print(f"{name}: done already")
+                continue
+            began = time.monotonic()
+            try:
+                with bench.scenario(name):
+                    report = SCENARIOS[name].run(bench)
+            except (ScenarioFailed, RuntimeError, OSError, AssertionError) as error:
+                console.print(f"{name} failed: {error}", style="red", markup=False)
+                failed.append(name)
+                continue
+            for table in report.tables:
+                Console().print(table)
+            taken_s = round(time.monotonic() - began, 1)
+            publish(
+                name,
+                {"options": shown_options(options), "taken_s": taken_s, "judged": report.figures, **report.result},
+                args.results,
+            )
+    except (ConfigError, CheckpointError) as error:
+        console.print(str(error), style="red", markup=False)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted: stopping every process", file=sys.stderr)
+        return 130
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # stopping takes a moment, and has to be finished
+        bench.house.close()
+    return 1 if failed else 0
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.bench",
+        description="Measure the service against the ChatTTS package, in one run on one machine.",
+        epilog="; ".join(f"{name}: {first_line(module.__doc__)}" for name, module in SCENARIOS.items()),
+    )
+    parser.add_argument("scenarios", nargs="+", choices=[*SCENARIOS, "all"], metavar="SCENARIO")
+    parser.add_argument("--quick", action="store_true", help="shorter speech, fewer loads: all of it in 15 minutes on 2 cores")
+    parser.add_argument("--repeats", type=int, default=3, help="rounds of each figure; the median is reported")
+    parser.add_argument("--seed", type=int, default=1, help="of texts, lengths and arrivals")
+    parser.add_argument("--config", type=Path, default=Path("configs/dev.yaml"), help="what the service is started with")
+    parser.add_argument("--checkpoint", default="full-random", help="demo, full-random, hub:2Noise/ChatTTS or a folder")
+    parser.add_argument("--dtype", default="bfloat16", help="engine.dtype of the service")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of engine, vocoder and upstream each")
+    parser.add_argument(
+        "--path", choices=("fast", "plain"), default="fast", help="Serve's data path; fast is what `make serve` runs"
+    )
+    parser.add_argument("--slo-ttfb-s", type=float, default=2.5, help="b4: first audio by then, 95 of 100 times")
+    parser.add_argument("--soak-minutes", type=float, default=30.0, help="b12: how long")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder for results and plots")
+    parser.add_argument("--resume", action="store_true", help="leave out what has a result of this commit")
+    parser.add_argument("--url", help=f"any OpenAI-compatible speech server (without /v1): {', '.join(FOR_ANY_SERVER)}")
+    parser.add_argument("--model", default="chattts", help="with --url")
+    parser.add_argument("--voice", default="default", help="with --url")
+    return parser.parse_args()
+
+
+def options_of(args: argparse.Namespace) -> Options:
+    """What scenarios are told."""
+    key = os.environ.get("OPENAI_API_KEY", "none")
+    return Options(
+        quick=args.quick,
+        seed=args.seed,
+        repeats=args.repeats,
+        config=args.config,
+        checkpoint=args.checkpoint,
+        dtype=args.dtype,
+        path=args.path,
+        threads=args.threads,
+        soak_minutes=args.soak_minutes,
+        slo_ttfb_s=args.slo_ttfb_s,
+        endpoint=Endpoint(args.url.rstrip("/"), args.model, args.voice, key) if args.url else None,
+    )
+
+
+def shown_options(options: Options) -> Result:
+    """The options as a result holds them."""
+    return {
+        "quick": options.quick,
+        "seed": options.seed,
+        "repeats": options.repeats,
+        "url": options.endpoint.url if options.endpoint else None,
+        "service": {
+            "config": str(options.config),
+            "path": options.path,
+            "checkpoint": options.checkpoint,
+            "changes": options.settings.changes,
+        },
+    }
+
+
+def first_line(card: str | None) -> str:
+    """The title of a scenario."""
+    assert card is not None
+    return card.splitlines()[0].partition(": ")[0]
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """SIGTERM ends a run as Ctrl-C does: nothing is left running."""
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""Physics: what a decode step must read, against what the memory can give.
+
+In:    a pipeline configuration, step times
+Out:   bytes a step, the fraction of the copy bandwidth they make
+Owns:  nothing
+"""
+
+import time
+
+import torch
+
+from pipeline.model.weights import GptSpec
+
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
+COPIED = 1 << 28
+COPIES = 10
+
+
+def step_bytes(spec: GptSpec, dtype: str, *, rows: int, context: float) -> float:
+    """Bytes one decode step reads: every weight of the decoder and the heads once, and the keys and values of each row.
+
+    Args:
+        dtype: of the weights; int8 keeps its keys and values in bfloat16.
+        rows: sequences that decode together.
+        context: positions of each so far, on average.
+    """
+    decoder = spec.layers * (4 * spec.width**2 + 3 * spec.width * spec.mlp_width)
+    heads = spec.codebooks * spec.audio_vocab * spec.width
+    cached = rows * context * 2 * spec.layers * spec.width
+    return decoder * ITEM_BYTES[dtype] + heads * 4 + cached * max(2, ITEM_BYTES[dtype])
+
+
+def copy_bandwidth(device: str = "cpu") -> float:
+    """Bytes a second of a large copy, read and written counted."""
+    size = COPIED if device == "cpu" else 4 * COPIED
+    source, target = (torch.zeros(size, dtype=torch.uint8, device=device) for _ in range(2))
+
+    def copy() -> None:
+        target.copy_(source)
+        if device != "cpu":
+            torch.cuda.synchronize()
+
+    copy()
+    began = time.perf_counter()
+    for _ in range(COPIES):
+        copy()
+    return 2 * size * COPIES / (time.perf_counter() - began)

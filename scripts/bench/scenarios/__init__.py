@@ -1,0 +1,1 @@
+"""Scenarios: one question each, asked of every system it concerns in the same run."""

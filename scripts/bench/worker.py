@@ -1,0 +1,231 @@
+"""Worker: a system inside a process of its own: ChatTTS itself, or our engine and vocoder without Serve.
+
+In:    orders through a pipe: (name, arguments)
+Out:   answers through the same pipe
+Owns:  the models of its process
+Never: more than one order at a time
+
+Each system has its own process, because OpenMP keeps a team of threads for every thread that ever ran in parallel: two
+systems in one process would slow each other down even while one of them does nothing.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import time
+import traceback
+from collections.abc import AsyncGenerator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ChatTTS
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pipeline.audio.encode import Encoder
+from pipeline.checkpoints import cache_home, resolve
+from pipeline.config import PipelineConfig
+from pipeline.engine.engine import Engine
+from pipeline.model.weights import open_checkpoint
+from pipeline.synthesizer import Synthesizer
+from pipeline.text.frontend import LocalTextFrontend
+from pipeline.types import SamplingParams, SynthesisRequest
+from pipeline.vocoder.vocoder import Vocoder
+from pipeline.voices import DEFAULT, VoiceCatalogue
+from scripts.bench.load import Sent, drive
+from scripts.bench.physics import copy_bandwidth, step_bytes
+from scripts.bench.upstream import load_chat
+from scripts.bench.workload import Utterance
+
+T = TypeVar("T")
+
+VOICES = Path(__file__).resolve().parents[2] / "configs" / "voices.yaml"
+TIMEOUT_S = 3600.0
+
+Orders = dict[str, Callable[..., Any]]
+
+
+def obey(pipe: Connection, orders: Orders) -> None:
+    """Answer orders until there are no more."""
+    pipe.send(("ready", None))
+    while True:
+        try:
+            name, arguments = pipe.recv()
+        except EOFError:
+            return
+        if name == "end":
+            return
+        try:
+            pipe.send(("done", orders[name](*arguments)))
+        except Exception:
+            pipe.send(("failed", traceback.format_exc()))
+
+
+def run_upstream(pipe: Connection, root: Path) -> None:
+    """The ChatTTS package behind a lock."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever gives the orders
+    logging.disable(logging.WARNING)  # the package warns of every forced length
+    with asyncio.Runner() as runner:
+        side = UpstreamSide(root)
+        obey(
+            pipe,
+            {
+                "load": lambda load: runner.run(drive(load, side.speak)),
+                "decode": lambda utterances: side.on_thread(side.decode, utterances).result(),
+                "resident": resident_bytes,
+            },
+        )
+
+
+def run_ours(pipe: Connection, pipeline: dict[str, Any]) -> None:
+    """Our engine, vocoder and spine."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    config = PipelineConfig.model_validate(pipeline)
+    with asyncio.Runner() as runner:
+        side = OurSide(config)
+        try:
+            obey(
+                pipe,
+                {
+                    "load": lambda load: runner.run(drive(load, side.speak)),
+                    "decode": lambda utterances: runner.run(side.decode(utterances)),
+                    "physics": side.physics,
+                    "resident": resident_bytes,
+                },
+            )
+        finally:
+            side.close()
+
+
+class UpstreamSide:
+    """ChatTTS as its README uses it, one request at a time."""
+
+    def __init__(self, root: Path) -> None:
+        self._thread = ThreadPoolExecutor(1)  # loaded and run on one thread, as by its own user
+        self._chat = self.on_thread(load_chat, root).result()
+        self._turn = asyncio.Lock()
+
+    def on_thread(self, work: Callable[..., T], *arguments: Any) -> "Any":
+        """Run on the model's thread."""
+        return self._thread.submit(work, *arguments)
+
+    async def speak(self, utterance: Utterance, streamed: bool, sent: Sent) -> AsyncGenerator[bytes, None]:
+        """See load.Speak."""
+        sent()
+        async with self._turn:
+            pieces = await asyncio.wrap_future(self.on_thread(self._begin, utterance, streamed))
+            try:
+                while (piece := await asyncio.wrap_future(self.on_thread(next, pieces, None))) is not None:
+                    yield piece
+            except BaseException:
+                self._chat.interrupt()  # the listener left: the loop ends at its next step
+                raise
+            finally:
+                self.on_thread(pieces.close)
+
+    def _begin(self, utterance: Utterance, streamed: bool) -> Iterator[bytes]:
+        result = self._chat.infer(
+            utterance.text,
+            stream=streamed,
+            lang="en",
+            skip_refine_text=True,
+            split_text=False,
+            params_infer_code=exactly(utterance.steps),
+        )
+        return (to_pcm(piece) for piece in result)
+
+    def decode(self, utterances: list[Utterance]) -> float:
+        """Seconds the package's decode loop takes for one batch of equal lengths."""
+        texts, (steps,) = [one.text for one in utterances], {one.steps for one in utterances}
+        self._chat.context.set(False)  # as infer does: an earlier listener may have left
+        began = time.perf_counter()
+        list(self._chat._infer_code(texts, False, torch.device("cpu"), True, exactly(steps)))
+        return time.perf_counter() - began
+
+
+class OurSide:
+    """What serve/app.py deploys, in one process."""
+
+    def __init__(self, config: PipelineConfig) -> None:
+        root = resolve(config.checkpoint, cache_home())
+        checkpoint = open_checkpoint(root)
+        self._spec, self._dtype = checkpoint.gpt_spec, config.engine.dtype
+        self._bandwidth = copy_bandwidth(config.engine.device)
+        self._voices = VoiceCatalogue.load(VOICES, checkpoint.gpt_spec.width)
+        self._frontend = LocalTextFrontend(
+            root, config.text, max_prompt=config.engine.max_prompt, max_steps=config.engine.max_steps
+        )
+        self.engine = Engine(config.engine, checkpoint)
+        self._vocoder = Vocoder(config.vocoder, checkpoint)
+        self._vocoder.warm_up()
+        self._synthesizer = Synthesizer(self._frontend, self.engine, self._vocoder, self._voices, config.vocoder, config.speech)
+
+    async def speak(self, utterance: Utterance, streamed: bool, sent: Sent) -> AsyncGenerator[bytes, None]:
+        """See load.Speak. Not streamed: everything at once, as a reply with `stream: false` is."""
+        sent()
+        encoder, whole = Encoder("pcm"), b""
+        async with aclosing(self._synthesizer.stream(request_of(utterance))) as chunks:
+            async for chunk in chunks:
+                piece = encoder.feed(chunk.samples)
+                if streamed:
+                    yield piece
+                else:
+                    whole += piece
+        yield whole + encoder.finish()
+
+    async def decode(self, utterances: list[Utterance]) -> float:
+        """Seconds the engine takes for requests that come together, without the vocoder."""
+        prompts = []
+        for utterance in utterances:
+            request = request_of(utterance)
+            (prompt,) = await self._frontend.plan(request, self._voices.get(request.voice))
+            prompts.append((prompt, request.sampling))
+
+        async def one(prompt: Any, sampling: SamplingParams) -> None:
+            async for _ in self.engine.generate(prompt, sampling, timeout_s=TIMEOUT_S, admitted=True):
+                pass
+
+        began = time.perf_counter()
+        await asyncio.gather(*(one(prompt, sampling) for prompt, sampling in prompts))
+        return time.perf_counter() - began
+
+    def physics(self, step_s: float, rows: int, context: float) -> dict[str, float]:
+        """A measured step beside what the memory allows."""
+        read = step_bytes(self._spec, self._dtype, rows=rows, context=context)
+        return {
+            "bytes_a_step": read,
+            "step_s": step_s,
+            "copy_bytes_a_second": self._bandwidth,
+            "fraction_of_copy_bandwidth": read / step_s / self._bandwidth,
+        }
+
+    def close(self) -> None:
+        """Stop both threads."""
+        self._vocoder.close()
+        self.engine.close()
+
+
+def request_of(utterance: Utterance) -> SynthesisRequest:
+    """The utterance as the service would ask for it."""
+    sampling = SamplingParams(seed=utterance.seed)
+    return SynthesisRequest("bench", utterance.text, DEFAULT, sampling, timeout_s=TIMEOUT_S)
+
+
+def exactly(steps: int) -> ChatTTS.Chat.InferCodeParams:
+    """The package's own defaults with a forced length."""
+    return ChatTTS.Chat.InferCodeParams(max_new_token=steps, min_new_token=steps, show_tqdm=False)
+
+
+def to_pcm(samples: NDArray[np.float32]) -> bytes:
+    """(m,) or (1, m) float32 as 16-bit samples."""
+    return (np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
+
+
+def resident_bytes() -> int:
+    """Memory this process holds."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,115 @@
+"""Workload: what is asked of every system: texts, lengths, arrival times. All of it follows from one seed.
+
+In:    a seed and a path of names (scenario, phase, index)
+Out:   Utterances, arrival times
+Owns:  nothing
+Never: clocks, systems
+
+Lengths are forced, so that random weights do the same work on all sides. Our service is told to ignore the end
+(engine.ignore_eos) and to speak a fixed number of steps a letter (TEXT below); upstream takes the number of steps itself.
+"""
+
+import hashlib
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.model.spec import STEPS_PER_SECOND
+
+# English at an even pace: 15 letters a second. With these a text of k letters speaks BASE + 3 k steps, in one segment.
+BASE_STEPS = 1
+STEPS_PER_LETTER = 3
+MOST_LETTERS = 400
+TEXT = {
+    "base_steps": BASE_STEPS,
+    "steps_per_char": STEPS_PER_LETTER,
+    "max_segment_chars": MOST_LETTERS,
+    "first_segment_chars": MOST_LETTERS,
+}
+
+_WORDS = """
+able about above across after again along also always among answer apple around autumn away back before begin being
+below better between bird black blue boat book both bring brother build call came carry change child city clear close
+cold come corner could country dark deep different door down draw dream drive early earth east enough evening every face
+fall family far farm father feel few field find fire first fish five flower follow food forest found four friend from
+garden give gold good grass great green ground grow half hand happy hard head hear heart help here high hill home horse
+hour house hundred idea island keep kind know lake land large last late laugh lead learn leave left letter life light
+line listen little live long look love made make many map mark mean meet mile milk mind minute moon morning mother
+mountain move much music name near never new next night north note number ocean often open order other over page paper
+part pass people picture place plain plan plant play point quick quiet rain reach read ready red rest river road rock
+room round salt same sand school sea season second seed seem send seven shape ship short show side silver simple sing
+sister six sleep slow small snow soft some song soon sound south space speak spring stand star start stay still stone
+stop story street strong summer sun sure table take talk tell then there thing think three time town tree true turn two
+under until valley very voice wait walk wall warm watch water wave way week west wheel while white whole wide wild wind
+window winter wish wood word work world write year yellow yes young
+"""
+WORDS = _WORDS.split()
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """How long utterances are: lognormal, clipped."""
+
+    median_s: float = 4.0
+    sigma: float = 0.6
+    shortest_s: float = 0.8
+    longest_s: float = 25.0
+
+    def draw(self, random: np.random.Generator) -> float:
+        """One length [s]."""
+        drawn = self.median_s * math.exp(self.sigma * random.standard_normal())
+        return min(self.longest_s, max(self.shortest_s, drawn))
+
+
+@dataclass(frozen=True, slots=True)
+class Utterance:
+    """One request."""
+
+    text: str
+    steps: int
+    """decode steps; a system whose length nobody can force speaks as long as it likes"""
+    seed: int
+    leaves_after: float | None = None
+    """the client hangs up once it has heard this fraction of the audio"""
+
+    @property
+    def audio_s(self) -> float:
+        """What it sounds like, 512 samples a step: samples that a system leaves out do not make it faster."""
+        return self.steps / STEPS_PER_SECOND
+
+
+def random_of(*path: object) -> np.random.Generator:
+    """A generator of its own for every path."""
+    digest = hashlib.sha256("/".join(map(str, path)).encode()).digest()
+    return np.random.default_rng(int.from_bytes(digest, "big"))
+
+
+def utterance(audio_s: float, *path: object) -> Utterance:
+    """A text of its own that speaks as near to `audio_s` as whole letters allow."""
+    letters = round((audio_s * STEPS_PER_SECOND - BASE_STEPS) / STEPS_PER_LETTER)
+    if not 1 <= letters <= MOST_LETTERS:
+        raise ValueError(f"{audio_s:g} s are {letters} letters; allowed are 1 to {MOST_LETTERS}")
+    random = random_of(*path)
+    return Utterance(_text(letters, random), BASE_STEPS + STEPS_PER_LETTER * letters, int(random.integers(2**32)))
+
+
+def utterances(count: int, lengths: Lengths, *path: object) -> list[Utterance]:
+    """Texts of their own with drawn lengths."""
+    return [utterance(lengths.draw(random_of(*path, index, "length")), *path, index) for index in range(count)]
+
+
+def poisson(rate: float, duration_s: float, *path: object) -> list[float]:
+    """Arrival times [s] of an open loop: nobody waits for an answer before asking."""
+    random, now, times = random_of(*path, "arrivals"), 0.0, []
+    while (now := now + random.exponential(1 / rate)) < duration_s:
+        times.append(now)
+    return times
+
+
+def _text(letters: int, random: np.random.Generator) -> str:
+    words: list[str] = []
+    while sum(map(len, words)) + len(words) <= letters:
+        words.append(WORDS[random.integers(len(WORDS))])
+    text = " ".join(words)[:letters]
+    return text[:-1] + "s" if text.endswith(" ") else text
