@@ -7,13 +7,14 @@ Never: Ray, torch
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.types import AudioChunk, SynthesisRequest
 from pipeline.voices.catalogue import VoiceInfo
 from serve.config import LimitsConfig
 from serve.door import Door
+from serve.figures import SpeechWatch, Unwatched
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,3 +31,5 @@ class Backend:
     """None when a request would be served now, else the reason"""
     health: Callable[[], Awaitable[dict[str, Any]]]
     """the state of every part, for people and dashboards"""
+    watch: SpeechWatch = field(default_factory=Unwatched)
+    """is told about every reply"""

@@ -22,6 +22,7 @@ from pipeline.engine.sequence import Sequence
 from pipeline.errors import SynthesisError
 from pipeline.model.weights import open_checkpoint
 from pipeline.types import Head, Prompt, SamplingParams, Segment, StepBlock
+from serve.metrics import EngineMetrics, every_period
 from serve.placement import placed
 
 WARM_UP_POSITIONS = 16
@@ -36,8 +37,12 @@ class AcousticModel:
         # In a thread: loading takes long, and the replica's loop must go on answering Serve meanwhile.
         files = await asyncio.to_thread(lambda: open_checkpoint(resolve(checkpoint, cache_home())))
         self._width = files.gpt_spec.width
-        self._engine = await asyncio.to_thread(Engine, config, files)
+        metrics = EngineMetrics()
+        self._engine = await asyncio.to_thread(Engine, config, files, watch=metrics)
         await self._engine.warm_up(warm_up_prompt())
+        self._shown = asyncio.create_task(
+            every_period(lambda: metrics.show(asdict(self._engine.stats()), config.steps_per_round))
+        )
         self._gather.set_max_batch_size(config.slots)  # type: ignore[attr-defined]
 
     async def generate(

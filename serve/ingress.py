@@ -24,6 +24,7 @@ from serve.backend import Backend
 from serve.config import AppConfig, project_path
 from serve.door import Door
 from serve.handles import Handle, RemoteDecoder, RemoteFrontend, RemoteGenerator, ask_stats, ask_width
+from serve.metrics import IngressMetrics
 
 LOG = logging.getLogger("ray.serve.chattts")
 
@@ -78,6 +79,7 @@ class Ingress:
             door=Door(config.limits.max_in_flight),
             why_not_ready=self._why_not_ready,
             health=self._health,
+            watch=IngressMetrics(),
         )
         self._first_audio_s = await self._speak_first_words()
 

@@ -26,6 +26,7 @@ from pipeline.model.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.types import AudioChunk
 from serve.backend import Backend
 from serve.errors import ApiError, bad_request, of
+from serve.figures import Outcome, PlayCursor, SpeechFigures
 from serve.schemas import SpeechOrder, ignored_header, read_speech_body, to_order
 
 # Child of Ray's own logger by name alone: under Serve its handler writes these lines, elsewhere logging's root does.
@@ -51,12 +52,19 @@ class SpeechReply(Response):
         self._status_sent = False
         self._samples = 0
         self._first_audio_s: float | None = None
+        self._cursor = PlayCursor()
+        self._warnings: dict[str, int] = {}
+        self._taken: SpeechOrder | None = None
+        self._outcome = Outcome.LEFT
+        self._code = ""
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        door, watch = self._backend.door, self._backend.watch
         try:
-            with self._backend.door.enter():
-                order = self._order(await self._read_body())
+            with door.enter():
+                watch.present(door.inside)
+                self._taken = order = self._order(await self._read_body())
                 await self._unless_the_client_leaves(receive, self._speak(order, send))
         except ClientDisconnect:
             LOG.info("speech left request=%s audio_s=%.2f", self._request_id, self._samples / SAMPLE_RATE)
@@ -65,10 +73,13 @@ class SpeechReply(Response):
             raise
         except Exception as error:
             if self._status_sent:
-                self._log_failure(error, "cut")
+                self._fail(error, Outcome.CUT)
                 raise CutReply(self._request_id) from None
-            self._log_failure(error, "refused")
+            self._fail(error, Outcome.REFUSED)
             raise of(error) from None
+        finally:
+            watch.present(door.inside)
+            watch.ended(self._figures())
 
     # The body of the request.
 
@@ -133,6 +144,8 @@ class SpeechReply(Response):
         except TimeoutError:
             raise DeadlineExceeded(f"not finished after {self._limits.total_timeout_s:g} s (limits.total_timeout_s)") from None
         took_s = time.perf_counter() - self._started_at
+        if self._outcome is Outcome.LEFT:
+            self._outcome = Outcome.DONE
         LOG.info(
             "speech done request=%s audio_s=%.2f ttfb_s=%.3f took_s=%.3f",
             self._request_id, self._samples / SAMPLE_RATE, self._first_audio_s or took_s, took_s,
@@ -174,7 +187,7 @@ class SpeechReply(Response):
             if not self._status_sent or isinstance(error, ReaderStalled):
                 raise
             # An event stream can say what went wrong; the audio in it is marked unfinished by the missing done event.
-            self._log_failure(error, "error event")
+            self._fail(error, Outcome.CUT)
             await self._send(send, _event({"type": "speech.audio.error", **of(error).body(self._request_id)}))
         else:
             await self._send(send, _event(self._done(order, digest.hexdigest())))
@@ -207,10 +220,12 @@ class SpeechReply(Response):
                 raise DeadlineExceeded(f"{what} after {limit_s:g} s") from None
             if chunk is None:
                 return
+            self._warnings.update(chunk.warnings)
             if not len(chunk.samples):
                 continue  # the time-stretch holds back what it cannot finish yet
             if self._first_audio_s is None:
                 self._first_audio_s = time.perf_counter() - self._started_at
+            self._cursor.arrived(time.perf_counter(), len(chunk.samples) / SAMPLE_RATE)
             self._samples += len(chunk.samples)
             yield chunk
             limit_s, what = self._limits.chunk_timeout_s, "no further audio"
@@ -270,13 +285,28 @@ class SpeechReply(Response):
             },
         }
 
-    def _log_failure(self, error: Exception, how: str) -> None:
+    def _figures(self) -> SpeechFigures:
+        order = self._taken
+        return SpeechFigures(
+            outcome=self._outcome,
+            code=self._code,
+            streamed=order is not None and order.streamed,
+            first_audio_s=self._first_audio_s,
+            took_s=time.perf_counter() - self._started_at,
+            audio_s=self._samples / SAMPLE_RATE,
+            stalled_s=self._cursor.stalled_s,
+            characters=0 if order is None else len(order.request.text),
+            warnings=self._warnings,
+        )
+
+    def _fail(self, error: Exception, outcome: Outcome) -> None:
         kind = of(error).kind
+        self._outcome, self._code = outcome, kind.code
         unexpected = not isinstance(error, ApiError | SynthesisError)
         LOG.log(
             logging.ERROR if unexpected else logging.WARNING,
             "speech failed request=%s %s status=%d code=%s error=%s audio_s=%.2f",
-            self._request_id, how, kind.status, kind.code, type(error).__name__, self._samples / SAMPLE_RATE,
+            self._request_id, outcome, kind.status, kind.code, type(error).__name__, self._samples / SAMPLE_RATE,
             exc_info=error if unexpected else None,
         )  # fmt: skip
 

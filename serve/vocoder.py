@@ -20,6 +20,7 @@ from pipeline.errors import SynthesisError
 from pipeline.model.weights import open_checkpoint
 from pipeline.types import HiddenWindow
 from pipeline.vocoder.vocoder import Vocoder as LocalVocoder
+from serve.metrics import VocoderMetrics, every_period
 from serve.placement import placed
 
 
@@ -29,6 +30,8 @@ class Vocoder:
 
     async def __init__(self, config: VocoderConfig, checkpoint: str) -> None:  # type: ignore[misc]  # Serve awaits it
         self._vocoder = await asyncio.to_thread(load_vocoder, config, checkpoint)
+        metrics = VocoderMetrics()
+        self._shown = asyncio.create_task(every_period(lambda: metrics.show(asdict(self._vocoder.stats()))))
         self._gather.set_max_batch_size(config.rows)  # type: ignore[attr-defined]
 
     async def decode(self, window: HiddenWindow) -> NDArray[np.float32] | SynthesisError:

@@ -4,12 +4,17 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from pipeline.checkpoints import cache_home, resolve
 from pipeline.model.weights import Checkpoint, open_checkpoint
+
+# A property is wrong or right, not slow: how fast examples come is a matter of what else the machine does.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 KINDS = {"unit", "parity", "integration", "e2e"}
 

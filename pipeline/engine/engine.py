@@ -28,7 +28,8 @@ from pipeline.config import EngineConfig
 from pipeline.engine.runner import RoundOutput, Runner
 from pipeline.engine.scheduler import Plan, Scheduler
 from pipeline.engine.sequence import Sequence, StepStream
-from pipeline.errors import EngineDead, NonFiniteOutput, SynthesisError, TextTooLong
+from pipeline.engine.watch import EngineWatch, Unwatched
+from pipeline.errors import DeadlineExceeded, EngineDead, NonFiniteOutput, SynthesisError, TextTooLong
 from pipeline.model.weights import Checkpoint
 from pipeline.types import FinishReason, Prompt, SamplingParams, StepBlock
 
@@ -60,16 +61,24 @@ class EngineStats:
 class Engine:
     """The continuously batched acoustic model."""
 
-    def __init__(self, config: EngineConfig, checkpoint: Checkpoint, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        checkpoint: Checkpoint,
+        clock: Callable[[], float] = time.monotonic,
+        watch: EngineWatch | None = None,
+    ) -> None:
         """
         Args:
             clock: monotonic seconds; a test may hold it.
+            watch: is told what happens, on the engine's thread.
 
         Raises:
             ConfigError: the KV cache does not fit its budget. CheckpointError: the files are wrong.
         """
         self._config = config
         self._clock = clock
+        self._watch: EngineWatch = watch or Unwatched()
         self._width = checkpoint.gpt_spec.width
         self._scheduler = Scheduler(config)
         self._lock = threading.Lock()
@@ -232,6 +241,7 @@ class Engine:
             while not self._closing:
                 plan = self._scheduler.next_plan(self._clock())
                 for sequence, error in plan.left:
+                    self._watch.wasted(sequence.steps, _why_wasted(error))
                     if error is not None:
                         sequence.stream.put(error)
                 if plan.decode:
@@ -244,6 +254,8 @@ class Engine:
     def _round(self, plan: Plan) -> None:
         self._round_started = started = self._clock()
         if plan.prefill:
+            for sequence in plan.prefill:
+                self._watch.placed(started - sequence.submitted_at)
             self._runner.prefill(plan.prefill)
         decode_started = self._clock()
         output = self._runner.decode(plan)
@@ -264,6 +276,7 @@ class Engine:
             if output.broken[slot]:
                 self._scheduler.release(sequence)
                 self._runner.forget(slot)
+                self._watch.wasted(sequence.steps, "broken")
                 sequence.stream.put(
                     NonFiniteOutput(f"the model produced non-finite numbers after {sequence.steps} steps of this segment")
                 )
@@ -290,3 +303,9 @@ class Engine:
     def _on_read(self) -> None:
         with self._wake:
             self._wake.notify()
+
+
+def _why_wasted(error: SynthesisError | None) -> str:
+    if error is None:
+        return "cancelled"
+    return "deadline" if isinstance(error, DeadlineExceeded) else "stalled"

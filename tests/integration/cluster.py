@@ -38,6 +38,7 @@ ENVIRONMENT = {
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.02",
     "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
     "OMP_NUM_THREADS": "1",
+    "RAY_metrics_report_interval_ms": "500",
 }
 
 
@@ -67,6 +68,7 @@ class Cluster:
     port: int
     start_s: float
     temp_dir: Path
+    metrics_port: int
 
     def url(self, route: str = "") -> str:
         return f"http://127.0.0.1:{self.port}{route}"
@@ -129,12 +131,13 @@ def start_cluster() -> Cluster:
         object_store_memory=200 << 20,
         namespace="serve",
         _temp_dir=str(temp_dir),
+        _metrics_export_port=(metrics_port := free_port()),
     )
     port = free_port()
     document = document_of("dev.yaml", app="chattts", route="/")
     document["http_options"]["port"] = port
     deploy(document)
-    return Cluster(port, time.monotonic() - began, temp_dir)
+    return Cluster(port, time.monotonic() - began, temp_dir, metrics_port)
 
 
 def deploy(*documents: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ import yaml
 from scripts import start
 from scripts.embed_serve_config import OVERLAYS, patch_of, patch_path
 from serve.config_file import check_file, find_mistakes
-from tests.tools import needs_tool
+from tests.services import needed_program
 
 ROOT = Path(__file__).resolve().parents[3]
 CRD = Path(os.environ.get("CHATTTS_KUBERAY_CRD", ROOT.parent / "shared/data/kuberay/ray.io_rayservices.yaml"))
@@ -28,7 +28,7 @@ Manifest = dict[str, Any]
 @pytest.fixture(scope="session")
 def rendered() -> dict[str, list[Manifest]]:
     """overlay -> its documents."""
-    needs_tool("kubectl", package="kubernetes-client")
+    needed_program("kubectl", "kubernetes-client")
     return {overlay: render(overlay) for overlay in OVERLAYS}
 
 

@@ -1,0 +1,31 @@
+"""Watch: who is told what happens in the engine.
+
+In:    nothing
+Out:   EngineWatch
+Owns:  nothing
+Never: Ray; anything that blocks: it is called on the engine's thread, between two rounds
+"""
+
+from typing import Protocol
+
+
+class EngineWatch(Protocol):
+    """Is told about sequences."""
+
+    def placed(self, waited_s: float) -> None:
+        """A sequence got its slot, so long after it was submitted."""
+        ...
+
+    def wasted(self, steps: int, reason: str) -> None:
+        """Steps were made that nobody will hear: cancelled, deadline, stalled or broken."""
+        ...
+
+
+class Unwatched:
+    """Tells nobody."""
+
+    def placed(self, waited_s: float) -> None:
+        """See EngineWatch."""
+
+    def wasted(self, steps: int, reason: str) -> None:
+        """See EngineWatch."""

@@ -1,0 +1,215 @@
+"""Metrics: names, units, buckets, and who moves them. The only file that talks to a metrics registry.
+
+In:    SpeechFigures of the ingress; what the engine and the vocoder say of themselves
+Out:   Ray metrics; Ray's exporter puts `ray_` before every name
+Owns:  the metrics of this replica
+Never: a client's text, ids or keys as tags
+
+METRICS is the list: the dashboard and the alerts (scripts/monitoring.py) name nothing that is not in it.
+Serve adds the tags deployment, replica and application.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from ray.serve import metrics as ray_metrics
+
+from serve.figures import CONTINUOUS_S, Outcome, SpeechFigures
+
+PERIOD_S = 1.0  # how often gauges follow what they show
+
+
+class Kind(StrEnum):
+    """Prometheus' three."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One entry of the list."""
+
+    kind: Kind
+    name: str
+    """without Ray's prefix; the unit is its suffix"""
+    description: str
+    tags: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def exported(self) -> str:
+        """The name Prometheus sees."""
+        return f"ray_{self.name}"
+
+
+# Buckets lie close around the goals: first audio within 0.15 s on a GPU and 2.5 s on two CPU cores, a real-time factor below 1.
+FIRST_AUDIO_BUCKETS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 4.0, 6.0, 10.0, 15.0, 30.0)
+RTF_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0)
+STALL_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+WAIT_BUCKETS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+FIRST_AUDIO = Metric(Kind.HISTOGRAM, "chattts_ttfa_seconds", "request in, first audio out", ("streamed",), FIRST_AUDIO_BUCKETS)
+RTF = Metric(Kind.HISTOGRAM, "chattts_rtf", "seconds of work a second of audio, whole requests", (), RTF_BUCKETS)
+UNDERRUN = Metric(
+    Kind.HISTOGRAM, "chattts_underrun_seconds", "how long a listener waited in the middle of a stream", (), STALL_BUCKETS
+)
+STREAMS = Metric(Kind.COUNTER, "chattts_streams_total", "streams heard to their end")
+CONTINUOUS = Metric(
+    Kind.COUNTER, "chattts_continuity_ok_total", f"streams whose listener waited less than {CONTINUOUS_S:g} s in all"
+)
+REQUESTS = Metric(Kind.COUNTER, "chattts_requests_total", "requests by how they ended", ("outcome",))
+REJECTS = Metric(Kind.COUNTER, "chattts_rejects_total", "requests refused or cut, by error code", ("code",))
+IN_FLIGHT = Metric(Kind.GAUGE, "chattts_in_flight", "requests inside an ingress replica")
+AUDIO = Metric(Kind.COUNTER, "chattts_audio_seconds_total", "audio sent")
+CHARACTERS = Metric(Kind.COUNTER, "chattts_characters_total", "characters of requests that were spoken")
+TEXT_WARNINGS = Metric(
+    Kind.COUNTER, "chattts_text_warnings_total", "places in texts that could not be spoken as written, by code", ("code",)
+)
+
+SLOTS = Metric(Kind.GAUGE, "chattts_slots", "sequences the engine can decode at once")
+BATCH_ROWS = Metric(Kind.GAUGE, "chattts_batch_rows", "sequences it decodes now")
+WAITING_ROWS = Metric(Kind.GAUGE, "chattts_waiting_rows", "sequences that wait for a slot")
+STEP = Metric(Kind.GAUGE, "chattts_step_seconds", "running mean of a decode step")
+STEPS = Metric(Kind.COUNTER, "chattts_steps_total", "steps made; 46.875 are a second of audio")
+SEGMENTS = Metric(Kind.COUNTER, "chattts_segments_total", "segments that ended by themselves")
+QUEUE_WAIT = Metric(Kind.HISTOGRAM, "chattts_queue_wait_seconds", "from submission to a slot", (), WAIT_BUCKETS)
+WASTED = Metric(Kind.COUNTER, "chattts_wasted_steps_total", "steps made for nobody, by why", ("reason",))
+KV_CACHE = Metric(Kind.GAUGE, "chattts_kv_bytes", "memory of the KV cache")
+
+VOCODER_WAITING = Metric(Kind.GAUGE, "chattts_vocoder_waiting", "windows that wait for the vocoder")
+VOCODER_CALL = Metric(Kind.GAUGE, "chattts_vocoder_call_seconds", "mean time of the vocoder's latest calls")
+VOCODER_CALLS = Metric(Kind.COUNTER, "chattts_vocoder_calls_total", "calls of the vocoder's network")
+WINDOWS = Metric(Kind.COUNTER, "chattts_windows_total", "windows decoded")
+
+METRICS: tuple[Metric, ...] = (
+    FIRST_AUDIO, RTF, UNDERRUN, STREAMS, CONTINUOUS, REQUESTS, REJECTS, IN_FLIGHT, AUDIO, CHARACTERS, TEXT_WARNINGS,
+    SLOTS, BATCH_ROWS, WAITING_ROWS, STEP, STEPS, SEGMENTS, QUEUE_WAIT, WASTED, KV_CACHE,
+    VOCODER_WAITING, VOCODER_CALL, VOCODER_CALLS, WINDOWS,
+)  # fmt: skip
+
+
+class _Registered:
+    """Metrics of this replica, each made when it is first moved: a replica exports what it has."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+        self._totals: dict[str, float] = {}
+
+    def add(self, metric: Metric, amount: float = 1.0, **tags: str) -> None:
+        """Move a counter; Ray refuses to add nothing."""
+        if amount > 0:
+            self._of(metric).inc(amount, tags=tags)
+
+    def follow(self, metric: Metric, total: float) -> None:
+        """Bring a counter up to a total somebody else keeps."""
+        self.add(metric, total - self._totals.get(metric.name, 0.0))
+        self._totals[metric.name] = total
+
+    def show(self, metric: Metric, value: float) -> None:
+        """Set a gauge."""
+        self._of(metric).set(value, tags={})
+
+    def observe(self, metric: Metric, value: float, **tags: str) -> None:
+        """Put a value into a histogram."""
+        self._of(metric).observe(value, tags=tags)
+
+    def _of(self, metric: Metric) -> Any:
+        if metric.name not in self._made:
+            self._made[metric.name] = _make(metric)
+        return self._made[metric.name]
+
+
+class IngressMetrics:
+    """serve/figures.py, SpeechWatch, over Ray's registry."""
+
+    def __init__(self) -> None:
+        self._registered = _Registered()
+
+    def ended(self, figures: SpeechFigures) -> None:
+        """See SpeechWatch."""
+        registered = self._registered
+        registered.add(REQUESTS, outcome=figures.outcome.value)
+        if figures.code:
+            registered.add(REJECTS, code=figures.code)
+        if figures.first_audio_s is not None:
+            registered.observe(FIRST_AUDIO, figures.first_audio_s, streamed=str(figures.streamed).lower())
+        registered.add(AUDIO, figures.audio_s)
+        for code, count in figures.warnings.items():
+            registered.add(TEXT_WARNINGS, count, code=code)
+        if figures.outcome is not Outcome.DONE:
+            return
+        registered.add(CHARACTERS, figures.characters)
+        if figures.audio_s > 0:
+            registered.observe(RTF, figures.took_s / figures.audio_s)
+        if figures.streamed:
+            registered.add(STREAMS)
+            registered.observe(UNDERRUN, figures.stalled_s)
+            if figures.stalled_s < CONTINUOUS_S:
+                registered.add(CONTINUOUS)
+
+    def present(self, in_flight: int) -> None:
+        """See SpeechWatch."""
+        self._registered.show(IN_FLIGHT, in_flight)
+
+
+class EngineMetrics:
+    """pipeline/engine/watch.py, EngineWatch, over Ray's registry; called on the engine's thread."""
+
+    def __init__(self) -> None:
+        self._registered = _Registered()
+
+    def placed(self, waited_s: float) -> None:
+        """See EngineWatch."""
+        self._registered.observe(QUEUE_WAIT, waited_s)
+
+    def wasted(self, steps: int, reason: str) -> None:
+        """See EngineWatch."""
+        self._registered.add(WASTED, steps, reason=reason)
+
+    def show(self, stats: Mapping[str, Any], steps_per_round: int) -> None:
+        """Follow EngineStats."""
+        registered = self._registered
+        registered.show(SLOTS, stats["slots"])
+        registered.show(BATCH_ROWS, stats["slots_used"])
+        registered.show(WAITING_ROWS, stats["waiting"])
+        registered.show(STEP, stats["round_s"] / steps_per_round)
+        registered.show(KV_CACHE, stats["kv_bytes"])
+        registered.follow(STEPS, stats["steps"])
+        registered.follow(SEGMENTS, stats["sequences"])
+
+
+class VocoderMetrics:
+    """VocoderStats over Ray's registry."""
+
+    def __init__(self) -> None:
+        self._registered = _Registered()
+
+    def show(self, stats: Mapping[str, Any]) -> None:
+        """Follow VocoderStats."""
+        registered = self._registered
+        registered.show(VOCODER_WAITING, stats["waiting"])
+        registered.show(VOCODER_CALL, stats["call_s"])
+        registered.follow(VOCODER_CALLS, stats["calls"])
+        registered.follow(WINDOWS, stats["windows"])
+
+
+async def every_period(show: Callable[[], None], sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+    """Call `show` for as long as the replica lives."""
+    while True:
+        show()
+        await sleep(PERIOD_S)
+
+
+def _make(metric: Metric) -> Any:
+    tags: Any = metric.tags  # Ray types them as a tuple of exactly one
+    if metric.kind is Kind.HISTOGRAM:
+        return ray_metrics.Histogram(
+            metric.name, description=metric.description, boundaries=list(metric.buckets), tag_keys=tags
+        )
+    make = ray_metrics.Counter if metric.kind is Kind.COUNTER else ray_metrics.Gauge
+    return make(metric.name, description=metric.description, tag_keys=tags)

@@ -1,0 +1,98 @@
+"""Metrics as Prometheus sees them, from a service that has spoken, refused and been left."""
+
+import re
+import time
+
+import pytest
+import requests
+
+from serve.metrics import METRICS, Kind
+from tests.integration.cluster import LONG_SPEECH, Cluster, wait_until
+
+EXPORT_TIMEOUT_S = 40.0
+
+Samples = dict[str, list[tuple[dict[str, str], float]]]
+
+
+def scrape(cluster: Cluster) -> Samples:
+    """name -> [(tags, value)] of our own metrics."""
+    samples: Samples = {}
+    for line in requests.get(f"http://127.0.0.1:{cluster.metrics_port}/metrics", timeout=10).text.splitlines():
+        found = re.fullmatch(r"(ray_chattts_\w+)\{(.*)\} (\S+)", line)
+        if found:
+            tags = dict(re.findall(r'(\w+)="([^"]*)"', found[2]))
+            samples.setdefault(found[1], []).append((tags, float(found[3])))
+    return samples
+
+
+def total(samples: Samples, name: str, **tags: str) -> float:
+    return sum(value for found, value in samples.get(name, []) if tags.items() <= found.items())
+
+
+@pytest.fixture
+def before(cluster: Cluster) -> Samples:
+    return scrape(cluster)
+
+
+def test_what_happened_is_what_is_exported(cluster: Cluster, before: Samples):
+    reply = cluster.speak(input="Numbers follow: one, two, three.")
+    assert reply.status_code == 200
+    assert cluster.speak(speed=9).status_code == 400
+    leaving = cluster.connect(LONG_SPEECH)
+    leaving.recv(2000)
+    leaving.close()
+    expected = {
+        ("ray_chattts_requests_total", "outcome", "done"): 1,
+        ("ray_chattts_requests_total", "outcome", "refused"): 1,
+        ("ray_chattts_requests_total", "outcome", "left"): 1,
+        ("ray_chattts_rejects_total", "code", "out_of_range"): 1,
+        ("ray_chattts_ttfa_seconds_count", "streamed", "true"): 2,
+    }
+
+    def gained(samples: Samples) -> dict[tuple[str, str, str], float]:
+        return {
+            (name, tag, value): total(samples, name, **{tag: value}) - total(before, name, **{tag: value})
+            for name, tag, value in expected
+        }
+
+    wait_until(lambda: gained(scrape(cluster)) == expected, EXPORT_TIMEOUT_S)
+    after = scrape(cluster)
+    heard = (len(reply.content) // 2) / 24_000
+    assert total(after, "ray_chattts_audio_seconds_total") - total(before, "ray_chattts_audio_seconds_total") >= heard - 1e-6
+    wait_until(lambda: total(scrape(cluster), "ray_chattts_wasted_steps_total", reason="cancelled") > 0, EXPORT_TIMEOUT_S)
+
+
+def test_every_metric_of_the_list_is_exported_with_its_tags(cluster: Cluster):
+    suffix = {Kind.HISTOGRAM: "_count"}
+
+    def missing() -> list[str]:
+        samples = scrape(cluster)
+        return [
+            metric.name
+            for metric in METRICS
+            # Nothing in this suite's texts is dropped before this test may run alone.
+            if metric.name != "chattts_text_warnings_total"
+            and not any(
+                set(metric.tags) <= set(tags) for tags, _ in samples.get(metric.exported + suffix.get(metric.kind, ""), [])
+            )
+        ]
+
+    cluster.speak()
+    cluster.speak(speed=9)
+    leaving = cluster.connect(LONG_SPEECH)
+    leaving.recv(2000)
+    leaving.close()
+    deadline = time.monotonic() + EXPORT_TIMEOUT_S
+    while missing() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert missing() == []
+
+
+def test_no_word_of_a_text_and_no_id_is_in_the_metrics(cluster: Cluster):
+    assert (
+        cluster.speak(input="Canarybird sings.", user="canary-user", headers={"X-Request-ID": "canary-id"}).status_code == 200
+    )
+    time.sleep(2)
+    exposition = requests.get(f"http://127.0.0.1:{cluster.metrics_port}/metrics", timeout=10).text.lower()
+    assert "ray_chattts" in exposition
+    assert "canary" not in exposition
