@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -37,8 +38,19 @@ SEED_BITS = 32
 VOICES = Path(__file__).resolve().parent.parent / "configs" / "voices.yaml"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Rooms:
+    """The spine and what it stands on."""
+
+    synthesizer: Synthesizer
+    frontend: LocalTextFrontend
+    voices: VoiceLibrary
+    engine: Engine
+    vocoder: Vocoder
+
+
 @asynccontextmanager
-async def open_synthesizer(config: PipelineConfig) -> AsyncIterator[Synthesizer]:
+async def open_rooms(config: PipelineConfig) -> AsyncIterator[Rooms]:
     """Everything in this process: the composition root that serve/app.py is for Ray."""
     root = resolve(config.checkpoint, cache_home())
     checkpoint = open_checkpoint(root)
@@ -48,7 +60,8 @@ async def open_synthesizer(config: PipelineConfig) -> AsyncIterator[Synthesizer]
     try:
         vocoder = Vocoder(config.vocoder, checkpoint)
         try:
-            yield Synthesizer(frontend, engine, vocoder, voices, config.vocoder, config.speech)
+            synthesizer = Synthesizer(frontend, engine, vocoder, voices, config.vocoder, config.speech)
+            yield Rooms(synthesizer, frontend, voices, engine, vocoder)
         finally:
             vocoder.close()
     finally:
@@ -60,11 +73,11 @@ async def speak(config: PipelineConfig, request: SynthesisRequest) -> tuple[np.n
     chunks: list[AudioChunk] = []
     first_s = 0.0
     columns = (SpinnerColumn(), TextColumn("{task.description}"))
-    async with open_synthesizer(config) as synthesizer:
+    async with open_rooms(config) as rooms:
         started = time.perf_counter()
         with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
             shown = progress.add_task("speaking")
-            async with aclosing(synthesizer.stream(request)) as stream:
+            async with aclosing(rooms.synthesizer.stream(request)) as stream:
                 async for chunk in stream:
                     first_s = first_s or time.perf_counter() - started
                     chunks.append(chunk)

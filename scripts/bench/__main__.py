@@ -20,10 +20,16 @@ from scripts.bench.bench import Bench, Options, ScenarioFailed
 from scripts.bench.client import Endpoint
 from scripts.bench.record import RESULTS, Result, is_done, publish
 from scripts.bench.scenarios import (
+    cold_start,
+    determinism,
     growth,
     hop,
+    knee,
+    overload,
     saturation,
     single,
+    soak,
+    storm,
     streaming,
 )
 
@@ -31,8 +37,14 @@ SCENARIOS = {
     "b1": single,
     "b2": streaming,
     "b3": saturation,
+    "b4": knee,
+    "b6": overload,
     "b7": growth,
+    "b8": determinism,
+    "b9": storm,
+    "b12": soak,
     "b10": hop,
+    "b11": cold_start,
 }
 FOR_ANY_SERVER = ("b2", "b3", "b4", "b6")
 

@@ -95,6 +95,8 @@ class Bench:
     def __init__(self, options: Options, console: Console) -> None:
         self.options = options
         self.house = House()
+        self.paces: dict[str, float] = {}
+        """requests a second each system can answer at all, once it is known"""
         self._console = console
         self._status: Status | None = None
         self._scenario = ""

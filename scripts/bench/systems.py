@@ -304,14 +304,18 @@ class House:
         """The system of that name, awake, all others stopped; started when there is none, or one with another key."""
         if self.is_new(name, key):
             self.drop(name)
-        for other, system in self._systems.items():
-            if other != name:
-                system.freeze()
+        self.freeze(but=name)
         if name in self._systems:
             self._systems[name].thaw()
         else:
             self._systems[name], self._keys[name] = start(), key
         return self._systems[name]
+
+    def freeze(self, *, but: str = "") -> None:
+        """Stop all others."""
+        for name, system in self._systems.items():
+            if name != but:
+                system.freeze()
 
     def drop(self, name: str) -> None:
         """End one."""

@@ -16,7 +16,7 @@ import signal
 import time
 import traceback
 from collections.abc import AsyncGenerator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -30,21 +30,17 @@ from numpy.typing import NDArray
 from pipeline.audio.encode import Encoder
 from pipeline.checkpoints import cache_home, resolve
 from pipeline.config import PipelineConfig
-from pipeline.engine.engine import Engine
 from pipeline.model.weights import open_checkpoint
-from pipeline.synthesizer import Synthesizer
-from pipeline.text.frontend import LocalTextFrontend
-from pipeline.types import SamplingParams, SynthesisRequest
-from pipeline.vocoder.vocoder import Vocoder
-from pipeline.voices import DEFAULT, VoiceCatalogue
+from pipeline.types import SamplingParams, SpeechPlan, SynthesisRequest
+from pipeline.voices.catalogue import DEFAULT
 from scripts.bench.load import Sent, drive
 from scripts.bench.physics import copy_bandwidth, step_bytes
 from scripts.bench.upstream import load_chat
 from scripts.bench.workload import Utterance
+from scripts.say import Rooms, open_rooms
 
 T = TypeVar("T")
 
-VOICES = Path(__file__).resolve().parents[2] / "configs" / "voices.yaml"
 TIMEOUT_S = 3600.0
 
 Orders = dict[str, Callable[..., Any]]
@@ -87,7 +83,8 @@ def run_ours(pipe: Connection, pipeline: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     config = PipelineConfig.model_validate(pipeline)
     with asyncio.Runner() as runner:
-        side = OurSide(config)
+        opened = open_rooms(config)
+        side = OurSide(config, runner.run(opened.__aenter__()))
         try:
             obey(
                 pipe,
@@ -99,7 +96,7 @@ def run_ours(pipe: Connection, pipeline: dict[str, Any]) -> None:
                 },
             )
         finally:
-            side.close()
+            runner.run(opened.__aexit__(None, None, None))
 
 
 class UpstreamSide:
@@ -110,7 +107,7 @@ class UpstreamSide:
         self._chat = self.on_thread(load_chat, root).result()
         self._turn = asyncio.Lock()
 
-    def on_thread(self, work: Callable[..., T], *arguments: Any) -> "Any":
+    def on_thread(self, work: Callable[..., T], *arguments: Any) -> "Future[T]":
         """Run on the model's thread."""
         return self._thread.submit(work, *arguments)
 
@@ -151,25 +148,18 @@ class UpstreamSide:
 class OurSide:
     """What serve/app.py deploys, in one process."""
 
-    def __init__(self, config: PipelineConfig) -> None:
-        root = resolve(config.checkpoint, cache_home())
-        checkpoint = open_checkpoint(root)
+    def __init__(self, config: PipelineConfig, rooms: Rooms) -> None:
+        checkpoint = open_checkpoint(resolve(config.checkpoint, cache_home()))
         self._spec, self._dtype = checkpoint.gpt_spec, config.engine.dtype
         self._bandwidth = copy_bandwidth(config.engine.device)
-        self._voices = VoiceCatalogue.load(VOICES, checkpoint.gpt_spec.width)
-        self._frontend = LocalTextFrontend(
-            root, config.text, max_prompt=config.engine.max_prompt, max_steps=config.engine.max_steps
-        )
-        self.engine = Engine(config.engine, checkpoint)
-        self._vocoder = Vocoder(config.vocoder, checkpoint)
-        self._vocoder.warm_up()
-        self._synthesizer = Synthesizer(self._frontend, self.engine, self._vocoder, self._voices, config.vocoder, config.speech)
+        self._rooms = rooms
+        rooms.vocoder.warm_up()
 
     async def speak(self, utterance: Utterance, streamed: bool, sent: Sent) -> AsyncGenerator[bytes, None]:
         """See load.Speak. Not streamed: everything at once, as a reply with `stream: false` is."""
         sent()
         encoder, whole = Encoder("pcm"), b""
-        async with aclosing(self._synthesizer.stream(request_of(utterance))) as chunks:
+        async with aclosing(self._rooms.synthesizer.stream(request_of(utterance))) as chunks:
             async for chunk in chunks:
                 piece = encoder.feed(chunk.samples)
                 if streamed:
@@ -180,18 +170,17 @@ class OurSide:
 
     async def decode(self, utterances: list[Utterance]) -> float:
         """Seconds the engine takes for requests that come together, without the vocoder."""
-        prompts = []
-        for utterance in utterances:
-            request = request_of(utterance)
-            (prompt,) = await self._frontend.plan(request, self._voices.get(request.voice))
-            prompts.append((prompt, request.sampling))
+        rooms = self._rooms
+        voices = {DEFAULT: rooms.voices.get(DEFAULT)}
+        plans = [await rooms.frontend.plan(request_of(utterance), voices) for utterance in utterances]
 
-        async def one(prompt: Any, sampling: SamplingParams) -> None:
-            async for _ in self.engine.generate(prompt, sampling, timeout_s=TIMEOUT_S, admitted=True):
+        async def one(plan: SpeechPlan, seed: int) -> None:
+            (prompt,) = plan.prompts
+            async for _ in rooms.engine.generate(prompt, SamplingParams(seed=seed), timeout_s=TIMEOUT_S, admitted=True):
                 pass
 
         began = time.perf_counter()
-        await asyncio.gather(*(one(prompt, sampling) for prompt, sampling in prompts))
+        await asyncio.gather(*(one(plan, what.seed) for plan, what in zip(plans, utterances, strict=True)))
         return time.perf_counter() - began
 
     def physics(self, step_s: float, rows: int, context: float) -> dict[str, float]:
@@ -203,11 +192,6 @@ class OurSide:
             "copy_bytes_a_second": self._bandwidth,
             "fraction_of_copy_bandwidth": read / step_s / self._bandwidth,
         }
-
-    def close(self) -> None:
-        """Stop both threads."""
-        self._vocoder.close()
-        self.engine.close()
 
 
 def request_of(utterance: Utterance) -> SynthesisRequest:

@@ -1,0 +1,82 @@
+"""B8, determinism: the same text and seed are the same bytes, whatever else runs, in every number format there is.
+
+Each utterance alone and streamed is the reference; buffered, in changing crowds, and from another process it has to have the
+same MD5.
+"""
+
+from dataclasses import replace
+from typing import Any, get_args
+
+from rich.table import Table
+
+from pipeline.config import EngineConfig
+from scripts.bench.bench import Bench, Report
+from scripts.bench.load import Load
+from scripts.bench.systems import Settings, System
+from scripts.bench.timeline import spread
+from scripts.bench.workload import Utterance, random_of, utterances
+
+CROWD = 8
+
+
+def run(bench: Bench) -> Report:
+    """Every number format the engine offers."""
+    quick = bench.options.quick
+    watched = utterances(3 if quick else 8, bench.options.lengths, bench.options.seed, "b8")
+    others = utterances(2 * CROWD, bench.options.lengths, bench.options.seed, "b8", "others")
+    rows: dict[str, dict[str, float]] = {}
+    for dtype in sorted(get_args(EngineConfig.model_fields["dtype"].annotation)):
+        settings = with_dtype(bench.options.settings, dtype)
+        bench.say(f"{dtype}, alone")
+        bench.house.drop("P0")
+        # Two services of full size are slow to start: the shorter run looks at the one that is there already.
+        served = not quick or dtype == bench.options.dtype
+        first = bench.service(settings) if served else bench.ours(settings)
+        reference = {one.text: bench.alone(first, one).md5 for one in watched}
+        row = {"buffered": matches(reference, {one.text: bench.alone(first, one, streamed=False).md5 for one in watched})}
+        crowds = [crowd(bench, first, watched, others, turn, dtype) for turn in range(2 if quick else 8)]
+        row["in changing crowds"] = sum(matches(reference, found) for found in crowds) / len(crowds)
+        bench.say(f"{dtype}, another process")
+        if served:
+            second: System = bench.ours(settings)
+        else:
+            bench.house.drop("P0")
+            second = bench.ours(settings)
+        row["another process"] = matches(reference, {one.text: bench.alone(second, one).md5 for one in watched})
+        if not quick:
+            bench.say(f"{dtype}, after a restart")
+            bench.house.drop("P")
+            again = bench.service(settings)
+            row["after a restart"] = matches(reference, {one.text: bench.alone(again, one).md5 for one in watched})
+        rows[dtype] = row
+    columns = list(next(iter(rows.values())))
+    table = Table("", *columns, title="B8  the same bytes, part of all comparisons")
+    for dtype, row in rows.items():
+        table.add_row(dtype, *(f"{row[column]:.0%}" for column in columns))
+    equality = [value for row in rows.values() for value in row.values()]
+    figures = {"same_seed_equality": spread([min(equality)])}
+    return Report({"utterances": len(watched), "equal": rows}, [table], figures)
+
+
+def with_dtype(settings: Settings, dtype: str) -> Settings:
+    """The same service with another number format."""
+    budget: dict[str, Any] = {"pipeline.engine.kv_budget_mib": 8192}  # float32 takes twice as much
+    return replace(settings, changes=settings.changes | {"pipeline.engine.dtype": dtype} | budget)
+
+
+def crowd(
+    bench: Bench, system: System, watched: list[Utterance], others: list[Utterance], turn: int, dtype: str
+) -> dict[str, str]:
+    """The watched ones among others, in an order of this turn's own, eight in flight."""
+    bench.say(f"{dtype}, crowd {turn + 1}")
+    together = [*watched, *others]
+    order = random_of(bench.options.seed, "b8", turn).permutation(len(together))
+    shuffled = [together[place] for place in order]
+    lines = bench.run(system, Load(tuple(shuffled), clients=CROWD))
+    found = {shuffled[line.index].text: line.md5 for line in lines}
+    return {one.text: found[one.text] for one in watched}
+
+
+def matches(reference: dict[str, str], found: dict[str, str]) -> float:
+    """Part of the utterances with the reference's bytes."""
+    return sum(found[text] == md5 for text, md5 in reference.items()) / len(reference)
