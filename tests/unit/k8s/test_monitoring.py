@@ -1,0 +1,151 @@
+"""The board and the alerts: every query parses, every alert fires and keeps quiet when it should, every name is exported."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scripts.monitoring import ALERTS, PANELS, RAY_METRICS, ROOT, RUNBOOK, dashboard, files, rules
+from serve.metrics import METRICS, Kind
+from tests.services import needed_program
+
+EXPORTED = {
+    name
+    for metric in METRICS
+    for name in (
+        [f"{metric.exported}_{part}" for part in ("bucket", "sum", "count")]
+        if metric.kind is Kind.HISTOGRAM
+        else [metric.exported]
+    )
+}
+
+# alert -> (series that make it fire, series under which it must not): name -> values a minute, in promtool's notation
+CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "ChatTTSFirstAudioSlow": (
+        {'ray_chattts_ttfa_seconds_bucket{le="2.5"}': "0+1x180", "ray_chattts_ttfa_seconds_count": "0+10x180"},
+        {'ray_chattts_ttfa_seconds_bucket{le="2.5"}': "0+5x180", "ray_chattts_ttfa_seconds_count": "0+10x180"},
+    ),
+    "ChatTTSStreamsCut": (
+        {'ray_chattts_requests_total{outcome="cut"}': "0+2x180", 'ray_chattts_requests_total{outcome="done"}': "0+98x180"},
+        {'ray_chattts_requests_total{outcome="cut"}': "0+1x180", 'ray_chattts_requests_total{outcome="done"}': "0+999x180"},
+    ),
+    "ChatTTSRefusing": (
+        {'ray_chattts_rejects_total{code="overloaded"}': "0+10x180", 'ray_chattts_requests_total{outcome="done"}': "0+100x180"},
+        {
+            'ray_chattts_rejects_total{code="out_of_range"}': "0+90x180",
+            'ray_chattts_requests_total{outcome="done"}': "0+100x180",
+        },
+    ),
+    "ChatTTSStutters": (
+        {"ray_chattts_continuity_ok_total": "0+97x180", "ray_chattts_streams_total": "0+100x180"},
+        {"ray_chattts_continuity_ok_total": "0+100x180", "ray_chattts_streams_total": "0+100x180"},
+    ),
+    "ChatTTSEngineSilent": (
+        {"ray_chattts_batch_rows": "3x180", "ray_chattts_steps_total": "500x180"},
+        {"ray_chattts_batch_rows": "3x180", "ray_chattts_steps_total": "0+100x180"},
+    ),
+    "ChatTTSNoEngine": ({"ray_chattts_in_flight": "1x180"}, {"ray_chattts_slots": "8x180"}),
+    "ChatTTSWaiting": (
+        {"ray_chattts_waiting_rows": "5x180", "ray_chattts_slots": "8x180"},
+        {"ray_chattts_waiting_rows": "4x180", "ray_chattts_slots": "8x180"},
+    ),
+    "ChatTTSBrokenNumbers": (
+        {'ray_chattts_wasted_steps_total{reason="broken"}': "0x170 40x10"},
+        {'ray_chattts_wasted_steps_total{reason="cancelled"}': "0+40x180"},
+    ),
+    "ChatTTSReplicasRestart": (
+        {'ray_serve_deployment_replica_starts_total{deployment="Vocoder"}': "0+1x180"},
+        {'ray_serve_deployment_replica_starts_total{deployment="Vocoder"}': "3x180"},
+    ),
+}
+
+
+def metrics_in(query: str) -> set[str]:
+    return set(re.findall(r"\bray_\w+", query))
+
+
+def promtool(*arguments: str) -> None:
+    program = needed_program("promtool", "prometheus")
+    done = subprocess.run([program, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_files_are_what_the_lists_say():
+    for path, text in files().items():
+        assert path.read_text() == text, f"{path.name}: run python -m scripts.monitoring"
+
+
+def test_every_metric_a_panel_or_an_alert_names_is_exported():
+    named = {name for panel in PANELS for query in panel.queries.values() for name in metrics_in(query)}
+    named |= {name for alert in ALERTS for name in metrics_in(alert.query)}
+    assert named <= EXPORTED | RAY_METRICS, named - EXPORTED - RAY_METRICS
+
+
+def test_every_metric_of_ours_is_on_the_board():
+    shown = {name for panel in PANELS for query in panel.queries.values() for name in metrics_in(query)}
+    for metric in METRICS:
+        if metric.name not in ("chattts_underrun_seconds",):  # continuity says it
+            assert {name for name in shown if name.startswith(metric.exported)}, metric.name
+
+
+def test_every_query_of_the_board_parses(tmp_path: Path):
+    queries = [query for panel in PANELS for query in panel.queries.values()]
+    group = {
+        "name": "board",
+        "rules": [{"record": f"board:query:{index}", "expr": query} for index, query in enumerate(queries)],
+    }
+    path = tmp_path / "queries.yaml"
+    path.write_text(yaml.safe_dump({"groups": [group]}))
+    promtool("check", "rules", str(path))
+
+
+def test_the_rules_pass_prometheus_own_check():
+    promtool("check", "rules", str(ROOT / "k8s/monitoring/rules.yaml"))
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+def test_an_alert_fires_when_it_should_and_only_then(alert, tmp_path: Path):
+    bad, good = CASES[alert.name]
+    rule = next(rule for rule in rules()["groups"][0]["rules"] if rule["alert"] == alert.name)
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "one", "rules": [rule]}]}))
+
+    def case(series: dict[str, str], fires: bool) -> dict[str, Any]:
+        labels = {"severity": alert.severity}
+        summary = alert.summary
+        if "$labels.deployment" in summary:
+            labels["deployment"] = "Vocoder"
+            summary = summary.replace("{{ $labels.deployment }}", "Vocoder")
+        annotations = {"summary": summary, "runbook": rule["annotations"]["runbook"]}
+        return {
+            "interval": "1m",
+            "input_series": [{"series": name, "values": values} for name, values in series.items()],
+            "alert_rule_test": [
+                {
+                    "eval_time": "175m",
+                    "alertname": alert.name,
+                    "exp_alerts": [{"exp_labels": labels, "exp_annotations": annotations}] if fires else [],
+                }
+            ],
+        }
+
+    tests = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [case(bad, True), case(good, False)]}
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump(tests))
+    promtool("test", "rules", str(tmp_path / "tests.yaml"))
+
+
+def test_every_alert_has_its_page_in_the_runbook():
+    headings = re.findall(r"^## (\w+)$", (ROOT / RUNBOOK).read_text(), re.MULTILINE)
+    assert headings == [alert.name for alert in ALERTS]
+
+
+def test_the_board_is_one_grafana_can_lay_out():
+    panels = dashboard()["panels"]
+    assert len({panel["id"] for panel in panels}) == len({panel["title"] for panel in panels}) == len(panels)
+    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
+    assert len(places) == len(panels)
+    for panel in panels:
+        assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
+        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
