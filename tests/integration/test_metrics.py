@@ -6,6 +6,7 @@ import time
 import pytest
 import requests
 
+from scripts.monitoring import RAY_METRICS
 from serve.metrics import METRICS, Kind
 from tests.integration.cluster import LONG_SPEECH, Cluster, wait_until
 
@@ -96,3 +97,18 @@ def test_no_word_of_a_text_and_no_id_is_in_the_metrics(cluster: Cluster):
     exposition = requests.get(f"http://127.0.0.1:{cluster.metrics_port}/metrics", timeout=10).text.lower()
     assert "ray_chattts" in exposition
     assert "canary" not in exposition
+
+
+def test_the_metrics_of_ray_that_the_board_names_are_exported(cluster: Cluster):
+    cluster.speak()
+    # Exported only where a deployment scales by itself.
+    wanted = RAY_METRICS - {"ray_serve_autoscaling_target_replicas"}
+
+    def exported() -> set[str]:
+        text = requests.get(f"http://127.0.0.1:{cluster.metrics_port}/metrics", timeout=10).text
+        return set(re.findall(r"^(ray_\w+)\{", text, re.MULTILINE))
+
+    deadline = time.monotonic() + EXPORT_TIMEOUT_S
+    while wanted - exported() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert wanted <= exported(), wanted - exported()
