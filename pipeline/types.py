@@ -111,6 +111,32 @@ class Passage:
     """exact silence before the text"""
 
 
+class Denoise(StrEnum):
+    """Whether constant noise is taken out."""
+
+    OFF = "off"
+    AUTO = "auto"
+    """only under 20 dB of signal over noise"""
+    ON = "on"
+
+
+@dataclass(frozen=True, slots=True)
+class AudioOptions:
+    """What happens to the samples between vocoder and encoder. The defaults change none."""
+
+    sample_rate: int = 24_000
+    """Hz"""
+    trim: bool = False
+    """cut the quiet before the first sound and after the last one"""
+    denoise: Denoise = Denoise.OFF
+    gain_db: float = 0.0
+    """one gain for the whole; nothing then exceeds -1 dBTP"""
+    loudness_lufs: float | None = None
+    """bring the voice to this loudness by one gain; None: whatever it has"""
+    fade_ms: float = 0.0
+    """rise at the true beginning and fall at the true end"""
+
+
 @dataclass(frozen=True, slots=True)
 class SynthesisRequest:
     """One request, checked at the door, with everything resolved but the voice."""
@@ -126,6 +152,7 @@ class SynthesisRequest:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     speed: float = 1.0
     """time-stretch, 0.25 .. 4.0; 1.0 leaves every sample as the vocoder made it"""
+    audio: AudioOptions = AudioOptions()
     speed_token: int = 5
     """0 .. 9: ChatTTS's own [speed_k]"""
     refine: RefineParams | None = None
