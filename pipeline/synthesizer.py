@@ -63,18 +63,18 @@ class Synthesizer:
             plan = await self._frontend.replan(request, voices, plan, refined)
             admitted = True
         prompts = plan.prompts
+        delivery = Delivery(request, [prompt.segment for prompt in prompts], voices)
         ahead = _Ahead(self._generator, prompts, request.sampling, deadline, self._parallel_segments, admitted=admitted)
         first_sample = 0
-        async with aclosing(self._spoken(plan, request.speed, ahead)) as pieces:
+        async with aclosing(self._spoken(plan, delivery, ahead)) as pieces:
             async for samples in pieces:
                 if len(samples):
                     yield AudioChunk(samples, first_sample, is_last=False, warnings=() if first_sample else plan.warnings)
                     first_sample += len(samples)
-        yield AudioChunk(np.zeros(0, np.float32), first_sample, is_last=True)
+        yield AudioChunk(np.zeros(0, np.float32), first_sample, is_last=True, report=delivery.report)
 
-    async def _spoken(self, plan: SpeechPlan, speed: float, ahead: "_Ahead") -> AsyncGenerator[NDArray[np.float32], None]:
+    async def _spoken(self, plan: SpeechPlan, delivery: Delivery, ahead: "_Ahead") -> AsyncGenerator[NDArray[np.float32], None]:
         """The samples of all segments, each in its manner, and the silence between them."""
-        delivery = Delivery(speed)
         segments = (prompt.segment for prompt in plan.prompts)
         async with aclosing(ahead.segments()) as streams:
             async for steps in streams:

@@ -85,6 +85,8 @@ class Voice:
     """transcript of the reference recording"""
     gain_db: float = 0.0
     """what makes it as loud as the other voices; measured once, so that no sample depends on the ones around it"""
+    loudness_lufs: float | None = None
+    """how loud it speaks without that gain; None: nobody has measured it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +132,9 @@ class AudioOptions:
     """cut the quiet before the first sound and after the last one"""
     denoise: Denoise = Denoise.OFF
     gain_db: float = 0.0
-    """one gain for the whole; nothing then exceeds -1 dBTP"""
+    """one gain for the whole, beside the voice's own; what is made louder never exceeds -1 dBTP"""
     loudness_lufs: float | None = None
-    """bring the voice to this loudness by one gain; None: whatever it has"""
+    """bring each voice to this loudness by one gain, in place of its own; None: whatever it has"""
     fade_ms: float = 0.0
     """rise at the true beginning and fall at the true end"""
 
@@ -235,12 +237,25 @@ class HiddenWindow:
     """the utterance ends at body_stop: its last step gives one hop less"""
 
 
+@dataclass(frozen=True, slots=True)
+class AudioReport:
+    """What became of a whole stream."""
+
+    steps: int
+    """decoded, 46.875 a second of speech as the model made it"""
+    trimmed_ms: tuple[int, int] = (0, 0)
+    """cut before the first and after the last sound, at the model's own pace"""
+    denoised: bool = False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class AudioChunk:
-    """Audio that leaves together: mono, 24 000 Hz."""
+    """Audio that leaves together: mono, at the request's rate."""
 
     samples: NDArray[np.float32]  # (m,) in [-1, 1]
     first_sample: int
     is_last: bool
     warnings: tuple[tuple[str, int], ...] = ()
     """SpeechPlan.warnings, on a stream's first chunk"""
+    report: AudioReport | None = None
+    """on a stream's last chunk"""

@@ -146,7 +146,7 @@ class _Gate:
 
 def _spectra(samples: NDArray[np.float32]) -> NDArray[np.complex64]:
     """Of all whole frames: (n, bins)."""
-    return np.fft.rfft(sliding_window_view(samples, _WINDOW)[::_HOP] * _HANN)
+    return np.fft.rfft(sliding_window_view(samples, _WINDOW)[::_HOP] * _HANN).astype(np.complex64, copy=False)
 
 
 def _power(spectra: NDArray[np.complex64]) -> NDArray[np.float32]:

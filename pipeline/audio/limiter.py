@@ -27,7 +27,7 @@ CEILING_DBTP = -1.0
 _SMOOTH_S = 0.010
 _HOLD_S = 0.060
 _PHASES = 8  # points of the curve a sample; the highest point between two of them is at most 0.17 dB higher
-_HALF = 12  # samples each side that a point of the curve is made from
+_HALF = 24  # samples each side that a point of the curve is made from
 # Below the ceiling by those 0.17 dB and by what the changing gain adds to the curve.
 _TARGET = np.float32(10 ** ((CEILING_DBTP - 0.25) / 20))
 _BLOCK = 512  # samples
@@ -100,8 +100,9 @@ class Limiter:
 def _curve_taps() -> NDArray[np.float32]:
     """Weights of 2 _HALF samples for the points between the middle two: (2 _HALF, _PHASES - 1)."""
     places = np.arange(-_HALF + 1, _HALF + 1)[:, None] - np.arange(1, _PHASES) / _PHASES
-    taps = np.sinc(places) * np.i0(6 * np.sqrt(1 - (places / _HALF) ** 2)) / np.i0(6)  # Kaiser window
-    return (taps / taps.sum(axis=0)).astype(np.float32)
+    taps = np.sinc(places) * np.i0(4 * np.sqrt(1 - (places / _HALF) ** 2)) / np.i0(4)  # Kaiser window
+    weights: NDArray[np.float32] = (taps / taps.sum(axis=0)).astype(np.float32)
+    return weights
 
 
 def _sliding_max(values: NDArray[np.float32], width: int) -> NDArray[np.float32]:

@@ -59,13 +59,13 @@ class Level:
     def feed(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         """Take samples, give those whose gain is known."""
         if self._gain is not None:
-            return samples * self._gain
+            return samples if self._gain == 1 else samples * self._gain
         self._head = np.concatenate([self._head, samples])
         return np.zeros(0, np.float32) if len(self._head) < _HEAD else self._decide()
 
     def finish(self) -> NDArray[np.float32]:
         """The end of a segment: a head that is shorter is measured as it is."""
-        return self._decide() if self._gain is None else np.zeros(0, np.float32)
+        return self._decide() if self._gain is None and len(self._head) else np.zeros(0, np.float32)
 
     def _decide(self) -> NDArray[np.float32]:
         # The head to its last sample and no further: what is measured must not depend on the cuts.

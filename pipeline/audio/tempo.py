@@ -17,6 +17,7 @@ from av.error import EOFError as NothingMore
 from av.error import FFmpegError
 from numpy.typing import NDArray
 
+from pipeline.audio.blocks import Blocks
 from pipeline.errors import EngineFault
 from pipeline.model.spec import SAMPLE_RATE
 
@@ -43,7 +44,7 @@ class Stretch:
         self._speed = speed
         self._sample_rate = sample_rate
         self._graph = None if speed == 1.0 else _build(speed, sample_rate)
-        self._waiting = np.zeros(0, np.float32)  # taken, not yet a whole block
+        self._blocks = Blocks(_BLOCK, np.float32)
         self._ready = np.zeros(0, np.float32)  # stretched, not yet given
         self._taken = 0  # samples of the caller
         self._pushed = 0  # samples in the graph
@@ -62,20 +63,24 @@ class Stretch:
         return self._give()
 
     def finish(self) -> NDArray[np.float32]:
-        """The samples that were still inside."""
+        """The samples that were still inside.
+
+        Raises:
+            EngineFault: the filter failed, or gave too few.
+        """
         if self._graph is None:
             return np.zeros(0, np.float32)
         self._push(np.zeros(_FLUSH + math.ceil(_FLUSH * self._speed), np.float32))
-        return self._give()
+        rest = self._give()
+        if self._given != round(self._taken / self._speed):
+            raise EngineFault(f"the time-stretch gave {self._given} samples for {self._taken} at speed {self._speed:g}")
+        return rest
 
     def _push(self, samples: NDArray[np.float32]) -> None:
         assert self._graph is not None
-        self._waiting = np.concatenate([self._waiting, samples])
-        whole = len(self._waiting) - len(self._waiting) % _BLOCK
-        blocks, self._waiting = self._waiting[:whole].reshape(-1, _BLOCK), self._waiting[whole:]
         pieces = [self._ready]
         try:
-            for block in blocks:
+            for block in self._blocks.feed(samples):
                 self._graph.push(self._frame(block))
                 pieces += _pull(self._graph)
         except FFmpegError as error:

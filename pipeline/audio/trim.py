@@ -38,7 +38,8 @@ class Trim:
             start: the segment is the utterance's first one.
             end: it is the last one.
         """
-        self._begun = not start
+        self._begun = not start  # the beginning is over
+        self._spoken = False
         self._end = end
         self._blocks = Blocks(FRAME, np.float32)
         self._held: list[NDArray[np.float32]] = []  # frames that may be an edge
@@ -56,7 +57,7 @@ class Trim:
     def finish(self) -> NDArray[np.float32]:
         """The end of the segment. One without any speech is kept whole: nobody can know what it is for."""
         rest = self._blocks.rest()  # less than a frame: it goes the way of its neighbour
-        if self._end and self._begun and len(self._held) > _TAIL_FRAMES:
+        if self._end and self._spoken and len(self._held) > _TAIL_FRAMES:
             self.end_samples = (len(self._held) - _TAIL_FRAMES) * FRAME + len(rest)
             return _joined(self._held[:_TAIL_FRAMES])
         return _joined([*self._held, rest])
@@ -69,6 +70,7 @@ class Trim:
         self._sounds = self._sounds + 1 if sound else 0
         self._held.append(frame)
         if self._sounds >= _SPEECH_FRAMES:
+            self._spoken = True
             if not self._begun:
                 self._begun = True
                 edge = max(0, len(self._held) - _SPEECH_FRAMES - _LEAD_FRAMES)
@@ -78,8 +80,8 @@ class Trim:
             if len(self._held) < MAX_FRAMES:
                 return []
             self._begun = True
-        elif self._end:
-            # Sound so far: all but the newest frames, which are quiet or one sound alone, may be followed by more speech.
+        elif self._end and self._spoken:
+            # Quiet, or one sound alone: the end, or a pause between words.
             if len(self._held) <= MAX_FRAMES:
                 return []
             return [self._held.pop(0)]

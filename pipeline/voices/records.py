@@ -77,6 +77,7 @@ def voice_of(record: VoiceRecord, name: str) -> Voice:
         None if record.sample is None else decode_sample(record.sample),
         record.sample_text,
         gain_db=record.gain_db,
+        loudness_lufs=record.loudness_lufs,
     )
 
 
