@@ -1,0 +1,115 @@
+"""The doctor finds what is wrong, says what to do, and finds nothing where nothing is."""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
+from pipeline.model.layout import MEL_DECODER_FILE
+from scripts import doctor
+from scripts.doctor import Finding, Verdict
+from serve.config_file import check_file
+
+ROOT = Path(__file__).resolve().parents[3]
+DEV = ROOT / "configs/dev.yaml"
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "scripts.doctor", *arguments], cwd=ROOT, capture_output=True, text=True)
+
+
+def test_it_looks_at_everything_and_speaks_json(demo_root: Path):
+    done = run("configs/dev.yaml", "--json")
+    report = json.loads(done.stdout)
+    looked_at = {finding["what"] for finding in report["findings"]}
+    assert {"python", "packages", "configuration", "checkpoint", "device", "processor", "codecs", "port", "disk"} <= looked_at
+    failed = [finding for finding in report["findings"] if finding["verdict"] == "fail"]
+    assert done.returncode == int(bool(failed))
+    # A server may be running here; everything else is this suite's own environment.
+    assert all(finding["what"] == "port" for finding in failed), failed
+
+
+def test_whatever_is_not_fine_says_what_to_do(demo_root: Path):
+    for finding in doctor.examine(DEV):
+        assert finding.verdict is Verdict.FINE or finding.do, finding
+
+
+def test_a_wrong_configuration_is_named(tmp_path: Path):
+    path = tmp_path / "wrong.yaml"
+    path.write_text(DEV.read_text().replace("slots: 8", "slotz: 8"))
+    findings = list(doctor.examine(path))
+    assert findings[-1].verdict is Verdict.FAIL
+    assert "slotz" in findings[-1].found
+    assert run(str(path)).returncode == 1
+
+
+def test_a_damaged_checkpoint_is_named_by_its_file(demo_root: Path, tmp_path: Path):
+    broken = tmp_path / "broken"
+    shutil.copytree(demo_root, broken)
+    assert doctor.checkpoint(str(broken)).verdict is Verdict.FINE
+    with (broken / MEL_DECODER_FILE).open("r+b") as file:
+        file.seek(1000)
+        file.write(b"\xff\xfe")
+    found = doctor.checkpoint(str(broken))
+    assert found.verdict is Verdict.FAIL
+    assert MEL_DECODER_FILE in found.found
+
+
+def test_a_checkpoint_nobody_vouches_for_is_a_warning(demo_root: Path, tmp_path: Path):
+    bare = tmp_path / "bare"
+    shutil.copytree(demo_root, bare)
+    (bare / "SHA256SUMS").unlink()
+    assert doctor.checkpoint(str(bare)).verdict is Verdict.WARN
+
+
+def test_a_checkpoint_that_is_not_there_says_how_to_get_it(monkeypatch, tmp_path: Path):
+    monkeypatch.setenv("CHATTTS_HOME", str(tmp_path))
+    found = doctor.checkpoint("hub:2Noise/ChatTTS")
+    assert found.verdict is Verdict.FAIL
+    assert "scripts.fetch_weights" in found.found
+
+
+@pytest.mark.skipif(doctor.torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_not_there_is_missed():
+    found = doctor.device(PipelineConfig(engine=EngineConfig(device="cuda"), vocoder=VocoderConfig()))
+    assert found.verdict is Verdict.FAIL
+    assert "configs/cpu.yaml" in found.do
+    assert doctor.device(PipelineConfig()).verdict is Verdict.FINE
+
+
+def test_bfloat16_without_the_instructions_for_it_is_a_warning(monkeypatch):
+    config = PipelineConfig(engine=EngineConfig(dtype="bfloat16"))
+    monkeypatch.setattr(doctor, "cpu_flags", lambda: {"avx2"})
+    assert "float32" in doctor.processor(config).do
+    monkeypatch.setattr(doctor, "cpu_flags", lambda: {"amx_bf16"})
+    assert doctor.processor(config).verdict is not Verdict.FAIL
+
+
+def test_a_port_in_use_is_found_and_a_free_one_is_not():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert not doctor.is_free("127.0.0.1", port)
+        checked = check_file(DEV)
+        checked.document["http_options"]["port"] = port
+        assert any(finding == Finding(*as_taken(port)) for finding in doctor.ports(checked))
+    assert doctor.is_free("127.0.0.1", port)
+
+
+def as_taken(port: int) -> tuple[str, Verdict, str, str]:
+    return "port", Verdict.FAIL, f"127.0.0.1:{port} is taken", "stop what listens there, or change http_options.port"
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setattr(doctor, "requires", lambda _: ["numpy>=1", "surely-not-installed>=1", "pydantic<1"])
+    found = doctor.packages()
+    assert found.verdict is Verdict.FAIL
+    assert "surely-not-installed is missing" in found.found
+    assert "pydantic" in found.found
+    assert "numpy" not in found.found
