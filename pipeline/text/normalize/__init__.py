@@ -1,0 +1,69 @@
+"""Normalize: written characters to speakable text, and where every one of them went.
+
+In:    str of any Unicode, a language: auto, zh or en
+Out:   Spoken: Chinese characters, Latin letters, spaces, the signs "，。、,." and, where allowed, control tags:
+       what ChatTTS was trained on
+Owns:  nothing
+Never: tokens, voices, torch
+
+One pass, in reading order: written (Unicode to plain signs, each with its place), languages (what each place is read
+in), scan (the first rule that fits reads what is there: codes, calendar, quantities, marks; numbers and words are
+their tables), join (one text and its spans). Nothing here can write a bracket: only a tag of the source becomes a tag.
+"""
+
+import re
+from collections.abc import Sequence
+
+from pipeline.text.markup import CONTROL_TAGS
+from pipeline.text.normalize.codes import MAX_WORD_LETTERS
+from pipeline.text.normalize.join import join
+from pipeline.text.normalize.languages import detect_language, language_runs, paint
+from pipeline.text.normalize.options import LANGUAGE_CHOICES, PLAIN, Language, LanguageChoice, NormalizeOptions, Reading
+from pipeline.text.normalize.scan import scan
+from pipeline.text.normalize.written import write
+from pipeline.text.spoken import Spoken
+
+__all__ = [
+    "LANGUAGE_CHOICES",
+    "MAX_WORD_LETTERS",
+    "PLAIN",
+    "Language",
+    "LanguageChoice",
+    "NormalizeOptions",
+    "Reading",
+    "detect_language",
+    "is_speakable",
+    "language_runs",
+    "normalize",
+]
+
+_TAG = re.compile("|".join(re.escape(tag) for tag in sorted(CONTROL_TAGS)))
+_WORD = re.compile(r"[\u4e00-\u9fffA-Za-z]")
+
+
+def normalize(
+    text: str,
+    *,
+    language: LanguageChoice = "auto",
+    options: NormalizeOptions = NormalizeOptions(),  # noqa: B008
+    control_tags: bool = False,
+    readings: Sequence[Reading] = (),
+    fallback: Language = "en",
+) -> Spoken:
+    """Rewrite a text so that the model can say all of it. Never raises: what cannot be said is dropped and counted.
+
+    Args:
+        language: what numbers and signs are read in; auto: what the words around them are in.
+        control_tags: whether a tag of markup.CONTROL_TAGS is one; else its brackets are punctuation.
+        readings: in order, without overlap; each is said as it stands.
+        fallback: what auto takes when the text has no words of either language.
+    """
+    tags = [found.span() for found in _TAG.finditer(text)] if control_tags else []
+    written = write(text, tags=tags, readings=readings, entities=options.html)
+    painted = paint(written.text, language, fallback)
+    return join(written, scan(written, painted, options), text)
+
+
+def is_speakable(text: str) -> bool:
+    """Whether anything but control tags, spaces and punctuation is in a text."""
+    return bool(_WORD.search(_TAG.sub("", text)))

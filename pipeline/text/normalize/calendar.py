@@ -1,0 +1,197 @@
+"""Calendar: dates and times of day.
+
+In:    matches of written dates and times
+Out:   words
+Owns:  nothing
+Never: other numbers
+"""
+
+import re
+
+from pipeline.text.normalize.numbers import english, integer, ordinal, spell, year
+from pipeline.text.normalize.options import Language
+from pipeline.text.normalize.rule import Match, Outcome, Rule, after, alternatives, before, rule
+from pipeline.text.normalize.words import MONTH_NUMBERS, MONTHS
+
+_MONTH_NAMES = alternatives([name for month in MONTHS for name in (month, month[:3])] + ["Sept"])
+_DAY = r"(?P<day>3[01]|[12]\d|0?[1-9])"
+_MONTH = r"(?P<month>1[0-2]|0?[1-9])"
+_YEAR = r"(?P<year>1[1-9]\d\d|20\d\d)"
+_HALF = r"(?:\s?(?P<half>[AaPp])(?:[Mm]\b|\.[Mm]\.|\.[Mm]\b))"
+
+_ABOUT = re.compile(r"(?:近|约|超过|过去|长达|大约|将近|至少|历时|历经|上下|整整|有着?|了)$")
+_LONG_AFTER = re.compile(r"\s?年(?:来|间|历史|的历史|以上|左右|之久|前|后|多)")
+_SCORE_BEFORE = re.compile(
+    r"(?:比分|战胜|击败|赢|输|负|胜|平|比例|以|score|won|beat|lost|win|lose|ratio)[^\d]{0,6}$", re.IGNORECASE | re.ASCII
+)
+_YEAR_WORDS = (
+    r"\b(?:in|since|by|until|till|from|before|after|during|circa|year|of|late|early|mid|spring|summer|autumn|fall|winter|around|"
+    + _MONTH_NAMES
+    + r")[ ,.-]{1,2}$"
+)
+_YEAR_BEFORE = re.compile(_YEAR_WORDS, re.IGNORECASE | re.ASCII)
+_COUNTED_AFTER = re.compile(r"\s(?!was\b|is\b|has\b|as\b|its\b|his\b|this\b|does\b|vs\b|us\b|unless\b)[a-z]{2,11}s\b")
+
+
+def date_words(years: str, month: int, day: int | None, language: Language) -> str:
+    """May first, twenty twenty four; 二零二四年五月一日. `years` may be empty."""
+    if language == "zh":
+        said = f"{year(years, 'zh')}年" if years else ""
+        return f"{said}{integer(str(month), 'zh')}月" + (f"{integer(str(day), 'zh')}日" if day else "")
+    said = MONTHS[month - 1] + (f" {ordinal(str(day))}" if day else "")
+    return f"{said}{', ' if day else ' '}{year(years, 'en')}" if years else said
+
+
+def time_words(hours: int, minutes: int, seconds: int | None, half: str, language: Language) -> str:
+    """ten thirty, three oh five p m; 上午十点三十分."""
+    if language == "zh":
+        said = {"a": "上午", "p": "下午", "": ""}[half] + (f"{'两' if hours == 2 else integer(str(hours), 'zh')}点")
+        if minutes or seconds:
+            said += f"{'零' if 0 < minutes < 10 else ''}{integer(str(minutes), 'zh')}分"
+        return said + (f"{integer(str(seconds), 'zh')}秒" if seconds else "")
+    if hours == 0 and not minutes and not half:
+        said = "midnight"
+    elif not minutes and half:
+        said = english(hours)
+    elif not minutes:
+        said = f"{english(hours)} o clock" if hours <= 12 else f"{english(hours)} hundred"
+    else:
+        said = f"{english(hours)} {f'oh {english(minutes)}' if minutes < 10 else english(minutes)}"
+    if seconds:
+        said += f" and {english(seconds)} second{'s' if seconds > 1 else ''}"
+    return f"{said} {half} m" if half else said
+
+
+def _ymd(match: Match, language: Language) -> Outcome:
+    return date_words(match["year"], int(match["month"]), int(match["day"]), language)
+
+
+def _ym(match: Match, language: Language) -> Outcome:
+    return date_words(match["year"], int(match["month"]), None, language)
+
+
+def _dmy(match: Match, language: Language) -> Outcome:
+    first, second = int(match["first"]), int(match["second"])
+    month, day = (second, first) if first > 12 or match["mark"] == "." else (first, second)
+    return date_words(match["year"], month, day, language) if 1 <= month <= 12 and 1 <= day <= 31 else None
+
+
+def _day_month(match: Match, language: Language) -> Outcome:
+    month = MONTH_NUMBERS[match["name"].lower()]
+    if language == "zh":
+        return date_words(match["year"] or "", month, int(match["day"]), "zh")
+    article = "" if re.search(r"\bthe\s$", before(match, 5), re.IGNORECASE | re.ASCII) else "the "
+    said = f"{article}{ordinal(str(int(match['day'])))} of {MONTHS[month - 1]}"
+    return f"{said}, {year(match['year'], 'en')}" if match["year"] else said
+
+
+def _month_day(match: Match, language: Language) -> Outcome:
+    return date_words(match["year"] or "", MONTH_NUMBERS[match["name"].lower()], int(match["day"]), language)
+
+
+def _zh_year(match: Match, language: Language) -> Outcome:
+    digits = match["year"]
+    if digits.endswith("00") and (_ABOUT.search(before(match, 4)) or _LONG_AFTER.match(match.string, match.end())):
+        return None
+    return f"{spell(digits, 'zh')}"
+
+
+def _year_range(match: Match, language: Language) -> Outcome:
+    first, last = match["first"], match["last"]
+    if len(last) == 4 and int(last) <= int(first):
+        return None
+    if len(last) == 2 and int(last) <= int(first[2:]):
+        return None
+    words = "到" if language == "zh" else " to "
+    said_last = year(last, language) if len(last) == 4 or language == "zh" else integer(last, "en")
+    return f"{year(first, language)}{words}{said_last}"
+
+
+def _decade(match: Match, language: Language) -> Outcome:
+    digits = match["decade"]
+    if language == "zh":
+        return f"{spell(digits, 'zh')}年代" if len(digits) == 4 else f"{integer(digits, 'zh')}年代"
+    tens = "" if digits.endswith("00") else english(int(digits[-2:]))
+    plural = f"{tens[:-1]}ies" if tens.endswith("y") else f"{tens}s"
+    if len(digits) == 2:
+        return plural
+    if not tens:
+        return f"{english(int(digits))}s" if digits[1] == "0" else f"{english(int(digits[:2]))} hundreds"
+    return f"{english(int(digits[:2]))} {plural}"
+
+
+def _clock(match: Match, language: Language) -> Outcome:
+    hours, minutes = int(match["hours"]), int(match["minutes"])
+    if hours > 24 or minutes > 59 or _SCORE_BEFORE.search(before(match, 16)):
+        return None
+    half = (match["half"] or "").lower()
+    if half and hours > 12:
+        half = ""
+    return time_words(hours, minutes, int(match["seconds"] or 0), half, language)
+
+
+def _hour(match: Match, language: Language) -> Outcome:
+    hours = int(match["hours"])
+    return time_words(hours, 0, None, match["half"].lower(), language) if 1 <= hours <= 12 else None
+
+
+def _zh_month_day(match: Match, language: Language) -> Outcome:
+    # 2月 and 2日 keep their 二: a date counts nothing.
+    return integer(str(int(match["number"])), "zh")
+
+
+def _english_year(match: Match, language: Language) -> Outcome:
+    if language != "en":
+        return None
+    digits = match["year"]
+    if _YEAR_BEFORE.search(before(match, 16)):
+        return year(digits, "en") if not _COUNTED_AFTER.match(match.string, match.end()) else None
+    is_recent = "1900" <= digits <= "2099"
+    return year(digits, "en") if is_recent and not _COUNTED_AFTER.match(match.string, match.end()) else None
+
+
+def _era(match: Match, language: Language) -> Outcome:
+    era = {"AD": "A D", "BC": "B C", "BCE": "B C E", "CE": "C E"}[match["era"]]
+    if language == "zh":
+        return f"{'公元前' if 'B' in match['era'] else '公元'}{integer(match['year'], 'zh')}年"
+    return f"{year(match['year'], 'en') if len(match['year']) == 4 else integer(match['year'], 'en')} {era}"
+
+
+def _short_year(match: Match, language: Language) -> Outcome:
+    return f"{spell(match['year'], 'zh')}"
+
+
+def _sure(match: Match, language: Language) -> Outcome:
+    return None if after(match, 1).isdigit() else _dmy(match, language)
+
+
+_END = r"(?![\d])(?!\.\d)"
+RULES: list[Rule] = [
+    rule("0", rf"{_YEAR}(?P<mark>[-/.]){_MONTH}(?P=mark){_DAY}(?!\d|(?P=mark)\d)(?:[T ](?=\d\d:\d\d))?", _ymd, "dates"),
+    rule("0", rf"(?P<first>\d{{1,2}})(?P<mark>[-/.])(?P<second>\d{{1,2}})(?P=mark){_YEAR}(?!\d|(?P=mark)\d)", _sure, "dates"),
+    rule("0", rf"{_YEAR}-(?P<month>1[0-2]|0[1-9])(?![\d-])", _ym, "dates"),
+    rule("0", rf"{_YEAR}/{_MONTH}(?![\d/])", _ym, "dates"),
+    rule("0", r"(?P<first>1[1-9]\d\d|20\d\d)\s?[-–—~]\s?(?P<last>1[1-9]\d\d|20\d\d|\d\d)(?![\d-]|\.\d)", _year_range, "dates"),
+    rule("0", r"(?P<year>\d{4}|\d{2})(?=\s?年\s?(?:1[0-2]|0?[1-9])\s?月)", _short_year, "dates"),
+    rule("0", r"(?P<year>[12]\d{3})(?=\s?年(?!级))", _zh_year, "dates"),
+    rule("0", r"(?P<year>\d{4})(?=\s?年代)", _short_year, "dates"),
+    rule("0", r"(?P<number>1[0-2]|0?[1-9])(?=\s?月(?!球|亮))", _zh_month_day, "dates"),
+    rule("0", rf"(?P<number>3[01]|[12]\d|0?[1-9])(?=\s?(?:日|号)(?!{'线|楼|院|机|店|门'}))", _zh_month_day, "dates"),
+    rule("0", rf"{_DAY}(?:st|nd|rd|th)?\s(?:of\s)?(?P<name>{_MONTH_NAMES})\b\.?(?:,?\s{_YEAR}{_END})?", _day_month, "dates"),
+    rule(
+        "a",
+        rf"(?P<name>{_MONTH_NAMES})\b\.?\s{_DAY}(?:st|nd|rd|th)?(?![\d:%])(?!\.\d)(?:,?\s{_YEAR}{_END})?",
+        _month_day,
+        "dates",
+    ),
+    rule(
+        "0",
+        rf"(?P<hours>\d{{1,2}}):(?P<minutes>\d\d)(?::(?P<seconds>[0-5]\d)(?:\.\d{{1,6}})?)?(?![\d:])(?:{_HALF}|Z\b)?",
+        _clock,
+        "dates",
+    ),
+    rule("0", rf"(?P<hours>\d{{1,2}}){_HALF}(?![A-Za-z])", _hour, "dates"),
+    rule("0'", r"'?(?P<decade>(?:1[1-9]|20)\d0|[2-9]0)'?s(?![A-Za-z])", _decade, "dates"),
+    rule("0", r"(?P<year>\d{1,4})\s?(?P<era>AD|BCE|BC|CE)\b", _era, "dates"),
+    rule("0", rf"{_YEAR}(?![\d:%]|[,.]\d|\s?[-–~]\s?\d|[A-Za-z])", _english_year, "dates"),
+]

@@ -1,0 +1,43 @@
+"""Chinese: runs of characters, simplified, and their misread ones replaced.
+
+In:    a run of Chinese characters
+Out:   a run of Chinese characters
+Owns:  OpenCC's tables and the package's homophones, read once
+Never: numbers, signs
+"""
+
+import json
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import opencc
+
+
+@cache
+def _simplifier() -> opencc.OpenCC:
+    return opencc.OpenCC("t2s")
+
+
+@cache
+def homophones() -> dict[int, str]:
+    """Characters ChatTTS misreads -> a common one of the same sound.
+
+    Source: ChatTTS/res/homophones_map.json, read from the installed package without importing it, which loads torch.
+    """
+    spec = find_spec("ChatTTS")
+    assert spec is not None, "the ChatTTS package is a dependency of this one"
+    assert spec.origin is not None
+    table = json.loads((Path(spec.origin).parent / "res" / "homophones_map.json").read_text(encoding="utf-8"))
+    return {ord(rare): common for rare, common in table.items()}
+
+
+def plain_chinese(run: str, *, replace_homophones: bool) -> str:
+    """Traditional characters become simplified ones, then, when asked, rare ones become common ones of their sound."""
+    simplified = str(_simplifier().convert(run))
+    return simplified.translate(homophones()) if replace_homophones else simplified
+
+
+def is_speakable_run(run: str) -> bool:
+    """Whether all of a run is in the block ChatTTS knows (ChatTTS/norm.py, `reject_pattern`)."""
+    return all("\u4e00" <= character <= "\u9fff" for character in run)

@@ -1,0 +1,115 @@
+"""Languages: which language each part of a text is read in.
+
+In:    str
+Out:   runs (start, stop, language) that cover it
+Owns:  nothing
+Never: number words, tables of words
+
+A Chinese character is Chinese and a Latin word English, always. What is neither (digits, signs, spaces) is read in the
+language of its sentence, except inside a longer stretch of the other one: in 他说 I have 2 cats 就走了 the 2 is "two",
+in 我用 iPhone 15 拍照 the 15 is 十五.
+"""
+
+import re
+
+from pipeline.text.normalize.options import Language, LanguageChoice
+
+STRETCH_WORDS = 3
+"""so many Latin words in a row are a stretch of English in a Chinese sentence"""
+
+_TOKEN = re.compile(
+    r"(?P<zh>[\u3400-\u9fff\uf900-\ufaff]+)|(?P<en>[A-Za-zÀ-ɏＡ-Ｚａ-ｚ](?:[A-Za-zÀ-ɏＡ-Ｚａ-ｚ0-9_.@:/+'’&-]*[A-Za-zÀ-ɏＡ-Ｚａ-ｚ0-9])?)|(?P<end>[。！？!?\n]+|\.(?=\s|$))|(?P<mark>[，、；：])"
+)
+_RUN = re.compile(rb"z+|e+")
+_PAINT: dict[Language, bytes] = {"zh": b"z", "en": b"e"}
+# A number that hangs on the last word of a stretch belongs to it: "born in 1990", 3月5.
+_TAIL: dict[Language, re.Pattern[str]] = {
+    "en": re.compile(r" ?[\d$€£][\d.,:%]{0,20}(?![\u3400-\u9fff])|(?=)"),
+    "zh": re.compile(r"\d[\d.,:%]{0,20}|(?=)"),
+}
+_HEAD_ZH = re.compile(r"[\d.,:%]{0,20}\d$")
+_MEASURE = "个月年日号点分秒岁元块只条张位名件次天周人万亿千百"
+_NAME = re.compile(r"(?![IAa]$)(?:[A-Z0-9._-]+|[A-Za-z])")
+"""acronyms and single letters stand in either language: half a word"""
+
+
+def language_runs(text: str) -> list[tuple[int, int, Language]]:
+    """The text cut where its language changes: (start, stop, language), in order, all of it."""
+    painted = paint(text, "auto", "en", own=True)
+    return [(run.start(), run.end(), language_at(painted, run.start())) for run in _RUN.finditer(painted)]
+
+
+def detect_language(text: str, fallback: Language = "en") -> Language:
+    """Chinese when its characters outnumber the Latin words, else English; the fallback when there is neither."""
+    return _majority(list(_TOKEN.finditer(text)), fallback)
+
+
+def language_at(painted: bytes, place: int) -> Language:
+    return "zh" if painted[place : place + 1] == b"z" else "en"
+
+
+def paint(text: str, neutral: LanguageChoice, fallback: Language, *, own: bool = False) -> bytes:
+    """The language each character is read in, one letter a character: z or e.
+
+    Args:
+        neutral: what digits, signs and spaces are read in; auto: what is around them.
+        fallback: what auto means for a text without words.
+        own: whether words have their own language, whatever they stand in: the "iPhone" of a Chinese sentence is English.
+    """
+    tokens = list(_TOKEN.finditer(text))
+    whole = _majority(tokens, fallback) if neutral == "auto" else neutral
+    canvas = bytearray(_PAINT[whole] * len(text))
+
+    def fill(start: int, stop: int, language: Language) -> None:
+        canvas[start:stop] = _PAINT[language] * (stop - start)
+
+    start = 0
+    for sentence in _sentences(tokens) if neutral == "auto" else []:
+        base = _majority(sentence, whole)
+        fill(start, sentence[-1].end(), base)
+        start = sentence[-1].end()
+        for place, stop in _stretches(text, sentence, "en" if base == "zh" else "zh"):
+            fill(place, stop, "en" if base == "zh" else "zh")
+    if neutral == "auto" and tokens:
+        fill(start, len(text), language_at(bytes(canvas[start - 1 : start]), 0) if start else whole)
+    for token in tokens if own else []:
+        if token["zh"] or token["en"]:
+            fill(token.start(), token.end(), "zh" if token["zh"] else "en")
+    return bytes(canvas)
+
+
+def _sentences(tokens: list[re.Match[str]]) -> list[list[re.Match[str]]]:
+    sentences: list[list[re.Match[str]]] = [[]]
+    for token in tokens:
+        sentences[-1].append(token)
+        if token["end"]:
+            sentences.append([])
+    return [sentence for sentence in sentences if sentence]
+
+
+def _majority(tokens: list[re.Match[str]], fallback: Language) -> Language:
+    characters = sum(len(token["zh"]) for token in tokens if token["zh"])
+    words = sum(0.5 if _NAME.fullmatch(token["en"]) else 1 for token in tokens if token["en"])
+    if characters == words:
+        return next(("zh" if token["zh"] else "en" for token in tokens if token["zh"] or token["en"]), fallback)
+    return "zh" if characters > words else "en"
+
+
+def _stretches(text: str, sentence: list[re.Match[str]], other: Language) -> list[tuple[int, int]]:
+    """Where a sentence speaks its other language: [start, stop), the number that hangs on it included."""
+    found = []
+    first = 0
+    while first < len(sentence):
+        last = first
+        while last < len(sentence) and sentence[last][other]:
+            last += 1
+        if last - first >= (STRETCH_WORDS if other == "en" else 1):
+            start, end = sentence[first].start(), sentence[last - 1].end()
+            tail = _TAIL[other].match(text, end)
+            stop = tail.end() if tail else end
+            if other == "zh" and text[start] in _MEASURE:
+                head = _HEAD_ZH.search(text, max(0, start - 20), start)
+                start = head.start() if head else start
+            found.append((start, min(stop, sentence[last].start()) if last < len(sentence) else stop))
+        first = max(last, first + 1)
+    return found

@@ -1,0 +1,97 @@
+"""Marks: punctuation, markdown, HTML and signs that stand alone.
+
+In:    matches of signs
+Out:   gaps, drops, the names of signs
+Owns:  nothing
+Never: words, numbers
+"""
+
+import re
+
+from pipeline.text.normalize.options import Language
+from pipeline.text.normalize.rule import Drop, Gap, Match, Outcome, Rule, alternatives, rule
+from pipeline.text.normalize.words import HTML_BLOCKS, HTML_INLINE
+
+_BLOCK = re.compile(rf"</?(?:{alternatives(HTML_BLOCKS)})\b", re.IGNORECASE)
+_LONGEST_COMMENT = 5000
+
+
+def _stop(match: Match, language: Language) -> Outcome:
+    return Gap.STOP
+
+
+def _comma(match: Match, language: Language) -> Outcome:
+    return Gap.COMMA
+
+
+def _dash(match: Match, language: Language) -> Outcome:
+    return "杠" if language == "zh" else Gap.COMMA
+
+
+def _list(match: Match, language: Language) -> Outcome:
+    return Gap.LIST
+
+
+def _space(match: Match, language: Language) -> Outcome:
+    return Gap.SPACE
+
+
+def _silent(match: Match, language: Language) -> Outcome:
+    return Gap.NONE
+
+
+def _markup(match: Match, language: Language) -> Outcome:
+    return Drop("markup")
+
+
+def _markup_space(match: Match, language: Language) -> Outcome:
+    return Drop("markup", Gap.SPACE)
+
+
+def _markup_line(match: Match, language: Language) -> Outcome:
+    return Drop("markup", Gap.STOP)
+
+
+def _tag(match: Match, language: Language) -> Outcome:
+    return Drop("markup", Gap.STOP if _BLOCK.match(match[0]) else Gap.NONE)
+
+
+_LINE = r"(?:(?<=\n)|(?<![\s\S]))"
+RULES: list[Rule] = [
+    # markdown
+    rule("`", r"```[A-Za-z0-9+-]{0,20}", _markup_line, "markdown"),
+    rule("`", r"`{1,3}", _markup, "markdown"),
+    rule("#", rf"{_LINE}#{{1,6}}\s", _markup, "markdown"),
+    rule("-*•+>", rf"{_LINE}(?:[-*+•]|>{{1,3}})\s", _markup, "markdown"),
+    rule("-*_=", rf"{_LINE}(?:-{{3,}}|\*{{3,}}|_{{3,}}|={{3,}})(?=\s|$)", _markup_line, "markdown"),
+    rule("*", r"\*{1,3}", _markup, "markdown"),
+    rule("_", r"_{1,3}(?![A-Za-z0-9])|(?<![A-Za-z0-9])_{1,3}", _markup, "markdown"),
+    rule("~", r"~~", _markup, "markdown"),
+    rule("]", r"\]\((?:https?://|www\.|mailto:|[/#.])[^()\s]{0,2000}\)", _markup_space, "markdown"),
+    rule("!", r"!(?=\[)", _markup, "markdown"),
+    rule("|", r"\|[\s|:-]{0,200}(?=\n)|\|\s?:?-{2,}[\s|:-]{0,200}", _markup_line, "markdown"),
+    # HTML
+    rule("<", rf"</?(?i:{alternatives(HTML_BLOCKS + HTML_INLINE)})(?:\s[^<>]{{0,500}})?/?>", _tag, "html"),
+    rule("<", rf"<!--[^<>]{{0,{_LONGEST_COMMENT}}}-->|<!DOCTYPE[^<>]{{0,200}}>", _markup_space, "html"),
+    # punctuation
+    rule("\n", r"\n", _stop),
+    rule(" ", r" ", _space),
+    rule("。", r"。", _stop),
+    rule("!?", r"[!?]", _stop),
+    rule("…", r"…+(?=\s*$)", _stop),
+    rule("…", r"…+", _comma),
+    rule(".", r"\.{2,}(?=\s*[a-z\u4e00-\u9fff])", _comma),
+    rule(".", r"\.", _stop),
+    rule("，", r"，", _comma),
+    rule("、", r"、", _list),
+    rule(",;:()", r"[,;:()]", _comma),
+    rule("—–", r"[—–]+", _comma),
+    rule("-", r"(?<=\s)-{1,3}(?=\s)|--+", _comma),
+    rule("-", r"-(?=\d)", _dash),
+    rule("-", r"-", _space),
+    rule("~", r"~+", _comma),
+    rule("/", r"(?<=[\u4e00-\u9fff])/(?=[\u4e00-\u9fff])", _list),
+    rule("'\"", r"['\"]+", _silent),
+    rule("/\\|{}_[]•`", r"[/\\|{}_\[\]•`]", _space),
+    rule("<>", r"[<>]", _comma),
+]

@@ -1,0 +1,173 @@
+"""Numbers: digits to number words, in both languages.
+
+In:    str of ASCII digits, with signs, commas and dots where said
+Out:   words: Chinese without spaces, English with single spaces and no hyphens
+Owns:  nothing
+Never: units, contexts, anything but the number itself
+"""
+
+from functools import lru_cache
+
+from pipeline.text.normalize.options import Language
+
+MAX_DIGITS = 15  # a longer integer is a code and is read digit by digit
+
+_ZH_DIGITS = "零一二三四五六七八九"
+_EN_DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_EN_TEENS = ("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")
+_EN_TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_EN_GROUPS = ("", " thousand", " million", " billion", " trillion")
+_EN_ORDINALS = {
+    "one": "first",
+    "two": "second",
+    "three": "third",
+    "five": "fifth",
+    "eight": "eighth",
+    "nine": "ninth",
+    "twelve": "twelfth",
+}
+
+
+def spell(digits: str, language: Language, *, telephone: bool = False) -> str:
+    """Digit by digit. On the telephone a Chinese 1 is 幺, which no 7 is mistaken for."""
+    if language == "en":
+        return " ".join(_EN_DIGITS[int(digit)] for digit in digits)
+    said = "".join(_ZH_DIGITS[int(digit)] for digit in digits)
+    return said.replace("一", "幺") if telephone else said
+
+
+def integer(digits: str, language: Language) -> str:
+    """A whole number; one with a leading zero, or longer than MAX_DIGITS, is a code."""
+    if len(digits) > MAX_DIGITS or (len(digits) > 1 and digits[0] == "0"):
+        return spell(digits, language)
+    return chinese(int(digits)) if language == "zh" else english(int(digits))
+
+
+def number(written: str, language: Language) -> str:
+    """An integer or decimal, as in 1,234.50 or .5; the places behind the point are read one by one."""
+    whole, point, places = written.replace(",", "").partition(".")
+    said = integer(whole or "0", language)
+    if not point or not places:
+        return said
+    behind = spell(places, language)
+    return f"{said} point {behind}" if language == "en" else f"{said}点{behind}"
+
+
+def counted(written: str) -> str:
+    """A Chinese number before a measure word: 2 is 两, not 二."""
+    return "两" if written == "2" else number(written, "zh")
+
+
+@lru_cache(maxsize=4096)
+def chinese(value: int) -> str:
+    """0 .. 10**16 - 1. 2 is 两 before 千, 万 and 亿, as it is spoken, and 二 elsewhere."""
+    said = _chinese(value) or "零"
+    return said[1:] if said.startswith("一十") else said
+
+
+def _chinese(value: int) -> str:
+    for scale, name in ((10**8, "亿"), (10**4, "万")):
+        if value >= scale:
+            head, rest = divmod(value, scale)
+            gap = "零" if 0 < rest < scale // 10 else ""
+            return ("两" if head == 2 else _chinese(head)) + name + gap + _chinese(rest)
+    return _chinese_group(value)
+
+
+def _chinese_group(group: int) -> str:
+    said = ""
+    zero = False
+    for scale, name in ((1000, "千"), (100, "百"), (10, "十"), (1, "")):
+        digit = group // scale % 10
+        if digit:
+            said += ("零" if zero else "") + ("两" if digit == 2 and scale == 1000 else _ZH_DIGITS[digit]) + name
+            zero = False
+        else:
+            zero = bool(said)
+    return said
+
+
+@lru_cache(maxsize=4096)
+def english(value: int) -> str:
+    """0 .. 10**15 - 1, without "and"."""
+    if value == 0:
+        return "zero"
+    groups = []
+    for name in _EN_GROUPS:
+        value, group = divmod(value, 1000)
+        if group:
+            groups.append(_english_group(group) + name)
+    return " ".join(reversed(groups))
+
+
+def _english_group(group: int) -> str:
+    hundreds, rest = divmod(group, 100)
+    words = [f"{_EN_DIGITS[hundreds]} hundred"] if hundreds else []
+    if 10 <= rest < 20:
+        words.append(_EN_TEENS[rest - 10])
+    elif rest:
+        words += [word for word in (_EN_TENS[rest // 10], _EN_DIGITS[rest % 10] if rest % 10 else "") if word]
+    return " ".join(words)
+
+
+def ordinal(digits: str) -> str:
+    """first, twenty second, one hundredth."""
+    rest, _, last = integer(digits, "en").rpartition(" ")
+    regular = f"{last[:-1]}ieth" if last.endswith("y") else f"{last}th"
+    return f"{rest} {_EN_ORDINALS.get(last, regular)}".strip()
+
+
+def pairs(digits: str) -> str:
+    """A short English code as it is said: 4090 forty ninety, 320 three twenty, 404 four oh four, 1000 one thousand."""
+    if len(digits) not in (3, 4) or digits[0] == "0":
+        return integer(digits, "en")
+    head, tail = digits[:-2], digits[-2:]
+    if tail == "00":
+        return english(int(digits)) if digits[-3] == "0" or len(digits) == 3 else f"{english(int(head))} hundred"
+    if len(digits) == 4 and head[1] == "0" and tail[0] == "0":
+        return english(int(digits))
+    return f"{english(int(head))} {f'oh {_EN_DIGITS[int(tail[1])]}' if tail[0] == '0' else english(int(tail))}"
+
+
+def year(digits: str, language: Language) -> str:
+    """nineteen ninety nine, two thousand five; 一九九九."""
+    if language == "zh":
+        return spell(digits, "zh")
+    return english(int(digits)) if len(digits) == 4 and digits[1] == digits[2] == "0" else pairs(digits)
+
+
+def fraction(numerator: str, denominator: str, language: Language) -> str:
+    """三分之二; two thirds; five over sixty four."""
+    if language == "zh":
+        return f"{integer(denominator, 'zh')}分之{integer(numerator, 'zh')}"
+    parts, whole = int(numerator), int(denominator)
+    above = integer(numerator, "en")
+    if whole == 2:
+        return f"{above} {'half' if parts == 1 else 'halves'}"
+    if whole == 4:
+        return f"{above} {'quarter' if parts == 1 else 'quarters'}"
+    if 3 <= whole <= 20 or whole in (100, 1000):
+        one = ordinal(denominator)
+        one = one.removeprefix("one ")
+        return f"{above} {one if parts == 1 else f'{one}s'}"
+    return f"{above} over {integer(denominator, 'en')}"
+
+
+def roman(numeral: str) -> int | None:
+    """The value of a well-formed Roman numeral below 4000."""
+    values = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
+    total = 0
+    for sign, following in zip(numeral, f"{numeral[1:]} ", strict=True):
+        if sign not in values:
+            return None
+        total += -values[sign] if values.get(following, 0) > values[sign] else values[sign]
+    return total if _to_roman(total) == numeral else None
+
+
+def _to_roman(value: int) -> str:
+    said = ""
+    tens = [(1000, "M"), (900, "CM"), (500, "D"), (400, "CD"), (100, "C"), (90, "XC"), (50, "L"), (40, "XL"), (10, "X")]
+    for worth, sign in [*tens, (9, "IX"), (5, "V"), (4, "IV"), (1, "I")]:
+        said += sign * (value // worth)
+        value %= worth
+    return said

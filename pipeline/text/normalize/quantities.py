@@ -1,0 +1,456 @@
+"""Quantities: money, per cents, units, ranges, fractions, ratios, ordinals and plain numbers.
+
+In:    matches of written quantities
+Out:   words
+Owns:  nothing
+Never: dates, telephone numbers, codes
+"""
+
+import re
+
+from pipeline.text.normalize.numbers import counted, english, fraction, integer, number, ordinal, pairs, roman, spell
+from pipeline.text.normalize.options import Language
+from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
+from pipeline.text.normalize.words import CLOSE_UNITS, CURRENCIES, MEASURES, NUMBERED, REGNAL, SCALES, UNITS
+
+NUMBER = r"(?:\d{1,3}(?:,\d{3}){1,5}(?!\d)|\d{1,20})(?:\.\d{1,20})?"
+_TO = r"\s?(?:[-–~]|—(?!—)|到|至|to)\s?"
+_MEASURE = re.compile(alternatives(MEASURES))
+_VULGAR = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
+_VULGAR_PARTS = {
+    "½": ("1", "2"),
+    "⅓": ("1", "3"),
+    "⅔": ("2", "3"),
+    "¼": ("1", "4"),
+    "¾": ("3", "4"),
+    "⅕": ("1", "5"),
+    "⅖": ("2", "5"),
+    "⅗": ("3", "5"),
+    "⅘": ("4", "5"),
+    "⅙": ("1", "6"),
+    "⅚": ("5", "6"),
+    "⅛": ("1", "8"),
+    "⅜": ("3", "8"),
+    "⅝": ("5", "8"),
+    "⅞": ("7", "8"),
+}
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
+_ROMAN_SIGNS = dict(zip("ⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩⅪⅫ", range(1, 13), strict=True)) | dict(zip("ⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹ", range(1, 11), strict=True))
+
+_PREFIXED = alternatives(list(CURRENCIES))
+_CODES = alternatives([code for code in CURRENCIES if code.isalpha() or code in "€£¥₩₹₽฿₫₺₿$"])
+_SCALE = alternatives([scale for scale in SCALES if scale != "m"])
+_ZH_SCALE = "(?:[十百千万亿]{1,3})"
+_UNIT = alternatives(list(UNITS))
+_CLOSE = alternatives(list(CLOSE_UNITS))
+_DEGREE = {"C": ("degrees Celsius", "摄氏度"), "F": ("degrees Fahrenheit", "华氏度"), "": ("degrees", "度")}
+_COMPASS = {"N": ("north", "北纬"), "S": ("south", "南纬"), "E": ("east", "东经"), "W": ("west", "西经")}
+_CODE_BEFORE = re.compile(
+    r"(?:电话|手机|热线|号码|编号|账号|卡号|学号|工号|房号|车牌|邮编|验证码|密码|代码|口令|拨打?|呼叫|房间|波音|微信|航班|尾号|股票|型号|"
+    r"QQ|\b(?:ID|PIN|code|zip|password|room|flight|extension|ext\.?|dial|call|agent|serial|passcode|OTP))"
+    r"(?:[号是为了:#,，\s]|number|is){0,3}\s?$",
+    re.IGNORECASE | re.ASCII,
+)
+_CODE_AFTER = re.compile(r"\s?(?:房间|室|航班|次列车|号房)")
+_PHONE_LIKE = re.compile(r"电话|手机|热线|拨|呼叫|航班|房间|次列车")
+
+
+def _is_one(written: str) -> bool:
+    return written.replace(",", "") == "1"
+
+
+def money_words(sign: str, written: str, scale: str, language: Language) -> str:
+    """one thousand two hundred thirty four dollars and fifty cents; 一千二百三十四点五元."""
+    one, more, hundredth, chinese_name = CURRENCIES[sign]
+    whole, _, places = written.replace(",", "").partition(".")
+    if language == "zh":
+        scale = {"k": "千", "K": "千", "thousand": "千", "M": "百万", "m": "百万", "mn": "百万", "million": "百万"}.get(
+            scale, scale
+        )
+        scale = {"B": "十亿", "bn": "十亿", "billion": "十亿", "T": "万亿", "tn": "万亿", "trillion": "万亿"}.get(scale, scale)
+        exact = f"{whole}.{places.rstrip('0')}".rstrip(".")
+        return f"{counted(exact)}{scale}{chinese_name}"
+    if scale:
+        scale = "".join(_ZH_TO_EN.get(sign, "") for sign in scale).strip() if scale not in SCALES else SCALES[scale]
+        return f"{number(written, 'en')} {scale} {more}"
+    if not hundredth or len(places) > 2 or not int(places or 0):
+        exact = written if places.strip("0") else whole
+        return f"{number(exact, 'en')} {one if _is_one(exact) else more}"
+    cents = int(places.ljust(2, "0"))
+    small = hundredth if cents == 1 else {"cent": "cents", "penny": "pence"}[hundredth]
+    if not int(whole):
+        return f"{english(cents)} {small}"
+    return f"{integer(whole, 'en')} {one if _is_one(whole) else more} and {english(cents)} {small}"
+
+
+_ZH_TO_EN = {"十": " ten", "百": " hundred", "千": " thousand", "万": " ten thousand", "亿": " hundred million"}
+
+
+def _money(match: Match, language: Language) -> Outcome:
+    minus = {"zh": "负", "en": "minus "}[language] if match["minus"] else ""
+    said = money_words(match["sign"], match["number"], match["scale"] or "", language)
+    low = match.groupdict().get("low")
+    if low:
+        return f"{number(low, language)}{'到' if language == 'zh' else ' to '}{said}"
+    return f"{minus}{said}"
+
+
+def _money_code(match: Match, language: Language) -> Outcome:
+    return money_words(match["sign"], match["number"], match["scale"] or "", language)
+
+
+def _percent(match: Match, language: Language) -> Outcome:
+    sign = match["sign"]
+    low, high = match["low"], match["high"]
+    minus = {"zh": "负", "en": "minus "}[language] if match["minus"] else ""
+    if language == "zh":
+        over = {"%": "百分之", "‰": "千分之", "‱": "万分之"}[sign]
+        return f"{over}{minus}{number(low, 'zh')}" + (f"到{over}{number(high, 'zh')}" if high else "")
+    name = {"%": "percent", "‰": "per mille", "‱": "per ten thousand"}[sign]
+    return f"{minus}{number(low, 'en')} " + (f"to {number(high, 'en')} " if high else "") + name
+
+
+def _temperature(match: Match, language: Language) -> Outcome:
+    minus, low, high = match["minus"], match["low"], match["high"]
+    english_name, chinese_name = _DEGREE[match["scale"] or ""]
+    if language == "zh":
+        below = "零下" if match["scale"] else "负"
+        to = f"到{below if match['minus2'] else ''}{number(high, 'zh')}" if high else ""
+        return f"{below if minus else ''}{number(low, 'zh')}{to}{chinese_name}"
+    to = f" to {'minus ' if match['minus2'] else ''}{number(high, 'en')}" if high else ""
+    if not high and _is_one(low):
+        english_name = english_name.replace("degrees", "degree")
+    return f"{'minus ' if minus else ''}{number(low, 'en')}{to} {english_name}"
+
+
+def _coordinate(match: Match, language: Language) -> Outcome:
+    degrees, minutes, seconds, side = match["degrees"], match["minutes"], match["seconds"], match["side"]
+    if not minutes and not side:
+        return None
+    if language == "zh":
+        said = f"{number(degrees, 'zh')}度"
+        said += f"{number(minutes, 'zh')}分" if minutes else ""
+        said += f"{number(seconds, 'zh')}秒" if seconds else ""
+        return f"{_COMPASS[side][1] if side else ''}{said}"
+    said = f"{number(degrees, 'en')} degrees"
+    said += f" {number(minutes, 'en')} minutes" if minutes else ""
+    said += f" {number(seconds, 'en')} seconds" if seconds else ""
+    return f"{said} {_COMPASS[side][0]}" if side else said
+
+
+def _unit(match: Match, language: Language) -> Outcome:
+    low, high, symbol = match["low"], match["high"], match["unit"]
+    one, more, chinese_name = (UNITS.get(symbol) or CLOSE_UNITS[symbol])[:3]
+    if symbol == "w" and language == "en":
+        one, more = "watt", "watts"
+    minus = {"zh": "负", "en": "minus "}[language] if match["minus"] else ""
+    if language == "zh":
+        return minus + (f"{number(low, 'zh')}到{counted(high)}" if high else counted(low)) + chinese_name
+    said = f"{number(low, 'en')} to {number(high, 'en')}" if high else number(low, "en")
+    return f"{minus}{said} {one if _is_one(low) and not high else more}"
+
+
+def _feet(match: Match, language: Language) -> Outcome:
+    feet, inches = match["feet"], match["inches"]
+    if language == "zh":
+        return f"{counted(feet)}英尺{counted(inches)}英寸"
+    foot, inch = "foot" if feet == "1" else "feet", "inch" if inches == "1" else "inches"
+    return f"{number(feet, 'en')} {foot} {number(inches, 'en')} {inch}"
+
+
+def _duration(match: Match, language: Language) -> Outcome:
+    said = []
+    names = (("hours", "hour", "小时"), ("minutes", "minute", "分钟"), ("seconds", "second", "秒"))
+    for group, one, chinese_name in names:
+        written = match[group]
+        if written and language == "zh":
+            said.append(f"{counted(written)}{'分' if group == 'minutes' and match['seconds'] else chinese_name}")
+        elif written:
+            said.append(f"{number(written, 'en')} {one}{'' if _is_one(written) else 's'}")
+    return ("" if language == "zh" else " ").join(said)
+
+
+def _size(match: Match, language: Language) -> Outcome:
+    by = "乘" if language == "zh" else " by "
+    sides = [match["a"], match["b"], *([match["c"]] if match["c"] else [])]
+    return by.join(number(side, language) for side in sides)
+
+
+def _range(match: Match, language: Language) -> Outcome:
+    low, high = match["low"], match["high"]
+    values = [float(side.replace(",", "")) for side in (low, high)]
+    if values[0] >= values[1] or (low[0] == "0" and len(low) > 1 and "." not in low):
+        return None
+    if (len(low), len(high)) in ((3, 4), (3, 8), (4, 8), (4, 7)):
+        return None  # a telephone number
+    if language == "en":
+        return f"{number(low, 'en')} to {number(high, 'en')}"
+    return f"{number(low, 'zh')}到{_before_measure(high, match)}"
+
+
+def _before_measure(written: str, match: Match) -> str:
+    """A Chinese number, 两 where it counts what follows it."""
+    is_counted = written == "2" and _MEASURE.match(match.string, match.end()) and not before(match, 1).endswith("第")
+    return "两" if is_counted else number(written, "zh")
+
+
+def _fraction(match: Match, language: Language) -> Outcome:
+    whole, above, below = match["whole"], match["above"], match["below"]
+    if int(below) == 0:
+        return None
+    if not whole and language == "zh" and int(above) > int(below) >= 10:
+        return f"{integer(above, 'zh')}比{integer(below, 'zh')}"  # a blood pressure
+    if not whole:
+        return fraction(above, below, language)
+    if language == "zh":
+        return f"{integer(whole, 'zh')}又{fraction(above, below, 'zh')}"
+    return f"{integer(whole, 'en')} and {_a(fraction(above, below, 'en'))}"
+
+
+def _a(said: str) -> str:
+    return f"a {said[4:]}" if said in ("one half", "one quarter", "one third") else said
+
+
+def _vulgar(match: Match, language: Language) -> Outcome:
+    above, below = _VULGAR_PARTS[match["sign"]]
+    whole = match["whole"]
+    if language == "zh":
+        return (f"{integer(whole, 'zh')}又" if whole else "") + fraction(above, below, "zh")
+    said = fraction(above, below, "en")
+    return f"{integer(whole, 'en')} and {_a(said)}" if whole else said
+
+
+def _ratio(match: Match, language: Language) -> Outcome:
+    sides = [number(side, language) for side in match[0].replace(" ", "").split(":")]
+    return ("比" if language == "zh" else " to ").join(sides)
+
+
+def _ordinal(match: Match, language: Language) -> Outcome:
+    return f"第{integer(match['number'], 'zh')}" if language == "zh" else ordinal(match["number"])
+
+
+def _numbered(match: Match, language: Language) -> Outcome:
+    digits = match["number"]
+    return f"第{integer(digits, 'zh')}" if language == "zh" else f"number {number(digits, 'en')}"
+
+
+def _hash(match: Match, language: Language) -> Outcome:
+    digits = match["number"]
+    return f"{integer(digits, 'zh')}号" if language == "zh" else f"number {number(digits, 'en')}"
+
+
+def _scaled(match: Match, language: Language) -> Outcome:
+    is_name = match[0] in ("2K", "4K", "5K", "8K", "3M")
+    return f"{number(match['number'], 'en')} {SCALES[match['scale']]}" if language == "en" and not is_name else None
+
+
+def _power(match: Match, language: Language) -> Outcome:
+    base, exponent = match["base"], (match["raised"] or match["after"]).translate(_SUPERSCRIPTS)
+    minus = exponent.startswith(("-", "⁻"))
+    exponent = exponent.lstrip("-⁻")
+    said = number(base, language) if base[0].isdigit() else base
+    if language == "zh":
+        if not minus and exponent in "23" and not base[0].isdigit():
+            return f"{said}的{'平方' if exponent == '2' else '立方'}"
+        return f"{said}的{'负' if minus else ''}{integer(exponent, 'zh')}次方"
+    if not minus and exponent in "23":
+        return f"{said} {'squared' if exponent == '2' else 'cubed'}"
+    return f"{said} to the power of {'minus ' if minus else ''}{integer(exponent, 'en')}"
+
+
+def _superscript(match: Match, language: Language) -> Outcome:
+    return integer(match[0].translate(_SUPERSCRIPTS), language)
+
+
+def _roman_sign(match: Match, language: Language) -> Outcome:
+    return integer(str(_ROMAN_SIGNS[match[0]]), language)
+
+
+def _roman_numbered(match: Match, language: Language) -> Outcome:
+    value = roman(match["roman"])
+    return f"{match['word']} {english(value)}" if value and value < 100 else None
+
+
+def _roman_monarch(match: Match, language: Language) -> Outcome:
+    value = roman(match["roman"])
+    if not value or value > 30:
+        return None
+    return f"{match['name']} the {ordinal(str(value))}" if language == "en" else f"{match['name']}{integer(str(value), 'zh')}世"
+
+
+def _roman_zh(match: Match, language: Language) -> Outcome:
+    value = roman(match["roman"])
+    return integer(str(value), "zh") if value else None
+
+
+def _about(match: Match, language: Language) -> Outcome:
+    return "约" if language == "zh" else "about"
+
+
+def _to(match: Match, language: Language) -> Outcome:
+    return {"zh": "到", "en": "to"}[language]
+
+
+def _each(match: Match, language: Language) -> Outcome:
+    return "每"
+
+
+def _more(match: Match, language: Language) -> Outcome:
+    return "多" if language == "zh" else None
+
+
+def _scientific(match: Match, language: Language) -> Outcome:
+    minus = match["exponent"].startswith("-")
+    exponent = match["exponent"].lstrip("+-")
+    if language == "zh":
+        return f"{number(match['number'], 'zh')}乘以十的{'负' if minus else ''}{integer(exponent, 'zh')}次方"
+    return f"{number(match['number'], 'en')} times ten to the power of {'minus ' if minus else ''}{integer(exponent, 'en')}"
+
+
+def _negative(match: Match, language: Language) -> Outcome:
+    return {"zh": "负", "en": "minus"}[language]
+
+
+def _minus(match: Match, language: Language) -> Outcome:
+    return {"zh": "减", "en": "minus"}[language]
+
+
+def _times(match: Match, language: Language) -> Outcome:
+    return {"zh": "乘", "en": "times"}[language]
+
+
+def _less(match: Match, language: Language) -> Outcome:
+    signs = {"<": ("is less than", "小于"), ">": ("is greater than", "大于")}
+    signs |= {"<=": ("is at most", "小于等于"), ">=": ("is at least", "大于等于"), "!=": ("is not equal to", "不等于")}
+    signs |= {"==": ("equals", "等于"), "->": ("to", "到"), "=>": ("to", "到")}
+    return signs[match["sign"]][language == "zh"]
+
+
+def _always(match: Match, language: Language) -> Outcome:
+    return "twenty four seven" if language == "en" else "二十四小时全天候"
+
+
+def _plain(match: Match, language: Language) -> Outcome:
+    written = match[0].replace(" ", ",")
+    if language == "en":
+        return _plain_english(match, written)
+    is_code = "." not in written and "," not in written and len(written) >= 3
+    if is_code and (_CODE_BEFORE.search(before(match, 16)) or _CODE_AFTER.match(match.string, match.end())):
+        around = before(match, 16) + match.string[match.end() : match.end() + 4]
+        return spell(written, "zh", telephone=bool(_PHONE_LIKE.search(around)))
+    return _before_measure(written, match)
+
+
+def _plain_english(match: Match, written: str) -> str:
+    is_code = "." not in written and "," not in written
+    if is_code and len(written) >= 3 and _CODE_BEFORE.search(before(match, 16)):
+        return pairs(written) if len(written) == 3 and written[1:] != "00" and written[0] != "0" else spell(written, "en")
+    return number(written, "en")
+
+
+def _digits(match: Match, language: Language) -> Outcome:
+    return spell(match[0], language)
+
+
+def _point(match: Match, language: Language) -> Outcome:
+    return f"零点{spell(match['places'], 'zh')}" if language == "zh" else f"point {spell(match['places'], 'en')}"
+
+
+_MINUS = r"(?:(?<![\w.)%])(?P<minus>-))?"
+_N = NUMBER
+_EDGE = r"(?![A-Za-z0-9])"
+RULES: list[Rule] = [
+    rule("0", r"24/7(?![\d/])", _always, "numbers"),
+    rule(
+        "$a-",
+        rf"{_MINUS}(?P<sign>{_PREFIXED})\s?(?:(?P<low>{_N})\s?[-–~]\s?(?P=sign)?)?(?P<number>{_N})"
+        rf"(?:\s?(?P<scale>(?:{_SCALE}|m)\b|{_ZH_SCALE}))?(?:\s?(?:元|美元|欧元|英镑)(?!/))?",
+        _money,
+        "numbers",
+    ),
+    rule(
+        "0",
+        rf"(?P<number>{_N})\s?(?:(?P<scale>thousand|million|billion|trillion|{_ZH_SCALE}|[kKMB])\s?)?(?P<sign>{_CODES})(?![A-Za-z0-9])",
+        _money_code,
+        "numbers",
+    ),
+    rule("0-", rf"{_MINUS}(?P<low>{_N})(?:[%‰‱]?{_TO}(?P<high>{_N}))?\s?(?P<sign>[%‰‱])", _percent, "numbers"),
+    rule(
+        "0",
+        r"(?P<degrees>\d{1,3}(?:\.\d{1,8})?)\s?°\s?(?:(?P<minutes>\d{1,2}(?:\.\d{1,6})?)\s?[′']\s?"
+        r"(?:(?P<seconds>\d{1,2}(?:\.\d{1,6})?)\s?(?:[″\"]|''))?)?\s?(?:(?P<side>[NSEW])(?![A-Za-z]))?",
+        _coordinate,
+        "units",
+    ),
+    rule(
+        "0-",
+        rf"{_MINUS}(?P<low>{_N})(?:\s?°[CF]?)?(?:{_TO}(?P<minus2>-)?(?P<high>{_N}))?\s?°\s?(?:(?P<scale>[CF])(?![A-Za-z]))?",
+        _temperature,
+        "units",
+    ),
+    rule("0", r"(?P<feet>\d)\s?[′']\s?(?P<inches>\d{1,2})\s?(?:[″\"]|'')", _feet, "units"),
+    rule(
+        "0",
+        r"(?:(?P<hours>\d{1,3})\s?h(?:rs?)?\s?)(?P<minutes>\d{1,2})\s?m(?:in)?(?:\s?(?P<seconds>\d{1,2})\s?s(?:ec)?)?(?![A-Za-z])",
+        _duration,
+        "units",
+    ),
+    rule(
+        "0",
+        r"(?P<hours>(?!))?(?P<minutes>\d{1,3})\s?m(?:in)?\s?(?P<seconds>\d{1,2})\s?s(?:ec)?(?![A-Za-z])",
+        _duration,
+        "units",
+    ),
+    rule("0", rf"(?P<a>{_N})\s?[x×]\s?(?P<b>{_N})(?:\s?[x×]\s?(?P<c>{_N}))?(?!\s?=)", _size, "numbers"),
+    rule("0-", rf"{_MINUS}(?P<low>{_N})(?:{_TO}(?P<high>{_N}))?\s?(?P<unit>{_UNIT}){_EDGE}(?!\.[A-Za-z])", _unit, "units"),
+    rule("0-", rf"{_MINUS}(?P<low>{_N})(?:{_TO}(?P<high>{_N}))?(?P<unit>{_CLOSE}){_EDGE}(?!\.[A-Za-z])", _unit, "units"),
+    rule("0", r"(?:(?P<whole>\d{1,9})\s)?(?P<above>\d{1,6})/(?P<below>\d{1,6})(?![\d/.])", _fraction, "numbers"),
+    rule("0½", rf"(?P<whole>\d{{1,9}})?\s?(?P<sign>[{_VULGAR}])", _vulgar, "numbers"),
+    rule("0", r"\d{1,6}(?:\.\d{1,6})?(?:\s?:\s?\d{1,6}(?:\.\d{1,6})?){1,3}(?![\d:])", _ratio, "numbers"),
+    rule("0", r"(?P<number>\d{1,9})(?:st|nd|rd|th)(?![A-Za-z])", _ordinal, "numbers"),
+    rule(
+        "0a",
+        r"(?P<base>\d{1,9}|[A-Za-z](?![A-Za-z]))(?:\^(?P<raised>-?\d{1,4})|(?P<after>⁻?[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,4}))",
+        _power,
+        "numbers",
+    ),
+    rule("½", r"[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,4}", _superscript, "numbers"),
+    rule("½", r"[ⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩⅪⅫⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹ]", _roman_sign, "numbers"),
+    rule("0", rf"(?P<low>(?<![\d.,-]){_N}){_TO}(?P<high>{_N})(?![-\d]|\.\d|:\d)", _range, "numbers"),
+    rule("0", rf"(?P<number>{_N})\s?(?P<scale>bn|[kKM]){_EDGE}", _scaled, "numbers"),
+    rule("a", r"(?:No|no|Nr)\.\s?(?P<number>\d{1,9})(?!\d)", _numbered, "numbers"),
+    rule("#", r"#(?P<number>\d{1,9})(?![\dA-Za-z])", _hash, "numbers"),
+    rule(
+        "a",
+        rf"(?P<word>(?i:{alternatives(NUMBERED)}))\s(?P<roman>[IVXL]{{1,7}})(?![A-Za-z'])",
+        _roman_numbered,
+        "numbers",
+    ),
+    rule("a", rf"(?P<name>{alternatives(REGNAL)})\s(?P<roman>[IVX]{{1,6}})(?![A-Za-z'])", _roman_monarch, "numbers"),
+    rule("a", r"(?<=第)(?P<roman>[IVXL]{1,7})(?![A-Za-z])", _roman_zh, "numbers"),
+    rule("-–~", r"(?:(?<=\d:\d\d)|(?<=\d:\d\d\s)|(?<=[AaPp][Mm])|(?<=[AaPp][Mm]\s))[-–~]\s?(?=\d{1,2}:\d\d)", _to, "dates"),
+    rule("-–~—", r"(?<=[年月日号点时分秒])[-–~—](?=\d)", _to, "dates"),
+    rule("/", r"(?<=[元块])/(?=[天日月年周小次人个斤克米升平千公])", _each, "units"),
+    rule("+", r"(?<=\d)\+(?=[\u4e00-\u9fff])", _more, "numbers"),
+    rule("0", r"(?P<number>\d{1,20}(?:\.\d{1,20})?)[eE](?P<exponent>[+-]?\d{1,3})(?![\dA-Za-z.])", _scientific, "numbers"),
+    rule("~", r"~\s?(?=[$€£¥]?\d)", _about, "numbers"),
+    rule("-", r"-(?=[$€£¥]?(?:\d|\.\d))(?<![\w)\]%.]-)", _negative, "numbers"),
+    rule("-", r"(?:(?<=[\dxyzabn)]\s)-(?=\s[\dxyzabn(])|(?<=\d)-(?=\d{1,9}\s?=))", _minus, "numbers"),
+    rule("*", r"(?:(?<=\d)|(?<=\d\s))\*(?=\s?\d)", _times, "numbers"),
+    rule(
+        "<>=!-",
+        r"(?P<sign><=|>=|!=|==|->|=>|(?<=[\d\w)]\s)[<>](?=\s[\d\w(-])|(?<=\d)[<>](?=\d)|[<>](?=\s?\d))",
+        _less,
+        "numbers",
+    ),
+    rule(".", r"(?<![\w.])\.(?P<places>\d{1,20})", _point, "numbers"),
+]
+PLAIN: list[Rule] = [  # behind everything else that begins with a digit
+    rule(
+        "0",
+        r"\d{1,3}(?: \d{3}){2,4}(?![\d]| \d)|\d{1,3}(?:,\d{3}){1,5}(?!\d)(?:\.\d{1,20})?|\d+(?:\.\d{1,400})?",
+        _plain,
+        "numbers",
+    ),
+    rule("0", r"\d+", _digits),
+]

@@ -1,0 +1,73 @@
+"""Rule: what a rule is and what it can answer.
+
+In:    nothing
+Out:   Rule, Gap, Drop, Outcome
+Owns:  nothing
+Never: any rule in particular
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from pipeline.text.normalize.options import Language
+
+
+class Gap(IntEnum):
+    """What is between two words, the strongest of several wins."""
+
+    NONE = 0
+    """nothing is heard: a quotation mark"""
+    SPACE = 1
+    LIST = 2
+    """、"""
+    COMMA = 3
+    STOP = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Not heard, and counted under `code`."""
+
+    code: str
+    gap: Gap = Gap.NONE
+    """what it leaves between its neighbours"""
+
+
+Outcome = str | Gap | Drop | None
+"""words, a gap, a drop, or None: the rule does not apply after all"""
+Match = re.Match[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A kind of writing, and how it is read. Patterns are bounded: a look at one place takes constant time."""
+
+    first: str
+    """the classes of character it begins with, see scan.CLASSES"""
+    pattern: re.Pattern[str]
+    read: Callable[[Match, Language], Outcome]
+    option: str = ""
+    """the field of NormalizeOptions that switches it off"""
+
+
+def rule(first: str, pattern: str, read: Callable[[Match, Language], Outcome], option: str = "") -> Rule:
+    # ASCII: a Chinese character is no \w, so a number beside one stands at a word's edge.
+    return Rule(first, re.compile(pattern, re.ASCII), read, option)
+
+
+def alternatives(words: object) -> str:
+    """A pattern for any of these, the longest first."""
+    assert isinstance(words, list | tuple | set | frozenset | dict)
+    return "|".join(re.escape(word) for word in sorted(words, key=lambda word: (-len(word), word)))
+
+
+def before(match: Match, characters: int = 12) -> str:
+    """The text just before a match."""
+    return match.string[max(0, match.start() - characters) : match.start()]
+
+
+def after(match: Match, characters: int = 12) -> str:
+    """The text just behind a match."""
+    return match.string[match.end() : match.end() + characters]

@@ -1,0 +1,122 @@
+"""Scan: goes through a written text once, from left to right, and lets the first rule that fits read what is there.
+
+In:    Written, which language each place is read in, NormalizeOptions
+Out:   pieces: words, gaps, drops and control tags, in order
+Owns:  the order of the rules
+Never: the source, spans
+
+At every place something is consumed, and every pattern is bounded: the time is linear in the text.
+"""
+
+import re
+from dataclasses import dataclass
+
+import emoji
+
+from pipeline.text.normalize import calendar, codes, marks, quantities
+from pipeline.text.normalize.chinese import plain_chinese
+from pipeline.text.normalize.languages import language_at
+from pipeline.text.normalize.options import Language, NormalizeOptions
+from pipeline.text.normalize.rule import Drop, Gap, Rule
+from pipeline.text.normalize.words import CURRENCIES, SIGNS
+from pipeline.text.normalize.written import OPAQUE, Written
+
+_ORDER = (
+    *(*codes.ADDRESSES, *calendar.RULES, *codes.DOTTED, *quantities.RULES, *codes.NAMES),
+    *(*quantities.PLAIN, *marks.RULES),
+)
+_CHINESE = re.compile(r"[\u4e00-\u9fff]+")
+_GREEK = re.compile(r"[α-ωΑ-Ω]")
+_ALIAS_SIGNS = re.compile(r"[^A-Za-z\u4e00-\u9fff，。、,. ]+")
+
+
+def _class(sign: str) -> str:
+    """Which rules are tried at a character: 0 digits, a letters, g Greek, ½ number signs, $ currencies, else itself."""
+    if sign.isascii() and sign.isalnum():
+        return "0" if sign.isdigit() else "a"
+    if _GREEK.match(sign):
+        return "g"
+    if sign in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞⁰¹²³⁴⁵⁶⁷⁸⁹ⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩⅪⅫⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹ":
+        return "½"
+    return "$" if sign in CURRENCIES else sign
+
+
+_RULES: dict[str, tuple[Rule, ...]] = {
+    first: tuple(rule for rule in _ORDER if first in rule.first) for first in {sign for rule in _ORDER for sign in rule.first}
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What the characters [start, stop) of the written text become."""
+
+    start: int
+    stop: int
+    outcome: str | Gap | Drop
+    language: Language
+    is_control: bool = False
+
+
+def scan(written: Written, painted: bytes, options: NormalizeOptions) -> list[Piece]:
+    """Read a written text.
+
+    Args:
+        painted: languages.paint of its text.
+    """
+    pieces: list[Piece] = []
+    place = 0
+    while place < len(written.text):
+        language = language_at(painted, place)
+        stop, outcome = _read(written, place, language, options)
+        pieces.append(Piece(place, stop, outcome, language, is_control=place in written.tags))
+        place = stop
+    return pieces
+
+
+def _read(written: Written, place: int, language: Language, options: NormalizeOptions) -> tuple[int, str | Gap | Drop]:
+    text = written.text
+    sign = text[place]
+    if sign == OPAQUE:
+        return place + 1, _opaque(written, place, language, options)
+    run = _CHINESE.match(text, place)
+    if run:
+        return run.end(), plain_chinese(run[0], replace_homophones=options.homophones)
+    for rule in _RULES.get(_class(sign), ()):
+        if rule.option and not getattr(options, rule.option):
+            continue
+        found = rule.pattern.match(text, place)
+        if found and found.end() > place:
+            outcome = rule.read(found, language)
+            if outcome is not None:
+                return found.end(), outcome
+    return place + 1, _lone(sign, language)
+
+
+def _opaque(written: Written, place: int, language: Language, options: NormalizeOptions) -> str | Gap | Drop:
+    if place in written.tags:
+        return written.tags[place]
+    if place in written.readings:
+        return written.readings[place] or Drop("reading")
+    if options.emoji == "pause":
+        return Gap.COMMA
+    name = _emoji_name(written.emoji[place], language) if options.emoji == "speak" else ""
+    return name or Drop("emoji", Gap.SPACE)
+
+
+def _lone(sign: str, language: Language) -> str | Drop:
+    """A sign no rule took."""
+    if sign in SIGNS:
+        return SIGNS[sign][language == "zh"]
+    if sign in CURRENCIES:
+        return CURRENCIES[sign][3] if language == "zh" else CURRENCIES[sign][1]
+    return Drop("unsupported_script" if _GREEK.match(sign) else "symbol", Gap.SPACE)
+
+
+def _emoji_name(sequence: str, language: Language) -> str:
+    """The Unicode name of an emoji, or of its first part that has one."""
+    for candidate in (sequence, sequence.rstrip("\ufe0f"), sequence + "\ufe0f", sequence[0], sequence[0] + "\ufe0f"):
+        name = emoji.demojize(candidate, language=language, delimiters=("", ""))
+        said = _ALIAS_SIGNS.sub(" " if language == "en" else "", name).strip()
+        if name != candidate and said:
+            return said
+    return ""

@@ -1,0 +1,243 @@
+"""Written: a source text as the rules want to see it, each character with its place.
+
+In:    str of any Unicode
+Out:   Written: ASCII signs and digits, plain Latin letters, Chinese characters and a few signs with a reading of their own
+Owns:  nothing
+May touch: Unicode tables
+Never: words, languages
+"""
+
+import html
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from pipeline.text.normalize.options import Reading
+
+OPAQUE = "\ue000"
+"""stands for a control tag, a given reading or an emoji; a private character of the source never gets this far"""
+
+_SIGNS = {
+    **dict.fromkeys("\n\r\v\f\x85\u2028\u2029", "\n"),
+    "\t": " ",
+    **dict.fromkeys("“”„‟«»「」『』《》〈〉｢｣〝〞", '"'),
+    **dict.fromkeys("‘’‚‛ʼ´＇", "'"),
+    **dict.fromkeys("【（〔〖", "("),
+    **dict.fromkeys("】）〕〗", ")"),
+    **dict.fromkeys("−‐‑‒﹣－", "-"),
+    **dict.fromkeys("—―⸺⸻─━", "—"),
+    **dict.fromkeys("～∼〜˜", "~"),
+    **dict.fromkeys("·・•‧∙●○■□▪◦◆◇★☆▶►", "•"),
+    **dict.fromkeys("⋯⋮", "…"),
+    "：": ":",
+    "；": ";",
+    "！": "!",
+    "？": "?",
+    "｡": "。",
+    "￥": "¥",
+    "⁄": "/",
+    "∕": "/",
+    "〇": "零",
+    "㎡": "m²",
+    "㎥": "m³",
+    "⋅": "×",
+    "✕": "×",
+    "✖": "×",
+    "➕": "+",
+    "➖": "-",
+    "➗": "÷",
+    "÷": "÷",
+    "×": "×",
+    "º": "°",
+    "˚": "°",
+    "№": "No.",
+    "⇒": "→",
+    "ß": "ss",
+    "ẞ": "SS",
+    "æ": "ae",
+    "Æ": "AE",
+    "œ": "oe",
+    "Œ": "OE",
+    "ø": "o",
+    "Ø": "O",
+    "ł": "l",
+    "Ł": "L",
+    "đ": "d",
+    "Đ": "D",
+    "ð": "d",
+    "Ð": "D",
+    "þ": "th",
+    "Þ": "Th",
+    "ı": "i",
+    "ħ": "h",
+    "Ħ": "H",
+    "ŋ": "ng",
+    "Ŋ": "NG",
+}
+SPOKEN_SIGNS = frozenset(
+    "²³¹⁰⁴⁵⁶⁷⁸⁹½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞ⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩⅪⅫⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹ°′″‰‱±×÷≈≠≤≥≡∞√∑∏∫∂∈∩∪∅π→←↑↓↔€£¥₩₹₽฿₫₺₿¢§©®™…—–，。、•"
+    "αβγδεζηθικλμνξοπρστυφχψωςΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΡΣΤΥΦΧΨΩ"
+)
+"""signs that some rule reads; what is not here, no letter, no digit and no ASCII sign is dropped"""
+
+_PLAIN = re.compile(r"[\x20-\x25\x27-\x7e\u4e00-\u9fff，。、]+")
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});")
+
+_PICTURE = (
+    r"(?:[\U0001f1e6-\U0001f1ff]{2}|[\U0001f000-\U0001f1e5\U0001f200-\U0001faff\u2600-\u26ff\u2700-\u2712\u2714\u2716\u271d"
+    r"\u2721\u2728\u2733\u2734\u2744\u2747\u274c\u274e\u2753-\u2755\u2757\u2763\u2764\u27b0\u27bf\u2b05-\u2b07\u2b1b\u2b1c"
+    r"\u2b50\u2b55\u231a\u231b\u2328\u23cf\u23e9-\u23f3\u23f8-\u23fa\u203c\u2049\u3030\u303d\u3297\u3299])"
+)
+_ONE = rf"{_PICTURE}\ufe0f?[\U0001f3fb-\U0001f3ff]?(?:[\U000e0020-\U000e007e]{{1,8}}\U000e007f)?"
+_EMOJI = re.compile(rf"{_ONE}(?:\u200d{_ONE}){{0,8}}")  # flags, skin tones, families, England
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The rewritten text. Character i stands for source characters [starts[i], stops[i]), which may be none."""
+
+    text: str
+    starts: list[int]
+    stops: list[int]
+    drops: list[tuple[int, int, str]]
+    """source ranges that stand for nothing, and why, in order"""
+    tags: dict[int, str]
+    """place of an OPAQUE -> the control tag it stands for"""
+    readings: dict[int, str]
+    """place of an OPAQUE -> what is said for it"""
+    emoji: dict[int, str]
+    """place of an OPAQUE -> the emoji it stands for"""
+
+
+def write(source: str, *, tags: Sequence[tuple[int, int]], readings: Sequence[Reading], entities: bool) -> Written:
+    """Rewrite a source text for the rules.
+
+    Args:
+        tags: where the control tags are, in order.
+        readings: what is given, in order; a tag that overlaps one is not looked at.
+        entities: whether &amp; and the like are the characters they name.
+    """
+    writer = _Writer(source, entities)
+    given: list[tuple[int, int, str | None]] = [(reading.start, reading.stop, reading.spoken) for reading in readings]
+    given += [(start, stop, None) for start, stop in tags]
+    place = 0
+    for start, stop, reading in sorted(given, key=lambda stretch: stretch[:2]):
+        if start >= place:
+            writer.copy(place, start)
+            writer.opaque(start, stop, reading)
+            place = stop
+    writer.copy(place, len(source))
+    return writer.written()
+
+
+class _Writer:
+    """What is written so far."""
+
+    def __init__(self, source: str, entities: bool) -> None:
+        self._source = source
+        self._entities = entities
+        self._parts: list[str] = []
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+        self._drops: list[tuple[int, int, str]] = []
+        self._tags: dict[int, str] = {}
+        self._readings: dict[int, str] = {}
+        self._emoji: dict[int, str] = {}
+
+    def written(self) -> Written:
+        text = "".join(self._parts)
+        assert len(text) == len(self._starts) == len(self._stops)
+        return Written(text, self._starts, self._stops, self._drops, self._tags, self._readings, self._emoji)
+
+    def opaque(self, start: int, stop: int, reading: str | None) -> None:
+        if reading is None:
+            self._tags[len(self._starts)] = self._source[start:stop]
+        else:
+            self._readings[len(self._starts)] = reading
+        self._put(OPAQUE, start, stop)
+
+    def copy(self, start: int, stop: int) -> None:
+        while start < stop:
+            start = self._copy_next(start, stop)
+
+    def _copy_next(self, place: int, stop: int) -> int:
+        plain = _PLAIN.match(self._source, place, stop)
+        if plain:
+            self._parts.append(plain[0])
+            self._starts.extend(range(place, plain.end()))
+            self._stops.extend(range(place + 1, plain.end() + 1))
+            return plain.end()
+        sign = self._source[place]
+        if sign == "&":
+            entity = _ENTITY.match(self._source, place, stop) if self._entities else None
+            if entity:
+                self._character(html.unescape(entity[0])[0], place, entity.end())
+                return entity.end()
+            self._put("&", place, place + 1)
+            return place + 1
+        picture = None if sign in _SIGNS else _EMOJI.match(self._source, place, stop)
+        if picture:
+            self._emoji[len(self._starts)] = picture[0]
+            self._put(OPAQUE, place, picture.end())
+            return picture.end()
+        self._character(sign, place, place + 1)
+        return place + 1
+
+    def _put(self, said: str, start: int, stop: int) -> None:
+        # The first character stands for the whole range, those behind it for what is left of it: nothing.
+        self._parts.append(said)
+        self._starts.extend([start] + [stop] * (len(said) - 1))
+        self._stops.extend([stop] * len(said))
+
+    def _drop(self, start: int, stop: int, code: str) -> None:
+        if self._drops and self._drops[-1][1:] == (start, code):
+            start = self._drops.pop()[0]
+        self._drops.append((start, stop, code))
+
+    def _character(self, character: str, start: int, stop: int) -> None:
+        if unicodedata.category(character).startswith("M"):
+            if self._stops and self._stops[-1] == start:
+                self._stops[-1] = stop  # an accent: part of its letter, which is written without
+            else:
+                self._drop(start, stop, self._drops[-1][2] if self._drops and self._drops[-1][1] == start else "mark")
+            return
+        said, code = _plain(character)
+        if code:
+            self._drop(start, stop, code)
+        elif said[0].isdecimal() and self._parts and self._parts[-1][-1].isdigit() and unicodedata.category(character) != "Nd":
+            self._put(f" {said}", start, stop)  # 1① is not 11
+        else:
+            self._put(said, start, stop)
+
+
+@lru_cache(maxsize=8192)
+def _plain(character: str) -> tuple[str, str]:
+    """What is written for a character, or "" and why it is dropped."""
+    if character in _SIGNS:
+        return _SIGNS[character], ""
+    if character in SPOKEN_SIGNS or (character.isascii() and character.isprintable()):
+        return character, ""
+    category = unicodedata.category(character)
+    if category == "Nd":
+        return str(unicodedata.decimal(character)), ""
+    if category.startswith("Z"):
+        return " ", ""
+    if category.startswith("C"):
+        return "", {"Cs": "surrogate", "Co": "private_use", "Cn": "unassigned"}.get(category, "invisible")
+    said = "".join(_speakable(part) for part in unicodedata.normalize("NFKC", character))
+    if said:
+        return said, ""
+    if category.startswith("L"):
+        return "", "rare_character" if "CJK" in unicodedata.name(character, "") else "unsupported_script"
+    return "", "symbol"
+
+
+def _speakable(part: str) -> str:
+    """A part of a decomposed character, without its accents, as far as it can be said."""
+    if part in _SIGNS:
+        return _SIGNS[part]
+    base = unicodedata.normalize("NFD", part)[0]
+    known = (base.isascii() and base.isprintable()) or base in SPOKEN_SIGNS or "\u4e00" <= base <= "\u9fff"
+    return base if known and base != OPAQUE else _SIGNS.get(base, "")
