@@ -198,7 +198,7 @@ class _Writer:
 
     def _character(self, character: str, start: int, stop: int) -> None:
         if unicodedata.category(character).startswith("M"):
-            if self._stops and self._stops[-1] == start:
+            if self._stops and self._stops[-1] == start and len(self._stops) - 1 not in self._tags:
                 self._stops[-1] = stop  # an accent: part of its letter, which is written without
             else:
                 self._drop(start, stop, self._drops[-1][2] if self._drops and self._drops[-1][1] == start else "mark")

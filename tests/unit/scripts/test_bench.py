@@ -23,7 +23,7 @@ from scripts.bench.workload import TEXT, Lengths, Utterance, poisson, random_of,
 @given(st.floats(0.1, 25.0), st.integers(0, 2**32))
 def test_a_text_speaks_as_long_as_it_is_asked_to(audio_s: float, number: int):
     one, config = utterance(audio_s, number), TextConfig.model_validate(TEXT)
-    (segment,) = split(normalize(one.text, "auto"), config)
+    (segment,) = split(normalize(one.text).text, config)
     assert segment.text == one.text, "normalisation changes nothing, or the lengths would be others"
     assert max_steps(segment.text, config, 1280) == one.steps
     assert abs(one.audio_s - audio_s) <= 1.5 / STEPS_PER_SECOND + 1e-9
