@@ -1,0 +1,94 @@
+"""Measure: how loud a voice is, and how much it stays itself.
+
+In:    samples (m,) float32, 24 kHz
+Out:   LUFS, decibels, a score
+Owns:  nothing
+Never: streams; a voice is measured once, before anybody hears it
+"""
+
+import warnings
+
+import numpy as np
+import pyloudnorm
+from numpy.typing import NDArray
+
+from pipeline.model.spec import SAMPLE_RATE
+
+QUIETEST_LUFS = -70.0  # BS.1770's absolute gate: below it a signal has no loudness
+SHORTEST_S = 0.4  # one block of BS.1770
+MAX_GAIN_DB = 12.0  # a voice further away than that is no matter of loudness
+
+FRAME = 1024  # samples, 43 ms
+STEP = 512
+MIN_PITCH_HZ, MAX_PITCH_HZ = 60.0, 500.0
+VOICED = 0.5  # autocorrelation from which a frame has a pitch
+BANDS = 40
+PITCH_SPREAD_SEMITONES = 12.0  # at which a voice has lost itself as far as pitch goes
+
+
+def loudness_lufs(samples: NDArray[np.float32]) -> float | None:
+    """Integrated loudness; None for silence and for less than one block."""
+    if len(samples) < SHORTEST_S * SAMPLE_RATE:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        lufs = float(pyloudnorm.Meter(SAMPLE_RATE).integrated_loudness(samples.astype(np.float64)))
+    return round(lufs, 2) if np.isfinite(lufs) and lufs > QUIETEST_LUFS else None
+
+
+def static_gain_db(lufs: float | None, target_lufs: float | None) -> float:
+    """What brings a voice to the target; nothing for a voice that could not be measured, or without a target."""
+    if lufs is None or target_lufs is None:
+        return 0.0
+    return round(float(np.clip(target_lufs - lufs, -MAX_GAIN_DB, MAX_GAIN_DB)), 2)
+
+
+def stability(takes: list[NDArray[np.float32]]) -> dict[str, float]:
+    """How alike several recordings of a voice are, 0 .. 1.
+
+    Returns:
+        stability: timbre x pitch.
+        timbre: mean over all pairs of the cosine between their mean log spectra, each without its own mean; 0 .. 1.
+        pitch_spread_semitones: standard deviation of the takes' median pitch, 12 of them are a pitch of 0.
+    """
+    assert len(takes) > 1
+    timbres = [_timbre(take) for take in takes]
+    cosines = [float(a @ b) for index, a in enumerate(timbres) for b in timbres[index + 1 :]]
+    timbre = float(np.clip(np.mean(cosines), 0, 1))
+    pitches = [pitch for take in takes if (pitch := median_pitch_hz(take)) is not None]
+    spread = float(np.std(12 * np.log2(pitches))) if len(pitches) > 1 else 0.0
+    pitch = max(0.0, 1 - spread / PITCH_SPREAD_SEMITONES)
+    return {"stability": round(timbre * pitch, 3), "timbre": round(timbre, 3), "pitch_spread_semitones": round(spread, 2)}
+
+
+def median_pitch_hz(samples: NDArray[np.float32]) -> float | None:
+    """Median fundamental of the voiced frames, by autocorrelation; None where nothing is voiced."""
+    frames = _frames(samples)
+    frames = frames - frames.mean(axis=1, keepdims=True)
+    spectra = np.fft.rfft(frames, 2 * FRAME, axis=1)
+    correlation = np.fft.irfft(np.abs(spectra) ** 2, axis=1)[:, :FRAME]
+    shortest, longest = int(SAMPLE_RATE / MAX_PITCH_HZ), int(SAMPLE_RATE / MIN_PITCH_HZ)
+    # A lag sees the fewer samples the longer it is.
+    normal = correlation / (correlation[:, :1] * (1 - np.arange(FRAME) / FRAME) + 1e-9)
+    lags = shortest + normal[:, shortest:longest].argmax(axis=1)
+    voiced = normal[np.arange(len(normal)), lags] >= VOICED
+    return float(np.median(SAMPLE_RATE / lags[voiced])) if voiced.sum() >= 3 else None
+
+
+def _timbre(samples: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Mean log power in BANDS bands, spaced like the ear's, without its mean, of length 1."""
+    power = np.abs(np.fft.rfft(_frames(samples) * np.hanning(FRAME), axis=1)) ** 2
+    edges = np.unique(np.geomspace(2, power.shape[1], BANDS + 1).astype(int))
+    bands = np.stack([power[:, start:stop].mean(axis=1) for start, stop in zip(edges[:-1], edges[1:], strict=True)], axis=1)
+    mean: NDArray[np.float64] = np.log(bands + 1e-8).mean(axis=0)
+    mean = mean - mean.mean()
+    return mean / (np.linalg.norm(mean) + 1e-12)
+
+
+def _frames(samples: NDArray[np.float32]) -> NDArray[np.float64]:
+    """(frames, FRAME), the louder half of them: what is said, not the pauses."""
+    padded = np.pad(samples.astype(np.float64), (0, max(0, 2 * FRAME - len(samples))))
+    frames = np.lib.stride_tricks.sliding_window_view(padded, FRAME)[::STEP]
+    power = (frames**2).mean(axis=1)
+    loud: NDArray[np.float64] = frames[power >= np.median(power)]
+    return loud
