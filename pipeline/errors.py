@@ -6,6 +6,7 @@ SynthesisError
 |   |-- NoSpeakableText
 |   |-- UnknownVoice
 |   |-- UnsupportedFormat
+|   |-- ReadOnlyVoice         it is built in
 |   |-- ReferenceRejected     a recording is not good enough to be a voice
 |   `-- Conflict              what is there is not what the request takes for granted
 |       `-- VoiceExists
@@ -70,6 +71,10 @@ class Conflict(InvalidRequest):
 
 class VoiceExists(Conflict):
     """The name is taken."""
+
+
+class ReadOnlyVoice(InvalidRequest):
+    """It is built in, or a name that says everything."""
 
 
 class ReferenceRejected(InvalidRequest):

@@ -26,6 +26,7 @@ from serve.backend import Backend
 from serve.errors import ApiError, bad_request, of, plain_status
 from serve.reply import SpeechReply
 from serve.schemas import MODELS, SpeechBody
+from serve.voice_api import add_voice_routes
 
 NAME = "chattts-serve"
 PAGE = Path(__file__).with_name("page.html")
@@ -51,25 +52,7 @@ def create_api(get_backend: Callable[[], Backend], *, announce_request_id: bool 
     async def speech(request: Request) -> Response:
         return SpeechReply(request, get_backend(), request_id_of(request))
 
-    @api.get("/v1/audio/voices")
-    async def voices(legacy: str = "0") -> dict[str, Any]:
-        entries = get_backend().voices()
-        if legacy in ("1", "true"):
-            return {"voices": [entry.name for entry in entries]}
-        return {
-            "voices": [
-                {
-                    "id": entry.name,
-                    "name": entry.name,
-                    "aliases": list(entry.aliases),
-                    "languages": list(entry.languages),
-                    "origin": entry.origin,
-                    "description": entry.description,
-                    "model": MODELS[0],
-                }
-                for entry in entries
-            ]
-        }
+    add_voice_routes(api, get_backend)
 
     @api.get("/v1/models")
     async def models() -> dict[str, Any]:

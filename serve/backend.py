@@ -15,6 +15,7 @@ from pipeline.voices.catalogue import VoiceInfo
 from serve.config import LimitsConfig
 from serve.door import Door
 from serve.figures import SpeechWatch, Unwatched
+from serve.voice_desk import VoiceDesk
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,8 +24,9 @@ class Backend:
 
     stream: Callable[[SynthesisRequest], AsyncGenerator[AudioChunk, None]]
     voice_id: Callable[[str | None], str]
-    """id of a voice by id, name or alias, of the default voice for None; raises UnknownVoice"""
+    """the name that goes on meaning the same voice, by any of its names; of the default voice for None; raises UnknownVoice"""
     voices: Callable[[], Sequence[VoiceInfo]]
+    desk: VoiceDesk
     limits: LimitsConfig
     door: Door
     why_not_ready: Callable[[], Awaitable[str | None]]

@@ -9,17 +9,26 @@ Never: Ray, torch
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from pipeline.config import PipelineConfig, StrictModel
 from pipeline.errors import ConfigError
+from pipeline.store.choose import check_store_url
 
 DEPLOYMENTS = ("Ingress", "TextNormalizer", "AcousticModel", "Vocoder")
 IMPORT_PATH = "serve.app:build_app"
 
 PROJECT = Path(__file__).resolve().parent.parent
+
+
+def store_url(url: str) -> str:
+    """For pydantic, which takes a ValueError for a wrong value."""
+    try:
+        return check_store_url(url)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
 
 
 class LimitsConfig(StrictModel):
@@ -40,13 +49,33 @@ class LimitsConfig(StrictModel):
     )
 
 
+class VoicesConfig(StrictModel):
+    """Which voices there are, and what clients may add."""
+
+    catalogue: str = Field("configs/voices.yaml", description="the voices that are shipped; relative to the project")
+    store: Annotated[str, AfterValidator(store_url)] | None = Field(
+        None,
+        description="where made voices are kept: redis://..., which all nodes see, or a file of this machine; "
+        "null: store.sqlite in $CHATTTS_HOME",
+    )
+    refresh_s: float = Field(0.5, ge=0.05, le=60, description="every replica looks for new voices each [s]")
+    max_voices: int = Field(1000, ge=0, le=100_000, description="made voices; each is held in memory by every replica")
+    inline: bool = Field(False, description="whether a request may bring an embedding along as its voice, emb:...")
+    clone: bool = Field(False, description="whether voices are made from recordings")
+    max_upload_bytes: int = Field(10 << 20, ge=1024, le=64 << 20, description="largest recording [bytes]")
+    loudness_lufs: float | None = Field(
+        -20.0, ge=-40, le=-10, description="what the gain of a new voice brings it to; null: no gain [LUFS]"
+    )
+    making_timeout_s: float = Field(120.0, gt=0, le=600, description="a new voice must have spoken its preview after [s]")
+
+
 class AppConfig(StrictModel):
     """The whole service."""
 
     source: str | None = Field(
         None, description="path of the file these args stand in: the whole file is checked before anything starts"
     )
-    voices: str = Field("configs/voices.yaml", description="the voice catalogue; relative to the project")
+    voices: VoicesConfig = Field(default_factory=VoicesConfig)
     pipeline: PipelineConfig = Field(default_factory=PipelineConfig)
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
 

@@ -1,8 +1,8 @@
 """AcousticModel: the engine, deployed. One replica a GPU.
 
-In:    handle calls generate, stats
-Out:   StepBlocks
-Owns:  one Engine and its health
+In:    handle calls generate, encode, stats
+Out:   StepBlocks, codes of recordings
+Owns:  one Engine and its health, the encoder of recordings once somebody has needed it
 Never: scheduling: @serve.batch gathers arrivals into one submit, the engine decides the rest
 """
 
@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from ray import serve
 
 from pipeline.checkpoints import cache_home, resolve
@@ -22,6 +23,7 @@ from pipeline.engine.sequence import Sequence
 from pipeline.errors import SynthesisError
 from pipeline.model.weights import open_checkpoint
 from pipeline.types import Head, Prompt, SamplingParams, Segment, StepBlock
+from pipeline.vocoder.encoder import Encoder
 from serve.metrics import EngineMetrics, every_period
 from serve.placement import placed
 
@@ -36,7 +38,9 @@ class AcousticModel:
     async def __init__(self, config: EngineConfig, checkpoint: str) -> None:  # type: ignore[misc]  # Serve awaits it
         # In a thread: loading takes long, and the replica's loop must go on answering Serve meanwhile.
         files = await asyncio.to_thread(lambda: open_checkpoint(resolve(checkpoint, cache_home())))
-        self._width = files.gpt_spec.width
+        self._files = files
+        self._encoder: Encoder | None = None
+        self._encoding = asyncio.Lock()
         metrics = EngineMetrics()
         self._engine = await asyncio.to_thread(Engine, config, files, watch=metrics)
         await self._engine.warm_up(warm_up_prompt())
@@ -73,7 +77,14 @@ class AcousticModel:
 
     async def width(self) -> int:
         """Numbers in a speaker embedding of this checkpoint."""
-        return self._width
+        return self._files.gpt_spec.width
+
+    async def encode(self, samples: NDArray[np.float32]) -> NDArray[np.int64]:
+        """See protocols.RecordingEncoder. One at a time: it takes a core from the engine for as long as it runs."""
+        async with self._encoding:
+            if self._encoder is None:
+                self._encoder = await asyncio.to_thread(lambda: Encoder(self._files.dvae()))
+            return await asyncio.to_thread(self._encoder.encode_alone, samples)
 
     async def stats(self) -> dict[str, Any]:
         """The engine at this moment, and where it runs."""

@@ -92,6 +92,18 @@ class RemoteDecoder:
         return samples
 
 
+class RemoteEncoder:
+    """protocols.RecordingEncoder over AcousticModel."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    async def encode(self, samples: NDArray[np.float32]) -> NDArray[np.int64]:
+        """See protocols.RecordingEncoder."""
+        codes: NDArray[np.int64] = await _pure(lambda: self._handle.encode.remote(samples))
+        return codes
+
+
 async def as_value(answer: Awaitable[T]) -> T | SynthesisError:
     """The answer, or the domain error in its place, for the way back to the caller.
 

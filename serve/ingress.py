@@ -15,21 +15,27 @@ from typing import Any
 from fastapi import FastAPI
 from ray import serve
 
-from pipeline.errors import SynthesisError, UnknownVoice
+from pipeline.checkpoints import cache_home
+from pipeline.errors import StoreUnavailable, SynthesisError
+from pipeline.store.choose import open_store
+from pipeline.store.store import Store
 from pipeline.synthesizer import Synthesizer
 from pipeline.types import SynthesisRequest
-from pipeline.voices.catalogue import DEFAULT, VoiceCatalogue
+from pipeline.voices.catalogue import VoiceCatalogue
+from pipeline.voices.library import VoiceLibrary
 from serve.api import create_api
 from serve.backend import Backend
-from serve.config import AppConfig, project_path
+from serve.config import AppConfig, VoicesConfig, project_path
 from serve.door import Door
-from serve.handles import Handle, RemoteDecoder, RemoteFrontend, RemoteGenerator, ask_stats, ask_width
+from serve.handles import Handle, RemoteDecoder, RemoteEncoder, RemoteFrontend, RemoteGenerator, ask_stats, ask_width
 from serve.metrics import IngressMetrics
+from serve.voice_desk import VoiceDesk
 
 LOG = logging.getLogger("ray.serve.chattts")
 
 FIRST_WORDS = "Ready."
 RETRY_S = 1.0
+STORE_FILE = "store.sqlite"  # in $CHATTTS_HOME
 
 
 def build_api() -> FastAPI:
@@ -43,13 +49,21 @@ def build_api() -> FastAPI:
     return create_api(backend, announce_request_id=False)
 
 
-def known_voice(voices: VoiceCatalogue, name: str | None) -> str:
-    """The voice's own name by name or alias, the default voice's for None."""
+async def open_library(config: VoicesConfig, width: int) -> VoiceLibrary:
+    """Catalogue and store. A store that cannot be opened costs what is in it, never the service."""
+    catalogue = VoiceCatalogue.load(project_path(config.catalogue), width)
+    url = str(cache_home() / STORE_FILE) if config.store is None else config.store
+    store: Store | None = None
     try:
-        return voices.get(DEFAULT if name is None else name).name
-    except UnknownVoice:
-        # The catalogue's own message repeats the name; a reply repeats nothing a client sent.
-        raise UnknownVoice("no such voice; GET /v1/audio/voices lists them, and seed:<number> is one", param="voice") from None
+        store = await asyncio.to_thread(open_store, url)
+    except StoreUnavailable as error:
+        LOG.warning("voices: %s; nothing can be kept (voices.store)", error.message)
+    library = VoiceLibrary(catalogue, store, max_voices=config.max_voices, allow_inline=config.inline)
+    try:
+        await asyncio.to_thread(library.refresh)
+    except StoreUnavailable as error:
+        LOG.warning("voices: %s; starting with the shipped ones", error.message)
+    return library
 
 
 @serve.deployment(name="Ingress")
@@ -62,7 +76,7 @@ class Ingress:
     ) -> None:
         self._acoustic = acoustic
         self._vocoder = vocoder
-        voices = VoiceCatalogue.load(project_path(config.voices), await ask_width(acoustic))
+        voices = await open_library(config.voices, await ask_width(acoustic))
         synthesizer = Synthesizer(
             RemoteFrontend(text),
             RemoteGenerator(acoustic),
@@ -73,14 +87,23 @@ class Ingress:
         )
         self.backend = Backend(
             stream=synthesizer.stream,
-            voice_id=lambda name: known_voice(voices, name),
+            voice_id=voices.canonical,
             voices=voices.list,
+            desk=VoiceDesk(
+                voices,
+                config.voices,
+                synthesizer.stream,
+                RemoteEncoder(acoustic),
+                model=config.pipeline.checkpoint,
+                max_prompt=config.pipeline.engine.max_prompt,
+            ),
             limits=config.limits,
             door=Door(config.limits.max_in_flight),
             why_not_ready=self._why_not_ready,
             health=self._health,
             watch=IngressMetrics(),
         )
+        self._following = asyncio.create_task(self.backend.desk.follow())
         self._first_audio_s = await self._speak_first_words()
 
     async def _speak_first_words(self) -> float:

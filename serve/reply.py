@@ -24,6 +24,7 @@ from pipeline.audio.encode import Encoder, content_type, encode_whole
 from pipeline.errors import DeadlineExceeded, ReaderStalled, SynthesisError
 from pipeline.model.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.types import AudioChunk
+from pipeline.voices.names import shown
 from serve.backend import Backend
 from serve.errors import ApiError, bad_request, of
 from serve.figures import Outcome, PlayCursor, SpeechFigures
@@ -130,7 +131,7 @@ class SpeechReply(Response):
     async def _speak(self, order: SpeechOrder, send: Send) -> None:
         LOG.info(
             "speech accepted request=%s characters=%d voice=%s container=%s streamed=%s",
-            self._request_id, len(order.request.text), order.request.voice, order.container, order.streamed,
+            self._request_id, len(order.request.text), shown(order.request.voice), order.container, order.streamed,
         )  # fmt: skip
         try:
             async with asyncio.timeout(self._limits.total_timeout_s):
@@ -239,7 +240,7 @@ class SpeechReply(Response):
         headers = {
             "Content-Type": media_type,
             "X-Audio-Seed": str(request.sampling.seed),
-            "X-Voice-Id": request.voice,
+            "X-Voice-Id": shown(request.voice),
             "Server-Timing": self._server_timing(),
             "Cache-Control": "no-store",
             "X-Accel-Buffering": "no",

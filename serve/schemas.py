@@ -41,7 +41,7 @@ class Body(BaseModel):
 class VoiceBody(Body):
     """OpenAI's custom voice object."""
 
-    id: str = Field(min_length=1, max_length=128)
+    id: str = Field(min_length=1, max_length=4096)
 
 
 class RefineBody(Body):

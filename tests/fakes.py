@@ -31,10 +31,12 @@ from pipeline.types import (
     SynthesisRequest,
     Voice,
 )
-from pipeline.voices.catalogue import VoiceInfo
+from pipeline.voices.catalogue import VoiceCatalogue, VoiceInfo
+from pipeline.voices.library import VoiceLibrary
 from serve.backend import Backend
-from serve.config import LimitsConfig
+from serve.config import LimitsConfig, VoicesConfig
 from serve.door import Door
+from serve.voice_desk import Stream, VoiceDesk
 
 CHUNK = 4_800  # samples, 200 ms
 WIDTH = 8
@@ -113,11 +115,27 @@ def make_backend(speaker: Speaker, limits: LimitsConfig | None = None, *, not_re
         stream=speaker.stream,
         voice_id=voice_id,
         voices=lambda: VOICES,
+        desk=make_desk(speaker.stream),
         limits=limits,
         door=Door(limits.max_in_flight),
         why_not_ready=why_not_ready,
         health=health,
     )
+
+
+def make_desk(stream: Stream, library: VoiceLibrary | None = None, config: VoicesConfig | None = None) -> VoiceDesk:
+    """A desk whose encoder gives a step for every 512 samples; without a library, one that keeps nothing."""
+    library = library or VoiceLibrary(VoiceCatalogue.load(None, WIDTH))
+    return VoiceDesk(library, config or VoicesConfig(), stream, StepCounter(), model="fake", max_prompt=2048)
+
+
+class StepCounter:
+    """protocols.RecordingEncoder: codes that follow from how loud a step is."""
+
+    async def encode(self, samples: NDArray[np.float32]) -> NDArray[np.int64]:
+        steps = samples[: len(samples) // SAMPLES_PER_STEP * SAMPLES_PER_STEP].reshape(-1, SAMPLES_PER_STEP)
+        loud = np.clip(np.abs(steps).max(axis=1) * 624, 0, 624).astype(np.int64)
+        return np.repeat(loud[:, None], 4, axis=1)
 
 
 class PromptMaker:

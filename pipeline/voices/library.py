@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import InvalidRequest, StoreUnavailable, UnknownVoice, VoiceExists
+from pipeline.errors import Conflict, InvalidRequest, StoreUnavailable, UnknownVoice, VoiceExists
 from pipeline.store.mirror import Mirror
 from pipeline.store.store import Store
 from pipeline.types import Voice
@@ -226,7 +226,12 @@ class VoiceLibrary:
     def _put(self, voice_id: str, record: VoiceRecord, preview: bytes, *, replaces: int) -> StoredVoice:
         store = self._writable()
         assert self._voices is not None
-        version = store.put(VOICES, voice_id, write_record(record), replaces=replaces)
+        try:
+            version = store.put(VOICES, voice_id, write_record(record), replaces=replaces)
+        except Conflict:
+            if replaces:
+                raise
+            raise VoiceExists("there is a voice of this name; GET /v1/audio/voices lists them", param="name") from None
         if preview:
             store.put(PREVIEWS, f"{voice_id}@{version}", preview, replaces=0)
         self.refresh()

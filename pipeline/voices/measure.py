@@ -7,6 +7,7 @@ Never: streams; a voice is measured once, before anybody hears it
 """
 
 import warnings
+from itertools import pairwise
 
 import numpy as np
 import pyloudnorm
@@ -21,6 +22,7 @@ MAX_GAIN_DB = 12.0  # a voice further away than that is no matter of loudness
 FRAME = 1024  # samples, 43 ms
 STEP = 512
 MIN_PITCH_HZ, MAX_PITCH_HZ = 60.0, 500.0
+NEARLY = 0.9
 VOICED = 0.5  # autocorrelation from which a frame has a pitch
 BANDS = 40
 PITCH_SPREAD_SEMITONES = 12.0  # at which a voice has lost itself as far as pitch goes
@@ -70,8 +72,12 @@ def median_pitch_hz(samples: NDArray[np.float32]) -> float | None:
     shortest, longest = int(SAMPLE_RATE / MAX_PITCH_HZ), int(SAMPLE_RATE / MIN_PITCH_HZ)
     # A lag sees the fewer samples the longer it is.
     normal = correlation / (correlation[:, :1] * (1 - np.arange(FRAME) / FRAME) + 1e-9)
-    lags = shortest + normal[:, shortest:longest].argmax(axis=1)
-    voiced = normal[np.arange(len(normal)), lags] >= VOICED
+    within = normal[:, shortest:longest]
+    best = within.max(axis=1)
+    # Twice the period repeats as well as the period: the first peak that is nearly as high as the highest counts.
+    peak = (within >= normal[:, shortest - 1 : longest - 1]) & (within >= normal[:, shortest + 1 : longest + 1])
+    lags = shortest + (peak & (within >= NEARLY * best[:, None])).argmax(axis=1)
+    voiced = best >= VOICED
     return float(np.median(SAMPLE_RATE / lags[voiced])) if voiced.sum() >= 3 else None
 
 
@@ -79,7 +85,7 @@ def _timbre(samples: NDArray[np.float32]) -> NDArray[np.float64]:
     """Mean log power in BANDS bands, spaced like the ear's, without its mean, of length 1."""
     power = np.abs(np.fft.rfft(_frames(samples) * np.hanning(FRAME), axis=1)) ** 2
     edges = np.unique(np.geomspace(2, power.shape[1], BANDS + 1).astype(int))
-    bands = np.stack([power[:, start:stop].mean(axis=1) for start, stop in zip(edges[:-1], edges[1:], strict=True)], axis=1)
+    bands = np.stack([power[:, start:stop].mean(axis=1) for start, stop in pairwise(edges)], axis=1)
     mean: NDArray[np.float64] = np.log(bands + 1e-8).mean(axis=0)
     mean = mean - mean.mean()
     return mean / (np.linalg.norm(mean) + 1e-12)

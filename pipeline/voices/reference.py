@@ -43,8 +43,8 @@ MEMORY_LIMIT = 2 << 30  # bytes of address space
 CPU_LIMIT_S = 20
 
 # Name libsndfile gives the container -> what a file of it begins with. Formats are told by these bytes, never by a name.
-MAGIC = {"WAV": (b"RIFF", b"RF64"), "FLAC": (b"fLaC",), "OGG": (b"OggS",), "MPEG": (b"ID3",)}
-CONTAINERS = frozenset({"WAV", "WAVEX", "RF64", "FLAC", "OGG", "MPEG"})
+MAGIC = {"WAV": (b"RIFF", b"RF64"), "FLAC": (b"fLaC",), "OGG": (b"OggS",), "MP3": (b"ID3",)}
+CONTAINERS = frozenset({"WAV", "WAVEX", "RF64", "FLAC", "OGG", "MP3"})
 MP3_SYNC = 0xFFE0  # the first 11 bits of an MPEG audio frame
 
 
@@ -86,7 +86,7 @@ def sniff(content: bytes) -> str:
         if content.startswith(beginnings):
             return container
     if len(content) > 1 and int.from_bytes(content[:2], "big") & MP3_SYNC == MP3_SYNC:
-        return "MPEG"
+        return "MP3"
     raise UnsupportedFormat("the recording is not a WAV, FLAC, OGG or MP3 file", param="audio_sample")
 
 

@@ -1,0 +1,419 @@
+"""Voice API: the routes under /v1/audio/voices.
+
+In:    HTTP
+Out:   HTTP
+Owns:  nothing
+Never: Ray, torch; a client's words in an error; a recording kept any longer than it is read
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Annotated, Any, TypeVar
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import Field, ValidationError
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect
+
+from pipeline.errors import InvalidRequest, UnknownVoice
+from pipeline.voices.catalogue import VoiceInfo
+from pipeline.voices.names import INLINE, MAX_NAME_CHARS
+from pipeline.voices.records import MAX_GAIN_DB, MAX_LANGUAGES, MAX_NOTE_CHARS, MAX_TITLE_CHARS, StoredVoice
+from pipeline.voices.seeds import MAX_SEED
+from pipeline.voices.strings import decode_embedding, encode_embedding
+from serve.backend import Backend
+from serve.errors import ApiError, Kind, bad_request
+from serve.schemas import MODELS, Body
+from serve.voice_desk import Card
+
+FORM_ROOM = 64 << 10  # bytes of a form beside its recording
+FORM_FIELDS = 12
+MAX_RANDOM = 50
+NO_CONSENT = ("", "0", "false", "no", "off")
+
+T = TypeVar("T", bound=Body)
+R = TypeVar("R")
+
+Text = Annotated[str, Field(max_length=MAX_NOTE_CHARS)]
+Language = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})?$")]
+Languages = Annotated[tuple[Language, ...], Field(max_length=MAX_LANGUAGES)]
+Gain = Annotated[float, Field(ge=-MAX_GAIN_DB, le=MAX_GAIN_DB)]
+Title = Annotated[str, Field(min_length=1, max_length=MAX_TITLE_CHARS)]
+
+
+class BlendPart(Body):
+    """One voice of a mixture."""
+
+    voice: str = Field(min_length=1, max_length=80)
+    weight: float = Field(gt=0, lt=1000)
+
+
+class CardBody(Body):
+    """What people are told about a voice."""
+
+    name: Title
+    id: str | None = Field(None, description="A-Z a-z 0-9 . _ -; without it the name where it can be an id, else a drawn one")
+    languages: Languages = ()
+    description: Text = ""
+    licence: Text = ""
+    gain_db: Gain | None = Field(None, description="without it, what brings the voice to the loudness of the others")
+
+    def card(self) -> Card:
+        """In the domain's words."""
+        return Card(self.name, self.id, self.languages, self.description, self.licence, self.gain_db)
+
+
+class BlendBody(CardBody):
+    """POST /v1/audio/voices/blend."""
+
+    blend: str | tuple[BlendPart, ...] = Field(description="blend:a(0.7)+b(0.3), or a list of voices and weights")
+
+    @property
+    def expression(self) -> str:
+        """As a voice's name."""
+        return _expression(self.blend)
+
+
+class NewVoiceBody(CardBody):
+    """POST /v1/audio/voices as JSON: exactly one of seed, embedding and blend."""
+
+    seed: int | None = Field(None, ge=0, le=MAX_SEED)
+    embedding: str | None = Field(None, max_length=MAX_NAME_CHARS, description="a speaker string of ChatTTS")
+    blend: str | tuple[BlendPart, ...] | None = None
+
+
+class EditBody(Body):
+    """PATCH /v1/audio/voices/{id}: what is given changes, in a new version."""
+
+    name: Title | None = None
+    languages: Languages | None = None
+    description: Text | None = None
+    licence: Text | None = None
+    gain_db: Gain | None = None
+
+
+class Wish(Body):
+    """Which speakers are wanted."""
+
+    like: str | None = Field(None, min_length=1, max_length=200)
+    unlike: str | None = Field(None, min_length=1, max_length=200)
+
+
+class RandomBody(Body):
+    """POST /v1/audio/voices/random."""
+
+    count: int = Field(1, ge=1, le=MAX_RANDOM)
+    seed: int | None = Field(None, ge=0, le=MAX_SEED, description="the first candidate; null: drawn")
+    filter: Wish = Wish()
+
+
+class FormBody(CardBody):
+    """POST /v1/audio/voices as a form: a recording."""
+
+    ref_text: str = Field(min_length=1, max_length=MAX_NOTE_CHARS, description="exactly what is said in the recording")
+
+
+def body_schema(*models: type[Body], form: bool = False) -> dict[str, Any]:
+    """OpenAPI's description of bodies that FastAPI does not parse."""
+    content: dict[str, Any] = {"application/json": {"schema": models[0].model_json_schema()}}
+    if form:
+        schema = models[1].model_json_schema()
+        schema["properties"] |= {
+            "audio_sample": {"type": "string", "format": "binary", "description": "WAV, FLAC, OGG or MP3, 3 to 30 s"},
+            "consent": {"type": "string", "description": "true, or what the speaker has agreed to"},
+        }
+        schema["required"] = [*schema["required"], "audio_sample", "consent"]
+        content["multipart/form-data"] = {"schema": schema}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def add_voice_routes(api: FastAPI, get_backend: Callable[[], Backend]) -> None:
+    """Everything about voices."""
+
+    @api.get("/v1/audio/voices")
+    async def voices(legacy: str = "0") -> dict[str, Any]:
+        entries = get_backend().voices()
+        if legacy in ("1", "true"):
+            return {"voices": [entry.name for entry in entries]}
+        return {"voices": [voice_card(entry) for entry in entries]}
+
+    @api.post("/v1/audio/voices", status_code=201, openapi_extra=body_schema(NewVoiceBody, FormBody, form=True))
+    async def create(request: Request) -> Response:
+        backend = get_backend()
+        desk = backend.desk
+        if request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+            return await clone(request, backend)
+        body = await read_json(NewVoiceBody, request, backend)
+        card = body.card()
+        given = [body.seed is not None, body.embedding is not None, body.blend is not None]
+        if sum(given) != 1:
+            raise bad_request(
+                "conflicting_fields", "give exactly one of seed, embedding and blend, or a form with audio_sample"
+            )
+        with backend.door.enter():
+            if body.seed is not None:
+                return created(backend, await desk.from_seed(card, body.seed))
+            if body.blend is not None:
+                return created(backend, await desk.from_blend(card, _expression(body.blend)))
+            assert body.embedding is not None
+            try:
+                embedding = decode_embedding(body.embedding.removeprefix(INLINE), desk.library.width)
+            except ValueError as error:
+                raise bad_request("invalid_embedding", f"embedding: {error}", param="embedding") from None
+            return created(backend, await desk.from_embedding(card, embedding))
+
+    @api.post("/v1/audio/voices/random", openapi_extra=body_schema(RandomBody))
+    async def random(request: Request) -> dict[str, Any]:
+        backend = get_backend()
+        body = await read_json(RandomBody, request, backend)
+        wish = body.filter
+        if wish.like and wish.unlike:
+            raise bad_request("conflicting_fields", "filter is like or unlike, not both", param="filter")
+        found = await asyncio.to_thread(backend.desk.random, body.count, body.seed, wish.like, wish.unlike)
+        return {
+            "voices": [
+                {
+                    "id": f"seed:{seed}",
+                    "origin": "random",
+                    "seed": seed,
+                    **({} if similarity is None else {"similarity": similarity}),
+                    "preview_url": preview_url(f"seed:{seed}"),
+                }
+                for seed, similarity in found
+            ]
+        }
+
+    @api.post("/v1/audio/voices/blend", status_code=201, openapi_extra=body_schema(BlendBody))
+    async def blend(request: Request) -> Response:
+        backend = get_backend()
+        body = await read_json(BlendBody, request, backend)
+        with backend.door.enter():
+            return created(backend, await backend.desk.from_blend(body.card(), body.expression))
+
+    @api.get("/v1/audio/voices/{name}")
+    async def voice(name: str) -> dict[str, Any]:
+        return await or_404(described(get_backend(), name))
+
+    @api.patch("/v1/audio/voices/{name}", openapi_extra=body_schema(EditBody))
+    async def edit(name: str, request: Request) -> Response:
+        backend = get_backend()
+        body = await read_json(EditBody, request, backend)
+        changes = {key: value for key, value in body.model_dump().items() if value is not None}
+        if not changes:
+            raise bad_request("missing_field", "give at least one of name, languages, description, licence and gain_db")
+        if "name" in changes:
+            changes["title"] = changes.pop("name")
+        stored = await or_404(backend.desk.edit(name, changes))
+        return JSONResponse(voice_card(backend.desk.library.info(stored)))
+
+    @api.delete("/v1/audio/voices/{name}", status_code=204, response_class=Response)
+    async def delete(name: str) -> Response:
+        await or_404(get_backend().desk.delete(name))
+        return Response(status_code=204)
+
+    @api.get("/v1/audio/voices/{name}/preview", response_class=Response)
+    async def preview(name: str) -> Response:
+        backend = get_backend()
+        with backend.door.enter():
+            sound = await or_404(backend.desk.preview(name))
+        return Response(sound, media_type="audio/mpeg", headers={"Cache-Control": "private, max-age=60"})
+
+    @api.post("/v1/audio/voices/{name}/score")
+    async def score(name: str) -> dict[str, Any]:
+        backend = get_backend()
+        with backend.door.enter():
+            found = await or_404(backend.desk.score(name))
+        return {"id": backend.voice_id(name), **found}
+
+
+async def clone(request: Request, backend: Backend) -> Response:
+    """A voice from a recording."""
+    desk = backend.desk
+    if not desk.config.clone:
+        raise ApiError(
+            "this service makes no voices from recordings (voices.clone)",
+            Kind(403, "permission_error", "clone_disabled", False),
+        )
+    limit = desk.config.max_upload_bytes
+    try:
+        async with asyncio.timeout(backend.limits.body_timeout_s):
+            parser = MultiPartParser(
+                request.headers,
+                limited(request, limit + FORM_ROOM),
+                max_files=1,
+                max_fields=FORM_FIELDS,
+                max_part_size=FORM_ROOM,
+            )
+            form = await parser.parse()
+    except TimeoutError:
+        raise bad_request("body_timeout", "the body did not arrive in time", status=408) from None
+    except (MultiPartException, UnicodeDecodeError, KeyError):
+        raise bad_request("invalid_form", "the body is no form with one file and a few fields") from None
+    try:
+        consent = str(form.get("consent", "")).strip()
+        if consent.lower() in NO_CONSENT:
+            raise bad_request(
+                "missing_field",
+                "consent is required: true, or in words what the person who speaks has agreed to",
+                param="consent",
+            )
+        content = await recording(form, limit)
+        fields = {key: value for key, value in form.items() if isinstance(value, str) and key != "consent"}
+    finally:
+        await form.close()
+    body = validated(FormBody, lambda: FormBody.model_validate(form_values(fields), strict=False))
+    with backend.door.enter():
+        stored, report = await desk.from_recording(body.card(), content, body.ref_text, consent[:MAX_NOTE_CHARS])
+    return created(
+        backend,
+        stored,
+        reference={
+            "container": report.container,
+            "seconds": report.seconds,
+            "speech_s": report.speech_s,
+            "snr_db": report.snr_db,
+            "loudness_lufs": report.loudness_lufs,
+        },
+    )
+
+
+async def recording(form: FormData, limit: int) -> bytes:
+    """The bytes of the form's one file."""
+    upload = form.get("audio_sample")
+    if not isinstance(upload, UploadFile):
+        raise bad_request("missing_field", "audio_sample is required: a WAV, FLAC, OGG or MP3 file", param="audio_sample")
+    content = await upload.read()
+    if len(content) > limit:
+        raise too_large(limit)
+    return content
+
+
+def form_values(fields: dict[str, str]) -> dict[str, Any]:
+    """A form has words only: languages are separated by commas, gain_db is written out."""
+    values: dict[str, Any] = dict(fields)
+    if "languages" in values:
+        values["languages"] = [word.strip() for word in fields["languages"].split(",") if word.strip()]
+    return values
+
+
+async def described(backend: Backend, name: str) -> dict[str, Any]:
+    """One voice, its embedding included: that of a recording stays here."""
+    library = backend.desk.library
+    stored = library.find(name)
+    canonical = library.canonical(name)
+    voice = library.get(canonical)
+    if stored is not None:
+        info = library.info(stored)
+    else:
+        info = next((each for each in backend.voices() if each.name == canonical), VoiceInfo(canonical, (), (), "", canonical))
+    embedding = None if voice.embedding is None else encode_embedding(voice.embedding)
+    return {**voice_card(info), "embedding": embedding}
+
+
+def voice_card(info: VoiceInfo) -> dict[str, Any]:
+    """What a client is told about a voice."""
+    return {
+        "id": info.name,
+        "name": info.title or info.name,
+        "aliases": list(info.aliases),
+        "languages": list(info.languages),
+        "origin": info.origin,
+        "description": info.description,
+        "licence": info.licence,
+        "model": MODELS[0],
+        "version": info.version,
+        "read_only": info.version is None,
+        "consent": info.consent,
+        "created_at": info.created_at or None,
+        "gain_db": info.gain_db,
+        "loudness_lufs": info.loudness_lufs,
+        "stability": info.stability,
+        "preview_url": preview_url(info.name),
+    }
+
+
+def preview_url(name: str) -> str:
+    """Where a voice can be heard."""
+    return f"/v1/audio/voices/{name}/preview"
+
+
+def created(backend: Backend, stored: StoredVoice, **more: Any) -> Response:
+    """201 with the new voice."""
+    card = voice_card(backend.desk.library.info(stored))
+    return JSONResponse({**card, **more}, 201, {"Location": f"/v1/audio/voices/{stored.id}"})
+
+
+async def or_404(answer: Awaitable[R]) -> R:
+    """In a path, a voice that is not there is a 404; in a body it is a 400."""
+    try:
+        return await answer
+    except UnknownVoice as error:
+        raise ApiError(error.message, Kind(404, "not_found_error", "voice_not_found", False), param="id") from None
+
+
+async def read_json(model: type[T], request: Request, backend: Backend) -> T:
+    """The body, counted as it arrives, checked."""
+    received = bytearray()
+    try:
+        async with asyncio.timeout(backend.limits.body_timeout_s):
+            async for piece in limited(request, backend.limits.max_body_bytes):
+                received += piece
+    except TimeoutError:
+        raise bad_request("body_timeout", "the body did not arrive in time", status=408) from None
+    return validated(model, lambda: model.model_validate_json(bytes(received)))
+
+
+def validated(model: type[T], parse: Callable[[], T]) -> T:
+    """The parsed body, or its first mistake: pydantic's sentences name bounds and choices, never the input."""
+    try:
+        return parse()
+    except ValidationError as error:
+        mistake: Any = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        field = mistake["loc"][0] if mistake["loc"] else None
+        param = field if field in model.model_fields else None
+        kind = mistake["type"]
+        if kind.startswith("json"):
+            raise bad_request(
+                "invalid_json", "the body is not valid JSON (UTF-8, finite numbers, no lone surrogates)"
+            ) from None
+        if kind == "missing":
+            raise bad_request("missing_field", f"{param} is required", param=param) from None
+        if kind == "extra_forbidden":
+            known = ", ".join(model.model_fields)
+            raise bad_request(
+                "unknown_field", f"the body has a field nobody knows here; known are {known}", param=param
+            ) from None
+        if param is None:
+            raise bad_request("invalid_type", "the body must be a JSON object") from None
+        code = "invalid_type" if kind.endswith("_type") else "out_of_range"
+        raise bad_request(code, f"{param}: {mistake['msg']}", param=param) from None
+    except RecursionError:
+        raise bad_request("invalid_json", "the body is nested too deeply") from None
+
+
+async def limited(request: Request, limit: int) -> AsyncGenerator[bytes, None]:
+    """The body's pieces, as long as there are not too many of them."""
+    received = 0
+    try:
+        async for piece in request.stream():
+            received += len(piece)
+            if received > limit:
+                raise too_large(limit)
+            yield piece
+    except ClientDisconnect:
+        raise bad_request("client_closed", "the client left before its body was complete", status=499) from None
+
+
+def too_large(limit: int) -> ApiError:
+    """413"""
+    return bad_request("body_too_large", f"the body is larger than {limit} bytes", status=413)
+
+
+def _expression(blend: str | tuple[BlendPart, ...]) -> str:
+    if isinstance(blend, str):
+        if not blend.startswith("blend:"):
+            raise InvalidRequest("a blend is written blend:a(0.7)+b(0.3), or as a list of {voice, weight}", param="blend")
+        return blend
+    return "blend:" + "+".join(f"{part.voice}({part.weight:.6f})" for part in blend)

@@ -1,0 +1,172 @@
+"""Recordings from strangers: what is taken, what is refused, and that nothing gets through by claiming to be something else."""
+
+import contextlib
+import io
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.errors import ReferenceRejected, UnsupportedFormat
+from pipeline.model.spec import SAMPLE_RATE
+from pipeline.voices.measure import loudness_lufs, median_pitch_hz, stability, static_gain_db
+from pipeline.voices.reference import read_reference, sniff
+from tests.services import needed_program
+
+ROOT = Path(__file__).resolve().parents[4]
+SAID = "Good morning. This is the voice that I would like to hear from now on, please."
+
+
+@pytest.fixture(scope="module")
+def speech(tmp_path_factory: pytest.TempPathFactory) -> tuple[np.ndarray, int]:
+    program = needed_program("flite", "flite")
+    file = tmp_path_factory.mktemp("flite") / "said.wav"
+    subprocess.run([program, "-voice", "slt", "-t", SAID, str(file)], check=True)
+    samples, rate = soundfile.read(file, dtype="float32")
+    return samples, rate
+
+
+def written(samples: np.ndarray, rate: int, container: str = "WAV", **options: Any) -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate, format=container, **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("container", ["WAV", "FLAC", "OGG", "MP3"])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_speech_is_taken_in_every_container(speech: tuple[np.ndarray, int], container: str, channels: int):
+    samples, rate = speech
+    sound = samples if channels == 1 else np.stack([samples, samples], axis=1)
+    reference = read_reference(written(sound, rate, container))
+    report = reference.report
+    assert report.container == container
+    assert len(reference.samples) / SAMPLE_RATE == pytest.approx(len(samples) / rate, abs=0.1)
+    assert report.speech_s > 3
+    assert report.snr_db > 20
+    assert np.isfinite(reference.samples).all()
+
+
+def test_every_reason_is_given(speech: tuple[np.ndarray, int]):
+    samples, rate = speech
+    random = np.random.default_rng(1)
+    noise = random.standard_normal(len(samples)).astype(np.float32)
+    hour = written(np.zeros(16_000 * 600, np.float32), 16_000, "FLAC")
+    nan = written(np.where(np.arange(len(samples)) == 9, np.nan, samples), rate, subtype="FLOAT")
+    for content, reason in [
+        (written(samples[:rate], rate), "1.0 s long"),
+        (hour, "longer than 30 s"),
+        (written(0 * samples, rate), "0.0 s of speech"),
+        (written(0.1 * noise, rate), "0.0 s of speech"),
+        (written(samples + 0.6 * samples.std() * noise, rate), "above the noise"),
+        (written(np.clip(30 * samples, -1, 1), rate), "clipped"),
+        (written(np.concatenate([samples, np.zeros(8 * rate, np.float32)]), rate), "cut the pauses"),
+        (written(samples / 1000, rate, subtype="FLOAT"), "too quiet"),
+        (nan, "no numbers"),
+        (written(np.repeat(samples[:, None], 3, axis=1), rate), "3 channels"),
+        (written(samples, 4_000), "4000 Hz"),
+        (written(samples, rate)[:60], "long, allowed"),
+        (b"RIFF" + bytes(100), "damaged"),
+    ]:
+        with pytest.raises(ReferenceRejected) as refused:
+            read_reference(content)
+        assert reason in refused.value.message, refused.value.message
+    with pytest.raises(ReferenceRejected, match=r"speech found.*too quiet"):
+        read_reference(written(0 * samples, rate))
+
+
+def test_other_files_are_told_by_their_first_bytes(speech: tuple[np.ndarray, int]):
+    for content in (
+        b"ffconcat version 1.0\nfile 'secret.wav'",
+        b"",
+        b"R",
+        b"MThd",
+        written(*speech, "AIFF"),
+        written(*speech, "AU"),
+    ):
+        with pytest.raises(UnsupportedFormat):
+            read_reference(content)
+
+
+@given(st.sampled_from([b"RIFF", b"fLaC", b"OggS", b"ID3", b"\xff\xfb", b""]), st.binary(max_size=400))
+@settings(deadline=None, max_examples=150)
+def test_any_bytes_are_read_or_refused(beginning: bytes, rest: bytes):
+    with pytest.raises((ReferenceRejected, UnsupportedFormat)):
+        read_reference(beginning + rest)
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=30)
+def test_damage_is_read_or_refused(speech: tuple[np.ndarray, int], data: st.DataObject):
+    container = data.draw(st.sampled_from(["WAV", "FLAC", "OGG", "MP3"]))
+    content = bytearray(written(*speech, container))
+    for _ in range(data.draw(st.integers(1, 5))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(ReferenceRejected, UnsupportedFormat):
+        assert np.isfinite(read_reference(bytes(content)).samples).all()
+
+
+def test_a_file_that_unpacks_to_hours_is_stopped_early():
+    content = written(np.zeros(48_000 * 1200, np.float32), 48_000, "FLAC")
+    assert len(content) < 1 << 20
+    tracemalloc.start()
+    with pytest.raises(ReferenceRejected, match="longer than 30 s"):
+        read_reference(content)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 64 << 20
+
+
+def test_the_process_answers_in_one_line_and_samples(speech: tuple[np.ndarray, int]):
+    content = written(*speech)
+    done = subprocess.run([sys.executable, "-m", "pipeline.voices.reference"], cwd=ROOT, input=content, capture_output=True)
+    assert done.returncode == 0
+    head, _, samples = done.stdout.partition(b"\n")
+    assert b'"container": "WAV"' in head
+    assert np.array_equal(np.frombuffer(samples, "<f4"), read_reference(content).samples)
+    assert sniff(content) == "WAV"
+
+
+def tone(hz: float, level: float, seconds: float = 1.0) -> np.ndarray:
+    at = np.arange(round(seconds * SAMPLE_RATE)) / SAMPLE_RATE
+    return (level * sum(np.sin(2 * np.pi * k * hz * at) / k for k in range(1, 8))).astype(np.float32)
+
+
+@given(st.floats(0.001, 0.4), st.floats(-40, -10))
+@settings(deadline=None, max_examples=30)
+def test_the_gain_brings_a_voice_to_the_target(level: float, target: float):
+    lufs = loudness_lufs(tone(200, level))
+    assert lufs is not None
+    gain_db = static_gain_db(lufs, target)
+    assert abs(gain_db) <= 12
+    if abs(target - lufs) <= 12:
+        assert loudness_lufs(tone(200, level * 10 ** (gain_db / 20))) == pytest.approx(target, abs=0.1)
+
+
+def test_silence_and_moments_have_no_loudness():
+    assert loudness_lufs(np.zeros(SAMPLE_RATE, np.float32)) is None
+    assert loudness_lufs(tone(200, 0.3, 0.2)) is None
+    assert static_gain_db(None, -20.0) == static_gain_db(-30.0, None) == 0.0
+
+
+@pytest.mark.parametrize("hz", [80.0, 120.0, 220.0, 400.0])
+def test_pitch_is_found(hz: float):
+    assert median_pitch_hz(tone(hz, 0.3)) == pytest.approx(hz, rel=0.02)
+    assert median_pitch_hz(np.zeros(5000, np.float32)) is None
+
+
+def test_a_voice_that_stays_itself_scores_higher():
+    noise = np.random.default_rng(1).standard_normal(SAMPLE_RATE).astype(np.float32) * 0.1
+    same = stability([tone(120, 0.3), tone(121, 0.2), tone(119, 0.4)])
+    wandering = stability([tone(120, 0.3), tone(240, 0.3), tone(90, 0.3)])
+    mixed = stability([tone(120, 0.3), noise, tone(400, 0.3)])
+    assert 0.9 < same["stability"] <= 1
+    assert wandering["stability"] < same["stability"]
+    assert 0 <= mixed["stability"] < same["stability"]
+    assert stability([np.zeros(100, np.float32)] * 2)["stability"] >= 0
