@@ -188,8 +188,7 @@ class VoiceDesk:
                     return kept
         languages = () if stored is None else stored.record.languages
         samples = await self._say(self.library.canonical(name), PREVIEW_TEXT[_language(languages)])
-        gain_db = 0.0 if stored is None else stored.record.gain_db
-        return await asyncio.to_thread(_preview, samples, gain_db)
+        return await asyncio.to_thread(_preview, samples, 0.0)  # the voice's own gain is in it
 
     async def score(self, name: str) -> dict[str, float]:
         """How much a voice stays itself over three sentences with three seeds; kept with a version that was made here.
