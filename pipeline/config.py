@@ -35,6 +35,14 @@ class EngineConfig(StrictModel):
 
     device: Literal["cpu", "cuda"] = "cpu"
     dtype: Literal["float32", "bfloat16"] = "float32"
+    decode: Literal["auto", "native", "torch"] = Field(
+        "auto",
+        description="a CPU's decode step: native machine code, built once (AVX-512 and a C++ compiler), or torch's operations; "
+        "auto: native where it can be built; part of the numerics",
+    )
+    weights: Literal["dtype", "int8"] = Field(
+        "dtype", description="what native decoding reads its weights in: as dtype, or int8 with a scale an output (bfloat16)"
+    )
     threads: int | None = Field(None, ge=1, le=256, description="CPU threads of the model; null: torch's own choice")
     slots: int = Field(8, ge=1, le=512, description="sequences decoded together; one matrix shape, so part of the numerics")
     max_prompt: int = Field(512, ge=64, le=3072, description="longest prompt [positions]")
@@ -55,6 +63,14 @@ class EngineConfig(StrictModel):
     def positions(self) -> int:
         """KV positions of a slot."""
         return self.max_prompt + self.max_steps
+
+    @model_validator(mode="after")
+    def _int8_is_native_bfloat16(self) -> "EngineConfig":
+        if self.weights == "int8" and (self.device, self.dtype) != ("cpu", "bfloat16"):
+            raise ValueError(f"weights int8 are read with device cpu and dtype bfloat16, not {self.device} and {self.dtype}")
+        if self.decode == "torch" and self.weights == "int8":
+            raise ValueError("weights int8 need decode native or auto: torch decodes in dtype")
+        return self
 
     @model_validator(mode="after")
     def _buffer_holds_a_round(self) -> "EngineConfig":

@@ -15,8 +15,10 @@ the one shape (slots, ...). Inactive rows go through the same arithmetic and cha
 host `steps_per_round` steps run; who ends within a round (EOS, step cap, non-finite values) is decided on the device.
 """
 
+import logging
 from collections.abc import Sequence as Ordered
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
 
 import numpy as np
 import torch
@@ -26,12 +28,16 @@ from pipeline.config import EngineConfig
 from pipeline.engine import kv_cache
 from pipeline.engine.scheduler import Plan, prefill_bucket
 from pipeline.engine.sequence import Sequence
+from pipeline.errors import ConfigError
 from pipeline.model.embedding import Embedding
 from pipeline.model.gpt import Extent, Gpt
+from pipeline.model.native import NativeUnavailable
 from pipeline.model.sampling import RowParams, counter_uniforms, draw, filter_logits, upstream_noise
 from pipeline.model.spec import CODEBOOKS, REPETITION_WINDOW
 from pipeline.model.weights import Checkpoint
 from pipeline.types import Head, SeedMode
+
+logger = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -56,7 +62,7 @@ class Runner:
         dtype = DTYPES[config.dtype]
         spec = checkpoint.gpt_spec
         slots, steps = config.slots, config.steps_per_round
-        self._gpt = Gpt(checkpoint.gpt(), spec, positions=config.positions, rows=slots, device=device, dtype=dtype)
+        self._gpt = _build_gpt(config, checkpoint)
         self._embedding = Embedding(checkpoint.embed(), device=device)
         self._cache = kv_cache.allocate(config, spec, dtype, device)
         code_vocab, text_vocab = self._embedding.code_vocab, self._embedding.text_vocab
@@ -82,6 +88,7 @@ class Runner:
         self._text_noise = zeros(slots, 1, text_vocab, dtype=torch.float32).fill_(1.0)
         # Where a slot is: advanced by every step it is active in.
         self._hidden = zeros(slots, spec.width, dtype=torch.float32)
+        self._x = zeros(slots, spec.width, dtype=torch.float32)  # what the step feeds back
         self._positions = zeros(slots)
         self._steps = zeros(slots)
         self._active = zeros(slots, dtype=torch.bool)
@@ -206,50 +213,58 @@ class Runner:
             self._step(step, extent, with_text=with_text)
 
     def _step(self, step: int, extent: Extent, *, with_text: bool) -> None:
+        used = slice(extent.slots)  # the slots beyond are idle and left as they are
+        is_text = self._is_text[used]
         # 1) draw from the state every slot is in
-        tokens, is_eos, finite = self._draw(with_text=with_text)
+        tokens, is_eos, finite = self._draw(used, with_text=with_text)
         # 2) who has made a step
-        emitted = self._active & ~is_eos & finite
-        self._ended |= self._active & is_eos & finite
-        self._broken |= self._active & ~finite
+        emitted = self._active[used] & ~is_eos & finite
+        self._ended[used] |= self._active[used] & is_eos & finite
+        self._broken[used] |= self._active[used] & ~finite
         self._out_hidden[step] = self._hidden
-        self._out_tokens[step] = tokens
-        self._out_emitted[step] = emitted
+        self._out_tokens[step, used] = tokens
+        self._out_emitted[step].zero_()
+        self._out_emitted[step, used] = emitted
         # 3) feed the tokens back
-        x = self._embedding.embed_codes(tokens if not with_text else tokens.where(~self._is_text[:, None], 0))
+        x = self._embedding.embed_codes(tokens if not with_text else tokens.where(~is_text[:, None], 0))
         if with_text:
-            x = torch.where(self._is_text[:, None], self._embedding.embed_text(tokens[:, 0].where(self._is_text, 0)), x)
-        hidden = self._gpt.decode(x, self._positions, self._cache, extent)
+            x = torch.where(is_text[:, None], self._embedding.embed_text(tokens[:, 0].where(is_text, 0)), x)
+        self._x[used] = x
+        hidden = self._gpt.decode(self._x, self._positions, self._cache, extent)[used]
         # 4) only who has made a step moves on
-        moved = emitted[:, None]
-        self._hidden.copy_(torch.where(moved, hidden, self._hidden))
-        self._positions += emitted
+        self._hidden[used] = torch.where(emitted[:, None], hidden, self._hidden[used])
+        self._positions[used] += emitted
         # A full slot's position stays in range; its sequence has ended by its step cap.
         self._positions.clamp_(max=self._config.positions - 1)
-        self._steps += emitted
-        _remember(self._recent_codes, tokens, emitted & ~self._is_text)
+        self._steps[used] += emitted
+        _remember(self._recent_codes[used], tokens, emitted & ~is_text)
         if with_text:
-            _remember(self._recent_text, tokens[:, :1], emitted & self._is_text)
-        self._active.copy_(emitted & (self._steps < self._max_steps))
+            _remember(self._recent_text[used], tokens[:, :1], emitted & is_text)
+        self._active[used] = emitted & (self._steps[used] < self._max_steps[used])
 
-    def _draw(self, *, with_text: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Tokens (S, 4), whether they end the sequence (S,), whether the numbers were finite (S,)."""
-        too_early = (self._steps < self._min_steps)[:, None, None]
-        place = self._steps.clamp(max=self._config.max_steps - 1)
-        uniforms = self._uniforms[self._slot_index, place]  # (S, 4)
-        logits = self._embedding.code_logits(self._hidden)
-        kept = filter_logits(logits, self._recent_codes, self._params, eos=self._code_eos, eos_forbidden=too_early)
-        tokens = draw(kept, uniforms, self._code_noise, self._from_noise)
-        is_eos = (tokens == self._code_eos[:, :, 0]).any(1)
+    def _draw(self, used: slice, *, with_text: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Of the used slots U: tokens (U, 4), whether they end the sequence (U,), whether the numbers were finite (U,)."""
+        params = RowParams(*(getattr(self._params, field.name)[used] for field in fields(RowParams)))
+        from_noise = self._from_noise[used]
+        too_early = (self._steps[used] < self._min_steps[used])[:, None, None]
+        place = self._steps[used].clamp(max=self._config.max_steps - 1)
+        uniforms = self._uniforms[self._slot_index[used], place]  # (U, 4)
+        # The heads see every slot: one shape of a matrix product is one order of summation. The rest is each row's own.
+        logits = self._embedding.code_logits(self._hidden)[used]
+        eos = self._code_eos[used]
+        kept = filter_logits(logits, self._recent_codes[used], params, eos=eos, eos_forbidden=too_early)
+        tokens = draw(kept, uniforms, self._code_noise[used], from_noise)
+        is_eos = (tokens == eos[:, :, 0]).any(1)
         finite = logits.isfinite().flatten(1).all(1)
         if not with_text:
             return tokens, is_eos, finite
-        logits = self._embedding.text_logits(self._hidden)
-        kept = filter_logits(logits, self._recent_text, self._params, eos=self._text_eos, eos_forbidden=too_early)
-        text = draw(kept, uniforms[:, :1], self._text_noise, self._from_noise)  # (S, 1)
-        tokens = torch.where(self._is_text[:, None], text, tokens)
-        is_eos = torch.where(self._is_text, (text == self._text_eos[:, :, 0]).any(1), is_eos)
-        return tokens, is_eos, torch.where(self._is_text, logits.isfinite().flatten(1).all(1), finite)
+        is_text, eos = self._is_text[used], self._text_eos[used]
+        logits = self._embedding.text_logits(self._hidden)[used]
+        kept = filter_logits(logits, self._recent_text[used], params, eos=eos, eos_forbidden=too_early)
+        text = draw(kept, uniforms[:, :1], self._text_noise[used], from_noise)  # (U, 1)
+        tokens = torch.where(is_text[:, None], text, tokens)
+        is_eos = torch.where(is_text, (text == eos[:, :, 0]).any(1), is_eos)
+        return tokens, is_eos, torch.where(is_text, logits.isfinite().flatten(1).all(1), finite)
 
     def _read(self) -> RoundOutput:
         # One wait for the device: the first copy brings the host up to the end of the round.
@@ -262,6 +277,36 @@ class Runner:
             ended=self._ended.cpu().numpy().copy(),
             broken=self._broken.cpu().numpy().copy(),
         )
+
+
+def _build_gpt(config: EngineConfig, checkpoint: Checkpoint) -> Gpt:
+    """The stack, decoding as configured.
+
+    Raises:
+        ConfigError: native decoding is asked for and this machine cannot do it.
+    """
+    dtype = DTYPES[config.dtype]
+    build = partial(
+        Gpt,
+        checkpoint.gpt(),
+        checkpoint.gpt_spec,
+        positions=config.positions,
+        rows=config.slots,
+        device=torch.device(config.device),
+        dtype=dtype,
+    )
+    if config.device != "cpu" or config.decode == "torch":
+        return build()
+    try:
+        return build(native=torch.int8 if config.weights == "int8" else dtype)
+    except NativeUnavailable as reason:
+        if config.decode == "native" or config.weights == "int8":
+            raise ConfigError(
+                f"engine.decode {config.decode} with engine.weights {config.weights} decodes natively, and here that is "
+                f"impossible: {reason}; set decode to torch and weights to dtype"
+            ) from reason
+        logger.warning("decoding with torch's operations, which is slower: %s (engine.decode)", reason)
+        return build()
 
 
 def _remember(recent: torch.Tensor, drawn: torch.Tensor, rows: torch.Tensor) -> None:

@@ -300,8 +300,6 @@ void attend(const float* query, const float* key, const float* value, const floa
     for (int i = 0; i < DIM; i++) out[i] = mixed[i / PANEL * PANEL + Cached<T>::place(i % PANEL)];
 }
 
-}  // namespace
-
 // The layout of these three is repeated in pipeline/model/native.py.
 struct Layer {
     const float* attention_norm;
@@ -331,8 +329,6 @@ struct Step {
     int64_t layer_stride;      // numbers from one layer's keys to the next one's
     int64_t threads;
 };
-
-namespace {
 
 // Weights of type W, a cache of type T, heads of PARTS * 32 numbers. Every thread runs all of it.
 template <class W, class T, int PARTS>

@@ -9,6 +9,9 @@ Two ways through the same weights:
   prefill  (P prompts, L positions each) writes L positions of P slots; L is padded to a bucket, causality hides the padding
   decode   (S slots, 1 position each) writes one position of every slot; idle slots compute rows nobody reads
 
+Decoding has a fast twin for CPUs, pipeline/model/native.py: float32 sums instead of roundings to `dtype` in between, so its
+bits differ from torch's, and a row's are as much its own.
+
 Source: the Llama architecture as transformers' LlamaModel runs it for ChatTTS (RMSNorm, rotary halves, SwiGLU).
 Precision: matrix products and the KV cache in `dtype`; residual stream, norms and rotation in float32.
 """
@@ -19,6 +22,7 @@ import torch
 import torch.nn.functional as F
 
 from pipeline.model.linear import Linear
+from pipeline.model.native import NativeDecoder
 from pipeline.model.weights import GptSpec
 
 
@@ -32,7 +36,7 @@ class KeysValues:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much of the cache a decode step has to look at: slots [0, slots) and positions [0, positions).
+    """How much a decode step has to look at: slots [0, slots) and, of the cache, positions [0, positions).
 
     What lies beyond is masked anyway; leaving it out changes no bit of the rows within (tests/unit, test_gpt.py).
     """
@@ -63,12 +67,17 @@ class Gpt:
         rows: int,
         device: torch.device,
         dtype: torch.dtype,
+        native: torch.dtype | None = None,
     ) -> None:
         """
         Args:
             tensors: upstream's names, as in gpt/model.safetensors.
             positions: longest sequence [positions].
             rows: slots of a decode step.
+            native: the type in which native decoding reads its weights, `dtype` or int8; None decodes with torch.
+
+        Raises:
+            NativeUnavailable: this machine cannot decode natively.
         """
         self._spec = spec
         self._dtype = dtype
@@ -94,6 +103,9 @@ class Gpt:
         self._layers = [layer(f"layers.{index}") for index in range(spec.layers)]
         self._final_norm = norm("norm.weight")
         self._cos, self._sin = _rotary_tables(positions, spec.head_dim, spec.rope_theta, device)
+        self._native = (
+            None if native is None else NativeDecoder(tensors, spec, rotary=(self._cos, self._sin), rows=rows, weights=native)
+        )
         self._slot_index = torch.arange(rows, device=device)
         self._position_index = torch.arange(positions, device=device)
 
@@ -105,8 +117,10 @@ class Gpt:
             positions: (S,) int64, where each slot writes; slots outside `extent` hold anything in range.
 
         Returns:
-            (S, width) float32. Row i depends on slot i alone.
+            (S, width) float32. Row i depends on slot i alone; rows outside `extent` mean nothing.
         """
+        if self._native:
+            return self._native(x, self._slot_index[: extent.slots], positions, cache.keys, cache.values)
         cos, sin = self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1)  # (S, 1, head_dim)
         in_reach = self._position_index[: extent.positions] <= positions[: extent.slots, None]
         mask = torch.zeros_like(in_reach, dtype=self._dtype).masked_fill_(~in_reach, float("-inf"))

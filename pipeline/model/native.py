@@ -22,6 +22,7 @@ from pathlib import Path
 
 import torch
 
+from pipeline.checkpoints import cache_home
 from pipeline.model.weights import GptSpec
 
 SOURCE = Path(__file__).with_name("decode.cpp")
@@ -125,7 +126,7 @@ class NativeDecoder:
         rotary: tuple[torch.Tensor, torch.Tensor],
         rows: int,
         weights: torch.dtype,
-        folder: Path,
+        folder: Path | None = None,
     ) -> None:
         """
         Args:
@@ -133,7 +134,7 @@ class NativeDecoder:
             rotary: cosines and signed sines, each (positions, head_dim) float32.
             rows: slots.
             weights: float32 or bfloat16, with a KV cache of the same type; int8, one scale an output, with one of bfloat16.
-            folder: where built libraries are kept.
+            folder: where built libraries are kept; `native` in the cache folder if not given.
 
         Raises:
             NativeUnavailable: this machine, or a model of these dimensions, cannot use it.
@@ -143,7 +144,7 @@ class NativeDecoder:
                 f"width {spec.width}, MLP width {spec.mlp_width}, head size {spec.head_dim}: it takes multiples of {PANEL}, "
                 f"multiples of {LANES}, and {PANEL} or {2 * PANEL}"
             )
-        self._decode = library(folder).decode
+        self._decode = library(folder or cache_home() / "native").decode
         self._spec, self._rows, self._threads = spec, rows, torch.get_num_threads()
         self._kept: list[torch.Tensor] = []  # everything the structures below point into
         arena = _Arena(
@@ -227,7 +228,7 @@ class NativeDecoder:
             ("values", values, self._cache_dtype, shape),
         ):
             # Behind this line nothing checks an address.
-            assert tensor.dtype is dtype and tensor.shape == size and tensor.is_contiguous(), f"{name} is not as declared"
+            assert (tensor.dtype, tensor.shape, tensor.is_contiguous()) == (dtype, size, True), f"{name} is not as declared"
         step = _Step(
             count=len(rows),
             rows=rows.data_ptr(),

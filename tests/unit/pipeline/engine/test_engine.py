@@ -20,11 +20,26 @@ from pipeline.errors import (
     ReaderStalled,
     TextTooLong,
 )
+from pipeline.model import native
 from pipeline.model.weights import Checkpoint
 from pipeline.types import FinishReason, Head, Prompt, SamplingParams, SeedMode
 from tests.factories import Take, collect, make_prompt, make_speaker, take
+from tests.machine import needs_native
 
 MakeEngine = Callable[..., Engine]
+
+NUMERICS = [
+    {"decode": "torch", "dtype": "float32"},
+    {"decode": "torch", "dtype": "bfloat16"},
+    *(
+        pytest.param(numerics, marks=needs_native)
+        for numerics in (
+            {"decode": "native", "dtype": "float32"},
+            {"decode": "native", "dtype": "bfloat16"},
+            {"decode": "native", "dtype": "bfloat16", "weights": "int8"},
+        )
+    ),
+]
 
 
 @pytest.fixture
@@ -74,9 +89,9 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_alone_equals_crowded_equals_reused_slot_equals_another_engine(make_engine, demo, dtype):
-    engine, other = make_engine(dtype=dtype), make_engine(dtype=dtype)
+@pytest.mark.parametrize("numerics", NUMERICS, ids=lambda numerics: "-".join(numerics.values()))
+def test_alone_equals_crowded_equals_reused_slot_equals_another_engine(make_engine, demo, numerics):
+    engine, other = make_engine(**numerics), make_engine(**numerics)
     requests = [distinct(number, demo.gpt_spec.width) for number in range(12)]
     alone = [take(engine, *request) for request in requests]
     assert all(len(one.codes) > 0 for one in alone)
@@ -322,6 +337,25 @@ def test_round_that_hangs_fails_the_health_check_with_its_age(make_engine, monke
 
     asyncio.run(hang())
     engine.check_health()
+
+
+@pytest.mark.parametrize("settings", [{"decode": "native"}, {"dtype": "bfloat16", "weights": "int8"}])
+def test_machine_that_cannot_decode_natively_says_so_when_told_to(make_engine, monkeypatch, settings):
+    monkeypatch.setattr(native.platform, "machine", lambda: "riscv64")
+    native.library.cache_clear()
+    with pytest.raises(ConfigError, match=r"engine.decode .* impossible: it needs Linux on x86-64 with AVX-512; set decode"):
+        make_engine(**settings)
+    native.library.cache_clear()
+
+
+def test_machine_that_cannot_decode_natively_uses_torch_and_logs_it(make_engine, monkeypatch, caplog):
+    request = (make_prompt(max_steps=20), SamplingParams(seed=3))
+    expected = take(make_engine(decode="torch"), *request)
+    monkeypatch.setattr(native.platform, "machine", lambda: "riscv64")
+    native.library.cache_clear()
+    assert take(make_engine(), *request).equals(expected)
+    assert "decoding with torch's operations" in caplog.text
+    native.library.cache_clear()
 
 
 def test_kv_cache_that_does_not_fit_its_budget_is_refused(demo):
