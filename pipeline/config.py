@@ -21,8 +21,12 @@ class StrictModel(BaseModel):
 class TextConfig(StrictModel):
     """text/: how text becomes segments and how long a segment may speak."""
 
-    max_segment_chars: int = Field(120, ge=16, le=400, description="longest segment [characters]")
-    first_segment_chars: int = Field(60, ge=8, le=400, description="longest first segment: it is heard first [characters]")
+    first_clause_chars: int = Field(24, ge=1, le=400, description="shortest first clause that is spoken on its own [letters]")
+    first_segment_chars: int = Field(60, ge=8, le=400, description="longest first segment: it is heard first [letters]")
+    min_segment_chars: int = Field(
+        90, ge=1, le=400, description="a segment ends at the last sentence or clause above [letters]"
+    )
+    max_segment_chars: int = Field(150, ge=16, le=400, description="longest segment; a CJK character counts three [letters]")
     steps_per_char: float = Field(
         8.0, gt=0, le=64, description="step cap a letter: three times the longest seen, a CJK character counts three letters"
     )

@@ -8,6 +8,11 @@ SynthesisError
 |   |-- UnsupportedFormat
 |   |-- ReadOnlyVoice         it is built in
 |   |-- ReferenceRejected     a recording is not good enough to be a voice
+|   |-- InvalidSsml
+|   |-- InvalidLexicon
+|   |-- UnknownLexicon
+|   |-- RefineRejected        the refine pass wrote something else, and the client wants to know
+|   |-- TextTooHard           reading it took more than its share of time
 |   `-- Conflict              what is there is not what the request takes for granted
 |       `-- VoiceExists
 |-- AtCapacity                try again after retry_after_s
@@ -63,6 +68,26 @@ class UnknownVoice(InvalidRequest):
 
 class UnsupportedFormat(InvalidRequest):
     """No such container, rate or combination."""
+
+
+class InvalidSsml(InvalidRequest):
+    """Not a document of the SSML subset, or too large a one."""
+
+
+class InvalidLexicon(InvalidRequest):
+    """An entry nobody can read."""
+
+
+class UnknownLexicon(InvalidRequest):
+    """No such lexicon."""
+
+
+class RefineRejected(InvalidRequest):
+    """The refine pass lost, changed or invented a word, and the request asked to be told."""
+
+
+class TextTooHard(InvalidRequest):
+    """Reading the text took more than its share of time."""
 
 
 class Conflict(InvalidRequest):

@@ -10,6 +10,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.text.guard import Refined
+from pipeline.text.script import Script
 from pipeline.types import HiddenWindow, Prompt, SamplingParams, SpeechPlan, StepBlock, SynthesisRequest, Voice
 
 
@@ -28,6 +30,14 @@ class VoiceSource(Protocol):
 class TextFrontend(Protocol):
     """Text to prompts."""
 
+    async def read(self, request: SynthesisRequest) -> Script:
+        """Normalise and split the text, and say what became of every character.
+
+        Raises:
+            InvalidRequest: NoSpeakableText, TextTooHard, ...
+        """
+        ...
+
     async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
         """Normalise and split the text: CODE prompts, or TEXT prompts when the request asks for a refine pass.
 
@@ -42,7 +52,18 @@ class TextFrontend(Protocol):
     async def replan(
         self, request: SynthesisRequest, voices: Mapping[str, Voice], plan: SpeechPlan, refined: list[NDArray[np.int64]]
     ) -> SpeechPlan:
-        """Turn the refine pass's text tokens, one array (n,) a segment of `plan`, into CODE prompts."""
+        """Turn the refine pass's text tokens, one array (n,) a segment of `plan`, into CODE prompts.
+
+        A refined text that has nothing to say, or no longer fits a prompt, or that the request's guard refuses, gives way
+        to the text it was made from.
+
+        Raises:
+            RefineRejected: it would have given way, and the guard is strict.
+        """
+        ...
+
+    async def compare(self, plan: SpeechPlan, refined: list[NDArray[np.int64]]) -> list[Refined]:
+        """What the refine pass made of every segment of `plan`, word by word."""
         ...
 
 

@@ -25,7 +25,9 @@ from pipeline.audio.delivery import Delivery
 from pipeline.config import SpeechConfig, VocoderConfig
 from pipeline.errors import DeadlineExceeded
 from pipeline.protocols import CodeGenerator, TextFrontend, VoiceSource, WindowDecoder
-from pipeline.types import AudioChunk, Prompt, SamplingParams, SpeechPlan, StepBlock, SynthesisRequest
+from pipeline.text.guard import Refined
+from pipeline.text.script import Script
+from pipeline.types import AudioChunk, Prompt, SamplingParams, SpeechPlan, StepBlock, SynthesisRequest, Voice
 from pipeline.vocoder.stream import StreamDecoder
 
 
@@ -54,8 +56,7 @@ class Synthesizer:
             SynthesisError: before the first chunk wherever that is possible.
         """
         deadline = time.monotonic() + request.timeout_s
-        names = {request.voice, *(passage.manner.voice or request.voice for passage in request.passages)}
-        voices = {name: self._voices.get(name) for name in names}
+        voices = self._voices_of(request)
         plan = await self._frontend.plan(request, voices)
         admitted = False
         if request.refine is not None:
@@ -72,6 +73,31 @@ class Synthesizer:
                     yield AudioChunk(samples, first_sample, is_last=False, warnings=() if first_sample else plan.warnings)
                     first_sample += len(samples)
         yield AudioChunk(np.zeros(0, np.float32), first_sample, is_last=True, report=delivery.report)
+
+    async def read(self, request: SynthesisRequest) -> Script:
+        """What would be said, without saying it: no step of the model.
+
+        Raises:
+            InvalidRequest
+        """
+        self._voices_of(request)
+        return await self._frontend.read(request)
+
+    async def refine(self, request: SynthesisRequest) -> list[Refined]:
+        """The refine pass alone: what it makes of every segment.
+
+        Raises:
+            SynthesisError
+        """
+        assert request.refine is not None, "the request asks for a refine pass"
+        deadline = time.monotonic() + request.timeout_s
+        plan = await self._frontend.plan(request, self._voices_of(request))
+        return await self._frontend.compare(plan, await self._refine(plan.prompts, request.refine.sampling, deadline))
+
+    def _voices_of(self, request: SynthesisRequest) -> dict[str, Voice]:
+        """Every voice the request names, by the name it uses."""
+        names = {request.voice, *(passage.manner.voice for passage in request.passages)}
+        return {name: self._voices.get(name) for name in names if name is not None}
 
     async def _spoken(self, plan: SpeechPlan, delivery: Delivery, ahead: "_Ahead") -> AsyncGenerator[NDArray[np.float32], None]:
         """The samples of all segments, each in its manner, and the silence between them."""

@@ -12,6 +12,9 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+MIN_SPEED = 0.25
+MAX_SPEED = 4.0
+
 
 class Head(StrEnum):
     """Which output head a sequence draws from."""
@@ -20,6 +23,17 @@ class Head(StrEnum):
     """four audio codes a step"""
     TEXT = "text"
     """one text token a step: the refine pass"""
+
+
+class RefineGuard(StrEnum):
+    """What becomes of a refined text that lost, changed or invented a word."""
+
+    STRICT = "strict"
+    """the request is refused"""
+    DROP = "drop"
+    """the text it was made from is spoken"""
+    OFF = "off"
+    """it is spoken as it is"""
 
 
 class SeedMode(StrEnum):
@@ -67,6 +81,7 @@ class RefineParams:
     """0 .. 2"""
     pause: int = 4
     """0 .. 7, upstream's [break_k]"""
+    guard: RefineGuard = RefineGuard.DROP
     sampling: SamplingParams = field(default_factory=lambda: SamplingParams(temperature=0.7, repetition_penalty=1.0))
 
 
@@ -100,12 +115,47 @@ class Manner:
     gain_db: float = 0.0
 
 
+class Aside(StrEnum):
+    """How a word says what it is to sound like."""
+
+    ALIAS = "alias"
+    """other written text is spoken in its place"""
+    PINYIN = "pinyin"
+    """syllables with tone numbers"""
+    SAY_AS = "say-as"
+    """it is read as a kind of thing: date, digits, ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """Characters [start, stop) of a passage and how they are to sound."""
+
+    start: int
+    stop: int
+    aside: Aside
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class LexiconEntry:
+    """How a word sounds wherever it stands."""
+
+    word: str
+    """with a capital: exactly so; all small: in any case"""
+    aside: Aside
+    value: str
+
+
 @dataclass(frozen=True, slots=True)
 class Passage:
     """Written text that is spoken in one manner: what an SSML document is cut into."""
 
     text: str
     """empty: nothing but the silence"""
+    hints: tuple[Hint, ...] = ()
+    """in order, without overlap"""
+    control_tags: bool = False
+    """whether [laugh], [uv_break] and the like are control tags; else their brackets are dropped"""
     language: str = "auto"
     """auto, zh or en"""
     manner: Manner = Manner()
@@ -150,7 +200,13 @@ class SynthesisRequest:
     passages: tuple[Passage, ...] = ()
     """the text in passages, where there is more to say about it than the fields here do; else empty"""
     control_tags: bool = False
-    """whether [laugh], [uv_break] and the like in the text are control tags; else their brackets are dropped"""
+    """of a text without passages"""
+    lexicon: tuple[LexiconEntry, ...] = ()
+    """of two entries for one word the first counts"""
+    normalize: tuple[tuple[str, bool | str], ...] = ()
+    """what differs from the defaults of text/normalize's NormalizeOptions: (name, value)"""
+    warnings: tuple[tuple[str, int], ...] = ()
+    """(code, how often) of what was noticed at the door; SpeechPlan.warnings has them too"""
     sampling: SamplingParams = field(default_factory=SamplingParams)
     speed: float = 1.0
     """time-stretch, 0.25 .. 4.0; 1.0 leaves every sample as the vocoder made it"""

@@ -23,17 +23,23 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pipeline.audio.encode import CONTAINERS
 from pipeline.errors import SynthesisError
 from serve.backend import Backend
+from serve.described import AUDIO_TYPES, answers, describe, takes
 from serve.errors import ApiError, bad_request, of, plain_status
 from serve.reply import SpeechReply
 from serve.schemas import MODELS, SpeechBody
+from serve.text_api import text_routes
+from serve.text_schemas import LexiconBody, TextBody
 from serve.voice_api import add_voice_routes
 
 NAME = "chattts-serve"
 PAGE = Path(__file__).with_name("page.html")
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
-SPEECH_BODY_SCHEMA: dict[str, Any] = {
-    "requestBody": {"required": True, "content": {"application/json": {"schema": SpeechBody.model_json_schema()}}}
+AUDIO: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "the audio, or with stream_format sse its events",
+        "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in (*AUDIO_TYPES, "text/event-stream")},
+    }
 }
 
 
@@ -48,7 +54,14 @@ def create_api(get_backend: Callable[[], Backend], *, announce_request_id: bool 
     api.add_middleware(NamedRequests, announce=announce_request_id)
     page = PAGE.read_text(encoding="utf-8")
 
-    @api.post("/v1/audio/speech", openapi_extra=SPEECH_BODY_SCHEMA, response_class=Response)
+    api.include_router(text_routes(get_backend))
+
+    @api.post(
+        "/v1/audio/speech",
+        openapi_extra=takes(SpeechBody),
+        response_class=Response,
+        responses={**AUDIO, **answers(400, 404, 408, 413, 422, 429, 500, 503, 504)},
+    )
     async def speech(request: Request) -> Response:
         return SpeechReply(request, get_backend(), request_id_of(request))
 
@@ -104,6 +117,7 @@ def create_api(get_backend: Callable[[], Backend], *, announce_request_id: bool 
     async def refuse_parameters(request: Request, error: Exception) -> Response:
         return await refuse(request, bad_request("invalid_request", "a path or query parameter is not valid"))
 
+    describe(api, TextBody, SpeechBody, LexiconBody)
     api.add_exception_handler(ApiError, refuse)
     api.add_exception_handler(SynthesisError, refuse)
     api.add_exception_handler(HTTPException, refuse_route)

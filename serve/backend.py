@@ -10,6 +10,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipeline.text.guard import Refined
+from pipeline.text.lexicons import LexiconLibrary
+from pipeline.text.script import Script
 from pipeline.types import AudioChunk, SynthesisRequest
 from pipeline.voices.catalogue import VoiceInfo
 from serve.config import LimitsConfig
@@ -25,6 +28,11 @@ class Backend:
     stream: Callable[[SynthesisRequest], AsyncGenerator[AudioChunk, None]]
     voice_id: Callable[[str | None], str]
     """the name that goes on meaning the same voice, by any of its names; of the default voice for None; raises UnknownVoice"""
+    read: Callable[[SynthesisRequest], Awaitable[Script]]
+    """what would be said, without saying it"""
+    refine: Callable[[SynthesisRequest], Awaitable[list[Refined]]]
+    """what the refine pass makes of every segment"""
+    lexicons: LexiconLibrary
     voices: Callable[[], Sequence[VoiceInfo]]
     desk: VoiceDesk
     limits: LimitsConfig

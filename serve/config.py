@@ -9,7 +9,7 @@ Never: Ray, torch
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
@@ -36,6 +36,11 @@ class LimitsConfig(StrictModel):
 
     max_in_flight: int = Field(64, ge=1, le=4096, description="requests inside one ingress replica at once")
     max_text_chars: int = Field(4096, ge=1, le=100_000, description="longest input [characters]")
+    control_tags: Literal["never", "on_request", "by_default"] = Field(
+        "on_request",
+        description="whether [laugh], [uv_break] and the like in a text are control tags: when a request says "
+        "allow_control_tags, unless it says otherwise, or never",
+    )
     max_body_bytes: int = Field(1 << 20, ge=1024, le=64 << 20, description="largest request body [bytes]")
     body_timeout_s: float = Field(30.0, gt=0, le=600, description="the request body must have arrived after [s]")
     first_audio_timeout_s: float = Field(

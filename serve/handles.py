@@ -18,6 +18,8 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, 
 from ray.serve.handle import DeploymentHandle
 
 from pipeline.errors import AtCapacity, EngineDead, EngineFault, SynthesisError
+from pipeline.text.guard import Refined
+from pipeline.text.script import Script
 from pipeline.types import HiddenWindow, Prompt, SamplingParams, SpeechPlan, StepBlock, SynthesisRequest, Voice
 
 # Serve types a handle by the deployed class, which lives in another process and may load torch.
@@ -35,6 +37,16 @@ class RemoteFrontend:
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
+
+    async def read(self, request: SynthesisRequest) -> Script:
+        """See protocols.TextFrontend."""
+        script: Script = await _pure(lambda: self._handle.read.remote(request))
+        return script
+
+    async def compare(self, plan: SpeechPlan, refined: list[NDArray[np.int64]]) -> list[Refined]:
+        """See protocols.TextFrontend."""
+        compared: list[Refined] = await _pure(lambda: self._handle.compare.remote(plan, refined))
+        return compared
 
     async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
         """See protocols.TextFrontend."""

@@ -20,6 +20,7 @@ from pipeline.errors import StoreUnavailable, SynthesisError
 from pipeline.store.choose import open_store
 from pipeline.store.store import Store
 from pipeline.synthesizer import Synthesizer
+from pipeline.text.lexicons import LexiconLibrary
 from pipeline.types import SynthesisRequest
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import VoiceLibrary
@@ -49,15 +50,19 @@ def build_api() -> FastAPI:
     return create_api(backend, announce_request_id=False)
 
 
-async def open_library(config: VoicesConfig, width: int) -> VoiceLibrary:
-    """Catalogue and store. A store that cannot be opened costs what is in it, never the service."""
-    catalogue = VoiceCatalogue.load(project_path(config.catalogue), width)
+async def open_records(config: VoicesConfig) -> Store | None:
+    """The store of what clients keep. One that cannot be opened costs what is in it, never the service."""
     url = str(cache_home() / STORE_FILE) if config.store is None else config.store
-    store: Store | None = None
     try:
-        store = await asyncio.to_thread(open_store, url)
+        return await asyncio.to_thread(open_store, url)
     except StoreUnavailable as error:
-        LOG.warning("voices: %s; nothing can be kept (voices.store)", error.message)
+        LOG.warning("store: %s; nothing can be kept (voices.store)", error.message)
+        return None
+
+
+async def open_library(config: VoicesConfig, width: int, store: Store | None) -> VoiceLibrary:
+    """Catalogue and store."""
+    catalogue = VoiceCatalogue.load(project_path(config.catalogue), width)
     library = VoiceLibrary(catalogue, store, max_voices=config.max_voices, allow_inline=config.inline)
     try:
         await asyncio.to_thread(library.refresh)
@@ -76,7 +81,9 @@ class Ingress:
     ) -> None:
         self._acoustic = acoustic
         self._vocoder = vocoder
-        voices = await open_library(config.voices, await ask_width(acoustic))
+        store = await open_records(config.voices)
+        voices = await open_library(config.voices, await ask_width(acoustic), store)
+        self._lexicons = LexiconLibrary(store)
         synthesizer = Synthesizer(
             RemoteFrontend(text),
             RemoteGenerator(acoustic),
@@ -88,6 +95,9 @@ class Ingress:
         self.backend = Backend(
             stream=synthesizer.stream,
             voice_id=voices.canonical,
+            read=synthesizer.read,
+            refine=synthesizer.refine,
+            lexicons=self._lexicons,
             voices=voices.list,
             desk=VoiceDesk(
                 voices,
@@ -103,7 +113,10 @@ class Ingress:
             health=self._health,
             watch=IngressMetrics(),
         )
-        self._following = asyncio.create_task(self.backend.desk.follow())
+        self._following = (
+            asyncio.create_task(self.backend.desk.follow()),
+            asyncio.create_task(self._follow_lexicons(config.voices.refresh_s)),
+        )
         self._first_audio_s = await self._speak_first_words()
 
     async def _speak_first_words(self) -> float:
@@ -126,6 +139,15 @@ class Ingress:
                 except SynthesisError as error:
                     LOG.warning("not ready yet: %s", error)
                 await asyncio.sleep(RETRY_S)
+
+    async def _follow_lexicons(self, each_s: float) -> None:
+        """What another replica has kept is known here within a second."""
+        while True:
+            try:
+                await asyncio.to_thread(self._lexicons.refresh)
+            except StoreUnavailable as error:
+                LOG.warning("lexicons: %s; as they were", error.message)
+            await asyncio.sleep(each_s)
 
     async def _why_not_ready(self) -> str | None:
         acoustic, vocoder = await asyncio.gather(ask_stats(self._acoustic), ask_stats(self._vocoder))

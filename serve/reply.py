@@ -26,9 +26,11 @@ from pipeline.model.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.types import AudioChunk
 from pipeline.voices.names import shown
 from serve.backend import Backend
-from serve.errors import ApiError, bad_request, of
+from serve.body import is_strict, read_body, read_bytes
+from serve.errors import ApiError, of
 from serve.figures import Outcome, PlayCursor, SpeechFigures
-from serve.schemas import SpeechOrder, ignored_header, read_speech_body, to_order
+from serve.schemas import SpeechBody, SpeechOrder, ignored_header, to_order
+from serve.text_schemas import read_text, warnings_header
 
 # Child of Ray's own logger by name alone: under Serve its handler writes these lines, elsewhere logging's root does.
 LOG = logging.getLogger("ray.serve.chattts")
@@ -65,7 +67,7 @@ class SpeechReply(Response):
         try:
             with door.enter():
                 watch.present(door.inside)
-                self._taken = order = self._order(await self._read_body())
+                self._taken = order = self._order(await read_bytes(self._request, self._limits))
                 await self._unless_the_client_leaves(receive, self._speak(order, send))
         except ClientDisconnect:
             LOG.info("speech left request=%s audio_s=%.2f", self._request_id, self._samples / SAMPLE_RATE)
@@ -82,30 +84,17 @@ class SpeechReply(Response):
             watch.present(door.inside)
             watch.ended(self._figures())
 
-    # The body of the request.
-
-    async def _read_body(self) -> bytes:
-        """The body, counted as it arrives."""
-        limit = self._limits.max_body_bytes
-        received = bytearray()
-        try:
-            async with asyncio.timeout(self._limits.body_timeout_s):
-                async for piece in self._request.stream():
-                    received += piece
-                    if len(received) > limit:
-                        raise bad_request("body_too_large", f"the body is larger than {limit} bytes", status=413)
-        except TimeoutError:
-            raise bad_request("body_timeout", "the body did not arrive in time", status=408) from None
-        return bytes(received)
-
     def _order(self, raw: bytes) -> SpeechOrder:
-        body = read_speech_body(raw)
+        backend = self._backend
+        body = read_body(SpeechBody, raw)
+        strict = is_strict(self._request)
         return to_order(
             body,
             request_id=self._request_id,
-            voice=self._backend.voice_id(body.voice_name),
+            voice=backend.voice_id(body.voice_name),
+            text=read_text(body, limits=self._limits, strict=strict, voice_id=backend.voice_id, lexicon=backend.lexicons.get),
             limits=self._limits,
-            strict=self._request.query_params.get("strict") in ("1", "true"),
+            strict=strict,
             accepts_events="text/event-stream" in self._request.headers.get("accept", ""),
         )
 
@@ -246,6 +235,8 @@ class SpeechReply(Response):
             "X-Accel-Buffering": "no",
             **(more or {}),
         }
+        if self._warnings:
+            headers["X-Text-Warnings"] = warnings_header(self._warnings)
         if order.ignored:
             headers["X-Ignored-Fields"] = ignored_header(order.ignored)
         raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]

@@ -1,6 +1,6 @@
 """Schemas: HTTP bodies as clients know them, checked once, and what they mean in the domain.
 
-In:    the bytes of a JSON body
+In:    a JSON body
 Out:   SpeechBody, then SynthesisRequest
 Owns:  nothing
 Never: a client's text in an error message; a field that is ignored in silence
@@ -9,15 +9,17 @@ Never: a client's text in an error message; a field that is ignored in silence
 import re
 import secrets
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from pipeline.audio.encode import CONTAINERS
-from pipeline.errors import TextTooLong, UnsupportedFormat
-from pipeline.types import RefineParams, SamplingParams, SeedMode, SynthesisRequest
+from pipeline.errors import UnsupportedFormat
+from pipeline.types import RefineGuard, RefineParams, SamplingParams, SeedMode, SynthesisRequest
+from serve.body import Body
 from serve.config import LimitsConfig
 from serve.errors import ApiError, Kind, bad_request
+from serve.text_schemas import TextBody, WrittenText, check_ignored
 
 SAMPLING = SamplingParams()
 REFINE = RefineParams()
@@ -32,12 +34,6 @@ HEADER_TOKEN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 MOST_NAMED_FIELDS = 20
 
 
-class Body(BaseModel):
-    """A JSON object of a client: no coercion, no NaN or infinity."""
-
-    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False, extra="forbid")
-
-
 class VoiceBody(Body):
     """OpenAI's custom voice object."""
 
@@ -50,15 +46,17 @@ class RefineBody(Body):
     oral: int = Field(REFINE.oral, ge=0, le=9)
     laugh: int = Field(REFINE.laugh, ge=0, le=2)
     pause: int = Field(REFINE.pause, ge=0, le=7, alias="break")
+    seed: int | None = Field(None, ge=0, le=MAX_SEED, description="null: the request's")
+    temperature: float = Field(REFINE.sampling.temperature, ge=0.01, le=2.0)
+    guard: Literal["strict", "drop", "off"] = Field(
+        "drop", description="a refined text that lost or changed a word is refused, dropped, or spoken all the same"
+    )
 
 
-class SpeechBody(Body):
+class SpeechBody(TextBody):
     """POST /v1/audio/speech. Unknown fields are kept, so that the reply can name them."""
 
-    model_config = ConfigDict(extra="allow")
-
     model: str = Field(MODEL, max_length=128, description="chattts; OpenAI's speech model names mean the same")
-    input: str = Field(min_length=1, description="the text to speak")
     voice: str | VoiceBody | None = Field(None, description="id, name or alias; null: the operator's default")
     instructions: str | None = Field(None, max_length=1000)
     response_format: str = Field("mp3", max_length=32, description=", ".join(CONTAINERS))
@@ -74,16 +72,14 @@ class SpeechBody(Body):
     top_p: float = Field(SAMPLING.top_p, ge=0.05, le=1.0)
     top_k: int = Field(SAMPLING.top_k, ge=1, le=626)
     repetition_penalty: float = Field(SAMPLING.repetition_penalty, ge=0.5, le=2.0)
-    refine: bool | RefineBody = False
-    language: Literal["auto", "zh", "en"] = "auto"
+    refine: bool | RefineBody = Field(False, description="ChatTTS rewrites the text first, with pauses and fillers")
     user: str | None = Field(None, max_length=512)
     deadline_ms: int | None = Field(None, ge=50, le=600_000, description="the first audio must have left by then")
 
     @property
     def ignored(self) -> list[str]:
         """Fields that change nothing, unknown ones included."""
-        given = [name for name in WITHOUT_EFFECT if getattr(self, name) is not None]
-        return given + list(self.model_extra or {})
+        return [name for name in WITHOUT_EFFECT if getattr(self, name) is not None] + super().ignored
 
     @property
     def voice_name(self) -> str | None:
@@ -103,70 +99,69 @@ class SpeechOrder:
     ignored: tuple[str, ...]
 
 
-def read_speech_body(raw: bytes) -> SpeechBody:
-    """Parse and check the bytes of a body.
-
-    Raises:
-        ApiError: 400, with the field at fault.
-    """
-    try:
-        return SpeechBody.model_validate_json(raw)
-    except ValidationError as error:
-        raise _refusal(error) from None
-    except RecursionError:
-        raise bad_request("invalid_json", "the body is nested too deeply") from None
-
-
 def to_order(
-    body: SpeechBody, *, request_id: str, voice: str, limits: LimitsConfig, strict: bool, accepts_events: bool
+    body: SpeechBody,
+    *,
+    request_id: str,
+    voice: str,
+    text: WrittenText,
+    limits: LimitsConfig,
+    strict: bool,
+    accepts_events: bool,
 ) -> SpeechOrder:
     """What the body means.
 
     Args:
         voice: id of the voice, looked up by the caller.
+        text: what text_schemas.read_text made of the body.
         strict: refuse fields that have no effect instead of naming them in the reply.
         accepts_events: the client prefers server-sent events (its Accept header says so).
 
     Raises:
         InvalidRequest, ApiError
     """
-    _check_model(body.model)
-    if len(body.input) > limits.max_text_chars:
-        raise TextTooLong(
-            f"input has {len(body.input)} characters; the limit is {limits.max_text_chars} (limits.max_text_chars)",
-            param="input",
-        )
     if body.response_format not in CONTAINERS:
         raise UnsupportedFormat(f"response_format must be one of {', '.join(CONTAINERS)}", param="response_format")
-    if strict and body.ignored:
-        known = [name for name in body.ignored if name in WITHOUT_EFFECT]
-        raise bad_request(
-            "unknown_field",
-            f"{len(body.ignored)} fields have no effect here and strict=1 refuses them",
-            param=known[0] if known else None,
-        )
     as_events = body.stream_format == "sse" or accepts_events
     if as_events and not body.stream:
         raise bad_request("conflicting_fields", "stream=false cannot be sent as events", param="stream_format")
-    by_token = body.speed_mode == "token"
-    sampling = _sampling(body)
     return SpeechOrder(
-        request=SynthesisRequest(
-            request_id=request_id,
-            text=body.input,
-            voice=voice,
-            sampling=sampling,
-            speed=1.0 if by_token else body.speed,
-            speed_token=min(9, max(0, round(5 * body.speed))) if by_token else 5,
-            refine=_refine(body, sampling),
-            language=body.language,
-            timeout_s=limits.total_timeout_s,
-        ),
+        request=to_request(body, request_id=request_id, voice=voice, text=text, limits=limits, strict=strict),
         container=body.response_format,
         streamed=body.stream,
         as_events=as_events,
         first_audio_timeout_s=limits.first_audio_timeout_s if body.deadline_ms is None else body.deadline_ms / 1000,
         ignored=tuple(body.ignored),
+    )
+
+
+def to_request(
+    body: SpeechBody, *, request_id: str, voice: str, text: WrittenText, limits: LimitsConfig, strict: bool
+) -> SynthesisRequest:
+    """The part of the body the domain knows; see to_order.
+
+    Raises:
+        ApiError
+    """
+    _check_model(body.model)
+    check_ignored(body.ignored, WITHOUT_EFFECT, strict=strict)
+    by_token = body.speed_mode == "token"
+    sampling = _sampling(body)
+    return SynthesisRequest(
+        request_id=request_id,
+        text=text.text,
+        passages=text.passages,
+        control_tags=text.control_tags,
+        lexicon=text.lexicon,
+        normalize=text.normalize,
+        warnings=text.warnings,
+        voice=voice,
+        sampling=sampling,
+        speed=1.0 if by_token else body.speed,
+        speed_token=min(9, max(0, round(5 * body.speed))) if by_token else 5,
+        refine=_refine(body, sampling),
+        language=body.language,
+        timeout_s=limits.total_timeout_s,
     )
 
 
@@ -192,8 +187,15 @@ def _refine(body: SpeechBody, sampling: SamplingParams) -> RefineParams | None:
     if body.refine is False:
         return None
     manner = RefineBody() if body.refine is True else body.refine
-    seeded = replace(REFINE.sampling, seed=sampling.seed, seed_mode=sampling.seed_mode)
-    return RefineParams(oral=manner.oral, laugh=manner.laugh, pause=manner.pause, sampling=seeded)
+    seed = sampling.seed if manner.seed is None else manner.seed
+    seeded = replace(REFINE.sampling, seed=seed, seed_mode=sampling.seed_mode, temperature=manner.temperature)
+    return RefineParams(
+        oral=manner.oral,
+        laugh=manner.laugh,
+        pause=manner.pause,
+        guard=RefineGuard(manner.guard),
+        sampling=seeded,
+    )
 
 
 def _check_model(name: str) -> None:
@@ -203,23 +205,3 @@ def _check_model(name: str) -> None:
             Kind(404, "not_found_error", "model_not_found", False),
             param="model",
         )
-
-
-def _refusal(error: ValidationError) -> ApiError:
-    """The first mistake as a reply. pydantic's sentences name bounds and choices, never the input."""
-    mistake: Any = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    kind = mistake["type"]
-    field = mistake["loc"][0] if mistake["loc"] else None
-    param = field if field in SpeechBody.model_fields else None
-    if kind.startswith("json"):
-        return bad_request("invalid_json", "the body is not valid JSON (UTF-8, finite numbers, no lone surrogates)")
-    if kind == "missing":
-        return bad_request("missing_field", f"{param} is required", param=param)
-    if param == "refine":
-        return bad_request("out_of_range", "refine is true, false or {oral: 0-9, laugh: 0-2, break: 0-7}", param=param)
-    if param == "voice":
-        return bad_request("invalid_type", 'voice is a string or {"id": "..."}', param=param)
-    if param is None:
-        return bad_request("invalid_type", "the body must be a JSON object")
-    code = "invalid_type" if kind.endswith("_type") else "out_of_range"
-    return bad_request(code, f"{param}: {mistake['msg']}", param=param)

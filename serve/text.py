@@ -1,7 +1,7 @@
 """TextNormalizer: the text front end, deployed.
 
-In:    handle calls plan, replan
-Out:   SpeechPlans
+In:    handle calls read, plan, replan, compare
+Out:   what protocols.TextFrontend says
 Owns:  one LocalTextFrontend
 Never: torch, the GPU
 """
@@ -16,6 +16,8 @@ from pipeline.checkpoints import cache_home, resolve
 from pipeline.config import EngineConfig, TextConfig
 from pipeline.errors import SynthesisError
 from pipeline.text.frontend import LocalTextFrontend
+from pipeline.text.guard import Refined
+from pipeline.text.script import Script
 from pipeline.types import SpeechPlan, SynthesisRequest, Voice
 from serve.handles import as_value
 
@@ -28,6 +30,14 @@ class TextNormalizer:
         self._frontend = LocalTextFrontend(
             resolve(checkpoint, cache_home()), text, max_prompt=engine.max_prompt, max_steps=engine.max_steps
         )
+
+    async def read(self, request: SynthesisRequest) -> Script | SynthesisError:
+        """See protocols.TextFrontend; errors are values."""
+        return await as_value(self._frontend.read(request))
+
+    async def compare(self, plan: SpeechPlan, refined: list[NDArray[np.int64]]) -> list[Refined] | SynthesisError:
+        """See protocols.TextFrontend; errors are values."""
+        return await as_value(self._frontend.compare(plan, refined))
 
     async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan | SynthesisError:
         """See protocols.TextFrontend; errors are values."""

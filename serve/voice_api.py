@@ -24,8 +24,9 @@ from pipeline.voices.records import MAX_GAIN_DB, MAX_LANGUAGES, MAX_NOTE_CHARS, 
 from pipeline.voices.seeds import MAX_SEED
 from pipeline.voices.strings import decode_embedding, encode_embedding
 from serve.backend import Backend
+from serve.body import Body
 from serve.errors import ApiError, Kind, bad_request
-from serve.schemas import MODELS, Body
+from serve.schemas import MODELS
 from serve.voice_desk import Card
 
 FORM_ROOM = 64 << 10  # bytes of a form beside its recording

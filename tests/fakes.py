@@ -15,8 +15,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.config import TextConfig
 from pipeline.errors import UnknownVoice
 from pipeline.model.spec import SAMPLE_RATE, SAMPLES_PER_STEP
+from pipeline.text.guard import Refined, accepts, diff
+from pipeline.text.lexicons import LexiconLibrary
+from pipeline.text.script import Script, write_script
 from pipeline.types import (
     AudioChunk,
     FinishReason,
@@ -101,7 +105,13 @@ def voice_id(name: str | None) -> str:
     raise UnknownVoice("no such voice; GET /v1/audio/voices lists them", param="voice")
 
 
-def make_backend(speaker: Speaker, limits: LimitsConfig | None = None, *, not_ready: str | None = None) -> Backend:
+def make_backend(
+    speaker: Speaker,
+    limits: LimitsConfig | None = None,
+    *,
+    not_ready: str | None = None,
+    lexicons: LexiconLibrary | None = None,
+) -> Backend:
     """A whole ingress replica around a Speaker."""
     limits = limits or LimitsConfig()
 
@@ -111,8 +121,19 @@ def make_backend(speaker: Speaker, limits: LimitsConfig | None = None, *, not_re
     async def health() -> dict[str, object]:
         return {"engine": {"slots": 1, "slots_used": speaker.opened - speaker.closed}}
 
+    async def read(request: SynthesisRequest) -> Script:
+        return write_script(request, TextConfig())
+
+    async def refine(request: SynthesisRequest) -> list[Refined]:
+        speaker.requests.append(request)
+        texts = [(segment.text, f"{segment.text} [laugh]") for segment in write_script(request, TextConfig()).segments]
+        return [Refined(text, refined, tuple(diff(text, refined)), accepts(text, refined)) for text, refined in texts]
+
     return Backend(
         stream=speaker.stream,
+        read=read,
+        refine=refine,
+        lexicons=lexicons or LexiconLibrary(),
         voice_id=voice_id,
         voices=lambda: VOICES,
         desk=make_desk(speaker.stream),

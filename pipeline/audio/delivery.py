@@ -27,10 +27,10 @@ from pipeline.audio.fade import Fade
 from pipeline.audio.limiter import Limiter
 from pipeline.audio.loudness import Level
 from pipeline.audio.resample import Resample
-from pipeline.audio.tempo import MAX_SPEED, MIN_SPEED, Stretch
+from pipeline.audio.tempo import Stretch
 from pipeline.audio.trim import Trim
 from pipeline.model.spec import SAMPLE_RATE, SAMPLES_PER_STEP
-from pipeline.types import AudioOptions, AudioReport, Denoise, Segment, SynthesisRequest, Voice
+from pipeline.types import MAX_SPEED, MIN_SPEED, AudioOptions, AudioReport, Denoise, Segment, SynthesisRequest, Voice
 
 NOTHING = np.zeros(0, np.float32)
 

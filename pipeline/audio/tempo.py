@@ -20,9 +20,7 @@ from numpy.typing import NDArray
 from pipeline.audio.blocks import Blocks
 from pipeline.errors import EngineFault
 from pipeline.model.spec import SAMPLE_RATE
-
-MIN_SPEED = 0.25
-MAX_SPEED = 4.0
+from pipeline.types import MAX_SPEED, MIN_SPEED
 
 _BLOCK = 512  # samples; what atempo returns depends on how it is fed, so it is always fed alike
 _STAGE_RANGE = 2.0  # one atempo stage slows down to half, and above double it skips samples instead of blending them

@@ -1,12 +1,12 @@
 """Frontend: the text rooms behind one door, in the order a text goes through them.
 
 In:    SynthesisRequest, Voice, the text tokens of a refine pass
-Out:   SpeechPlan: one prompt a segment, in order
+Out:   Script; SpeechPlan: one prompt a segment, in order; Refined
 Owns:  the tokenizer
 Never: the engine, audio, threads
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config import TextConfig
-from pipeline.errors import NoSpeakableText, TextTooLong
-from pipeline.text.normalize import LANGUAGE_CHOICES, LanguageChoice, is_speakable, normalize
-from pipeline.text.segment import max_steps, split
+from pipeline.errors import RefineRejected, TextTooLong
+from pipeline.text.guard import Refined, accepts, diff
+from pipeline.text.normalize import is_speakable
+from pipeline.text.script import Script, write_script
+from pipeline.text.segment import max_steps
 from pipeline.text.tokenizer import PromptTokenizer
-from pipeline.types import Prompt, Segment, SpeechPlan, SynthesisRequest, Voice
+from pipeline.types import Prompt, RefineGuard, RefineParams, Segment, SpeechPlan, SynthesisRequest, Voice
+
+REFINE_DROPPED = "refine_dropped"
+"""warning: that many segments are spoken as they were before the refine pass"""
 
 
 class LocalTextFrontend:
@@ -38,50 +43,74 @@ class LocalTextFrontend:
         self._config = config
         self._max_steps = max_steps
 
+    async def read(self, request: SynthesisRequest) -> Script:
+        """See protocols.TextFrontend."""
+        return write_script(request, self._config)
+
     async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
         """See protocols.TextFrontend."""
-        segments = self._segments(request)
+        script = write_script(request, self._config)
         if request.refine is None:
-            return SpeechPlan(tuple(self._code_prompt(segment, request, voices) for segment in segments))
-        steps = min(self._config.refine_steps, self._max_steps)
-        refine = request.refine
-        return SpeechPlan(tuple(self._tokenizer.refine_prompt(segment, refine, max_steps=steps) for segment in segments))
+            prompts = tuple(self._code_prompt(segment, request, voices) for segment in script.segments)
+        else:
+            prompts = tuple(self._refine_prompt(segment, request.refine) for segment in script.segments)
+        return SpeechPlan(prompts, script.closing_silence_ms, script.warnings)
 
     async def replan(
         self, request: SynthesisRequest, voices: Mapping[str, Voice], plan: SpeechPlan, refined: list[NDArray[np.int64]]
     ) -> SpeechPlan:
-        """CODE prompts of the refined texts.
+        """See protocols.TextFrontend."""
+        assert request.refine is not None
+        prompts = []
+        dropped = 0
+        for segment, text in zip(_segments(plan), self._decoded(refined), strict=True):
+            prompt = self._refined_prompt(segment, text, request, voices)
+            if prompt is None:
+                if request.refine.guard is RefineGuard.STRICT:
+                    raise RefineRejected(
+                        f"the refine pass lost, changed or invented a word of segment {segment.index}, and guard is strict: "
+                        "another seed may keep them all; guard=drop speaks the text as it was written",
+                        param="refine",
+                    )
+                dropped += 1
+                prompt = self._code_prompt(segment, request, voices)
+            prompts.append(prompt)
+        warnings = (*plan.warnings, (REFINE_DROPPED, dropped)) if dropped else plan.warnings
+        return replace(plan, prompts=tuple(prompts), warnings=warnings)
 
-        A refined text that has nothing to say, or no longer fits a prompt, gives way to the text it was made from:
-        the client asked for speech, and could not mend either.
-        """
-        assert len(refined) == len(plan.prompts), f"{len(refined)} refined texts for {len(plan.prompts)} segments"
-        prompts = tuple(
-            self._refined_prompt(prompt.segment, self._tokenizer.decode_refined(ids.tolist()), request, voices)
-            for prompt, ids in zip(plan.prompts, refined, strict=True)
-        )
-        return replace(plan, prompts=prompts)
+    async def compare(self, plan: SpeechPlan, refined: list[NDArray[np.int64]]) -> list[Refined]:
+        """See protocols.TextFrontend."""
+        return [
+            Refined(segment.text, text, tuple(diff(segment.text, text)), is_speakable(text) and accepts(segment.text, text))
+            for segment, text in zip(_segments(plan), self._decoded(refined), strict=True)
+        ]
 
-    def _segments(self, request: SynthesisRequest) -> list[Segment]:
-        language: LanguageChoice = next(known for known in LANGUAGE_CHOICES if known == request.language)
-        spoken = normalize(request.text, language=language, control_tags=True)
-        if not is_speakable(spoken.text):
-            raise NoSpeakableText(
-                "the text has nothing to say: after dropping emoji, control characters, punctuation and unknown scripts "
-                "no letter, digit or Chinese character is left; send some Chinese or English words",
-                param="input",
-            )
-        return split(spoken.text, self._config)
+    def _decoded(self, refined: list[NDArray[np.int64]]) -> list[str]:
+        return [self._tokenizer.decode_refined(ids.tolist()) for ids in refined]
 
-    def _refined_prompt(self, segment: Segment, refined: str, request: SynthesisRequest, voices: Mapping[str, Voice]) -> Prompt:
+    def _refined_prompt(
+        self, segment: Segment, refined: str, request: SynthesisRequest, voices: Mapping[str, Voice]
+    ) -> Prompt | None:
+        """The prompt of a refined text, None when it may not be spoken or no longer fits."""
+        assert request.refine is not None
         if not is_speakable(refined):
-            return self._code_prompt(segment, request, voices)
+            return None
+        if request.refine.guard is not RefineGuard.OFF and not accepts(segment.text, refined):
+            return None
         try:
             return self._code_prompt(replace(segment, text=refined), request, voices)
         except TextTooLong:
-            return self._code_prompt(segment, request, voices)
+            return None
+
+    def _refine_prompt(self, segment: Segment, refine: RefineParams) -> Prompt:
+        steps = min(self._config.refine_steps, self._max_steps)
+        return self._tokenizer.refine_prompt(segment, refine, max_steps=steps)
 
     def _code_prompt(self, segment: Segment, request: SynthesisRequest, voices: Mapping[str, Voice]) -> Prompt:
         steps = max_steps(segment.text, self._config, self._max_steps)
         voice = voices[segment.manner.voice or request.voice]
         return self._tokenizer.code_prompt(segment, voice, speed_token=request.speed_token, max_steps=steps)
+
+
+def _segments(plan: SpeechPlan) -> Iterator[Segment]:
+    return (prompt.segment for prompt in plan.prompts)

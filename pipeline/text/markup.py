@@ -19,14 +19,20 @@ CONTROL_TAGS = frozenset(
 _TAG = "|".join(re.escape(tag) for tag in sorted(CONTROL_TAGS))
 _TAG_OR_BRACKET = re.compile(rf"({_TAG})|[\[\]]")
 _TAG_AS_PIECE = re.compile(f"({_TAG})")
+_NO_BRACKETS = str.maketrans("[]", "  ")
 
 
-def neutralise(text: str) -> str:
+def neutralise(text: str, *, allowed: bool = True) -> str:
     """Turn every bracket that is not part of a control tag into a space.
 
     One pass suffices: a dropped bracket leaves a space behind, so what stood around it cannot become a tag
     (`[S[Stts]tts]` ends as the words S, Stts and tts).
+
+    Args:
+        allowed: False: no tag is one, every bracket goes.
     """
+    if not allowed:
+        return text.translate(_NO_BRACKETS)
     return _TAG_OR_BRACKET.sub(lambda found: found[1] or " ", text)
 
 

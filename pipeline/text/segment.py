@@ -1,32 +1,46 @@
-"""Segment: cuts normalised text into pieces that are spoken as one sequence each, and says how long one may take.
+"""Segment: cuts spoken text into pieces that are said as one sequence each, and says how long one may take.
 
-In:    str, lengths in letter weights
-Out:   list[Segment], step caps
+In:    str of speakable text, the ranges in it that belong together, lengths in letter weights
+Out:   ranges [start, stop) of the text, step caps, predicted steps
 Owns:  nothing
 Never: the model, voices, tokens
+
+    |<- first clause ->|<----- a sentence or two ----->|<-- ... -->|
+     first_clause_chars .. first_segment_chars: it is heard first
+                         min_segment_chars .. max_segment_chars
 """
 
 import math
 import re
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from pipeline.config import TextConfig
 from pipeline.text.markup import CONTROL_TAGS, split_tags
-from pipeline.types import Segment
 
 CJK_WEIGHT = 3  # a CJK character is a syllable and takes about as long to say as three letters
 TAG_WEIGHT = 3  # a laugh or a pause takes about as long as a syllable
+
+# Conversational speech has about 14 letters or 5 Chinese syllables a second: 46.875 / 14 steps a letter.
+STEPS_PER_WEIGHT = 3.3
 
 SENTENCE_ENDS = frozenset(".。")
 CLAUSE_ENDS = frozenset(",，、")
 ABBREVIATIONS = frozenset(["mr", "mrs", "ms", "dr", "prof", "st", "vs", "jr", "sr"])
 
+Range = tuple[int, int]
+"""[start, stop) in characters of the text"""
+
 _CJK = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
 _WORD_BEFORE_DOT = 6  # letters; longer words are no abbreviations
+_JOINERS = "\u200d\ufe0f"  # zero-width joiner, variation selector: what stands before them is not yet whole
 
 
 def letter_weight(text: str) -> int:
     """How long a text is: a letter, sign or space counts 1, a CJK character or a control tag 3."""
-    return sum(_atom_weight(atom) for atom in _atoms(text))
+    return sum(_weight(piece) for piece in split_tags(text))
 
 
 def max_steps(text: str, config: TextConfig, engine_max_steps: int) -> int:
@@ -34,84 +48,159 @@ def max_steps(text: str, config: TextConfig, engine_max_steps: int) -> int:
     return min(engine_max_steps, config.base_steps + math.ceil(config.steps_per_char * letter_weight(text)))
 
 
-def split(text: str, config: TextConfig) -> list[Segment]:
-    """Cut a text into segments: at sentence ends where possible, else at commas, spaces, or anywhere but inside a tag.
+def predicted_steps(text: str) -> int:
+    """About how many steps it takes to say a text at an ordinary pace, before any time-stretch."""
+    return math.ceil(STEPS_PER_WEIGHT * letter_weight(text))
 
-    Sentences are merged up to the limit. Joined with spaces the segments are the text, up to whitespace.
+
+def split(text: str, config: TextConfig, *, whole: Iterable[Range] = (), is_first: bool = True) -> list[Range]:
+    """Cut a text where a speaker would breathe: at sentence ends where possible, else at commas, spaces, or anywhere.
+
+    Never inside a control tag or between a character and its marks. Never inside a range of `whole` either (a number
+    that is read out, an address, an abbreviation), unless that range alone is longer than a segment may be.
+
+    Args:
+        whole: ranges, in order, that do not overlap.
+        is_first: the text begins a request, so that its first piece is a short one.
+
+    Returns:
+        ranges without the spaces around them, in order; only spaces stand between them.
     """
-    atoms = _atoms(text)
-    pieces: list[str] = []
+    atoms = _atoms(text, whole, config.max_segment_chars)
+    pieces = _Pieces(text, atoms)
+    ranges: list[Range] = []
     start = 0
-    while (start := _skip_spaces(atoms, start)) < len(atoms):
-        limit = config.max_segment_chars if pieces else min(config.first_segment_chars, config.max_segment_chars)
-        stop = _cut(atoms, start, limit)
-        pieces.append("".join(atoms[start:stop]).rstrip())
-        start = stop
-    return [Segment(text=piece, index=index, is_last=index == len(pieces) - 1) for index, piece in enumerate(pieces)]
-
-
-def _atoms(text: str) -> list[str]:
-    """What is never cut in two: control tags and single characters."""
-    atoms: list[str] = []
-    for piece in split_tags(text):
-        if piece in CONTROL_TAGS:
-            atoms.append(piece)
+    while (start := pieces.skip_spaces(start)) < len(atoms):
+        if is_first and not ranges:
+            stop = pieces.quick_cut(start, config.first_clause_chars, min(config.first_segment_chars, config.max_segment_chars))
         else:
-            atoms.extend(piece)
+            stop = pieces.cut(start, config.min_segment_chars, config.max_segment_chars)
+        ranges.append(pieces.trimmed(start, stop))
+        start = stop
+    return ranges
+
+
+class _Pieces:
+    """One text under the knife: its atoms, what they weigh, where it may be cut. Places are counted in atoms."""
+
+    def __init__(self, text: str, atoms: Sequence[Range]) -> None:
+        self._text = text
+        self._atoms = atoms
+        self._weights = [0, *accumulate(letter_weight(text[start:stop]) for start, stop in atoms)]
+
+    def quick_cut(self, start: int, floor: int, limit: int) -> int:
+        """The end of the first clause that is long enough to be spoken on its own."""
+        reach = self._reach(start, limit)
+        if reach == len(self._atoms):
+            return reach
+        stops = [place for place in range(start + 1, reach + 1) if self._ends_sentence(place) or self._ends_clause(place)]
+        long_enough = [place for place in stops if self._length(start, place) >= floor]
+        return next(iter(long_enough), 0) or max(stops, default=0) or self._space_or_hard_cut(start, reach)
+
+    def cut(self, start: int, floor: int, limit: int) -> int:
+        """The best place to end a piece that begins at `start`."""
+        left = self._weights[-1] - self._weights[start]
+        if limit < left < limit + floor:
+            limit = min(limit, max(floor, left - floor))  # or the last piece would be a leftover of a word or two
+        reach = self._reach(start, limit)
+        if reach == len(self._atoms):
+            return reach
+        sentences = [place for place in range(start + 1, reach + 1) if self._ends_sentence(place)]
+        clauses = [place for place in range(start + 1, reach + 1) if self._ends_clause(place)]
+        last_sentence, last_clause = max(sentences, default=0), max(clauses, default=0)
+        for place in (last_sentence, last_clause):
+            if place and self._length(start, place) >= floor:
+                return place
+        return last_sentence or last_clause or self._space_or_hard_cut(start, reach)
+
+    def skip_spaces(self, place: int) -> int:
+        while place < len(self._atoms) and self._atom(place).isspace():
+            place += 1
+        return place
+
+    def trimmed(self, start: int, stop: int) -> Range:
+        """The characters of atoms [start, stop), without the spaces at their end."""
+        first, last = self._atoms[start][0], self._atoms[stop - 1][1]
+        return first, first + len(self._text[first:last].rstrip())
+
+    def _atom(self, place: int) -> str:
+        start, stop = self._atoms[place]
+        return self._text[start:stop]
+
+    def _length(self, start: int, stop: int) -> int:
+        return self._weights[stop] - self._weights[start]
+
+    def _reach(self, start: int, limit: int) -> int:
+        """The furthest place within the limit; at least one atom."""
+        return max(start + 1, bisect_right(self._weights, self._weights[start] + limit) - 1)
+
+    def _space_or_hard_cut(self, start: int, reach: int) -> int:
+        for place in range(reach, start, -1):
+            if self._atom(place).isspace():
+                return place
+        # A punctuation mark alone would be a segment with nothing to say: it takes one atom along.
+        place = reach
+        while place > start + 1 and self._atom(place) in SENTENCE_ENDS | CLAUSE_ENDS:
+            place -= 1
+        return place
+
+    def _ends_clause(self, place: int) -> bool:
+        return self._atom(place - 1) in CLAUSE_ENDS and not self._stop_follows(place)
+
+    def _ends_sentence(self, place: int) -> bool:
+        last = self._atom(place - 1)
+        if last not in SENTENCE_ENDS or self._stop_follows(place):
+            return False
+        if last == "。" or place == len(self._atoms):
+            return True
+        following = self._atom(place)
+        if following.isascii() and following.isalnum():
+            return False  # the first dot of "U.S."
+        word = ""
+        before = place - 2
+        while before >= 0 and len(word) <= _WORD_BEFORE_DOT and (letter := self._atom(before)).isascii() and letter.isalpha():
+            word = letter + word
+            before -= 1
+        return word.lower() not in ABBREVIATIONS and len(word) != 1
+
+    def _stop_follows(self, place: int) -> bool:
+        return place < len(self._atoms) and self._atom(place) in SENTENCE_ENDS | CLAUSE_ENDS
+
+
+def _atoms(text: str, whole: Iterable[Range], longest: int) -> list[Range]:
+    """What is never cut in two: the ranges of `whole`, control tags, characters with their marks."""
+    atoms: list[Range] = []
+    position = 0
+    for start, stop in whole:
+        assert position <= start <= stop <= len(text), "ranges are in order, within the text, and do not overlap"
+        atoms += _small_atoms(text, position, start)
+        if start < stop and letter_weight(text[start:stop]) <= longest:
+            atoms.append((start, stop))
+        else:
+            atoms += _small_atoms(text, start, stop)
+        position = stop
+    return atoms + _small_atoms(text, position, len(text))
+
+
+def _small_atoms(text: str, start: int, stop: int) -> list[Range]:
+    atoms: list[Range] = []
+    for piece in split_tags(text[start:stop]):
+        if piece in CONTROL_TAGS:
+            atoms.append((start, start + len(piece)))
+        else:
+            for index, character in enumerate(piece):
+                at = start + index
+                if index and (
+                    unicodedata.category(character).startswith("M") or character in _JOINERS or text[at - 1] in _JOINERS
+                ):
+                    atoms[-1] = (atoms[-1][0], at + 1)
+                else:
+                    atoms.append((at, at + 1))
+        start += len(piece)
     return atoms
 
 
-def _atom_weight(atom: str) -> int:
-    if atom in CONTROL_TAGS:
+def _weight(piece: str) -> int:
+    if piece in CONTROL_TAGS:
         return TAG_WEIGHT
-    return CJK_WEIGHT if _CJK.match(atom) else 1
-
-
-def _skip_spaces(atoms: list[str], start: int) -> int:
-    while start < len(atoms) and atoms[start].isspace():
-        start += 1
-    return start
-
-
-def _cut(atoms: list[str], start: int, limit: int) -> int:
-    """The best place to end a segment that begins at `start`: one past its last atom."""
-    weight = 0
-    reach = start
-    while reach < len(atoms) and weight + _atom_weight(atoms[reach]) <= limit:
-        weight += _atom_weight(atoms[reach])
-        reach += 1
-    if reach == len(atoms):
-        return reach
-
-    sentence_end = clause_end = space = 0
-    for place in range(start + 1, reach + 1):
-        if _ends_sentence(atoms, place):
-            sentence_end = place
-        elif atoms[place - 1] in CLAUSE_ENDS:
-            clause_end = place
-        elif atoms[place].isspace():
-            space = place
-    return sentence_end or clause_end or space or _hard_cut(atoms, start, reach)
-
-
-def _ends_sentence(atoms: list[str], place: int) -> bool:
-    last = atoms[place - 1]
-    if last not in SENTENCE_ENDS or (place < len(atoms) and atoms[place] in SENTENCE_ENDS | CLAUSE_ENDS):
-        return False
-    if last == "。" or place == len(atoms):
-        return True
-    if atoms[place].isascii() and atoms[place].isalnum():
-        return False  # the first dot of "U.S."
-    word = ""
-    while place - 2 >= 0 and len(word) <= _WORD_BEFORE_DOT and atoms[place - 2].isascii() and atoms[place - 2].isalpha():
-        word = atoms[place - 2] + word
-        place -= 1
-    return word.lower() not in ABBREVIATIONS and len(word) != 1
-
-
-def _hard_cut(atoms: list[str], start: int, reach: int) -> int:
-    # A punctuation mark alone would be a segment with nothing to say: it takes one atom along.
-    place = reach
-    while place > start + 1 and atoms[place] in SENTENCE_ENDS | CLAUSE_ENDS:
-        place -= 1
-    return place
+    return len(piece) + (CJK_WEIGHT - 1) * len(_CJK.findall(piece))

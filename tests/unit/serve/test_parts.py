@@ -16,11 +16,12 @@ from ray.serve.exceptions import BackPressureError
 from pipeline import errors
 from pipeline.errors import AtCapacity, EngineDead, EngineFault, NonFiniteOutput, SynthesisError
 from serve import app, edge
+from serve.body import read_body
 from serve.config import DEPLOYMENTS, PROJECT
 from serve.door import Door
 from serve.errors import KINDS, ApiError, of
 from serve.handles import to_domain
-from serve.schemas import SpeechBody, ignored_header, read_speech_body
+from serve.schemas import SpeechBody, ignored_header
 
 # Door.
 
@@ -158,7 +159,7 @@ def test_request_ids_pass_only_when_harmless():
 
 def read_or_status(raw: bytes) -> SpeechBody | int:
     try:
-        return read_speech_body(raw)
+        return read_body(SpeechBody, raw)
     except ApiError as refusal:
         return refusal.kind.status
 

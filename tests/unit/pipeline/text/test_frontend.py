@@ -73,7 +73,7 @@ def test_refining_plans_text_prompts(frontend):
 
 def test_replanning_speaks_the_refined_texts(frontend, vocabulary):
     asked = request("Hello there 2! And now a sentence.", refine=RefineParams())
-    refined = ["hello [uv_break] there", "and so a sentence [laugh]"]
+    refined = ["hello [uv_break] um there two", "and now like a sentence [laugh]"]
     ids = [np.array(vocabulary.encode(text, add_special_tokens=False).ids) for text in refined]
     prompts = replan(frontend, asked, ids)
     assert [prompt.segment.text for prompt in prompts] == refined

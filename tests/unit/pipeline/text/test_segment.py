@@ -1,5 +1,7 @@
 """Segments: nothing lost, nothing too long, cut where a speaker would breathe."""
 
+import unicodedata
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +10,7 @@ from pipeline.config import TextConfig
 from pipeline.text.markup import CONTROL_TAGS, neutralise, split_tags
 from pipeline.text.segment import letter_weight, max_steps, split
 
-CONFIG = TextConfig(max_segment_chars=40, first_segment_chars=20)
+CONFIG = TextConfig(first_clause_chars=8, first_segment_chars=20, min_segment_chars=20, max_segment_chars=40)
 TEXTS = st.lists(
     st.sampled_from(["hello", "a", "B", " ", ". ", ", ", "。", "，", "、", "你好", "世", ".", "\n", *sorted(CONTROL_TAGS)[:4]]),
     max_size=120,
@@ -16,7 +18,7 @@ TEXTS = st.lists(
 
 
 def pieces(text: str, config: TextConfig = CONFIG) -> list[str]:
-    return [segment.text for segment in split(text, config)]
+    return [text[start:stop] for start, stop in split(text, config)]
 
 
 def squeezed(text: str) -> str:
@@ -44,34 +46,94 @@ def test_tags_are_never_cut(text):
 
 
 @given(TEXTS)
-def test_segments_are_numbered_and_the_last_one_knows(text):
-    segments = split(text, CONFIG)
-    assert [segment.index for segment in segments] == list(range(len(segments)))
-    assert [segment.is_last for segment in segments] == [False] * (len(segments) - 1) + [True] * bool(segments)
-
-
-@given(TEXTS)
 def test_text_that_fits_is_one_segment(text):
     if letter_weight(text) <= 20:
         assert len(pieces(text)) <= 1
+
+
+WHOLE = st.lists(st.tuples(st.integers(0, 80), st.integers(1, 60)), max_size=8)
+
+
+def in_order(text: str, drawn: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges of the text that do not overlap, from (gap, length) pairs."""
+    ranges, place = [], 0
+    for gap, length in drawn:
+        start, stop = min(place + gap, len(text)), min(place + gap + length, len(text))
+        if start < stop:
+            ranges.append((start, stop))
+        place = stop
+    return ranges
+
+
+@given(TEXTS, WHOLE)
+def test_what_belongs_together_is_never_cut(text, drawn):
+    whole = in_order(text, drawn)
+    ranges = split(text, CONFIG, whole=whole)
+    for start, stop in whole:
+        kept = (start + len(text[start:stop]) - len(text[start:stop].lstrip()), start + len(text[start:stop].rstrip()))
+        if letter_weight(text[start:stop]) <= CONFIG.max_segment_chars:
+            assert not any(kept[0] < cut < kept[1] for found in ranges for cut in found), "a cut inside"
+
+
+@given(TEXTS, WHOLE)
+def test_nothing_is_lost_and_caps_hold_around_what_belongs_together(text, drawn):
+    ranges = split(text, CONFIG, whole=in_order(text, drawn))
+    assert squeezed("".join(text[slice(*found)] for found in ranges)) == squeezed(text)
+    assert all(letter_weight(text[slice(*found)]) <= CONFIG.max_segment_chars for found in ranges)
+
+
+@given(st.text(alphabet="e\u0301\u0308\u200d\ufe0f👩🎓你 ", max_size=80))
+def test_a_character_keeps_its_marks(text):
+    for start, _ in split(text, CONFIG):
+        assert (
+            start == 0
+            or text[start - 1].isspace()
+            or (
+                not unicodedata.category(text[start]).startswith("M")
+                and text[start] not in "\u200d\ufe0f"
+                and text[start - 1] not in "\u200d\ufe0f"
+            )
+        )
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("One. Two. Three.", ["One. Two. Three."]),
-        ("One two. Three four. Five six.", ["One two. Three four.", "Five six."]),
+        ("One two. Three four. Five six.", ["One two.", "Three four. Five six."]),
+        ("Yes, one two. Three four.", ["Yes, one two.", "Three four."]),
         ("No stop here, but a comma and then much more", ["No stop here,", "but a comma and then much more"]),
         ("only words and spaces in a long row without stops", ["only words and", "spaces in a long row without stops"]),
         ("你好。今天天气很好，我们出去。", ["你好。", "今天天气很好，我们出去。"]),
+        ("今天天气很好，我们出去。", ["今天天气很好，", "我们出去。"]),
         ("一二三四五六七八九十", ["一二三四五六", "七八九十"]),
         ("Yes. So Mr. Smith left, e.g. today. Bye.", ["Yes.", "So Mr. Smith left, e.g. today. Bye."]),
         ("Come, Mr. Smith and all", ["Come,", "Mr. Smith and all"]),
-        ("x" * 70, ["x" * 20, "x" * 40, "x" * 10]),
+        ("x" * 70, ["x" * 20, "x" * 30, "x" * 20]),
     ],
 )  # fmt: skip
 def test_cuts(text, expected):
     assert pieces(text) == expected
+
+
+def test_later_pieces_end_at_the_last_sentence_that_is_long_enough_else_at_a_clause():
+    config = TextConfig(first_clause_chars=1, first_segment_chars=8, min_segment_chars=20, max_segment_chars=40)
+    text = "Go. Now this is a sentence. And this one goes on, with a clause that is far too long for it."
+    assert pieces(text, config) == [
+        "Go.", "Now this is a sentence.", "And this one goes on,", "with a clause that is", "far too long for it.",
+    ]  # fmt: skip
+
+
+def test_no_leftover_of_a_word_or_two():
+    config = TextConfig(first_clause_chars=1, first_segment_chars=8, min_segment_chars=20, max_segment_chars=40)
+    *_, last = pieces("Go. aaaa bbbb cccc dddd eeee ffff gggg hhhh ii", config)
+    assert letter_weight(last) >= 20
+
+
+def test_only_a_request_begins_with_a_short_piece():
+    text = "aaaa " * 20
+    (first, *_), (other, *_) = split(text, CONFIG), split(text, CONFIG, is_first=False)
+    assert first[1] <= 20 < other[1]
 
 
 def test_a_stop_is_never_left_alone():

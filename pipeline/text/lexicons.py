@@ -1,0 +1,105 @@
+"""Lexicons: stored lists of words and how they sound, by id.
+
+In:    ids, entries to keep
+Out:   entries
+Owns:  a mirror of the store
+Never: waiting for the store while a request is looked up
+
+Looking up reads memory alone. Writing, deleting and refresh() block; call them from a thread.
+"""
+
+import json
+import re
+
+from pipeline.errors import Conflict, StoreUnavailable, UnknownLexicon
+from pipeline.store.mirror import Mirror
+from pipeline.store.store import Store
+from pipeline.types import Aside, LexiconEntry
+
+NAMESPACE = "lexicons"
+LEXICON_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
+MAX_ENTRIES = 1000
+MAX_LEXICONS = 1000
+KEPT_VERSIONS = 20
+
+Entries = tuple[LexiconEntry, ...]
+
+
+class LexiconLibrary:
+    """Every stored lexicon this process knows."""
+
+    def __init__(self, store: Store | None = None) -> None:
+        """
+        Args:
+            store: None: nothing can be kept.
+        """
+        self._store = store
+        self._mirror = None if store is None else Mirror(store, NAMESPACE, lambda key, version, value: _decode(value))
+
+    def get(self, lexicon_id: str) -> Entries:
+        """The entries of a lexicon.
+
+        Raises:
+            UnknownLexicon
+        """
+        found = None if self._mirror is None else self._mirror.get(lexicon_id)
+        if found is None:
+            raise UnknownLexicon("no such lexicon; PUT /v1/lexicons/{id} makes one", param="lexicon")
+        return found
+
+    def put(self, lexicon_id: str, entries: Entries) -> int:
+        """Keep a lexicon, in place of what was there; returns its version.
+
+        Raises:
+            Conflict: somebody else writes it at this moment, or there are too many.
+            StoreUnavailable, StoreFull
+        """
+        assert LEXICON_ID.fullmatch(lexicon_id), "ids are checked at the door"
+        assert 1 <= len(entries) <= MAX_ENTRIES
+        store, mirror = self._writable()
+        newest = store.get(NAMESPACE, lexicon_id)
+        if newest is None and len(mirror.newest()) >= MAX_LEXICONS:
+            raise Conflict(f"there are {MAX_LEXICONS} lexicons, as many as are kept; delete one first")
+        if newest is not None and newest[0] % KEPT_VERSIONS == 0:
+            # Every replica holds every version, and nobody asks for an old one.
+            store.delete(NAMESPACE, lexicon_id)
+            newest = None
+        version = store.put(NAMESPACE, lexicon_id, _encode(entries), replaces=newest[0] if newest else 0)
+        self.refresh()
+        return version
+
+    def delete(self, lexicon_id: str) -> None:
+        """Remove a lexicon. Requests that have begun speak on.
+
+        Raises:
+            UnknownLexicon, StoreUnavailable
+        """
+        store, _ = self._writable()
+        if not store.delete(NAMESPACE, lexicon_id):
+            raise UnknownLexicon("no such lexicon", param="id")
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Take over what other processes have written; True when there was something.
+
+        Raises:
+            StoreUnavailable: what is known stays known.
+        """
+        return False if self._mirror is None else self._mirror.refresh()
+
+    def _writable(self) -> tuple[Store, Mirror[Entries]]:
+        if self._store is None or self._mirror is None:
+            raise StoreUnavailable("this service keeps no lexicons: it has no store")
+        return self._store, self._mirror
+
+
+def _encode(entries: Entries) -> bytes:
+    return json.dumps([[entry.word, entry.aside, entry.value] for entry in entries], ensure_ascii=False).encode()
+
+
+def _decode(value: bytes) -> Entries:
+    """ValueError for bytes that are none, as Mirror asks."""
+    try:
+        return tuple(LexiconEntry(str(word), Aside(aside), str(said)) for word, aside, said in json.loads(value))
+    except TypeError as error:
+        raise ValueError("not a lexicon") from error

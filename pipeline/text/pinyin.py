@@ -1,0 +1,34 @@
+"""Pinyin: how something sounds, written as the characters that sound like it.
+
+In:    syllables with tone numbers: `chong2 qing4`, `lv4`, `ma5`
+Out:   one common character a syllable
+Owns:  the table (read-only)
+Never: words, the model: ChatTTS reads characters, so a sound is asked for by a character that has no other
+"""
+
+import re
+from functools import lru_cache
+from pathlib import Path
+
+TABLE = Path(__file__).with_name("pinyin.txt")
+"""made by scripts/make_pinyin.py"""
+
+SYLLABLE = re.compile(r"[a-zêü]{1,6}[1-5]")
+
+
+def homophones(written: str) -> str | None:
+    """The characters for pinyin syllables, None when one of them is no syllable of Mandarin.
+
+    Capitals, `u:` and `ü` for `v`, and hyphens or apostrophes between syllables are all understood.
+    """
+    table = _table()
+    syllables = re.findall(r"[^\s'’-]+", written.lower().replace("u:", "v").replace("ü", "v"))
+    characters = [table.get(syllable) for syllable in syllables]
+    known = [character for character in characters if character is not None]
+    return "".join(known) if known and len(known) == len(characters) else None
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[str, str]:
+    lines = TABLE.read_text(encoding="utf-8").splitlines()
+    return {syllable: character for syllable, _, character in (line.partition(" ") for line in lines)}

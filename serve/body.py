@@ -1,0 +1,96 @@
+"""Body: what arrives with a request: counted, in time, and checked once.
+
+In:    a request
+Out:   bytes; a frozen pydantic model of them; ApiError
+Owns:  nothing
+Never: a client's text in an error message
+"""
+
+import asyncio
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.requests import Request
+
+from serve.config import LimitsConfig
+from serve.errors import ApiError, bad_request
+
+B = TypeVar("B", bound=BaseModel)
+
+
+# Where pydantic's own sentence would list every branch of a union.
+SENTENCES = {
+    "refine": ("out_of_range", "refine is true, false or {oral: 0-9, laugh: 0-2, break: 0-7, seed, temperature, guard}"),
+    "voice": ("invalid_type", 'voice is a string or {"id": "..."}'),
+    "normalize": (
+        "out_of_range",
+        "normalize is true, false or {numbers, dates, units, urls, emails, phone, markdown, html, emoji, homophones}",
+    ),
+    "lexicon": (
+        "out_of_range",
+        "lexicon is a list of up to 3 ids, or up to 100 words (64 characters) with what is said for each (200)",
+    ),
+}
+
+
+class Body(BaseModel):
+    """A JSON object of a client: no coercion, no NaN or infinity."""
+
+    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False, extra="forbid")
+
+
+def is_strict(request: Request) -> bool:
+    """?strict=1: refuse what has no effect instead of naming it."""
+    return request.query_params.get("strict") in ("1", "true")
+
+
+async def read_bytes(request: Request, limits: LimitsConfig) -> bytes:
+    """The body, counted as it arrives.
+
+    Raises:
+        ApiError: 413, 408
+    """
+    limit = limits.max_body_bytes
+    received = bytearray()
+    try:
+        async with asyncio.timeout(limits.body_timeout_s):
+            async for piece in request.stream():
+                received += piece
+                if len(received) > limit:
+                    raise bad_request("body_too_large", f"the body is larger than {limit} bytes", status=413)
+    except TimeoutError:
+        raise bad_request("body_timeout", "the body did not arrive in time", status=408) from None
+    return bytes(received)
+
+
+def read_body(kind: type[B], raw: bytes) -> B:
+    """Parse and check the bytes of a body.
+
+    Raises:
+        ApiError: 400, with the field at fault.
+    """
+    try:
+        return kind.model_validate_json(raw)
+    except ValidationError as error:
+        raise _refusal(kind, error) from None
+    except RecursionError:
+        raise bad_request("invalid_json", "the body is nested too deeply") from None
+
+
+def _refusal(kind_of_body: type[BaseModel], error: ValidationError) -> ApiError:
+    """The first mistake as a reply. pydantic's sentences name bounds and choices, never the input."""
+    mistake: Any = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    kind = mistake["type"]
+    field = mistake["loc"][0] if mistake["loc"] else None
+    param = field if field in kind_of_body.model_fields else None
+    if kind.startswith("json"):
+        return bad_request("invalid_json", "the body is not valid JSON (UTF-8, finite numbers, no lone surrogates)")
+    if kind == "missing":
+        return bad_request("missing_field", f"{param} is required", param=param)
+    if param is None:
+        return bad_request("invalid_type", "the body must be a JSON object")
+    if param in SENTENCES:
+        code, sentence = SENTENCES[param]
+        return bad_request(code, sentence, param=param)
+    code = "invalid_type" if kind.endswith("_type") else "out_of_range"
+    return bad_request(code, f"{param}: {mistake['msg']}", param=param)

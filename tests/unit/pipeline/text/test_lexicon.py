@@ -1,0 +1,133 @@
+"""Lexicons: the longest word wins, whole words only, nothing is looked up twice; stored ones are seen by everybody."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import StoreUnavailable, UnknownLexicon
+from pipeline.store.sqlite import SqliteStore
+from pipeline.text.lexicon import find
+from pipeline.text.lexicons import KEPT_VERSIONS, LexiconLibrary
+from pipeline.text.pinyin import SYLLABLE, TABLE, homophones
+from pipeline.types import Aside, Hint, LexiconEntry
+from scripts.make_pinyin import table
+
+
+def entries(*words: str) -> list[LexiconEntry]:
+    return [LexiconEntry(word, Aside.ALIAS, f"<{word}>") for word in words]
+
+
+def said(text: str, *words: str, **more) -> str:
+    """The text with every found word in its place."""
+    done, place = "", 0
+    for hint in find(entries(*words), text, **more):
+        done += text[place : hint.start] + hint.value
+        place = hint.stop
+    return done + text[place:]
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "expected"),
+    [
+        ("a cat, Cat; CAT", ["cat"], "a <cat>, <cat>; <cat>"),
+        ("a cat, Cat; CAT", ["Cat"], "a cat, <Cat>; CAT"),
+        ("concat cats cat5 5cat cat", ["cat"], "concat cats cat5 5cat <cat>"),
+        ("new york city", ["york", "new york", "new york city"], "<new york city>"),
+        ("new york citys", ["york", "new york", "new york city"], "<new york> citys"),
+        ("在重庆市", ["重庆"], "在<重庆>市"),
+        ("在重庆市", ["重庆", "庆市"], "在<重庆>市"),
+        ("用GPT模型", ["GPT"], "用<GPT>模型"),
+        ("C++ and C", ["C++", "C"], "<C++> and <C>"),
+        ("naïve", ["na"], "naïve"),
+        ("İstanbul", ["istanbul"], "İstanbul"),
+        ("Éclair éclair", ["éclair"], "<éclair> <éclair>"),
+        ("", ["a"], ""),
+    ],
+)
+def test_words_are_found(text, words, expected):
+    assert said(text, *words) == expected
+
+
+def test_of_two_entries_for_a_word_the_first_counts():
+    first, second = LexiconEntry("a", Aside.ALIAS, "x"), LexiconEntry("a", Aside.PINYIN, "y1")
+    assert find([first, second], "a") == [Hint(0, 1, Aside.ALIAS, "x")]
+
+
+def test_nothing_is_looked_up_where_something_is_said_already():
+    taken = [Hint(2, 5, Aside.ALIAS, "!")]
+    assert said("a cat cat", "cat", "a", "a cat", taken=taken) == "<a> ! <cat>"
+    assert said("[laugh] laugh", "laugh", control_tags=True) == "[laugh] <laugh>"
+    assert said("[laugh] laugh", "laugh") == "[<laugh>] <laugh>"
+
+
+@given(st.text(alphabet="abAB 你好1", max_size=60), st.lists(st.text(alphabet="abA 你好", min_size=1, max_size=4), max_size=8))
+def test_hints_are_in_order_without_overlap_and_name_their_words(text, words):
+    hints = find(entries(*words), text)
+    place = 0
+    for hint in hints:
+        assert place <= hint.start < hint.stop
+        assert hint.value[1:-1].lower() == text[hint.start : hint.stop].lower()
+        place = hint.stop
+
+
+# Pinyin.
+
+
+@pytest.mark.parametrize(
+    ("written", "characters"),
+    [("zhong4 guo2", 2), ("Zhong4-Guo2", 2), ("lü4", 1), ("lu:4", 1), ("lv4", 1), ("xi1'an1", 2), ("ma5", 1)],
+)
+def test_syllables_become_characters(written, characters):
+    assert len(homophones(written)) == characters
+
+
+@pytest.mark.parametrize("written", ["", " ", "zhong", "zhong6", "xyz1", "zhong4 xyz1", "中", "1"])
+def test_what_is_no_syllable_is_none(written):
+    assert homophones(written) is None
+
+
+def test_the_table_is_what_its_sources_say():
+    lines = dict(line.split(" ") for line in TABLE.read_text(encoding="utf-8").splitlines())
+    assert lines == table()
+    assert len(lines) > 1300
+    assert all(SYLLABLE.fullmatch(syllable) and len(character) == 1 for syllable, character in lines.items())
+
+
+# Stored.
+
+WORDS = tuple(entries("a", "b"))
+
+
+def test_a_kept_lexicon_is_known_to_every_replica_after_a_look(tmp_path):
+    here, there = (LexiconLibrary(SqliteStore(tmp_path / "store")) for _ in range(2))
+    here.put("mine", WORDS)
+    assert here.get("mine") == WORDS
+    with pytest.raises(UnknownLexicon):
+        there.get("mine")
+    there.refresh()
+    assert there.get("mine") == WORDS
+    there.put("mine", WORDS[:1])
+    here.refresh()
+    assert here.get("mine") == WORDS[:1]
+    here.delete("mine")
+    there.refresh()
+    for library in (here, there):
+        with pytest.raises(UnknownLexicon):
+            library.get("mine")
+    with pytest.raises(UnknownLexicon):
+        here.delete("mine")
+
+
+def test_versions_go_on_and_old_ones_are_let_go(tmp_path):
+    store = SqliteStore(tmp_path / "store")
+    library = LexiconLibrary(store)
+    assert [library.put("mine", WORDS) for _ in range(KEPT_VERSIONS + 5)] == list(range(1, KEPT_VERSIONS + 6))
+    (entry,) = store.changes("lexicons").entries
+    assert len(entry.versions) <= KEPT_VERSIONS
+
+
+def test_without_a_store_nothing_is_kept():
+    with pytest.raises(StoreUnavailable):
+        LexiconLibrary().put("mine", WORDS)
+    with pytest.raises(UnknownLexicon):
+        LexiconLibrary().get("mine")

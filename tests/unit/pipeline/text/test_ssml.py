@@ -1,0 +1,208 @@
+"""SSML: what is understood, what is counted, what is refused; nothing of a document is lost or executed."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import InvalidSsml
+from pipeline.text.ssml import MAX_BREAK_MS, MAX_BYTES, MAX_DEPTH, MAX_ELEMENTS, MAX_TURNS, SILENT_DB, STYLES, parse
+from pipeline.types import Aside, Hint, Manner, Passage
+
+XMLNS = 'xmlns:mstts="https://www.w3.org/2001/mstts"'
+
+
+def speak(inside: str) -> str:
+    return f"<speak {XMLNS}>{inside}</speak>"
+
+
+def passages(inside: str) -> tuple[Passage, ...]:
+    return parse(speak(inside)).passages
+
+
+def only(inside: str) -> Passage:
+    (passage,) = passages(inside)
+    return passage
+
+
+def test_plain_text_is_one_passage():
+    assert only(" Hello\n  there. ").text == " Hello there. "
+
+
+@pytest.mark.parametrize(
+    ("element", "silence_ms"),
+    [
+        ('<break time="250ms"/>', 250),
+        ('<break time="1.5s"/>', 1500),
+        ('<break time="+2s"/>', 2000),
+        ("<break/>", 750),
+        ('<break strength="x-strong"/>', 1250),
+        ('<break time="100ms"/> <break time="200ms"/>', 300),
+    ],
+)
+def test_breaks_are_silence_before_what_follows(element, silence_ms):
+    first, second = passages(f"one {element} two")
+    assert (first.silence_ms, second.silence_ms) == (0, silence_ms)
+    assert (first.text.strip(), second.text.strip()) == ("one", "two")
+
+
+def test_silence_at_the_end_and_at_the_beginning():
+    first, last = passages('<mstts:silence type="Leading" value="1s"/>one<mstts:silence type="Tailing" value="2s"/>')
+    assert (first.silence_ms, last) == (1000, Passage("", silence_ms=2000))
+    assert passages('one<break time="10ms"/>')[-1] == Passage("", silence_ms=10)
+    assert passages('<break strength="none"/>') == ()
+
+
+@pytest.mark.parametrize(
+    ("attributes", "manner"),
+    [
+        ('rate="slow"', Manner(rate=0.75)),
+        ('rate="150%"', Manner(rate=1.5)),
+        ('rate="+50%"', Manner(rate=1.5)),
+        ('rate="-25%"', Manner(rate=0.75)),
+        ('rate="0.5"', Manner(rate=0.5)),
+        ('volume="soft"', Manner(gain_db=-6.0)),
+        ('volume="+3dB"', Manner(gain_db=3.0)),
+        ('volume="silent"', Manner(gain_db=SILENT_DB)),
+        ('volume="0"', Manner(gain_db=SILENT_DB)),
+        ('volume="100"', Manner(gain_db=0.0)),
+    ],
+)
+def test_prosody(attributes, manner):
+    assert only(f"<prosody {attributes}>x</prosody>").manner == manner
+
+
+def test_manners_nest_and_end_with_their_element():
+    found = passages('a<voice name="nova">b<prosody rate="2"><prosody rate="0.5" volume="+6dB">c</prosody>d</prosody></voice>e')
+    assert [passage.manner for passage in found] == [
+        Manner(), Manner(voice="nova"), Manner("nova", 1.0, 6.0), Manner("nova", 2.0), Manner(),
+    ]  # fmt: skip
+    assert "".join(passage.text for passage in found) == "abcde"
+
+
+def test_sentences_end_and_stay_in_one_passage():
+    assert only("<p><s>One</s><s>two</s></p>three").text == "One\ntwo\nthree"
+
+
+def test_languages_nest():
+    found = passages('a<lang xml:lang="zh-CN">b<s xml:lang="en-GB">c</s></lang><p xml:lang="fr">d</p>')
+    assert [passage.language for passage in found] == ["auto", "zh", "en", "auto"]
+    assert parse(speak('<p xml:lang="fr">d</p>')).warnings == (("unsupported_language", 1),)
+
+
+def test_words_say_how_they_sound():
+    passage = only(
+        'Call <say-as interpret-as="digits">110</say-as>, <sub alias="World Wide Web">WWW</sub> '
+        '<phoneme alphabet="pinyin" ph="chong2">重</phoneme><phoneme alphabet="x-homophone" ph="崇">重</phoneme>'
+        '<say-as interpret-as="date" format="dmy">1/2/2026</say-as>'
+    )
+    assert passage.text == "Call 110, WWW 重重1/2/2026"
+    assert passage.hints == (
+        Hint(5, 8, Aside.SAY_AS, "digits"),
+        Hint(10, 13, Aside.ALIAS, "World Wide Web"),
+        Hint(14, 15, Aside.PINYIN, "chong2"),
+        Hint(15, 16, Aside.ALIAS, "崇"),
+        Hint(16, 24, Aside.SAY_AS, "date:dmy"),
+    )
+
+
+def test_styles_are_a_pace_and_a_loudness():
+    assert only('<mstts:express-as style="Calm">x</mstts:express-as>').manner == STYLES["calm"]
+
+
+def test_marks_know_how_much_text_is_before_them():
+    document = parse(speak('one <mark name="a"/>two<break/>three<mark name="b"/>'))
+    assert document.marks == (("a", 4), ("b", 12))
+    assert document.text == "one twothree"
+
+
+@pytest.mark.parametrize(
+    ("inside", "code"),
+    [
+        ("<foo>x</foo>", "unknown_element"),
+        ("<speak>x</speak>", "unknown_element"),
+        ("<metadata>not spoken</metadata>x", "unspoken_element"),
+        ('<prosody pitch="high">x</prosody>', "unsupported_prosody"),
+        ('<say-as interpret-as="wat">x</say-as>', "unknown_say_as"),
+        ('<phoneme alphabet="ipa" ph="x">x</phoneme>', "unsupported_phoneme"),
+        ('<mstts:express-as style="angry-bird">x</mstts:express-as>', "unknown_style"),
+        ('<mstts:silence type="Comma" value="1s"/>x', "unsupported_silence"),
+        ('<sub alias="y"><foo>x</foo></sub>', "nested_element"),
+        ('<lang xml:lang="fr">x</lang>', "unsupported_language"),
+    ],
+)
+def test_what_cannot_be_honoured_is_spoken_and_counted_and_refused_when_strict(inside, code):
+    document = parse(speak(inside))
+    assert document.text == "x"
+    assert document.warnings == ((code, 1),)
+    with pytest.raises(InvalidSsml, match=code):
+        parse(speak(inside), strict=True)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "", "hello", "<speak>", "<speak>a & b</speak>", "<p>x</p>", "<speak><mstts:silence/></speak>",
+        "<speak>\ud83d</speak>", "<speak>\x00</speak>",
+        '<?xml version="1.0" encoding="utf-16"?><speak>x</speak>',
+        '<!DOCTYPE speak [<!ENTITY a "aaaa">]><speak>&a;</speak>',
+        '<!DOCTYPE speak SYSTEM "file:///etc/passwd"><speak>x</speak>',
+        '<!DOCTYPE lolz [<!ENTITY a "a"><!ENTITY b "&a;&a;">]><speak>&b;</speak>',
+        "<speak>" + "x" * MAX_BYTES + "</speak>",
+        "<speak>" + "<p>" * MAX_DEPTH + "x" + "</p>" * MAX_DEPTH + "</speak>",
+        "<speak>" + "<p>" * 9000 + "</p>" * 9000 + "</speak>",
+        "<speak>" + "<p/>" * MAX_ELEMENTS + "</speak>",
+        "<speak>" + "<break/>" * (MAX_TURNS + 1) + "</speak>",
+        f'<speak><break time="{MAX_BREAK_MS + 1}ms"/></speak>', '<speak><break time="-1s"/></speak>',
+        '<speak><break time="soon"/></speak>', '<speak><break strength="huge"/></speak>',
+        '<speak><voice>x</voice></speak>', '<speak><sub>x</sub></speak>', '<speak><prosody rate="9000%">x</prosody></speak>',
+        '<speak><prosody rate="quick">x</prosody></speak>', '<speak><prosody volume="11000">x</prosody></speak>',
+    ],
+)  # fmt: skip
+def test_what_is_no_document_of_ours_is_refused(document):
+    with pytest.raises(InvalidSsml) as refused:
+        parse(document)
+    assert refused.value.param == "input"
+    assert len(refused.value.message) < 300
+
+
+def test_control_tags_in_the_text_are_text_unless_allowed():
+    inside = "a [laugh] <emphasis>b</emphasis> [S[Stts]tts]"
+    assert only(inside).text == "a laugh [uv_break]b S Stts tts "
+    assert parse(speak(inside), control_tags=True).text == "a [laugh] [uv_break]b [S[Stts]tts]"
+
+
+TREES = st.recursive(
+    st.text(alphabet="ab你 .[]&<>\"'", max_size=6).map(
+        lambda text: text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    ),
+    lambda inner: st.tuples(
+        st.sampled_from(["p", "s", "lang", "emphasis", "foo", "voice name='x'", "prosody rate='fast'", "sub alias='y'"]),
+        st.lists(inner, max_size=3),
+    ).map(lambda made: f"<{made[0]}>{''.join(made[1])}</{made[0].split()[0]}>"),
+    max_leaves=12,
+)
+
+
+@given(TREES)
+def test_every_letter_of_a_document_is_in_its_text(inside):
+    document = parse(speak(f"x{inside}x"))
+    letters = "".join(letter for letter in document.text.replace("[uv_break]", "") if letter in "ab你x")
+    text = inside
+    while "<" in text:
+        text = text[: text.index("<")] + text[text.index(">") + 1 :]
+    assert letters == "".join(
+        letter for letter in f"x{text.replace('&amp;', '').replace('&lt;', '').replace('&gt;', '')}x" if letter in "ab你x"
+    )
+    for passage in document.passages:
+        assert all(0 <= hint.start < hint.stop <= len(passage.text) for hint in passage.hints)
+
+
+@given(
+    st.text(max_size=300)
+    | st.text(alphabet="<>/speakbr'=\" &;![]-?", max_size=300).map(lambda inside: f"<speak>{inside}</speak>")
+)
+def test_anything_is_a_document_or_an_invalid_one(text):
+    with contextlib.suppress(InvalidSsml):
+        parse(text)
