@@ -10,6 +10,7 @@ At every place something is consumed, and every pattern is bounded: the time is 
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 import emoji
 
@@ -41,9 +42,15 @@ def _class(sign: str) -> str:
     return "$" if sign in CURRENCIES else sign
 
 
-_RULES: dict[str, tuple[Rule, ...]] = {
-    first: tuple(rule for rule in _ORDER if first in rule.first) for first in {sign for rule in _ORDER for sign in rule.first}
-}
+_FIRSTS = frozenset(sign for rule in _ORDER for sign in rule.first)
+_Rules = dict[str, list[Rule]]
+
+
+@lru_cache(maxsize=64)
+def _rules(options: NormalizeOptions) -> _Rules:
+    """The rules that are on, in order, by the class of character they begin with."""
+    on = [rule for rule in _ORDER if not rule.option or getattr(options, rule.option)]
+    return {first: [rule for rule in on if first in rule.first] for first in _FIRSTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +71,19 @@ def scan(written: Written, painted: bytes, options: NormalizeOptions) -> list[Pi
         painted: languages.paint of its text.
     """
     pieces: list[Piece] = []
+    rules = _rules(options)
     place = 0
     while place < len(written.text):
         language = language_at(painted, place)
-        stop, outcome = _read(written, place, language, options)
+        stop, outcome = _read(written, place, language, options, rules)
         pieces.append(Piece(place, stop, outcome, language, is_control=place in written.tags))
         place = stop
     return pieces
 
 
-def _read(written: Written, place: int, language: Language, options: NormalizeOptions) -> tuple[int, str | Gap | Drop]:
+def _read(
+    written: Written, place: int, language: Language, options: NormalizeOptions, rules: _Rules
+) -> tuple[int, str | Gap | Drop]:
     text = written.text
     sign = text[place]
     if sign == OPAQUE:
@@ -81,9 +91,7 @@ def _read(written: Written, place: int, language: Language, options: NormalizeOp
     run = _CHINESE.match(text, place)
     if run:
         return run.end(), plain_chinese(run[0], replace_homophones=options.homophones)
-    for rule in _RULES.get(_class(sign), ()):
-        if rule.option and not getattr(options, rule.option):
-            continue
+    for rule in rules.get(_class(sign), ()):
         found = rule.pattern.match(text, place)
         if found and found.end() > place:
             outcome = rule.read(found, language)
