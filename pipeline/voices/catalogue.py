@@ -129,6 +129,11 @@ class VoiceCatalogue:
             return Voice(name, draw_embedding(int(seeded[1]), self.width))
         raise UnknownVoice(self._unknown(name), param="voice")
 
+    @staticmethod
+    def is_name(text: str) -> bool:
+        """Whether an entry may be called so."""
+        return bool(_NAME.fullmatch(text))
+
     def has(self, name: str) -> bool:
         """Whether the name or alias is in the catalogue."""
         return name in self._voices
