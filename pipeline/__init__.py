@@ -8,5 +8,5 @@
 
 Reading order: types.py, synthesizer.py (the spine), engine/engine.py, vocoder/windows.py.
 model/ holds the network both engine/ and vocoder/ run; checkpoints.py finds its files,
-manifest.py vouches for them, recipes.py makes the ones with random weights.
+manifest.py vouches for them, recipes.py makes the ones with random weights. voices/ knows who speaks, store/ keeps it.
 """

@@ -3,6 +3,7 @@
 app.py            builds the application from one YAML's `args:`; start reading here
 config.py         what those args may be; config_file.py checks the whole file, Serve's own keys included
 api.py            the routes; reply.py one spoken reply; schemas.py bodies; errors.py statuses; door.py admission
+voice_api.py  voice_desk.py  upload.py          voices over HTTP: the routes, how one is made, how a recording is read
 handles.py        deployment handles behind the protocols of pipeline/protocols.py
 ingress.py  text.py  engine.py  vocoder.py      the four deployments
 edge.py           removes headers with which a client could steer Serve

@@ -23,6 +23,7 @@ from pipeline.audio.encode import encode_whole
 from pipeline.errors import InvalidRequest, ReadOnlyVoice, ReferenceRejected, StoreUnavailable
 from pipeline.model.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.protocols import RecordingEncoder
+from pipeline.text.normalize import is_speakable, normalize
 from pipeline.types import AudioChunk, SamplingParams, SynthesisRequest, Voice
 from pipeline.voices.library import VoiceLibrary
 from pipeline.voices.measure import loudness_lufs, stability, static_gain_db
@@ -127,6 +128,12 @@ class VoiceDesk:
             ReferenceRejected, UnsupportedFormat, AtCapacity
         """
         self._check_card(card)
+        # The model was trained on transcripts as the text front end writes them: numbers as words, no stray signs.
+        transcript = (await asyncio.to_thread(normalize, transcript, language="auto")).text
+        if not is_speakable(transcript):
+            raise ReferenceRejected(
+                "ref_text has nothing to say; it is exactly what is said in the recording", param="ref_text"
+            )
         reference = await self._uploads.read(content)
         report = reference.report
         if len(transcript) > MAX_LETTERS_PER_SECOND * report.seconds:
