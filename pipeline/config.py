@@ -56,6 +56,12 @@ class EngineConfig(StrictModel):
         False, description="every sequence runs to its step cap: for measuring, and for weights that know no end"
     )
     steps_per_round: int = Field(1, ge=1, le=32, description="steps between two looks at the host; 1 on a CPU, 4-8 on a GPU")
+    attention: Literal["auto", "sdpa", "triton"] = Field(
+        "auto", description="decode attention on a GPU; triton reads what a slot holds, sdpa all it may hold; auto: triton"
+    )
+    attention_split: int | None = Field(
+        None, ge=64, le=8192, description="positions triton sums up at once, part of the numerics; null: by slots [positions]"
+    )
     prefill_rows: int = Field(1, ge=1, le=32, description="prompts in one prefill call; a fixed shape, so part of the numerics")
     block_steps: int = Field(4, ge=1, le=256, description="steps delivered together")
     max_waiting: int = Field(32, ge=0, le=4096, description="requests that may wait for a slot; more are refused")
@@ -78,10 +84,13 @@ class EngineConfig(StrictModel):
 
     @model_validator(mode="after")
     def _buffer_holds_a_round(self) -> "EngineConfig":
-        if self.buffer_steps < self.steps_per_round + self.block_steps:
+        # A GPU begins a round before the one before it has been delivered.
+        rounds = 2 if self.device == "cuda" else 1
+        needed = rounds * self.steps_per_round + self.block_steps
+        if self.buffer_steps < needed:
             raise ValueError(
-                f"buffer_steps {self.buffer_steps} must hold at least steps_per_round + block_steps "
-                f"= {self.steps_per_round + self.block_steps}, or no sequence can ever run"
+                f"buffer_steps {self.buffer_steps} must hold at least {'2 x ' * (rounds - 1)}steps_per_round + block_steps "
+                f"= {needed}, or no sequence can ever run"
             )
         return self
 

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRITON_INTERPRET", "1")  # the GPU's kernels, run in Python; read when they are defined
 
 from pipeline.checkpoints import cache_home, resolve
 from pipeline.model.weights import Checkpoint, open_checkpoint

@@ -2,6 +2,9 @@
 
 import math
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 def filter_logits(
     logits: list[float], recent: list[int], *, temperature: float, top_p: float, top_k: int, penalty: float, keep: int = 3
@@ -33,3 +36,22 @@ def draw_by_uniform(probabilities: list[float], uniform: float) -> int:
         if probability > 0 and uniform * total < cumulated:
             return token
     raise AssertionError("the shares cover the line")
+
+
+def rotate(vector: NDArray[np.float64], position: int, theta: float = 10_000.0) -> NDArray[np.float64]:
+    """Rotary embedding of one head's numbers, halves as Llama pairs them."""
+    half = len(vector) // 2
+    turned = vector.copy()
+    for pair in range(half):
+        angle = position / theta ** (pair / half)
+        one, other = vector[pair], vector[pair + half]
+        turned[pair] = one * math.cos(angle) - other * math.sin(angle)
+        turned[pair + half] = other * math.cos(angle) + one * math.sin(angle)
+    return turned
+
+
+def attend(query: NDArray[np.float64], keys: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """One head's softmax(q k) v over the positions there are: (d,), (n, d), (n, d)."""
+    scores = [float(key @ query) / math.sqrt(len(query)) for key in keys]
+    weights = [math.exp(score - max(scores)) for score in scores]
+    return sum(weight * value for weight, value in zip(weights, values, strict=True)) / sum(weights)

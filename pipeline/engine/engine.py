@@ -7,16 +7,18 @@ Never: HTTP, waveforms, text
 
     reader task                                  loop thread
     open -> submit -> read .. read               plan = scheduler.next_plan(now)
-        |  (lock)        ^                       runner.prefill, output = runner.decode(plan)
-        '--> scheduler   '---- StepStream <----- deliver(plan, output)
+        |  (lock)        ^                       runner.prefill, runner.launch(plan)
+        '--> scheduler   '---- StepStream <----- deliver(plan, runner.read()): on a GPU the plan before, while this one runs
 
 A sequence lives in one slot of fixed shape, so its numbers depend on its prompt, its sampling values and the engine's
 configuration, never on its neighbours, its slot or the moment it came (tests/unit, test_engine.py).
 """
 
+import importlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable
 from concurrent.futures import Future
 from contextlib import aclosing
@@ -25,7 +27,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from pipeline.config import EngineConfig
-from pipeline.engine.runner import RoundOutput, Runner
+from pipeline.engine.runner import RoundOutput, Rounds, Runner
 from pipeline.engine.scheduler import Plan, Scheduler
 from pipeline.engine.sequence import Sequence, StepStream
 from pipeline.engine.watch import EngineWatch, Unwatched
@@ -58,6 +60,24 @@ class EngineStats:
     kv_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A round that was launched and not yet read."""
+
+    plan: Plan
+    launched: float
+    """monotonic seconds"""
+
+
+def make_runner(config: EngineConfig, checkpoint: Checkpoint) -> Rounds:
+    """The configured device's runner, ready to run; on the thread that will use it."""
+    if config.device == "cpu":
+        return Runner(config, checkpoint)
+    # Looked up here: it needs Triton, which not every machine without a GPU has.
+    runner: Rounds = importlib.import_module("pipeline.engine.gpu_runner").GpuRunner(config, checkpoint)
+    return runner
+
+
 class Engine:
     """The continuously batched acoustic model."""
 
@@ -67,11 +87,13 @@ class Engine:
         checkpoint: Checkpoint,
         clock: Callable[[], float] = time.monotonic,
         watch: EngineWatch | None = None,
+        build: Callable[[EngineConfig, Checkpoint], Rounds] = make_runner,
     ) -> None:
         """
         Args:
             clock: monotonic seconds; a test may hold it.
             watch: is told what happens, on the engine's thread.
+            build: makes the device side, on the engine's thread.
 
         Raises:
             ConfigError: the KV cache does not fit its budget. CheckpointError: the files are wrong.
@@ -87,10 +109,12 @@ class Engine:
         self._dead: EngineDead | None = None
         self._round_started: float | None = None
         self._rounds = self._steps = self._sequences = 0
-        self._round_s = 0.0
+        self._round_s = self._landed = 0.0
         self._sequence_s = 1.0
-        built: Future[Runner] = Future()
-        self._thread = threading.Thread(target=self._run, args=(checkpoint, built), name="engine", daemon=True)
+        built: Future[Rounds] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=(lambda: build(config, checkpoint), built), name="engine", daemon=True
+        )
         self._thread.start()
         self._runner = built.result()
 
@@ -214,29 +238,38 @@ class Engine:
 
     # -- the loop thread ------------------------------------------------------------------------------------------
 
-    def _run(self, checkpoint: Checkpoint, built: "Future[Runner]") -> None:
+    def _run(self, build: Callable[[], Rounds], built: "Future[Rounds]") -> None:
         try:
             if self._config.threads is not None:
                 torch.set_num_threads(self._config.threads)  # counts for the thread that calls it
             # The model is made on the thread that runs it. OpenMP keeps a team of workers for every thread that ever ran
             # in parallel, and once teams outnumber the cores it puts them to sleep between operations: a step of full
             # size took 45 ms instead of 29 on two cores.
-            runner = Runner(self._config, checkpoint)
-            runner.capture()
+            runner = build()
         except Exception as error:
             built.set_exception(error)
             return
+        self._scheduler.rounds_ahead = runner.rounds_ahead
         built.set_result(runner)
         try:
-            while (plan := self._next_plan()) is not None:
-                self._round(plan)
+            self._loop(runner)
             self._die(EngineDead("the engine was closed"))
         except Exception as error:
             logger.exception("the engine's loop died")
             self._die(EngineDead(f"the engine's loop died of {type(error).__name__}: {error}"))
 
-    def _next_plan(self) -> Plan | None:
-        """The next round's plan, waiting until there is one; None when closing."""
+    def _loop(self, runner: Rounds) -> None:
+        """Launch and deliver until the engine is closed."""
+        flights: deque[_Flight] = deque()
+        while (plan := self._next_plan(wait=not flights)) is not None:
+            if plan.decode:
+                flights.append(self._launch(runner, plan))
+            if len(flights) > runner.rounds_ahead or not plan.decode:
+                self._land(runner, flights.popleft())
+                self._round_started = self._clock() if flights else None
+
+    def _next_plan(self, *, wait: bool) -> Plan | None:
+        """The next round's plan; None when closing. With `wait` it has somebody to decode."""
         with self._wake:
             while not self._closing:
                 plan = self._scheduler.next_plan(self._clock())
@@ -244,35 +277,42 @@ class Engine:
                     self._watch.wasted(sequence.steps, _why_wasted(error))
                     if error is not None:
                         sequence.stream.put(error)
-                if plan.decode:
+                if plan.decode or not wait:
                     return plan
                 # Nobody can run: sleep until a submit, a read or a cancel, or until somebody's time is over.
                 deadline = self._scheduler.next_deadline()
                 self._wake.wait(None if deadline is None else max(deadline - self._clock(), 0.001))
             return None
 
-    def _round(self, plan: Plan) -> None:
-        self._round_started = started = self._clock()
+    def _launch(self, runner: Rounds, plan: Plan) -> _Flight:
+        started = self._clock()
+        self._round_started = self._round_started or started
         if plan.prefill:
             for sequence in plan.prefill:
                 self._watch.placed(started - sequence.submitted_at)
-            self._runner.prefill(plan.prefill)
-        decode_started = self._clock()
-        output = self._runner.decode(plan)
+            runner.prefill(plan.prefill)
+        flight = _Flight(plan, self._clock())
+        runner.launch(plan)
+        return flight
+
+    def _land(self, runner: Rounds, flight: _Flight) -> None:
+        output = runner.read()
         now = self._clock()
+        round_s = now - max(flight.launched, self._landed)
+        self._landed = now
         with self._lock:
-            self._deliver(plan, output, now)
+            self._deliver(flight.plan, output, now)
             self._rounds += 1
-            self._steps += int(output.emitted.sum())
-            self._round_s += SMOOTHING * (now - decode_started - self._round_s) if self._rounds > 1 else now - started
-        self._round_started = None
+            self._round_s += SMOOTHING * (round_s - self._round_s) if self._rounds > 1 else round_s
 
     def _deliver(self, plan: Plan, output: RoundOutput, now: float) -> None:
         for sequence in plan.decode:
             slot = sequence.slot
-            assert slot is not None
+            if slot is None or not self._scheduler.holds(sequence):
+                continue  # it has left while this round was in flight
             for step in output.emitted[:, slot].nonzero()[0]:
                 sequence.emit(output.hidden[step, slot], output.tokens[step, slot, : sequence.books])
+                self._steps += 1
             if output.broken[slot]:
                 self._scheduler.release(sequence)
                 self._runner.forget(slot)

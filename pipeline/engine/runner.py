@@ -2,7 +2,7 @@
 
 In:    newly placed sequences; the slots that decode
 Out:   RoundOutput
-Owns:  the model, the KV cache and every per-slot tensor (static: a CUDA graph holds their addresses)
+Owns:  the model, the KV cache and every per-slot tensor
 Never: why this plan, queues, readers
 
 One step of all slots, of which only the active ones advance:
@@ -19,6 +19,7 @@ import logging
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass, fields
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -53,8 +54,47 @@ class RoundOutput:
     broken: NDArray[np.bool_]  # (S,): the state or the logits were not finite
 
 
+class Rounds(Protocol):
+    """What the engine's loop needs of a device. Made and used on one thread."""
+
+    rounds_ahead: int
+    """rounds that may be launched before the one before them is read"""
+
+    @property
+    def num_graphs(self) -> int:
+        """Rounds held as CUDA graphs."""
+        ...
+
+    @property
+    def kv_bytes(self) -> int:
+        """Of the KV cache."""
+        ...
+
+    def prefill(self, sequences: Ordered[Sequence]) -> None:
+        """Read the prompts of newly placed sequences, all of one bucket, into their slots."""
+        ...
+
+    def launch(self, plan: Plan) -> None:
+        """Begin one round: `steps_per_round` steps in which the plan's decoding slots advance until they end."""
+        ...
+
+    def read(self) -> RoundOutput:
+        """The results of the round launched longest ago; waits for it. The caller's own: no later round writes to them."""
+        ...
+
+    def forget(self, slot: int) -> None:
+        """Remove what a broken sequence left in its slot."""
+        ...
+
+    def drop_graphs(self) -> None:
+        """Go on eagerly: the slow twin of what was recorded."""
+        ...
+
+
 class Runner:
-    """The device side of the engine. Every method is called on the engine's thread."""
+    """The engine's arithmetic on a CPU; pipeline/engine/gpu_runner.py is a GPU's. Made and used on one thread."""
+
+    rounds_ahead = 0
 
     def __init__(self, config: EngineConfig, checkpoint: Checkpoint) -> None:
         self._config = config
@@ -101,8 +141,6 @@ class Runner:
         self._ended = zeros(slots, dtype=torch.bool)
         self._broken = zeros(slots, dtype=torch.bool)
         self._slot_index = torch.arange(slots, device=device)
-        self._whole = Extent(slots=slots, positions=config.positions)
-        self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
 
     @torch.inference_mode()
     def prefill(self, sequences: Ordered[Sequence]) -> None:
@@ -128,36 +166,23 @@ class Runner:
             self._occupy(sequence, hidden[row])
 
     @torch.inference_mode()
-    def decode(self, plan: Plan) -> RoundOutput:
+    def launch(self, plan: Plan) -> None:
         """Run one round: `steps_per_round` steps in which the plan's decoding slots advance until they end."""
         active = torch.zeros(self._config.slots, dtype=torch.bool)
         active[[sequence.slot for sequence in plan.decode]] = True
         self._active.copy_(active)
         with_text = any(sequence.prompt.head is Head.TEXT for sequence in plan.decode)
-        if with_text in self._graphs:
-            self._graphs[with_text].replay()
-        elif self._device.type == "cuda":
-            self._round(self._whole, with_text=with_text)
-        else:
-            self._round(Extent(plan.extent_slots, plan.extent_positions), with_text=with_text)
-        return self._read()
+        self._round(Extent(plan.extent_slots, plan.extent_positions), with_text=with_text)
 
-    def capture(self) -> None:
-        """On CUDA: record a round, with and without the text head, as graphs over the whole extent."""
-        if self._device.type != "cuda":
-            return
-        with torch.inference_mode():
-            for with_text in (False, True):
-                side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-                side.wait_stream(torch.cuda.current_stream())
-                with torch.cuda.stream(side):
-                    self._round(self._whole, with_text=with_text)
-                torch.cuda.current_stream().wait_stream(side)
-                graph = torch.cuda.CUDAGraph()
-                # thread_local: another thread of this process may use the GPU while this one captures.
-                with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                    self._round(self._whole, with_text=with_text)
-                self._graphs[with_text] = graph
+    def read(self) -> RoundOutput:
+        """What the round has made, out of the buffers the next one overwrites."""
+        return RoundOutput(
+            hidden=self._out_hidden.numpy().copy(),
+            tokens=self._out_tokens.numpy().copy(),
+            emitted=self._out_emitted.numpy().copy(),
+            ended=self._ended.numpy().copy(),
+            broken=self._broken.numpy().copy(),
+        )
 
     @torch.inference_mode()
     def forget(self, slot: int) -> None:
@@ -167,12 +192,10 @@ class Runner:
 
     @property
     def num_graphs(self) -> int:
-        """Rounds held as CUDA graphs; 0 on a CPU."""
-        return len(self._graphs)
+        return 0
 
     def drop_graphs(self) -> None:
-        """Go on eagerly: the slow twin of the captured rounds."""
-        self._graphs.clear()
+        """There are none."""
 
     @property
     def kv_bytes(self) -> int:
@@ -237,9 +260,9 @@ class Runner:
         # A full slot's position stays in range; its sequence has ended by its step cap.
         self._positions.clamp_(max=self._config.positions - 1)
         self._steps[used] += emitted
-        _remember(self._recent_codes[used], tokens, emitted & ~is_text)
+        remember(self._recent_codes[used], tokens, emitted & ~is_text)
         if with_text:
-            _remember(self._recent_text[used], tokens[:, :1], emitted & is_text)
+            remember(self._recent_text[used], tokens[:, :1], emitted & is_text)
         self._active[used] = emitted & (self._steps[used] < self._max_steps[used])
 
     def _draw(self, used: slice, *, with_text: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -266,17 +289,6 @@ class Runner:
         is_eos = torch.where(is_text, (text == eos[:, :, 0]).any(1), is_eos)
         return tokens, is_eos, torch.where(is_text, logits.isfinite().flatten(1).all(1), finite)
 
-    def _read(self) -> RoundOutput:
-        # One wait for the device: the first copy brings the host up to the end of the round.
-        hidden = self._out_hidden.cpu().numpy()
-        return RoundOutput(
-            # On a CPU the tensors are the buffers themselves, which the next round overwrites.
-            hidden=hidden.copy() if self._device.type == "cpu" else hidden,
-            tokens=self._out_tokens.cpu().numpy().copy(),
-            emitted=self._out_emitted.cpu().numpy().copy(),
-            ended=self._ended.cpu().numpy().copy(),
-            broken=self._broken.cpu().numpy().copy(),
-        )
 
 
 def _build_gpt(config: EngineConfig, checkpoint: Checkpoint) -> Gpt:
@@ -309,7 +321,7 @@ def _build_gpt(config: EngineConfig, checkpoint: Checkpoint) -> Gpt:
         return build()
 
 
-def _remember(recent: torch.Tensor, drawn: torch.Tensor, rows: torch.Tensor) -> None:
+def remember(recent: torch.Tensor, drawn: torch.Tensor, rows: torch.Tensor) -> None:
     """Shift the draws (S, C) of the given rows (S,) into their windows (S, C, R)."""
     shifted = torch.cat([recent[..., 1:], drawn.unsqueeze(-1)], -1)
     recent.copy_(torch.where(rows[:, None, None], shifted, recent))

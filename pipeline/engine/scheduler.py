@@ -52,6 +52,8 @@ class Scheduler:
         self._slots: list[Sequence | None] = [None] * config.slots
         # The lowest free slot first keeps the used ones together, so that a step can leave out the rest.
         self._free = list(range(config.slots))
+        self.rounds_ahead = 0
+        """rounds that were launched and not yet read when a plan is made"""
 
     @property
     def num_waiting(self) -> int:
@@ -94,6 +96,10 @@ class Scheduler:
             extent_positions=min(_round_up(reach, EXTENT_BUCKET), self._config.positions),
             left=left,
         )
+
+    def holds(self, sequence: Sequence) -> bool:
+        """Whether the sequence still is in its slot."""
+        return sequence.slot is not None and self._slots[sequence.slot] is sequence
 
     def release(self, sequence: Sequence) -> None:
         """Give the sequence's slot back."""
@@ -181,8 +187,8 @@ class Scheduler:
         return tuple(placed)
 
     def _has_room(self, sequence: Sequence, now: float) -> bool:
-        """Whether a whole round fits the reader's buffer; keeps the time since when it does not."""
-        if sequence.pending_steps + self._config.steps_per_round <= self._config.buffer_steps:
+        """Whether a whole round, and those in flight, fit the reader's buffer; keeps the time since when they do not."""
+        if sequence.pending_steps + (1 + self.rounds_ahead) * self._config.steps_per_round <= self._config.buffer_steps:
             sequence.paused_since = None
             return True
         if sequence.paused_since is None or sequence.pending_steps < sequence.pending_at_pause:

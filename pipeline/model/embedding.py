@@ -31,14 +31,14 @@ class Embedding:
             direction = table(f"{name}.parametrizations.weight.original1")  # (V, width)
             return torch._weight_norm(direction, gain, 0)
 
-        self._text = table("emb_text.weight")  # (text vocabulary, width)
-        self._codes = torch.stack([table(f"emb_code.{book}.weight") for book in range(CODEBOOKS)])  # (4, V, width)
+        self.text_table = table("emb_text.weight")  # (text vocabulary, width)
+        self.code_table = torch.stack([table(f"emb_code.{book}.weight") for book in range(CODEBOOKS)])  # (4, V, width)
         self._code_heads = torch.cat([folded_head(f"head_code.{book}") for book in range(CODEBOOKS)])  # (4 * V, width)
         self._text_head = folded_head("head_text")  # (text vocabulary, width)
         self._books = torch.arange(CODEBOOKS, device=device)
-        self.code_vocab: int = self._codes.shape[1]
+        self.code_vocab: int = self.code_table.shape[1]
         """entries of a codebook, the last of which ends a sequence"""
-        self.text_vocab: int = self._text.shape[0]
+        self.text_vocab: int = self.text_table.shape[0]
 
     def embed_prompt(
         self,
@@ -56,7 +56,7 @@ class Embedding:
         Returns:
             (L, width) float32.
         """
-        as_text = self._text[ids[:, 0].where(text_mask, 0)]
+        as_text = self.text_table[ids[:, 0].where(text_mask, 0)]
         as_codes = self.embed_codes(ids.where(~text_mask[:, None], 0))
         x = torch.where(text_mask[:, None], as_text, as_codes)
         if speaker is not None and speaker_position is not None:
@@ -65,11 +65,11 @@ class Embedding:
 
     def embed_codes(self, codes: torch.Tensor) -> torch.Tensor:
         """(M, 4) int64 -> (M, width) float32: the sum over the codebooks."""
-        return self._codes[self._books, codes].sum(1)
+        return self.code_table[self._books, codes].sum(1)
 
     def embed_text(self, tokens: torch.Tensor) -> torch.Tensor:
         """(M,) int64 -> (M, width) float32."""
-        return self._text[tokens]
+        return self.text_table[tokens]
 
     def code_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """(M, width) -> (M, 4, V) float32."""

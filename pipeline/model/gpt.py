@@ -102,7 +102,7 @@ class Gpt:
 
         self._layers = [layer(f"layers.{index}") for index in range(spec.layers)]
         self._final_norm = norm("norm.weight")
-        self._cos, self._sin = _rotary_tables(positions, spec.head_dim, spec.rope_theta, device)
+        self._cos, self._sin = rotary_tables(positions, spec.head_dim, spec.rope_theta, device)
         self._native = (
             None if native is None else NativeDecoder(tensors, spec, rotary=(self._cos, self._sin), rows=rows, weights=native)
         )
@@ -186,7 +186,7 @@ class Gpt:
         return F.rms_norm(x, (x.shape[-1],), weight, self._spec.rms_eps)
 
 
-def _rotary_tables(positions: int, head_dim: int, theta: float, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def rotary_tables(positions: int, head_dim: int, theta: float, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosines and signed sines, each (positions, head_dim) float32.
 
     Rotating [a, b] gives [a cos - b sin, b cos + a sin]: with the halves swapped by a roll, the sign sits in the table.

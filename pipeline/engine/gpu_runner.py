@@ -1,0 +1,394 @@
+"""GpuRunner: a plan as two CUDA graphs, one for new prompts, one for a round of steps; nothing waits for the host.
+
+In:    newly placed sequences; the slots that decode
+Out:   RoundOutput, of the round that was launched longest ago
+Owns:  the thread's stream, the model, the KV cache, every per-slot tensor, the graphs, the pinned buffers
+Never: why this plan, queues, readers
+
+    prefill   prompts -- one copy --> [ embed, layers, write all a slot is ]      a graph a prompt bucket
+    launch    who decodes -- one copy --> [ K x (heads, draw, advance, layers, settle) ] -- copies --> pinned, event
+    read      wait for the event, copy out of the pinned buffers
+
+The engine launches round n + 1 before it reads round n, so the GPU works while the host delivers. Then a sequence that
+has ended in round n is in round n + 1 as well: its rows move their own slot only, and nobody is given them.
+Who ends within a round (EOS, step cap, non-finite values) is decided on the device.
+
+Made and used on one thread. On a CPU the same code runs eagerly through Triton's interpreter: tests.
+"""
+
+from collections import deque
+from collections.abc import Sequence as Ordered
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+
+from pipeline.config import EngineConfig
+from pipeline.engine import kv_cache
+from pipeline.engine.runner import DTYPES, RoundOutput, remember
+from pipeline.engine.scheduler import PREFILL_BUCKET, Plan, prefill_bucket
+from pipeline.engine.sequence import Sequence
+from pipeline.model.embedding import Embedding
+from pipeline.model.gpu_gpt import GpuGpt
+from pipeline.model.graphs import record, use_own_stream
+from pipeline.model.kernels import step
+from pipeline.model.kernels.step import SlotState
+from pipeline.model.sampling import RowParams, counter_uniforms, draw, filter_logits, upstream_noise
+from pipeline.model.spec import CODEBOOKS, REPETITION_WINDOW
+from pipeline.model.weights import Checkpoint
+from pipeline.types import Head, SeedMode
+
+LONGEST_GRAPHED = 512
+"""positions of the longest prompt bucket that has a graph; longer prompts run eagerly"""
+PLACE_FIELDS = ("slot", "last", "speaker_at", "top_k", "min_steps", "max_steps", "from_noise", "is_text", "text_eos")
+"""whole numbers of a prompt, as they stand in _Prompts.numbers"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Prompts:
+    """The static input of one prefill: P prompts of L positions."""
+
+    tokens: torch.Tensor  # (P, L, 5) int64: four ids, then whether they are text
+    numbers: torch.Tensor  # (P, len(PLACE_FIELDS)) int64
+    floats: torch.Tensor  # (P, 3): temperature, dropped mass, penalty
+    speakers: torch.Tensor  # (P, width) float32, normalised
+    uniforms: torch.Tensor  # (P, steps, 4) float32
+
+    def number(self, name: str) -> torch.Tensor:
+        """(P,) int64"""
+        return self.numbers[:, PLACE_FIELDS.index(name)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Landing:
+    """Where one round's results arrive on the host."""
+
+    hidden: torch.Tensor  # (K, S, width) float32
+    numbers: torch.Tensor  # as GpuRunner._out_numbers
+    arrived: torch.cuda.Event | None
+
+
+class GpuRunner:
+    """The device side of the engine on a GPU."""
+
+    rounds_ahead = 1
+    """rounds that may be launched before the one before them is read"""
+
+    def __init__(self, config: EngineConfig, checkpoint: Checkpoint) -> None:
+        self._config = config
+        self._device = device = torch.device(config.device)
+        self._is_cuda = device.type == "cuda"
+        if self._is_cuda:
+            use_own_stream(urgent=True)
+        dtype, spec = DTYPES[config.dtype], checkpoint.gpt_spec
+        self._gpt = GpuGpt(
+            checkpoint.gpt(),
+            spec,
+            positions=config.positions,
+            rows=config.slots,
+            device=device,
+            dtype=dtype,
+            attention="sdpa" if config.attention == "sdpa" else "triton",
+            split=config.attention_split,
+        )
+        self._embedding = Embedding(checkpoint.embed(), device=device)
+        self._cache = kv_cache.allocate(config, spec, dtype, device)
+        self._width, self._code_vocab, self._text_vocab = spec.width, self._embedding.code_vocab, self._embedding.text_vocab
+        self._make_state()
+        self._residual = torch.zeros(config.slots, spec.width, device=device)
+        # Unused rows of a prefill call write into the spare slot.
+        self._spare = config.slots if config.prefill_rows > 1 else 0
+        self._prompts: dict[int, _Prompts] = {}
+        self._prefills: dict[int, torch.cuda.CUDAGraph] = {}
+        self._rounds: dict[bool, torch.cuda.CUDAGraph] = {}
+        self._free = deque(self._landing() for _ in range(1 + self.rounds_ahead))
+        self._flying: deque[_Landing] = deque()
+        self._record()
+
+    def _make_state(self) -> None:
+        config, slots = self._config, self._config.slots
+        spared = slots + 1
+
+        def ints(*shape: int, value: int = 0) -> torch.Tensor:
+            return torch.full(shape, value, dtype=torch.int32, device=self._device)
+
+        def floats(*shape: int, value: float = 0.0) -> torch.Tensor:
+            return torch.full(shape, value, dtype=torch.float32, device=self._device)
+
+        steps = config.steps_per_round
+        # tokens, emitted, ended, broken: one tensor, so that they leave in one copy.
+        self._out_numbers = ints(slots * (steps * CODEBOOKS + steps + 2))
+        tokens, emitted, ended, broken = _parts(self._out_numbers, steps, slots)
+        self._state = SlotState(
+            temperature=floats(spared, value=1.0),
+            dropped_mass=floats(spared),
+            penalty=floats(spared, value=1.0),
+            top_k=ints(spared, value=self._code_vocab),
+            min_steps=ints(spared),
+            max_steps=ints(spared),
+            from_noise=ints(spared),
+            is_text=ints(spared),
+            uniforms=floats(spared, config.max_steps, CODEBOOKS, value=0.5),
+            noise=floats(spared, CODEBOOKS, self._code_vocab, value=1.0),
+            hidden=floats(spared, self._width),
+            positions=ints(spared),
+            steps=ints(spared),
+            active=ints(spared),
+            recent=ints(spared, CODEBOOKS, REPETITION_WINDOW, value=self._code_vocab),
+            tokens=ints(slots, CODEBOOKS),
+            ends=ints(slots, CODEBOOKS),
+            finite=ints(slots, CODEBOOKS),
+            emitted=ints(slots),
+            out_hidden=floats(steps, slots, self._width),
+            out_tokens=tokens,
+            out_emitted=emitted,
+            ended=ended,
+            broken=broken,
+        )
+        # The refine pass alone: torch draws its tokens.
+        self._text_eos = torch.zeros(spared, dtype=torch.int64, device=self._device)
+        self._text_noise = floats(slots, 1, self._text_vocab, value=1.0)
+        self._recent_text = torch.full((spared, 1, REPETITION_WINDOW), self._text_vocab, device=self._device)
+
+    # -- prefill --------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def prefill(self, sequences: Ordered[Sequence]) -> None:
+        """Read the prompts of newly placed sequences, all of one bucket, into their slots."""
+        length = prefill_bucket(len(sequences[0].prompt.ids))
+        prompts = self._prompts[length] if length in self._prefills else self._make_prompts(length)
+        self._fill(prompts, sequences)
+        if length in self._prefills:
+            self._prefills[length].replay()
+        else:
+            self._prefill(prompts)
+        for sequence in sequences:
+            if sequence.sampling.seed_mode is SeedMode.UPSTREAM:
+                noise = self._text_noise if sequence.prompt.head is Head.TEXT else self._state.noise
+                self._send(upstream_noise(sequence.sampling.seed, *noise.shape[1:]), noise[_slot(sequence)])
+
+    def _make_prompts(self, length: int) -> _Prompts:
+        rows, device = self._config.prefill_rows, self._device
+        numbers = torch.zeros(rows, len(PLACE_FIELDS), dtype=torch.int64, device=device)
+        numbers[:, PLACE_FIELDS.index("slot")] = self._spare
+        return _Prompts(
+            tokens=torch.zeros(rows, length, CODEBOOKS + 1, dtype=torch.int64, device=device),
+            numbers=numbers,
+            floats=torch.ones(rows, 3, device=device),
+            speakers=torch.zeros(rows, self._width, device=device),
+            uniforms=torch.full((rows, self._config.max_steps, CODEBOOKS), 0.5, device=device),
+        )
+
+    def _fill(self, prompts: _Prompts, sequences: Ordered[Sequence]) -> None:
+        """Everything the sequences are, in the layout of `prompts`, on its way to the device."""
+        tokens = np.zeros(prompts.tokens.shape, np.int64)
+        numbers = np.zeros(prompts.numbers.shape, np.int64)
+        numbers[:, PLACE_FIELDS.index("slot")] = self._spare
+        floats = np.ones(prompts.floats.shape, np.float32)
+        speakers = np.zeros(prompts.speakers.shape, np.float32)
+        uniforms = np.full(prompts.uniforms.shape, 0.5, np.float32)
+        for row, sequence in enumerate(sequences):
+            prompt, sampling = sequence.prompt, sequence.sampling
+            length, is_text = len(prompt.ids), prompt.head is Head.TEXT
+            tokens[row, :length, :CODEBOOKS] = prompt.ids
+            tokens[row, :length, CODEBOOKS] = prompt.text_mask
+            assert not is_text or prompt.eos_token is not None, "a TEXT prompt names its end"
+            numbers[row] = (
+                _slot(sequence),
+                length - 1,
+                -1 if prompt.speaker is None or prompt.speaker_position is None else prompt.speaker_position,
+                sampling.top_k,
+                sampling.min_steps,
+                sequence.max_steps,
+                sampling.seed_mode is SeedMode.UPSTREAM,
+                is_text,
+                prompt.eos_token or 0,
+            )
+            floats[row] = sampling.temperature, 1 - sampling.top_p, sampling.repetition_penalty
+            if prompt.speaker is not None:
+                # On the host, in float16 as upstream does: a voice is the same on every device.
+                speakers[row] = F.normalize(torch.tensor(prompt.speaker), dim=0).float().numpy()
+            if sampling.seed_mode is SeedMode.COUNTER:
+                drawn = counter_uniforms(sampling, prompt.head, prompt.segment.index, sequence.max_steps)
+                uniforms[row, : len(drawn)] = drawn
+        for values, target in (
+            (tokens, prompts.tokens),
+            (numbers, prompts.numbers),
+            (floats, prompts.floats),
+            (speakers, prompts.speakers),
+            (uniforms, prompts.uniforms),
+        ):
+            self._send(torch.from_numpy(values), target)
+
+    def _prefill(self, prompts: _Prompts) -> None:
+        """Embed, run the layers, write all that the slots are."""
+        state, slots = self._state, prompts.number("slot")
+        rows, length, _ = prompts.tokens.shape
+        ids, is_text = prompts.tokens[..., :CODEBOOKS], prompts.tokens[..., CODEBOOKS] != 0
+        as_text = self._embedding.embed_text(ids[..., 0].where(is_text, 0).flatten())
+        as_codes = self._embedding.embed_codes(ids.where(~is_text[..., None], 0).flatten(0, 1))
+        x = torch.where(is_text.flatten()[:, None], as_text, as_codes).view(rows, length, self._width)
+        here = torch.arange(length, device=self._device) == prompts.number("speaker_at")[:, None]
+        x = torch.where(here[..., None], prompts.speakers[:, None], x)
+        state.hidden[slots] = self._gpt.prefill(x, slots, prompts.number("last"), self._cache)
+        for target, place in ((state.temperature, 0), (state.dropped_mass, 1), (state.penalty, 2)):
+            target[slots] = prompts.floats[:, place]
+        for name in ("top_k", "min_steps", "max_steps", "from_noise", "is_text"):
+            getattr(state, name)[slots] = prompts.number(name).int()
+        self._text_eos[slots] = prompts.number("text_eos")
+        state.positions[slots] = prompts.number("last").int() + 1
+        state.uniforms[slots] = prompts.uniforms
+        state.steps.index_fill_(0, slots, 0)
+        state.recent.index_fill_(0, slots, self._code_vocab)
+        self._recent_text.index_fill_(0, slots, self._text_vocab)
+
+    # -- rounds ---------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def launch(self, plan: Plan) -> None:
+        """Begin one round: `steps_per_round` steps in which the plan's decoding slots advance until they end."""
+        active = torch.zeros(self._config.slots, dtype=torch.int32)
+        active[[_slot(sequence) for sequence in plan.decode]] = 1
+        self._send(active, self._state.active[: self._config.slots])
+        with_text = any(sequence.prompt.head is Head.TEXT for sequence in plan.decode)
+        if with_text in self._rounds:
+            self._rounds[with_text].replay()
+        else:
+            self._round(with_text=with_text)
+        landing = self._free.popleft()
+        landing.hidden.copy_(self._state.out_hidden, non_blocking=True)
+        landing.numbers.copy_(self._out_numbers, non_blocking=True)
+        if landing.arrived is not None:
+            landing.arrived.record()
+        self._flying.append(landing)
+
+    def read(self) -> RoundOutput:
+        """The results of the round launched longest ago; waits for it."""
+        landing = self._flying.popleft()
+        if landing.arrived is not None:
+            landing.arrived.synchronize()
+        # Copies: the round after the next one lands in the same buffers.
+        hidden, numbers = landing.hidden.numpy().copy(), landing.numbers.clone()
+        self._free.append(landing)
+        tokens, emitted, ended, broken = _parts(numbers, self._config.steps_per_round, self._config.slots)
+        return RoundOutput(
+            hidden=hidden,
+            tokens=tokens.long().numpy(),
+            emitted=emitted.bool().numpy(),
+            ended=ended.bool().numpy(),
+            broken=broken.bool().numpy(),
+        )
+
+    def _round(self, *, with_text: bool) -> None:
+        self._state.ended.zero_()
+        self._state.broken.zero_()
+        for number in range(self._config.steps_per_round):
+            self._step(number, with_text=with_text)
+
+    def _step(self, number: int, *, with_text: bool) -> None:
+        state, slots = self._state, self._config.slots
+        step.draw(self._embedding.code_logits(state.hidden[:slots]), state)
+        if with_text:
+            self._draw_text()
+        tables = self._embedding.code_table, self._embedding.text_table
+        step.advance(state, number, *tables, self._residual, with_text=with_text)
+        if with_text:
+            moved = (state.emitted & state.is_text[:slots]).bool()
+            remember(self._recent_text[:slots], state.tokens[:, :1].long(), moved)
+        delta = self._gpt.run_layers(self._residual, state.positions, state.emitted, self._cache)
+        step.settle(
+            state,
+            self._residual,
+            delta,
+            self._gpt.final_norm,
+            eps=self._gpt.rms_eps,
+            positions=self._config.positions,
+        )
+
+    def _draw_text(self) -> None:
+        """Put the refine pass's tokens, ends and finiteness over the codes of its rows."""
+        state, slots = self._state, self._config.slots
+
+        def column(values: torch.Tensor) -> torch.Tensor:
+            return values[:slots, None, None]
+
+        params = RowParams(
+            temperature=column(state.temperature),
+            dropped_mass=column(state.dropped_mass),
+            top_k=column(state.top_k).long(),
+            repetition_penalty=column(state.penalty),
+        )
+        too_early = column(state.steps) < column(state.min_steps)
+        eos = column(self._text_eos)
+        logits = self._embedding.text_logits(state.hidden[:slots])
+        kept = filter_logits(logits, self._recent_text[:slots], params, eos=eos, eos_forbidden=too_early)
+        place = state.steps[:slots].long().clamp(max=self._config.max_steps - 1)
+        uniforms = state.uniforms[:slots].gather(1, place[:, None, None].expand(-1, 1, CODEBOOKS))[:, 0, :1]
+        tokens = draw(kept, uniforms, self._text_noise, state.from_noise[:slots, None].bool())  # (S, 1)
+        is_text = state.is_text[:slots, None].bool()
+        state.tokens.copy_(torch.where(is_text, tokens.int(), state.tokens))
+        state.ends.copy_(torch.where(is_text, (tokens == eos[:, :, 0]).int(), state.ends))
+        state.finite.copy_(torch.where(is_text, logits.isfinite().flatten(1).all(1, keepdim=True).int(), state.finite))
+
+    # -- graphs ---------------------------------------------------------------------------------------------------
+
+    def _record(self) -> None:
+        """On a GPU: record the rounds, with and without the text head, and a prefill for every usual length."""
+        if not self._is_cuda:
+            return
+        longest = prefill_bucket(min(self._config.max_prompt, LONGEST_GRAPHED))
+        with torch.inference_mode():
+            for with_text in (False, True):
+                self._rounds[with_text] = record(partial(self._round, with_text=with_text))
+            # Prefills run one at a time and leave nothing but the slots' own tensors: they share their memory.
+            pool = torch.cuda.graph_pool_handle()
+            for length in range(longest, 0, -PREFILL_BUCKET):
+                self._prompts[length] = prompts = self._make_prompts(length)
+                self._prefills[length] = record(partial(self._prefill, prompts), pool=pool)
+
+    @property
+    def num_graphs(self) -> int:
+        """Rounds held as CUDA graphs; 0 on a CPU."""
+        return len(self._rounds)
+
+    def drop_graphs(self) -> None:
+        """Go on eagerly: the slow twin of what was recorded."""
+        self._rounds.clear()
+        self._prefills.clear()
+
+    @torch.inference_mode()
+    def forget(self, slot: int) -> None:
+        """Remove what a broken sequence left in its slot: not even garbage may be non-finite."""
+        kv_cache.scrub(self._cache, slot)
+        self._state.hidden[slot].zero_()
+
+    @property
+    def kv_bytes(self) -> int:
+        return self._cache.keys.nbytes + self._cache.values.nbytes
+
+    # -- the way to and from the device ---------------------------------------------------------------------------
+
+    def _send(self, values: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy to the device without waiting: from pinned memory, which torch keeps until the copy is done."""
+        target.copy_(values.pin_memory() if self._is_cuda else values, non_blocking=True)
+
+    def _landing(self) -> _Landing:
+        return _Landing(
+            hidden=torch.zeros_like(self._state.out_hidden, device="cpu", pin_memory=self._is_cuda),
+            numbers=torch.zeros_like(self._out_numbers, device="cpu", pin_memory=self._is_cuda),
+            arrived=torch.cuda.Event() if self._is_cuda else None,
+        )
+
+
+def _parts(numbers: torch.Tensor, steps: int, slots: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Views of what a round tells: tokens (K, S, 4), emitted (K, S), ended (S,), broken (S,)."""
+    tokens, emitted, ended, broken = numbers.split([steps * slots * CODEBOOKS, steps * slots, slots, slots])
+    return tokens.view(steps, slots, CODEBOOKS), emitted.view(steps, slots), ended, broken
+
+
+def _slot(sequence: Sequence) -> int:
+    assert sequence.slot is not None, "only placed sequences have a slot"
+    return sequence.slot

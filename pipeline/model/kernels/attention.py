@@ -1,0 +1,242 @@
+"""Attention: one position of every slot against what its slot holds, and no more.
+
+In:    the layer's projections, each slot's position; the KV cache
+Out:   what each slot has seen; the new keys and values, rotated, in the cache
+Owns:  nothing
+Never: prompts (prefill is torch's), masks
+
+One program a (slot, head, split). A split is a fixed number of positions, so how a slot's sum is parted depends on its
+own length alone. Each program rotates its query; the one whose split holds the new position also rotates the key,
+writes key and value to the cache and takes them from its registers. Where a slot has several splits a second kernel
+joins them, lowest first.
+
+    qkv (S, 3 heads head_dim) --.                         .-- one split: seen
+    cache [0, position) --------+-- attend (S, heads, n) --+
+                                '--> cache[position]       '-- n splits: maximum, sum, weighted values -- join --> seen
+
+Source of the online softmax and of splitting the positions: Dao et al., FlashAttention-2 and Flash-Decoding.
+Against torch's SDPA: equal up to rounding, float32 to 1e-6, bfloat16 to its last place (tests/unit, test_kernels.py).
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+BLOCK = 64
+"""positions a program loads at once: 8 KiB of keys and as much of values in bfloat16"""
+FULL_CHIP = 192
+"""programs without splitting that keep every multiprocessor of a large GPU busy"""
+SHORT_SPLIT = 128
+"""positions a split where slots and heads alone are too few programs"""
+
+
+@triton.jit
+def _rotated(row, cos, sin, HEAD_DIM: tl.constexpr, dtype: tl.constexpr):
+    """One head's (HEAD_DIM,) numbers, rotated, rounded to the cache's dtype."""
+    dim = tl.arange(0, HEAD_DIM)
+    straight = tl.load(row + dim).to(tl.float32)
+    swapped = tl.load(row + (dim + HEAD_DIM // 2) % HEAD_DIM).to(tl.float32)
+    return (straight * cos + swapped * sin).to(dtype)
+
+
+@triton.jit
+def _attend(
+    qkv,  # (S, 3 * HEADS * HEAD_DIM) dtype
+    cosines,  # (positions, HEAD_DIM) float32
+    sines,  # (positions, HEAD_DIM) float32, signed
+    positions,  # (S,) int32
+    busy,  # (S,) int32
+    keys,  # (slots, HEADS, CACHED, HEAD_DIM) dtype
+    values,
+    seen,  # (S, HEADS * HEAD_DIM) dtype
+    maxima,  # (S, HEADS, SPLITS) float32
+    sums,
+    weighted,  # (S, HEADS, SPLITS, HEAD_DIM) float32
+    scale,
+    HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    CACHED: tl.constexpr,
+    SPLIT: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    slot = tl.program_id(0)
+    head = tl.program_id(1)
+    split = tl.program_id(2)
+    dtype = keys.dtype.element_ty
+    dim = tl.arange(0, HEAD_DIM)
+    is_busy = tl.load(busy + slot) != 0
+    position = tl.load(positions + slot)
+    start = split * SPLIT
+    if is_busy & (start <= position):
+        cos = tl.load(cosines + position * HEAD_DIM + dim)
+        sin = tl.load(sines + position * HEAD_DIM + dim)
+        row = qkv + slot * (3 * HEADS * HEAD_DIM) + head * HEAD_DIM
+        query = _rotated(row, cos, sin, HEAD_DIM, dtype).to(tl.float32) * scale
+        place = (slot.to(tl.int64) * HEADS + head) * CACHED * HEAD_DIM
+        # What is cached: positions before the new one, in this split.
+        stop = tl.minimum(start + SPLIT, position)
+        maximum = float("-inf")
+        total = 0.0
+        mixed = tl.zeros((HEAD_DIM,), tl.float32)
+        if position < start + SPLIT:
+            # The new position belongs to this split: it comes first.
+            key = _rotated(row + HEADS * HEAD_DIM, cos, sin, HEAD_DIM, dtype)
+            value = tl.load(row + 2 * HEADS * HEAD_DIM + dim)
+            tl.store(keys + place + position * HEAD_DIM + dim, key)
+            tl.store(values + place + position * HEAD_DIM + dim, value)
+            maximum = tl.sum(query * key.to(tl.float32))
+            total = 1.0
+            mixed = value.to(tl.float32)
+        begin = start
+        while begin < stop:
+            at = begin + tl.arange(0, BLOCK)
+            inside = at < stop
+            offsets = place + at[:, None] * HEAD_DIM + dim[None, :]
+            key_block = tl.load(keys + offsets, mask=inside[:, None], other=0.0).to(tl.float32)
+            value_block = tl.load(values + offsets, mask=inside[:, None], other=0.0).to(tl.float32)
+            score = tl.where(inside, tl.sum(query[None, :] * key_block, axis=1), float("-inf"))
+            higher = tl.maximum(maximum, tl.max(score))
+            rescale = tl.exp(maximum - higher)
+            weight = tl.exp(score - higher)
+            total = total * rescale + tl.sum(weight)
+            mixed = mixed * rescale + tl.sum(weight[:, None] * value_block, axis=0)
+            maximum = higher
+            begin += BLOCK
+        if SPLITS == 1:
+            tl.store(seen + (slot * HEADS + head) * HEAD_DIM + dim, (mixed / total).to(dtype))
+        else:
+            part = (slot * HEADS + head) * SPLITS + split
+            tl.store(maxima + part, maximum)
+            tl.store(sums + part, total)
+            tl.store(weighted + part * HEAD_DIM + dim, mixed)
+    elif SPLITS == 1:
+        tl.store(seen + (slot * HEADS + head) * HEAD_DIM + dim, tl.zeros((HEAD_DIM,), dtype))
+
+
+@triton.jit
+def _join(
+    positions,  # (S,) int32
+    busy,  # (S,) int32
+    maxima,  # (S, HEADS, SPLITS) float32
+    sums,
+    weighted,  # (S, HEADS, SPLITS, HEAD_DIM) float32
+    seen,  # (S, HEADS * HEAD_DIM)
+    HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    SPLIT: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    slot = tl.program_id(0)
+    head = tl.program_id(1)
+    dim = tl.arange(0, HEAD_DIM)
+    is_busy = tl.load(busy + slot) != 0
+    used = tl.load(positions + slot) // SPLIT + 1
+    part = (slot * HEADS + head) * SPLITS
+    mixed = tl.zeros((HEAD_DIM,), tl.float32)
+    if is_busy:
+        maximum = float("-inf")
+        total = 0.0
+        split = 0
+        while split < used:
+            own = tl.load(maxima + part + split)
+            higher = tl.maximum(maximum, own)
+            rescale = tl.exp(maximum - higher)
+            weight = tl.exp(own - higher)
+            total = total * rescale + weight * tl.load(sums + part + split)
+            mixed = mixed * rescale + weight * tl.load(weighted + (part + split) * HEAD_DIM + dim)
+            maximum = higher
+            split += 1
+        mixed = mixed / total
+    tl.store(seen + (slot * HEADS + head) * HEAD_DIM + dim, mixed.to(seen.dtype.element_ty))
+
+
+def positions_per_split(slots: int, heads: int, positions: int) -> int:
+    """How the positions of every slot are parted: a function of the configuration alone, and so part of the numerics."""
+    return positions if slots * heads >= FULL_CHIP else min(SHORT_SPLIT, positions)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attention:
+    """The decode attention of one engine, with its buffers."""
+
+    split: int
+    """positions"""
+    maxima: torch.Tensor  # (S, heads, splits) float32
+    sums: torch.Tensor  # same
+    weighted: torch.Tensor  # (S, heads, splits, head_dim) float32
+
+    @staticmethod
+    def allocate(*, slots: int, heads: int, head_dim: int, positions: int, split: int, device: torch.device) -> "Attention":
+        """Make the buffers.
+
+        Args:
+            positions: longest sequence. split: positions a program sums up; another split rounds differently.
+        """
+        splits = -(-positions // split)
+        shape = (slots, heads, splits)
+        return Attention(
+            split,
+            torch.zeros(shape, device=device),
+            torch.zeros(shape, device=device),
+            torch.zeros((*shape, head_dim), device=device),
+        )
+
+    def __call__(
+        self,
+        qkv: torch.Tensor,
+        rotation: tuple[torch.Tensor, torch.Tensor],
+        positions: torch.Tensor,
+        busy: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        seen: torch.Tensor,
+    ) -> None:
+        """Attend for every busy slot, and put its new keys and values into the cache.
+
+        Args:
+            qkv: (S, 3 * heads * head_dim) in the cache's dtype, not rotated.
+            rotation: cosines and signed sines, each (positions, head_dim) float32.
+            positions: (S,) int32, where each slot writes.
+            busy: (S,) int32, 0 for a slot that is left alone.
+            keys, values: (slots, heads, positions, head_dim), one layer's; written at each busy slot's position.
+            seen: (S, heads * head_dim), the answer; 0 for idle slots.
+        """
+        slots, heads, splits = self.maxima.shape
+        head_dim = self.weighted.shape[-1]
+        _attend[(slots, heads, splits)](
+            qkv,
+            *rotation,
+            positions,
+            busy,
+            keys,
+            values,
+            seen,
+            self.maxima,
+            self.sums,
+            self.weighted,
+            head_dim**-0.5,
+            HEADS=heads,
+            HEAD_DIM=head_dim,
+            CACHED=keys.shape[2],
+            SPLIT=self.split,
+            SPLITS=splits,
+            BLOCK=BLOCK,
+            num_warps=4,
+        )
+        if splits > 1:
+            _join[(slots, heads)](
+                positions,
+                busy,
+                self.maxima,
+                self.sums,
+                self.weighted,
+                seen,
+                HEADS=heads,
+                HEAD_DIM=head_dim,
+                SPLIT=self.split,
+                SPLITS=splits,
+                num_warps=2,
+            )

@@ -1,0 +1,79 @@
+"""Layer: what stands between a layer's matrix products.
+
+In:    the residual stream, a product's result
+Out:   the next product's input
+Owns:  nothing
+Never: positions, heads, slots
+
+The residual stream and the norm are float32, whatever the products' dtype is.
+Against torch: add_norm up to the order of one float32 sum; gate rounds once, where silu(gate) * up rounds twice.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+GATE_BLOCK = 1024
+
+
+@triton.jit
+def _add_norm(
+    residual,  # (M, WIDTH) float32
+    delta,  # (M, WIDTH) dtype; not read where there is none
+    weight,  # (WIDTH,) float32
+    normed,  # (M, WIDTH) dtype
+    eps,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    HAS_DELTA: tl.constexpr,
+):
+    row = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    x = tl.load(residual + row * WIDTH + column, mask=inside, other=0.0)
+    if HAS_DELTA:
+        x += tl.load(delta + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
+        tl.store(residual + row * WIDTH + column, x, mask=inside)
+    scale = tl.rsqrt(tl.sum(x * x) / WIDTH + eps)
+    y = x * scale * tl.load(weight + column, mask=inside, other=0.0)
+    tl.store(normed + row * WIDTH + column, y.to(normed.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _gate(
+    gate_up,  # (M, 2 * WIDTH) dtype: gates, then what they gate
+    gated,  # (M, WIDTH) dtype
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    gate = tl.load(gate_up + row * 2 * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + row * 2 * WIDTH + WIDTH + column, mask=inside, other=0.0).to(tl.float32)
+    y = gate * tl.sigmoid(gate) * up
+    tl.store(gated + row * WIDTH + column, y.to(gated.dtype.element_ty), mask=inside)
+
+
+def add_norm(
+    residual: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, normed: torch.Tensor, *, eps: float
+) -> None:
+    """Add `delta` to the residual stream, then its RMSNorm: residual (M, width) is changed, normed (M, width) written."""
+    rows, width = residual.shape
+    _add_norm[(rows,)](
+        residual,
+        residual if delta is None else delta,
+        weight,
+        normed,
+        eps,
+        WIDTH=width,
+        BLOCK=triton.next_power_of_2(width),
+        HAS_DELTA=delta is not None,
+        num_warps=4,
+    )
+
+
+def gate(gate_up: torch.Tensor, gated: torch.Tensor) -> None:
+    """gate_up (M, 2 * width) -> gated (M, width): silu of the first half times the second."""
+    rows, width = gated.shape
+    _gate[(rows, triton.cdiv(width, GATE_BLOCK))](gate_up, gated, WIDTH=width, BLOCK=GATE_BLOCK, num_warps=4)

@@ -1,0 +1,285 @@
+"""The GPU's kernels in Triton's interpreter, each against its twin: torch's operators, or slow ones in reference.py."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.model.gpt import rotary_tables
+from pipeline.model.kernels import layer, step
+from pipeline.model.kernels.attention import Attention, positions_per_split
+from pipeline.model.kernels.step import SlotState
+from pipeline.model.sampling import RowParams, draw, filter_logits
+from tests import reference
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of infinities that a GPU takes for granted
+
+CPU = torch.device("cpu")
+SLOTS, HEADS, HEAD_DIM, POSITIONS = 3, 2, 16, 320
+VOCAB = 70
+WIDTH = 48
+DTYPES = [torch.float32, torch.bfloat16]
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2}  # of an angle of hundreds in float32; of the cache's dtype
+
+
+class Case:
+    """One attention call: a cache full of ordinary numbers, one row a slot."""
+
+    def __init__(self, dtype: torch.dtype, positions: list[int], *, split: int, seed: int = 0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+
+        def random(*shape: int) -> torch.Tensor:
+            return torch.randn(shape, generator=generator).to(dtype)
+
+        self.qkv = random(SLOTS, 3 * HEADS * HEAD_DIM)
+        self.keys, self.values = (random(SLOTS, HEADS, POSITIONS, HEAD_DIM) for _ in range(2))
+        self.positions = torch.tensor(positions, dtype=torch.int32)
+        self.busy = torch.ones(SLOTS, dtype=torch.int32)
+        self.attention = Attention.allocate(
+            slots=SLOTS, heads=HEADS, head_dim=HEAD_DIM, positions=POSITIONS, split=split, device=CPU
+        )
+
+    def run(self) -> torch.Tensor:
+        seen = torch.full((SLOTS, HEADS * HEAD_DIM), torch.nan, dtype=self.keys.dtype)
+        rotation = rotary_tables(POSITIONS, HEAD_DIM, 10_000.0, CPU)
+        self.attention(self.qkv, rotation, self.positions, self.busy, self.keys, self.values, seen)
+        return seen
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("split", [64, 128, POSITIONS])
+@pytest.mark.parametrize("positions", [[0, 1, 63], [64, 65, 127], [128, 200, 319]])
+def test_attention_equals_its_slow_twin_and_writes_the_new_position_alone(dtype, split, positions):
+    case = Case(dtype, positions, split=split)
+    before = case.keys.clone(), case.values.clone()
+    seen = case.run().double().view(SLOTS, HEADS, HEAD_DIM).numpy()
+    for slot, position in enumerate(positions):
+        for head in range(HEADS):
+            q, k, v = case.qkv[slot].double().view(3, HEADS, HEAD_DIM)[:, head].numpy()
+            q, k = (torch.from_numpy(reference.rotate(one, position)).to(dtype).double().numpy() for one in (q, k))
+            np.testing.assert_allclose(case.keys[slot, head, position].double().numpy(), k, atol=TOLERANCE[dtype])
+            np.testing.assert_array_equal(case.values[slot, head, position].double().numpy(), v)
+            keys, values = (cache[slot, head, : position + 1].double().numpy() for cache in (case.keys, case.values))
+            np.testing.assert_allclose(seen[slot, head], reference.attend(q, keys, values), atol=TOLERANCE[dtype])
+    for cache, old in zip((case.keys, case.values), before, strict=True):
+        for slot, position in enumerate(positions):
+            cache[slot, :, position] = old[slot, :, position]
+        assert torch.equal(cache, old), "nothing else was written"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("split", [64, POSITIONS])
+def test_a_slot_attends_as_if_alone_and_never_reads_past_its_end(dtype, split):
+    """Bit for bit, whatever the neighbours hold, wherever they are, whatever lies behind the slot's own end."""
+    alone, crowded = Case(dtype, [100, 0, 0], split=split), Case(dtype, [100, 319, 7], split=split, seed=9)
+    alone.busy[1:] = 0
+    crowded.qkv[0] = alone.qkv[0]
+    crowded.qkv[1:] = torch.nan
+    for mine, theirs in ((alone.keys, crowded.keys), (alone.values, crowded.values)):
+        theirs.fill_(torch.nan)
+        theirs[0, :, :100] = mine[0, :, :100]
+    one, other = alone.run(), crowded.run()
+    assert torch.equal(one[0], other[0])
+    assert one[0].isfinite().all()
+    assert other[1:].isnan().all(), "the neighbours really were broken"
+    assert (one[1:] == 0).all(), "idle slots see nothing"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_slot_attends_alike_in_any_slot(dtype):
+    first = Case(dtype, [90, 200, 31], split=64)
+    moved = Case(dtype, [31, 90, 200], split=64)
+    for name in ("qkv", "keys", "values"):
+        setattr(moved, name, getattr(first, name).roll(1, 0))
+    assert torch.equal(first.run().roll(1, 0), moved.run())
+
+
+def test_splits_follow_from_the_configuration():
+    assert positions_per_split(1, 12, 1536) == 128
+    assert positions_per_split(16, 12, 1536) == 1536
+    assert positions_per_split(1, 12, 64) == 64
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("has_delta", [False, True])
+def test_add_norm_is_torchs(dtype, has_delta):
+    generator = torch.Generator().manual_seed(1)
+    x, weight = torch.randn(5, WIDTH, generator=generator), torch.randn(WIDTH, generator=generator)
+    delta = torch.randn(5, WIDTH, generator=generator).to(dtype) if has_delta else None
+    summed = x + delta if delta is not None else x
+    expected = torch.nn.functional.rms_norm(summed, (WIDTH,), weight, 1e-6)
+    residual, normed = x.clone(), torch.empty(5, WIDTH, dtype=dtype)
+    layer.add_norm(residual, delta, weight, normed, eps=1e-6)
+    assert torch.equal(residual, summed)
+    torch.testing.assert_close(normed, expected.to(dtype), rtol=1e-2 if dtype is torch.bfloat16 else 1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gate_is_torchs(dtype):
+    gate_up = (3 * torch.randn(4, 2 * 1100, generator=torch.Generator().manual_seed(2))).to(dtype)
+    gated = torch.empty(4, 1100, dtype=dtype)
+    layer.gate(gate_up, gated)
+    gate, up = gate_up.float().chunk(2, -1)
+    torch.testing.assert_close(gated, (torch.nn.functional.silu(gate) * up).to(dtype))
+
+
+def make_state(slots: int, *, rows: list[dict[str, float]] | None = None, seed: int = 0, steps: int = 8) -> SlotState:
+    generator = torch.Generator().manual_seed(seed)
+    rows = rows or [{"temperature": 0.3, "top_p": 0.7, "top_k": 20, "penalty": 1.05}] * slots
+
+    def ints(*shape: int, value: int = 0) -> torch.Tensor:
+        return torch.full(shape, value, dtype=torch.int32)
+
+    def column(name: str) -> torch.Tensor:
+        return torch.tensor([row[name] for row in rows], dtype=torch.float64)
+
+    return SlotState(
+        temperature=column("temperature").float(),
+        dropped_mass=(1 - column("top_p")).float(),
+        penalty=column("penalty").float(),
+        top_k=column("top_k").int(),
+        min_steps=ints(slots),
+        max_steps=ints(slots, value=steps),
+        from_noise=torch.arange(slots, dtype=torch.int32) % 2,
+        is_text=ints(slots),
+        uniforms=torch.rand(slots, steps, 4, generator=generator),
+        noise=torch.empty(slots, 4, VOCAB).exponential_(generator=generator),
+        hidden=torch.randn(slots, WIDTH, generator=generator),
+        positions=ints(slots, value=5),
+        steps=ints(slots),
+        active=ints(slots, value=1),
+        recent=torch.randint(0, VOCAB + 1, (slots, 4, 16), generator=generator, dtype=torch.int32),
+        tokens=ints(slots, 4),
+        ends=ints(slots, 4),
+        finite=ints(slots, 4, value=1),
+        emitted=ints(slots),
+        out_hidden=torch.zeros(2, slots, WIDTH),
+        out_tokens=ints(2, slots, 4),
+        out_emitted=ints(2, slots),
+        ended=ints(slots),
+        broken=ints(slots),
+    )
+
+
+one_row = st.fixed_dictionaries(
+    {
+        "temperature": st.sampled_from([0.1, 0.3, 1.0, 2.0]),
+        "top_p": st.sampled_from([0.05, 0.5, 0.7, 0.95, 1.0]),
+        "top_k": st.sampled_from([1, 3, 5, 20, 69, 626]),
+        "penalty": st.sampled_from([0.8, 1.0, 1.05, 1.5]),
+    }
+)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    rows=st.lists(one_row, min_size=1, max_size=2),
+    seed=st.integers(0, 2**20),
+    coarse=st.sampled_from([0.0, 1.0, 4.0]),
+    min_steps=st.integers(0, 1),
+)
+def test_codes_are_those_of_the_torch_sampler(rows, seed, coarse, min_steps):
+    """Both ways to draw; with coarse logits most tokens tie."""
+    slots = len(rows)
+    state = make_state(slots, rows=rows, seed=seed)
+    state.min_steps.fill_(min_steps)
+    logits = 2 * torch.randn(slots, 4, VOCAB, generator=torch.Generator().manual_seed(seed))
+    if coarse:
+        logits = (logits * coarse).round() / coarse
+    params = RowParams(
+        *(one.view(-1, 1, 1) for one in (state.temperature, state.dropped_mass, state.top_k.long(), state.penalty))
+    )
+    eos = torch.full((slots, 4, 1), VOCAB - 1)
+    kept = filter_logits(logits, state.recent.long(), params, eos=eos, eos_forbidden=torch.full((slots, 1, 1), bool(min_steps)))
+    expected = draw(kept, state.uniforms[:, 0], state.noise, state.from_noise.bool()[:, None])
+    step.draw(logits, state)
+    # At a border that a float32 rounding decides the two may part; the token is still one that is in.
+    parted = (state.tokens.long() != expected).nonzero().tolist()
+    assert len(parted) <= 1
+    for slot, book in parted:
+        assert _is_borderline(kept[slot, book], float(state.uniforms[slot, 0, book]), state.dropped_mass[slot].item())
+    assert torch.equal(state.ends, (state.tokens == VOCAB - 1).int())
+    assert (state.finite == 1).all()
+
+
+def _is_borderline(kept: torch.Tensor, uniform: float, dropped_mass: float) -> bool:
+    cumulated = kept.double().softmax(-1).cumsum(-1)
+    return float((cumulated - uniform).abs().min()) < 1e-6 or dropped_mass in (0.0, 0.5)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_draws_are_a_rows_own_and_odd_numbers_are_seen(bad):
+    logits = torch.randn(3, 4, VOCAB, generator=torch.Generator().manual_seed(3))
+    clean, beside = make_state(3, seed=4), make_state(3, seed=4)
+    step.draw(logits, clean)
+    spoiled = logits.clone()
+    spoiled[1] = bad
+    spoiled[2, 3, 17] = bad
+    step.draw(spoiled, beside)
+    assert torch.equal(beside.tokens[0], clean.tokens[0])
+    assert torch.equal(beside.finite, torch.tensor([[1, 1, 1, 1], [0, 0, 0, 0], [1, 1, 1, 0]], dtype=torch.int32))
+    assert ((beside.tokens >= 0) & (beside.tokens < VOCAB)).all(), "whatever was drawn can be embedded"
+
+
+def test_advance_says_who_moves_and_embeds_what_was_drawn():
+    generator = torch.Generator().manual_seed(5)
+    codes, texts = torch.randn(4, VOCAB, WIDTH, generator=generator), torch.randn(200, WIDTH, generator=generator)
+    state = make_state(6)
+    # who:          runs   idle   drew the end   not finite   ended and not finite   a refine pass
+    state.active[:] = torch.tensor([1, 0, 1, 1, 1, 1])
+    state.ends[2, 1] = state.ends[4, 0] = 1
+    state.finite[3, 2] = state.finite[4, 3] = 0
+    state.is_text[5] = 1
+    state.tokens[:] = torch.randint(0, VOCAB, (6, 4), generator=generator)
+    state.tokens[5] = 150
+    state.steps[:] = torch.tensor([3, 3, 3, 3, 3, 18])
+    before, residual = state.recent.clone(), torch.full((6, WIDTH), torch.nan)
+    step.advance(state, 1, codes, texts, residual, with_text=True)
+    assert state.emitted.tolist() == [1, 0, 0, 0, 0, 1]
+    assert state.out_emitted.tolist() == [[0] * 6, [1, 0, 0, 0, 0, 1]]
+    assert state.ended.tolist() == [0, 0, 1, 0, 0, 0]
+    assert state.broken.tolist() == [0, 0, 0, 1, 1, 0]
+    assert torch.equal(state.out_hidden[1], state.hidden)
+    assert torch.equal(state.out_tokens[1], state.tokens)
+    assert not state.out_hidden[0].any()
+    before[0, :, 3] = state.tokens[0]
+    assert torch.equal(state.recent, before), "only who moves remembers, and text is not a code"
+    summed = sum(codes[book][state.tokens[:5, book].long()] for book in range(4))
+    torch.testing.assert_close(residual[:5], summed)
+    assert torch.equal(residual[5], texts[150])
+    again = torch.empty_like(residual)
+    step.advance(state, 0, codes, texts, again[:5], with_text=False)
+    assert torch.equal(again[:5], residual[:5]), "the same bits with and without the text's branch"
+
+
+def test_settle_moves_who_has_made_the_step_and_nobody_else():
+    state = make_state(4)
+    before = state.hidden.clone()
+    state.emitted[:] = torch.tensor([1, 0, 1, 1])
+    state.steps[:] = torch.tensor([2, 2, 7, 0])
+    state.positions[:] = torch.tensor([5, 5, 30, 31])
+    x, delta = torch.randn(4, WIDTH), torch.randn(4, WIDTH).bfloat16()
+    weight = torch.randn(WIDTH)
+    step.settle(state, x, delta, weight, eps=1e-6, positions=32)
+    expected = torch.nn.functional.rms_norm(x + delta, (WIDTH,), weight, 1e-6)
+    torch.testing.assert_close(state.hidden[[0, 2, 3]], expected[[0, 2, 3]])
+    assert torch.equal(state.hidden[1], before[1])
+    assert state.steps.tolist() == [3, 2, 8, 1]
+    assert state.positions.tolist() == [6, 5, 31, 31], "a full slot stays in range"
+    assert state.active.tolist() == [1, 0, 0, 1], "the step cap of 8 is reached"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Triton's compiler comes with torch on Linux only")
+def test_every_kernel_compiles_to_machine_code(tmp_path):
+    """The interpreter takes more than the compiler does; ptxas comes with Triton, so this needs no GPU."""
+    environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    script = Path(__file__).parent / "compile_kernels.py"
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 17
