@@ -105,7 +105,10 @@ class VocoderConfig(StrictModel):
     chunk_steps: tuple[Annotated[int, Field(ge=1, le=512)], ...] = Field(
         (8, 16, 32, 48), min_length=1, description="steps of the first, second, ... chunk; the last one repeats [steps]"
     )
-    rows: int = Field(1, ge=1, le=64, description="windows in one call; a fixed shape, so part of the numerics")
+    rows: int = Field(1, ge=1, le=64, description="windows in one call; on a CPU a fixed shape, so part of the numerics")
+    matmul: Literal["float32", "tf32"] = Field(
+        "float32", description="matrix products on a GPU: exact, or on tensor cores with 10 bits of mantissa"
+    )
     max_waiting: int = Field(256, ge=1, le=65536, description="windows that may wait; more are refused")
     call_timeout_s: float = Field(30.0, gt=0, description="a call that takes longer counts as hung [s]")
 

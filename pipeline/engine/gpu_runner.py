@@ -24,7 +24,6 @@ from functools import partial
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 
 from pipeline.config import EngineConfig
 from pipeline.engine import kv_cache
@@ -379,13 +378,13 @@ class GpuRunner:
         return _Landing(
             hidden=torch.zeros_like(self._state.out_hidden, device="cpu", pin_memory=self._is_cuda),
             numbers=torch.zeros_like(self._out_numbers, device="cpu", pin_memory=self._is_cuda),
-            arrived=torch.cuda.Event() if self._is_cuda else None,
+            arrived=torch.cuda.Event() if self._is_cuda else None,  # type: ignore[no-untyped-call]
         )
 
 
 def _parts(numbers: torch.Tensor, steps: int, slots: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Views of what a round tells: tokens (K, S, 4), emitted (K, S), ended (S,), broken (S,)."""
-    tokens, emitted, ended, broken = numbers.split([steps * slots * CODEBOOKS, steps * slots, slots, slots])
+    tokens, emitted, ended, broken = torch.split(numbers, [steps * slots * CODEBOOKS, steps * slots, slots, slots])
     return tokens.view(steps, slots, CODEBOOKS), emitted.view(steps, slots), ended, broken
 
 

@@ -110,7 +110,7 @@ def sdpa(
 ) -> None:
     """kernels.attention.Attention's twin in torch: it reads every position there is, and idle slots compute too."""
     slots, (_, heads, length, head_dim) = len(qkv), keys.shape
-    at = positions.long()
+    at = positions[:slots].long()
     cos, sin = (table[at].unsqueeze(1) for table in rotation)  # (S, 1, head_dim)
     parts = qkv.view(slots, 3 * heads, head_dim)
     turned = parts[:, : 2 * heads].float()

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+GraphPool = Any
+"""what torch.cuda.graph_pool_handle() gives"""
 WARM_RUNS = 2
 """before a recording: libraries choose kernels, Triton compiles, workspaces are allocated in the first runs"""
 _RECORDING = threading.Lock()
@@ -23,11 +25,11 @@ def use_own_stream(*, urgent: bool) -> None:
     torch.cuda.set_stream(torch.cuda.Stream(priority=-1 if urgent else 0))  # type: ignore[no-untyped-call]
 
 
-def record(work: Callable[[], None], *, pool: Any = None) -> torch.cuda.CUDAGraph:
+def record(work: Callable[[], None], *, pool: GraphPool = None) -> torch.cuda.CUDAGraph:
     """Run the work a few times, then record it.
 
     Args:
-        pool: torch.cuda.graph_pool_handle() of graphs that are replayed one after another on one stream and hand nothing
+        pool: of graphs that are replayed one after another on one stream and hand nothing
             over but static tensors: they then share their intermediate memory.
     """
     stream = torch.cuda.current_stream()

@@ -5,12 +5,14 @@ Out:   the samples of each window's body
 Owns:  the networks' weights; per shape the static buffers and, on a GPU, the captured graph
 Never: threads, queues, who asked
 
-A call always computes all its rows; the ones nobody asked for are zeros. So there is one matrix shape, one kernel
-and one order of summation, and a window's samples depend on that window alone.
+On a CPU a call always computes all its rows; the ones nobody asked for are zeros. On a GPU every row is computed by itself.
+So there is one matrix shape, one kernel and one order of summation, and a window's samples depend on that window alone.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline.config import VocoderConfig
+from pipeline.model.graphs import GraphPool, record, use_own_stream
 from pipeline.model.spec import CODEBOOKS, HOP, MEL_FRAMES_PER_STEP, SAMPLES_PER_STEP
 from pipeline.model.weights import Checkpoint
 from pipeline.types import HiddenWindow
@@ -25,8 +28,6 @@ from pipeline.vocoder.codes import CodeEmbedding
 from pipeline.vocoder.mel_decoder import MelDecoder
 from pipeline.vocoder.vocos import Vocos
 from pipeline.vocoder.windows import Schedule
-
-WARM_RUNS = 2  # before a capture: libraries choose kernels and allocate workspaces in their first runs
 
 
 class Network:
@@ -96,11 +97,11 @@ class WindowCall:
         for row, window in enumerate(windows):
             steps[row] = window.frames
             valid[row] = window.valid_start, window.valid_stop
-        samples = self._run()
+        samples = self._run(len(windows))
         return [self._wanted(window, samples[row]) for row, window in enumerate(windows)]
 
-    def _run(self) -> NDArray[np.float32]:
-        """Samples of every row's body, (B, m)."""
+    def _run(self, count: int) -> NDArray[np.float32]:
+        """Samples of every row's body, (B, m), of which the first `count` are wanted."""
         return self._network(self._steps, self._valid)[:, self._body].numpy()
 
     def _wanted(self, window: HiddenWindow, samples: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -110,41 +111,57 @@ class WindowCall:
         return samples[start:stop].copy()
 
 
-class CapturedCall(WindowCall):
-    """One shape's call on a GPU: the first run captures it as a CUDA graph, every run replays it."""
+class RecordedCall(WindowCall):
+    """One shape's call on a GPU: CUDA graphs of 1, 2, 4 ... `rows` windows, recorded when first needed.
 
-    def __init__(self, network: Network, *, rows: int, steps: int, look_ahead: int, device: str) -> None:
+    A graph has a branch a window, and every branch is the same work on one window: so branches run beside each other,
+    a lone window pays for one, and a window's samples depend neither on its neighbours nor on their number.
+    """
+
+    def __init__(
+        self, network: Network, *, rows: int, steps: int, look_ahead: int, device: str, tf32: bool, pool: GraphPool
+    ) -> None:
         super().__init__(network, rows=rows, steps=steps, look_ahead=look_ahead, pinned=True)
+        self._tf32 = tf32
+        self._pool = pool
         self._gpu_steps, self._gpu_valid = self._steps.to(device), self._valid.to(device)
         self._gpu_samples = torch.zeros(rows, self._body.stop - self._body.start, device=device)
         self._samples = torch.zeros_like(self._gpu_samples, device="cpu", pin_memory=True)
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._branches = [torch.cuda.Stream() for _ in range(rows)]  # type: ignore[no-untyped-call]
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
-    def _run(self) -> NDArray[np.float32]:
+    def _run(self, count: int) -> NDArray[np.float32]:
+        branches = min(1 << (count - 1).bit_length(), len(self._branches))
+        if branches not in self._graphs:
+            with _matrix_products(tf32=self._tf32):
+                self._graphs[branches] = record(partial(self._compute, branches), pool=self._pool)
         self._gpu_steps.copy_(self._steps, non_blocking=True)
         self._gpu_valid.copy_(self._valid, non_blocking=True)
-        if self._graph is None:
-            self._graph = self._capture()
-        self._graph.replay()
+        self._graphs[branches].replay()
         self._samples.copy_(self._gpu_samples, non_blocking=True)
         torch.cuda.current_stream().synchronize()
         return self._samples.numpy()
 
-    def _capture(self) -> torch.cuda.CUDAGraph:
-        beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        beside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(beside):
-            for _ in range(WARM_RUNS):
-                self._compute()
-        torch.cuda.current_stream().wait_stream(beside)
-        graph = torch.cuda.CUDAGraph()
-        # thread_local: another thread of this process may use the GPU while this one captures.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self._compute()
-        return graph
+    def _compute(self, branches: int) -> None:
+        trunk = torch.cuda.current_stream()
+        for row, branch in enumerate(self._branches[:branches]):
+            own = slice(row, row + 1)
+            branch.wait_stream(trunk)
+            with torch.cuda.stream(branch):
+                self._gpu_samples[own].copy_(self._network(self._gpu_steps[own], self._gpu_valid[own])[:, self._body])
+        for branch in self._branches[:branches]:
+            trunk.wait_stream(branch)
 
-    def _compute(self) -> None:
-        self._gpu_samples.copy_(self._network(self._gpu_steps, self._gpu_valid)[:, self._body])
+
+@contextmanager
+def _matrix_products(*, tf32: bool) -> Iterator[None]:
+    """float32 products on a GPU's tensor cores or exactly, for what is recorded within."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +176,23 @@ class Calls:
 
 def build_calls(config: VocoderConfig, checkpoint: Checkpoint) -> Calls:
     """Read the network and make one call for each shape of the schedule."""
+    if config.device == "cuda":
+        use_own_stream(urgent=False)
     network = build_network(config, checkpoint)
+    pool = torch.cuda.graph_pool_handle() if config.device == "cuda" else None
 
     def call(steps: int) -> WindowCall:
         if config.device == "cpu":
             return WindowCall(network, rows=config.rows, steps=steps, look_ahead=config.look_ahead)
-        return CapturedCall(network, rows=config.rows, steps=steps, look_ahead=config.look_ahead, device=config.device)
+        return RecordedCall(
+            network,
+            rows=config.rows,
+            steps=steps,
+            look_ahead=config.look_ahead,
+            device=config.device,
+            tf32=config.matmul == "tf32",
+            pool=pool,
+        )
 
     shapes = Schedule(config.chunk_steps, config.look_ahead).shapes
     return Calls(network.width, {steps: call(steps) for steps, _ in shapes})

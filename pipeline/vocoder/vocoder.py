@@ -97,8 +97,12 @@ class Vocoder:
         return [job.done.result() for job in self._submit(windows)]
 
     def warm_up(self) -> None:
-        """Run every shape once, so that nothing is chosen, allocated or captured while somebody waits."""
-        self.decode_batch([self._blank(steps, body) for steps, body in self._shapes])
+        """Run every shape with every number of windows, so that nothing is allocated or recorded while somebody waits."""
+        count = 1
+        while count < 2 * self._config.rows:
+            for steps, body in self._shapes:
+                self.decode_batch([self._blank(steps, body)] * min(count, self._config.rows))
+            count *= 2
 
     def check_health(self) -> None:
         """Return if the vocoder works.

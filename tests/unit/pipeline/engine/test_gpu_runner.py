@@ -1,0 +1,112 @@
+"""The GPU's runner through Triton's interpreter on a CPU, held against the CPU's own runner."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import closing
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime.interpreter import GridExecutor
+
+from pipeline.config import EngineConfig
+from pipeline.engine.engine import Engine
+from pipeline.engine.gpu_runner import GpuRunner
+from pipeline.engine.runner import Runner
+from pipeline.errors import NonFiniteOutput
+from pipeline.types import Head, Prompt, SamplingParams, SeedMode
+from tests.factories import Take, collect, make_prompt, make_speaker
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of infinities that a GPU takes for granted
+
+STEPS = 3  # the interpreter takes a tenth of a second for a draw
+Requests = list[tuple[Prompt, SamplingParams]]
+
+
+def run(demo, requests: Requests, build=GpuRunner, **overrides: object) -> list[Take | BaseException]:
+    settings = {"slots": 2, "threads": 1, "max_prompt": 64, "max_steps": 64, "steps_per_round": 2, "prefill_rows": 2}
+    with closing(Engine(EngineConfig.model_validate(settings | overrides), demo, build=build)) as engine:
+
+        async def together() -> list[Take | BaseException]:
+            return await asyncio.gather(
+                *(collect(engine.generate(*request, timeout_s=250, admitted=True)) for request in requests),
+                return_exceptions=True,
+            )
+
+        return asyncio.run(together())
+
+
+@pytest.fixture(scope="module")
+def requests(demo) -> Requests:
+    """Three in two slots: both seed modes, a voice, a refine pass."""
+    width = demo.gpt_spec.width
+    return [
+        (make_prompt(9, number=1, max_steps=STEPS), SamplingParams(seed=1, min_steps=STEPS)),
+        (
+            make_prompt(20, number=2, max_steps=STEPS + 1, speaker=make_speaker(2, width)),
+            SamplingParams(seed=2, seed_mode=SeedMode.UPSTREAM, temperature=0.7, top_k=5),
+        ),
+        (
+            make_prompt(10, number=3, head=Head.TEXT, eos_token=7, max_steps=STEPS),
+            SamplingParams(seed=3, temperature=0.7, repetition_penalty=1.0),
+        ),
+    ]
+
+
+@pytest.fixture(scope="module")
+def expected(demo, requests) -> Iterator[list[Take]]:
+    return run(demo, requests, Runner)
+
+
+@pytest.mark.parametrize("attention", [{}, {"attention_split": 64, "max_steps": 128}, {"attention": "sdpa"}])
+def test_codes_are_the_cpus_and_states_agree(demo, requests, expected, attention):
+    for found, take in zip(run(demo, requests, **attention), expected, strict=True):
+        np.testing.assert_array_equal(found.codes, take.codes)
+        assert found.finish == take.finish
+        assert np.abs(found.hidden - take.hidden).max() < 1e-4
+
+
+def test_alone_equals_crowded_bit_for_bit_in_bfloat16(demo, requests):
+    crowded = run(demo, requests[:2], dtype="bfloat16")
+    for request, take in zip(requests, crowded, strict=False):
+        assert run(demo, [request], dtype="bfloat16")[0].equals(take)
+
+
+def test_a_broken_row_ends_alone_and_its_slot_is_clean_for_the_next(demo, requests, expected):
+    poison = make_prompt(10, speaker=np.full(demo.gpt_spec.width, np.nan, np.float16)), SamplingParams()
+    first, *good = run(demo, [poison, requests[0], requests[1]])
+    assert isinstance(first, NonFiniteOutput)
+    for found, take in zip(good, expected, strict=False):
+        np.testing.assert_array_equal(found.codes, take.codes)
+
+
+class Nodes(TorchDispatchMode):
+    """Counts what would be nodes of a graph: operators of torch that compute, and kernels of ours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.torch: list[str] = []
+        self.kernels = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        views = {"view", "select", "slice", "reshape", "t", "unsqueeze", "detach", "_unsafe_view", "empty", "split_with_sizes"}
+        if func.overloadpacket.__name__ not in views:
+            self.torch.append(func.overloadpacket.__name__)
+        return result
+
+
+def test_a_step_is_eight_nodes_a_layer_and_four(demo, monkeypatch):
+    config = EngineConfig(slots=2, max_prompt=64, max_steps=64)
+    runner, nodes = GpuRunner(config, demo), Nodes()
+
+    def count(executor: GridExecutor, *args: object, **kwargs: object) -> None:
+        nodes.kernels += 1
+
+    monkeypatch.setattr(GridExecutor, "__call__", count)
+    with torch.inference_mode(), nodes:
+        runner._step(0, with_text=False)
+    layers = demo.gpt_spec.layers
+    assert nodes.kernels == 4 * layers + 3, "two norms, attention, gate; draw, advance, settle"
+    assert len(nodes.torch) == 4 * layers + 1, f"four products a layer and the heads: {nodes.torch}"
