@@ -20,7 +20,7 @@ from tests.factories import Take, collect, make_prompt, make_speaker
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of infinities that a GPU takes for granted
 
-STEPS = 3  # the interpreter takes a tenth of a second for a draw
+STEPS = 2  # the interpreter takes a tenth of a second for a draw
 Requests = list[tuple[Prompt, SamplingParams]]
 
 
@@ -59,7 +59,7 @@ def expected(demo, requests) -> Iterator[list[Take]]:
     return run(demo, requests, Runner)
 
 
-@pytest.mark.parametrize("attention", [{}, {"attention_split": 64, "max_steps": 128}, {"attention": "sdpa"}])
+@pytest.mark.parametrize("attention", [{}, {"attention": "sdpa"}])
 def test_codes_are_the_cpus_and_states_agree(demo, requests, expected, attention):
     for found, take in zip(run(demo, requests, **attention), expected, strict=True):
         np.testing.assert_array_equal(found.codes, take.codes)
@@ -91,7 +91,19 @@ class Nodes(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        views = {"view", "select", "slice", "reshape", "t", "unsqueeze", "detach", "_unsafe_view", "empty", "split_with_sizes"}
+        views = {
+            "unbind",
+            "view",
+            "select",
+            "slice",
+            "reshape",
+            "t",
+            "unsqueeze",
+            "detach",
+            "_unsafe_view",
+            "empty",
+            "split_with_sizes",
+        }
         if func.overloadpacket.__name__ not in views:
             self.torch.append(func.overloadpacket.__name__)
         return result
