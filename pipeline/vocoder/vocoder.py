@@ -97,12 +97,14 @@ class Vocoder:
         return [job.done.result() for job in self._submit(windows)]
 
     def warm_up(self) -> None:
-        """Run every shape with every number of windows, so that nothing is allocated or recorded while somebody waits."""
-        count = 1
-        while count < 2 * self._config.rows:
+        """Run every shape once, on a GPU with every number of windows, so that nothing is recorded while somebody waits."""
+        rows = self._config.rows
+        counts = (
+            [1] if self._config.device == "cpu" else sorted({min(1 << power, rows) for power in range(rows.bit_length() + 1)})
+        )
+        for count in counts:
             for steps, body in self._shapes:
-                self.decode_batch([self._blank(steps, body)] * min(count, self._config.rows))
-            count *= 2
+                self.decode_batch([self._blank(steps, body)] * count)
 
     def check_health(self) -> None:
         """Return if the vocoder works.
