@@ -13,14 +13,14 @@ from ChatTTS.config import config as upstream_config
 from safetensors import safe_open
 
 
-def load_chat(root: Path) -> ChatTTS.Chat:
-    """ChatTTS on the CPU in float32, its configuration taken from the checkpoint's own shapes."""
+def load_chat(root: Path, device: str = "cpu") -> ChatTTS.Chat:
+    """ChatTTS in float32, its configuration taken from the checkpoint's own shapes."""
     config = _config(root)
     chat = ChatTTS.Chat(logging.getLogger("upstream"))
     chat.config = config
     files = {name: str(root / file) for name, file in asdict(config.path).items()}
     with torch.random.fork_rng():
-        loaded = chat._load(device=torch.device("cpu"), coef=None, **files)
+        loaded = chat._load(device=torch.device(device), coef=None, **files)
     assert loaded, "the package refused the checkpoint"
     return chat
 

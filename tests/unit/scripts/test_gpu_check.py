@@ -10,13 +10,16 @@ from scripts import gpu_check
 
 def test_every_check_runs_and_writes_its_figures(tmp_path, monkeypatch, demo_root):
     output = tmp_path / "result.json"
-    arguments = ["--device", "cpu", "--checkpoint", str(demo_root), "--slots", "2", "--steps", "8", "-o", str(output)]
-    monkeypatch.setattr(sys, "argv", ["gpu_check", *arguments])
+    arguments = ["--device", "cpu", "--checkpoint", str(demo_root), "--slots", "2", "--steps", "8", "--seconds", "1"]
+    monkeypatch.setattr(sys, "argv", ["gpu_check", *arguments, "-o", str(output)])
     assert gpu_check.main() == 0
     result = json.loads(output.read_text())
     assert all(promise["holds"] for promise in result["promises"].values())
     assert len(result["promises"]) >= 8
-    assert result["bfloat16_2_slots"]["step_ms"] > 0
+    assert result["failed"] == {}
+    assert result["figures"]["step_2_slots_auto"]["step_ms"] > 0
+    assert result["figures"]["speech"]["requests"] > 0
+    assert set(result["figures"]["upstream_step_s"]) == {"1", "32"}
     assert result["hardware"]["torch"]
 
 
@@ -34,3 +37,25 @@ def test_without_a_gpu_it_says_so(monkeypatch, capsys):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert gpu_check.main() == 2
     assert "no CUDA device" in capsys.readouterr().err
+
+
+def test_a_section_that_fails_is_said_and_the_next_one_runs(capsys):
+    report, ran = gpu_check.Report(), []
+
+    def fail() -> None:
+        raise ValueError("no such kernel")
+
+    report.section("first", fail)
+    report.section("second", lambda: ran.append("second"))
+    assert ran == ["second"]
+    assert report.failed == {"first": "ValueError: no such kernel"}
+    assert not report.all_hold
+    assert "no such kernel" in capsys.readouterr().err
+
+
+def test_an_aim_that_is_missed_is_no_failure():
+    report = gpu_check.Report()
+    report.aim("audio-s/s", 400, 500, at_least=True)
+    report.aim("p95", 100, 150, at_least=False)
+    assert [aim["reached"] for aim in report.aims.values()] == [False, True]
+    assert report.all_hold
