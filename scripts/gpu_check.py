@@ -203,18 +203,18 @@ def check_equality(report: Report, checkpoint: Checkpoint, device: str, dtype: s
 
 def check_vocoder(report: Report, checkpoint: Checkpoint, device: str) -> None:
     """The same samples on the device as on the CPU, and the same bits beside any neighbours; what a call takes."""
-    settings = {"chunk_steps": (8, 48), "rows": 8}
+    settings, times = {"chunk_steps": (8, 48), "rows": 8}, 10 if device == "cuda" else 1
     windows = [_window(number, checkpoint.gpt_spec.width, VocoderConfig.model_validate(settings)) for number in range(8)]
     with closing(Vocoder(VocoderConfig.model_validate(settings), checkpoint)) as vocoder:
         expected = vocoder.decode_batch(windows)
-    for matmul in ("float32", "tf32"):
+    for matmul in ("float32", "tf32") if device == "cuda" else ("float32",):
         config = VocoderConfig.model_validate(settings | {"device": device, "matmul": matmul})
         with closing(Vocoder(config, checkpoint)) as vocoder:
             vocoder.warm_up()
             together = vocoder.decode_batch(windows)
             alone = [vocoder.decode_batch([window])[0] for window in windows]
             calls = {
-                count: _seconds_each(lambda count=count: vocoder.decode_batch(windows[:count]), 10) * 1e3
+                count: _seconds_each(lambda count=count: vocoder.decode_batch(windows[:count]), times) * 1e3
                 for count in (1, 2, 4, 8)
             }
         error = max(float(np.abs(one - other).max()) for one, other in zip(expected, together, strict=True))
@@ -432,7 +432,7 @@ def measure_upstream(report: Report, root: Path, device: str, steps: int) -> Non
         return
     chat = upstream.load_chat(root, device)
     found = {}
-    for batch in (1, 32):
+    for batch in (1, 32) if device == "cuda" else (1,):
         params = package.Chat.InferCodeParams(max_new_token=steps, min_new_token=steps, show_tqdm=False)
         texts = [f"hello there how are you today {number}" for number in range(batch)]
 

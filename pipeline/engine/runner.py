@@ -290,7 +290,6 @@ class Runner:
         return tokens, is_eos, torch.where(is_text, logits.isfinite().flatten(1).all(1), finite)
 
 
-
 def _build_gpt(config: EngineConfig, checkpoint: Checkpoint) -> Gpt:
     """The stack, decoding as configured.
 

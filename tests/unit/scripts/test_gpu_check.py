@@ -19,7 +19,7 @@ def test_every_check_runs_and_writes_its_figures(tmp_path, monkeypatch, demo_roo
     assert result["failed"] == {}
     assert result["figures"]["step_2_slots_auto"]["step_ms"] > 0
     assert result["figures"]["speech"]["requests"] > 0
-    assert set(result["figures"]["upstream_step_s"]) == {"1", "32"}
+    assert result["figures"]["upstream_step_s"]["1"] > 0
     assert result["hardware"]["torch"]
 
 
