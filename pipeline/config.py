@@ -31,6 +31,9 @@ class TextConfig(StrictModel):
         8.0, gt=0, le=64, description="step cap a letter: three times the longest seen, a CJK character counts three letters"
     )
     base_steps: int = Field(64, ge=1, le=1024, description="step cap of an empty text, added to every segment's")
+    read_cpu_s: float = Field(
+        0.5, gt=0, le=60, description="processor time to read a text, for each 1000 characters begun; more is a 422 [s]"
+    )
     refine_steps: int = Field(384, ge=1, le=1024, description="step cap of the refine pass; upstream's max_new_token")
 
 

@@ -29,6 +29,7 @@ from pipeline.model.spec import SAMPLE_RATE
 from pipeline.model.weights import open_checkpoint
 from pipeline.synthesizer import Synthesizer
 from pipeline.text.frontend import LocalTextFrontend
+from pipeline.text.ssml import parse
 from pipeline.types import AudioChunk, SamplingParams, SynthesisRequest
 from pipeline.vocoder.vocoder import Vocoder
 from pipeline.voices.catalogue import VoiceCatalogue
@@ -90,6 +91,7 @@ def main() -> int:
     """Speak one text."""
     parser = argparse.ArgumentParser(description="Speak a text into a sound file.")
     parser.add_argument("text")
+    parser.add_argument("--ssml", action="store_true", help="the text is an SSML document")
     parser.add_argument("-o", "--output", type=Path, default=Path("out.wav"), help="its suffix is the format")
     parser.add_argument("--checkpoint", default="demo", help="demo, full-random, hub:2Noise/ChatTTS or a folder")
     parser.add_argument("--voice", default="default", help="a name of configs/voices.yaml, or seed:<n>")
@@ -113,8 +115,19 @@ def main() -> int:
             "vocoder": {"device": args.device},
         }
     )
-    request = SynthesisRequest("say", args.text, args.voice, SamplingParams(seed=seed), speed=args.speed, timeout_s=3600.0)
     try:
+        # The text is this machine's own: its control tags are.
+        document = parse(args.text, control_tags=True) if args.ssml else None
+        request = SynthesisRequest(
+            "say",
+            args.text if document is None else document.text,
+            args.voice,
+            passages=() if document is None else document.passages,
+            control_tags=True,
+            sampling=SamplingParams(seed=seed),
+            speed=args.speed,
+            timeout_s=3600.0,
+        )
         samples, first_s, total_s = asyncio.run(speak(config, request))
     except (SynthesisError, CheckpointError, ConfigError) as error:
         print(error, file=sys.stderr)

@@ -61,7 +61,7 @@ KINDS: dict[type[SynthesisError], Kind] = {
     ReferenceRejected: Kind(422, "invalid_request_error", "reference_rejected", False),
     InvalidSsml: Kind(400, "invalid_request_error", "invalid_ssml", False),
     InvalidLexicon: Kind(400, "invalid_request_error", "invalid_lexicon", False),
-    UnknownLexicon: Kind(404, "not_found_error", "lexicon_not_found", False),
+    UnknownLexicon: Kind(400, "invalid_request_error", "lexicon_not_found", False),
     RefineRejected: Kind(422, "invalid_request_error", "refine_rejected", False),
     TextTooHard: Kind(422, "invalid_request_error", "text_too_hard", False),
     AtCapacity: Kind(429, "overloaded_error", "overloaded", True, 1.0),

@@ -2,7 +2,7 @@
 
 In:    handle calls read, plan, replan, compare
 Out:   what protocols.TextFrontend says
-Owns:  one LocalTextFrontend
+Owns:  one IsolatedFrontend
 Never: torch, the GPU
 """
 
@@ -15,8 +15,8 @@ from ray import serve
 from pipeline.checkpoints import cache_home, resolve
 from pipeline.config import EngineConfig, TextConfig
 from pipeline.errors import SynthesisError
-from pipeline.text.frontend import LocalTextFrontend
 from pipeline.text.guard import Refined
+from pipeline.text.isolated import IsolatedFrontend
 from pipeline.text.script import Script
 from pipeline.types import SpeechPlan, SynthesisRequest, Voice
 from serve.handles import as_value
@@ -27,7 +27,7 @@ class TextNormalizer:
     """CPU only; as many replicas as the text needs."""
 
     def __init__(self, text: TextConfig, engine: EngineConfig, checkpoint: str) -> None:
-        self._frontend = LocalTextFrontend(
+        self._frontend = IsolatedFrontend(
             resolve(checkpoint, cache_home()), text, max_prompt=engine.max_prompt, max_steps=engine.max_steps
         )
 

@@ -1,0 +1,84 @@
+"""Worker: the child process of isolated.py. Reads questions from stdin, writes answers to stdout, ends with its parent.
+
+In:    frames: the front end's arguments, then (limit_s, method, arguments) again and again
+Out:   frames: what the method returned, or the SynthesisError in its place
+Owns:  one LocalTextFrontend, this process's timers
+Never: a client's text on stderr
+
+Two timers of processor time: at the limit an exception ends what runs in Python, at twice the limit the kernel ends
+the process, which also ends what runs in a library.
+"""
+
+import asyncio
+import os
+import pickle
+import signal
+import sys
+from types import FrameType
+from typing import BinaryIO
+
+from pipeline.errors import EngineFault, SynthesisError, TextTooHard
+from pipeline.text.frontend import LocalTextFrontend
+
+FRAME = 4
+
+
+class _TimeIsUpError(BaseException):
+    """Nothing on the way catches it by accident."""
+
+
+def main() -> None:
+    """Answer until nobody asks any more."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # a library that prints must not answer
+    questions = sys.stdin.buffer
+    signal.signal(signal.SIGVTALRM, _stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    setup = _receive(questions)
+    assert setup is not None
+    checkpoint, config, max_prompt, max_steps = pickle.loads(setup)  # noqa: S301  # our own parent's own words
+    frontend = LocalTextFrontend(checkpoint, config, max_prompt=max_prompt, max_steps=max_steps)
+    while (question := _receive(questions)) is not None:
+        data = pickle.dumps(_answer(frontend, question))
+        answers.write(len(data).to_bytes(FRAME) + data)
+        answers.flush()
+
+
+def _answer(frontend: LocalTextFrontend, question: bytes) -> object:
+    limit_s, name, arguments = pickle.loads(question)  # noqa: S301  # our own parent's own words
+    try:
+        signal.setitimer(signal.ITIMER_PROF, 2 * limit_s)
+        signal.setitimer(signal.ITIMER_VIRTUAL, limit_s)
+        try:
+            return asyncio.run(getattr(frontend, name)(*arguments))
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+    except SynthesisError as error:
+        return error
+    except _TimeIsUpError:
+        return TextTooHard(
+            f"reading this text took more than its {limit_s:g} s of processor time (text.read_cpu_s): "
+            "send it in smaller pieces",
+            param="input",
+        )
+    except Exception as error:
+        frame = error.__traceback__
+        while frame is not None and frame.tb_next is not None:
+            frame = frame.tb_next
+        place = "" if frame is None else f"{frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}"
+        print(f"text worker: {type(error).__name__} at {place}", file=sys.stderr, flush=True)
+        return EngineFault(f"reading the text failed ({type(error).__name__})")
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise _TimeIsUpError
+
+
+def _receive(stream: BinaryIO) -> bytes | None:
+    head = stream.read(FRAME)
+    return stream.read(int.from_bytes(head)) if len(head) == FRAME else None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Text through the real HTTP API: breaks to the sample, hard texts, no 500 whatever is asked."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import requests
+
+from tests.integration.cluster import Cluster
+
+FUZZING_S = "45"
+
+HARD_TEXTS = {
+    "1,000 digits": "1" * 1000,
+    "4,096 brackets": "[" * 4096,
+    "nested tags": "[S[Stts]tts]" * 300 + "hi",
+    "bidi": "\u202e\u2067hello\u2069\u202c" * 200,
+    "zero width": "\u200b\u200d\ufeff" * 1300 + "hi",
+    "4,096 emoji": "😀" * 4096,
+    "combining": "e" + "\u0301" * 4000,
+    "no spaces": "a" * 4096,
+    "money": "$1,234.50" * 400,
+}
+
+
+def plan(cluster: Cluster, text: str) -> requests.Response:
+    return requests.post(cluster.url("/v1/audio/speech/plan"), json={"input": text}, timeout=60)
+
+
+@pytest.mark.parametrize("name", HARD_TEXTS)
+def test_hard_texts_are_planned_or_refused(cluster: Cluster, name: str):
+    reply = plan(cluster, HARD_TEXTS[name])
+    assert reply.status_code in (200, 400, 422), reply.text[:200]
+    assert reply.elapsed.total_seconds() < 20
+    assert plan(cluster, "hello").status_code == 200
+
+
+def test_too_long_and_lone_surrogates_are_refused(cluster: Cluster):
+    assert plan(cluster, "[" * 100_000).status_code == 413
+    raw = b'{"input": "\\ud83d"}'
+    assert requests.post(cluster.url("/v1/audio/speech/plan"), data=raw, timeout=10).status_code == 400
+
+
+def test_a_break_is_exact_silence(cluster: Cluster):
+    def hear(document: str) -> np.ndarray:
+        reply = cluster.speak(input=document, input_type="ssml", seed=5, post={"trim": False, "fade_ms": 0})
+        assert reply.status_code == 200, reply.text
+        return np.frombuffer(reply.content, "<i2")
+
+    heard = hear('<speak><break time="1s"/>Hello there.<break time="333ms"/></speak>')
+    alone = hear("<speak>Hello there.</speak>")
+    zeros = np.zeros(333 * 24, np.int16)
+    assert np.array_equal(heard, np.concatenate([np.zeros(24_000, np.int16), alone, zeros]))
+
+
+def test_warnings_reach_the_headers(cluster: Cluster):
+    reply = cluster.speak(input="Hello 😀 there 😀.")
+    assert reply.headers["X-Text-Warnings"] == "2; emoji=2"
+    assert "X-Text-Warnings" not in cluster.speak(input="Hello there.").headers
+
+
+def test_control_tags_are_text_unless_asked_for(cluster: Cluster):
+    def segments(**more: object) -> list[str]:
+        reply = requests.post(cluster.url("/v1/text/normalize"), json={"input": "a [laugh] b", **more}, timeout=20)
+        return [segment["text"] for segment in reply.json()["segments"]]
+
+    assert "[" not in "".join(segments())
+    assert "[laugh]" in "".join(segments(allow_control_tags=True))
+
+
+def test_the_refine_pass_can_be_looked_at(cluster: Cluster):
+    body = {"input": "Hello there.", "seed": 3, "refine": {"guard": "strict"}}
+    reply = requests.post(cluster.url("/v1/text/refine"), json=body, timeout=60)
+    assert reply.status_code == 200, reply.text
+    shown = reply.json()
+    assert shown["segments"][0]["source"] == "Hello there."
+    strict = cluster.speak(**body)
+    assert strict.status_code == (200 if shown["accepted"] else 422), strict.text
+
+
+def test_no_request_made_from_our_own_document_breaks_a_promise_of_it(cluster: Cluster, tmp_path: Path):
+    """Schemathesis, good requests and bad ones; by hand for longer: `schemathesis run URL/openapi.json --max-time 300`."""
+    program = Path(sys.executable).with_name("schemathesis")
+    checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+    command = [program, "run", cluster.url("/openapi.json"), "--checks", checks, "--max-time", FUZZING_S]
+    command += ["--phases", "coverage,fuzzing", "--request-timeout", "60", "--continue-on-failure", "--no-color"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

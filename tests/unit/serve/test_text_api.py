@@ -1,0 +1,156 @@
+"""The routes that look at a text, on a real socket over fakes."""
+
+import pytest
+import requests
+
+from pipeline.store.sqlite import SqliteStore
+from pipeline.text.lexicons import LexiconLibrary
+from serve.config import LimitsConfig
+from tests.fakes import Speaker, make_backend
+from tests.unit.serve.live import Live, serving
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory):
+    store = SqliteStore(tmp_path_factory.mktemp("lexicons") / "store")
+    with serving(make_backend(Speaker(), lexicons=LexiconLibrary(store))) as server:
+        yield server
+
+
+def post(live: Live, route: str, **body: object) -> requests.Response:
+    return requests.post(f"{live.url}{route}", json=body, timeout=20)
+
+
+def refusal(reply: requests.Response) -> tuple[int, str, str | None]:
+    error = reply.json()["error"]
+    return reply.status_code, error["code"], error["param"]
+
+
+def test_normalize_tells_what_became_of_every_character(live):
+    text = "Room 12 😀. 第3间。"
+    shown = post(live, "/v1/text/normalize", input=text).json()
+    assert "twelve" in shown["text"]
+    assert "三" in shown["text"]
+    assert shown["warnings"] == [{"code": "emoji", "count": 1}]
+    assert shown["dropped"] == [[8, 9]]
+    heard = [place for segment in shown["segments"] for span in segment["spans"] for place in range(*span["source"])]
+    assert sorted({*heard, *(place for start, stop in shown["dropped"] for place in range(start, stop))}) == list(
+        range(len(text))
+    )
+    for segment in shown["segments"]:
+        assert all(0 <= span["spoken"][0] <= span["spoken"][1] <= len(segment["text"]) for span in segment["spans"])
+
+
+def test_a_plan_predicts_and_speaks_nothing(live):
+    shown = post(live, "/v1/audio/speech/plan", input="Hello there. 你好。", speed=2.0, voice="nova", user="x").json()
+    assert shown["voice"] == "default"
+    assert shown["predicted_steps"] == sum(segment["steps"] for segment in shown["segments"]) > 0
+    assert shown["predicted_seconds"] == pytest.approx(shown["predicted_steps"] * 512 / 24_000 / 2, abs=0.01)
+    assert shown["ignored_fields"] == ["user"]
+    assert live.backend.door.inside == 0
+
+
+def test_a_plan_of_ssml_has_voices_rates_and_silence(live):
+    document = (
+        '<speak>One.<break time="250ms"/><voice name="calm"><prosody rate="2">Two.</prosody></voice><break time="1s"/></speak>'
+    )
+    shown = post(live, "/v1/audio/speech/plan", input=document, input_type="ssml").json()
+    told = [(s["text"], s["voice"], s["rate"], s["silence_ms"]) for s in shown["segments"]]
+    assert told == [("One.", "default", 1.0, 0), ("Two.", "calm", 2.0, 250)]
+    assert shown["closing_silence_ms"] == 1000
+    assert shown["predicted_seconds"] > 1.25
+
+
+def test_ssml_shows_how_a_document_is_understood(live):
+    document = '<speak>Call <say-as interpret-as="digits">110</say-as><mark name="m"/><foo>now</foo></speak>'
+    shown = post(live, "/v1/text/ssml", input=document).json()
+    (passage,) = shown["passages"]
+    assert passage["hints"] == [{"start": 5, "stop": 8, "kind": "say-as", "value": "digits"}]
+    assert shown["marks"] == [{"name": "m", "position": 8}]
+    assert shown["warnings"] == [{"code": "unknown_element", "count": 1}]
+
+
+@pytest.mark.parametrize(
+    ("body", "refused"),
+    [
+        ({"input": "<speak>", "input_type": "ssml"}, (400, "invalid_ssml", "input")),
+        ({"input": "<speak><voice name='nobody'>x</voice></speak>", "input_type": "ssml"}, (400, "voice_not_found", "input")),
+        ({"input": "?!"}, (400, "no_speakable_text", "input")),
+        ({"input": "x", "lexicon": ["unknown"]}, (400, "lexicon_not_found", "lexicon")),
+        ({"input": "x", "lexicon": ["a", "b", "c", "d"]}, (400, "out_of_range", "lexicon")),
+        ({"input": "x", "lexicon": {"w": {"alias": "a", "pinyin": "b1"}}}, (400, "out_of_range", "lexicon")),
+        ({"input": "x", "lexicon": {"x": {"pinyin": "xyz9"}}}, (400, "invalid_lexicon", "lexicon")),
+        ({"input": "x", "lexicon": {"a" * 65: "y"}}, (400, "out_of_range", "lexicon")),
+        ({"input": "x", "normalize": {"emoji": "eat"}}, (400, "out_of_range", "normalize")),
+        (
+            {"input": "x", "normalize": False, "apply_text_normalization": "on"},
+            (400, "conflicting_fields", "apply_text_normalization"),
+        ),
+        ({"input": "x" * 5000}, (413, "input_too_long", "input")),
+        ({"input_type": "ssml"}, (400, "missing_field", "input")),
+    ],
+)  # fmt: skip
+def test_mistakes_name_their_field(live, body, refused):
+    for route in ("/v1/text/normalize", "/v1/audio/speech/plan"):
+        assert refusal(post(live, route, **body)) == refused
+
+
+def test_strict_refuses_what_cannot_be_honoured(live):
+    document = {"input": "<speak><foo>x</foo></speak>", "input_type": "ssml"}
+    assert post(live, "/v1/text/normalize", **document).status_code == 200
+    assert refusal(post(live, "/v1/text/normalize?strict=1", **document)) == (400, "invalid_ssml", "input")
+    assert refusal(post(live, "/v1/text/normalize?strict=1", input="x", colour="red"))[:2] == (400, "unknown_field")
+
+
+def test_control_tags_are_the_operators_choice():
+    def spoken(choice: str, **body: object) -> object:
+        with serving(make_backend(Speaker(), LimitsConfig(control_tags=choice))) as live:
+            reply = post(live, "/v1/text/normalize", input="a [laugh] b", **body)
+            return "[laugh]" in reply.json()["text"] if reply.ok else refusal(reply)[1]
+
+    assert spoken("on_request") is False
+    assert spoken("on_request", allow_control_tags=True) is True
+    assert spoken("by_default") is True
+    assert spoken("by_default", allow_control_tags=False) is False
+    assert spoken("never") is False
+    assert spoken("never", allow_control_tags=True) == "control_tags_not_allowed"
+
+
+def test_refine_shows_the_difference_and_takes_a_place(live):
+    shown = post(live, "/v1/text/refine", input="Hello there.", seed=4).json()
+    assert shown["accepted"] is True
+    assert shown["seed"] == 4
+    assert shown["diff"][-1] == {"op": "insert", "source": "", "refined": "[laugh]"}
+
+
+def test_lexicons_are_kept_used_and_removed(live):
+    route = f"{live.url}/v1/lexicons/mine"
+    kept = requests.put(route, json={"entries": {"cat": "dog", "重庆": {"pinyin": "chong2 qing4"}}}, timeout=10)
+    assert kept.json() == {"id": "mine", "version": 1, "entries": 2}
+    shown = requests.get(route, timeout=10).json()["entries"]
+    assert shown == {"cat": {"alias": "dog", "pinyin": None}, "重庆": {"alias": None, "pinyin": "chong2 qing4"}}
+    text = post(live, "/v1/text/normalize", input="A cat in 重庆.", lexicon=["mine"]).json()["text"]
+    assert "dog" in text
+    assert "崇庆" in text
+    assert requests.delete(route, timeout=10).status_code == 204
+    for reply in (requests.get(route, timeout=10), requests.delete(route, timeout=10)):
+        assert refusal(reply) == (404, "lexicon_not_found", "id")
+
+
+@pytest.mark.parametrize("lexicon_id", [".hidden", "a b", "x" * 65, "%00"])
+def test_ids_are_plain(live, lexicon_id):
+    assert refusal(requests.get(f"{live.url}/v1/lexicons/{lexicon_id}", timeout=10)) == (400, "out_of_range", "id")
+
+
+def test_the_document_describes_every_route_of_ours(live):
+    document = requests.get(f"{live.url}/openapi.json", timeout=10).json()
+    for path, operations in document["paths"].items():
+        for name, operation in operations.items():
+            assert "default" in operation["responses"], (path, name)
+            if name in ("post", "put") and not path.startswith("/v1/audio/voices"):
+                assert "requestBody" in operation, (path, name)
+    assert "HTTPValidationError" not in str(document)
+
+
+def test_warnings_are_counted_in_a_header(live):
+    assert "X-Text-Warnings" not in live.speak().headers
