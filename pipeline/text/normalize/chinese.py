@@ -15,7 +15,8 @@ import opencc
 
 
 @cache
-def _simplifier() -> opencc.OpenCC:
+def simplifier() -> opencc.OpenCC:
+    """Traditional to simplified, by phrases: 乾隆 stays, 乾脆 becomes 干脆."""
     return opencc.OpenCC("t2s")
 
 
@@ -34,10 +35,5 @@ def homophones() -> dict[int, str]:
 
 def plain_chinese(run: str, *, replace_homophones: bool) -> str:
     """Traditional characters become simplified ones, then, when asked, rare ones become common ones of their sound."""
-    simplified = str(_simplifier().convert(run))
+    simplified = str(simplifier().convert(run))
     return simplified.translate(homophones()) if replace_homophones else simplified
-
-
-def is_speakable_run(run: str) -> bool:
-    """Whether all of a run is in the block ChatTTS knows (ChatTTS/norm.py, `reject_pattern`)."""
-    return all("\u4e00" <= character <= "\u9fff" for character in run)

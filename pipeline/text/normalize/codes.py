@@ -347,6 +347,9 @@ ADDRESSES: list[Rule] = [  # before dates and quantities, which their digits loo
     rule("(0", r"(?<![\d.-])(?:1[- ])?(?:\(\d{3}\)\s?|\d{3}[-.])\d{3}[-.]\d{4}(?![\d-])", _telephone, "phone"),
     rule("0", r"(?<![\d.-])\d{3}-\d{4}(?![\d-])", _telephone_en, "phone"),
 ]
+GROUPS: list[Rule] = [  # behind dates
+    rule("0", r"(?<![\d.-])\d{1,7}(?:-\d{1,7}){2,6}(?![\d-])", _telephone, "phone"),
+]
 DOTTED: list[Rule] = [rule("0", r"\d{1,5}(?:\.\d{1,5}){2,7}(?!\.?\d)", _dotted, "numbers")]  # behind dates, before decimals
 NAMES: list[Rule] = [  # behind them
     rule(
@@ -361,7 +364,7 @@ NAMES: list[Rule] = [  # behind them
         _model,
         "numbers",
     ),
-    rule("a", rf"{_NOT_IN_WORD}[A-Z]{{2,5}}\s\d{{3,4}}(?![\dA-Za-z]|[,.:]\d)", _model_apart, "numbers"),
+    rule("a", rf"{_NOT_IN_WORD}[A-Z]{{2,5}}\s\d{{3,4}}(?![\dA-Za-z]|[,.:-]\d)", _model_apart, "numbers"),
     rule("0", r"(?P<digits>\d{1,8})(?P<tail>[A-Za-z]{1,3})(?![A-Za-z0-9])", _number_letters, "numbers"),
     rule("a", rf"{_NOT_IN_WORD}(?:{_ABBREVIATED})(?![A-Za-z0-9])", _abbreviation),
     rule("a", rf"{_NOT_IN_WORD}St\.", _saint),

@@ -15,7 +15,8 @@ import re
 from pipeline.text.normalize.options import Language, LanguageChoice
 
 STRETCH_WORDS = 3
-"""so many Latin words in a row are a stretch of English in a Chinese sentence"""
+"""so many Latin words in a row are a stretch of English in a Chinese sentence, unless they are a name: iPhone 16 Pro Max"""
+_PROSE = re.compile(r"[a-z]{2,}")
 
 _TOKEN = re.compile(
     r"(?P<zh>[\u3400-\u9fff\uf900-\ufaff]+)|(?P<en>[A-Za-zÀ-ɏＡ-Ｚａ-ｚ](?:[A-Za-zÀ-ɏＡ-Ｚａ-ｚ0-9_.@:/+'’&-]*[A-Za-zÀ-ɏＡ-Ｚａ-ｚ0-9])?)|(?P<end>[。！？!?\n]+|\.(?=\s|$))|(?P<mark>[，、；：])"
@@ -30,7 +31,7 @@ _TAIL: dict[Language, re.Pattern[str]] = {
 _HEAD_ZH = re.compile(r"[\d.,:%]{0,20}\d$")
 _MEASURE = "个月年日号点分秒岁元块只条张位名件次天周人万亿千百"
 _NAME = re.compile(r"(?![IAa]$)(?:[A-Z0-9._-]+|[A-Za-z])")
-"""acronyms and single letters stand in either language: half a word"""
+"""acronyms and single letters stand in either language: a quarter of a word"""
 
 
 def language_runs(text: str) -> list[tuple[int, int, Language]]:
@@ -89,9 +90,12 @@ def _sentences(tokens: list[re.Match[str]]) -> list[list[re.Match[str]]]:
 
 def _majority(tokens: list[re.Match[str]], fallback: Language) -> Language:
     characters = sum(len(token["zh"]) for token in tokens if token["zh"])
-    words = sum(0.5 if _NAME.fullmatch(token["en"]) else 1 for token in tokens if token["en"])
+    words = sum(0.25 if _NAME.fullmatch(token["en"]) else 1 for token in tokens if token["en"])
     if characters == words:
-        return next(("zh" if token["zh"] else "en" for token in tokens if token["zh"] or token["en"]), fallback)
+        strong = [token for token in tokens if token["zh"] or token["en"]]
+        has_prose = any(token["en"] and _PROSE.fullmatch(token["en"]) for token in strong)
+        first: Language = "zh" if strong and (strong[0]["zh"] or not has_prose) else "en"
+        return first if strong else fallback
     return "zh" if characters > words else "en"
 
 
@@ -103,7 +107,9 @@ def _stretches(text: str, sentence: list[re.Match[str]], other: Language) -> lis
         last = first
         while last < len(sentence) and sentence[last][other]:
             last += 1
-        if last - first >= (STRETCH_WORDS if other == "en" else 1):
+        words = [token["en"] for token in sentence[first:last]]
+        is_stretch = last > first if other == "zh" else len(words) >= STRETCH_WORDS and any(map(_PROSE.fullmatch, words))
+        if is_stretch:
             start, end = sentence[first].start(), sentence[last - 1].end()
             tail = _TAIL[other].match(text, end)
             stop = tail.end() if tail else end

@@ -7,6 +7,7 @@ Never: dates, telephone numbers, codes
 """
 
 import re
+from decimal import Decimal
 
 from pipeline.text.normalize.numbers import counted, english, fraction, integer, number, ordinal, pairs, roman, spell
 from pipeline.text.normalize.options import Language
@@ -46,13 +47,14 @@ _CLOSE = alternatives(list(CLOSE_UNITS))
 _DEGREE = {"C": ("degrees Celsius", "摄氏度"), "F": ("degrees Fahrenheit", "华氏度"), "": ("degrees", "度")}
 _COMPASS = {"N": ("north", "北纬"), "S": ("south", "南纬"), "E": ("east", "东经"), "W": ("west", "西经")}
 _CODE_BEFORE = re.compile(
-    r"(?:电话|手机|热线|号码|编号|账号|卡号|学号|工号|房号|车牌|邮编|验证码|密码|代码|口令|拨打?|呼叫|房间|波音|微信|航班|尾号|股票|型号|"
-    r"QQ|\b(?:ID|PIN|code|zip|password|room|flight|extension|ext\.?|dial|call|agent|serial|passcode|OTP))"
+    r"(?:电话|手机|热线|号码|编号|账号|卡号|学号|工号|房号|车牌|邮编|验证码|密码|代码|口令|拨打?|呼叫|房间|波音|分机|转|[楼座栋]|单元|微信|航班|尾号|"
+    r"股票|型号|QQ|\b(?:ID|PIN|code|zip|password|room|flight|extension|ext\.?|dial|call|agent|serial|passcode|OTP))"
     r"(?:[号是为了:#,，\s]|number|is){0,3}\s?$",
     re.IGNORECASE | re.ASCII,
 )
+_RATED = re.compile(r"\b(?:scored?|rated?|rating|got|graded?)\b[^\d]{0,6}$", re.IGNORECASE | re.ASCII)
 _CODE_AFTER = re.compile(r"\s?(?:房间|室|航班|次列车|号房)")
-_PHONE_LIKE = re.compile(r"电话|手机|热线|拨|呼叫|航班|房间|次列车")
+_PHONE_LIKE = re.compile(r"电话|转|分机|手机|热线|拨|呼叫|航班|房间|次列车")
 
 
 def _is_one(written: str) -> bool:
@@ -64,11 +66,9 @@ def money_words(sign: str, written: str, scale: str, language: Language) -> str:
     one, more, hundredth, chinese_name = CURRENCIES[sign]
     whole, _, places = written.replace(",", "").partition(".")
     if language == "zh":
-        scale = {"k": "千", "K": "千", "thousand": "千", "M": "百万", "m": "百万", "mn": "百万", "million": "百万"}.get(
-            scale, scale
-        )
-        scale = {"B": "十亿", "bn": "十亿", "billion": "十亿", "T": "万亿", "tn": "万亿", "trillion": "万亿"}.get(scale, scale)
         exact = f"{whole}.{places.rstrip('0')}".rstrip(".")
+        if scale in SCALES:
+            exact, scale = _in_myriads(exact, SCALES[scale])
         return f"{counted(exact)}{scale}{chinese_name}"
     if scale:
         scale = "".join(_ZH_TO_EN.get(sign, "") for sign in scale).strip() if scale not in SCALES else SCALES[scale]
@@ -84,6 +84,16 @@ def money_words(sign: str, written: str, scale: str, language: Language) -> str:
 
 
 _ZH_TO_EN = {"十": " ten", "百": " hundred", "千": " thousand", "万": " ten thousand", "亿": " hundred million"}
+
+
+def _in_myriads(exact: str, scale: str) -> tuple[str, str]:
+    """12.3 million as Chinese counts it: 1230 万."""
+    value = Decimal(exact) * {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}[scale]
+    unit, name = next(
+        ((unit, name) for unit, name in ((10**12, "万亿"), (10**8, "亿"), (10**4, "万")) if value >= unit), (1, "")
+    )
+    said = f"{value / unit:f}"
+    return said.rstrip("0").rstrip(".") if "." in said else said, name
 
 
 def _money(match: Match, language: Language) -> Outcome:
@@ -179,6 +189,8 @@ def _size(match: Match, language: Language) -> Outcome:
 def _range(match: Match, language: Language) -> Outcome:
     low, high = match["low"], match["high"]
     values = [float(side.replace(",", "")) for side in (low, high)]
+    if language == "en" and values[0] > values[1] and " " not in match[0] and max(len(low), len(high)) <= 3 and low[0] != "0":
+        return f"{number(low, 'en')} to {number(high, 'en')}"  # a score
     if values[0] >= values[1] or (low[0] == "0" and len(low) > 1 and "." not in low):
         return None
     if (len(low), len(high)) in ((3, 4), (3, 8), (4, 8), (4, 7)):
@@ -200,6 +212,8 @@ def _fraction(match: Match, language: Language) -> Outcome:
         return None
     if not whole and language == "zh" and int(above) > int(below) >= 10:
         return f"{integer(above, 'zh')}比{integer(below, 'zh')}"  # a blood pressure
+    if not whole and language == "en" and _RATED.search(before(match, 16)):
+        return f"{integer(above, 'en')} out of {integer(below, 'en')}"
     if not whole:
         return fraction(above, below, language)
     if language == "zh":
@@ -259,6 +273,8 @@ def _power(match: Match, language: Language) -> Outcome:
 
 
 def _superscript(match: Match, language: Language) -> Outcome:
+    if before(match, 1) == ")" and match[0] in "²³":
+        return {"²": ("squared", "的平方"), "³": ("cubed", "的立方")}[match[0]][language == "zh"]
     return integer(match[0].translate(_SUPERSCRIPTS), language)
 
 
@@ -335,6 +351,7 @@ def _plain(match: Match, language: Language) -> Outcome:
     if language == "en":
         return _plain_english(match, written)
     is_code = "." not in written and "," not in written and len(written) >= 3
+    is_code = is_code and not _MEASURE.match(match.string, match.end())
     if is_code and (_CODE_BEFORE.search(before(match, 16)) or _CODE_AFTER.match(match.string, match.end())):
         around = before(match, 16) + match.string[match.end() : match.end() + 4]
         return spell(written, "zh", telephone=bool(_PHONE_LIKE.search(around)))

@@ -23,7 +23,7 @@ from pipeline.text.normalize.words import CURRENCIES, SIGNS
 from pipeline.text.normalize.written import OPAQUE, Written
 
 _ORDER = (
-    *(*codes.ADDRESSES, *calendar.RULES, *codes.DOTTED, *quantities.RULES, *codes.NAMES),
+    *(*codes.ADDRESSES, *calendar.RULES, *codes.GROUPS, *codes.DOTTED, *quantities.RULES, *codes.NAMES),
     *(*quantities.PLAIN, *marks.RULES),
 )
 _CHINESE = re.compile(r"[\u4e00-\u9fff]+")
