@@ -77,6 +77,18 @@ def read_body(kind: type[B], raw: bytes) -> B:
         raise bad_request("invalid_json", "the body is nested too deeply") from None
 
 
+def read_values(kind: type[B], values: dict[str, Any]) -> B:
+    """Check the fields of a form, whose numbers are written as words.
+
+    Raises:
+        ApiError: 400, with the field at fault.
+    """
+    try:
+        return kind.model_validate(values, strict=False)
+    except ValidationError as error:
+        raise _refusal(kind, error) from None
+
+
 def _refusal(kind_of_body: type[BaseModel], error: ValidationError) -> ApiError:
     """The first mistake as a reply. pydantic's sentences name bounds and choices, never the input."""
     mistake: Any = error.errors(include_url=False, include_input=False, include_context=False)[0]
@@ -87,6 +99,9 @@ def _refusal(kind_of_body: type[BaseModel], error: ValidationError) -> ApiError:
         return bad_request("invalid_json", "the body is not valid JSON (UTF-8, finite numbers, no lone surrogates)")
     if kind == "missing":
         return bad_request("missing_field", f"{param} is required", param=param)
+    if kind == "extra_forbidden":
+        known = ", ".join(kind_of_body.model_fields)
+        return bad_request("unknown_field", f"there is a field nobody knows here; known are {known}", param=param)
     if param is None:
         return bad_request("invalid_type", "the body must be a JSON object")
     if param in SENTENCES:

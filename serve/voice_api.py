@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import Field, ValidationError
+from pydantic import Field
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
@@ -24,7 +24,8 @@ from pipeline.voices.records import MAX_GAIN_DB, MAX_LANGUAGES, MAX_NOTE_CHARS, 
 from pipeline.voices.seeds import MAX_SEED
 from pipeline.voices.strings import decode_embedding, encode_embedding
 from serve.backend import Backend
-from serve.body import Body
+from serve.body import Body, read_body, read_bytes, read_values
+from serve.described import answers, takes
 from serve.errors import ApiError, Kind, bad_request
 from serve.schemas import MODELS
 from serve.voice_desk import Card
@@ -34,7 +35,6 @@ FORM_FIELDS = 12
 MAX_RANDOM = 50
 NO_CONSENT = ("", "0", "false", "no", "off")
 
-T = TypeVar("T", bound=Body)
 R = TypeVar("R")
 
 Text = Annotated[str, Field(max_length=MAX_NOTE_CHARS)]
@@ -116,18 +116,22 @@ class FormBody(CardBody):
     ref_text: str = Field(min_length=1, max_length=MAX_NOTE_CHARS, description="exactly what is said in the recording")
 
 
-def body_schema(*models: type[Body], form: bool = False) -> dict[str, Any]:
-    """OpenAPI's description of bodies that FastAPI does not parse."""
-    content: dict[str, Any] = {"application/json": {"schema": models[0].model_json_schema()}}
-    if form:
-        schema = models[1].model_json_schema()
-        schema["properties"] |= {
-            "audio_sample": {"type": "string", "format": "binary", "description": "WAV, FLAC, OGG or MP3, 3 to 30 s"},
-            "consent": {"type": "string", "description": "true, or what the speaker has agreed to"},
-        }
-        schema["required"] = [*schema["required"], "audio_sample", "consent"]
-        content["multipart/form-data"] = {"schema": schema}
-    return {"requestBody": {"required": True, "content": content}}
+BODIES: tuple[type[Body], ...] = (NewVoiceBody, BlendBody, EditBody, RandomBody)
+"""what the OpenAPI document has to know"""
+
+
+def takes_form() -> dict[str, Any]:
+    """The two bodies of POST /v1/audio/voices."""
+    described = takes(NewVoiceBody)
+    form = FormBody.model_json_schema()
+    form["properties"] |= {
+        "audio_sample": {"type": "string", "format": "binary", "description": "WAV, FLAC, OGG or MP3, 3 to 30 s"},
+        "consent": {"type": "string", "description": "true, or what the person who speaks has agreed to"},
+        "languages": {"type": "string", "description": "separated by commas"},
+    }
+    form["required"] = [*form["required"], "audio_sample", "consent"]
+    described["requestBody"]["content"]["multipart/form-data"] = {"schema": form}
+    return described
 
 
 def add_voice_routes(api: FastAPI, get_backend: Callable[[], Backend]) -> None:
@@ -140,13 +144,18 @@ def add_voice_routes(api: FastAPI, get_backend: Callable[[], Backend]) -> None:
             return {"voices": [entry.name for entry in entries]}
         return {"voices": [voice_card(entry) for entry in entries]}
 
-    @api.post("/v1/audio/voices", status_code=201, openapi_extra=body_schema(NewVoiceBody, FormBody, form=True))
+    @api.post(
+        "/v1/audio/voices",
+        status_code=201,
+        openapi_extra=takes_form(),
+        responses=answers(400, 403, 408, 409, 413, 422, 429, 503, 507),
+    )
     async def create(request: Request) -> Response:
         backend = get_backend()
         desk = backend.desk
         if request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
             return await clone(request, backend)
-        body = await read_json(NewVoiceBody, request, backend)
+        body = read_body(NewVoiceBody, await read_bytes(request, backend.limits))
         card = body.card()
         given = [body.seed is not None, body.embedding is not None, body.blend is not None]
         if sum(given) != 1:
@@ -165,10 +174,10 @@ def add_voice_routes(api: FastAPI, get_backend: Callable[[], Backend]) -> None:
                 raise bad_request("invalid_embedding", f"embedding: {error}", param="embedding") from None
             return created(backend, await desk.from_embedding(card, embedding))
 
-    @api.post("/v1/audio/voices/random", openapi_extra=body_schema(RandomBody))
+    @api.post("/v1/audio/voices/random", openapi_extra=takes(RandomBody), responses=answers(400, 408, 413))
     async def random(request: Request) -> dict[str, Any]:
         backend = get_backend()
-        body = await read_json(RandomBody, request, backend)
+        body = read_body(RandomBody, await read_bytes(request, backend.limits))
         wish = body.filter
         if wish.like and wish.unlike:
             raise bad_request("conflicting_fields", "filter is like or unlike, not both", param="filter")
@@ -186,21 +195,28 @@ def add_voice_routes(api: FastAPI, get_backend: Callable[[], Backend]) -> None:
             ]
         }
 
-    @api.post("/v1/audio/voices/blend", status_code=201, openapi_extra=body_schema(BlendBody))
+    @api.post(
+        "/v1/audio/voices/blend",
+        status_code=201,
+        openapi_extra=takes(BlendBody),
+        responses=answers(400, 408, 409, 413, 429, 503, 507),
+    )
     async def blend(request: Request) -> Response:
         backend = get_backend()
-        body = await read_json(BlendBody, request, backend)
+        body = read_body(BlendBody, await read_bytes(request, backend.limits))
         with backend.door.enter():
             return created(backend, await backend.desk.from_blend(body.card(), body.expression))
 
-    @api.get("/v1/audio/voices/{name}")
+    @api.get("/v1/audio/voices/{name}", responses=answers(400, 404))
     async def voice(name: str) -> dict[str, Any]:
         return await or_404(described(get_backend(), name))
 
-    @api.patch("/v1/audio/voices/{name}", openapi_extra=body_schema(EditBody))
+    @api.patch(
+        "/v1/audio/voices/{name}", openapi_extra=takes(EditBody), responses=answers(400, 403, 404, 408, 409, 413, 503, 507)
+    )
     async def edit(name: str, request: Request) -> Response:
         backend = get_backend()
-        body = await read_json(EditBody, request, backend)
+        body = read_body(EditBody, await read_bytes(request, backend.limits))
         changes = {key: value for key, value in body.model_dump().items() if value is not None}
         if not changes:
             raise bad_request("missing_field", "give at least one of name, languages, description, licence and gain_db")
@@ -209,19 +225,26 @@ def add_voice_routes(api: FastAPI, get_backend: Callable[[], Backend]) -> None:
         stored = await or_404(backend.desk.edit(name, changes))
         return JSONResponse(voice_card(backend.desk.library.info(stored)))
 
-    @api.delete("/v1/audio/voices/{name}", status_code=204, response_class=Response)
+    @api.delete("/v1/audio/voices/{name}", status_code=204, response_class=Response, responses=answers(400, 403, 404, 503))
     async def delete(name: str) -> Response:
         await or_404(get_backend().desk.delete(name))
         return Response(status_code=204)
 
-    @api.get("/v1/audio/voices/{name}/preview", response_class=Response)
+    @api.get(
+        "/v1/audio/voices/{name}/preview",
+        response_class=Response,
+        responses={
+            200: {"content": {"audio/mpeg": {"schema": {"type": "string", "format": "binary"}}}},
+            **answers(400, 404, 429, 503, 504),
+        },
+    )
     async def preview(name: str) -> Response:
         backend = get_backend()
         with backend.door.enter():
             sound = await or_404(backend.desk.preview(name))
         return Response(sound, media_type="audio/mpeg", headers={"Cache-Control": "private, max-age=60"})
 
-    @api.post("/v1/audio/voices/{name}/score")
+    @api.post("/v1/audio/voices/{name}/score", responses=answers(400, 404, 429, 503, 504))
     async def score(name: str) -> dict[str, Any]:
         backend = get_backend()
         with backend.door.enter():
@@ -264,7 +287,7 @@ async def clone(request: Request, backend: Backend) -> Response:
         fields = {key: value for key, value in form.items() if isinstance(value, str) and key != "consent"}
     finally:
         await form.close()
-    body = validated(FormBody, lambda: FormBody.model_validate(form_values(fields), strict=False))
+    body = read_values(FormBody, form_values(fields))
     with backend.door.enter():
         stored, report = await desk.from_recording(body.card(), content, body.ref_text, consent[:MAX_NOTE_CHARS])
     return created(
@@ -352,46 +375,6 @@ async def or_404(answer: Awaitable[R]) -> R:
         return await answer
     except UnknownVoice as error:
         raise ApiError(error.message, Kind(404, "not_found_error", "voice_not_found", False), param="id") from None
-
-
-async def read_json(model: type[T], request: Request, backend: Backend) -> T:
-    """The body, counted as it arrives, checked."""
-    received = bytearray()
-    try:
-        async with asyncio.timeout(backend.limits.body_timeout_s):
-            async for piece in limited(request, backend.limits.max_body_bytes):
-                received += piece
-    except TimeoutError:
-        raise bad_request("body_timeout", "the body did not arrive in time", status=408) from None
-    return validated(model, lambda: model.model_validate_json(bytes(received)))
-
-
-def validated(model: type[T], parse: Callable[[], T]) -> T:
-    """The parsed body, or its first mistake: pydantic's sentences name bounds and choices, never the input."""
-    try:
-        return parse()
-    except ValidationError as error:
-        mistake: Any = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        field = mistake["loc"][0] if mistake["loc"] else None
-        param = field if field in model.model_fields else None
-        kind = mistake["type"]
-        if kind.startswith("json"):
-            raise bad_request(
-                "invalid_json", "the body is not valid JSON (UTF-8, finite numbers, no lone surrogates)"
-            ) from None
-        if kind == "missing":
-            raise bad_request("missing_field", f"{param} is required", param=param) from None
-        if kind == "extra_forbidden":
-            known = ", ".join(model.model_fields)
-            raise bad_request(
-                "unknown_field", f"the body has a field nobody knows here; known are {known}", param=param
-            ) from None
-        if param is None:
-            raise bad_request("invalid_type", "the body must be a JSON object") from None
-        code = "invalid_type" if kind.endswith("_type") else "out_of_range"
-        raise bad_request(code, f"{param}: {mistake['msg']}", param=param) from None
-    except RecursionError:
-        raise bad_request("invalid_json", "the body is nested too deeply") from None
 
 
 async def limited(request: Request, limit: int) -> AsyncGenerator[bytes, None]:
