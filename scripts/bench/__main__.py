@@ -1,6 +1,6 @@
 """Main: `python -m scripts.bench SCENARIO...`: runs scenarios, shows their tables, keeps their results.
 
-In:    names of scenarios, or `all`, or `summary`
+In:    names of scenarios, `all`, or `summary` of what is kept
 Out:   tables; results/<scenario>.json and .png; as the last line the JSON of what was run
 Owns:  the order, Ctrl-C
 """
@@ -18,6 +18,7 @@ from rich.console import Console
 from pipeline.errors import CheckpointError, ConfigError
 from scripts.bench.bench import Bench, Options, ScenarioFailed
 from scripts.bench.client import Endpoint
+from scripts.bench.plots import draw_all
 from scripts.bench.record import RESULTS, Result, is_done, publish
 from scripts.bench.scenarios import (
     cold_start,
@@ -32,6 +33,7 @@ from scripts.bench.scenarios import (
     storm,
     streaming,
 )
+from scripts.bench.summary import markdown, summarise, write_readme
 
 SCENARIOS = {
     "b1": single,
@@ -46,13 +48,18 @@ SCENARIOS = {
     "b10": hop,
     "b11": cold_start,
 }
+WIDTH = 140  # of tables in a file
 FOR_ANY_SERVER = ("b2", "b3", "b4", "b6")
 
 
 def main() -> int:
     """Run what was asked for; a scenario that fails does not keep the others from running."""
     args = parse()
-    console = Console(stderr=True)
+    if "summary" in args.scenarios:
+        return show_summary(args.results, into_readme=args.readme)
+    console, shown = Console(stderr=True), Console()
+    if not shown.is_terminal:
+        shown = Console(width=WIDTH)
     names = list(SCENARIOS) if "all" in args.scenarios else args.scenarios
     if args.url:
         names = [name for name in names if name in FOR_ANY_SERVER]
@@ -74,7 +81,7 @@ def main() -> int:
                 failed.append(name)
                 continue
             for table in report.tables:
-                Console().print(table)
+                shown.print(table)
             taken_s = round(time.monotonic() - began, 1)
             publish(
                 name,
@@ -87,11 +94,25 @@ def main() -> int:
     except KeyboardInterrupt:
         print("interrupted: stopping every process", file=sys.stderr)
         return 130
+    else:
+        draw_all(args.results)
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # stopping takes a moment, and has to be finished
         bench.house.close()
     return 1 if failed else 0
+
+
+def show_summary(folder: Path, *, into_readme: bool) -> int:
+    """The judged figures; 1 when one of them misses its limit or was never measured."""
+    draw_all(folder)
+    summary = summarise(folder)
+    text = markdown(summary)
+    print(text)
+    if into_readme:
+        write_readme(text)
+    publish("summary", summary, folder)
+    return 0 if all(row["verdict"] in ("must", "aim") for row in summary["figures"]) else 1
 
 
 def parse() -> argparse.Namespace:
@@ -101,7 +122,7 @@ def parse() -> argparse.Namespace:
         description="Measure the service against the ChatTTS package, in one run on one machine.",
         epilog="; ".join(f"{name}: {first_line(module.__doc__)}" for name, module in SCENARIOS.items()),
     )
-    parser.add_argument("scenarios", nargs="+", choices=[*SCENARIOS, "all"], metavar="SCENARIO")
+    parser.add_argument("scenarios", nargs="+", choices=[*SCENARIOS, "all", "summary"], metavar="SCENARIO")
     parser.add_argument("--quick", action="store_true", help="shorter speech, fewer loads: all of it in 15 minutes on 2 cores")
     parser.add_argument("--repeats", type=int, default=3, help="rounds of each figure; the median is reported")
     parser.add_argument("--seed", type=int, default=1, help="of texts, lengths and arrivals")
@@ -116,6 +137,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--soak-minutes", type=float, default=30.0, help="b12: how long")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for results and plots")
     parser.add_argument("--resume", action="store_true", help="leave out what has a result of this commit")
+    parser.add_argument("--readme", action="store_true", help="summary: write the table into README.md as well")
     parser.add_argument("--url", help=f"any OpenAI-compatible speech server (without /v1): {', '.join(FOR_ANY_SERVER)}")
     parser.add_argument("--model", default="chattts", help="with --url")
     parser.add_argument("--voice", default="default", help="with --url")

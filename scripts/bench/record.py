@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import subprocess
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,11 @@ def _installed(package: str) -> str | None:
 
 def publish(name: str, result: Result, folder: Path = RESULTS) -> None:
     """Write <folder>/<name>.json and print the same as one line."""
-    result = {"benchmark": name, "hardware": hardware()} | result
+    result = {
+        "benchmark": name,
+        "hardware": hardware(),
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    } | result
     folder.mkdir(parents=True, exist_ok=True)
     draft = folder / f".{name}.json"
     draft.write_text(json.dumps(result, indent=2) + "\n")

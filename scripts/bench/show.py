@@ -3,7 +3,8 @@
 
 def shown(values: dict[str, float | int]) -> str:
     """Median, and the range of the repeats."""
-    return f"{values['median']:.2f} ({values['min']:.2f} - {values['max']:.2f})"
+    middle = f"{values['median']:.2f}"
+    return middle if values["n"] == 1 else f"{middle} ({values['min']:.2f} - {values['max']:.2f})"
 
 
 def physics_line(physics: dict[str, float]) -> str:

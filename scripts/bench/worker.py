@@ -196,8 +196,13 @@ class OurSide:
 
 def request_of(utterance: Utterance) -> SynthesisRequest:
     """The utterance as the service would ask for it."""
-    sampling = SamplingParams(seed=utterance.seed)
-    return SynthesisRequest("bench", utterance.text, DEFAULT, sampling, timeout_s=TIMEOUT_S)
+    return SynthesisRequest(
+        request_id="bench",
+        text=utterance.text,
+        voice=DEFAULT,
+        sampling=SamplingParams(seed=utterance.seed),
+        timeout_s=TIMEOUT_S,
+    )
 
 
 def exactly(steps: int) -> ChatTTS.Chat.InferCodeParams:

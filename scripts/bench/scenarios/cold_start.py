@@ -15,7 +15,7 @@ def run(bench: Bench) -> Report:
     if not bench.options.quick:
         kinds = {"demo": bench.options.demo_settings, bench.options.checkpoint: bench.options.settings}
     result = {}
-    table = Table("", "ready [s]", "first audio of the first request [s]", title="B11  cold start")
+    table = Table("", "ready (s)", "first audio of the first request (s)", title="B11  cold start")
     for kind, settings in kinds.items():
         ready, first = [], []
         for turn in range(1 if bench.options.quick else bench.options.repeats):

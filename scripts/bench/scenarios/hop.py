@@ -57,18 +57,18 @@ def run(bench: Bench) -> Report:
 
 
 LABELS = {
-    "ttfb_p50_s": ("first audio p50 [ms]", 1e3),
-    "ttfb_p95_s": ("first audio p95 [ms]", 1e3),
-    "ttfb_p99_s": ("first audio p99 [ms]", 1e3),
-    "added_ttfb_p50_s": ("added by Serve, p50 [ms]", 1e3),
-    "added_ttfb_p99_s": ("added by Serve, p99 [ms]", 1e3),
-    "hop_p50_s": ("the hop alone p50 [ms]", 1e3),
-    "hop_p99_s": ("the hop alone p99 [ms]", 1e3),
-    "ttfb_crowd_p50_s": (f"first audio, {CROWD} clients, p50 [ms]", 1e3),
+    "ttfb_p50_s": ("first audio p50 (ms)", 1e3),
+    "ttfb_p95_s": ("first audio p95 (ms)", 1e3),
+    "ttfb_p99_s": ("first audio p99 (ms)", 1e3),
+    "added_ttfb_p50_s": ("added by Serve, p50 (ms)", 1e3),
+    "added_ttfb_p99_s": ("added by Serve, p99 (ms)", 1e3),
+    "hop_p50_s": ("the hop alone p50 (ms)", 1e3),
+    "hop_p99_s": ("the hop alone p99 (ms)", 1e3),
+    "ttfb_crowd_p50_s": (f"first audio, {CROWD} clients, p50 (ms)", 1e3),
     "audio_s_per_s": (f"audio seconds a second, {CROWD} clients", 1.0),
-    "refusal_p50_s": ("refusal while full p50 [ms]", 1e3),
-    "refusal_max_s": ("refusal while full, slowest [ms]", 1e3),
-    "leave_s": ("slots free after a client hangs up [ms]", 1e3),
+    "refusal_p50_s": ("refusal while full p50 (ms)", 1e3),
+    "refusal_max_s": ("refusal while full, slowest (ms)", 1e3),
+    "leave_s": ("slots free after a client hangs up (ms)", 1e3),
 }
 
 

@@ -35,7 +35,7 @@ def run(bench: Bench) -> Report:
     knee = max((row["rate"] for row in rows if row["holds"]), default=0.0)
     smooth = max((row["rate"] for row in rows if row["holds"] and row["continuous"] >= SMOOTH), default=0.0)
     table = Table(
-        "requests a second", "of what it can", "first audio p50 [s]", "p95 [s]", "continuous", "refused", "in time / s",
+        "requests a second", "of what it can", "first audio p50 (s)", "p95 (s)", "continuous", "refused", "in time / s",
         title=f"B4  the knee: first audio within {limit_s:g} s, p95",
     )  # fmt: skip
     for row in rows:

@@ -35,14 +35,14 @@ LABELS = {
     "times": "times what it can answer",
     "requests": "requests",
     "shed": "refused, of all",
-    "refusal_p50_s": "refusal p50 [s]",
-    "refusal_p99_s": "refusal p99 [s]",
+    "refusal_p50_s": "refusal p50 (s)",
+    "refusal_p99_s": "refusal p99 (s)",
     "with_retry_after": "refusals that say when to come back",
-    "admitted_ttfb_p50_s": "admitted: first audio p50 [s]",
-    "admitted_ttfb_p99_s": "admitted: first audio p99 [s]",
-    "drained_s": "last answer after the last arrival [s]",
-    "idle_ttfb_s": "first audio alone, before [s]",
-    "ttfb_after_s": "first audio alone, after [s]",
+    "admitted_ttfb_p50_s": "admitted: first audio p50 (s)",
+    "admitted_ttfb_p99_s": "admitted: first audio p99 (s)",
+    "drained_s": "last answer after the last arrival (s)",
+    "idle_ttfb_s": "first audio alone, before (s)",
+    "ttfb_after_s": "first audio alone, after (s)",
 }
 
 

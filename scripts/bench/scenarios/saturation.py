@@ -43,7 +43,7 @@ def run(bench: Bench) -> Report:
     result: dict[str, Any] = {"lengths": vars_of(bench), "systems": summarised(found)}
     best = names[0] if url else best_batch(found)
     rates = {name: spread([one["audio_s_per_s"] for one in found[name][CROWD]]) for name in names}
-    table = Table("in flight", *(f"{name}: audio s a second" for name in names), "P: first audio p50 / p95 [s]", title=TITLE)
+    table = Table("in flight", *(f"{name}: audio s a second" for name in names), "P: first audio p50 / p95 (s)", title=TITLE)
     for clients in in_flight:
         row = [
             shown(spread([one["audio_s_per_s"] for one in found[name][clients]])) if clients in found[name] else ""

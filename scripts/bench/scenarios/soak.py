@@ -54,14 +54,14 @@ def run(bench: Bench) -> Report:
     }
     table = Table("", *halves, title=f"B12  {minutes:g} minutes at {rate:.2f} requests a second")
     for key, label in (
-        ("ttfb_p50_s", "first audio p50 [s]"),
-        ("ttfb_p99_s", "first audio p99 [s]"),
+        ("ttfb_p50_s", "first audio p50 (s)"),
+        ("ttfb_p99_s", "first audio p99 (s)"),
         ("underruns", "underruns"),
     ):
         table.add_row(label, *(f"{half[key]:.2f}" for half in halves.values()))
     table.add_row("complete", f"{result['complete']} of {len(lines)}", "")
-    table.add_row("memory [MiB]", f"{memory[0][1] / 2**20:.0f}", f"{memory[-1][1] / 2**20:.0f}")
-    table.add_row("memory drift [MiB an hour]", "", f"{drift:+.1f}")
+    table.add_row("memory (MiB)", f"{memory[0][1] / 2**20:.0f}", f"{memory[-1][1] / 2**20:.0f}")
+    table.add_row("memory drift (MiB an hour)", "", f"{drift:+.1f}")
     return Report(result, [table])
 
 

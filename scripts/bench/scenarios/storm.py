@@ -48,9 +48,9 @@ def run(bench: Bench) -> Report:
     }
     table = Table("", "calm", "storm", title="B9  half of the listeners hang up")
     table.add_row("audio seconds a second", *(f"{rate:.2f}" for rate in rates.values()))
-    table.add_row("first audio p95 [s]", *(f"{value:.2f}" for value in result["ttfb_p95_s"].values()))
+    table.add_row("first audio p95 (s)", *(f"{value:.2f}" for value in result["ttfb_p95_s"].values()))
     table.add_row("those who stay: same bytes", "", f"{whole:.0%}")
-    table.add_row("slots free after one leaves [ms]", "", shown(result["slots_free_ms"]))
+    table.add_row("slots free after one leaves (ms)", "", shown(result["slots_free_ms"]))
     return Report(result, [table])
 
 

@@ -43,11 +43,11 @@ def run(bench: Bench) -> Report:
 
 
 LABELS = {
-    "ttfb_p50_s": "first audio [s]",
-    "audible_p50_s": "first audible audio [s]",
-    "gap_p50_s": "between pieces, p50 [s]",
-    "gap_max_s": "between pieces, longest [s]",
+    "ttfb_p50_s": "first audio (s)",
+    "audible_p50_s": "first audible audio (s)",
+    "gap_p50_s": "between pieces, p50 (s)",
+    "gap_max_s": "between pieces, longest (s)",
     "underruns": "underruns",
-    "stalled_s": "stalled [s]",
+    "stalled_s": "stalled (s)",
     "rtf_p50": "RTF",
 }

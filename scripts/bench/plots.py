@@ -1,0 +1,95 @@
+"""Plots: what the results look like: latency over load, real-time factor over length, the comparison.
+
+In:    results/*.json
+Out:   PNG files beside them
+Owns:  nothing
+Never: measuring
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("agg")
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from scripts.bench.record import RESULTS, Result, read
+
+NAMES = {"U": "ChatTTS", "P": "this service", "P0": "this engine, without Serve", "url": "server"}
+COLOURS = {"U": "#9aa0a6", "S": "#e8a33d", "P": "#1a73e8", "P0": "#8ab4f8", "url": "#1a73e8"}
+SIZE = (7.0, 3.6)
+DPI = 140
+
+
+def draw_all(folder: Path = RESULTS) -> list[Path]:
+    """Every plot whose result is there."""
+    drawn = []
+    for file, scenario, draw in PLOTS:
+        found = read(scenario, folder)
+        if found is None:
+            continue
+        figure = Figure(figsize=SIZE, dpi=DPI, layout="constrained")
+        axes = figure.subplots()
+        draw(axes, found)
+        axes.spines[["top", "right"]].set_visible(False)
+        figure.savefig(folder / file)
+        drawn.append(folder / file)
+    return drawn
+
+
+def draw_comparison(axes: Axes, found: Result) -> None:
+    """B3: audio seconds a second of every system, one and eight in flight."""
+    systems: dict[str, Any] = found["systems"]
+    names = [name for name in systems if not name.startswith("S") or name == found.get("best_batch")]
+    loads = sorted({int(clients) for name in names for clients in systems[name]})
+    for number, name in enumerate(names):
+        at = [index for index, clients in enumerate(loads) if str(clients) in systems[name]]
+        rates = [systems[name][str(loads[index])]["audio_s_per_s"] for index in at]
+        medians = [rate["median"] for rate in rates]
+        errors = [[rate["median"] - rate["min"] for rate in rates], [rate["max"] - rate["median"] for rate in rates]]
+        width = 0.8 / len(names)
+        places = [index + (number - (len(names) - 1) / 2) * width for index in at]
+        label = f"static batches of {name[1:]}" if name.startswith("S") else NAMES[name]
+        bars = axes.bar(
+            places, medians, width, yerr=errors, capsize=2, color=COLOURS[name[0] if name[0] in "SU" else name], label=label
+        )
+        axes.bar_label(bars, fmt="%.2f", padding=2, fontsize=8)
+    axes.set_xticks(range(len(loads)), [f"{clients} in flight" for clients in loads])
+    axes.set_ylabel("audio seconds a second")
+    axes.legend(frameon=False, fontsize=8)
+
+
+def draw_load(axes: Axes, found: Result) -> None:
+    """B4: time to first audio over the rate of requests."""
+    rates = [row["rate"] for row in found["rates"]]
+    for key, style, label in (("ttfb_p50_s", "-", "p50"), ("ttfb_p95_s", "--", "p95")):
+        axes.plot(
+            rates, [row[key] for row in found["rates"]], style, marker="o", color=COLOURS["P"], label=f"first audio, {label}"
+        )
+    axes.axhline(found["limit_ttfb_s"], color="#d93025", linewidth=1, label="limit")
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("requests a second")
+    axes.set_ylabel("seconds")
+    axes.legend(frameon=False, fontsize=8)
+
+
+def draw_growth(axes: Axes, found: Result) -> None:
+    """B7: real-time factor of a stream over its length."""
+    for name, lengths in found["rtf"].items():
+        points = sorted((float(length), values["median"]) for length, values in lengths.items())
+        axes.plot(*zip(*points, strict=True), marker="o", color=COLOURS[name], label=NAMES[name])
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("seconds of audio")
+    axes.set_ylabel("real-time factor, streamed")
+    axes.legend(frameon=False, fontsize=8)
+
+
+PLOTS: tuple[tuple[str, str, Callable[[Axes, Result], None]], ...] = (
+    ("comparison.png", "b3", draw_comparison),
+    ("latency-over-load.png", "b4", draw_load),
+    ("growth.png", "b7", draw_growth),
+)
