@@ -129,7 +129,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--config", type=Path, default=Path("configs/dev.yaml"), help="what the service is started with")
     parser.add_argument("--checkpoint", default="full-random", help="demo, full-random, hub:2Noise/ChatTTS or a folder")
     parser.add_argument("--dtype", default="bfloat16", help="engine.dtype of the service")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of engine, vocoder and upstream each")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of the engine, and of upstream")
+    parser.add_argument("--vocoder-threads", type=int, default=1, help="of the vocoder, which works beside the engine")
     parser.add_argument(
         "--path", choices=("fast", "plain"), default="fast", help="Serve's data path; fast is what `make serve` runs"
     )
@@ -156,6 +157,7 @@ def options_of(args: argparse.Namespace) -> Options:
         dtype=args.dtype,
         path=args.path,
         threads=args.threads,
+        vocoder_threads=args.vocoder_threads,
         soak_minutes=args.soak_minutes,
         slo_ttfb_s=args.slo_ttfb_s,
         endpoint=Endpoint(args.url.rstrip("/"), args.model, args.voice, key) if args.url else None,

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from scripts.bench.systems import (
     Served,
     Settings,
     System,
+    copy_bandwidth,
     set_batch_size,
     start_ours,
     start_service,
@@ -52,6 +54,7 @@ class Options:
     dtype: str = "bfloat16"
     path: str = "fast"
     threads: int = os.cpu_count() or 1
+    vocoder_threads: int = 1
     soak_minutes: float = 30.0
     slo_ttfb_s: float = 2.5
     endpoint: Endpoint | None = None
@@ -66,7 +69,7 @@ class Options:
         """The service under test."""
         engine = {"dtype": self.dtype, "threads": self.threads, "max_prompt": MAX_PROMPT, "max_steps": MAX_STEPS}
         changes: dict[str, Any] = {f"pipeline.engine.{key}": value for key, value in engine.items()}
-        changes |= {"pipeline.vocoder.threads": self.threads}
+        changes |= {"pipeline.vocoder.threads": self.vocoder_threads}
         return Settings(self.config, self.checkpoint, self.path, changes)
 
     @property
@@ -143,10 +146,16 @@ class Bench:
             case _:
                 raise ValueError(f"no system {name!r}; there are U, S, P, P0")
 
+    @cached_property
+    def bandwidth(self) -> float:
+        """Bytes a second this machine copies while nothing else runs."""
+        self.house.freeze()
+        return copy_bandwidth()
+
     def upstream(self) -> InProcess:
         """U."""
         key = self.options.checkpoint
-        return self._awake("U", key, lambda: start_upstream(key))
+        return self._awake("U", key, lambda: start_upstream(key, self.options.threads))
 
     def ours(self, settings: Settings) -> InProcess:
         """P0 with the settings of a service."""

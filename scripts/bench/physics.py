@@ -1,7 +1,7 @@
-"""Physics: what a decode step must read, against what the memory can give.
+"""Physics: what a decode step must read, against what the memory can give. `python -m scripts.bench.physics` measures it.
 
-In:    a pipeline configuration, step times
-Out:   bytes a step, the fraction of the copy bandwidth they make
+In:    the model's dimensions
+Out:   bytes a step; the copy bandwidth
 Owns:  nothing
 """
 
@@ -45,3 +45,7 @@ def copy_bandwidth(device: str = "cpu") -> float:
     for _ in range(COPIES):
         copy()
     return 2 * size * COPIES / (time.perf_counter() - began)
+
+
+if __name__ == "__main__":
+    print(copy_bandwidth())

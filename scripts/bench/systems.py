@@ -255,9 +255,9 @@ class Served(Remote):
         raise RuntimeError(f"{self.name} was not ready after {timeout_s:g} s:\n{_tail(self.log)}")
 
 
-def start_upstream(checkpoint: str) -> InProcess:
+def start_upstream(checkpoint: str, threads: int) -> InProcess:
     """U."""
-    return InProcess("U", "run_upstream", resolve(checkpoint, cache_home()))
+    return InProcess("U", "run_upstream", resolve(checkpoint, cache_home()), threads)
 
 
 def start_ours(settings: Settings) -> InProcess:
@@ -272,6 +272,12 @@ def start_static(checkpoint: str, threads: int) -> Served:
     command += ["--port", str(port), "--threads", str(threads), "--temp-dir", str(folder)]
     endpoint = Endpoint(f"http://127.0.0.1:{port}", extra=_steps)
     return Served("S", endpoint, command, folder)
+
+
+def copy_bandwidth() -> float:
+    """Bytes a second this machine copies, by a process that ends: its threads are not to stay in anybody's way."""
+    done = subprocess.run([sys.executable, "-m", "scripts.bench.physics"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return float(done.stdout)
 
 
 def set_batch_size(static: Served, size: int) -> None:

@@ -34,7 +34,7 @@ from pipeline.model.weights import open_checkpoint
 from pipeline.types import SamplingParams, SpeechPlan, SynthesisRequest
 from pipeline.voices.catalogue import DEFAULT
 from scripts.bench.load import Sent, drive
-from scripts.bench.physics import copy_bandwidth, step_bytes
+from scripts.bench.physics import step_bytes
 from scripts.bench.upstream import load_chat
 from scripts.bench.workload import Utterance
 from scripts.say import Rooms, open_rooms
@@ -62,12 +62,12 @@ def obey(pipe: Connection, orders: Orders) -> None:
             pipe.send(("failed", traceback.format_exc()))
 
 
-def run_upstream(pipe: Connection, root: Path) -> None:
+def run_upstream(pipe: Connection, root: Path, threads: int) -> None:
     """The ChatTTS package behind a lock."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever gives the orders
     logging.disable(logging.WARNING)  # the package warns of every forced length
     with asyncio.Runner() as runner:
-        side = UpstreamSide(root)
+        side = UpstreamSide(root, threads)
         obey(
             pipe,
             {
@@ -102,8 +102,9 @@ def run_ours(pipe: Connection, pipeline: dict[str, Any]) -> None:
 class UpstreamSide:
     """ChatTTS as its README uses it, one request at a time."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, threads: int) -> None:
         self._thread = ThreadPoolExecutor(1)  # loaded and run on one thread, as by its own user
+        self.on_thread(torch.set_num_threads, threads).result()
         self._chat = self.on_thread(load_chat, root).result()
         self._turn = asyncio.Lock()
 
@@ -151,7 +152,6 @@ class OurSide:
     def __init__(self, config: PipelineConfig, rooms: Rooms) -> None:
         checkpoint = open_checkpoint(resolve(config.checkpoint, cache_home()))
         self._spec, self._dtype = checkpoint.gpt_spec, config.engine.dtype
-        self._bandwidth = copy_bandwidth(config.engine.device)
         self._rooms = rooms
         rooms.vocoder.warm_up()
 
@@ -183,14 +183,14 @@ class OurSide:
         await asyncio.gather(*(one(plan, what.seed) for plan, what in zip(plans, utterances, strict=True)))
         return time.perf_counter() - began
 
-    def physics(self, step_s: float, rows: int, context: float) -> dict[str, float]:
+    def physics(self, step_s: float, rows: int, context: float, bandwidth: float) -> dict[str, float]:
         """A measured step beside what the memory allows."""
         read = step_bytes(self._spec, self._dtype, rows=rows, context=context)
         return {
             "bytes_a_step": read,
             "step_s": step_s,
-            "copy_bytes_a_second": self._bandwidth,
-            "fraction_of_copy_bandwidth": read / step_s / self._bandwidth,
+            "copy_bytes_a_second": bandwidth,
+            "fraction_of_copy_bandwidth": read / step_s / bandwidth,
         }
 
 

@@ -32,6 +32,7 @@ def run(bench: Bench) -> Report:
             system = bench.upstream() if name == "U" else bench.ours(bench.options.settings)
             bench.say(f"{name}, decode loop of {rows}, round {turn + 1}")
             steps[name][rows].append(system.ask("decode", batch) / batch[0].steps)
+    bandwidth = bench.bandwidth
     ours = bench.ours(bench.options.settings)
     result: dict[str, object] = {}
     table = Table("", *SYSTEMS, "U / P0", title="B1  one request")
@@ -47,7 +48,7 @@ def run(bench: Bench) -> Report:
         ms = {name: spread([1e3 * one for one in steps[name][rows]]) for name in SYSTEMS}
         rate = {name: rows / STEPS_PER_SECOND / (ms[name]["median"] / 1e3) for name in SYSTEMS}
         ratio = spread([u / p for u, p in zip(steps["U"][rows], steps["P0"][rows], strict=True)])
-        physics = ours.ask("physics", ms["P0"]["median"] / 1e3, rows, batch[0].steps / 2)
+        physics = ours.ask("physics", ms["P0"]["median"] / 1e3, rows, batch[0].steps / 2, bandwidth)
         result[f"decode_{rows}"] = {"step_ms": ms, "audio_s_per_s": rate, "U/P0": ratio, "physics": physics}
         table.add_row(f"decode {rows}: ms a step", *(shown(ms[name]) for name in SYSTEMS), shown(ratio))
         table.add_row(f"decode {rows}: audio s a second", *(f"{rate[name]:.2f}" for name in SYSTEMS), "")
