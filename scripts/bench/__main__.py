@@ -33,7 +33,7 @@ from scripts.bench.scenarios import (
     storm,
     streaming,
 )
-from scripts.bench.summary import markdown, summarise, write_readme
+from scripts.bench.summary import markdown, readme_sections, summarise, write_readme
 
 SCENARIOS = {
     "b1": single,
@@ -110,7 +110,7 @@ def show_summary(folder: Path, *, into_readme: bool) -> int:
     text = markdown(summary)
     print(text)
     if into_readme:
-        write_readme(text)
+        write_readme(readme_sections(folder))
     publish("summary", summary, folder)
     return 0 if all(row["verdict"] in ("must", "aim") for row in summary["figures"]) else 1
 
@@ -138,7 +138,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--soak-minutes", type=float, default=30.0, help="b12: how long")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for results and plots")
     parser.add_argument("--resume", action="store_true", help="leave out what has a result of this commit")
-    parser.add_argument("--readme", action="store_true", help="summary: write the table into README.md as well")
+    parser.add_argument("--readme", action="store_true", help="summary: write the tables into README.md as well")
     parser.add_argument("--url", help=f"any OpenAI-compatible speech server (without /v1): {', '.join(FOR_ANY_SERVER)}")
     parser.add_argument("--model", default="chattts", help="with --url")
     parser.add_argument("--voice", default="default", help="with --url")

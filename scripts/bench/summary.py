@@ -1,7 +1,7 @@
 """Summary: the figures that are judged, out of the kept results: what must be reached, what is aimed at, what was measured.
 
 In:    results/*.json
-Out:   a table, as Markdown and as JSON; the table in README.md between its markers
+Out:   a table, as Markdown and as JSON; the tables in README.md between their markers
 Owns:  the limits
 Never: measuring
 """
@@ -14,8 +14,17 @@ from typing import Any
 from scripts.bench.record import RESULTS, ROOT, Result, read
 
 README = ROOT / "README.md"
-BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
-LEAST_REPEATS = 3
+
+PATH_NAMES = {"P0": "without Serve", "fast": "fast path (`make serve`)", "plain": "default path (`serve run`)"}
+PATH_FIGURES = {
+    "ttfb_p50_s": ("first audio byte, one client, p50 (ms)", 1e3),
+    "ttfb_p99_s": ("the same, p99 (ms)", 1e3),
+    "hop_p50_s": ("a request that does nothing, p50 (ms)", 1e3),
+    "ttfb_crowd_p50_s": ("first audio byte, eight clients, p50 (ms)", 1e3),
+    "audio_s_per_s": ("audio seconds a second, eight clients", 1.0),
+    "refusal_p50_s": ("refusal while full, p50 (ms)", 1e3),
+    "leave_s": ("slots free after a client hangs up (ms)", 1e3),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +112,38 @@ def markdown(summary: Result) -> str:
     return "\n".join(lines)
 
 
-def write_readme(text: str, readme: Path = README) -> None:
-    """Put the table between its markers.
+def path_table(folder: Path = RESULTS) -> str | None:
+    """B10's table, or None while there is no result."""
+    found = read("b10", folder)
+    if found is None:
+        return None
+    systems: dict[str, Any] = found["systems"]
+    lines = ["| | " + " | ".join(PATH_NAMES[name] for name in systems) + " |", "|---" * (len(systems) + 1) + "|"]
+    for key, (label, scale) in PATH_FIGURES.items():
+        cells = [f"{figures[key]['median'] * scale:.3g}" if key in figures else "" for figures in systems.values()]
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    hardware, rounds = found["hardware"], found["options"]["repeats"]
+    lines += ["", f"Medians of {rounds} rounds, demo checkpoint, {hardware['cores']} cores; commit {hardware['commit']}."]
+    return "\n".join(lines)
+
+
+def write_readme(sections: Mapping[str, str], readme: Path = README) -> None:
+    """Put each text between the markers of its name.
 
     Raises:
         ValueError: the markers are not there.
     """
     page = readme.read_text()
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{readme.name} has no {BEGIN} ... {END}")
-    readme.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    for name, text in sections.items():
+        before, begin, rest = page.partition(f"<!-- {name}: begin -->")
+        _, end, after = rest.partition(f"<!-- {name}: end -->")
+        if not begin or not end:
+            raise ValueError(f"{readme.name} has no <!-- {name}: begin --> ... <!-- {name}: end -->")
+        page = f"{before}{begin}\n{text}\n{end}{after}"
+    readme.write_text(page)
+
+
+def readme_sections(folder: Path = RESULTS) -> dict[str, str]:
+    """Every part of the README that comes from results."""
+    paths = path_table(folder)
+    return {"benchmarks": markdown(summarise(folder)), **({"data paths": paths} if paths else {})}

@@ -68,7 +68,7 @@ class Utterance:
 
     text: str
     steps: int
-    """decode steps; a system whose length nobody can force speaks as long as it likes"""
+    """decode steps; 0: nobody can say"""
     seed: int
     leaves_after: float | None = None
     """the client hangs up once it has heard this fraction of the audio"""
