@@ -8,7 +8,7 @@ TEXT   ?= Hello there.
 GPU_PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check say gpu-check clean
+.PHONY: help serve test check say bench gpu-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ check: $(VENV)/ready  ## the fast ring: lint, types, unit tests
 
 say: $(VENV)/ready  ## speak TEXT into hello.wav, without Ray
 	$(RUN) -m scripts.say "$(TEXT)" -o hello.wav
+
+bench: $(VENV)/ready  ## measure the service beside the ChatTTS package itself: 15 minutes on two cores
+	$(RUN) -m scripts.bench all --quick
 
 gpu-check:  ## on a GPU machine: parity, bit-equality, graph capture, step times -> JSON (GPU_PYTHON=python3, nothing is installed)
 	$(GPU_PYTHON) -m scripts.gpu_check

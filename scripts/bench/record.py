@@ -17,7 +17,6 @@ Result = dict[str, Any]
 
 def hardware() -> Result:
     """The machine, the packages and the commit."""
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False)
     model = next(
         (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
         platform.processor(),
@@ -28,8 +27,19 @@ def hardware() -> Result:
         "python": platform.python_version(),
         "torch": _installed("torch"),
         "ray": _installed("ray"),
-        "commit": commit.stdout.strip() or "unknown",
+        "commit": _commit(),
     }
+
+
+def _commit() -> str:
+    """The commit, marked when the code is not what it holds: results and the page that shows them are no code."""
+    head = _git("rev-parse", "--short", "HEAD")
+    changed = _git("status", "--porcelain", "--", ".", ":!scripts/bench/results", ":!README.md")
+    return (head or "unknown") + ("-dirty" if changed else "")
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _installed(package: str) -> str | None:

@@ -108,7 +108,8 @@ def markdown(summary: Result) -> str:
     machines = "; ".join(f"{one['cores']} cores, {one['cpu']}, torch {one['torch']}" for one in summary["hardware"])
     commits = sorted({row["commit"] for row in summary["figures"] if "commit" in row})
     if machines:
-        lines += ["", f"{machines}; commit {', '.join(commits)}."]
+        quick = "; `--quick`" if any(row.get("quick") for row in summary["figures"]) else ""
+        lines += ["", f"{machines}; commit {', '.join(commits)}{quick}."]
     return "\n".join(lines)
 
 

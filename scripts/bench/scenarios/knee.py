@@ -22,7 +22,7 @@ def run(bench: Bench) -> Report:
     """One rate after another."""
     quick, limit_s = bench.options.quick, bench.options.slo_ttfb_s
     parts = (0.3, 0.6, 0.9) if quick else (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-    duration_s = 12.0 if quick else 60.0
+    duration_s = 8.0 if quick else 60.0
     system = bench.speaker("P")
     pace = requests_per_second(bench, system)
     rows = []

@@ -75,7 +75,9 @@ def completions(name: str, clients: int, *, quick: bool) -> int:
     """How many answers make a figure: several times the crowd, and whole batches."""
     if name == "U":
         return 3 if quick else 6  # one after another: its rate does not depend on how many wait
-    return clients * (2 if quick else 3)
+    if quick:
+        return clients if name.startswith("S") else 2 * clients
+    return 3 * clients
 
 
 def best_batch(found: dict[str, dict[int, list[dict[str, Any]]]]) -> str:
