@@ -7,7 +7,7 @@ Never: figures
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -155,12 +155,14 @@ class Bench:
     def upstream(self) -> InProcess:
         """U."""
         key = self.options.checkpoint
-        return self._awake("U", key, lambda: start_upstream(key, self.options.threads))
+        upstream: InProcess = self._awake("U", key, lambda: start_upstream(key, self.options.threads))
+        return upstream
 
     def ours(self, settings: Settings) -> InProcess:
         """P0 with the settings of a service."""
         key = replace(settings, path="")
-        return self._awake("P0", key, lambda: start_ours(settings))
+        ours: InProcess = self._awake("P0", key, lambda: start_ours(settings))
+        return ours
 
     def static(self, batch_size: int) -> Served:
         """S with a batch size."""
@@ -171,7 +173,8 @@ class Bench:
 
     def service(self, settings: Settings) -> Served:
         """P."""
-        return self._awake("P", settings, lambda: start_service(settings))
+        service: Served = self._awake("P", settings, lambda: start_service(settings))
+        return service
 
     def run(self, system: System, load: Load) -> list[Timeline]:
         """Put a load on it; every answer must be one, a refusal or a leaving.
@@ -191,7 +194,7 @@ class Bench:
         (line,) = self.run(system, Load((what,), clients=1, streamed=streamed))
         return line
 
-    def _awake(self, name: str, key: object, start: Any) -> Any:
+    def _awake(self, name: str, key: object, start: Callable[[], Any]) -> Any:
         if self.house.is_new(name, key):
             self.say(f"starting {name}")
             system = self.house.take(name, key, start)

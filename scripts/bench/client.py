@@ -54,8 +54,8 @@ async def http_speaker(endpoint: Endpoint) -> AsyncIterator[Speak]:
     ) as session:
 
         async def speak(utterance: Utterance, streamed: bool, sent: Sent) -> AsyncGenerator[bytes, None]:
-            body = {"model": endpoint.model, "voice": endpoint.voice, "input": utterance.text, "response_format": "pcm"}
-            body |= endpoint.extra(utterance, streamed)
+            known = {"model": endpoint.model, "voice": endpoint.voice, "input": utterance.text, "response_format": "pcm"}
+            body = known | endpoint.extra(utterance, streamed)
             async with session.post(endpoint.url + SPEECH, json=body, trace_request_ctx=sent) as reply:
                 if reply.status in REFUSALS:
                     await reply.read()

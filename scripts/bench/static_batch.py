@@ -16,6 +16,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import ChatTTS
 import numpy as np
 import ray
 import torch
@@ -41,7 +42,7 @@ class StaticBatch:
         self._speak.set_max_batch_size(batch_size)
 
     @staticmethod
-    def _load(checkpoint: Path, threads: int) -> object:
+    def _load(checkpoint: Path, threads: int) -> ChatTTS.Chat:
         torch.set_num_threads(threads)  # Ray gives a replica one; ChatTTS alone would take them all
         return load_chat(checkpoint)
 

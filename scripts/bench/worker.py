@@ -15,7 +15,7 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing
 from multiprocessing.connection import Connection
@@ -126,7 +126,7 @@ class UpstreamSide:
             finally:
                 self.on_thread(pieces.close)
 
-    def _begin(self, utterance: Utterance, streamed: bool) -> Iterator[bytes]:
+    def _begin(self, utterance: Utterance, streamed: bool) -> Generator[bytes, None, None]:
         result = self._chat.infer(
             utterance.text,
             stream=streamed,

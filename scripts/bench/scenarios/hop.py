@@ -15,7 +15,7 @@ from rich.table import Table
 from scripts.bench.bench import Bench, Report
 from scripts.bench.load import Load
 from scripts.bench.show import shown
-from scripts.bench.systems import Served
+from scripts.bench.systems import Served, System
 from scripts.bench.timeline import audio_rate, latency, percentile, spread
 from scripts.bench.workload import Utterance
 
@@ -34,14 +34,14 @@ def run(bench: Bench) -> Report:
     for path in paths:
         settings = replace(bench.options.demo_settings, path=path)
         for turn, name in bench.turns(("P0", "P")):
-            system = bench.ours(settings) if name == "P0" else bench.service(settings)
+            system: System = bench.ours(settings) if name == "P0" else bench.service(settings)
             bench.say(f"{name}, {path} path, round {turn + 1}")
             asked = [bench.utterance(SPOKEN_S, path, turn, number) for number in range(each)]
             heard = latency(bench.run(system, Load(tuple(asked), clients=1)))
             key = "P0" if name == "P0" else path
             for figure in ("ttfb_p50_s", "ttfb_p95_s", "ttfb_p99_s"):
                 found.setdefault(key, {}).setdefault(figure, []).append(heard[figure])
-            if name == "P":
+            if isinstance(system, Served):
                 for figure, value in measure_path(bench, system, path, turn).items():
                     found[path].setdefault(figure, []).append(value)
         for figure in ("ttfb_p50_s", "ttfb_p99_s"):
