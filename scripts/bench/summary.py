@@ -14,6 +14,7 @@ from typing import Any
 from scripts.bench.record import RESULTS, ROOT, Result, read
 
 README = ROOT / "README.md"
+PLOT = "comparison.png"
 
 PATH_NAMES = {"P0": "without Serve", "fast": "fast path (`make serve`)", "plain": "default path (`serve run`)"}
 PATH_FIGURES = {
@@ -146,5 +147,7 @@ def write_readme(sections: Mapping[str, str], readme: Path = README) -> None:
 
 def readme_sections(folder: Path = RESULTS) -> dict[str, str]:
     """Every part of the README that comes from results."""
-    paths = path_table(folder)
-    return {"benchmarks": markdown(summarise(folder)), **({"data paths": paths} if paths else {})}
+    first, paths = markdown(summarise(folder)), path_table(folder)
+    if (folder / PLOT).exists():
+        first += f"\n\n![audio seconds a second, one and eight in flight](scripts/bench/results/{PLOT})"
+    return {"benchmarks": first, **({"data paths": paths} if paths else {})}

@@ -196,6 +196,17 @@ def test_step_cap_ends_a_segment(make_engine):
     assert (len(result.codes), result.finish) == (7, FinishReason.LENGTH)
 
 
+def test_an_engine_that_ignores_the_end_runs_every_segment_to_its_cap(make_engine):
+    ending, unending = make_engine(), make_engine(ignore_eos=True)
+    lengths = {True: [], False: []}
+    for seed in range(20):
+        sampling = SamplingParams(temperature=2.0, top_p=1.0, top_k=626, seed=seed)
+        for ignores, engine in ((True, unending), (False, ending)):
+            lengths[ignores].append(len(take(engine, make_prompt(max_steps=128), sampling).codes))
+    assert set(lengths[True]) == {128}
+    assert min(lengths[False]) < 128, "some of these seeds draw an end, or this test could not fail"
+
+
 def test_full_waiting_room_refuses_at_once_and_says_when(make_engine):
     engine = make_engine(slots=1, max_waiting=2)
 
