@@ -5,6 +5,7 @@ import math
 import time
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,19 +14,27 @@ from hypothesis import strategies as st
 
 from pipeline.config import TextConfig
 from pipeline.model.spec import SAMPLE_RATE, STEPS_PER_SECOND
-from pipeline.text.normalize import normalize
-from pipeline.text.segment import max_steps, split
+from pipeline.text.frontend import LocalTextFrontend
+from pipeline.types import SynthesisRequest, Voice
+from pipeline.voices.catalogue import DEFAULT
+from scripts.bench.bench import MAX_PROMPT, MAX_STEPS
 from scripts.bench.load import Load, Refused, drive
 from scripts.bench.timeline import Timeline, audio_rate, failures, latency, percentile, spread
 from scripts.bench.workload import TEXT, Lengths, Utterance, poisson, random_of, utterance, utterances
 
 
+@pytest.fixture(scope="module")
+def frontend(demo_root: Path) -> LocalTextFrontend:
+    """The service's own, with the numbers it is measured with."""
+    return LocalTextFrontend(demo_root, TextConfig.model_validate(TEXT), max_prompt=MAX_PROMPT, max_steps=MAX_STEPS)
+
+
 @given(st.floats(0.1, 25.0), st.integers(0, 2**32))
-def test_a_text_speaks_as_long_as_it_is_asked_to(audio_s: float, number: int):
-    one, config = utterance(audio_s, number), TextConfig.model_validate(TEXT)
-    (segment,) = split(normalize(one.text).text, config)
-    assert segment.text == one.text, "normalisation changes nothing, or the lengths would be others"
-    assert max_steps(segment.text, config, 1280) == one.steps
+def test_a_text_speaks_as_long_as_it_is_asked_to(frontend: LocalTextFrontend, audio_s: float, number: int):
+    one = utterance(audio_s, number)
+    request = SynthesisRequest(request_id="", text=one.text, voice=DEFAULT)
+    (prompt,) = asyncio.run(frontend.plan(request, {DEFAULT: Voice(DEFAULT, None)})).prompts
+    assert prompt.max_steps == one.steps
     assert abs(one.audio_s - audio_s) <= 1.5 / STEPS_PER_SECOND + 1e-9
 
 
