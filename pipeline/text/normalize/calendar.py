@@ -17,7 +17,8 @@ _MONTH_NAMES = alternatives([name for month in MONTHS for name in (month, month[
 _DAY = r"(?P<day>3[01]|[12]\d|0?[1-9])"
 _MONTH = r"(?P<month>1[0-2]|0?[1-9])"
 _YEAR = r"(?P<year>1[1-9]\d\d|20\d\d)"
-_HALF = r"(?:\s?(?P<half>[AaPp])(?:[Mm]\b|\.[Mm]\.|\.[Mm]\b))"
+# The dot behind p.m is a stop where nothing of the sentence follows.
+_HALF = r"(?:\s?(?P<half>[AaPp])(?:[Mm]\b|\.[Mm]\.(?=\s?[a-z0-9,;:)-])|\.[Mm]\b))"
 
 _ABOUT = re.compile(r"(?:近|约|超过|过去|长达|大约|将近|至少|历时|历经|上下|整整|有着?|了)$")
 _LONG_AFTER = re.compile(r"\s?年(?:来|间|历史|的历史|以上|左右|之久|前|后|多)")

@@ -268,9 +268,11 @@ def _contraction(match: Match, language: Language) -> Outcome:
 
 
 def _abbreviation(match: Match, language: Language) -> Outcome:
-    if match[0] == "St.":
-        return None
     return ABBREVIATIONS[match[0]]
+
+
+def _last_abbreviation(match: Match, language: Language) -> Outcome:
+    return "Street" if match[0] == "St" else ABBREVIATIONS[f"{match[0]}."]
 
 
 def _saint(match: Match, language: Language) -> Outcome:
@@ -313,6 +315,8 @@ def _hyphen(match: Match, language: Language) -> Outcome:
 
 _NOT_IN_WORD = r"(?<![A-Za-z0-9])"
 _ABBREVIATED = alternatives(list(ABBREVIATIONS))
+_DOTLESS = alternatives([written[:-1] for written in ABBREVIATIONS if written.endswith(".")])
+_LINE_END = r" {0,20}(?:\n|\Z)"
 ADDRESSES: list[Rule] = [  # before dates and quantities, which their digits look like
     rule(
         "a",
@@ -366,6 +370,9 @@ NAMES: list[Rule] = [  # behind them
     ),
     rule("a", rf"{_NOT_IN_WORD}[A-Z]{{2,5}}\s\d{{3,4}}(?![\dA-Za-z]|[,.:-]\d)", _model_apart, "numbers"),
     rule("0", r"(?P<digits>\d{1,8})(?P<tail>[A-Za-z]{1,3})(?![A-Za-z0-9])", _number_letters, "numbers"),
+    # At the end of a line the dot of an abbreviation is a stop as well.
+    rule("a", rf"{_NOT_IN_WORD}(?:{_DOTLESS}|St)(?=\.{_LINE_END})", _last_abbreviation),
+    rule("a", rf"{_NOT_IN_WORD}(?:[A-Za-z]\.){{1,7}}[A-Za-z](?=\.{_LINE_END})", _dotted_letters),
     rule("a", rf"{_NOT_IN_WORD}(?:{_ABBREVIATED})(?![A-Za-z0-9])", _abbreviation),
     rule("a", rf"{_NOT_IN_WORD}St\.", _saint),
     rule("a", rf"{_NOT_IN_WORD}(?:[A-Za-z]\.){{2,8}}(?![A-Za-z0-9])", _dotted_letters),
