@@ -7,15 +7,17 @@ Never: loudness, speed, threads
 
 What a decoder gets back, in samples at the stream's rate:
 
-wav pcm flac opus   exactly what went in (opus: through its own pre-skip and end position)
-mp3                 1105 samples of encoder and decoder delay, then what went in, up to one frame (576) of silence
-aac                 1024 samples of encoder delay, then what went in, up to one frame (1024) of silence
+wav pcm flac ulaw alaw opus   exactly what went in (opus: through its own pre-skip and end position)
+mp3, whole                    exactly what went in, where the decoder reads the LAME tag, as all current ones do
+mp3, streamed                 1105 samples of encoder and decoder delay, then what went in, silence to the frame's end (1152)
+aac                           1024 samples of encoder delay, then what went in, up to one frame (1024) of silence
 """
 
 import io
 import struct
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache
 from typing import Protocol, Self
 
 import av
@@ -25,24 +27,13 @@ from av.codec.context import Flags
 from av.error import FFmpegError
 from numpy.typing import NDArray
 
-from pipeline.errors import EngineFault, NonFiniteOutput, UnsupportedFormat
-from pipeline.model.spec import SAMPLE_RATE
-
-CONTAINERS = ("mp3", "opus", "aac", "flac", "wav", "pcm")
+from pipeline.audio.blocks import Blocks
+from pipeline.audio.formats import AudioFormat
+from pipeline.errors import EngineFault, NonFiniteOutput
 
 UNKNOWN_SIZE = 0xFFFFFFFF  # in a WAV header: the stream ends when it ends
 _FULL_SCALE = 32_767
 _SAMPLE_BYTES = 2
-_ENCODER_RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)  # Hz
-_OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)  # Hz; libopus takes no others
-
-_CONTENT_TYPES = {
-    "mp3": "audio/mpeg",
-    "opus": "audio/ogg; codecs=opus",
-    "aac": "audio/aac",
-    "flac": "audio/flac",
-    "wav": "audio/wav",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,38 +43,32 @@ class _Codec:
     muxer: str
     codec: str
     sample_format: str
-    bits_per_second: int | None = None
-    rates: tuple[int, ...] = _ENCODER_RATES
     muxer_options: dict[str, str] = field(default_factory=dict)
 
 
 _CODECS = {
-    # Neither a Xing frame nor ID3: both are written, or corrected, after the end.
-    "mp3": _Codec("mp3", "libmp3lame", "s16p", 64_000, muxer_options={"write_xing": "0", "id3v2_version": "0"}),
+    "mp3": _Codec("mp3", "libmp3lame", "s16p", {"id3v2_version": "0"}),
     # A page every 60 ms (in microseconds): the muxer's own second would be heard as latency.
-    "opus": _Codec("ogg", "libopus", "s16", 32_000, _OPUS_RATES, {"page_duration": "60000"}),
-    "aac": _Codec("adts", "aac", "fltp", 64_000),
+    "opus": _Codec("ogg", "libopus", "s16", {"page_duration": "60000"}),
+    "aac": _Codec("adts", "aac", "fltp"),
     # The muxer would begin with 8 KiB of room for tags.
-    "flac": _Codec("flac", "flac", "s16", muxer_options={"metadata_header_padding": "0"}),
+    "flac": _Codec("flac", "flac", "s16", {"metadata_header_padding": "0"}),
 }
 # Bit-exact muxing leaves out the random Ogg serial number, dates and version strings.
+_STREAMED = {"mp3": {"write_xing": "0"}}  # the frame with the length comes first, and is only known last
 _DETERMINISTIC = {"fflags": "+bitexact", "flush_packets": "1"}
 
 
-def content_type(container: str, sample_rate: int = SAMPLE_RATE) -> str:
-    """The exact Content-Type of a container: clients choose their decoder by it."""
-    _check(container, sample_rate)
-    return _CONTENT_TYPES.get(container, f"audio/pcm; rate={sample_rate}; channels=1")
-
-
-def encode_whole(samples: NDArray[np.float32], container: str, sample_rate: int = SAMPLE_RATE) -> bytes:
+def encode_whole(samples: NDArray[np.float32], audio: AudioFormat) -> bytes:
     """A complete file, with exact sizes in its header.
 
+    Args:
+        samples: at the format's rate.
+
     Raises:
-        UnsupportedFormat: unknown container, or a rate it does not have.
         EngineFault: samples that are no numbers.
     """
-    with Encoder(container, sample_rate, streamed=False) as encoder:
+    with Encoder(audio, streamed=False) as encoder:
         encoder.feed(samples)
         return encoder.finish()
 
@@ -91,24 +76,19 @@ def encode_whole(samples: NDArray[np.float32], container: str, sample_rate: int 
 class Encoder:
     """One stream on its way into a container. Use it with `with`, or close it: it holds an FFmpeg encoder."""
 
-    def __init__(self, container: str, sample_rate: int = SAMPLE_RATE, streamed: bool = True) -> None:
+    def __init__(self, audio: AudioFormat, *, streamed: bool = True) -> None:
         """
         Args:
-            container: one of CONTAINERS.
-            sample_rate: of the samples and of the container [Hz].
             streamed: bytes leave as soon as they are made, and headers say that the size is unknown; else all
                 bytes come from finish() and sizes are exact.
-
-        Raises:
-            UnsupportedFormat: unknown container, or a rate it does not have.
         """
-        _check(container, sample_rate)
         self._writer: _Writer
-        if container in _CODECS:
-            self._writer = _FfmpegWriter(_CODECS[container], sample_rate, seekable=not streamed)
+        if audio.container in _CODECS:
+            self._writer = _FfmpegWriter(audio, streamed=streamed)
+        elif audio.container in _COMPANDED:
+            self._writer = _CompandedWriter(_COMPANDED[audio.container](), streamed=streamed)
         else:
-            header = None if container == "pcm" else sample_rate
-            self._writer = _PcmWriter(wav_rate=header, streamed=streamed)
+            self._writer = _PcmWriter(wav_rate=audio.sample_rate if audio.container == "wav" else None, streamed=streamed)
         self._open = True
 
     def feed(self, samples: NDArray[np.float32]) -> bytes:
@@ -147,15 +127,6 @@ def to_int16(samples: NDArray[np.float32]) -> NDArray[np.int16]:
     if not np.isfinite(samples).all():
         raise NonFiniteOutput("the audio holds NaN or infinity; it was not encoded")
     return np.rint(np.clip(samples, -1.0, 1.0) * _FULL_SCALE).astype(np.int16)
-
-
-def _check(container: str, sample_rate: int) -> None:
-    if container not in CONTAINERS:
-        raise UnsupportedFormat(f"the format must be one of {', '.join(CONTAINERS)}", param="response_format")
-    rates = _CODECS[container].rates if container in _CODECS else _ENCODER_RATES
-    if sample_rate not in rates:
-        allowed = ", ".join(str(rate) for rate in rates)
-        raise UnsupportedFormat(f"{container} at {sample_rate} Hz is not made; rates are {allowed}", param="sample_rate")
 
 
 class _Writer(Protocol):
@@ -211,6 +182,58 @@ def wav_header(sample_rate: int, size: int) -> bytes:
     return b"RIFF" + struct.pack("<I", rest) + b"WAVEfmt " + shape + b"data" + struct.pack("<I", size)
 
 
+class _CompandedWriter:
+    """A byte a sample, by a table: G.711, as telephones speak."""
+
+    def __init__(self, table: NDArray[np.uint8], *, streamed: bool) -> None:
+        self._table = table
+        self._streamed = streamed
+        self._held = bytearray()
+
+    def feed(self, samples: NDArray[np.int16]) -> bytes:
+        content = self._table[samples.view(np.uint16)].tobytes()
+        if self._streamed:
+            return content
+        self._held += content
+        return b""
+
+    def finish(self) -> bytes:
+        content = bytes(self._held)
+        self._held.clear()
+        return content
+
+    def close(self) -> None:
+        self._held.clear()
+
+
+@cache
+def _ulaw_table() -> NDArray[np.uint8]:
+    """The byte of each 16-bit sample, by its bits: (65536,)."""
+    code = ~np.arange(256) & 0xFF
+    magnitude = ((((code & 15) << 3) + 132) << (code >> 4 & 7)) - 132
+    return _nearest(np.where(code & 128, -magnitude, magnitude))
+
+
+@cache
+def _alaw_table() -> NDArray[np.uint8]:
+    """The byte of each 16-bit sample, by its bits: (65536,)."""
+    code = np.arange(256) ^ 0x55
+    exponent, mantissa = code >> 4 & 7, code & 15
+    magnitude = np.where(exponent == 0, (mantissa << 4) + 8, ((mantissa << 4) + 264) << np.maximum(exponent - 1, 0))
+    return _nearest(np.where(code & 128, magnitude, -magnitude))
+
+
+def _nearest(levels: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """For each 16-bit sample the byte whose level, of those (256,) of G.711 at 16 bits, is nearest; zero is the positive one."""
+    order = np.argsort(levels, kind="stable")
+    borders = (levels[order][:-1] + levels[order][1:]) / 2
+    samples = np.arange(65_536).astype(np.uint16).view(np.int16)
+    return order[np.searchsorted(borders, samples, side="right")].astype(np.uint8)
+
+
+_COMPANDED = {"ulaw": _ulaw_table, "alaw": _alaw_table}
+
+
 class _Pipe:
     """Where a muxer writes when it must not seek."""
 
@@ -230,30 +253,28 @@ class _Pipe:
 class _FfmpegWriter:
     """Samples through an FFmpeg encoder and muxer, in frames of the codec's own size."""
 
-    def __init__(self, codec: _Codec, sample_rate: int, *, seekable: bool) -> None:
-        self._sample_rate = sample_rate
-        self._sink: io.BytesIO | _Pipe = io.BytesIO() if seekable else _Pipe()
-        self._held = np.zeros(0, np.int16)
+    def __init__(self, audio: AudioFormat, *, streamed: bool) -> None:
+        codec = _CODECS[audio.container]
+        options = codec.muxer_options | (_STREAMED.get(audio.container, {}) if streamed else {})
+        self._sample_rate = audio.sample_rate
+        self._sink: io.BytesIO | _Pipe = _Pipe() if streamed else io.BytesIO()
         self._position = 0
-        self._container = av.open(self._sink, "w", format=codec.muxer, options=_DETERMINISTIC | codec.muxer_options)
-        stream = self._container.add_stream(codec.codec, rate=sample_rate)
+        self._container = av.open(self._sink, "w", format=codec.muxer, options=_DETERMINISTIC | options)
+        stream = self._container.add_stream(codec.codec, rate=audio.sample_rate)
         assert isinstance(stream, AudioStream)
         self._stream = stream
         self._context = self._stream.codec_context
         self._context.layout = "mono"
         self._context.format = codec.sample_format
         self._context.flags |= Flags.bitexact
-        if codec.bits_per_second is not None:
-            self._context.bit_rate = codec.bits_per_second
+        if audio.kbps is not None:
+            self._context.bit_rate = 1000 * audio.kbps
         self._context.open()
-        self._frame_samples = self._context.frame_size
+        self._blocks = Blocks(self._context.frame_size, np.int16)
 
     def feed(self, samples: NDArray[np.int16]) -> bytes:
-        self._held = np.concatenate([self._held, samples])
-        whole = len(self._held) - len(self._held) % self._frame_samples
-        frames, self._held = self._held[:whole].reshape(-1, self._frame_samples), self._held[whole:]
         try:
-            for frame in frames:
+            for frame in self._blocks.feed(samples):
                 self._encode(frame)
         except FFmpegError as error:
             raise EngineFault(f"the {self._context.name} encoder failed: {error}") from error
@@ -261,9 +282,8 @@ class _FfmpegWriter:
 
     def finish(self) -> bytes:
         try:
-            if len(self._held):
-                self._encode(self._held)
-                self._held = self._held[:0]
+            if len(rest := self._blocks.rest()):
+                self._encode(rest)
             self._container.start_encoding()  # a stream without any sample still has its header
             self._container.mux(self._stream.encode(None))
             self._container.close()  # writes the trailer, and corrects the header where the sink can seek
