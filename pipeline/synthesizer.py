@@ -15,8 +15,9 @@ step cap of hidden states, so that it neither holds its slot longer than it must
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,8 @@ from pipeline.text.guard import Refined
 from pipeline.text.script import Script
 from pipeline.types import AudioChunk, Prompt, SamplingParams, SpeechPlan, StepBlock, SynthesisRequest, Voice
 from pipeline.vocoder.stream import StreamDecoder
+
+Given = TypeVar("Given")
 
 
 class Synthesizer:
@@ -104,11 +107,11 @@ class Synthesizer:
         segments = (prompt.segment for prompt in plan.prompts)
         async with aclosing(ahead.segments()) as streams:
             async for steps in streams:
-                yield delivery.begin(next(segments))
+                yield await _aside(delivery, delivery.begin, next(segments))
                 async with aclosing(self._decoder.decode(steps)) as chunks:
                     async for chunk in chunks:
-                        yield delivery.feed(chunk.samples)
-        yield delivery.finish(plan.closing_silence_ms)
+                        yield await _aside(delivery, delivery.feed, chunk.samples)
+        yield await _aside(delivery, delivery.finish, plan.closing_silence_ms)
 
     async def _refine(self, prompts: tuple[Prompt, ...], sampling: SamplingParams, deadline: float) -> list[NDArray[np.int64]]:
         """The refine pass: the text tokens of every segment."""
@@ -118,6 +121,11 @@ class Synthesizer:
             async for steps in segments:
                 refined.append(np.concatenate([block.codes[:, 0] async for block in steps]))
         return refined
+
+
+async def _aside(delivery: Delivery, work: Callable[[Given], NDArray[np.float32]], given: Given) -> NDArray[np.float32]:
+    """Work that takes long is done in a thread: the loop has other streams to serve."""
+    return work(given) if delivery.is_light else await asyncio.to_thread(work, given)
 
 
 class _Ahead:

@@ -24,7 +24,8 @@ import torch
 from packaging.requirements import Requirement
 from rich.console import Console
 
-from pipeline.audio.encode import CONTAINERS, encode_whole
+from pipeline.audio.encode import encode_whole
+from pipeline.audio.formats import CONTAINERS, audio_format
 from pipeline.checkpoints import cache_home, resolve
 from pipeline.config import PipelineConfig
 from pipeline.errors import CheckpointError, ConfigError, SynthesisError
@@ -193,7 +194,7 @@ def codecs() -> Finding:
     broken = []
     for container in CONTAINERS:
         try:
-            encode_whole(samples, container)
+            encode_whole(samples, audio_format(container))
         except (SynthesisError, OSError, ValueError, RuntimeError) as error:
             broken.append(f"{container} ({type(error).__name__})")
     if broken:

@@ -19,18 +19,18 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from pipeline.audio.encode import CONTAINERS, encode_whole
-from pipeline.audio.tempo import MAX_SPEED, MIN_SPEED
+from pipeline.audio.encode import encode_whole
+from pipeline.audio.formats import CONTAINERS, audio_format
+from pipeline.audio.tempo import MAX_SPEED, MIN_SPEED, share_speed
 from pipeline.checkpoints import cache_home, resolve
 from pipeline.config import PipelineConfig
 from pipeline.engine.engine import Engine
 from pipeline.errors import CheckpointError, ConfigError, SynthesisError
-from pipeline.model.spec import SAMPLE_RATE
 from pipeline.model.weights import open_checkpoint
 from pipeline.synthesizer import Synthesizer
 from pipeline.text.frontend import LocalTextFrontend
 from pipeline.text.ssml import parse
-from pipeline.types import AudioChunk, SamplingParams, SynthesisRequest
+from pipeline.types import AudioChunk, AudioOptions, Denoise, SamplingParams, SynthesisRequest
 from pipeline.vocoder.vocoder import Vocoder
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import VoiceLibrary
@@ -82,7 +82,7 @@ async def speak(config: PipelineConfig, request: SynthesisRequest) -> tuple[np.n
                 async for chunk in stream:
                     first_s = first_s or time.perf_counter() - started
                     chunks.append(chunk)
-                    spoken_s = (chunk.first_sample + len(chunk.samples)) / SAMPLE_RATE
+                    spoken_s = (chunk.first_sample + len(chunk.samples)) / request.audio.sample_rate
                     progress.update(shown, description=f"{spoken_s:.1f} s of audio")
     return np.concatenate([chunk.samples for chunk in chunks]), first_s, time.perf_counter() - started
 
@@ -97,6 +97,14 @@ def main() -> int:
     parser.add_argument("--voice", default="default", help="a name of configs/voices.yaml, or seed:<n>")
     parser.add_argument("--seed", type=int, help="0 .. 4294967295; drawn when absent")
     parser.add_argument("--speed", type=float, default=1.0, help="0.25 .. 4")
+    parser.add_argument("--speed-mode", choices=("stretch", "token", "auto"), default="stretch")
+    parser.add_argument("--sample-rate", type=int, help="Hz; 24000, for ulaw and alaw 8000, when absent")
+    parser.add_argument("--bitrate", type=int, help="kbit/s, of mp3, opus and aac")
+    parser.add_argument("--trim", action="store_true", help="cut the quiet before the first sound and after the last one")
+    parser.add_argument("--denoise", choices=[mode.value for mode in Denoise], default="off")
+    parser.add_argument("--gain", type=float, default=0.0, help="one gain for the whole, limited to -1 dBTP [dB]")
+    parser.add_argument("--loudness", type=float, help="bring the voice to this loudness [LUFS]")
+    parser.add_argument("--fade", type=float, default=0.0, help="rise at the beginning and fall at the end [ms]")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     args = parser.parse_args()
@@ -115,7 +123,17 @@ def main() -> int:
             "vocoder": {"device": args.device},
         }
     )
+    token, stretch = share_speed(args.speed, args.speed_mode)
     try:
+        audio = audio_format(container, args.sample_rate, args.bitrate)
+        options = AudioOptions(
+            sample_rate=audio.sample_rate,
+            trim=args.trim,
+            denoise=Denoise(args.denoise),
+            gain_db=args.gain,
+            loudness_lufs=args.loudness,
+            fade_ms=args.fade,
+        )
         # The text is this machine's own: its control tags are.
         document = parse(args.text, control_tags=True) if args.ssml else None
         request = SynthesisRequest(
@@ -125,15 +143,17 @@ def main() -> int:
             passages=() if document is None else document.passages,
             control_tags=True,
             sampling=SamplingParams(seed=seed),
-            speed=args.speed,
+            speed=stretch,
+            audio=options,
+            speed_token=token,
             timeout_s=3600.0,
         )
         samples, first_s, total_s = asyncio.run(speak(config, request))
     except (SynthesisError, CheckpointError, ConfigError) as error:
         print(error, file=sys.stderr)
         return 1
-    args.output.write_bytes(encode_whole(samples, container))
-    seconds = len(samples) / SAMPLE_RATE
+    args.output.write_bytes(encode_whole(samples, audio))
+    seconds = len(samples) / audio.sample_rate
     print(
         f"{args.output}: {seconds:.2f} s of audio, seed {seed}, peak {np.abs(samples).max(initial=0):.2f}, "
         f"first audio after {first_s:.2f} s, real-time factor {total_s / max(seconds, 1e-9):.2f}"

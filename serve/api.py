@@ -20,7 +20,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pipeline.audio.encode import CONTAINERS
+from pipeline.audio.formats import CONTAINERS
 from pipeline.errors import SynthesisError
 from serve.backend import Backend
 from serve.described import AUDIO_TYPES, answers, describe, takes

@@ -20,6 +20,10 @@ B = TypeVar("B", bound=BaseModel)
 
 # Where pydantic's own sentence would list every branch of a union.
 SENTENCES = {
+    "post": (
+        "out_of_range",
+        "post is true, false or {trim, denoise: off|auto|on, gain_db: -24..24, loudness_lufs: -40..-10, fade_ms: 0..1000}",
+    ),
     "refine": ("out_of_range", "refine is true, false or {oral: 0-9, laugh: 0-2, break: 0-7, seed, temperature, guard}"),
     "voice": ("invalid_type", 'voice is a string or {"id": "..."}'),
     "normalize": (

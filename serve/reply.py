@@ -20,10 +20,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from pipeline.audio.encode import Encoder, content_type, encode_whole
+from pipeline.audio.encode import Encoder, encode_whole
 from pipeline.errors import DeadlineExceeded, ReaderStalled, SynthesisError
-from pipeline.model.spec import SAMPLE_RATE, SAMPLES_PER_STEP
-from pipeline.types import AudioChunk
+from pipeline.types import AudioChunk, AudioReport
 from pipeline.voices.names import shown
 from serve.backend import Backend
 from serve.body import is_strict, read_body, read_bytes
@@ -36,7 +35,7 @@ from serve.text_schemas import read_text, warnings_header
 LOG = logging.getLogger("ray.serve.chattts")
 
 # Formats that cost next to nothing to encode; the others are encoded in a thread, or they would hold up every other reply.
-LIGHT_CONTAINERS = ("pcm", "wav")
+LIGHT_CONTAINERS = ("pcm", "wav", "ulaw", "alaw")
 
 
 class CutReply(Exception):
@@ -53,7 +52,8 @@ class SpeechReply(Response):
         self._request_id = request_id
         self._started_at = time.perf_counter()
         self._status_sent = False
-        self._samples = 0
+        self._audio_s = 0.0
+        self._report = AudioReport(steps=0)
         self._first_audio_s: float | None = None
         self._cursor = PlayCursor()
         self._warnings: dict[str, int] = {}
@@ -70,9 +70,9 @@ class SpeechReply(Response):
                 self._taken = order = self._order(await read_bytes(self._request, self._limits))
                 await self._unless_the_client_leaves(receive, self._speak(order, send))
         except ClientDisconnect:
-            LOG.info("speech left request=%s audio_s=%.2f", self._request_id, self._samples / SAMPLE_RATE)
+            LOG.info("speech left request=%s audio_s=%.2f", self._request_id, self._audio_s)
         except asyncio.CancelledError:
-            LOG.info("speech cancelled request=%s audio_s=%.2f", self._request_id, self._samples / SAMPLE_RATE)
+            LOG.info("speech cancelled request=%s audio_s=%.2f", self._request_id, self._audio_s)
             raise
         except Exception as error:
             if self._status_sent:
@@ -120,7 +120,7 @@ class SpeechReply(Response):
     async def _speak(self, order: SpeechOrder, send: Send) -> None:
         LOG.info(
             "speech accepted request=%s characters=%d voice=%s container=%s streamed=%s",
-            self._request_id, len(order.request.text), shown(order.request.voice), order.container, order.streamed,
+            self._request_id, len(order.request.text), shown(order.request.voice), order.audio.container, order.streamed,
         )  # fmt: skip
         try:
             async with asyncio.timeout(self._limits.total_timeout_s):
@@ -138,14 +138,14 @@ class SpeechReply(Response):
             self._outcome = Outcome.DONE
         LOG.info(
             "speech done request=%s audio_s=%.2f ttfb_s=%.3f took_s=%.3f",
-            self._request_id, self._samples / SAMPLE_RATE, self._first_audio_s or took_s, took_s,
+            self._request_id, self._audio_s, self._first_audio_s or took_s, took_s,
         )  # fmt: skip
 
     async def _send_streamed(self, order: SpeechOrder, chunks: AsyncGenerator[AudioChunk, None], send: Send) -> None:
         async with aclosing(self._encoded(order, chunks)) as pieces:
             async for data in pieces:
                 if not self._status_sent:
-                    await self._send_status(order, send, content_type(order.container))
+                    await self._send_status(order, send, order.audio.content_type)
                 await self._send(send, data)
         await self._send_end(send)
 
@@ -155,9 +155,17 @@ class SpeechReply(Response):
             async for chunk in timely:
                 spoken.append(chunk.samples)
         samples = np.concatenate(spoken) if spoken else np.zeros(0, np.float32)
-        data = await asyncio.to_thread(encode_whole, samples, order.container)
-        exact = {"Content-Length": str(len(data)), "X-Audio-Duration-Ms": str(round(1000 * len(samples) / SAMPLE_RATE))}
-        await self._send_status(order, send, content_type(order.container), exact)
+        data = await asyncio.to_thread(encode_whole, samples, order.audio)
+        cut = ",".join(map(str, self._report.trimmed_ms))
+        exact = {
+            "Content-Length": str(len(data)),
+            "Digest": f"SHA-256={base64.b64encode(hashlib.sha256(data).digest()).decode()}",
+            "X-Audio-Duration-Ms": str(round(1000 * self._audio_s)),
+            "X-Usage-Characters": str(len(order.request.text)),
+            "X-Usage-Audio-Tokens": str(self._report.steps),
+            **({"X-Audio-Trimmed-Ms": cut} if order.request.audio.trim else {}),
+        }
+        await self._send_status(order, send, order.audio.content_type, exact)
         await self._send(send, data)
         await self._send_end(send)
 
@@ -185,8 +193,8 @@ class SpeechReply(Response):
 
     async def _encoded(self, order: SpeechOrder, chunks: AsyncGenerator[AudioChunk, None]) -> AsyncGenerator[bytes, None]:
         """Non-empty pieces of the container, one a chunk."""
-        encoder = Encoder(order.container)
-        light = order.container in LIGHT_CONTAINERS
+        encoder = Encoder(order.audio)
+        light = order.audio.container in LIGHT_CONTAINERS
         try:
             async with aclosing(self._timely(order, chunks)) as timely:
                 async for chunk in timely:
@@ -211,12 +219,14 @@ class SpeechReply(Response):
             if chunk is None:
                 return
             self._warnings.update(chunk.warnings)
+            self._report = chunk.report or self._report
             if not len(chunk.samples):
-                continue  # the time-stretch holds back what it cannot finish yet
+                continue  # the audio rooms hold back what they cannot finish yet
             if self._first_audio_s is None:
                 self._first_audio_s = time.perf_counter() - self._started_at
-            self._cursor.arrived(time.perf_counter(), len(chunk.samples) / SAMPLE_RATE)
-            self._samples += len(chunk.samples)
+            duration_s = len(chunk.samples) / order.audio.sample_rate
+            self._cursor.arrived(time.perf_counter(), duration_s)
+            self._audio_s += duration_s
             yield chunk
             limit_s, what = self._limits.chunk_timeout_s, "no further audio"
 
@@ -264,16 +274,18 @@ class SpeechReply(Response):
         return f"audio;dur={1000 * first_s:.1f}, encode;dur={1000 * (now_s - first_s):.1f}, total;dur={1000 * now_s:.1f}"
 
     def _done(self, order: SpeechOrder, sha256: str) -> dict[str, object]:
-        # What is billable here: characters in, steps out (512 samples each before the time-stretch).
-        steps = round(self._samples * order.request.speed / SAMPLES_PER_STEP)
-        characters = len(order.request.text)
+        # What is billable here: characters in, steps out, whatever the audio rooms made of them.
+        steps, characters = self._report.steps, len(order.request.text)
         return {
             "type": "speech.audio.done",
             "usage": {"input_tokens": characters, "output_tokens": steps, "total_tokens": characters + steps},
             "audio": {
-                "duration_ms": round(1000 * self._samples / SAMPLE_RATE),
+                "duration_ms": round(1000 * self._audio_s),
+                "sample_rate": order.audio.sample_rate,
+                "content_type": order.audio.content_type,
                 "seed": order.request.sampling.seed,
                 "sha256": sha256,
+                **({"trimmed_ms": self._report.trimmed_ms} if order.request.audio.trim else {}),
             },
         }
 
@@ -285,7 +297,7 @@ class SpeechReply(Response):
             streamed=order is not None and order.streamed,
             first_audio_s=self._first_audio_s,
             took_s=time.perf_counter() - self._started_at,
-            audio_s=self._samples / SAMPLE_RATE,
+            audio_s=self._audio_s,
             stalled_s=self._cursor.stalled_s,
             characters=0 if order is None else len(order.request.text),
             warnings=self._warnings,
@@ -298,7 +310,7 @@ class SpeechReply(Response):
         LOG.log(
             logging.ERROR if unexpected else logging.WARNING,
             "speech failed request=%s %s status=%d code=%s error=%s audio_s=%.2f",
-            self._request_id, outcome, kind.status, kind.code, type(error).__name__, self._samples / SAMPLE_RATE,
+            self._request_id, outcome, kind.status, kind.code, type(error).__name__, self._audio_s,
             exc_info=error if unexpected else None,
         )  # fmt: skip
 

@@ -13,9 +13,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from pipeline.audio.encode import CONTAINERS
-from pipeline.errors import UnsupportedFormat
-from pipeline.types import RefineGuard, RefineParams, SamplingParams, SeedMode, SynthesisRequest
+from pipeline.audio.formats import CONTAINERS, SAMPLE_RATES, AudioFormat, audio_format, named_format
+from pipeline.audio.tempo import share_speed
+from pipeline.types import AudioOptions, Denoise, RefineGuard, RefineParams, SamplingParams, SeedMode, SynthesisRequest
 from serve.body import Body
 from serve.config import LimitsConfig
 from serve.errors import ApiError, Kind, bad_request
@@ -53,6 +53,20 @@ class RefineBody(Body):
     )
 
 
+class PostBody(Body):
+    """What happens to the finished audio. Whatever is not named does not happen."""
+
+    trim: bool = Field(False, description="cut the quiet before the first sound and after the last one")
+    denoise: Literal["off", "auto", "on"] = Field("off", description="auto: only under 20 dB of signal over noise")
+    gain_db: float = Field(0.0, ge=-24.0, le=24.0, description="one gain for the whole, limited to -1 dBTP [dB]")
+    loudness_lufs: float | None = Field(None, ge=-40.0, le=-10.0, description="bring the voice to this loudness [LUFS]")
+    fade_ms: float = Field(0.0, ge=0.0, le=1000.0, description="rise at the beginning and fall at the end [ms]")
+
+
+TIDY = PostBody(trim=True, fade_ms=5.0)
+"""what `post: true` means"""
+
+
 class SpeechBody(TextBody):
     """POST /v1/audio/speech. Unknown fields are kept, so that the reply can name them."""
 
@@ -60,11 +74,21 @@ class SpeechBody(TextBody):
     voice: str | VoiceBody | None = Field(None, description="id, name or alias; null: the operator's default")
     instructions: str | None = Field(None, max_length=1000)
     response_format: str = Field("mp3", max_length=32, description=", ".join(CONTAINERS))
+    output_format: str | None = Field(
+        None, max_length=32, description="all of the three fields around in one name: mp3_44100_128, pcm_16000, ulaw_8000"
+    )
+    sample_rate: int | None = Field(
+        None, description=f"{', '.join(map(str, SAMPLE_RATES))} [Hz]; null: 24000, 8000 for ulaw and alaw"
+    )
+    bitrate: int | None = Field(None, ge=1, le=320, description="null: mp3 64, opus 32, aac 64 [kbit/s]")
+    post: bool | PostBody = Field(False, description="true: trim, and fades of 5 ms")
     stream: bool = Field(True, description="false: the whole audio first, with exact sizes")
     stream_format: Literal["audio", "sse"] = "audio"
     speed: float = Field(1.0, ge=0.25, le=4.0)
-    speed_mode: Literal["stretch", "token"] = Field(
-        "stretch", description="stretch: the finished audio, exactly; token: ChatTTS's own [speed_0..9]"
+    speed_mode: Literal["stretch", "token", "auto"] = Field(
+        "stretch",
+        description="stretch: the finished audio, exactly; token: ChatTTS's own [speed_0..9]; auto: the token as far as "
+        "the model sounds natural, stretch for the rest",
     )
     seed: int | None = Field(None, ge=0, le=MAX_SEED, description="null: drawn by the server, returned in X-Audio-Seed")
     seed_mode: Literal["counter", "upstream"] = "counter"
@@ -92,7 +116,7 @@ class SpeechOrder:
     """A checked body: what to synthesise and how to send it."""
 
     request: SynthesisRequest
-    container: str
+    audio: AudioFormat
     streamed: bool
     as_events: bool
     first_audio_timeout_s: float
@@ -120,14 +144,12 @@ def to_order(
     Raises:
         InvalidRequest, ApiError
     """
-    if body.response_format not in CONTAINERS:
-        raise UnsupportedFormat(f"response_format must be one of {', '.join(CONTAINERS)}", param="response_format")
     as_events = body.stream_format == "sse" or accepts_events
     if as_events and not body.stream:
         raise bad_request("conflicting_fields", "stream=false cannot be sent as events", param="stream_format")
     return SpeechOrder(
         request=to_request(body, request_id=request_id, voice=voice, text=text, limits=limits, strict=strict),
-        container=body.response_format,
+        audio=_format(body),
         streamed=body.stream,
         as_events=as_events,
         first_audio_timeout_s=limits.first_audio_timeout_s if body.deadline_ms is None else body.deadline_ms / 1000,
@@ -145,7 +167,7 @@ def to_request(
     """
     _check_model(body.model)
     check_ignored(body.ignored, WITHOUT_EFFECT, strict=strict)
-    by_token = body.speed_mode == "token"
+    token, stretch = share_speed(body.speed, body.speed_mode)
     sampling = _sampling(body)
     return SynthesisRequest(
         request_id=request_id,
@@ -157,8 +179,9 @@ def to_request(
         warnings=text.warnings,
         voice=voice,
         sampling=sampling,
-        speed=1.0 if by_token else body.speed,
-        speed_token=min(9, max(0, round(5 * body.speed))) if by_token else 5,
+        speed=stretch,
+        speed_token=token,
+        audio=_options(body.post, _format(body).sample_rate),
         refine=_refine(body, sampling),
         language=body.language,
         timeout_s=limits.total_timeout_s,
@@ -180,6 +203,30 @@ def _sampling(body: SpeechBody) -> SamplingParams:
         repetition_penalty=body.repetition_penalty,
         seed=secrets.randbelow(MAX_SEED + 1) if body.seed is None else body.seed,
         seed_mode=SeedMode(body.seed_mode),
+    )
+
+
+def _format(body: SpeechBody) -> AudioFormat:
+    """The one format that all the fields about it agree on."""
+    if body.output_format is None:
+        return audio_format(body.response_format, body.sample_rate, body.bitrate)
+    other = next((name for name in ("response_format", "sample_rate", "bitrate") if name in body.model_fields_set), None)
+    if other is not None:
+        raise bad_request(
+            "conflicting_fields", f"output_format says what {other} would say: leave one of them out", param=other
+        )
+    return named_format(body.output_format)
+
+
+def _options(post: bool | PostBody, sample_rate: int) -> AudioOptions:
+    wanted = TIDY if post is True else PostBody() if post is False else post
+    return AudioOptions(
+        sample_rate=sample_rate,
+        trim=wanted.trim,
+        denoise=Denoise(wanted.denoise),
+        gain_db=wanted.gain_db,
+        loudness_lufs=wanted.loudness_lufs,
+        fade_ms=wanted.fade_ms,
     )
 
 

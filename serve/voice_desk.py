@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.audio.encode import encode_whole
+from pipeline.audio.formats import audio_format
 from pipeline.errors import InvalidRequest, ReadOnlyVoice, ReferenceRejected, StoreUnavailable
 from pipeline.model.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.protocols import RecordingEncoder
@@ -36,7 +37,7 @@ from serve.upload import UploadReader
 
 LOG = logging.getLogger("ray.serve.chattts")
 
-PREVIEW_CONTAINER = "mp3"
+PREVIEW_FORMAT = audio_format("mp3")
 PREVIEW_SEED = 1
 PREVIEW_TEXT = {"zh": "你好，这就是我的声音，希望你喜欢。", "en": "Hello, this is my voice. I hope you like it."}
 SCORE_TEXTS = {
@@ -301,7 +302,7 @@ def _language(languages: tuple[str, ...]) -> str:
 
 def _preview(samples: NDArray[np.float32], gain_db: float) -> bytes:
     louder = np.clip(samples * np.float32(10 ** (gain_db / 20)), -1, 1)
-    return encode_whole(louder, PREVIEW_CONTAINER)
+    return encode_whole(louder, PREVIEW_FORMAT)
 
 
 def _direction(embedding: NDArray[np.float16]) -> NDArray[np.float64]:

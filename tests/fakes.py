@@ -23,6 +23,7 @@ from pipeline.text.lexicons import LexiconLibrary
 from pipeline.text.script import Script, write_script
 from pipeline.types import (
     AudioChunk,
+    AudioReport,
     FinishReason,
     Head,
     HiddenWindow,
@@ -84,7 +85,9 @@ class Speaker:
                 first = index * self.chunk_samples
                 self.produced += 1
                 index += 1
-                yield AudioChunk(sine(request.sampling.seed, first, self.chunk_samples), first, is_last=index == self.chunks)
+                is_last = index == self.chunks
+                report = AudioReport(steps=index * self.chunk_samples // SAMPLES_PER_STEP) if is_last else None
+                yield AudioChunk(sine(request.sampling.seed, first, self.chunk_samples), first, is_last, report=report)
         finally:
             self.closed += 1
             if self.closed == self.opened:

@@ -105,6 +105,11 @@ class Delivery:
         return np.concatenate([_through(self._outlet, rest), _rest(self._outlet)])
 
     @property
+    def is_light(self) -> bool:
+        """Whether a second of audio takes less than some milliseconds: whoever has others waiting need not step aside."""
+        return self._request.audio.denoise is Denoise.OFF and not any(isinstance(room, Limiter) for room in self._outlet)
+
+    @property
     def report(self) -> AudioReport:
         """What was done, complete once the stream is finished."""
         start, end = sum(trim.start_samples for trim in self._trims), sum(trim.end_samples for trim in self._trims)

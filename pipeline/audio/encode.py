@@ -224,7 +224,7 @@ def _alaw_table() -> NDArray[np.uint8]:
 
 
 def _nearest(levels: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """For each 16-bit sample the byte whose level, of those (256,) of G.711 at 16 bits, is nearest; zero is the positive one."""
+    """For each 16-bit sample the byte whose level, of those (256,) of G.711 at 16 bits, is nearest; zero is +0."""
     order = np.argsort(levels, kind="stable")
     borders = (levels[order][:-1] + levels[order][1:]) / 2
     samples = np.arange(65_536).astype(np.uint16).view(np.int16)

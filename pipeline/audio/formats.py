@@ -25,7 +25,7 @@ _MP3_LOWEST_KBPS = tuple(kbps for kbps in _MP3_LOW_KBPS if kbps <= 64)
 _OPUS_KBPS = (6, 256)  # one channel's range: RFC 6716
 _AAC_LEAST_KBPS, _AAC_MOST_BITS_PER_SAMPLE = 16, 6  # 6144 bits a frame of 1024 samples: ISO 14496-3
 
-_NAME = re.compile(r"([a-z]{3,4})_([0-9]{4,5})(?:_([0-9]{1,3}))?")
+_NAME = re.compile(r"([a-z0-9]{3,4})_([0-9]{4,5})(?:_([0-9]{1,3}))?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,30 @@ from pipeline.errors import EngineFault
 from pipeline.model.spec import SAMPLE_RATE
 from pipeline.types import MAX_SPEED, MIN_SPEED
 
+NEUTRAL_TOKEN = 5
+
 _BLOCK = 512  # samples; what atempo returns depends on how it is fed, so it is always fed alike
 _STAGE_RANGE = 2.0  # one atempo stage slows down to half, and above double it skips samples instead of blending them
 # Silence fed after the last sample [samples]: several of atempo's windows (at most 2048 at 24 kHz), because it keeps
 # back what is in them. What it becomes is cut off again.
 _FLUSH = 8 * _BLOCK
+
+
+def share_speed(speed: float, mode: str) -> tuple[int, float]:
+    """How a speed is reached: ChatTTS's own [speed_0 .. 9], and the stretch of what it then says.
+
+    Args:
+        mode: `stretch`: all by the stretch, exactly. `token`: all by the model, as near as a fifth comes. `auto`: by the
+            model within a fifth of its own pace, where it sounds natural, and the rest by the stretch; token k counts
+            as a pace of k / 5.
+    """
+    if mode == "stretch":
+        return NEUTRAL_TOKEN, speed
+    token = round(NEUTRAL_TOKEN * speed)
+    if mode == "token":
+        return min(9, max(0, token)), 1.0
+    token = min(NEUTRAL_TOKEN + 1, max(NEUTRAL_TOKEN - 1, token))
+    return token, min(MAX_SPEED, max(MIN_SPEED, speed * NEUTRAL_TOKEN / token))
 
 
 class Stretch:

@@ -28,6 +28,7 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline.audio.encode import Encoder
+from pipeline.audio.formats import audio_format
 from pipeline.checkpoints import cache_home, resolve
 from pipeline.config import PipelineConfig
 from pipeline.model.weights import open_checkpoint
@@ -158,7 +159,7 @@ class OurSide:
     async def speak(self, utterance: Utterance, streamed: bool, sent: Sent) -> AsyncGenerator[bytes, None]:
         """See load.Speak. Not streamed: everything at once, as a reply with `stream: false` is."""
         sent()
-        encoder, whole = Encoder("pcm"), b""
+        encoder, whole = Encoder(audio_format("pcm")), b""
         async with aclosing(self._rooms.synthesizer.stream(request_of(utterance))) as chunks:
             async for chunk in chunks:
                 piece = encoder.feed(chunk.samples)

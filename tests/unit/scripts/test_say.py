@@ -36,9 +36,21 @@ def test_the_suffix_is_the_format(tmp_path: Path, monkeypatch, demo_root):
         assert file.streams.audio[0].codec_context.name.startswith("mp3")
 
 
+def test_the_audio_options_are_the_requests(tmp_path: Path, monkeypatch, demo_root):
+    def spoken(*arguments: str) -> bytes:
+        path = tmp_path / "hello.wav"
+        assert run(monkeypatch, "Hello.", "-o", str(path), "--seed", "5", *arguments) == 0
+        return path.read_bytes()
+
+    plain, phone = spoken(), spoken("--sample-rate", "8000")
+    assert len(phone) - 44 == pytest.approx((len(plain) - 44) / 3, abs=2)
+    assert len(spoken("--trim", "--denoise", "on", "--loudness", "-20", "--fade", "5", "--speed-mode", "auto")) <= len(plain)
+    assert run(monkeypatch, "Hello.", "-o", str(tmp_path / "x.wav"), "--bitrate", "64") == 1
+
+
 def test_mistakes_are_said_in_one_line(tmp_path: Path, monkeypatch, capsys, demo_root):
     assert run(monkeypatch, "Hello.", "-o", str(tmp_path / "x.wav"), "--voice", "nobody") == 1
-    assert "nobody" in capsys.readouterr().err
+    assert "no such voice" in capsys.readouterr().err
     assert run(monkeypatch, "?!", "-o", str(tmp_path / "x.wav")) == 1
     assert "nothing to say" in capsys.readouterr().err
     for arguments, said in (

@@ -23,6 +23,7 @@ from pipeline.errors import (
     ReaderStalled,
     TextTooLong,
 )
+from pipeline.types import AudioOptions, Denoise
 from serve.config import LimitsConfig
 from tests.fakes import CHUNK, Speaker, make_backend, sine
 from tests.unit.serve.live import read_all, serving, wait_until
@@ -66,6 +67,10 @@ def test_streamed_and_buffered_pcm_are_the_same_bytes(live):
     assert streamed.headers["Transfer-Encoding"] == "chunked"
     assert buffered.headers["Content-Length"] == str(len(buffered.content))
     assert buffered.headers["X-Audio-Duration-Ms"] == "1000"
+    assert buffered.headers["X-Usage-Characters"] == "12"
+    assert buffered.headers["X-Usage-Audio-Tokens"] == "46"
+    digest = base64.b64encode(hashlib.sha256(buffered.content).digest()).decode()
+    assert buffered.headers["Digest"] == f"SHA-256={digest}"
     assert streamed.content == buffered.content
     assert close_to(streamed.content, pcm_of(7))
 
@@ -106,6 +111,39 @@ def test_content_types_are_exact(live, container):
         assert len(reply.content) > 100
 
 
+@pytest.mark.parametrize(
+    ("fields", "media_type"),
+    [
+        ({"response_format": "ulaw"}, "audio/basic"),
+        ({"response_format": "alaw"}, "audio/x-alaw-basic"),
+        ({"response_format": "pcm", "sample_rate": 16_000}, "audio/pcm; rate=16000; channels=1"),
+        ({"response_format": "mp3", "sample_rate": 44_100, "bitrate": 128}, "audio/mpeg"),
+    ],
+)
+def test_rates_and_telephone_formats_say_what_they_are(live, fields, media_type):
+    reply = live.speak(**fields)
+    assert (reply.status_code, reply.headers["Content-Type"]) == (200, media_type)
+    raw = json.dumps({"input": "Hello there.", "output_format": "pcm_8000", "stream": False})
+    named = requests.post(f"{live.url}/v1/audio/speech", data=raw, timeout=20)
+    assert named.headers["Content-Type"] == "audio/pcm; rate=8000; channels=1"
+
+
+def test_audio_fields_reach_the_domain():
+    speaker = Speaker()
+    with serving(make_backend(speaker)) as live:
+
+        def options(**fields: object) -> AudioOptions:
+            raw = json.dumps({"input": "x", **fields})
+            assert requests.post(f"{live.url}/v1/audio/speech?strict=1", data=raw, timeout=20).status_code == 200
+            return speaker.requests[-1].audio
+
+        assert options() == options(post=False) == options(post={}) == AudioOptions(), "nothing happens unasked"
+        assert options(post=True) == AudioOptions(trim=True, fade_ms=5.0)
+        full = {"trim": True, "denoise": "auto", "gain_db": -3.5, "loudness_lufs": -18, "fade_ms": 20}
+        assert options(post=full, sample_rate=48_000) == AudioOptions(48_000, True, Denoise.AUTO, -3.5, -18, 20)
+        assert options(output_format="ulaw_8000").sample_rate == options(response_format="alaw").sample_rate == 8_000
+
+
 def test_mp3_is_the_default_format(live):
     reply = requests.post(f"{live.url}/v1/audio/speech", json={"input": "Hi."}, timeout=10)
     assert reply.headers["Content-Type"] == "audio/mpeg"
@@ -120,7 +158,13 @@ def test_events_carry_the_audio_and_end_with_done(live):
     assert [event["seq"] for event in events[:-1]] == list(range(len(events) - 1))
     done = events[-1]
     assert done["type"] == "speech.audio.done"
-    assert done["audio"] == {"duration_ms": 1000, "seed": 5, "sha256": hashlib.sha256(audio).hexdigest()}
+    assert done["audio"] == {
+        "duration_ms": 1000,
+        "sample_rate": 24_000,
+        "content_type": "audio/pcm; rate=24000; channels=1",
+        "seed": 5,
+        "sha256": hashlib.sha256(audio).hexdigest(),
+    }
     assert done["usage"]["total_tokens"] == done["usage"]["input_tokens"] + done["usage"]["output_tokens"]
 
 
@@ -184,6 +228,16 @@ def test_models_voices_and_the_front_page(live):
         ({"voice": {"id": CANARY, "x": 1}}, 400, "invalid_type", "voice"),
         ({"voice": 7}, 400, "invalid_type", "voice"),
         ({"response_format": CANARY}, 400, "unsupported_format", "response_format"),
+        ({"response_format": "opus", "sample_rate": 44_100}, 400, "unsupported_format", "sample_rate"),
+        ({"sample_rate": 11_025}, 400, "unsupported_format", "sample_rate"),
+        ({"sample_rate": "8000"}, 400, "invalid_type", "sample_rate"),
+        ({"bitrate": 64}, 400, "unsupported_format", "bitrate"),
+        ({"response_format": "mp3", "bitrate": 63}, 400, "unsupported_format", "bitrate"),
+        ({"output_format": "pcm_16000"}, 400, "conflicting_fields", "response_format"),
+        ({"post": "yes"}, 400, "out_of_range", "post"),
+        ({"post": {"gain_db": 25}}, 400, "out_of_range", "post"),
+        ({"post": {CANARY: 1}}, 400, "out_of_range", "post"),
+        ({"post": {"denoise": True}}, 400, "out_of_range", "post"),
         ({"speed": 0.2}, 400, "out_of_range", "speed"),
         ({"speed": 4.1}, 400, "out_of_range", "speed"),
         ({"speed": "1"}, 400, "invalid_type", "speed"),

@@ -12,13 +12,19 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.audio.encode import CONTAINERS, UNKNOWN_SIZE, Encoder, content_type, encode_whole, to_int16
-from pipeline.errors import EngineFault, NonFiniteOutput, UnsupportedFormat
+from pipeline.audio import encode as encoding
+from pipeline.audio.encode import UNKNOWN_SIZE, Encoder, to_int16
+from pipeline.audio.formats import CONTAINERS, SAMPLE_RATES, audio_format
+from pipeline.errors import EngineFault, NonFiniteOutput
 
 RATE = 24_000
-FRAME = {"mp3": 576, "opus": 480, "aac": 1024, "flac": 2304, "wav": 1, "pcm": 1}  # samples
-PRIMING = {"mp3": 1105, "opus": 0, "aac": 1024, "flac": 0, "wav": 0, "pcm": 0}  # samples before the first one
+FRAME = {"mp3": 576, "opus": 480, "aac": 1024}  # samples
+PRIMING = {"mp3": 1105, "aac": 1024}  # samples before the first one, in a stream
 LOSSLESS = ("flac", "wav", "pcm")
+RAW = {"pcm": "s16le", "ulaw": "mulaw", "alaw": "alaw"}
+"""FFmpeg's names: there is no header that would say"""
+EVERY = [(container, rate) for container in CONTAINERS for rate in SAMPLE_RATES
+         if container != "opus" or rate in (8_000, 16_000, 24_000, 48_000)]  # fmt: skip
 
 
 def speech_like(samples: int) -> np.ndarray:
@@ -27,62 +33,67 @@ def speech_like(samples: int) -> np.ndarray:
     return (0.5 * noise * (1 + np.sin(np.arange(samples) / 900)) / 2).astype(np.float32)
 
 
-def encode(samples, container, cuts=(), **how) -> bytes:
-    with Encoder(container, **how) as encoder:
+def encode(samples, container, cuts=(), *, sample_rate=RATE, kbps=None, streamed=True) -> bytes:
+    with Encoder(audio_format(container, sample_rate, kbps), streamed=streamed) as encoder:
         return b"".join(encoder.feed(piece) for piece in np.split(samples, sorted(cuts))) + encoder.finish()
+
+
+def encode_whole(samples, container, sample_rate=RATE) -> bytes:
+    return encoding.encode_whole(samples, audio_format(container, sample_rate))
+
+
+def opened(data: bytes, container: str, rate: int):
+    if container in RAW:
+        return av.open(io.BytesIO(data), format=RAW[container], options={"sample_rate": str(rate)})
+    if container == "aac":
+        return av.open(io.BytesIO(data), format="aac")  # as the Content-Type says: two frames alone are not guessed
+    return av.open(io.BytesIO(data))
 
 
 def decode(data: bytes, container: str, rate: int = RATE) -> np.ndarray:
     """(m,) float64 at the stream's own rate, by FFmpeg."""
-    if container == "pcm":
-        return np.frombuffer(data, "<i2") / 32768
-    with av.open(io.BytesIO(data)) as file:
+    with opened(data, container, rate) as file:
         resampler = av.AudioResampler(format="flt", layout="mono", rate=rate)
         frames = [out for frame in file.decode(audio=0) for out in resampler.resample(frame)]
         frames += resampler.resample(None)
     return np.concatenate([frame.to_ndarray().reshape(-1) for frame in frames]).astype(np.float64)
 
 
-def decoded_length(data: bytes, container: str) -> int:
-    """Samples at 24 kHz."""
-    if container == "pcm":
-        return len(data) // 2
-    with av.open(io.BytesIO(data)) as file:
-        return sum(frame.samples * RATE // frame.sample_rate for frame in file.decode(audio=0))
-
-
-def test_content_types():
-    assert [content_type(container) for container in CONTAINERS] == [
-        "audio/mpeg",
-        "audio/ogg; codecs=opus",
-        "audio/aac",
-        "audio/flac",
-        "audio/wav",
-        "audio/pcm; rate=24000; channels=1",
-    ]
-    assert content_type("pcm", 8000) == "audio/pcm; rate=8000; channels=1"
+def priming(container: str, *, streamed: bool) -> int:
+    """Samples before the first one: a whole mp3 says in its LAME tag how many they are, and the decoder drops them."""
+    return PRIMING.get(container, 0) if streamed or container != "mp3" else 0
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-@pytest.mark.parametrize("container", CONTAINERS)
-@pytest.mark.parametrize("length", [1, 479, 2304, 24_001])
-def test_every_container_decodes_back_to_its_length(container, streamed, length):
-    data = encode(speech_like(length), container, streamed=streamed)
-    extra = decoded_length(data, container) - length - PRIMING[container]
-    assert 0 <= extra < (1 if container in (*LOSSLESS, "opus") else 2 * FRAME[container])
+@pytest.mark.parametrize(("container", "rate"), EVERY)
+@pytest.mark.parametrize("length", [256, 479, 2304, 24_001])
+def test_every_format_decodes_back_to_its_length(container, rate, streamed, length):
+    """256 samples are the shortest utterance there is: one step."""
+    data = encode(speech_like(length), container, sample_rate=rate, streamed=streamed)
+    with opened(data, container, rate) as file:
+        frames = list(file.decode(audio=0))
+        assert file.streams.audio[0].channels == 1
+        # Opus always decodes at 48 kHz.
+        assert {frame.sample_rate for frame in frames} == {48_000 if container == "opus" else rate}
+    decoded = sum(frame.samples for frame in frames) * rate / frames[0].sample_rate
+    extra = decoded - length - priming(container, streamed=streamed)
+    padded = container == "aac" or (container == "mp3" and streamed)
+    assert 0 <= extra < (2 * FRAME[container] if padded else 1)
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
-def test_sound_is_where_it_was_to_the_last_sample(container):
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize(("container", "rate"), EVERY)
+def test_sound_is_where_it_was_to_the_last_sample(container, rate, streamed):
     samples = speech_like(24_001)
-    decoded = decode(encode(samples, container), container)[PRIMING[container] :][: len(samples)]
+    data = encode(samples, container, sample_rate=rate, streamed=streamed)
+    decoded = decode(data, container, rate)[priming(container, streamed=streamed) :][: len(samples)]
     if container in LOSSLESS:
         assert np.abs(decoded - samples).max() < 1e-4
         return
     lags = np.arange(-30, 31)
     fits = [np.corrcoef(samples[100:-100], decoded[100 + lag : len(samples) - 100 + lag])[0, 1] for lag in lags]
     assert lags[int(np.argmax(fits))] == 0
-    assert max(fits) > 0.9
+    assert max(fits) > (0.85 if container == "opus" else 0.9)
     tail = slice(-400, None)
     assert np.corrcoef(samples[tail], decoded[tail])[0, 1] > 0.8, "the end is missing"
 
@@ -92,7 +103,7 @@ def test_libsndfile_reads_the_same_length(container):
     data = encode_whole(speech_like(24_001), container)
     samples, rate = soundfile.read(io.BytesIO(data))
     assert rate == (48_000 if container == "opus" and rate == 48_000 else RATE)
-    assert len(samples) * RATE / rate == pytest.approx(24_001 + PRIMING[container], abs=FRAME[container])
+    assert len(samples) * RATE / rate == pytest.approx(24_001, abs=2 * FRAME.get(container, 0) + 1)
 
 
 @settings(max_examples=25, deadline=None)
@@ -114,7 +125,7 @@ def test_encoding_twice_gives_the_same_bytes_with_no_version_in_them(container):
 def test_streams_flow(container):
     """Most of the bytes leave before the end: nothing is held back for a second."""
     samples = speech_like(48_000)
-    with Encoder(container) as encoder:
+    with Encoder(audio_format(container, RATE)) as encoder:
         early = sum(len(encoder.feed(piece)) for piece in np.split(samples, 20))
         late = len(encoder.finish())
     assert late < 0.2 * early
@@ -122,7 +133,7 @@ def test_streams_flow(container):
 
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_a_whole_file_comes_at_the_end(container):
-    with Encoder(container, streamed=False) as encoder:
+    with Encoder(audio_format(container, RATE), streamed=False) as encoder:
         assert encoder.feed(speech_like(5000)) == b""
         assert encoder.finish() == encode_whole(speech_like(5000), container)
 
@@ -162,7 +173,7 @@ def test_samples_are_clipped_and_rounded_to_the_nearest():
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_numbers_that_are_none_never_reach_an_encoder(container, bad):
     samples = speech_like(5000)
-    with Encoder(container) as encoder:
+    with Encoder(audio_format(container, RATE)) as encoder:
         begun = encoder.feed(samples)
         with pytest.raises(NonFiniteOutput) as raised:
             encoder.feed(np.array([0, bad, 0], np.float32))
@@ -170,38 +181,41 @@ def test_numbers_that_are_none_never_reach_an_encoder(container, bad):
         assert begun + encoder.finish() == encode(samples, container)
 
 
-@pytest.mark.parametrize(
-    ("container", "rate", "param"),
-    [
-        ("ogg", 24_000, "response_format"),
-        ("", 24_000, "response_format"),
-        ("opus", 22_050, "sample_rate"),
-        ("mp3", 7, "sample_rate"),
-    ],
-)
-def test_unknown_formats_are_refused_by_name(container, rate, param):
-    with pytest.raises(UnsupportedFormat) as refused:
-        Encoder(container, rate)
-    assert refused.value.param == param
+@pytest.mark.parametrize(("container", "rate", "kbps"), [("mp3", 44_100, 192), ("mp3", 22_050, 32), ("opus", 48_000, 64),
+                                                         ("aac", 24_000, 32), ("mp3", 8_000, 16)])  # fmt: skip
+def test_bit_rates_are_met(container, rate, kbps):
+    data = encode(speech_like(4 * rate), container, sample_rate=rate, kbps=kbps)
+    assert len(data) * 8 / 4 / 1000 == pytest.approx(kbps, rel=0.35 if container == "opus" else 0.2)
 
 
-@pytest.mark.parametrize("rate", [8_000, 16_000, 48_000])
-@pytest.mark.parametrize("container", CONTAINERS)
-def test_other_rates(container, rate):
-    decoded = decode(encode(speech_like(rate), container, sample_rate=rate), container, rate)
-    assert rate <= len(decoded) <= rate + 4000
+@pytest.mark.parametrize("container", ["ulaw", "alaw"])
+def test_companded_bytes_are_the_nearest_there_are(container):
+    """FFmpeg's decoder is the judge: no other byte would have been nearer, and silence is the positive zero."""
+    samples = np.arange(-32_767, 32_768, dtype=np.int64)
+    data = encode((samples / np.float32(32_767)).astype(np.float32), container, sample_rate=8_000)
+    levels = np.round(decode(bytes(range(256)), container, 8_000) * 32_768)
+    heard = np.round(decode(data, container, 8_000) * 32_768)
+    assert np.array_equal(np.abs(heard - samples), np.abs(levels[:, None] - samples).min(axis=0))
+    assert encode(np.zeros(3, np.float32), container, sample_rate=8_000) == {"ulaw": b"\xff", "alaw": b"\xd5"}[container] * 3
+
+
+def test_a_whole_mp3_says_its_exact_length():
+    data = encode_whole(speech_like(24_001), "mp3")
+    with av.open(io.BytesIO(data)) as file:
+        assert file.duration / av.time_base == pytest.approx(24_001 / RATE, abs=1e-3)
+    assert len(decode(data, "mp3")) == 24_001
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("fed", [0, 10, 9000])
 def test_an_abandoned_encoder_is_closed(container, fed):
-    encoder = Encoder(container)
+    encoder = Encoder(audio_format(container, RATE))
     encoder.feed(speech_like(fed))
     encoder.close()
     encoder.close()
     with pytest.raises(AssertionError):
         encoder.feed(speech_like(1))
-    forgotten = Encoder(container)
+    forgotten = Encoder(audio_format(container, RATE))
     forgotten.feed(speech_like(fed))
     watched = weakref.ref(forgotten._writer)
     del forgotten
@@ -210,7 +224,7 @@ def test_an_abandoned_encoder_is_closed(container, fed):
 
 
 def test_a_finished_encoder_takes_no_more():
-    with Encoder("mp3") as encoder:
+    with Encoder(audio_format("mp3")) as encoder:
         encoder.finish()
         with pytest.raises(AssertionError):
             encoder.finish()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.audio.tempo import Stretch
+from pipeline.audio.tempo import Stretch, share_speed
 
 RATE = 24_000
 SPEEDS = [0.25, 0.3, 0.5, 0.8, 0.99, 1.01, 1.5, 2.0, 2.5, 4.0]
@@ -75,6 +75,22 @@ def test_streams_flow(speed):
     """Half a second in, the most that is held back is a quarter of one."""
     given_back = len(Stretch(speed).feed(tone(RATE // 2)))
     assert given_back * speed >= RATE / 4
+
+
+@given(st.floats(0.25, 4.0))
+def test_a_speed_is_shared_between_model_and_stretch(speed):
+    assert share_speed(speed, "stretch") == (5, speed)
+    token, stretch = share_speed(speed, "token")
+    assert stretch == 1
+    assert abs(token - 5 * speed) <= 0.5 or token == 9
+    token, stretch = share_speed(speed, "auto")
+    assert token in (4, 5, 6)
+    assert 0.25 <= stretch <= 4
+    assert token / 5 * stretch == pytest.approx(speed) or stretch == 0.25
+
+
+def test_no_speed_is_no_change_in_any_mode():
+    assert {share_speed(1.0, mode) for mode in ("stretch", "token", "auto")} == {(5, 1.0)}
 
 
 @pytest.mark.parametrize("speed", [0.2, 4.1, 0.0, float("nan")])
