@@ -106,7 +106,7 @@ class VocoderConfig(StrictModel):
     use_decoder: bool = Field(True, description="True: from hidden states; False: from codes through the DVAE, lighter")
     look_ahead: int = Field(REACH_STEPS, ge=0, le=REACH_STEPS, description="context each side; 52 is exact [steps]")
     chunk_steps: tuple[Annotated[int, Field(ge=1, le=512)], ...] = Field(
-        (8, 16, 32, 48), min_length=1, description="steps of the first, second, ... chunk; the last one repeats [steps]"
+        (8, 16, 32, 48, 96), min_length=1, description="steps of the first, second, ... chunk; the last one repeats [steps]"
     )
     rows: int = Field(1, ge=1, le=64, description="windows in one call; on a CPU a fixed shape, so part of the numerics")
     matmul: Literal["float32", "tf32"] = Field(
