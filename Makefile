@@ -35,7 +35,7 @@ say: $(VENV)/ready  ## speak TEXT into hello.wav, without Ray
 bench: $(VENV)/ready  ## measure the service beside the ChatTTS package itself: 15 minutes on two cores
 	$(RUN) -m scripts.bench all --quick
 
-gpu-check:  ## on a GPU machine: parity, bit-equality, graph capture, step times -> JSON (GPU_PYTHON=python3, nothing is installed)
+gpu-check:  ## on a GPU machine: parity, bit-equality, step times, speech, aims -> JSON (GPU_PYTHON=python3, nothing is installed)
 	$(GPU_PYTHON) -m scripts.gpu_check
 
 clean:  ## remove the virtual environment and every cache of the tools
