@@ -1,8 +1,10 @@
 """The routes under /v1/audio/voices: a real server, a real store, recordings spoken by flite."""
 
+import asyncio
 import concurrent.futures
 import io
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +22,7 @@ from pipeline.voices.seeds import draw_embedding
 from pipeline.voices.strings import decode_embedding, encode_embedding
 from serve.backend import Backend
 from serve.config import VoicesConfig
+from serve.voice_desk import Card
 from tests.fakes import WIDTH as FAKE_WIDTH
 from tests.fakes import Speaker, make_backend, make_desk
 from tests.services import RedisServer, needed_program
@@ -289,3 +292,42 @@ def test_two_replicas_share_a_redis_and_outlive_it(tmp_path: Path):
             assert here.speak(voice="bert").status_code == 200
     finally:
         server.kill()
+
+
+def test_a_replica_that_follows_knows_a_new_voice_within_a_second_and_hears_of_an_outage_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    server = RedisServer(tmp_path)
+    here, there = backend_with(server.url), backend_with(server.url, refresh_s=0.1)
+
+    async def known(name: str) -> bool:
+        return there.desk.library.find(name) is not None
+
+    async def until(name: str) -> float:
+        began = time.monotonic()
+        while not await known(name):
+            assert time.monotonic() - began < 10, "it never heard of it"
+            await asyncio.sleep(0.02)
+        return time.monotonic() - began
+
+    async def follow() -> float:
+        following = asyncio.create_task(there.desk.follow())
+        await here.desk.from_seed(Card("first"), 1)
+        took_s = await until("first")
+        await asyncio.to_thread(server.kill)
+        await asyncio.sleep(1)
+        assert await known("first")
+        await asyncio.to_thread(server.start)
+        await here.desk.from_seed(Card("second"), 2)
+        await until("second")
+        following.cancel()
+        return took_s
+
+    try:
+        with caplog.at_level("INFO"):
+            assert asyncio.run(follow()) < 1.0
+    finally:
+        server.kill()
+    said = [record.getMessage() for record in caplog.records if record.getMessage().startswith("voices: the store")]
+    assert len([line for line in said if "does not answer" in line]) == 1
+    assert "voices: the store is back" in said
