@@ -28,8 +28,6 @@ from serve.errors import ApiError, bad_request, of, plain_status
 from serve.reply import SpeechReply
 from serve.schemas import MODELS, SpeechBody
 from serve.text_api import text_routes
-from serve.text_schemas import LexiconBody, TextBody
-from serve.voice_api import BODIES as VOICE_BODIES
 from serve.voice_api import add_voice_routes
 
 NAME = "chattts-serve"
@@ -118,7 +116,7 @@ def create_api(get_backend: Callable[[], Backend], *, announce_request_id: bool 
     async def refuse_parameters(request: Request, error: Exception) -> Response:
         return await refuse(request, bad_request("invalid_request", "a path or query parameter is not valid"))
 
-    describe(api, TextBody, SpeechBody, LexiconBody, *VOICE_BODIES)
+    describe(api)
     api.add_exception_handler(ApiError, refuse)
     api.add_exception_handler(SynthesisError, refuse)
     api.add_exception_handler(HTTPException, refuse_route)

@@ -37,9 +37,7 @@ class ErrorReply(BaseModel):
 
 def takes(body: type[BaseModel]) -> dict[str, Any]:
     """The JSON body of a route that parses it by itself."""
-    schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
-    schema.pop("$defs", None)
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": body.model_json_schema()}}}}
 
 
 def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -47,22 +45,15 @@ def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": ErrorReply, "description": HTTPStatus(status).phrase} for status in statuses}
 
 
-def describe(api: FastAPI, *bodies: type[BaseModel]) -> None:
-    """Make the document say what the service does, and not what FastAPI assumes.
-
-    Args:
-        bodies: every model given to `takes`; their definitions go into the components.
-    """
+def describe(api: FastAPI) -> None:
+    """Make the document say what the service does, and not what FastAPI assumes."""
     plain = api.openapi
 
     def openapi() -> dict[str, Any]:
         if api.openapi_schema is None:
             document = plain()
             schemas = document.setdefault("components", {}).setdefault("schemas", {})
-            for body in bodies:
-                schemas |= body.model_json_schema(ref_template="#/components/schemas/{model}").get("$defs", {})
-            schemas |= {"ErrorReply": ErrorReply.model_json_schema(ref_template="#/components/schemas/{model}")}
-            schemas |= schemas["ErrorReply"].pop("$defs")
+            schemas["ErrorReply"] = ErrorReply.model_json_schema()
             envelope = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorReply"}}}
             for operations in document["paths"].values():
                 for operation in operations.values():
@@ -72,7 +63,22 @@ def describe(api: FastAPI, *bodies: type[BaseModel]) -> None:
                     replies.setdefault("default", {"description": "any other error", "content": envelope})
             for name in ("HTTPValidationError", "ValidationError"):
                 schemas.pop(name, None)
-        assert api.openapi_schema is not None
+            definitions: dict[str, Any] = {}
+            api.openapi_schema = _hoisted(document, definitions)
+            api.openapi_schema["components"]["schemas"] |= definitions
         return api.openapi_schema
 
     api.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's documentation says
+
+
+def _hoisted(part: Any, definitions: dict[str, Any]) -> Any:
+    """The part without the definitions pydantic puts into every schema; they go into `definitions`."""
+    if isinstance(part, list):
+        return [_hoisted(item, definitions) for item in part]
+    if isinstance(part, str):
+        return part.replace("#/$defs/", "#/components/schemas/") if part.startswith("#/$defs/") else part
+    if not isinstance(part, dict):
+        return part
+    for name, definition in part.get("$defs", {}).items():
+        definitions[name] = _hoisted(definition, definitions)
+    return {key: _hoisted(value, definitions) for key, value in part.items() if key != "$defs"}

@@ -116,10 +116,6 @@ class FormBody(CardBody):
     ref_text: str = Field(min_length=1, max_length=MAX_NOTE_CHARS, description="exactly what is said in the recording")
 
 
-BODIES: tuple[type[Body], ...] = (NewVoiceBody, BlendBody, EditBody, RandomBody)
-"""what the OpenAPI document has to know"""
-
-
 def takes_form() -> dict[str, Any]:
     """The two bodies of POST /v1/audio/voices."""
     described = takes(NewVoiceBody)

@@ -117,7 +117,7 @@ def _sound(hint: Hint, written: str, language: Language, *, from_ssml: bool) -> 
             raise InvalidSsml(message, param="input") if from_ssml else InvalidLexicon(message, param="lexicon")
         return said
     written = hint.value if hint.aside is Aside.ALIAS else written_as(written, hint.value, language)
-    spoken = normalize(written, language=language).text
+    spoken = normalize(written, fallback=language).text
     return spoken.strip(_STOPS) if is_speakable(spoken) else ""
 
 

@@ -1,13 +1,13 @@
 """Every curl example of the README's Text and Voices sections, run against the service as it is written there."""
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.integration.cluster import Cluster
+from tests.services import needed_program
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
 SECTIONS = ("Text", "Voices")
@@ -35,7 +35,11 @@ def test_there_are_examples():
 
 @pytest.mark.parametrize(("section", "block"), EXAMPLES, ids=[f"{section}-{i}" for i, (section, _) in enumerate(EXAMPLES)])
 def test_examples_do_what_they_show(cluster: Cluster, tmp_path: Path, section: str, block: str):
-    assert shutil.which("curl"), "the examples need curl (Debian package curl)"
+    needed_program("curl", "curl")
+    if "@me.wav" in block:
+        flite = needed_program("flite", "flite")
+        said = "Good morning. This is the voice that I would like to hear from now on."
+        subprocess.run([flite, "-voice", "slt", "-t", said, str(tmp_path / "me.wav")], check=True)
     script = QUIET + block.replace("localhost:8000", f"127.0.0.1:{cluster.port}")
     done = subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr + done.stdout

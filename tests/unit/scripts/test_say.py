@@ -48,6 +48,16 @@ def test_the_audio_options_are_the_requests(tmp_path: Path, monkeypatch, demo_ro
     assert run(monkeypatch, "Hello.", "-o", str(tmp_path / "x.wav"), "--bitrate", "64") == 1
 
 
+def test_ssml_is_spoken_with_its_voices_and_breaks(tmp_path: Path, monkeypatch, demo_root):
+    path = tmp_path / "hello.wav"
+    document = '<speak>One.<break time="700ms"/><voice name="alloy">Two.</voice></speak>'
+    assert run(monkeypatch, document, "--ssml", "--voice", "nova", "-o", str(path), "--seed", "5") == 0
+    samples, _ = soundfile.read(path)
+    silent = "".join("0" if sample == 0 else "1" for sample in samples)
+    assert "0" * (700 * 24) in silent
+    assert run(monkeypatch, "<speak>", "--ssml", "-o", str(path)) == 1
+
+
 def test_mistakes_are_said_in_one_line(tmp_path: Path, monkeypatch, capsys, demo_root):
     assert run(monkeypatch, "Hello.", "-o", str(tmp_path / "x.wav"), "--voice", "nobody") == 1
     assert "no such voice" in capsys.readouterr().err

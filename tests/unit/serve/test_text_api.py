@@ -1,5 +1,7 @@
 """The routes that look at a text, on a real socket over fakes."""
 
+import re
+
 import pytest
 import requests
 
@@ -150,6 +152,9 @@ def test_the_document_describes_every_route_of_ours(live):
             if name in ("post", "put") and not path.startswith("/v1/audio/voices"):
                 assert "requestBody" in operation, (path, name)
     assert "HTTPValidationError" not in str(document)
+    named = set(re.findall(r"#/components/schemas/(\w+)", str(document)))
+    assert named <= set(document["components"]["schemas"])
+    assert "$defs" not in str(document)
 
 
 def test_warnings_are_counted_in_a_header(live):
