@@ -17,7 +17,7 @@ from pipeline.types import Aside, LexiconEntry, Segment, SynthesisRequest, Voice
 
 CONFIG = TextConfig()
 SOUP = st.lists(
-    st.sampled_from(["[Stts]", "[Ptts]", "[spk_emb]", "[speed_3]", "[laugh]", "[S", "tts]", "[", "]", "［Stts］", "[UNK]", "a 你1"])
+    st.sampled_from(["[Stts]", "[Ptts]", "[spk_emb]", "[speed_3]", "[laugh]", "[S", "tts]", "[", "]", "［Stts］", "a 你1"])
     | st.text(max_size=4),
     max_size=30,
 ).map("".join)  # fmt: skip
