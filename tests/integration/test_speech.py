@@ -46,16 +46,21 @@ def test_sixteen_clients_at_once_hear_what_each_hears_alone(cluster: Cluster):
     assert len(set(alone)) == 16
 
 
-@pytest.mark.parametrize("speed", [1.0, 1.3])
-def test_streamed_audio_equals_buffered_audio(cluster: Cluster, speed: float):
-    streamed = cluster.speak(seed=5, speed=speed)
-    buffered = cluster.speak(seed=5, speed=speed, stream=False)
+EVERYTHING = {"trim": True, "denoise": "on", "gain_db": 3, "loudness_lufs": -18, "fade_ms": 20}
+
+
+@pytest.mark.parametrize("fields", [{}, {"speed": 1.3}, {"sample_rate": 16_000, "post": EVERYTHING, "speed": 0.8}])
+def test_streamed_audio_equals_buffered_audio(cluster: Cluster, fields: dict):
+    streamed = cluster.speak(seed=5, **fields)
+    buffered = cluster.speak(seed=5, stream=False, **fields)
     assert streamed.headers["Transfer-Encoding"] == "chunked"
     assert int(buffered.headers["Content-Length"]) == len(buffered.content)
     assert streamed.content == buffered.content
     samples = np.frombuffer(streamed.content, "<i2")
     assert samples.std() > 0
-    assert int(buffered.headers["X-Audio-Duration-Ms"]) == pytest.approx(len(samples) / 24, abs=1)
+    duration_ms = 1000 * len(samples) / fields.get("sample_rate", 24_000)
+    assert int(buffered.headers["X-Audio-Duration-Ms"]) == pytest.approx(duration_ms, abs=1)
+    assert int(buffered.headers["X-Usage-Audio-Tokens"]) > 0
 
 
 def test_the_refine_pass_speaks_too(cluster: Cluster):
