@@ -87,8 +87,9 @@ class Scheduler:
         left = self._take_out(now)
         prefill = self._place()
         decode = tuple(sequence for sequence in self._running() if self._has_room(sequence, now))
-        # Steps of this round are at positions length .. length + steps_per_round - 1.
-        reach = max((sequence.length for sequence in decode), default=0) + self._config.steps_per_round
+        # Steps of this round are at positions length .. length + steps_per_round - 1, behind those of rounds in flight.
+        reach = max((sequence.length for sequence in decode), default=0)
+        reach += (1 + self.rounds_ahead) * self._config.steps_per_round
         return Plan(
             prefill=prefill,
             decode=decode,

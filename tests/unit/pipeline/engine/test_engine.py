@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, aclosing, closing
 
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 from pipeline.config import EngineConfig
-from pipeline.engine.engine import Engine
+from pipeline.engine.engine import Engine, make_runner
+from pipeline.engine.runner import RoundOutput, Rounds, Runner
+from pipeline.engine.scheduler import Plan
 from pipeline.errors import (
     AtCapacity,
     ConfigError,
@@ -46,11 +49,29 @@ NUMERICS = [
 def make_engine(demo: Checkpoint) -> Iterator[MakeEngine]:
     with ExitStack() as engines:
 
-        def make(**overrides: object) -> Engine:
+        def make(build: Callable[..., Rounds] = make_runner, **overrides: object) -> Engine:
             settings = {"slots": 4, "threads": 1, "max_prompt": 64, "max_steps": 128} | overrides
-            return engines.enter_context(closing(Engine(EngineConfig.model_validate(settings), demo)))
+            return engines.enter_context(closing(Engine(EngineConfig.model_validate(settings), demo, build=build)))
 
         yield make
+
+
+class Ahead(Runner):
+    """A CPU's runner that behaves as a GPU's: a round is launched before the one before it is read."""
+
+    rounds_ahead = 1
+
+    def __init__(self, config: EngineConfig, checkpoint: Checkpoint) -> None:
+        super().__init__(config, checkpoint)
+        self._made: deque[RoundOutput] = deque()
+
+    def launch(self, plan: Plan) -> None:
+        super().launch(plan)
+        self._made.append(super().read())
+        assert len(self._made) <= 2
+
+    def read(self) -> RoundOutput:
+        return self._made.popleft()
 
 
 def distinct(number: int, width: int, **overrides: object) -> tuple[Prompt, SamplingParams]:
@@ -116,10 +137,12 @@ def test_prompts_prefilled_together_equal_prompts_prefilled_alone(make_engine, d
     assert all(one.equals(there) for one, there in zip(alone, run_together(engine, requests), strict=True))
 
 
-def test_whoever_is_cancelled_the_others_never_notice(make_engine, demo):
-    engine = make_engine()
+@pytest.mark.parametrize("build", [make_runner, Ahead])
+def test_whoever_is_cancelled_the_others_never_notice(make_engine, demo, build):
+    engine = make_engine(build, steps_per_round=1 if build is make_runner else 3)
     requests = [distinct(number, demo.gpt_spec.width) for number in range(40)]
-    alone = [take(engine, *request) for request in requests]
+    plain = make_engine()
+    alone = [take(plain, *request) for request in requests]
 
     async def one(index: int, chance: random.Random) -> Take | None:
         await asyncio.sleep(chance.random() * 0.5)
