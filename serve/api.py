@@ -37,7 +37,10 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 AUDIO: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "the audio, or with stream_format sse its events",
-        "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in (*AUDIO_TYPES, "text/event-stream")},
+        "content": {
+            **{kind: {"schema": {"type": "string", "format": "binary"}} for kind in AUDIO_TYPES},
+            "text/event-stream": {},  # each event is a JSON object; README names them
+        },
     }
 }
 
