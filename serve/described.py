@@ -12,7 +12,10 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict
 
-AUDIO_TYPES = ("audio/mpeg", "audio/ogg", "audio/aac", "audio/flac", "audio/wav", "audio/pcm")
+AUDIO_TYPES = (
+    *("audio/mpeg", "audio/ogg", "audio/aac", "audio/flac", "audio/wav", "audio/pcm"),
+    *("audio/basic", "audio/x-alaw-basic"),
+)
 
 
 class ErrorBody(BaseModel):
