@@ -40,6 +40,7 @@ from scripts.bench.workload import Lengths, Utterance, utterance
 WARM_UP_S = 1.0
 MAX_PROMPT = 512
 MAX_STEPS = 1280  # 25 s and more
+KV_MIB = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class Options:
     config: Path = Path("configs/dev.yaml")
     checkpoint: str = "full-random"
     dtype: str = "bfloat16"
+    weights: str = "dtype"
     path: str = "fast"
     threads: int = os.cpu_count() or 1
     vocoder_threads: int = 1
@@ -67,7 +69,14 @@ class Options:
     @property
     def settings(self) -> Settings:
         """The service under test."""
-        engine = {"dtype": self.dtype, "threads": self.threads, "max_prompt": MAX_PROMPT, "max_steps": MAX_STEPS}
+        engine: dict[str, Any] = {
+            "dtype": self.dtype,
+            "weights": self.weights,
+            "threads": self.threads,
+            "max_prompt": MAX_PROMPT,
+            "max_steps": MAX_STEPS,
+            "kv_budget_mib": KV_MIB,
+        }
         changes: dict[str, Any] = {f"pipeline.engine.{key}": value for key, value in engine.items()}
         changes |= {"pipeline.vocoder.threads": self.vocoder_threads}
         return Settings(self.config, self.checkpoint, self.path, changes)

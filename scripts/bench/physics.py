@@ -16,18 +16,18 @@ COPIED = 1 << 28
 COPIES = 10
 
 
-def step_bytes(spec: GptSpec, dtype: str, *, rows: int, context: float) -> float:
+def step_bytes(spec: GptSpec, weights: str, cache: str, *, rows: int, context: float) -> float:
     """Bytes one decode step reads: every weight of the decoder and the heads once, and the keys and values of each row.
 
     Args:
-        dtype: of the weights; int8 keeps its keys and values in bfloat16.
+        weights: their number format; cache: that of the keys and values.
         rows: sequences that decode together.
         context: positions of each so far, on average.
     """
     decoder = spec.layers * (4 * spec.width**2 + 3 * spec.width * spec.mlp_width)
     heads = spec.codebooks * spec.audio_vocab * spec.width
     cached = rows * context * 2 * spec.layers * spec.width
-    return decoder * ITEM_BYTES[dtype] + heads * 4 + cached * max(2, ITEM_BYTES[dtype])
+    return decoder * ITEM_BYTES[weights] + heads * 4 + cached * ITEM_BYTES[cache]
 
 
 def copy_bandwidth(device: str = "cpu") -> float:

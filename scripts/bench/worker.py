@@ -153,6 +153,7 @@ class OurSide:
     def __init__(self, config: PipelineConfig, rooms: Rooms) -> None:
         checkpoint = open_checkpoint(resolve(config.checkpoint, cache_home()))
         self._spec, self._dtype = checkpoint.gpt_spec, config.engine.dtype
+        self._weights = self._dtype if config.engine.weights == "dtype" else config.engine.weights
         self._rooms = rooms
         rooms.vocoder.warm_up()
 
@@ -186,7 +187,7 @@ class OurSide:
 
     def physics(self, step_s: float, rows: int, context: float, bandwidth: float) -> dict[str, float]:
         """A measured step beside what the memory allows."""
-        read = step_bytes(self._spec, self._dtype, rows=rows, context=context)
+        read = step_bytes(self._spec, self._weights, self._dtype, rows=rows, context=context)
         return {
             "bytes_a_step": read,
             "step_s": step_s,

@@ -5,11 +5,10 @@ same MD5.
 """
 
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 from rich.table import Table
 
-from pipeline.config import EngineConfig
 from scripts.bench.bench import Bench, Report
 from scripts.bench.load import Load
 from scripts.bench.systems import Settings, System
@@ -17,6 +16,8 @@ from scripts.bench.timeline import spread
 from scripts.bench.workload import Utterance, random_of, utterances
 
 CROWD = 8
+FORMATS = {"float32": ("float32", "dtype"), "bfloat16": ("bfloat16", "dtype"), "int8": ("bfloat16", "int8")}
+"""engine.dtype and engine.weights"""
 
 
 def run(bench: Bench) -> Report:
@@ -25,18 +26,18 @@ def run(bench: Bench) -> Report:
     watched = utterances(3 if quick else 8, bench.options.lengths, bench.options.seed, "b8")
     others = utterances(CROWD if quick else 2 * CROWD, bench.options.lengths, bench.options.seed, "b8", "others")
     rows: dict[str, dict[str, float]] = {}
-    for dtype in sorted(get_args(EngineConfig.model_fields["dtype"].annotation)):
-        settings = with_dtype(bench.options.settings, dtype)
-        bench.say(f"{dtype}, alone")
+    for name, number_format in FORMATS.items():
+        settings = with_format(bench.options.settings, *number_format)
+        bench.say(f"{name}, alone")
         bench.house.drop("P0")
         # Two services of full size are slow to start: the shorter run looks at the one that is there already.
-        served = not quick or dtype == bench.options.dtype
+        served = not quick or number_format == (bench.options.dtype, bench.options.weights)
         first = bench.service(settings) if served else bench.ours(settings)
         reference = {one.text: bench.alone(first, one).md5 for one in watched}
         row = {"buffered": matches(reference, {one.text: bench.alone(first, one, streamed=False).md5 for one in watched})}
-        crowds = [crowd(bench, first, watched, others, turn, dtype) for turn in range(1 if quick else 8)]
+        crowds = [crowd(bench, first, watched, others, turn, name) for turn in range(1 if quick else 8)]
         row["in changing crowds"] = sum(matches(reference, found) for found in crowds) / len(crowds)
-        bench.say(f"{dtype}, another process")
+        bench.say(f"{name}, another process")
         if served:
             second: System = bench.ours(settings)
         else:
@@ -44,31 +45,31 @@ def run(bench: Bench) -> Report:
             second = bench.ours(settings)
         row["another process"] = matches(reference, {one.text: bench.alone(second, one).md5 for one in watched})
         if not quick:
-            bench.say(f"{dtype}, after a restart")
+            bench.say(f"{name}, after a restart")
             bench.house.drop("P")
             again = bench.service(settings)
             row["after a restart"] = matches(reference, {one.text: bench.alone(again, one).md5 for one in watched})
-        rows[dtype] = row
+        rows[name] = row
     columns = list(next(iter(rows.values())))
     table = Table("", *columns, title="B8  the same bytes, part of all comparisons")
-    for dtype, row in rows.items():
-        table.add_row(dtype, *(f"{row[column]:.0%}" for column in columns))
+    for name, row in rows.items():
+        table.add_row(name, *(f"{row[column]:.0%}" for column in columns))
     equality = [value for row in rows.values() for value in row.values()]
     figures = {"same_seed_equality": spread([min(equality)])}
     return Report({"utterances": len(watched), "equal": rows}, [table], figures)
 
 
-def with_dtype(settings: Settings, dtype: str) -> Settings:
+def with_format(settings: Settings, dtype: str, weights: str) -> Settings:
     """The same service with another number format."""
-    budget: dict[str, Any] = {"pipeline.engine.kv_budget_mib": 8192}  # float32 takes twice as much
-    return replace(settings, changes=settings.changes | {"pipeline.engine.dtype": dtype} | budget)
+    number_format: dict[str, Any] = {"pipeline.engine.dtype": dtype, "pipeline.engine.weights": weights}
+    return replace(settings, changes=settings.changes | number_format)
 
 
 def crowd(
-    bench: Bench, system: System, watched: list[Utterance], others: list[Utterance], turn: int, dtype: str
+    bench: Bench, system: System, watched: list[Utterance], others: list[Utterance], turn: int, name: str
 ) -> dict[str, str]:
     """The watched ones among others, in an order of this turn's own, eight in flight."""
-    bench.say(f"{dtype}, crowd {turn + 1}")
+    bench.say(f"{name}, crowd {turn + 1}")
     together = [*watched, *others]
     order = random_of(bench.options.seed, "b8", turn).permutation(len(together))
     shuffled = [together[place] for place in order]
