@@ -79,6 +79,7 @@ def main() -> int:
             except (ScenarioFailed, RuntimeError, OSError, AssertionError) as error:
                 console.print(f"{name} failed: {error}", style="red", markup=False)
                 failed.append(name)
+                bench.house.close()  # whatever is wrong with a system does not reach the next scenario
                 continue
             for table in report.tables:
                 shown.print(table)
