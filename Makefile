@@ -5,10 +5,11 @@ VENV   := .venv
 RUN    := $(VENV)/bin/python
 CONFIG ?= configs/dev.yaml
 TEXT   ?= Hello there.
+CHECKPOINT ?= demo
 GPU_PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check say bench gpu-check clean
+.PHONY: help serve test check say judge bench gpu-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +32,9 @@ check: $(VENV)/ready  ## the fast ring: lint, types, unit tests
 
 say: $(VENV)/ready  ## speak TEXT into hello.wav, without Ray
 	$(RUN) -m scripts.say "$(TEXT)" -o hello.wav
+
+judge: $(VENV)/ready  ## how many words a recogniser mishears in held-out sentences (CHECKPOINT=demo), beside the teacher's own
+	$(RUN) -m scripts.judge --local --checkpoint $(CHECKPOINT)
 
 bench: $(VENV)/ready  ## measure the service beside the ChatTTS package itself: 15 minutes on two cores
 	$(RUN) -m scripts.bench all --quick

@@ -118,10 +118,10 @@ def make(kind: str, folder: Path, on_bytes: OnBytes = lambda count: None) -> Non
         raise CheckpointError(f"checkpoint {kind!r} cannot be made; allowed are {', '.join(RECIPES)}")
     recipe = RECIPES[kind]
     documents = {
-        GPT_CONFIG_FILE: _gpt_config(recipe),
+        GPT_CONFIG_FILE: gpt_config(recipe),
         TOKENIZER_FILE: _tokenizer(recipe),
-        TOKENIZER_CONFIG_FILE: _tokenizer_config(),
-        SPECIAL_TOKENS_FILE: _special_tokens(),
+        TOKENIZER_CONFIG_FILE: tokenizer_config(),
+        SPECIAL_TOKENS_FILE: special_tokens(),
     }
     hashes = {file: _write(folder / file, content) for file, content in documents.items()}
     for file, shapes in recipe.shapes().items():
@@ -183,9 +183,9 @@ def _tensor(kind: str, file: str, name: str, shape: tuple[int, ...]) -> NDArray[
     leaf = name.rsplit(".", 1)[-1]
     fan_in = math.prod(shape[1:])
     if name.endswith("mel_scale.fb"):
-        return _mel_filters()
+        return mel_filters()
     if leaf == "window":
-        return _hann_window()
+        return hann_window()
     if name == "coef":
         return np.float32(1.0) + _random(key, shape, std=0.25)
     if leaf == "gamma" or (leaf == "weight" and name.split(".")[-2].isdigit() and len(shape) == 1):
@@ -254,11 +254,11 @@ def _random(key: str, shape: tuple[int, ...], *, std: float) -> NDArray[np.float
     return (words.astype(np.float32) * np.float32(std * UNIT_DEVIATION / 2**31)).reshape(shape)
 
 
-def _hann_window() -> NDArray[np.float32]:
+def hann_window() -> NDArray[np.float32]:
     return (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(FFT_SIZE) / FFT_SIZE)).astype(np.float32)
 
 
-def _mel_filters() -> NDArray[np.float32]:
+def mel_filters() -> NDArray[np.float32]:
     """Triangles on the HTK mel scale, (513, 100). Source: torchaudio.functional.melscale_fbanks, its defaults."""
     bins_hz = np.linspace(0, SAMPLE_RATE / 2, FFT_SIZE // 2 + 1)
     top_mel = 2595 * math.log10(1 + SAMPLE_RATE / 2 / 700)
@@ -269,7 +269,7 @@ def _mel_filters() -> NDArray[np.float32]:
     return np.maximum(0, np.minimum(rising, falling)).astype(np.float32)
 
 
-def _gpt_config(recipe: Recipe) -> bytes:
+def gpt_config(recipe: Recipe) -> bytes:
     config = {
         "architectures": ["LlamaModel"],
         "attention_bias": False,
@@ -315,7 +315,7 @@ def _tokenizer(recipe: Recipe) -> bytes:
     return f"{tokenizer.to_str(pretty=True)}\n".encode()
 
 
-def _tokenizer_config() -> bytes:
+def tokenizer_config() -> bytes:
     return _json(
         {
             "cls_token": "[CLS]",
@@ -332,7 +332,7 @@ def _tokenizer_config() -> bytes:
     )
 
 
-def _special_tokens() -> bytes:
+def special_tokens() -> bytes:
     roles = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
     return _json(dict(zip(roles, SPECIAL_TOKENS, strict=True)))
 

@@ -34,6 +34,7 @@ from pipeline.types import AudioChunk, AudioOptions, Denoise, SamplingParams, Sy
 from pipeline.vocoder.vocoder import Vocoder
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import VoiceLibrary
+from pipeline.voices.seeds import read_statistics
 
 SEED_BITS = 32
 VOICES = Path(__file__).resolve().parent.parent / "configs" / "voices.yaml"
@@ -56,7 +57,8 @@ async def open_rooms(config: PipelineConfig) -> AsyncIterator[Rooms]:
     root = resolve(config.checkpoint, cache_home())
     checkpoint = open_checkpoint(root)
     frontend = LocalTextFrontend(root, config.text, max_prompt=config.engine.max_prompt, max_steps=config.engine.max_steps)
-    voices = VoiceLibrary(VoiceCatalogue.load(VOICES, checkpoint.gpt_spec.width), allow_inline=True)
+    width = checkpoint.gpt_spec.width
+    voices = VoiceLibrary(VoiceCatalogue.load(VOICES, width, read_statistics(root, width)), allow_inline=True)
     engine = Engine(config.engine, checkpoint)
     try:
         vocoder = Vocoder(config.vocoder, checkpoint)

@@ -24,6 +24,7 @@ from pipeline.errors import SynthesisError
 from pipeline.model.weights import open_checkpoint
 from pipeline.types import Head, Prompt, SamplingParams, Segment, StepBlock
 from pipeline.vocoder.encoder import Encoder
+from pipeline.voices.seeds import read_statistics
 from serve.metrics import EngineMetrics, every_period
 from serve.placement import placed
 
@@ -75,9 +76,10 @@ class AcousticModel:
         self._engine.submit(arrivals)
         return [None] * len(arrivals)
 
-    async def width(self) -> int:
-        """Numbers in a speaker embedding of this checkpoint."""
-        return self._files.gpt_spec.width
+    async def speakers(self) -> tuple[int, NDArray[np.float16] | None]:
+        """Numbers in a speaker embedding of this checkpoint, and the statistics of those it was taught."""
+        width = self._files.gpt_spec.width
+        return width, read_statistics(self._files.root, width)
 
     async def encode(self, samples: NDArray[np.float32]) -> NDArray[np.int64]:
         """See protocols.RecordingEncoder. One at a time: it takes a core from the engine for as long as it runs."""

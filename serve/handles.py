@@ -134,10 +134,10 @@ def raised(answer: Any) -> Any:
     return answer
 
 
-async def ask_width(handle: Handle) -> int:
-    """Numbers in a speaker embedding of the loaded checkpoint; waits until a replica has loaded it."""
-    width: int = await _pure(lambda: handle.width.remote())
-    return width
+async def ask_speakers(handle: Handle) -> tuple[int, NDArray[np.float16] | None]:
+    """Numbers in a speaker embedding of the loaded checkpoint, and its statistics; waits until a replica has loaded it."""
+    speakers: tuple[int, NDArray[np.float16] | None] = await _pure(lambda: handle.speakers.remote())
+    return speakers
 
 
 async def ask_stats(handle: Handle) -> list[dict[str, Any]]:

@@ -12,7 +12,9 @@ import time
 from contextlib import aclosing
 from typing import Any
 
+import numpy as np
 from fastapi import FastAPI
+from numpy.typing import NDArray
 from ray import serve
 
 from pipeline.checkpoints import cache_home
@@ -28,7 +30,7 @@ from serve.api import create_api
 from serve.backend import Backend
 from serve.config import AppConfig, VoicesConfig, project_path
 from serve.door import Door
-from serve.handles import Handle, RemoteDecoder, RemoteEncoder, RemoteFrontend, RemoteGenerator, ask_stats, ask_width
+from serve.handles import Handle, RemoteDecoder, RemoteEncoder, RemoteFrontend, RemoteGenerator, ask_speakers, ask_stats
 from serve.metrics import IngressMetrics
 from serve.voice_desk import VoiceDesk
 
@@ -60,9 +62,11 @@ async def open_records(config: VoicesConfig) -> Store | None:
         return None
 
 
-async def open_library(config: VoicesConfig, width: int, store: Store | None) -> VoiceLibrary:
-    """Catalogue and store."""
-    catalogue = VoiceCatalogue.load(project_path(config.catalogue), width)
+async def open_library(
+    config: VoicesConfig, speakers: tuple[int, NDArray[np.float16] | None], store: Store | None
+) -> VoiceLibrary:
+    """Catalogue and store, for the speakers of a checkpoint: an embedding's width, and their statistics."""
+    catalogue = VoiceCatalogue.load(project_path(config.catalogue), *speakers)
     library = VoiceLibrary(catalogue, store, max_voices=config.max_voices, allow_inline=config.inline)
     try:
         await asyncio.to_thread(library.refresh)
@@ -82,7 +86,7 @@ class Ingress:
         self._acoustic = acoustic
         self._vocoder = vocoder
         store = await open_records(config.voices)
-        voices = await open_library(config.voices, await ask_width(acoustic), store)
+        voices = await open_library(config.voices, await ask_speakers(acoustic), store)
         self._lexicons = LexiconLibrary(store)
         synthesizer = Synthesizer(
             RemoteFrontend(text),

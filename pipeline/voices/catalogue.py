@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
 from pipeline.config import StrictModel
@@ -80,18 +82,26 @@ class _CatalogueFile(StrictModel):
 class VoiceCatalogue:
     """Every voice this service knows, by name."""
 
-    def __init__(self, voices: dict[str, Voice], infos: tuple[VoiceInfo, ...], width: int) -> None:
+    def __init__(
+        self,
+        voices: dict[str, Voice],
+        infos: tuple[VoiceInfo, ...],
+        width: int,
+        statistics: NDArray[np.float16] | None = None,
+    ) -> None:
         """
         Args:
             voices: by name and by alias.
             width: numbers in an embedding.
+            statistics: the checkpoint's own speaker statistics.
         """
         self._voices = voices
         self._infos = infos
         self.width = width
+        self._statistics = statistics
 
     @classmethod
-    def load(cls, path: Path | None, width: int) -> "VoiceCatalogue":
+    def load(cls, path: Path | None, width: int, statistics: NDArray[np.float16] | None = None) -> "VoiceCatalogue":
         """Read a catalogue file; with no path there are `default` and the seed voices.
 
         Raises:
@@ -102,7 +112,7 @@ class VoiceCatalogue:
         infos: list[VoiceInfo] = []
         for name, entry in entries.items():
             where = f"{path}: voices.{name}"
-            voice = _voice(name, entry, width, where)
+            voice = _voice(name, entry, width, statistics, where)
             for key in (name, *entry.aliases):
                 if not _NAME.fullmatch(key):
                     raise ConfigError(f"{where}: the name {key!r} must match {_NAME.pattern}")
@@ -114,7 +124,7 @@ class VoiceCatalogue:
         if DEFAULT not in voices:
             voices[DEFAULT] = Voice(DEFAULT, None)
             infos.insert(0, VoiceInfo(DEFAULT, (), ("zh", "en"), "ChatTTS without a speaker embedding", "built-in"))
-        return cls(voices, tuple(infos), width)
+        return cls(voices, tuple(infos), width, statistics)
 
     def get(self, name: str) -> Voice:
         """The voice of that name or alias, or the one a `seed:<n>` draws.
@@ -126,7 +136,7 @@ class VoiceCatalogue:
             return self._voices[name]
         seeded = _SEED_NAME.fullmatch(name)
         if seeded and int(seeded[1]) <= MAX_SEED:
-            return Voice(name, draw_embedding(int(seeded[1]), self.width))
+            return Voice(name, draw_embedding(int(seeded[1]), self.width, self._statistics))
         raise UnknownVoice(self._unknown(name), param="voice")
 
     @staticmethod
@@ -149,13 +159,13 @@ class VoiceCatalogue:
         return f"there is no voice {shown!r}{hint} Known are the names of GET /v1/audio/voices and seed:<0 .. {MAX_SEED}>"
 
 
-def _voice(name: str, entry: _VoiceEntry, width: int, where: str) -> Voice:
+def _voice(name: str, entry: _VoiceEntry, width: int, statistics: NDArray[np.float16] | None, where: str) -> Voice:
     try:
         if entry.embedding is not None:
             embedding = decode_embedding(entry.embedding, width)
         else:
             assert entry.seed is not None
-            embedding = draw_embedding(entry.seed, width)
+            embedding = draw_embedding(entry.seed, width, statistics)
         sample = None if entry.sample is None else decode_sample(entry.sample)
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from error

@@ -1,16 +1,21 @@
 """Seeds: the speaker a number stands for, the same everywhere, and the one ChatTTS draws for it.
 
-In:    0 .. 4294967295, the width of an embedding
+In:    0 .. 4294967295, the width of an embedding, a checkpoint's own speaker statistics
 Out:   embeddings (width,) float16
 Owns:  nothing
 Never: torch
 """
 
+import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pipeline.errors import CheckpointError
+from pipeline.manifest import read_verified
+from pipeline.model.layout import SPEAKERS_FILE
 
 MAX_SEED = 2**32 - 1
 
@@ -19,15 +24,38 @@ MAX_SEED = 2**32 - 1
 _STATISTICS_FILE = Path(__file__).with_name("speaker_stat.npy")
 
 
-def draw_embedding(seed: int, width: int) -> NDArray[np.float16]:
+def draw_embedding(seed: int, width: int, statistics: NDArray[np.float16] | None = None) -> NDArray[np.float16]:
     """The speaker a seed stands for: (width,) float16, the bits upstream draws on a CPU after torch.manual_seed(seed).
 
-    Checkpoints of another width than 2Noise/ChatTTS have no speaker statistics: mean 0, standard deviation 1.
+    Args:
+        statistics: the checkpoint's own, as read_statistics gives them. Without them those of 2Noise/ChatTTS for its
+            width, mean 0 and standard deviation 1 for any other.
 
     Source: ChatTTS/model/speaker.py `_sample_random`.
     """
-    std, mean = _statistics(width)
+    std, mean = _statistics(width) if statistics is None else statistics
     return (standard_normal(seed, width) * std + mean).astype(np.float16)
+
+
+def read_statistics(checkpoint: Path, width: int) -> NDArray[np.float16] | None:
+    """(2, width) standard deviation and mean of the speakers a checkpoint was taught; None where it does not say.
+
+    Raises:
+        CheckpointError: the file is damaged, or of another checkpoint.
+    """
+    path = checkpoint / SPEAKERS_FILE
+    if not path.is_file():
+        return None
+    try:
+        found = np.load(io.BytesIO(read_verified(checkpoint, SPEAKERS_FILE)), allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise CheckpointError(f"{path}: expected an array of numpy, found: {error}; make the checkpoint again") from error
+    if found.shape != (2, width) or found.dtype != np.float16 or not np.isfinite(found).all():
+        raise CheckpointError(
+            f"{path}: holds {found.dtype} {found.shape}, expected finite float16 (2, {width}); make the checkpoint again"
+        )
+    statistics: NDArray[np.float16] = found
+    return statistics
 
 
 def standard_normal(seed: int, count: int) -> NDArray[np.float16]:

@@ -12,7 +12,7 @@ from pipeline.errors import EngineFault, TextTooLong
 from pipeline.types import HiddenWindow, Prompt, SamplingParams
 from pipeline.vocoder.windows import Schedule
 from serve.engine import warm_up_prompt
-from serve.handles import RemoteDecoder, RemoteGenerator, ask_width
+from serve.handles import RemoteDecoder, RemoteGenerator, ask_speakers
 from tests.integration.cluster import Cluster
 
 CONFIG = VocoderConfig()
@@ -32,7 +32,7 @@ def transport(request: pytest.FixtureRequest, cluster: Cluster) -> dict[str, boo
 def test_one_bad_window_fails_alone(transport: dict[str, bool]):
     async def run() -> list[object]:
         handle = serve.get_deployment_handle("Vocoder", "chattts").options(**transport)
-        width = await ask_width(serve.get_deployment_handle("AcousticModel", "chattts"))
+        width, _ = await ask_speakers(serve.get_deployment_handle("AcousticModel", "chattts"))
         decoder = RemoteDecoder(handle)
         windows = [window(width, 0.1), window(3, 0.2), window(width, 0.3), window(width, 0.1)]
         return await asyncio.gather(*(decoder.decode(each) for each in windows), return_exceptions=True)

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import ConfigError, UnknownVoice
+from pipeline.errors import CheckpointError, ConfigError, UnknownVoice
+from pipeline.model.layout import SPEAKERS_FILE
 from pipeline.voices.catalogue import VoiceCatalogue
-from pipeline.voices.seeds import MAX_SEED, draw_embedding, standard_normal
+from pipeline.voices.seeds import MAX_SEED, draw_embedding, read_statistics, standard_normal
 from pipeline.voices.strings import MAX_SAMPLE_STEPS, decode_embedding, decode_sample
 
 WIDTH = 256
@@ -264,3 +265,30 @@ def test_a_missing_catalogue_is_an_error(tmp_path):
 
 def test_an_empty_catalogue_is_one(tmp_path):
     assert [info.name for info in load(tmp_path, "# nothing\n").list()] == ["default"]
+
+
+def test_a_checkpoints_own_statistics_shape_the_voices_that_seeds_draw():
+    statistics = np.stack([np.full(WIDTH, 0.5), np.full(WIDTH, 3.0)]).astype(np.float16)
+    own, plain = VoiceCatalogue.load(None, WIDTH, statistics), VoiceCatalogue.load(None, WIDTH)
+    expected = (plain.get("seed:7").embedding * np.float16(0.5) + np.float16(3)).astype(np.float16)
+    assert np.array_equal(own.get("seed:7").embedding, expected)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"no array", np.ones((2, WIDTH + 1), np.float16), np.ones((2, WIDTH)), np.full((2, WIDTH), np.nan, np.float16)],
+    ids=["bytes", "width", "dtype", "nan"],
+)
+def test_damaged_statistics_are_refused(tmp_path, content):
+    path = tmp_path / SPEAKERS_FILE
+    path.parent.mkdir()
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        np.save(path, content)
+    with pytest.raises(CheckpointError, match=r"speaker_stat\.npy"):
+        read_statistics(tmp_path, WIDTH)
+
+
+def test_a_checkpoint_without_statistics_says_so(tmp_path):
+    assert read_statistics(tmp_path, WIDTH) is None

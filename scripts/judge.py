@@ -1,0 +1,194 @@
+"""Judge: is what comes out the sentence that went in? A recogniser writes down held-out sentences; its mistakes are counted.
+
+In:    a service's address, or --local
+Out:   mistakes beside those it makes on the teacher's own voice; last line JSON
+Owns:  nothing
+Never: what a text means; demo_voice/hearing.py has the recogniser
+
+    python -m scripts.judge --local
+    python -m scripts.judge http://127.0.0.1:8000 --parallel 4
+
+Needs pocketsphinx (in the dev extra), and for the teacher's own figures the Debian package flite.
+"""
+
+import argparse
+import asyncio
+import io
+import json
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import requests
+import soundfile
+from numpy.typing import NDArray
+
+from pipeline.config import PipelineConfig
+from pipeline.errors import CheckpointError, ConfigError, SynthesisError
+from pipeline.model.spec import SAMPLE_RATE
+from pipeline.types import SamplingParams, SynthesisRequest
+from scripts.demo_voice.hearing import Recogniser, mistakes
+from scripts.demo_voice.sentences import DIGITS
+from scripts.demo_voice.teacher import SPEAKERS, speak
+from scripts.say import open_rooms
+
+SENTENCES_FILE = Path(__file__).with_name("demo_voice") / "held_out.txt"
+SEED = 1
+TIMEOUT_S = 120.0
+SPINE_SLOTS = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spoken:
+    """A sentence as samples (n,) at `rate`, and the seconds it took to make."""
+
+    samples: NDArray[np.float32]
+    rate: int
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Mistakes among words."""
+
+    mistakes: int
+    words: int
+
+    @property
+    def rate(self) -> float:
+        """Word error rate."""
+        return self.mistakes / max(1, self.words)
+
+
+Voice = Callable[[str], Spoken]
+
+
+@cache
+def held_out() -> tuple[str, ...]:
+    """The sentences: 50 of taught words, 25 of digits."""
+    lines = SENTENCES_FILE.read_text(encoding="utf-8").splitlines()
+    return tuple(line for line in lines if line and not line.startswith("#"))
+
+
+def words_of(sentence: str) -> list[str]:
+    """What has to be heard."""
+    return re.findall("[a-z]+", sentence.lower())
+
+
+def is_digits(sentence: str) -> bool:
+    """Whether nothing but digits is said."""
+    return set(words_of(sentence)) <= set(DIGITS)
+
+
+def teacher(sentence: str) -> Spoken:
+    """flite's own voice."""
+    started = time.perf_counter()
+    utterance = speak(sentence, SPEAKERS[0])
+    return Spoken(utterance.samples, utterance.rate, time.perf_counter() - started)
+
+
+def service(url: str, voice: str) -> Voice:
+    """A running service's voice."""
+
+    def say(sentence: str) -> Spoken:
+        started = time.perf_counter()
+        body = {"input": sentence, "voice": voice, "seed": SEED, "response_format": "wav", "stream": False}
+        reply = requests.post(f"{url.rstrip('/')}/v1/audio/speech", json=body, timeout=TIMEOUT_S)
+        reply.raise_for_status()
+        samples, rate = soundfile.read(io.BytesIO(reply.content), dtype="float32")
+        return Spoken(samples, rate, time.perf_counter() - started)
+
+    return say
+
+
+async def say_all(config: PipelineConfig, voice: str, sentences: Iterable[str]) -> list[Spoken]:
+    """The spine's voice, in this process, one sentence after another."""
+    spoken = []
+    async with open_rooms(config) as rooms:
+        for index, sentence in enumerate(sentences):
+            request = SynthesisRequest(
+                f"judge-{index}", sentence, voice, sampling=SamplingParams(seed=SEED), timeout_s=TIMEOUT_S
+            )
+            started = time.perf_counter()
+            async with aclosing(rooms.synthesizer.stream(request)) as stream:
+                chunks = [chunk.samples async for chunk in stream]
+            spoken.append(Spoken(np.concatenate(chunks), SAMPLE_RATE, time.perf_counter() - started))
+    return spoken
+
+
+def score(recogniser: Recogniser, spoken: Iterable[tuple[str, Spoken]], *, digits: bool, shown: bool = False) -> Score:
+    """Count the mistakes in those sentences that are digits, or that are not."""
+    wrong = total = 0
+    for sentence, sound in spoken:
+        if is_digits(sentence) == digits:
+            said = words_of(sentence)
+            heard = recogniser.hear(sound.samples, sound.rate, digits=digits)
+            count = mistakes(said, heard)
+            if shown and count:
+                print(f"{count:3d}  {' '.join(said)}  ->  {' '.join(heard)}")
+            wrong, total = wrong + count, total + len(said)
+    return Score(wrong, total)
+
+
+def main() -> int:
+    """Judge one voice."""
+    parser = argparse.ArgumentParser(description="Count the words a recogniser mishears.")
+    parser.add_argument("url", nargs="?", help="of a running service")
+    parser.add_argument("--local", action="store_true", help="the same spine in this process, without a service")
+    parser.add_argument("--checkpoint", default="demo", help="with --local")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="with --local")
+    parser.add_argument("--codes", action="store_true", help="with --local: speak from the codes, use_decoder false")
+    parser.add_argument("--voice", default="default")
+    parser.add_argument("--parallel", type=int, default=1, help="requests at a time, with a URL")
+    parser.add_argument("--sentences", type=int, help="only so many of each kind")
+    parser.add_argument("--show", action="store_true", help="print what was misheard")
+    args = parser.parse_args()
+    if args.local == bool(args.url):
+        parser.error("give a URL or --local")
+    sentences = [one for kind in (False, True) for one in [s for s in held_out() if is_digits(s) == kind][: args.sentences]]
+    try:
+        if args.local:
+            config = PipelineConfig.model_validate(
+                {
+                    "checkpoint": args.checkpoint,
+                    "engine": {"slots": SPINE_SLOTS, "dtype": args.dtype},
+                    "vocoder": {"use_decoder": not args.codes},
+                }
+            )
+            spoken = asyncio.run(say_all(config, args.voice, sentences))
+        else:
+            with ThreadPoolExecutor(args.parallel) as pool:
+                spoken = list(pool.map(service(args.url, args.voice), sentences))
+    except (SynthesisError, CheckpointError, ConfigError, requests.RequestException) as error:
+        print(error, file=sys.stderr)
+        return 1
+    recogniser = Recogniser()
+    has_teacher = shutil.which("flite") is not None
+    if not has_teacher:
+        print("flite is not installed (Debian package flite): no figures of the teacher", file=sys.stderr)
+    result: dict[str, object] = {"voice": args.voice, "dtype": args.dtype if args.local else None}
+    for kind, digits in (("words", False), ("digits", True)):
+        ours = score(recogniser, zip(sentences, spoken, strict=True), digits=digits, shown=args.show)
+        result[kind] = {"words": ours.words, "mistakes": ours.mistakes, "wer": round(ours.rate, 4)}
+        line = f"{kind:7s} {ours.words:4d} words, error rate {ours.rate:.3f}"
+        if has_teacher:
+            theirs = score(recogniser, [(s, teacher(s)) for s in sentences if is_digits(s) == digits], digits=digits)
+            result[f"teacher {kind}"] = {"words": theirs.words, "mistakes": theirs.mistakes, "wer": round(theirs.rate, 4)}
+            line += f", the teacher's {theirs.rate:.3f}"
+        print(line)
+    audio_s = sum(len(one.samples) / one.rate for one in spoken)
+    result |= {"audio_s": round(audio_s, 1), "real_time_factor": round(sum(one.took_s for one in spoken) / audio_s, 3)}
+    print(json.dumps(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,273 @@
+"""The demo voice's workshop: texts, sounds, codes, networks and the checkpoint they end as."""
+
+import json
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from vector_quantize_pytorch import GroupedResidualFSQ
+
+from pipeline.model.layout import TOKENIZER_FILE
+from pipeline.model.weights import open_checkpoint, verify
+from pipeline.text.normalize import normalize
+from pipeline.vocoder.codes import CodeEmbedding
+from pipeline.vocoder.mel_decoder import MelDecoder
+from pipeline.vocoder.vocos import Vocos
+from pipeline.voices.seeds import draw_embedding, read_statistics
+from scripts.demo_voice import train_gpt
+from scripts.demo_voice.codes import BOOKS, CODES, quantise, values_of
+from scripts.demo_voice.corpus import PREFIX, SPEAKER_POSITION, SUFFIX, TOKEN_IDS, align, tokenize
+from scripts.demo_voice.export import export, load_trained
+from scripts.demo_voice.hearing import Recogniser, mistakes
+from scripts.demo_voice.network import Size, Speaking, speaker_vectors
+from scripts.demo_voice.phones import SYMBOLS, lexicon, pronounce, taught_words
+from scripts.demo_voice.sentences import MAX_CHARACTERS, sentence
+from scripts.demo_voice.teacher import SPEAKERS, Utterance, speak
+from scripts.demo_voice.train_dvae import Dvae
+from scripts.demo_voice.train_vocos import Vocos as TrainedVocos
+from scripts.judge import held_out, is_digits, words_of
+from tests.services import needed_program
+
+ROOT = Path(__file__).resolve().parents[3]
+TINY = Size(width=64, layers=3, heads=2, mlp_width=96, decoder_width=32, decoder_layers=2)
+WORDS = st.lists(st.text("abcdefghijklmnopqrstuvwxyz", min_size=1, max_size=9) | st.sampled_from(taught_words()), max_size=9)
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    """Untrained networks where the trained ones would lie."""
+    folder = tmp_path_factory.mktemp("work")
+    torch.manual_seed(0)
+    coef = torch.rand(100) + 1
+    speaking = Speaking(TINY, coef)
+    for table in (*speaking.emb_code, *speaking.head_code):
+        torch.nn.init.normal_(table.own, 0, 0.02)
+    torch.save(
+        {"model": speaking.state_dict(), "size": {name: getattr(TINY, name) for name in Size.__slots__}}, folder / "gpt.pt"
+    )
+    torch.save({"model": TrainedVocos().state_dict()}, folder / "vocos.pt")
+    torch.save({"model": Dvae(coef).state_dict()}, folder / "dvae.pt")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def checkpoint(work, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("checkpoint")
+    export(load_trained(work), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tokenizer(checkpoint):
+    return Tokenizer.from_file(str(checkpoint / TOKENIZER_FILE))
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 10**9))
+def test_a_sentence_is_taught_words_within_a_segment(seed):
+    text = sentence(random.Random(seed))
+    assert set(words_of(text)) <= set(taught_words())
+    assert len(text) <= MAX_CHARACTERS + 1
+
+
+def test_every_phone_of_the_dictionary_is_a_token():
+    assert all(set(symbols) <= set(SYMBOLS.values()) for symbols in lexicon().values())
+
+
+@given(st.text("abcdefghijklmnopqrstuvwxyz", min_size=1, max_size=30))
+def test_any_word_has_a_pronunciation_of_phones(word):
+    assert set(pronounce(word)) <= set(SYMBOLS.values())
+
+
+@settings(max_examples=50)
+@given(WORDS)
+def test_the_exported_tokenizer_writes_the_corpus_tokens(tokenizer, words):
+    text = " ".join(words)
+    found = tokenizer.encode(f"{''.join(PREFIX)}{text}{SUFFIX}", add_special_tokens=False).tokens
+    assert found == tokenize(text)
+
+
+@given(st.integers(0, 10**9))
+def test_the_service_hands_corpus_texts_on_as_they_are(seed):
+    text = sentence(random.Random(seed))
+    assert tokenize(normalize(text, language="en").text.lower()) == tokenize(text)
+
+
+def test_held_out_sentences_are_taught_words():
+    kinds = [is_digits(line) for line in held_out()]
+    assert (kinds.count(False), kinds.count(True)) == (50, 25)
+    assert all(set(words_of(line)) <= set(taught_words()) for line in held_out())
+
+
+# -- sound -------------------------------------------------------------------------------------------------------------
+
+
+def test_phones_are_aligned_with_tokens_one_for_one_and_silences_with_stops():
+    tokens = tokenize("two, one")
+    phones = (("pau", 0.1), ("t", 0.2), ("uw", 0.3), ("pau", 0.5), ("w", 0.6), ("ah", 0.7), ("n", 0.8), ("pau", 0.9))
+    spans = align(tokens, Utterance(np.zeros(0, np.float32), 16_000, phones))
+    assert [tokens[place] for _, _, place in spans] == ["T", "T", "##U", ",", "W", "##Λ", "##N", "##N"]
+
+
+def test_a_sentence_said_otherwise_than_written_is_dropped():
+    phones = (("t", 0.1), ("uw", 0.2))
+    assert align(tokenize("two one"), Utterance(np.zeros(0, np.float32), 16_000, phones)) is None
+    assert align(tokenize("two"), Utterance(np.zeros(0, np.float32), 16_000, (*phones, ("z", 0.3)))) is None
+
+
+@given(st.integers(0, 2**31))
+def test_codes_are_the_quantisers(seed):
+    numbers = torch.randn(1, 40, 8, generator=torch.Generator().manual_seed(seed))
+    quantiser = GroupedResidualFSQ(dim=8, levels=[5] * 4, num_quantizers=2, groups=2)
+    indices = quantiser(numbers)[1].permute(1, 2, 0, 3).flatten(2)
+    assert torch.equal(quantise(numbers), indices)
+
+
+def test_codes_stand_for_the_numbers_they_were_rounded_from():
+    numbers = torch.rand(1000, 8) * 1.6 - 0.8
+    assert (values_of(quantise(numbers)) - numbers).abs().max() <= 0.13
+
+
+@given(st.lists(st.sampled_from(["one", "two", "nine"]), max_size=6), st.lists(st.sampled_from(["one", "two"]), max_size=6))
+def test_mistakes_are_an_edit_distance(said, heard):
+    assert mistakes(said, said) == 0
+    assert mistakes(said, heard) == mistakes(heard, said)
+    assert abs(len(said) - len(heard)) <= mistakes(said, heard) <= max(len(said), len(heard))
+
+
+def test_words_that_sound_alike_are_one_word():
+    assert mistakes(["right", "two"], ["write", "too"]) == 0
+    assert mistakes(["right"], ["light"]) == 1
+
+
+def test_the_recogniser_hears_the_teacher():
+    needed_program("flite", "flite")
+    recogniser = Recogniser()
+    utterance = speak("five seven two", SPEAKERS[0])
+    assert recogniser.hear(utterance.samples, utterance.rate, digits=True) == ["five", "seven", "two"]
+    assert recogniser.hear(np.zeros(16_000, np.float32), 16_000, digits=True) in ([], ["eight"])
+
+
+# -- networks and the checkpoint they end as ---------------------------------------------------------------------------
+
+
+def test_the_exported_checkpoint_opens_and_vouches_for_every_file(checkpoint):
+    assert "asset/speaker_stat.npy" in verify(checkpoint)
+    opened = open_checkpoint(checkpoint)
+    assert (opened.gpt_spec.width, opened.gpt_spec.layers, opened.gpt_spec.audio_vocab) == (64, 3, CODES + 1)
+    for part in (opened.gpt, opened.embed, opened.mel_decoder, opened.dvae, opened.vocos):
+        assert all(torch.isfinite(tensor).all() for tensor in part().values())
+
+
+@torch.no_grad()
+def test_the_service_computes_what_was_trained(work, checkpoint):
+    """In half precision: the mel decoders, the quantiser's way back and Vocos, each against its training twin."""
+    trained, opened = load_trained(work), open_checkpoint(checkpoint)
+    steps, frames = torch.randn(1, 20, 64), torch.ones(1, 40, 1)
+    expected = trained.speaking.mel_decoder(steps).transpose(1, 2)
+    assert torch.allclose(MelDecoder(opened.mel_decoder())(steps, frames), expected, atol=2e-2)
+    codes = torch.randint(CODES, (1, 20, BOOKS))
+    tensors = opened.dvae()
+    found = MelDecoder(tensors)(CodeEmbedding(tensors)(codes.float()), frames)
+    assert torch.allclose(found, trained.dvae.decode(codes).transpose(1, 2), atol=2e-2)
+    mel = torch.randn(1, 40, 100)
+    samples = Vocos(opened.vocos())(mel, frames)[:, : 39 * 256]
+    assert torch.allclose(samples, trained.vocos(mel.transpose(1, 2)), atol=2e-2 * samples.abs().max())
+
+
+@torch.no_grad()
+def test_the_heads_and_embeddings_go_over_row_by_row(work, checkpoint):
+    speaking, embed = load_trained(work).speaking, open_checkpoint(checkpoint).embed()
+    for book in range(BOOKS):
+        assert torch.allclose(embed[f"emb_code.{book}.weight"], speaking.emb_code[book].rows(), atol=1e-3)
+        at = f"head_code.{book}.parametrizations.weight"
+        rows = embed[f"{at}.original1"]
+        scaled = rows * embed[f"{at}.original0"] / rows.norm(dim=1, keepdim=True)
+        assert torch.allclose(scaled, speaking.head_code[book].rows(), atol=1e-3)
+
+
+def test_random_speakers_lie_on_the_line_of_the_taught_ones(checkpoint):
+    statistics = read_statistics(checkpoint, 64)
+    drawn = np.stack([draw_embedding(seed, 64, statistics) for seed in range(200)]).astype(np.float32)
+    taught = speaker_vectors(torch.tensor([speaker.place for speaker in SPEAKERS]), 64).numpy()
+    assert np.abs(drawn.mean(0) - taught.mean(0)).max() < 0.2
+    assert drawn[:, 0].std() > 0.4
+    assert not drawn[:, 2:].any()
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_step_learns_from_everything():
+    """Every parameter gets a gradient, but the codes' own rows that no example has."""
+    torch.manual_seed(0)
+    model = Speaking(TINY, torch.ones(100))
+    one = train_gpt.Item(
+        tokens=torch.tensor([TOKEN_IDS[token] for token in tokenize("one two")]),
+        codes=torch.randint(CODES, (30, BOOKS)).short(),
+        mel=torch.randn(30, 200).half(),
+        spoken=torch.linspace(3, 7, 30),
+        phone=torch.full((30,), TOKEN_IDS["W"]),
+        speaker=0,
+    )
+    shorter = replace(one, codes=one.codes[:20], mel=one.mel[:20], spoken=one.spoken[:20], phone=one.phone[:20], speaker=1)
+    batch = train_gpt.collate([one, shorter], TINY.width, 0.4, random.Random(0))
+    total, parts = train_gpt.losses(model, batch)
+    total.backward()
+    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters())
+    assert set(parts) == {"book 0", "book 1", "book 2", "book 3", "accuracy", "mel", "guide", "phone"}
+
+
+def test_padding_changes_no_loss():
+    torch.manual_seed(0)
+    model = Speaking(TINY, torch.ones(100)).eval()
+    tokens = torch.tensor([TOKEN_IDS[token] for token in tokenize("one")])
+    codes = torch.randint(CODES, (12, BOOKS))
+    longer = torch.nn.functional.pad(torch.cat([tokens, torch.zeros(12, dtype=torch.long)]), (0, 16))[None]
+    placed = torch.zeros(1, longer.shape[1], BOOKS, dtype=torch.long)
+    placed[0, len(tokens) : len(tokens) + 12] = codes
+    is_code = torch.zeros(1, longer.shape[1], dtype=torch.bool)
+    is_code[0, len(tokens) : len(tokens) + 12] = True
+    voice = speaker_vectors(torch.zeros(1), TINY.width)
+    with torch.no_grad():
+        whole, _ = model.trunk(model.embed(longer, placed, is_code, voice))
+        real = len(tokens) + 12
+        alone, _ = model.trunk(model.embed(longer[:, :real], placed[:, :real], is_code[:, :real], voice))
+    assert torch.allclose(whole[:, :real], alone, atol=1e-5)
+    assert SPEAKER_POSITION == 1
+
+
+def test_the_workshop_runs_from_end_to_end_and_resumes(tmp_path):
+    """Corpus, three trainings of a step or two, export; a second call of each goes on where the first one stopped."""
+    needed_program("flite", "flite")
+    tiny = [f"--{name.replace('_', '-')}={getattr(TINY, name)}" for name in Size.__slots__]
+
+    def run(module, *arguments):
+        command = [sys.executable, "-m", f"scripts.demo_voice.{module}", *map(str, arguments)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    corpus = ("--shards", 3, "--sentences", 30, "--with-samples", 3, "--processes", 1)
+    run("corpus", tmp_path / "corpus", *corpus)
+    assert run("corpus", tmp_path / "corpus", *corpus).count("there already") == 3
+    for steps in (1, 2):
+        run("train_vocos", tmp_path, "--steps", steps)
+        run("train_dvae", tmp_path, "--steps", steps)
+        run("train_gpt", tmp_path, "--tokens", 1000 * steps, "--batch-tokens", 500, *tiny)
+    logged = [json.loads(line)["tokens"] for line in (tmp_path / "gpt.jsonl").read_text().splitlines()]
+    assert logged == sorted(logged)
+    assert len(logged) == 2
+    assert (tmp_path / "gpt.png").read_bytes().startswith(b"\x89PNG")
+    run("export", tmp_path, tmp_path / "out")
+    assert open_checkpoint(tmp_path / "out").gpt_spec.width == TINY.width
