@@ -13,6 +13,8 @@ from pathlib import Path
 
 import opencc
 
+FIRST, LAST = "一", "\u9fff"  # of the block ChatTTS was trained on
+
 
 @cache
 def simplifier() -> opencc.OpenCC:
@@ -36,4 +38,11 @@ def homophones() -> dict[int, str]:
 def plain_chinese(run: str, *, replace_homophones: bool) -> str:
     """Traditional characters become simplified ones, then, when asked, rare ones become common ones of their sound."""
     simplified = str(simplifier().convert(run))
+    if len(simplified) == len(run):  # as every phrase of the table has it
+        simplified = "".join(map(_within_reach, run, simplified))
     return simplified.translate(homophones()) if replace_homophones else simplified
+
+
+def _within_reach(traditional: str, simplified: str) -> str:
+    """Some simplified forms lie outside the block the model knows: these stay as they are written."""
+    return simplified if FIRST <= simplified <= LAST else traditional

@@ -586,3 +586,10 @@ def test_importing_reads_no_tables():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=DATA.parents[1])
     assert done.returncode == 0, done.stderr
+
+
+def test_characters_whose_simplified_form_is_out_of_reach_stay_as_written():
+    """OpenCC knows simplified forms beyond the block that ChatTTS knows."""
+    for code in range(0x4E00, 0xA000):
+        spoken = normalize(chr(code), language="zh", options=NormalizeOptions(homophones=False)).text
+        assert all("\u4e00" <= letter <= "\u9fff" for letter in spoken), chr(code)
