@@ -245,7 +245,7 @@ def measure_steps(report: Report, checkpoint: Checkpoint, device: str, slots: in
         | {"steps_per_round": steps, "attention": attention, "attention_split": split}
     )
     step_s = _bare_step_s(config, checkpoint) if device == "cuda" else _engine_step_s(config, checkpoint)
-    total_bytes = step_bytes(spec, "bfloat16", rows=slots, context=CONTEXT)
+    total_bytes = step_bytes(spec, "bfloat16", "bfloat16", rows=slots, context=CONTEXT)
     fraction = total_bytes / step_s / report.figures["copy_bandwidth"]
     name = f"step_{slots}_slots_{attention}" + (f"_split_{split}" if split else "")
     report.figure(
