@@ -14,6 +14,7 @@ from scripts.bench.timeline import latency
 PART = 0.7
 SAMPLES = 120
 QUICK_MINUTES = 0.75
+LEAST_MINUTES = 5
 
 
 def run(bench: Bench) -> Report:
@@ -42,7 +43,8 @@ def run(bench: Bench) -> Report:
         "first half": latency([line for line in lines if line.due_s < half]),
         "second half": latency([line for line in lines if line.due_s >= half]),
     }
-    drift = mib_per_hour(memory[len(memory) // 5 :])  # what fills up at the beginning is no leak
+    # What fills up at the beginning is no leak, and a slope over less than some minutes is noise.
+    drift = mib_per_hour(memory[len(memory) // 5 :]) if minutes >= LEAST_MINUTES else None
     result = {
         "minutes": minutes,
         "rate": rate,
@@ -61,7 +63,7 @@ def run(bench: Bench) -> Report:
         table.add_row(label, *(f"{half[key]:.2f}" for half in halves.values()))
     table.add_row("complete", f"{result['complete']} of {len(lines)}", "")
     table.add_row("memory (MiB)", f"{memory[0][1] / 2**20:.0f}", f"{memory[-1][1] / 2**20:.0f}")
-    table.add_row("memory drift (MiB an hour)", "", f"{drift:+.1f}")
+    table.add_row("memory drift (MiB an hour)", "", "too short to say" if drift is None else f"{drift:+.1f}")
     return Report(result, [table])
 
 
