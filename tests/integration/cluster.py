@@ -91,6 +91,11 @@ class Cluster:
         used: int = sum(stats["slots_used"] for stats in replicas)
         return used
 
+    def in_flight(self) -> int:
+        """Requests inside the ingress. Slots may look free meanwhile: the demo's steps run far ahead of a reader."""
+        inside: int = self.health()["door"]["in_flight"]
+        return inside
+
     def connect(self, body: bytes, head: str = "") -> socket.socket:
         """A raw connection with a speech request sent."""
         client = socket.create_connection(("127.0.0.1", self.port), timeout=60)

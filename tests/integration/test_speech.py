@@ -91,9 +91,9 @@ def test_a_client_that_leaves_frees_its_slots_within_a_second(cluster: Cluster, 
     head = "".join(f"{name}: {value}\r\n" for name, value in steering.items())
     client = cluster.connect(LONG_SPEECH, head)
     assert b" 200 " in client.recv(4096)
-    wait_until(lambda: cluster.slots_used() > 0, 5.0)
+    wait_until(lambda: cluster.in_flight() > 0, 5.0)
     client.close()
-    wait_until(lambda: cluster.slots_used() == 0, 1.0)
+    wait_until(lambda: cluster.slots_used() == cluster.in_flight() == 0, 1.0)
 
 
 def test_a_client_cannot_shorten_or_lift_time_limits(cluster: Cluster):

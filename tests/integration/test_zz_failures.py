@@ -40,7 +40,7 @@ def test_a_killed_vocoder_replica_comes_back(cluster: Cluster):
 def test_a_killed_ingress_replica_leaves_no_slot_taken(cluster: Cluster):
     client = cluster.connect(LONG_SPEECH)
     assert b" 200 " in client.recv(4096)
-    wait_until(lambda: cluster.slots_used() > 0, 5.0)
+    wait_until(lambda: cluster.in_flight() > 0, 5.0)
     cluster.kill_replica("chattts", "Ingress")
 
     def back() -> bool:
