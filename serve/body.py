@@ -7,6 +7,7 @@ Never: a client's text in an error message
 """
 
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -54,17 +55,33 @@ async def read_bytes(request: Request, limits: LimitsConfig) -> bytes:
     Raises:
         ApiError: 413, 408
     """
-    limit = limits.max_body_bytes
     received = bytearray()
     try:
         async with asyncio.timeout(limits.body_timeout_s):
-            async for piece in request.stream():
+            async for piece in counted(request, limits.max_body_bytes):
                 received += piece
-                if len(received) > limit:
-                    raise bad_request("body_too_large", f"the body is larger than {limit} bytes", status=413)
     except TimeoutError:
         raise bad_request("body_timeout", "the body did not arrive in time", status=408) from None
     return bytes(received)
+
+
+async def counted(request: Request, limit: int) -> AsyncGenerator[bytes, None]:
+    """The body's pieces, as long as there are not too many of them.
+
+    Raises:
+        ApiError: 413
+    """
+    received = 0
+    async for piece in request.stream():
+        received += len(piece)
+        if received > limit:
+            raise too_large(limit)
+        yield piece
+
+
+def too_large(limit: int) -> ApiError:
+    """413"""
+    return bad_request("body_too_large", f"the body is larger than {limit} bytes", status=413)
 
 
 def read_body(kind: type[B], raw: bytes) -> B:

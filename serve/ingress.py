@@ -30,6 +30,7 @@ from serve.api import create_api
 from serve.backend import Backend
 from serve.config import AppConfig, VoicesConfig, project_path
 from serve.door import Door
+from serve.following import follow
 from serve.handles import Handle, RemoteDecoder, RemoteEncoder, RemoteFrontend, RemoteGenerator, ask_speakers, ask_stats
 from serve.metrics import IngressMetrics
 from serve.voice_desk import VoiceDesk
@@ -119,7 +120,7 @@ class Ingress:
         )
         self._following = (
             asyncio.create_task(self.backend.desk.follow()),
-            asyncio.create_task(self._follow_lexicons(config.voices.refresh_s)),
+            asyncio.create_task(follow("lexicons", self._lexicons.refresh, config.voices.refresh_s)),
         )
         self._first_audio_s = await self._speak_first_words()
 
@@ -143,15 +144,6 @@ class Ingress:
                 except SynthesisError as error:
                     LOG.warning("not ready yet: %s", error)
                 await asyncio.sleep(RETRY_S)
-
-    async def _follow_lexicons(self, each_s: float) -> None:
-        """What another replica has kept is known here within a second."""
-        while True:
-            try:
-                await asyncio.to_thread(self._lexicons.refresh)
-            except StoreUnavailable as error:
-                LOG.warning("lexicons: %s; as they were", error.message)
-            await asyncio.sleep(each_s)
 
     async def _why_not_ready(self) -> str | None:
         acoustic, vocoder = await asyncio.gather(ask_stats(self._acoustic), ask_stats(self._vocoder))

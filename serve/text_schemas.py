@@ -7,13 +7,14 @@ Never: a client's text in an error message
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
 from pipeline.errors import TextTooLong, UnknownVoice
 from pipeline.text.lexicons import LEXICON_ID, MAX_ENTRIES, Entries
+from pipeline.text.normalize import PLAIN
 from pipeline.text.ssml import parse
 from pipeline.types import Aside, LexiconEntry, Passage
 from serve.body import Body
@@ -49,9 +50,7 @@ class NormalizeBody(Body):
     homophones: bool = True
 
 
-_PLAIN = NormalizeBody(
-    numbers=False, dates=False, units=False, urls=False, emails=False, phone=False, markdown=False, html=False, homophones=False
-)
+_PLAIN = NormalizeBody.model_validate(asdict(PLAIN))
 
 Word = Annotated[str, Field(min_length=1, max_length=64)]
 Sounds = dict[Word, Annotated[str, Field(min_length=1, max_length=200)] | SoundBody]

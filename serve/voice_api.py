@@ -24,7 +24,7 @@ from pipeline.voices.records import MAX_GAIN_DB, MAX_LANGUAGES, MAX_NOTE_CHARS, 
 from pipeline.voices.seeds import MAX_SEED
 from pipeline.voices.strings import decode_embedding, encode_embedding
 from serve.backend import Backend
-from serve.body import Body, read_body, read_bytes, read_values
+from serve.body import Body, counted, read_body, read_bytes, read_values, too_large
 from serve.described import answers, takes
 from serve.errors import ApiError, Kind, bad_request
 from serve.schemas import MODELS
@@ -261,7 +261,7 @@ async def clone(request: Request, backend: Backend) -> Response:
         async with asyncio.timeout(backend.limits.body_timeout_s):
             parser = MultiPartParser(
                 request.headers,
-                limited(request, limit + FORM_ROOM),
+                pieces(request, limit + FORM_ROOM),
                 max_files=1,
                 max_fields=FORM_FIELDS,
                 max_part_size=FORM_ROOM,
@@ -373,22 +373,13 @@ async def or_404(answer: Awaitable[R]) -> R:
         raise ApiError(error.message, Kind(404, "not_found_error", "voice_not_found", False), param="id") from None
 
 
-async def limited(request: Request, limit: int) -> AsyncGenerator[bytes, None]:
-    """The body's pieces, as long as there are not too many of them."""
-    received = 0
+async def pieces(request: Request, limit: int) -> AsyncGenerator[bytes, None]:
+    """The body as it arrives; the form's parser knows no clients that leave."""
     try:
-        async for piece in request.stream():
-            received += len(piece)
-            if received > limit:
-                raise too_large(limit)
+        async for piece in counted(request, limit):
             yield piece
     except ClientDisconnect:
         raise bad_request("client_closed", "the client left before its body was complete", status=499) from None
-
-
-def too_large(limit: int) -> ApiError:
-    """413"""
-    return bad_request("body_too_large", f"the body is larger than {limit} bytes", status=413)
 
 
 def _expression(blend: str | tuple[BlendPart, ...]) -> str:

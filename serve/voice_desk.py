@@ -33,6 +33,7 @@ from pipeline.voices.records import Consent, StoredVoice, VoiceRecord, embedding
 from pipeline.voices.reference import Report
 from pipeline.voices.seeds import MAX_SEED
 from serve.config import VoicesConfig
+from serve.following import follow
 from serve.upload import UploadReader
 
 LOG = logging.getLogger("ray.serve.chattts")
@@ -92,21 +93,8 @@ class VoiceDesk:
         self._max_sample_steps = max_prompt - ROOM_FOR_TEXT
 
     async def follow(self) -> None:
-        """Take over what other replicas write, until cancelled. A store that is away is said once."""
-        away = False
-        while True:
-            try:
-                await asyncio.to_thread(self.library.refresh)
-                if away:
-                    LOG.info("voices: the store is back")
-                away = False
-            except StoreUnavailable as error:
-                if not away:
-                    LOG.warning("voices: %s; the voices known so far go on working", error.message)
-                away = True
-            except Exception:
-                LOG.exception("voices: the library could not be refreshed")
-            await asyncio.sleep(self.config.refresh_s)
+        """Take over what other replicas write, until cancelled."""
+        await follow("voices", self.library.refresh, self.config.refresh_s)
 
     # -- making ------------------------------------------------------------------------------------------------------
 
