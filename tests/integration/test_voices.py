@@ -3,7 +3,6 @@
 import concurrent.futures
 import io
 import random
-import subprocess
 import time
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import requests
 import soundfile
 
 from tests.integration.cluster import FLAT, LONG, Cluster, wait_until
-from tests.services import needed_program
+from tests.recordings import spoken, written
 
 SAID = {
     "slt": "Good morning. This is the voice that I would like to hear from now on.",
@@ -26,12 +25,8 @@ def post(cluster: Cluster, path: str = "", **options: object) -> requests.Respon
 
 def recording(speaker: str, folder: Path) -> bytes:
     """Somebody who speaks for three to six seconds."""
-    file = folder / f"{speaker}.wav"
-    subprocess.run([needed_program("flite", "flite"), "-voice", speaker, "-t", SAID[speaker], str(file)], check=True)
-    samples, rate = soundfile.read(file, dtype="float32")
-    out = io.BytesIO()
-    soundfile.write(out, samples[: 6 * rate], rate, format="FLAC")
-    return out.getvalue()
+    samples, rate = spoken(SAID[speaker], folder, speaker)
+    return written(samples[: 6 * rate], rate, "FLAC")
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import asyncio
 import concurrent.futures
 import io
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,12 +24,12 @@ from serve.config import VoicesConfig
 from serve.voice_desk import Card
 from tests.fakes import WIDTH as FAKE_WIDTH
 from tests.fakes import Speaker, make_backend, make_desk
-from tests.services import RedisServer, needed_program
+from tests.recordings import SAID, spoken, written
+from tests.services import RedisServer
 from tests.unit.serve.live import Live, serving
 
 WIDTH = 256
 CATALOGUE = Path(__file__).resolve().parents[3] / "configs" / "voices.yaml"
-SAID = "Good morning. This is the voice that I would like to hear from now on, please."
 
 assert FAKE_WIDTH != WIDTH, "these tests have a library of their own"
 
@@ -186,17 +185,7 @@ def test_mistakes_are_named_and_nothing_is_repeated(live: Live, body: object, st
 
 @pytest.fixture(scope="module")
 def speech(tmp_path_factory: pytest.TempPathFactory) -> tuple[np.ndarray, int]:
-    program = needed_program("flite", "flite")
-    file = tmp_path_factory.mktemp("flite") / "said.wav"
-    subprocess.run([program, "-voice", "slt", "-t", SAID, str(file)], check=True)
-    samples, rate = soundfile.read(file, dtype="float32")
-    return samples, rate
-
-
-def written(samples: np.ndarray, rate: int, container: str = "WAV", **options: Any) -> bytes:
-    file = io.BytesIO()
-    soundfile.write(file, samples, rate, format=container, **options)
-    return file.getvalue()
+    return spoken(SAID, tmp_path_factory.mktemp("flite"))
 
 
 def clone(live: Live, content: bytes, **fields: str) -> requests.Response:

@@ -1,16 +1,13 @@
 """Recordings from strangers: what is taken, what is refused, and that nothing gets through by claiming to be something else."""
 
 import contextlib
-import io
 import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,25 +15,14 @@ from pipeline.errors import ReferenceRejected, UnsupportedFormat
 from pipeline.model.spec import SAMPLE_RATE
 from pipeline.voices.measure import loudness_lufs, median_pitch_hz, stability, static_gain_db
 from pipeline.voices.reference import read_reference, sniff
-from tests.services import needed_program
+from tests.recordings import SAID, spoken, written
 
 ROOT = Path(__file__).resolve().parents[4]
-SAID = "Good morning. This is the voice that I would like to hear from now on, please."
 
 
 @pytest.fixture(scope="module")
 def speech(tmp_path_factory: pytest.TempPathFactory) -> tuple[np.ndarray, int]:
-    program = needed_program("flite", "flite")
-    file = tmp_path_factory.mktemp("flite") / "said.wav"
-    subprocess.run([program, "-voice", "slt", "-t", SAID, str(file)], check=True)
-    samples, rate = soundfile.read(file, dtype="float32")
-    return samples, rate
-
-
-def written(samples: np.ndarray, rate: int, container: str = "WAV", **options: Any) -> bytes:
-    file = io.BytesIO()
-    soundfile.write(file, samples, rate, format=container, **options)
-    return file.getvalue()
+    return spoken(SAID, tmp_path_factory.mktemp("flite"))
 
 
 @pytest.mark.parametrize("container", ["WAV", "FLAC", "OGG", "MP3"])
