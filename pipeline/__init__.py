@@ -7,6 +7,6 @@
         -> audio/       stretch, encode                                    -> bytes
 
 Reading order: types.py, synthesizer.py (the spine), engine/engine.py, vocoder/windows.py.
-model/ holds the network both engine/ and vocoder/ run; checkpoints.py finds its files,
+native/ builds the C++ of other rooms; model/ holds the network both engine/ and vocoder/ run; checkpoints.py finds its files,
 manifest.py vouches for them, recipes.py makes the ones with random weights. voices/ knows who speaks, store/ keeps it.
 """

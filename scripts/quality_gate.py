@@ -30,9 +30,9 @@ from pipeline.checkpoints import cache_home, resolve
 from pipeline.errors import CheckpointError
 from pipeline.model.embedding import Embedding
 from pipeline.model.gpt import Extent, Gpt, KeysValues
-from pipeline.model.native import NativeUnavailable
 from pipeline.model.sampling import RowParams, counter_uniforms, draw, filter_logits
 from pipeline.model.weights import Checkpoint, open_checkpoint
+from pipeline.native.build import NativeUnavailable
 from pipeline.text.tokenizer import PromptTokenizer
 from pipeline.types import Head, Prompt, SamplingParams, Segment, Voice
 

@@ -4,13 +4,13 @@ import os
 
 import pytest
 
-from pipeline.checkpoints import cache_home
-from pipeline.model.native import NativeUnavailable, library
+from pipeline.model.native import SOURCE
+from pipeline.native.build import NativeUnavailable, library
 
 
 def _why_not_native() -> str | None:
     try:
-        library(cache_home() / "native")
+        library(SOURCE)
     except NativeUnavailable as reason:
         return str(reason)
     return None
@@ -21,5 +21,5 @@ WHY_NOT_NATIVE = _why_not_native()
 needs_native = pytest.mark.skipif(
     # Where every tool is promised, a missing compiler (Debian's g++) is a failure; another kind of processor is not.
     WHY_NOT_NATIVE is not None and ("AVX-512" in WHY_NOT_NATIVE or os.environ.get("CHATTTS_ALL_TOOLS") != "1"),
-    reason=f"no native decoding: {WHY_NOT_NATIVE}; Debian's package is g++",
+    reason=f"no native code: {WHY_NOT_NATIVE}; Debian's package is g++",
 )

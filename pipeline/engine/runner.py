@@ -32,10 +32,10 @@ from pipeline.engine.sequence import Sequence
 from pipeline.errors import ConfigError
 from pipeline.model.embedding import Embedding
 from pipeline.model.gpt import Extent, Gpt
-from pipeline.model.native import NativeUnavailable
 from pipeline.model.sampling import RowParams, counter_uniforms, draw, filter_logits, upstream_noise
 from pipeline.model.spec import CODEBOOKS, REPETITION_WINDOW
 from pipeline.model.weights import Checkpoint
+from pipeline.native.build import NativeUnavailable
 from pipeline.types import Head, SeedMode
 
 logger = logging.getLogger(__name__)

@@ -12,19 +12,17 @@
 #include <immintrin.h>
 #include <omp.h>
 
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <initializer_list>
+
+#include "simd.h"
+#include "team.h"
 
 namespace {
 
-constexpr int LANES = 16;          // float32 numbers of a register
-constexpr int PANEL = 2 * LANES;   // outputs computed together; a panel's weights lie one after another in memory
-constexpr int BLOCK = 8;           // rows computed together: 16 sums, and what they are multiplied with, fill the registers
-constexpr int AHEAD = 2048;        // bytes of weights asked for in advance
-constexpr int SPINS = 500;         // looks at the clock of a meeting before sleeping, some 20 microseconds
+constexpr int BLOCK = 8;     // rows computed together: 16 sums, and what they are multiplied with, fill the registers
+constexpr int AHEAD = 2048;  // bytes of weights asked for in advance
 
 struct bf16 {
     uint16_t bits;
@@ -67,19 +65,6 @@ struct Loader<int8_t> {
     }
 };
 
-// exp(x) to 2 units in the last place: x = n ln 2 + r, exp(r) by its series (coefficients of Cephes' expf).
-inline __m512 exponential(__m512 x) {
-    x = _mm512_min_ps(_mm512_set1_ps(88.3f), _mm512_max_ps(_mm512_set1_ps(-87.3f), x));  // in this order NaN stays NaN
-    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT);
-    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
-    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
-    __m512 y = _mm512_set1_ps(1.9875691500e-4f);
-    for (const float c : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
-        y = _mm512_fmadd_ps(y, r, _mm512_set1_ps(c));
-    y = _mm512_add_ps(_mm512_fmadd_ps(_mm512_mul_ps(y, r), r, r), _mm512_set1_ps(1.0f));
-    return _mm512_scalef_ps(y, n);
-}
-
 // The sums of one panel for M rows: acc[m] += x[m] . weights.
 template <class W, int M>
 inline void panel_sums(const W* w, const float* x, int64_t inputs, __m512 (&acc)[M][2]) {
@@ -101,53 +86,6 @@ inline void panel_sums(const W* w, const float* x, int64_t inputs, __m512 (&acc)
             }
     }
 }
-
-// How many tasks of one phase are taken from one thread's part, on a cache line of its own.
-struct alignas(64) Taken {
-    std::atomic<int64_t> count;
-};
-
-// The threads of one step, as one of them sees it. They share out the tasks of a phase and meet at its end.
-//
-// Each begins with its own part and then helps the others, so that one which has lost its core for a while holds up one
-// task and not its half of the phase. Who waits sleeps after a moment: on a machine with other work to do, a thread
-// that spins takes the core which the one it waits for needs. OpenMP's own barrier spins for milliseconds.
-class Team {
-public:
-    // `meeting` and `taken` are zero before the first thread comes; a step has up to 5 phases a layer and 2 more.
-    Team(Taken* meeting, Taken* taken) : me(omp_get_thread_num()), size(omp_get_num_threads()), meeting(meeting), taken(taken) {}
-
-    template <class Task>
-    void share(int64_t tasks, Task task) {
-        for (int64_t i = 0; i < size; i++) {
-            const int64_t owner = (me + i) % size, begin = tasks * owner / size, end = tasks * (owner + 1) / size;
-            for (int64_t at; (at = begin + taken[owner].count.fetch_add(1, std::memory_order_relaxed)) < end;) task(at);
-        }
-        taken += size;
-        if (size > 1) meet();
-    }
-
-    const int64_t me, size;
-
-private:
-    void meet() {
-        phase++;
-        std::atomic<int64_t>&arrived = meeting[0].count, &ended = meeting[1].count;
-        if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == phase * size) {
-            ended.store(phase, std::memory_order_release);
-            ended.notify_all();
-            return;
-        }
-        for (int i = 0; i < SPINS; i++) {
-            if (ended.load(std::memory_order_acquire) >= phase) return;
-            _mm_pause();
-        }
-        for (int64_t seen; (seen = ended.load(std::memory_order_acquire)) < phase;) ended.wait(seen, std::memory_order_acquire);
-    }
-
-    Taken *meeting, *taken;
-    int64_t phase = 0;
-};
 
 // A packed product. `scales` is null unless the weights are int8: then each output has one.
 struct Product {
@@ -316,7 +254,7 @@ struct Model {
     // Scratch for as many rows as there are slots, a part each for the threads where it says so.
     float *x, *qkv, *seen, *hidden;  // (rows, width), (rows, 3 width), (rows, width), (rows, mlp_width)
     float *normed, *scores;          // threads x (rows, width), threads x (positions + 16)
-    Taken* counts;                   // 2 + (5 layers + 2) threads
+    Taken* counts;                   // 2 + (5 layers + 2) threads: up to 5 phases a layer and 2 more
 };
 
 struct Step {

@@ -2,7 +2,7 @@
 
 In:    the decoder stack's tensors, then the rows to advance
 Out:   their states
-Owns:  the packed weights, the scratch, the folder of built libraries
+Owns:  the packed weights, the scratch
 Never: prefill, sampling, the choice whether it is used
 
 torch runs a step of 20 layers as some 600 small operations. Here it is one parallel region that reads every weight once:
@@ -10,35 +10,17 @@ measured in README, Decisions. It needs Linux on x86-64 with AVX-512 and, once p
 """
 
 import ctypes
-import hashlib
-import mmap
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
-from functools import cache
 from pathlib import Path
 
 import torch
 
-from pipeline.checkpoints import cache_home
 from pipeline.model.weights import GptSpec
+from pipeline.native.build import NativeUnavailable, library
+from pipeline.native.memory import ALIGNMENT, LANES, PANEL, Arena, aligned, pack
 
 SOURCE = Path(__file__).with_name("decode.cpp")
-COMPILERS = ("c++", "g++", "clang++")
-# No contraction: where it joins a product and a sum, it may do so for one row of a block and not for the next.
-FLAGS = ("-std=c++20", "-O3", "-march=x86-64-v4", "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC")
-COMPILE_TIMEOUT_S = 120.0
 
-PANEL, LANES = 32, 16  # as in decode.cpp
 WEIGHT_BITS = {torch.float32: 32, torch.bfloat16: 16, torch.int8: 8}
-ALIGNMENT = 64  # bytes: a register, a cache line
-HUGE_PAGE = 1 << 21  # bytes
-
-
-class NativeUnavailable(Exception):
-    """Says what this machine lacks; torch's own operations do the same work."""
 
 
 class _Product(ctypes.Structure):
@@ -75,46 +57,6 @@ class _Step(ctypes.Structure):
     )
 
 
-@cache
-def library(folder: Path) -> ctypes.CDLL:
-    """The built code, from `folder` or built into it.
-
-    Raises:
-        NativeUnavailable: another kind of machine, or no working compiler.
-    """
-    if platform.system() != "Linux" or platform.machine() != "x86_64" or not torch.cpu._is_avx512_supported():
-        raise NativeUnavailable("it needs Linux on x86-64 with AVX-512")
-    key = hashlib.sha256(" ".join(FLAGS).encode() + SOURCE.read_bytes()).hexdigest()[:16]
-    built = folder / f"decode-{key}.so"
-    if not built.exists():
-        _compile(built)
-    try:
-        loaded = ctypes.CDLL(str(built))
-    except OSError as error:
-        raise NativeUnavailable(f"{built} cannot be loaded: {error}") from error
-    loaded.decode.argtypes = (ctypes.POINTER(_Model), ctypes.POINTER(_Step))
-    loaded.decode.restype = None
-    return loaded
-
-
-def _compile(target: Path) -> None:
-    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
-    if compiler is None:
-        raise NativeUnavailable(f"there is no C++ compiler here ({', '.join(COMPILERS)})")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # Built beside its place and moved there whole: several processes may start at once.
-        with tempfile.TemporaryDirectory(dir=target.parent) as draft:
-            made = Path(draft) / target.name
-            command = [compiler, *FLAGS, "-o", str(made), str(SOURCE)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
-            if done.returncode != 0:
-                raise NativeUnavailable(f"{compiler} refused {SOURCE.name}: {done.stderr.strip()[-400:]}")
-            os.replace(made, target)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise NativeUnavailable(f"{target} cannot be built: {error}") from error
-
-
 class NativeDecoder:
     """One stack's weights, packed for decode.cpp, and its scratch. Call it from the thread that made it."""
 
@@ -126,7 +68,6 @@ class NativeDecoder:
         rotary: tuple[torch.Tensor, torch.Tensor],
         rows: int,
         weights: torch.dtype,
-        folder: Path | None = None,
     ) -> None:
         """
         Args:
@@ -134,7 +75,6 @@ class NativeDecoder:
             rotary: cosines and signed sines, each (positions, head_dim) float32.
             rows: slots.
             weights: float32 or bfloat16, with a KV cache of the same type; int8, one scale an output, with one of bfloat16.
-            folder: where built libraries are kept; `native` in the cache folder if not given.
 
         Raises:
             NativeUnavailable: this machine, or a model of these dimensions, cannot use it.
@@ -144,10 +84,11 @@ class NativeDecoder:
                 f"width {spec.width}, MLP width {spec.mlp_width}, head size {spec.head_dim}: it takes multiples of {PANEL}, "
                 f"multiples of {LANES}, and {PANEL} or {2 * PANEL}"
             )
-        self._decode = library(folder or cache_home() / "native").decode
+        self._decode = library(SOURCE).decode
+        self._decode.argtypes, self._decode.restype = (ctypes.POINTER(_Model), ctypes.POINTER(_Step)), None
         self._spec, self._rows, self._threads = spec, rows, torch.get_num_threads()
         self._kept: list[torch.Tensor] = []  # everything the structures below point into
-        arena = _Arena(
+        arena = Arena(
             sum(tensor.numel() for name, tensor in tensors.items() if "_proj" in name) * weights.itemsize
             + spec.layers * 4 * ALIGNMENT
         )
@@ -202,7 +143,7 @@ class NativeDecoder:
             hidden=scratch(rows, spec.mlp_width),
             normed=scratch(self._threads, rows, spec.width),
             scores=scratch(self._threads, len(cos) + LANES),
-            counts=pointer(_aligned(ALIGNMENT * (2 + (5 * spec.layers + 2) * self._threads))),
+            counts=pointer(aligned(ALIGNMENT * (2 + (5 * spec.layers + 2) * self._threads))),
         )
         self._cache_dtype = torch.float32 if weights is torch.float32 else torch.bfloat16
 
@@ -244,40 +185,7 @@ class NativeDecoder:
         return out
 
 
-def pack(weight: torch.Tensor) -> torch.Tensor:
-    """(out, in) as panels of 32 outputs, each input's weights together: (out / 32, in, 32).
-
-    In bfloat16 two inputs alternate, a pair for each output: (out / 32, in / 2, 32, 2).
-    """
-    outputs, inputs = weight.shape
-    pair = 2 if weight.dtype is torch.bfloat16 else 1
-    return weight.view(outputs // PANEL, PANEL, inputs // pair, pair).transpose(1, 2).contiguous()
-
-
 def quantise(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """(out, in) float32 as int8 and one scale an output (out,): weight ~ int8 * scale."""
     scales = weight.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny) / 127
     return (weight / scales[:, None]).round().clamp(-127, 127).to(torch.int8), scales
-
-
-def _aligned(size: int) -> torch.Tensor:
-    """Zeroed bytes that begin at a cache line."""
-    memory = torch.zeros(size + ALIGNMENT, dtype=torch.uint8)
-    return memory[-memory.data_ptr() % ALIGNMENT :]
-
-
-class _Arena:
-    """Memory for weights, in pages of 2 MiB where the system gives them: a step walks all of it, page by page."""
-
-    def __init__(self, size: int) -> None:
-        self._pages = mmap.mmap(-1, size + HUGE_PAGE)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            self._pages.madvise(mmap.MADV_HUGEPAGE)
-        self._bytes = torch.frombuffer(self._pages, dtype=torch.uint8)
-        self._used = -self._bytes.data_ptr() % HUGE_PAGE
-
-    def keep(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of the tensor in here."""
-        place = self._bytes[self._used : self._used + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-        self._used += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
-        return place.copy_(tensor)

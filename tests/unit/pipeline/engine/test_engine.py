@@ -23,8 +23,8 @@ from pipeline.errors import (
     ReaderStalled,
     TextTooLong,
 )
-from pipeline.model import native
 from pipeline.model.weights import Checkpoint
+from pipeline.native import build
 from pipeline.types import FinishReason, Head, Prompt, SamplingParams, SeedMode
 from tests.factories import Take, collect, make_prompt, make_speaker, take
 from tests.machine import needs_native
@@ -375,21 +375,21 @@ def test_round_that_hangs_fails_the_health_check_with_its_age(make_engine, monke
 
 @pytest.mark.parametrize("settings", [{"decode": "native"}, {"dtype": "bfloat16", "weights": "int8"}])
 def test_machine_that_cannot_decode_natively_says_so_when_told_to(make_engine, monkeypatch, settings):
-    monkeypatch.setattr(native.platform, "machine", lambda: "riscv64")
-    native.library.cache_clear()
+    monkeypatch.setattr(build.platform, "machine", lambda: "riscv64")
+    build.library.cache_clear()
     with pytest.raises(ConfigError, match=r"engine.decode .* impossible: it needs Linux on x86-64 with AVX-512; set decode"):
         make_engine(**settings)
-    native.library.cache_clear()
+    build.library.cache_clear()
 
 
 def test_machine_that_cannot_decode_natively_uses_torch_and_logs_it(make_engine, monkeypatch, caplog):
     request = (make_prompt(max_steps=20), SamplingParams(seed=3))
     expected = take(make_engine(decode="torch"), *request)
-    monkeypatch.setattr(native.platform, "machine", lambda: "riscv64")
-    native.library.cache_clear()
+    monkeypatch.setattr(build.platform, "machine", lambda: "riscv64")
+    build.library.cache_clear()
     assert take(make_engine(), *request).equals(expected)
     assert "decoding with torch's operations" in caplog.text
-    native.library.cache_clear()
+    build.library.cache_clear()
 
 
 def test_kv_cache_that_does_not_fit_its_budget_is_refused(demo):

@@ -1,6 +1,4 @@
-"""The native decode step: torch's numbers, each row its own to the last bit, and a plain answer where it cannot be had."""
-
-import ctypes
+"""The native decode step: torch's numbers, each row its own to the last bit."""
 
 import pytest
 import torch
@@ -9,8 +7,9 @@ from hypothesis import strategies as st
 
 from pipeline.model import native
 from pipeline.model.gpt import Extent, Gpt, KeysValues
-from pipeline.model.native import NativeUnavailable, library, pack, quantise
+from pipeline.model.native import quantise
 from pipeline.model.weights import Checkpoint
+from pipeline.native.build import NativeUnavailable
 from tests.machine import needs_native
 
 SLOTS, POSITIONS = 11, 200  # more slots than the eight rows one block holds
@@ -156,21 +155,6 @@ def test_rows_that_are_not_asked_for_keep_their_cache(decoder, demo):
 
 
 @settings(max_examples=50, deadline=None)
-@given(panels=st.integers(1, 4), inputs=st.integers(1, 8), pair=st.booleans())
-def test_packing_loses_nothing_and_moves_everything_where_it_is_read(panels, inputs, pair):
-    inputs *= 2
-    weight = torch.arange(panels * 32 * inputs).view(panels * 32, inputs).to(torch.bfloat16 if pair else torch.float32)
-    packed = pack(weight).flatten()
-    for output in range(0, panels * 32, 7):
-        for index in range(inputs):
-            panel, lane = divmod(output, 32)
-            place = (
-                (panel * inputs // 2 + index // 2) * 64 + lane * 2 + index % 2 if pair else (panel * inputs + index) * 32 + lane
-            )
-            assert packed[place] == weight[output, index]
-
-
-@settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 2**20), scale=st.sampled_from([0.0, 1e-30, 1e-3, 1.0, 1e4]))
 def test_quantised_weights_are_within_half_a_step_of_their_own_output(seed, scale):
     weight = torch.randn(6, 40, generator=torch.Generator().manual_seed(seed)) * scale
@@ -179,33 +163,6 @@ def test_quantised_weights_are_within_half_a_step_of_their_own_output(seed, scal
     assert quantised.dtype is torch.int8
     assert quantised.min() >= -127
     assert ((weight - quantised * scales[:, None]).abs() <= 0.5001 * scales[:, None]).all()
-
-
-@needs_native
-def test_the_library_is_built_once_and_found_again(tmp_path, monkeypatch):
-    library.cache_clear()
-    assert isinstance(library(tmp_path), ctypes.CDLL)
-    assert [path.suffix for path in tmp_path.iterdir()] == [".so"], "no draft is left"
-    library.cache_clear()
-    monkeypatch.setenv("PATH", "")  # no compiler any more
-    assert isinstance(library(tmp_path), ctypes.CDLL)
-    library.cache_clear()
-
-
-@needs_native
-@pytest.mark.parametrize(
-    ("path", "message"), [("", r"there is no C\+\+ compiler here"), ("broken", "refused decode.cpp: it is Monday")]
-)
-def test_a_machine_without_a_working_compiler_says_what_is_missing(tmp_path, monkeypatch, path, message):
-    folder = tmp_path / "broken"
-    folder.mkdir()
-    (folder / "c++").write_text("#!/bin/sh\necho it is Monday >&2\nexit 1\n")
-    (folder / "c++").chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder) if path else "")
-    library.cache_clear()
-    with pytest.raises(NativeUnavailable, match=message):
-        library(tmp_path / "built")
-    library.cache_clear()
 
 
 def test_dimensions_it_does_not_take_are_refused(demo):

@@ -1,0 +1,48 @@
+"""Memory: where and how native code's weights and counters lie.
+
+In:    sizes, tensors
+Out:   memory at the right places, weights in the order they are read
+Owns:  an arena's pages
+Never: what is computed with it
+"""
+
+import mmap
+
+import torch
+
+PANEL, LANES = 32, 16  # outputs computed together, numbers of a register; as in simd.h
+ALIGNMENT = 64  # bytes: a register, a cache line
+HUGE_PAGE = 1 << 21  # bytes
+
+
+def aligned(size: int) -> torch.Tensor:
+    """Zeroed bytes that begin at a cache line."""
+    memory = torch.zeros(size + ALIGNMENT, dtype=torch.uint8)
+    return memory[-memory.data_ptr() % ALIGNMENT :]
+
+
+def pack(weight: torch.Tensor) -> torch.Tensor:
+    """(out, in) as panels of 32 outputs, each input's weights together: (out / 32, in, 32).
+
+    In bfloat16 two inputs alternate, a pair for each output: (out / 32, in / 2, 32, 2).
+    """
+    outputs, inputs = weight.shape
+    pair = 2 if weight.dtype is torch.bfloat16 else 1
+    return weight.view(outputs // PANEL, PANEL, inputs // pair, pair).transpose(1, 2).contiguous()
+
+
+class Arena:
+    """Memory for weights, in pages of 2 MiB where the system gives them: a step walks all of it, page by page."""
+
+    def __init__(self, size: int) -> None:
+        self._pages = mmap.mmap(-1, size + HUGE_PAGE)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            self._pages.madvise(mmap.MADV_HUGEPAGE)
+        self._bytes = torch.frombuffer(self._pages, dtype=torch.uint8)
+        self._used = -self._bytes.data_ptr() % HUGE_PAGE
+
+    def keep(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of the tensor in here."""
+        place = self._bytes[self._used : self._used + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        self._used += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
+        return place.copy_(tensor)
