@@ -266,6 +266,16 @@ class SpeechPlan:
     """(code, how often) of everything in the text that could not be spoken as written"""
 
 
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """How a sequence came into the engine."""
+
+    waited_s: float
+    """from submission to a slot"""
+    prefill_s: float
+    """from the slot to the first decode round; on a GPU the time of giving the work away"""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StepBlock:
     """Consecutive steps of one sequence."""
@@ -275,6 +285,8 @@ class StepBlock:
     first_step: int
     finish: FinishReason | None = None
     """set on the last block, which may be empty"""
+    admission: Admission | None = None
+    """on the first block"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -33,6 +33,7 @@ from serve.door import Door
 from serve.following import follow
 from serve.handles import Handle, RemoteDecoder, RemoteEncoder, RemoteFrontend, RemoteGenerator, ask_speakers, ask_stats
 from serve.metrics import IngressMetrics
+from serve.stages import TimedDecoder, TimedFrontend, TimedGenerator
 from serve.voice_desk import VoiceDesk
 
 LOG = logging.getLogger("ray.serve.chattts")
@@ -90,9 +91,9 @@ class Ingress:
         voices = await open_library(config.voices, await ask_speakers(acoustic), store)
         self._lexicons = LexiconLibrary(store)
         synthesizer = Synthesizer(
-            RemoteFrontend(text),
-            RemoteGenerator(acoustic),
-            RemoteDecoder(vocoder),
+            TimedFrontend(RemoteFrontend(text)),
+            TimedGenerator(RemoteGenerator(acoustic)),
+            TimedDecoder(RemoteDecoder(vocoder)),
             voices,
             config.pipeline.vocoder,
             config.pipeline.speech,

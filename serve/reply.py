@@ -28,7 +28,9 @@ from serve.backend import Backend
 from serve.body import is_strict, read_body, read_bytes
 from serve.errors import ApiError, of
 from serve.figures import Outcome, PlayCursor, SpeechFigures
+from serve.request_log import log_in, log_out
 from serve.schemas import SpeechBody, SpeechOrder, ignored_header, to_order
+from serve.stages import CURRENT, Stages
 from serve.text_schemas import read_text, warnings_header
 
 # Child of Ray's own logger by name alone: under Serve its handler writes these lines, elsewhere logging's root does.
@@ -56,6 +58,7 @@ class SpeechReply(Response):
         self._report = AudioReport(steps=0)
         self._first_audio_s: float | None = None
         self._cursor = PlayCursor()
+        self._stages = Stages()
         self._warnings: dict[str, int] = {}
         self._taken: SpeechOrder | None = None
         self._outcome = Outcome.LEFT
@@ -64,16 +67,14 @@ class SpeechReply(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         door, watch = self._backend.door, self._backend.watch
+        CURRENT.set(self._stages)  # of this task and of those it starts: the reply is the last thing it does
         try:
             with door.enter():
                 watch.present(door.inside)
                 self._taken = order = self._order(await read_bytes(self._request, self._limits))
                 await self._unless_the_client_leaves(receive, self._speak(order, send))
         except ClientDisconnect:
-            LOG.info("speech left request=%s audio_s=%.2f", self._request_id, self._audio_s)
-        except asyncio.CancelledError:
-            LOG.info("speech cancelled request=%s audio_s=%.2f", self._request_id, self._audio_s)
-            raise
+            pass  # the listener's good right; the line below says so
         except Exception as error:
             if self._status_sent:
                 self._fail(error, Outcome.CUT)
@@ -82,7 +83,9 @@ class SpeechReply(Response):
             raise of(error) from None
         finally:
             watch.present(door.inside)
-            watch.ended(self._figures())
+            figures = self._figures()
+            watch.ended(figures)
+            log_out(self._request_id, self._taken, figures, self._stages)
 
     def _order(self, raw: bytes) -> SpeechOrder:
         backend = self._backend
@@ -118,10 +121,7 @@ class SpeechReply(Response):
             await asyncio.gather(work, leaving, return_exceptions=True)
 
     async def _speak(self, order: SpeechOrder, send: Send) -> None:
-        LOG.info(
-            "speech accepted request=%s characters=%d voice=%s container=%s streamed=%s",
-            self._request_id, len(order.request.text), shown(order.request.voice), order.audio.container, order.streamed,
-        )  # fmt: skip
+        log_in(self._request_id, order)
         try:
             async with asyncio.timeout(self._limits.total_timeout_s):
                 async with aclosing(self._backend.stream(order.request)) as chunks:
@@ -133,13 +133,8 @@ class SpeechReply(Response):
                         await self._send_streamed(order, chunks, send)
         except TimeoutError:
             raise DeadlineExceeded(f"not finished after {self._limits.total_timeout_s:g} s (limits.total_timeout_s)") from None
-        took_s = time.perf_counter() - self._started_at
         if self._outcome is Outcome.LEFT:
             self._outcome = Outcome.DONE
-        LOG.info(
-            "speech done request=%s audio_s=%.2f ttfb_s=%.3f took_s=%.3f",
-            self._request_id, self._audio_s, self._first_audio_s or took_s, took_s,
-        )  # fmt: skip
 
     async def _send_streamed(self, order: SpeechOrder, chunks: AsyncGenerator[AudioChunk, None], send: Send) -> None:
         async with aclosing(self._encoded(order, chunks)) as pieces:
@@ -271,7 +266,8 @@ class SpeechReply(Response):
     def _server_timing(self) -> str:
         now_s = time.perf_counter() - self._started_at
         first_s = now_s if self._first_audio_s is None else self._first_audio_s
-        return f"audio;dur={1000 * first_s:.1f}, encode;dur={1000 * (now_s - first_s):.1f}, total;dur={1000 * now_s:.1f}"
+        whole = f"audio;dur={1000 * first_s:.1f}, encode;dur={1000 * (now_s - first_s):.1f}, total;dur={1000 * now_s:.1f}"
+        return self._stages.server_timing() + whole
 
     def _done(self, order: SpeechOrder, sha256: str) -> dict[str, object]:
         # What is billable here: characters in, steps out, whatever the audio rooms made of them.
@@ -304,15 +300,9 @@ class SpeechReply(Response):
         )
 
     def _fail(self, error: Exception, outcome: Outcome) -> None:
-        kind = of(error).kind
-        self._outcome, self._code = outcome, kind.code
-        unexpected = not isinstance(error, ApiError | SynthesisError)
-        LOG.log(
-            logging.ERROR if unexpected else logging.WARNING,
-            "speech failed request=%s %s status=%d code=%s error=%s audio_s=%.2f",
-            self._request_id, outcome, kind.status, kind.code, type(error).__name__, self._audio_s,
-            exc_info=error if unexpected else None,
-        )  # fmt: skip
+        self._outcome, self._code = outcome, of(error).kind.code
+        if not isinstance(error, ApiError | SynthesisError):
+            LOG.error("speech broke request=%s", self._request_id, exc_info=error)
 
 
 async def _in_thread(work: Callable[..., bytes], *args: object) -> bytes:

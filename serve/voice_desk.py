@@ -264,7 +264,7 @@ class VoiceDesk:
         )
         preview = await asyncio.to_thread(_preview, samples, gain_db)
         stored = await asyncio.to_thread(self.library.add, voice_id, record, preview)
-        LOG.info("voice made id=%s origin=%s consent=%s", stored.name, record.origin, record.consent is not None)
+        LOG.info("voice made origin=%s consent=%s", record.origin, record.consent is not None)
         return stored
 
     async def _say(self, name: str, text: str, seed: int = PREVIEW_SEED) -> NDArray[np.float32]:

@@ -22,6 +22,7 @@ from pipeline.text.guard import Refined, accepts, diff
 from pipeline.text.lexicons import LexiconLibrary
 from pipeline.text.script import Script, write_script
 from pipeline.types import (
+    Admission,
     AudioChunk,
     AudioReport,
     FinishReason,
@@ -213,7 +214,9 @@ class StepMaker:
                 hidden = np.full((count, WIDTH), sampling.seed % 97, np.float32)
                 hidden[:, 0] = np.arange(first, first + count)
                 last = first + count == steps
-                yield StepBlock(hidden, np.zeros((count, 4), np.int64), first, FinishReason.EOS if last else None)
+                finish = FinishReason.EOS if last else None
+                admission = None if first else Admission(waited_s=0.25, prefill_s=0.0)
+                yield StepBlock(hidden, np.zeros((count, 4), np.int64), first, finish, admission)
         finally:
             self.running -= 1
 

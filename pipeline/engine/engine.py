@@ -290,8 +290,11 @@ class Engine:
         if plan.prefill:
             for sequence in plan.prefill:
                 self._watch.placed(started - sequence.submitted_at)
+                sequence.placed_at = sequence.placed_at or started
             runner.prefill(plan.prefill)
         flight = _Flight(plan, self._clock())
+        for sequence in plan.prefill:
+            sequence.prefilled_at = sequence.prefilled_at or flight.launched
         runner.launch(plan)
         return flight
 

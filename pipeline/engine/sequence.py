@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.model.spec import CODEBOOKS
-from pipeline.types import FinishReason, Head, Prompt, SamplingParams, StepBlock
+from pipeline.types import Admission, FinishReason, Head, Prompt, SamplingParams, StepBlock
 
 
 class StepStream:
@@ -79,6 +79,10 @@ class Sequence:
     """monotonic seconds"""
     submitted_at: float
     """monotonic seconds"""
+    placed_at: float | None = None
+    """when it got its first slot [monotonic s]"""
+    prefilled_at: float | None = None
+    """when its first decode round began [monotonic s]"""
     slot: int | None = None
     steps: int = 0
     """steps emitted so far"""
@@ -121,7 +125,13 @@ class Sequence:
             codes=np.array(self._codes, np.int64).reshape(held, self.books),
             first_step=self.steps - held,
             finish=finish,
+            admission=self._admission() if held == self.steps else None,
         )
         self._hidden.clear()
         self._codes.clear()
         self.stream.put(block)
+
+    def _admission(self) -> Admission | None:
+        if self.placed_at is None or self.prefilled_at is None:
+            return None
+        return Admission(self.placed_at - self.submitted_at, self.prefilled_at - self.placed_at)

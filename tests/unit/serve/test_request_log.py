@@ -1,0 +1,127 @@
+"""What a request leaves behind: two log lines, one header, and nothing of what it said."""
+
+import dataclasses
+import json
+import logging
+import re
+
+import pytest
+
+from pipeline.config import SpeechConfig, VocoderConfig
+from pipeline.errors import EngineFault
+from pipeline.synthesizer import Synthesizer
+from pipeline.types import Voice
+from serve.config import LimitsConfig
+from serve.request_log import FIELDS
+from serve.stages import TimedDecoder, TimedFrontend, TimedGenerator
+from tests.fakes import PromptMaker, Speaker, StepMaker, ToneDecoder, make_backend
+from tests.unit.serve.live import Live, serving, wait_until
+
+
+class AnyVoice:
+    """protocols.VoiceSource."""
+
+    def get(self, name: str) -> Voice:
+        return Voice(name, None)
+
+
+@pytest.fixture(scope="module")
+def live():
+    """The spine over fakes: three stages, each timed."""
+    synthesizer = Synthesizer(
+        TimedFrontend(PromptMaker()),
+        TimedGenerator(StepMaker()),
+        TimedDecoder(ToneDecoder()),
+        AnyVoice(),
+        VocoderConfig(),
+        SpeechConfig(),
+    )
+    with serving(dataclasses.replace(make_backend(Speaker()), stream=synthesizer.stream)) as server:
+        yield server
+
+
+def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[dict]:
+    found = [getattr(record, FIELDS) for record in caplog.records if hasattr(record, FIELDS)]
+    return [fields for fields in found if fields["event"] == event]
+
+
+def one_out(caplog: pytest.LogCaptureFixture) -> dict:
+    wait_until(lambda: lines(caplog, "out"))  # written after the last byte
+    (line,) = lines(caplog, "out")
+    return line
+
+
+def test_one_line_in_and_one_out_with_what_the_stages_did(live: Live, caplog):
+    caplog.set_level(logging.INFO)
+    assert live.speak(input="Hello there. And here.", voice="calm", user="canary").status_code == 200
+    out = one_out(caplog)
+    (come,) = lines(caplog, "in")
+    assert come == {"event": "in", "request": out["request"], "characters": 22, "container": "pcm", "streamed": True}
+    # The fakes: two segments of 11 and 8 letters, two steps a letter, all ended by themselves.
+    assert {key: out[key] for key in ("outcome", "segments", "steps", "ended_by_eos", "queue_s")} == {
+        "outcome": "done", "segments": 2, "steps": 38, "ended_by_eos": 2, "queue_s": 0.25,
+    }  # fmt: skip
+    assert out["audio_s"] == pytest.approx(38 * 512 / 24_000, abs=0.03)
+    assert out["windows"] >= 2
+    assert {"text_s", "gpt_s", "vocoder_s", "ttfb_s", "took_s", "rtf", "stalled_s"} <= out.keys()
+    assert out["rtf"] == pytest.approx(out["took_s"] / out["audio_s"], rel=0.01)
+    assert json.loads(json.dumps(out)) == out
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_header_times_every_stage_before_the_first_audio(live: Live, stream: bool):
+    timing = live.speak(stream=stream).headers["Server-Timing"]
+    stages = dict(re.findall(r"(\w+);dur=([\d.]+)", timing))
+    assert list(stages) == ["text", "queue", "gpt", "vocoder", "audio", "encode", "total"]
+    assert float(stages["queue"]) == 250.0
+    assert float(stages["audio"]) <= float(stages["total"])
+
+
+def test_no_line_holds_a_word_of_the_request(live: Live, caplog):
+    caplog.set_level(logging.DEBUG)
+    reply = live.speak(input="Canarybird sings.", lexicon={"canarybird": "canary"}, user="canary", speed=1)
+    assert reply.status_code == 200
+    live.speak(voice="canary-voice")
+    live.speak(input="Canary.", speed="canary")
+    live.post(b'{"input": "canary', Authorization="Bearer canary-key")
+    wait_until(lambda: len(lines(caplog, "out")) == 4)
+    assert "canary" not in caplog.text.lower()
+    assert "canary" not in json.dumps([*lines(caplog, "in"), *lines(caplog, "out")]).lower()
+
+
+@pytest.mark.parametrize(
+    ("speaker", "outcome", "code"),
+    [
+        (Speaker(fails_at=0, error=EngineFault("x")), "refused", "engine_error"),
+        (Speaker(fails_at=2, error=EngineFault("x")), "cut", "engine_error"),
+    ],
+)
+def test_whatever_fails_is_out_once_with_its_code(speaker: Speaker, outcome: str, code: str, caplog):
+    caplog.set_level(logging.INFO)
+    with serving(make_backend(speaker)) as server:
+        client = server.connect(b'{"input": "Hello.", "response_format": "pcm"}')
+        while client.recv(65536):
+            pass
+        out = one_out(caplog)
+    assert (out["outcome"], out["code"]) == (outcome, code)
+    assert ("ttfb_s" in out) == (outcome == "cut")
+
+
+def test_a_listener_who_leaves_is_out_as_left(caplog):
+    caplog.set_level(logging.INFO)
+    with serving(make_backend(Speaker(chunks=None, pause_s=0.01))) as server:
+        client = server.connect(b'{"input": "Hello.", "response_format": "pcm"}')
+        client.recv(1000)
+        client.close()
+        assert one_out(caplog)["outcome"] == "left"
+
+
+def test_a_refused_request_has_no_line_in_and_no_stages(caplog):
+    caplog.set_level(logging.INFO)
+    with serving(make_backend(Speaker(), LimitsConfig(max_text_chars=5))) as server:
+        server_code = server.speak(input="Much too long.").json()["error"]["code"]
+        out = one_out(caplog)
+    assert lines(caplog, "in") == []
+    assert out["outcome"] == "refused"
+    assert out["code"] == server_code
+    assert "segments" not in out
