@@ -13,9 +13,11 @@ SynthesisError
 |   |-- UnknownLexicon
 |   |-- RefineRejected        the refine pass wrote something else, and the client wants to know
 |   |-- TextTooHard           reading it took more than its share of time
+|   |-- RequestQuarantined    it has ended replicas
 |   `-- Conflict              what is there is not what the request takes for granted
 |       `-- VoiceExists
 |-- AtCapacity                try again after retry_after_s
+|-- StageUnavailable          the same, because a stage fails
 |-- DeadlineExceeded          we were too slow
 |-- ReaderStalled             the reader took nothing for too long
 |-- StoreUnavailable          nothing can be kept right now, what is known goes on working
@@ -90,6 +92,10 @@ class TextTooHard(InvalidRequest):
     """Reading the text took more than its share of time."""
 
 
+class RequestQuarantined(InvalidRequest):
+    """Replicas that worked on it have died; it is kept from more of them for a time."""
+
+
 class Conflict(InvalidRequest):
     """What is there is not what the request takes for granted."""
 
@@ -108,6 +114,14 @@ class ReferenceRejected(InvalidRequest):
 
 class AtCapacity(SynthesisError):
     """Every place, waiting places included, is taken."""
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class StageUnavailable(SynthesisError):
+    """A stage fails and is left alone for a moment."""
 
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)

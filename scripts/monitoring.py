@@ -183,6 +183,16 @@ PANELS: tuple[Panel, ...] = (
         "Warnings count places that could not be spoken as written.",
     ),
     Panel(
+        "Breakers and second tries",
+        "none",
+        {
+            "{{stage}}, open": "max by (stage) (ray_chattts_breaker_open)",
+            "{{stage}}, tried again a second": "sum by (stage) (rate(ray_chattts_retries_total[5m]))",
+            "requests in quarantine": "sum(ray_chattts_quarantined)",
+        },
+        "An open breaker is a stage that fails whoever asks; second tries are replicas that died and nobody heard it.",
+    ),
+    Panel(
         "Memory",
         "bytes",
         {"KV cache": "sum(ray_chattts_kv_bytes)"},
@@ -266,6 +276,20 @@ ALERTS: tuple[Alert, ...] = (
         "0m",
         "ticket",
         "The model has produced numbers that are not finite",
+    ),
+    Alert(
+        "ChatTTSBreakerOpen",
+        "max(max_over_time(ray_chattts_breaker_open[1m])) > 0",
+        "2m",
+        "page",
+        "A stage fails whoever asks, and requests are refused at once",
+    ),
+    Alert(
+        "ChatTTSQuarantine",
+        "sum(ray_chattts_quarantined) > 0",
+        "0m",
+        "ticket",
+        "A request has ended two replicas and is kept from a third",
     ),
     Alert(
         "ChatTTSReplicasRestart",

@@ -16,6 +16,8 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from pipeline.config import PipelineConfig, StrictModel
 from pipeline.errors import ConfigError
 from pipeline.store.choose import check_store_url
+from serve.breaker import BreakerConfig
+from serve.quarantine import QuarantineConfig
 
 DEPLOYMENTS = ("Ingress", "TextNormalizer", "AcousticModel", "Vocoder")
 IMPORT_PATH = "serve.app:build_app"
@@ -83,6 +85,8 @@ class AppConfig(StrictModel):
     voices: VoicesConfig = Field(default_factory=VoicesConfig)
     pipeline: PipelineConfig = Field(default_factory=PipelineConfig)
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
+    breaker: BreakerConfig = Field(default_factory=BreakerConfig)
+    quarantine: QuarantineConfig = Field(default_factory=QuarantineConfig)
 
 
 def project_path(path: str) -> Path:

@@ -7,13 +7,16 @@ Never: bodies
 
 Serve reads these headers before any application code runs: its time limit (0 switches it off), its watch for clients that
 leave (?1 switches it off) and its routing hints. serve/reply.py keeps its own limits and its own watch all the same.
+Headers beyond any use are refused here; ones that never end are for the load balancer in front: no ASGI code ever sees them.
 """
 
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve.api import sound_request_id
+from serve.errors import bad_request
 
 # Compared with `_` for `-`: Serve itself takes both spellings of some.
 STEERING = frozenset(
@@ -28,6 +31,9 @@ STEERING = frozenset(
 )
 STEERING_PREFIX = b"x_ray_"
 
+MOST_HEADER_BYTES = 32 << 10
+TOO_LARGE = bad_request("headers_too_large", f"the headers are larger than {MOST_HEADER_BYTES} bytes", status=431)
+
 
 class WithoutSteering:
     """Drops the steering headers."""
@@ -38,6 +44,10 @@ class WithoutSteering:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
             request_id = sound_request_id(Headers(scope=scope).get("x-request-id"))
+            if scope["type"] == "http" and sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEADER_BYTES:
+                headers = {"X-Request-ID": request_id, "Connection": "close", **TOO_LARGE.reply_headers()}
+                await JSONResponse(TOO_LARGE.body(request_id), TOO_LARGE.kind.status, headers)(scope, receive, send)
+                return
             kept = [(name, value) for name, value in scope["headers"] if not steers(name)]
             scope = {**scope, "headers": [*kept, (b"x-request-id", request_id.encode())]}
         await self._app(scope, receive, send)

@@ -20,11 +20,12 @@ from pipeline.checkpoints import cache_home, resolve
 from pipeline.config import EngineConfig
 from pipeline.engine.engine import Engine
 from pipeline.engine.sequence import Sequence
-from pipeline.errors import SynthesisError
+from pipeline.errors import EngineDead, SynthesisError
 from pipeline.model.weights import open_checkpoint
 from pipeline.types import Head, Prompt, SamplingParams, Segment, StepBlock
 from pipeline.vocoder.encoder import Encoder
 from pipeline.voices.seeds import read_statistics
+from serve.ending import end_process
 from serve.metrics import EngineMetrics, every_period
 from serve.placement import placed
 
@@ -65,6 +66,8 @@ class AcousticModel:
             async with aclosing(self._engine.read(sequence)) as blocks:
                 async for block in blocks:
                     yield block
+        except EngineDead as death:
+            end_process(death)
         except SynthesisError as error:
             yield error
         finally:

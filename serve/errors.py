@@ -26,6 +26,8 @@ from pipeline.errors import (
     ReadOnlyVoice,
     ReferenceRejected,
     RefineRejected,
+    RequestQuarantined,
+    StageUnavailable,
     StoreFull,
     StoreUnavailable,
     SynthesisError,
@@ -64,7 +66,9 @@ KINDS: dict[type[SynthesisError], Kind] = {
     UnknownLexicon: Kind(400, "invalid_request_error", "lexicon_not_found", False),
     RefineRejected: Kind(422, "invalid_request_error", "refine_rejected", False),
     TextTooHard: Kind(422, "invalid_request_error", "text_too_hard", False),
+    RequestQuarantined: Kind(422, "invalid_request_error", "request_quarantined", False),
     AtCapacity: Kind(429, "overloaded_error", "overloaded", True, 1.0),
+    StageUnavailable: Kind(503, "overloaded_error", "circuit_open", True, 2.0),
     DeadlineExceeded: Kind(504, "server_error", "timeout", True),
     ReaderStalled: Kind(504, "server_error", "reader_stalled", False),
     StoreUnavailable: Kind(503, "overloaded_error", "store_unavailable", True, 5.0),
@@ -130,6 +134,6 @@ def of(error: BaseException) -> ApiError:
     if not isinstance(error, SynthesisError):
         return ApiError("an internal error; its request_id finds it in the log", KINDS[SynthesisError])
     kind = next(KINDS[ancestor] for ancestor in type(error).__mro__ if ancestor in KINDS)
-    if isinstance(error, AtCapacity):
+    if isinstance(error, AtCapacity | StageUnavailable):
         kind = Kind(kind.status, kind.type, kind.code, kind.retry_helps, error.retry_after_s)
     return ApiError(error.message, kind, param=error.param)

@@ -2,13 +2,18 @@
 
 In:    protocol calls
 Out:   what the replica behind the handle answers, errors as the domain's own
-Owns:  the configured handles
+Owns:  the configured handles, a breaker for each
 Never: business rules; a second try of anything that has been heard
+
+A replica that dies is forgotten by Serve's router at the moment its death is noticed, so the second try lands on another one
+wherever there is one. (A replica whose engine or vocoder has died ends its process for that reason: serve/ending.py.)
 """
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,6 +26,8 @@ from pipeline.errors import AtCapacity, EngineDead, EngineFault, SynthesisError
 from pipeline.text.guard import Refined
 from pipeline.text.script import Script
 from pipeline.types import HiddenWindow, Prompt, SamplingParams, SpeechPlan, StepBlock, SynthesisRequest, Voice
+from serve.breaker import Breaker, BreakerConfig, Call
+from serve.quarantine import CASE
 
 # Serve types a handle by the deployed class, which lives in another process and may load torch.
 Handle = DeploymentHandle[Any]
@@ -35,85 +42,114 @@ ANSWER_TIMEOUT_S = 2.0  # a status question that takes longer is answered "no an
 class RemoteFrontend:
     """protocols.TextFrontend over TextNormalizer."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: Handle, breaker: Breaker | None = None) -> None:
         self._handle = handle
+        self.breaker = breaker or Breaker("text", BreakerConfig())
 
     async def read(self, request: SynthesisRequest) -> Script:
         """See protocols.TextFrontend."""
-        script: Script = await _pure(lambda: self._handle.read.remote(request))
+        script: Script = await _pure(self.breaker, lambda: self._handle.read.remote(request))
         return script
 
     async def compare(self, plan: SpeechPlan, refined: list[NDArray[np.int64]]) -> list[Refined]:
         """See protocols.TextFrontend."""
-        compared: list[Refined] = await _pure(lambda: self._handle.compare.remote(plan, refined))
+        compared: list[Refined] = await _pure(self.breaker, lambda: self._handle.compare.remote(plan, refined))
         return compared
 
     async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
         """See protocols.TextFrontend."""
-        plan: SpeechPlan = await _pure(lambda: self._handle.plan.remote(request, voices))
+        plan: SpeechPlan = await _pure(self.breaker, lambda: self._handle.plan.remote(request, voices))
         return plan
 
     async def replan(
         self, request: SynthesisRequest, voices: Mapping[str, Voice], plan: SpeechPlan, refined: list[NDArray[np.int64]]
     ) -> SpeechPlan:
         """See protocols.TextFrontend."""
-        replanned: SpeechPlan = await _pure(lambda: self._handle.replan.remote(request, voices, plan, refined))
+        replanned: SpeechPlan = await _pure(self.breaker, lambda: self._handle.replan.remote(request, voices, plan, refined))
         return replanned
 
 
 class RemoteGenerator:
     """protocols.CodeGenerator over AcousticModel."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: Handle, breaker: Breaker | None = None) -> None:
         self._handle = handle.options(stream=True)
+        self.breaker = breaker or Breaker("acoustic", BreakerConfig())
 
     async def generate(
         self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
     ) -> AsyncGenerator[StepBlock, None]:
         """See protocols.CodeGenerator.
 
-        A replica that dies before the first block is not the end: another one makes the same steps from the same prompt.
+        A replica that dies is not the end: another one makes the same steps from the same prompt and seed, and what was
+        handed on already is left out. Not once audio of the request has left: then only what had not begun is tried again.
         """
-        deadline = time.monotonic() + timeout_s
+        with self.breaker.watch() as call:
+            tries = self._tries(prompt, sampling, time.monotonic() + timeout_s, admitted, call)
+            async with aclosing(tries) as blocks:
+                async for block in blocks:
+                    yield block
+
+    async def _tries(
+        self, prompt: Prompt, sampling: SamplingParams, deadline: float, admitted: bool, call: Call
+    ) -> AsyncGenerator[StepBlock, None]:
+        case, handed_on = CASE.get(), 0
         for last in (False, True):
             blocks: Any = self._handle.generate.remote(prompt, sampling, deadline - time.monotonic(), admitted)
-            begun = False
             try:
-                async for block in blocks:
-                    answer = raised(block)
-                    begun = True
-                    yield answer
+                async for item in blocks:
+                    block = unheard(raised(item), handed_on)
+                    call.answered()
+                    if block is not None:
+                        handed_on = block.first_step + len(block.hidden)
+                        yield block
                 return
             except (RayError, SynthesisError, *SERVE_ERRORS) as error:
                 failure = to_domain(error)
-                if last or begun or not isinstance(failure, EngineDead):
+                if isinstance(failure, EngineDead):
+                    _tell_death(error)
+                begun_and_heard = handed_on > 0 and (case is None or case.heard)
+                if last or begun_and_heard or not isinstance(failure, EngineDead) or time.monotonic() >= deadline:
                     raise failure from None
+                self.breaker.retries += 1
             finally:
                 blocks.cancel()  # leaving the loop alone would let the replica's generator run to its end
 
 
 class RemoteDecoder:
-    """protocols.WindowDecoder over Vocoder."""
+    """protocols.WindowDecoder over Vocoder. A window's samples are a pure function of it: a second try is always the same."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: Handle, breaker: Breaker | None = None) -> None:
         self._handle = handle
+        self.breaker = breaker or Breaker("vocoder", BreakerConfig())
 
     async def decode(self, window: HiddenWindow) -> NDArray[np.float32]:
         """See protocols.WindowDecoder."""
-        samples: NDArray[np.float32] = await _pure(lambda: self._handle.decode.remote(window))
+        samples: NDArray[np.float32] = await _pure(self.breaker, lambda: self._handle.decode.remote(window))
         return samples
 
 
 class RemoteEncoder:
     """protocols.RecordingEncoder over AcousticModel."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: Handle, breaker: Breaker | None = None) -> None:
         self._handle = handle
+        self.breaker = breaker or Breaker("acoustic", BreakerConfig())
 
     async def encode(self, samples: NDArray[np.float32]) -> NDArray[np.int64]:
         """See protocols.RecordingEncoder."""
-        codes: NDArray[np.int64] = await _pure(lambda: self._handle.encode.remote(samples))
+        codes: NDArray[np.int64] = await _pure(self.breaker, lambda: self._handle.encode.remote(samples))
         return codes
+
+
+def unheard(block: StepBlock, handed_on: int) -> StepBlock | None:
+    """The part of a block after the first `handed_on` steps of its sequence; None when there is nothing in it."""
+    skipped = handed_on - block.first_step
+    if skipped <= 0:
+        return block
+    if skipped >= len(block.hidden) and block.finish is None:
+        return None
+    return replace(block, hidden=block.hidden[skipped:], codes=block.codes[skipped:], first_step=handed_on)
 
 
 async def as_value(answer: Awaitable[T]) -> T | SynthesisError:
@@ -136,7 +172,8 @@ def raised(answer: Any) -> Any:
 
 async def ask_speakers(handle: Handle) -> tuple[int, NDArray[np.float16] | None]:
     """Numbers in a speaker embedding of the loaded checkpoint, and its statistics; waits until a replica has loaded it."""
-    speakers: tuple[int, NDArray[np.float16] | None] = await _pure(lambda: handle.speakers.remote())
+    breaker = Breaker("acoustic", BreakerConfig())
+    speakers: tuple[int, NDArray[np.float16] | None] = await _pure(breaker, lambda: handle.speakers.remote())
     return speakers
 
 
@@ -168,17 +205,31 @@ def to_domain(error: BaseException) -> SynthesisError:
             return EngineFault(f"a part of the service failed ({type(error).__name__})")
 
 
-async def _pure(call: Callable[[], Awaitable[Any]]) -> Any:
-    """Await a call without side effects; once more, on whatever replica is left, when the first one's process died."""
-    for last in (False, True):
-        response = call()
-        try:
-            return raised(await response)
-        except (RayError, SynthesisError, *SERVE_ERRORS) as error:
-            if last or not isinstance(error, RayActorError):
-                raise to_domain(error) from None
-        finally:
-            cancel = getattr(response, "cancel", None)
-            if cancel is not None:
-                cancel()
+async def _pure(breaker: Breaker, call: Callable[[], Awaitable[Any]]) -> Any:
+    """Await a call without side effects; once more, on whatever replica is left, when the first one died."""
+    with breaker.watch():
+        for last in (False, True):
+            response = call()
+            try:
+                return raised(await response)
+            except (RayError, SynthesisError, *SERVE_ERRORS) as error:
+                failure = to_domain(error)
+                if isinstance(failure, EngineDead):
+                    _tell_death(error)
+                if last or not isinstance(failure, EngineDead):
+                    raise failure from None
+                breaker.retries += 1
+            finally:
+                cancel = getattr(response, "cancel", None)
+                if cancel is not None:
+                    cancel()
     raise AssertionError("unreachable")
+
+
+def _tell_death(error: BaseException) -> None:
+    """Put a replica's death on record for the request it worked for."""
+    case = CASE.get()
+    if case is not None:
+        while isinstance(error, RayTaskError) and isinstance(error.cause, BaseException):
+            error = error.cause
+        case.saw_death_of(getattr(error, "actor_id", None))

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,11 +29,13 @@ from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import VoiceLibrary
 from serve.api import create_api
 from serve.backend import Backend
+from serve.breaker import Breaker
 from serve.config import AppConfig, VoicesConfig, project_path
 from serve.door import Door
 from serve.following import follow
 from serve.handles import Handle, RemoteDecoder, RemoteEncoder, RemoteFrontend, RemoteGenerator, ask_speakers, ask_stats
-from serve.metrics import IngressMetrics
+from serve.metrics import IngressMetrics, every_period
+from serve.quarantine import Quarantine
 from serve.stages import TimedDecoder, TimedFrontend, TimedGenerator
 from serve.voice_desk import VoiceDesk
 
@@ -90,26 +93,31 @@ class Ingress:
         store = await open_records(config.voices)
         voices = await open_library(config.voices, await ask_speakers(acoustic), store)
         self._lexicons = LexiconLibrary(store)
+        self._breakers = [Breaker(stage, config.breaker) for stage in ("text", "acoustic", "vocoder")]
+        of_text, of_acoustic, of_vocoder = self._breakers
+        self._quarantine = Quarantine(config.quarantine)
         synthesizer = Synthesizer(
-            TimedFrontend(RemoteFrontend(text)),
-            TimedGenerator(RemoteGenerator(acoustic)),
-            TimedDecoder(RemoteDecoder(vocoder)),
+            TimedFrontend(RemoteFrontend(text, of_text)),
+            TimedGenerator(RemoteGenerator(acoustic, of_acoustic)),
+            TimedDecoder(RemoteDecoder(vocoder, of_vocoder)),
             voices,
             config.pipeline.vocoder,
             config.pipeline.speech,
         )
+        stream = partial(self._quarantine.stream, synthesizer.stream)
+        watch = IngressMetrics()
         self.backend = Backend(
-            stream=synthesizer.stream,
+            stream=stream,
             voice_id=voices.canonical,
             read=synthesizer.read,
-            refine=synthesizer.refine,
+            refine=partial(self._quarantine.answer, synthesizer.refine),
             lexicons=self._lexicons,
             voices=voices.list,
             desk=VoiceDesk(
                 voices,
                 config.voices,
-                synthesizer.stream,
-                RemoteEncoder(acoustic),
+                stream,
+                RemoteEncoder(acoustic, of_acoustic),
                 model=config.pipeline.checkpoint,
                 max_prompt=config.pipeline.engine.max_prompt,
             ),
@@ -117,11 +125,12 @@ class Ingress:
             door=Door(config.limits.max_in_flight),
             why_not_ready=self._why_not_ready,
             health=self._health,
-            watch=IngressMetrics(),
+            watch=watch,
         )
         self._following = (
             asyncio.create_task(self.backend.desk.follow()),
             asyncio.create_task(follow("lexicons", self._lexicons.refresh, config.voices.refresh_s)),
+            asyncio.create_task(every_period(lambda: watch.show(self._breakers, self._quarantine))),
         )
         self._first_audio_s = await self._speak_first_words()
 
@@ -153,4 +162,10 @@ class Ingress:
 
     async def _health(self) -> dict[str, Any]:
         acoustic, vocoder = await asyncio.gather(ask_stats(self._acoustic), ask_stats(self._vocoder))
-        return {"first_audio_s": round(self._first_audio_s, 3), "acoustic": acoustic, "vocoder": vocoder}
+        return {
+            "first_audio_s": round(self._first_audio_s, 3),
+            "acoustic": acoustic,
+            "vocoder": vocoder,
+            "breakers": {breaker.stage: breaker.shown() for breaker in self._breakers},
+            "quarantine": self._quarantine.shown(),
+        }

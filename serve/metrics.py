@@ -10,14 +10,16 @@ Serve adds the tags deployment, replica and application.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from ray.serve import metrics as ray_metrics
 
+from serve.breaker import Breaker, State
 from serve.figures import CONTINUOUS_S, Outcome, SpeechFigures
+from serve.quarantine import Quarantine
 
 PERIOD_S = 1.0  # how often gauges follow what they show
 
@@ -70,6 +72,9 @@ CHARACTERS = Metric(Kind.COUNTER, "chattts_characters_total", "characters of req
 TEXT_WARNINGS = Metric(
     Kind.COUNTER, "chattts_text_warnings_total", "places in texts that could not be spoken as written, by code", ("code",)
 )
+BREAKER = Metric(Kind.GAUGE, "chattts_breaker_open", "of a stage: 0 closed, 0.5 half open, 1 open", ("stage",))
+RETRIES = Metric(Kind.COUNTER, "chattts_retries_total", "calls of a stage tried again because a replica died", ("stage",))
+QUARANTINED = Metric(Kind.GAUGE, "chattts_quarantined", "requests refused because they have ended replicas, at this moment")
 
 SLOTS = Metric(Kind.GAUGE, "chattts_slots", "sequences the engine can decode at once")
 BATCH_ROWS = Metric(Kind.GAUGE, "chattts_batch_rows", "sequences it decodes now")
@@ -86,8 +91,11 @@ VOCODER_CALL = Metric(Kind.GAUGE, "chattts_vocoder_call_seconds", "mean time of 
 VOCODER_CALLS = Metric(Kind.COUNTER, "chattts_vocoder_calls_total", "calls of the vocoder's network")
 WINDOWS = Metric(Kind.COUNTER, "chattts_windows_total", "windows decoded")
 
+HOW_OPEN = {State.CLOSED: 0.0, State.HALF_OPEN: 0.5, State.OPEN: 1.0}
+
 METRICS: tuple[Metric, ...] = (
     FIRST_AUDIO, RTF, UNDERRUN, STREAMS, CONTINUOUS, REQUESTS, REJECTS, IN_FLIGHT, AUDIO, CHARACTERS, TEXT_WARNINGS,
+    BREAKER, RETRIES, QUARANTINED,
     SLOTS, BATCH_ROWS, WAITING_ROWS, STEP, STEPS, SEGMENTS, QUEUE_WAIT, WASTED, KV_CACHE,
     VOCODER_WAITING, VOCODER_CALL, VOCODER_CALLS, WINDOWS,
 )  # fmt: skip
@@ -98,21 +106,22 @@ class _Registered:
 
     def __init__(self) -> None:
         self._made: dict[str, Any] = {}
-        self._totals: dict[str, float] = {}
+        self._totals: dict[tuple[str, ...], float] = {}
 
     def add(self, metric: Metric, amount: float = 1.0, **tags: str) -> None:
         """Move a counter; Ray refuses to add nothing."""
         if amount > 0:
             self._of(metric).inc(amount, tags=tags)
 
-    def follow(self, metric: Metric, total: float) -> None:
+    def follow(self, metric: Metric, total: float, **tags: str) -> None:
         """Bring a counter up to a total somebody else keeps."""
-        self.add(metric, total - self._totals.get(metric.name, 0.0))
-        self._totals[metric.name] = total
+        series = (metric.name, *tags.values())
+        self.add(metric, total - self._totals.get(series, 0.0), **tags)
+        self._totals[series] = total
 
-    def show(self, metric: Metric, value: float) -> None:
+    def show(self, metric: Metric, value: float, **tags: str) -> None:
         """Set a gauge."""
-        self._of(metric).set(value, tags={})
+        self._of(metric).set(value, tags=tags)
 
     def observe(self, metric: Metric, value: float, **tags: str) -> None:
         """Put a value into a histogram."""
@@ -155,6 +164,14 @@ class IngressMetrics:
     def present(self, in_flight: int) -> None:
         """See SpeechWatch."""
         self._registered.show(IN_FLIGHT, in_flight)
+
+    def show(self, breakers: Iterable[Breaker], quarantine: Quarantine) -> None:
+        """Follow what guards the stages."""
+        registered = self._registered
+        for breaker in breakers:
+            registered.show(BREAKER, HOW_OPEN[breaker.state], stage=breaker.stage)
+            registered.follow(RETRIES, breaker.retries, stage=breaker.stage)
+        registered.show(QUARANTINED, quarantine.held)
 
 
 class EngineMetrics:

@@ -16,10 +16,11 @@ from ray import serve
 
 from pipeline.checkpoints import cache_home, resolve
 from pipeline.config import VocoderConfig
-from pipeline.errors import SynthesisError
+from pipeline.errors import EngineDead, SynthesisError
 from pipeline.model.weights import open_checkpoint
 from pipeline.types import HiddenWindow
 from pipeline.vocoder.vocoder import Vocoder as LocalVocoder
+from serve.ending import end_process
 from serve.metrics import VocoderMetrics, every_period
 from serve.placement import placed
 
@@ -37,6 +38,8 @@ class Vocoder:
     async def decode(self, window: HiddenWindow) -> NDArray[np.float32] | SynthesisError:
         """See protocols.WindowDecoder; errors are values."""
         samples = await self._gather(window)
+        if isinstance(samples, EngineDead):
+            end_process(samples)
         if isinstance(samples, BaseException) and not isinstance(samples, SynthesisError):
             raise samples
         return samples

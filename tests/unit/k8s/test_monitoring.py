@@ -56,6 +56,11 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {'ray_chattts_wasted_steps_total{reason="broken"}': "0x170 40x10"},
         {'ray_chattts_wasted_steps_total{reason="cancelled"}': "0+40x180"},
     ),
+    "ChatTTSBreakerOpen": (
+        {'ray_chattts_breaker_open{stage="vocoder"}': "0x100 1x80"},
+        {'ray_chattts_breaker_open{stage="vocoder"}': "0x100 1 0x79"},
+    ),
+    "ChatTTSQuarantine": ({"ray_chattts_quarantined": "0x150 1x30"}, {"ray_chattts_quarantined": "1x100 0x80"}),
     "ChatTTSReplicasRestart": (
         {'ray_serve_deployment_replica_starts_total{deployment="Vocoder"}': "0+1x180"},
         {'ray_serve_deployment_replica_starts_total{deployment="Vocoder"}': "3x180"},

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from ray.exceptions import ActorDiedError
 
-from pipeline.errors import AtCapacity, EngineDead, NonFiniteOutput
+from pipeline.errors import AtCapacity, EngineDead, NonFiniteOutput, StageUnavailable
 from pipeline.types import FinishReason, SamplingParams, StepBlock
+from serve.breaker import Breaker, BreakerConfig
 from serve.handles import RemoteGenerator
+from serve.quarantine import CASE, Quarantine, QuarantineConfig
 from tests.factories import make_prompt
 
 
@@ -78,6 +80,53 @@ def test_what_has_been_heard_is_never_begun_again(death):
     with pytest.raises(EngineDead):
         listen(handle)
     assert len(handle.timeouts_s) == 1
+
+
+@pytest.mark.parametrize("death", DEATHS, ids=["process", "engine"])
+def test_steps_made_before_any_audio_are_made_again_and_handed_on_once(death):
+    def speak(*, heard: bool) -> list[int]:
+        quarantine = Quarantine(QuarantineConfig())
+        handle = Handle([block(0), block(1), death], [block(0), block(1), block(2, FinishReason.EOS)])
+
+        async def collect() -> list[int]:
+            with quarantine.enter(b"digest") as case:
+                CASE.set(case)
+                case.heard = heard
+                stream = RemoteGenerator(handle).generate(make_prompt(), SamplingParams(), timeout_s=5)
+                async with aclosing(stream) as blocks:
+                    return [one.first_step async for one in blocks]
+
+        return asyncio.run(collect())
+
+    assert speak(heard=False) == [0, 1, 2]
+    with pytest.raises(EngineDead):
+        speak(heard=True)
+
+
+def test_a_second_try_needs_time_left():
+    handle = Handle([ActorDiedError()], [block(0, FinishReason.EOS)])
+
+    async def collect() -> None:
+        async with aclosing(RemoteGenerator(handle).generate(make_prompt(), SamplingParams(), timeout_s=0)) as blocks:
+            await anext(blocks)
+
+    with pytest.raises(EngineDead):
+        asyncio.run(collect())
+    assert len(handle.timeouts_s) == 1
+
+
+def test_an_open_breaker_asks_no_replica():
+    handle = Handle([block(0, FinishReason.EOS)])
+    breaker = Breaker("acoustic", BreakerConfig(failures=1))
+    with pytest.raises(EngineDead), breaker.watch():
+        raise EngineDead("dead")
+
+    async def collect() -> None:
+        await anext(RemoteGenerator(handle, breaker).generate(make_prompt(), SamplingParams(), timeout_s=5))
+
+    with pytest.raises(StageUnavailable):
+        asyncio.run(collect())
+    assert handle.timeouts_s == []
 
 
 def test_two_deaths_are_enough():

@@ -14,7 +14,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from ray.serve.exceptions import BackPressureError
 
 from pipeline import errors
-from pipeline.errors import AtCapacity, EngineDead, EngineFault, NonFiniteOutput, SynthesisError
+from pipeline.errors import AtCapacity, EngineDead, EngineFault, NonFiniteOutput, StageUnavailable, SynthesisError
 from serve import app, edge
 from serve.body import read_body
 from serve.config import DEPLOYMENTS, PROJECT
@@ -82,7 +82,7 @@ def kinds_of_errors() -> list[type[SynthesisError]]:
 @pytest.mark.parametrize("kind", kinds_of_errors())
 def test_every_domain_error_has_its_own_line_in_the_table(kind):
     assert kind in KINDS
-    error = kind("x", retry_after_s=0.2) if kind is AtCapacity else kind("x")
+    error = kind("x", retry_after_s=0.2) if kind in (AtCapacity, StageUnavailable) else kind("x")
     reply = of(error)
     headers = reply.reply_headers()
     assert 400 <= reply.kind.status < 600
@@ -152,6 +152,22 @@ def test_request_ids_pass_only_when_harmless():
     assert headers_behind_the_edge((b"x-request-id", b"mine.1"))[b"x-request-id"] == b"mine.1"
     assert headers_behind_the_edge((b"x-request-id", b"a,b"))[b"x-request-id"] != b"a,b"
     assert len(headers_behind_the_edge()[b"x-request-id"]) == 32
+
+
+def test_headers_beyond_any_use_are_refused_before_anything_reads_them():
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    async def never(scope, receive, send):
+        raise AssertionError("it reached the routes")
+
+    scope = {"type": "http", "headers": [(b"x-filler", b"y" * edge.MOST_HEADER_BYTES)]}
+    asyncio.run(edge.middlewares()[0].cls(never)(scope, None, send))
+    assert sent[0]["status"] == 431
+    assert json.loads(sent[1]["body"])["error"]["code"] == "headers_too_large"
+    assert headers_behind_the_edge((b"x-filler", b"y" * (edge.MOST_HEADER_BYTES - 100)))
 
 
 # Bodies.

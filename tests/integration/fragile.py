@@ -1,0 +1,42 @@
+"""The service with acoustic replicas that die of words: a real process that really ends, in the middle of a sequence."""
+
+import os
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from ray import serve
+from ray.serve import Application
+
+from pipeline.errors import SynthesisError
+from pipeline.types import Prompt, SamplingParams, StepBlock
+from serve import app
+from serve.engine import AcousticModel
+
+FRAGILE = "fragile"  # ends the first replica that speaks it, no other
+POISON = "poison"  # ends every replica that speaks it
+DEATHS_FILE = "deaths.txt"  # in $RAY_TMPDIR: a line a death
+BLOCKS_BEFORE = 3  # handed on by a replica before it dies: some steps, no audio yet
+
+
+class FragileModel(AcousticModel.func_or_class):
+    """Dies of certain words."""
+
+    async def generate(
+        self, prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool
+    ) -> AsyncGenerator[StepBlock | SynthesisError, None]:
+        text, path = prompt.segment.text.lower(), Path(os.environ["RAY_TMPDIR"]) / DEATHS_FILE
+        number = 0
+        async for block in super().generate(prompt, sampling, timeout_s, admitted):
+            yield block
+            number += 1
+            if number == BLOCKS_BEFORE and (POISON in text or (FRAGILE in text and not path.exists())):
+                with path.open("a") as deaths:
+                    deaths.write(f"{os.getpid()}\n")
+                os._exit(1)
+
+
+def build_app(args: dict[str, Any]) -> Application:
+    with mock.patch.object(app, "AcousticModel", serve.deployment(name="AcousticModel")(FragileModel)):
+        return app.build_app(args)

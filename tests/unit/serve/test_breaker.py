@@ -1,0 +1,242 @@
+"""The breaker: when it opens, who may try, when it closes. A clock of its own."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from pipeline.errors import AtCapacity, EngineDead, InvalidRequest, NonFiniteOutput, StageUnavailable, SynthesisError
+from pipeline.types import FinishReason, StepBlock
+from serve.breaker import Breaker, BreakerConfig, State
+from serve.handles import unheard
+
+CONFIG = BreakerConfig(failures=3, share=0.5, window_s=10, open_s=2)
+FAULTS = [EngineDead("dead"), RuntimeError("a bug")]
+NO_FAULTS = [
+    AtCapacity("full", retry_after_s=1),
+    InvalidRequest("the client's"),
+    NonFiniteOutput("one row"),
+    asyncio.CancelledError(),
+    GeneratorExit(),
+]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def call(breaker: Breaker, error: BaseException | None = None) -> None:
+    try:
+        with breaker.watch():
+            if error is not None:
+                raise error
+    except BaseException as raised:
+        if raised is not error:
+            raise
+
+
+def opened(clock: Clock) -> Breaker:
+    breaker = Breaker("acoustic", CONFIG, clock=clock)
+    for _ in range(CONFIG.failures):
+        call(breaker, EngineDead("dead"))
+    assert breaker.state is State.OPEN
+    return breaker
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_it_opens_after_enough_failures_and_says_when_to_come_back(fault):
+    clock = Clock()
+    breaker = Breaker("acoustic", CONFIG, clock=clock)
+    for _ in range(CONFIG.failures):
+        assert breaker.state is State.CLOSED
+        call(breaker, fault)
+    clock.now += 0.5
+    with pytest.raises(StageUnavailable, match="acoustic") as refusal:
+        call(breaker)
+    assert refusal.value.retry_after_s == pytest.approx(1.5)
+    assert breaker.shown() == {"state": "open", "failures": 3, "opened": 1, "retries": 0}
+
+
+@pytest.mark.parametrize("error", NO_FAULTS, ids=repr)
+def test_clients_load_and_single_rows_open_nothing(error):
+    breaker = Breaker("acoustic", CONFIG, clock=Clock())
+    for _ in range(20):
+        call(breaker, error)
+    assert breaker.state is State.CLOSED
+    assert breaker.failures == 0
+
+
+def test_failures_that_are_few_among_many_open_nothing():
+    breaker = Breaker("vocoder", CONFIG, clock=Clock())
+    for _ in range(20):
+        call(breaker)
+        call(breaker)
+        call(breaker, EngineDead("one replica of several"))
+    assert breaker.state is State.CLOSED
+
+
+def test_old_failures_do_not_count():
+    clock = Clock()
+    breaker = Breaker("text", CONFIG, clock=clock)
+    for _ in range(20):
+        call(breaker, EngineDead("dead"))
+        clock.now += CONFIG.window_s / (CONFIG.failures - 1) + 0.01
+    assert breaker.state is State.CLOSED
+
+
+def test_one_call_tries_and_its_answer_closes():
+    clock = Clock()
+    breaker = opened(clock)
+    clock.now += CONFIG.open_s
+    with breaker.watch() as trial:
+        assert breaker.state is State.HALF_OPEN
+        with pytest.raises(StageUnavailable):
+            call(breaker)
+        trial.answered()
+        assert breaker.state is State.CLOSED, "the first answer counts, not the end of the stream"
+        call(breaker)
+    assert breaker.failures == 0
+
+
+def test_a_failed_try_opens_again():
+    clock = Clock()
+    breaker = opened(clock)
+    clock.now += CONFIG.open_s
+    call(breaker, EngineDead("still dead"))
+    with pytest.raises(StageUnavailable):
+        call(breaker)
+    assert breaker.opened == 2
+
+
+def test_a_try_that_is_given_up_leaves_its_place_to_the_next():
+    clock = Clock()
+    breaker = opened(clock)
+    clock.now += CONFIG.open_s
+    call(breaker, GeneratorExit())
+    call(breaker)
+    assert breaker.state is State.CLOSED
+
+
+def test_a_try_without_a_sign_of_life_does_not_keep_others_out():
+    clock = Clock()
+    breaker = opened(clock)
+    clock.now += CONFIG.open_s
+    with breaker.watch():
+        clock.now += CONFIG.open_s
+        call(breaker)
+        assert breaker.state is State.CLOSED
+
+
+class Machine(RuleBasedStateMachine):
+    """Whatever happens: nobody is shut out for longer than open_s by anything but a newer try, and no fault is no opening."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock()
+        self.breaker = Breaker("acoustic", CONFIG, clock=self.clock)
+        self.faults = 0
+        self.under_way: list = []
+
+    def begin(self):
+        watching = self.breaker.watch()
+        return watching, watching.__enter__()
+
+    @rule(wait=st.floats(0, 15))
+    def wait(self, wait):
+        self.clock.now += wait
+
+    @rule(fault=st.booleans())
+    def whole_call(self, fault):
+        try:
+            call(self.breaker, EngineDead("x") if fault else None)
+            self.faults += fault
+        except StageUnavailable as refusal:
+            wait_s, state = refusal.retry_after_s, self.breaker.state
+        else:
+            return
+        assert 0 < wait_s <= CONFIG.open_s
+        assert state is not State.CLOSED
+
+    @rule()
+    def open_stream(self):
+        try:
+            self.under_way.append(self.begin())
+        except StageUnavailable:
+            assert self.breaker.state is not State.CLOSED
+
+    @precondition(lambda self: self.under_way)
+    @rule(how=st.sampled_from(["answer", "fault", "leave"]), data=st.data())
+    def go_on(self, how, data):
+        watching, one = self.under_way[data.draw(st.integers(0, len(self.under_way) - 1))]
+        if how == "answer":
+            one.answered()
+            return
+        self.under_way.remove((watching, one))
+        error = EngineDead("x") if how == "fault" else GeneratorExit()
+        self.faults += how == "fault"
+        with pytest.raises(type(error)):
+            watching.gen.throw(error)
+
+    @rule()
+    def patience_is_rewarded(self):
+        self.clock.now += CONFIG.open_s
+        call(self.breaker)
+        assert self.breaker.state is State.CLOSED
+
+    @invariant()
+    def it_opens_for_enough_faults_only(self):
+        assert self.breaker.opened <= self.faults
+        if self.faults < CONFIG.failures:
+            assert self.breaker.state is State.CLOSED
+
+
+TestMachine = Machine.TestCase
+
+
+# What a second try leaves out.
+
+
+@given(st.integers(0, 12), st.lists(st.integers(0, 5), min_size=1, max_size=6))
+def test_two_tries_make_one_sequence(handed_on, sizes):
+    total = sum(sizes)
+    handed_on = min(handed_on, total)
+    first, kept = 0, []
+    for number, size in enumerate(sizes):
+        steps = np.arange(first, first + size, dtype=np.float32)[:, None]
+        finish = FinishReason.EOS if number == len(sizes) - 1 else None
+        block = unheard(StepBlock(steps, steps.astype(np.int64), first, finish), handed_on)
+        first += size
+        if block is not None:
+            assert len(block.hidden) == len(block.codes)
+            assert not len(block.hidden) or block.first_step == block.hidden[0, 0]
+            kept.append(block)
+    assert np.concatenate([block.hidden[:, 0] for block in kept]).tolist() == list(range(handed_on, total))
+    assert [block.finish for block in kept][-1] is FinishReason.EOS
+
+
+def test_an_error_inside_a_stream_is_counted_once():
+    breaker = Breaker("acoustic", CONFIG, clock=Clock())
+
+    async def stream() -> AsyncIterator[int]:
+        with breaker.watch() as watched:
+            watched.answered()
+            yield 1
+            raise EngineDead("dead")
+
+    async def read() -> None:
+        async with aclosing(stream()) as items:
+            async for _ in items:
+                pass
+
+    with pytest.raises(SynthesisError):
+        asyncio.run(read())
+    assert breaker.failures == 1
