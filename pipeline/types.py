@@ -25,6 +25,16 @@ class Head(StrEnum):
     """one text token a step: the refine pass"""
 
 
+class Lane(StrEnum):
+    """How urgent a request is; the first is the most urgent."""
+
+    INTERACTIVE = "interactive"
+    """somebody waits for it now"""
+    STANDARD = "standard"
+    BULK = "bulk"
+    """whenever there is room; may be interrupted and goes on later"""
+
+
 class RefineGuard(StrEnum):
     """What becomes of a refined text that lost, changed or invented a word."""
 

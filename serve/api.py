@@ -25,6 +25,7 @@ from pipeline.errors import SynthesisError
 from serve.backend import Backend
 from serve.described import AUDIO_TYPES, answers, describe, takes
 from serve.errors import ApiError, bad_request, of, plain_status
+from serve.gate import Guarded
 from serve.reply import SpeechReply
 from serve.schemas import MODELS, SpeechBody
 from serve.text_api import text_routes
@@ -53,6 +54,7 @@ def create_api(get_backend: Callable[[], Backend], *, announce_request_id: bool 
         announce_request_id: False where the server in front sends X-Request-ID itself, as Serve does.
     """
     api = FastAPI(title=NAME, version=version(), docs_url="/docs", redoc_url=None)
+    api.add_middleware(Guarded, gate=lambda: (get_backend().gate, get_backend().watch))
     api.add_middleware(NamedRequests, announce=announce_request_id)
     page = PAGE.read_text(encoding="utf-8")
 
@@ -62,7 +64,7 @@ def create_api(get_backend: Callable[[], Backend], *, announce_request_id: bool 
         "/v1/audio/speech",
         openapi_extra=takes(SpeechBody),
         response_class=Response,
-        responses={**AUDIO, **answers(400, 404, 408, 413, 422, 429, 500, 503, 504)},
+        responses={**AUDIO, **answers(400, 401, 403, 404, 408, 413, 422, 429, 500, 503, 504)},
     )
     async def speech(request: Request) -> Response:
         return SpeechReply(request, get_backend(), request_id_of(request))

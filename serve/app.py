@@ -25,13 +25,14 @@ def build_app(args: dict[str, Any]) -> Application:
         ConfigError: the args, or the file they stand in, are wrong.
     """
     config = read_app_config(args)
+    listens: str | None = None
     if config.source is not None:
-        check_file(project_path(config.source))
+        listens = check_file(project_path(config.source)).listens
     pipeline = config.pipeline
     text = deployed(TextNormalizer, pipeline.text, pipeline.engine, pipeline.checkpoint)
     acoustic = deployed(AcousticModel, pipeline.engine, pipeline.checkpoint)
     vocoder = deployed(Vocoder, pipeline.vocoder, pipeline.checkpoint)
-    return deployed(Ingress, config, text, acoustic, vocoder)
+    return deployed(Ingress, config, text, acoustic, vocoder, listens)
 
 
 def deployed(deployment: Any, *constructor_args: object) -> Application:

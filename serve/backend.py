@@ -18,6 +18,7 @@ from pipeline.voices.catalogue import VoiceInfo
 from serve.config import LimitsConfig
 from serve.door import Door
 from serve.figures import SpeechWatch, Unwatched
+from serve.gate import Gate
 from serve.voice_desk import VoiceDesk
 
 
@@ -41,5 +42,7 @@ class Backend:
     """None when a request would be served now, else the reason"""
     health: Callable[[], Awaitable[dict[str, Any]]]
     """the state of every part, for people and dashboards"""
+    gate: Gate = field(default_factory=Gate)
+    """who is let in"""
     watch: SpeechWatch = field(default_factory=Unwatched)
     """is told about every reply"""

@@ -22,6 +22,8 @@ from serve.quarantine import QuarantineConfig
 DEPLOYMENTS = ("Ingress", "TextNormalizer", "AcousticModel", "Vocoder")
 IMPORT_PATH = "serve.app:build_app"
 
+STORE_FILE = "store.sqlite"
+"""in $CHATTTS_HOME, where no store is named"""
 PROJECT = Path(__file__).resolve().parent.parent
 
 
@@ -76,6 +78,22 @@ class VoicesConfig(StrictModel):
     making_timeout_s: float = Field(120.0, gt=0, le=600, description="a new voice must have spoken its preview after [s]")
 
 
+class KeysConfig(StrictModel):
+    """Who may call."""
+
+    open: bool = Field(
+        False,
+        description="clients without a key are served wherever they come from: for a service behind another door; false: they "
+        "are served from this machine, and only as long as there is no key",
+    )
+    store: Annotated[str, AfterValidator(store_url)] | None = Field(
+        None,
+        description="where the keys are: redis://..., where their quotas are counted for all replicas as well, or a file of "
+        "this machine; null: voices.store",
+    )
+    refresh_s: float = Field(0.5, ge=0.05, le=60, description="every replica looks for new and revoked keys each [s]")
+
+
 class AppConfig(StrictModel):
     """The whole service."""
 
@@ -83,6 +101,7 @@ class AppConfig(StrictModel):
         None, description="path of the file these args stand in: the whole file is checked before anything starts"
     )
     voices: VoicesConfig = Field(default_factory=VoicesConfig)
+    keys: KeysConfig = Field(default_factory=KeysConfig)
     pipeline: PipelineConfig = Field(default_factory=PipelineConfig)
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
     breaker: BreakerConfig = Field(default_factory=BreakerConfig)

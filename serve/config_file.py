@@ -23,6 +23,7 @@ from ray.serve.schema import DeploymentSchema, RayActorOptionsSchema, ServeAppli
 from pipeline.errors import ConfigError
 from pipeline.strict_yaml import parse_yaml
 from serve.config import DEPLOYMENTS, IMPORT_PATH, AppConfig, dotted, explain, project_path, read_app_config, unknown_key
+from serve.gate import is_local_host
 
 Loc = tuple[int | str, ...]
 
@@ -54,6 +55,8 @@ ENVIRONMENT = frozenset(
 DOOR_MARGIN = 8  # requests beyond max_in_flight which reach the door, to be refused there with a proper body
 VOCODER_BATCHES = 2  # max_concurrent_batches of serve/vocoder.py
 
+SERVES_HOST = "0.0.0.0"  # where a file names none
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConfigFile:
@@ -62,6 +65,11 @@ class ConfigFile:
     path: Path
     document: dict[str, Any]
     app: AppConfig
+
+    @property
+    def listens(self) -> str:
+        """The host Serve listens on."""
+        return str((self.document.get("http_options") or {}).get("host") or SERVES_HOST)
 
     def deployment(self, name: str) -> dict[str, Any]:
         """Serve's options of one deployment; empty when the file has none."""
@@ -102,6 +110,7 @@ def find_mistakes(document: Any) -> list[str]:
         or list(_wrong_args(document))
         or list(_wrong_values(document))
         or list(_wrong_sums(document))
+        or list(_unstated_door(document))
     )
 
 
@@ -195,6 +204,17 @@ def _wrong_sums(document: dict[str, Any]) -> Iterator[str]:
         limit = _option(deployments, name, "max_ongoing_requests")
         if limit < floor:
             yield f"{name}.max_ongoing_requests: {limit} is below {formula} = {floor}"
+
+
+def _unstated_door(document: dict[str, Any]) -> Iterator[str]:
+    """A service that other machines can reach says who may call."""
+    application = document["applications"][0]
+    host = str((document.get("http_options") or {}).get("host") or SERVES_HOST)
+    if not is_local_host(host) and "open" not in (application.get("args", {}).get("keys") or {}):
+        yield (
+            f"http_options.host: {host} is heard by other machines: state applications[0].args.keys.open, false to serve keys "
+            "only (python -m scripts.keys add NAME), true where another door stands in front"
+        )
 
 
 def _option(deployments: Mapping[str, Mapping[str, Any]], name: str, key: str) -> Any:

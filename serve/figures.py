@@ -56,6 +56,10 @@ class SpeechWatch(Protocol):
         """How many requests are inside, whenever that changes."""
         ...
 
+    def turned_away(self, code: str) -> None:
+        """A request was refused before any route saw it."""
+        ...
+
 
 class Unwatched:
     """A SpeechWatch that keeps nothing: where there is no registry."""
@@ -64,6 +68,9 @@ class Unwatched:
         """See SpeechWatch."""
 
     def present(self, in_flight: int) -> None:
+        """See SpeechWatch."""
+
+    def turned_away(self, code: str) -> None:
         """See SpeechWatch."""
 
 

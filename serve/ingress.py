@@ -17,6 +17,8 @@ import numpy as np
 from fastapi import FastAPI
 from numpy.typing import NDArray
 from ray import serve
+from ray.serve._private.constants import RAY_SERVE_ENABLE_HA_PROXY
+from ray.util import get_node_ip_address
 
 from pipeline.checkpoints import cache_home
 from pipeline.errors import StoreUnavailable, SynthesisError
@@ -30,12 +32,16 @@ from pipeline.voices.library import VoiceLibrary
 from serve.api import create_api
 from serve.backend import Backend
 from serve.breaker import Breaker
-from serve.config import AppConfig, VoicesConfig, project_path
+from serve.config import STORE_FILE, AppConfig, VoicesConfig, project_path
 from serve.door import Door
 from serve.following import follow
+from serve.gate import Gate, trust
 from serve.handles import Handle, RemoteDecoder, RemoteEncoder, RemoteFrontend, RemoteGenerator, ask_speakers, ask_stats
+from serve.keys import KeyRing
 from serve.metrics import IngressMetrics, every_period
 from serve.quarantine import Quarantine
+from serve.quotas import LocalQuotas, Quotas
+from serve.quotas_redis import RedisQuotas
 from serve.stages import TimedDecoder, TimedFrontend, TimedGenerator
 from serve.voice_desk import VoiceDesk
 
@@ -43,7 +49,6 @@ LOG = logging.getLogger("ray.serve.chattts")
 
 FIRST_WORDS = "Ready."
 RETRY_S = 1.0
-STORE_FILE = "store.sqlite"  # in $CHATTTS_HOME
 
 
 def build_api() -> FastAPI:
@@ -67,6 +72,25 @@ async def open_records(config: VoicesConfig) -> Store | None:
         return None
 
 
+async def open_keys(config: AppConfig, records: Store | None) -> tuple[KeyRing, Quotas]:
+    """The keys, read once, and where their quotas are counted."""
+    url = config.keys.store or config.voices.store
+    store = records
+    if config.keys.store is not None:
+        try:
+            store = await asyncio.to_thread(open_store, config.keys.store)
+        except StoreUnavailable as error:
+            LOG.warning("keys: %s (keys.store)", error.message)
+            store = None
+    ring = KeyRing(store)
+    try:
+        await asyncio.to_thread(ring.refresh)
+    except StoreUnavailable as error:
+        LOG.warning("keys: %s; nobody is served before they have been read, unless keys.open", error.message)
+    share = LocalQuotas(lambda: serve.get_replica_context().world_size)
+    return ring, RedisQuotas(url, share) if url is not None and "://" in url else share
+
+
 async def open_library(
     config: VoicesConfig, speakers: tuple[int, NDArray[np.float16] | None], store: Store | None
 ) -> VoiceLibrary:
@@ -86,7 +110,7 @@ class Ingress:
     """Takes requests once the whole chain has spoken a sentence."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, config: AppConfig, text: Handle, acoustic: Handle, vocoder: Handle
+        self, config: AppConfig, text: Handle, acoustic: Handle, vocoder: Handle, listens: str | None
     ) -> None:
         self._acoustic = acoustic
         self._vocoder = vocoder
@@ -96,6 +120,8 @@ class Ingress:
         self._breakers = [Breaker(stage, config.breaker) for stage in ("text", "acoustic", "vocoder")]
         of_text, of_acoustic, of_vocoder = self._breakers
         self._quarantine = Quarantine(config.quarantine)
+        ring, quotas = await open_keys(config, store)
+        trusts = trust(listens=listens, behind_proxy=RAY_SERVE_ENABLE_HA_PROXY, own=(get_node_ip_address(),))  # type: ignore[no-untyped-call]
         synthesizer = Synthesizer(
             TimedFrontend(RemoteFrontend(text, of_text)),
             TimedGenerator(RemoteGenerator(acoustic, of_acoustic)),
@@ -126,11 +152,14 @@ class Ingress:
             why_not_ready=self._why_not_ready,
             health=self._health,
             watch=watch,
+            gate=Gate(ring, quotas, is_open=config.keys.open, trusts=trusts),
         )
         self._following = (
             asyncio.create_task(self.backend.desk.follow()),
             asyncio.create_task(follow("lexicons", self._lexicons.refresh, config.voices.refresh_s)),
             asyncio.create_task(every_period(lambda: watch.show(self._breakers, self._quarantine))),
+            asyncio.create_task(follow("keys", ring.refresh, config.keys.refresh_s)),
+            *([asyncio.create_task(quotas.follow())] if isinstance(quotas, RedisQuotas) else []),
         )
         self._first_audio_s = await self._speak_first_words()
 

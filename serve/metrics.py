@@ -173,6 +173,10 @@ class IngressMetrics:
             registered.follow(RETRIES, breaker.retries, stage=breaker.stage)
         registered.show(QUARANTINED, quarantine.held)
 
+    def turned_away(self, code: str) -> None:
+        """See SpeechWatch."""
+        self._registered.add(REJECTS, code=code)
+
 
 class EngineMetrics:
     """pipeline/engine/watch.py, EngineWatch, over Ray's registry; called on the engine's thread."""

@@ -28,6 +28,7 @@ from serve.backend import Backend
 from serve.body import is_strict, read_body, read_bytes
 from serve.errors import ApiError, of
 from serve.figures import Outcome, PlayCursor, SpeechFigures
+from serve.gate import caller_of
 from serve.request_log import log_in, log_out
 from serve.schemas import SpeechBody, SpeechOrder, ignored_header, to_order
 from serve.stages import CURRENT, Stages
@@ -51,6 +52,7 @@ class SpeechReply(Response):
         self._request = request
         self._backend = backend
         self._limits = backend.limits
+        self._caller = caller_of(request)
         self._request_id = request_id
         self._started_at = time.perf_counter()
         self._status_sent = False
@@ -72,6 +74,7 @@ class SpeechReply(Response):
             with door.enter():
                 watch.present(door.inside)
                 self._taken = order = self._order(await read_bytes(self._request, self._limits))
+                await self._caller.write(len(order.request.text))
                 await self._unless_the_client_leaves(receive, self._speak(order, send))
         except ClientDisconnect:
             pass  # the listener's good right; the line below says so
@@ -85,7 +88,7 @@ class SpeechReply(Response):
             watch.present(door.inside)
             figures = self._figures()
             watch.ended(figures)
-            log_out(self._request_id, self._taken, figures, self._stages)
+            log_out(self._request_id, self._caller.id, self._taken, figures, self._stages)
 
     def _order(self, raw: bytes) -> SpeechOrder:
         backend = self._backend
@@ -121,7 +124,7 @@ class SpeechReply(Response):
             await asyncio.gather(work, leaving, return_exceptions=True)
 
     async def _speak(self, order: SpeechOrder, send: Send) -> None:
-        log_in(self._request_id, order)
+        log_in(self._request_id, self._caller.id, order)
         try:
             async with asyncio.timeout(self._limits.total_timeout_s):
                 async with aclosing(self._backend.stream(order.request)) as chunks:
@@ -222,6 +225,7 @@ class SpeechReply(Response):
             duration_s = len(chunk.samples) / order.audio.sample_rate
             self._cursor.arrived(time.perf_counter(), duration_s)
             self._audio_s += duration_s
+            self._caller.heard(duration_s)
             yield chunk
             limit_s, what = self._limits.chunk_timeout_s, "no further audio"
 

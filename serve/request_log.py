@@ -3,7 +3,7 @@
 In:    what was ordered, what came of it
 Out:   log lines: words for people, the same as fields for machines (`logging_config: {encoding: JSON}`)
 Owns:  nothing
-Never: text, audio, names of voices, keys, anything of a client's but the request id it may choose
+Never: text, audio, names of voices, keys, anything of a client's but its key's id and the request id it may choose
 """
 
 import logging
@@ -18,12 +18,12 @@ LOG = logging.getLogger("ray.serve.chattts")
 FIELDS = "ray_serve_extra_fields"  # Serve's JSON formatter puts what is in it beside the message
 
 
-def log_in(request_id: str, order: SpeechOrder) -> None:
+def log_in(request_id: str, key: str, order: SpeechOrder) -> None:
     """The request was understood and is on its way."""
-    _say(logging.INFO, "in", {"request": request_id, **_ordered(order)})
+    _say(logging.INFO, "in", {"request": request_id, "key": key, **_ordered(order)})
 
 
-def log_out(request_id: str, order: SpeechOrder | None, figures: SpeechFigures, stages: Stages) -> None:
+def log_out(request_id: str, key: str, order: SpeechOrder | None, figures: SpeechFigures, stages: Stages) -> None:
     """It is over, however it ended; `order` is None when it was never understood."""
     spoken: dict[str, object] = {}
     if figures.first_audio_s is not None:
@@ -36,6 +36,7 @@ def log_out(request_id: str, order: SpeechOrder | None, figures: SpeechFigures, 
         "out",
         {
             "request": request_id,
+            "key": key,
             "outcome": figures.outcome.value,
             **({"code": figures.code} if figures.code else {}),
             **({} if order is None else _ordered(order)),

@@ -73,6 +73,11 @@ class Mirror(Generic[T]):
             return None
         return versions.get(max(versions) if version is None else version)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no record, readable or not."""
+        return not self._keys and not self.broken
+
     def newest(self) -> dict[str, T]:
         """Every key's newest value, in the order of the keys."""
         return {key: versions[max(versions)] for key, versions in sorted(self._keys.items())}

@@ -1,0 +1,145 @@
+"""Keys: who may call, and what each key allows.
+
+In:    what a client sends as its key; a store with the records
+Out:   Key: the short id that may be logged, what it may do, how much of it
+Owns:  the copy of the records, refreshed from outside
+Never: a key itself, in any record, log, message or tag
+
+A key is `ck-<id>-<secret>`: the id is public and finds the record, the secret is 256 drawn bits. A record holds the secret's
+SHA-256: no list of guesses reaches 256 random bits, so a slow hash and a salt would protect nothing, and every wrong key would
+buy an attacker processor time at the door. Digests are compared in constant time, unknown ids too.
+"""
+
+import hashlib
+import hmac
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from pydantic import Field, ValidationError
+
+from pipeline.config import StrictModel
+from pipeline.errors import StoreUnavailable
+from pipeline.store.mirror import Mirror
+from pipeline.store.store import Store
+from pipeline.types import Lane
+
+NAMESPACE = "keys"
+ID_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
+ID_LENGTH = 10
+SECRET_BYTES = 32
+KEY_ID = re.compile(rf"[{ID_LETTERS}]{{{ID_LENGTH}}}")
+KEY = re.compile(rf"ck-({KEY_ID.pattern})-([A-Za-z0-9_-]{{43}})")
+
+
+class Scope(StrEnum):
+    """What a key may do. Listing models and voices takes none of them."""
+
+    SPEECH = "speech"
+    """speak, and refine texts: whatever costs steps"""
+    VOICES = "voices"
+    """make, change, delete, preview and score voices"""
+    TEXT = "text"
+    """normalise and plan texts, keep lexicons"""
+    ADMIN = "admin"
+    """everything under /admin"""
+
+
+class Quota(StrictModel):
+    """How much one key may have; null is no limit."""
+
+    requests_per_s: float | None = Field(10.0, gt=0, le=10_000, description="requests a second, in the long run")
+    burst: int = Field(20, ge=1, le=100_000, description="requests at once, after a pause")
+    streams: int | None = Field(8, ge=1, le=100_000, description="requests with a model behind them, at the same time")
+    characters_a_day: int | None = Field(100_000, ge=1, description="characters a day, UTC")
+    audio_s_a_minute: float | None = Field(None, gt=0, description="seconds of audio a minute, counted as they are made")
+
+
+class KeyRecord(StrictModel):
+    """What the store holds of a key."""
+
+    name: str = Field(min_length=1, max_length=100, description="for people")
+    sha256: str = Field(pattern="^[0-9a-f]{64}$", description="of the secret")
+    created: str
+    scopes: tuple[Scope, ...] = (Scope.SPEECH, Scope.VOICES, Scope.TEXT)
+    lanes: tuple[Lane, ...] = tuple(Lane)
+    quota: Quota = Quota()
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key that was found."""
+
+    id: str
+    """stable, no secret: for logs, errors, shares and cache tenants"""
+    record: KeyRecord
+
+
+def make_key(name: str, scopes: tuple[Scope, ...], lanes: tuple[Lane, ...], quota: Quota) -> tuple[str, str, KeyRecord]:
+    """The key, which is shown once; its id; its record."""
+    key_id = "".join(secrets.choice(ID_LETTERS) for _ in range(ID_LENGTH))
+    secret = secrets.token_urlsafe(SECRET_BYTES)
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    record = KeyRecord(name=name, sha256=_digest(secret), created=created, scopes=scopes, lanes=lanes, quota=quota)
+    return f"ck-{key_id}-{secret}", key_id, record
+
+
+def read_record(key: str, version: int, value: bytes) -> KeyRecord:
+    """For a Mirror.
+
+    Raises:
+        ValueError: the bytes are no record.
+    """
+    try:
+        return KeyRecord.model_validate_json(value)
+    except ValidationError:
+        raise ValueError(f"the record of key {key} is not one of this release") from None
+
+
+class KeyRing:
+    """All keys, in memory."""
+
+    def __init__(self, store: Store | None) -> None:
+        """
+        Args:
+            store: None: it could not be opened, and nobody knows which keys there are.
+        """
+        self._mirror = None if store is None else Mirror(store, NAMESPACE, read_record)
+        self._known = False
+
+    def refresh(self) -> None:
+        """Take over what has changed, all of it at once.
+
+        Raises:
+            StoreUnavailable: the keys stay what they were.
+        """
+        if self._mirror is None:
+            raise StoreUnavailable("the store of the keys cannot be opened (keys.store)")
+        self._mirror.refresh()
+        self._known = True
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the records have been read at least once: until then nobody can say that there is no key."""
+        return self._known
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no key is configured. A record that cannot be read is one: a broken key opens no door."""
+        return self._mirror is None or self._mirror.is_empty
+
+    def find(self, claimed: str) -> Key | None:
+        """The key of that text; None when there is none."""
+        parts = KEY.fullmatch(claimed)
+        key_id, secret = parts.groups() if parts else ("", "")
+        record = self._mirror.get(key_id) if self._mirror is not None else None
+        expected = "0" * 64 if record is None else record.sha256
+        if not hmac.compare_digest(_digest(secret), expected) or record is None:
+            return None
+        return Key(key_id, record)
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
