@@ -25,9 +25,11 @@ from pipeline.model.weights import open_checkpoint
 from pipeline.types import Head, Prompt, SamplingParams, Segment, StepBlock
 from pipeline.vocoder.encoder import Encoder
 from pipeline.voices.seeds import read_statistics
+from serve.config import TracingConfig
 from serve.ending import end_process
 from serve.metrics import EngineMetrics, every_period
 from serve.placement import placed
+from serve.tracing import Tracing
 
 WARM_UP_POSITIONS = 16
 WARM_UP_STEPS = 16
@@ -37,7 +39,10 @@ WARM_UP_STEPS = 16
 class AcousticModel:
     """Streams the steps of many segments at once."""
 
-    async def __init__(self, config: EngineConfig, checkpoint: str) -> None:  # type: ignore[misc]  # Serve awaits it
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, config: EngineConfig, checkpoint: str, tracing: TracingConfig | None = None
+    ) -> None:
+        self._tracing = Tracing(tracing, "AcousticModel", placed()["replica"])
         # In a thread: loading takes long, and the replica's loop must go on answering Serve meanwhile.
         files = await asyncio.to_thread(lambda: open_checkpoint(resolve(checkpoint, cache_home())))
         self._files = files
@@ -52,9 +57,9 @@ class AcousticModel:
         self._gather.set_max_batch_size(config.slots)  # type: ignore[attr-defined]
 
     async def generate(
-        self, prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool
+        self, prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool, trace: str = ""
     ) -> AsyncGenerator[StepBlock | SynthesisError, None]:
-        """See protocols.CodeGenerator; an error is a value, and the last."""
+        """See protocols.CodeGenerator; an error is a value, and the last. `trace`: see serve/tracing.py."""
         try:
             # Opened here, so that a cancellation at any moment reaches the sequence, gathered or not.
             sequence = self._engine.open(prompt, sampling, timeout_s=timeout_s)
@@ -62,10 +67,12 @@ class AcousticModel:
             yield error
             return
         try:
-            await self._gather((sequence, admitted))
-            async with aclosing(self._engine.read(sequence)) as blocks:
-                async for block in blocks:
-                    yield block
+            with self._tracing.generation(trace, prompt) as took:
+                await self._gather((sequence, admitted))
+                async with aclosing(self._engine.read(sequence)) as blocks:
+                    async for block in blocks:
+                        took(block)
+                        yield block
         except EngineDead as death:
             end_process(death)
         except SynthesisError as error:

@@ -25,9 +25,9 @@ class AnyVoice:
         return Voice(name, None)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def live():
-    """The spine over fakes: three stages, each timed."""
+    """The spine over fakes: three stages, each timed. A server a test: a line is written after the last byte."""
     synthesizer = Synthesizer(
         TimedFrontend(PromptMaker()),
         TimedGenerator(StepMaker()),
