@@ -49,6 +49,7 @@ FORBIDDEN: dict[str, set[str]] = {  # files below this prefix: modules they neve
     "serve/text_schemas.py": {"ray"},
     "serve/errors.py": {"ray"},
     "serve/stages.py": {"ray"},
+    "serve/scaling.py": {"ray", "pydantic", "numpy"},
     "serve/tracing.py": {"ray"},
     "serve/request_log.py": {"ray"},
     "serve/config.py": {"ray"},
