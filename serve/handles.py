@@ -66,7 +66,9 @@ class RemoteFrontend:
         self, request: SynthesisRequest, voices: Mapping[str, Voice], plan: SpeechPlan, refined: list[NDArray[np.int64]]
     ) -> SpeechPlan:
         """See protocols.TextFrontend."""
-        replanned: SpeechPlan = await _pure(self.breaker, lambda: self._handle.replan.remote(request, voices, plan, refined, carried()))
+        replanned: SpeechPlan = await _pure(
+            self.breaker, lambda: self._handle.replan.remote(request, voices, plan, refined, carried())
+        )
         return replanned
 
 
