@@ -14,6 +14,7 @@ SynthesisError
 |   |-- RefineRejected        the refine pass wrote something else, and the client wants to know
 |   |-- TextTooHard           reading it took more than its share of time
 |   |-- RequestQuarantined    it has ended replicas
+|   |-- NotCached             the request takes nothing that has to be made
 |   `-- Conflict              what is there is not what the request takes for granted
 |       `-- VoiceExists
 |-- AtCapacity                try again after retry_after_s
@@ -94,6 +95,10 @@ class TextTooHard(InvalidRequest):
 
 class RequestQuarantined(InvalidRequest):
     """Replicas that worked on it have died; it is kept from more of them for a time."""
+
+
+class NotCached(InvalidRequest):
+    """The request takes nothing that has to be made, and it is not there."""
 
 
 class Conflict(InvalidRequest):

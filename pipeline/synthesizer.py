@@ -23,12 +23,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.audio.delivery import Delivery
+from pipeline.cache.steps import CachedModel
 from pipeline.config import SpeechConfig, VocoderConfig
 from pipeline.errors import DeadlineExceeded
 from pipeline.protocols import CodeGenerator, TextFrontend, VoiceSource, WindowDecoder
 from pipeline.text.guard import Refined
 from pipeline.text.script import Script
-from pipeline.types import AudioChunk, Prompt, SamplingParams, SpeechPlan, StepBlock, SynthesisRequest, Voice
+from pipeline.types import (
+    AudioChunk,
+    CacheResult,
+    Prompt,
+    SamplingParams,
+    SpeechPlan,
+    StepBlock,
+    SynthesisRequest,
+    Voice,
+)
 from pipeline.vocoder.stream import StreamDecoder
 
 Given = TypeVar("Given")
@@ -45,11 +55,17 @@ class Synthesizer:
         voices: VoiceSource,
         vocoder_config: VocoderConfig,
         speech_config: SpeechConfig,
+        cached: CachedModel | None = None,
     ) -> None:
+        """
+        Args:
+            cached: the generator behind a cache, for the requests that want one.
+        """
         self._frontend = frontend
         self._generator = generator
         self._decoder = StreamDecoder(vocoder_config, decoder)
         self._voices = voices
+        self._cached = cached
         self._parallel_segments = speech_config.parallel_segments
 
     async def stream(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
@@ -62,18 +78,26 @@ class Synthesizer:
         voices = self._voices_of(request)
         plan = await self._frontend.plan(request, voices)
         admitted = False
+        cached = None if self._cached is None else self._cached.of(request.cache)
+        generator = cached or self._generator
         if request.refine is not None:
-            refined = await self._refine(plan.prompts, request.refine.sampling, deadline)
+            if cached is not None:
+                await cached.check(plan.prompts, request.refine.sampling)
+            refined = await self._refine(generator, plan.prompts, request.refine.sampling, deadline)
             plan = await self._frontend.replan(request, voices, plan, refined)
             admitted = True
         prompts = plan.prompts
+        if cached is not None:
+            await cached.check(prompts, request.sampling)
         delivery = Delivery(request, [prompt.segment for prompt in prompts], voices)
-        ahead = _Ahead(self._generator, prompts, request.sampling, deadline, self._parallel_segments, admitted=admitted)
+        ahead = _Ahead(generator, prompts, request.sampling, deadline, self._parallel_segments, admitted=admitted)
         first_sample = 0
         async with aclosing(self._spoken(plan, delivery, ahead)) as pieces:
             async for samples in pieces:
                 if len(samples):
-                    yield AudioChunk(samples, first_sample, is_last=False, warnings=() if first_sample else plan.warnings)
+                    warnings = () if first_sample else plan.warnings
+                    source = CacheResult.BYPASS if cached is None else cached.result
+                    yield AudioChunk(samples, first_sample, is_last=False, warnings=warnings, cache=source)
                     first_sample += len(samples)
         yield AudioChunk(np.zeros(0, np.float32), first_sample, is_last=True, report=delivery.report)
 
@@ -95,7 +119,9 @@ class Synthesizer:
         assert request.refine is not None, "the request asks for a refine pass"
         deadline = time.monotonic() + request.timeout_s
         plan = await self._frontend.plan(request, self._voices_of(request))
-        return await self._frontend.compare(plan, await self._refine(plan.prompts, request.refine.sampling, deadline))
+        return await self._frontend.compare(
+            plan, await self._refine(self._generator, plan.prompts, request.refine.sampling, deadline)
+        )
 
     def _voices_of(self, request: SynthesisRequest) -> dict[str, Voice]:
         """Every voice the request names, by the name it uses."""
@@ -113,10 +139,12 @@ class Synthesizer:
                         yield await _aside(delivery, delivery.feed, chunk.samples)
         yield await _aside(delivery, delivery.finish, plan.closing_silence_ms)
 
-    async def _refine(self, prompts: tuple[Prompt, ...], sampling: SamplingParams, deadline: float) -> list[NDArray[np.int64]]:
+    async def _refine(
+        self, generator: CodeGenerator, prompts: tuple[Prompt, ...], sampling: SamplingParams, deadline: float
+    ) -> list[NDArray[np.int64]]:
         """The refine pass: the text tokens of every segment."""
         refined = []
-        ahead = _Ahead(self._generator, prompts, sampling, deadline, self._parallel_segments, admitted=False)
+        ahead = _Ahead(generator, prompts, sampling, deadline, self._parallel_segments, admitted=False)
         async with aclosing(ahead.segments()) as segments:
             async for steps in segments:
                 refined.append(np.concatenate([block.codes[:, 0] async for block in steps]))

@@ -55,6 +55,30 @@ class SeedMode(StrEnum):
     """one constant noise tensor per seed, as ChatTTS draws at batch 1: for seeds people bring along"""
 
 
+class CacheMode(StrEnum):
+    """What a request wants of the cache. The names are HTTP's."""
+
+    DEFAULT = "default"
+    """what is kept or under way is heard, the rest is made and kept"""
+    NO_STORE = "no-store"
+    """nothing is looked up, joined or kept"""
+    REFRESH = "refresh"
+    """it is made, whatever is there, and kept in its place"""
+    ONLY_IF_CACHED = "only-if-cached"
+    """what is not there is not made"""
+
+
+class CacheResult(StrEnum):
+    """Where steps came from."""
+
+    HIT = "hit"
+    MISS = "miss"
+    JOINED = "joined"
+    """another request was having them made"""
+    BYPASS = "bypass"
+    """the cache was not asked"""
+
+
 class FinishReason(StrEnum):
     """Why a sequence ended by itself. Every other end is an exception (pipeline/errors.py)."""
 
@@ -200,6 +224,15 @@ class AudioOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheOrder:
+    """How a request uses the cache of sampled steps."""
+
+    mode: CacheMode = CacheMode.NO_STORE
+    tenant: str = ""
+    """whose entries: nobody finds another one's"""
+
+
+@dataclass(frozen=True, slots=True)
 class SynthesisRequest:
     """One request, checked at the door, with everything resolved but the voice."""
 
@@ -228,6 +261,7 @@ class SynthesisRequest:
     """auto, zh or en"""
     timeout_s: float = 120.0
     """time left; each process turns it into a deadline of its own monotonic clock"""
+    cache: CacheOrder = CacheOrder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +331,8 @@ class StepBlock:
     """set on the last block, which may be empty"""
     admission: Admission | None = None
     """on the first block"""
+    build: str = ""
+    """on the last block: the weights, code and configuration that made the steps, where somebody says so"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -335,5 +371,7 @@ class AudioChunk:
     is_last: bool
     warnings: tuple[tuple[str, int], ...] = ()
     """SpeechPlan.warnings, on a stream's first chunk"""
+    cache: CacheResult = CacheResult.BYPASS
+    """where the steps of the first segment came from"""
     report: AudioReport | None = None
     """on a stream's last chunk"""

@@ -159,15 +159,6 @@ PANELS: tuple[Panel, ...] = (
         "Windows that wait are audio that is late.",
     ),
     Panel(
-        "Work ahead",
-        "none",
-        {
-            "{{deployment}}, busy": "sum by (deployment) (ray_chattts_busy)",
-            "{{deployment}}, seconds waiting": "max by (deployment) (ray_chattts_backlog_seconds)",
-        },
-        "What replicas follow where they scale by serve.scaling:WorkAhead: replicas' worth of work, and what waits.",
-    ),
-    Panel(
         "Replicas",
         "none",
         {
@@ -202,10 +193,21 @@ PANELS: tuple[Panel, ...] = (
         "An open breaker is a stage that fails whoever asks; second tries are replicas that died and nobody heard it.",
     ),
     Panel(
+        "Cache of steps",
+        "none",
+        {
+            "{{tier}}, {{result}}, a second": "sum by (tier, result) (rate(ray_chattts_cache_total[5m]))",
+            "evictions a second": "sum(rate(ray_chattts_cache_evictions_total[5m]))",
+            "engines spared": "sum(rate(ray_chattts_cached_steps_total[5m]))"
+            " / (sum(rate(ray_chattts_steps_total[5m])) + sum(rate(ray_chattts_cached_steps_total[5m])) > 0)",
+        },
+        "Segments by where their steps came from. Many evictions, few hits: raise `cache.memory_mib`. Errors: Redis is away.",
+    ),
+    Panel(
         "Memory",
         "bytes",
-        {"KV cache": "sum(ray_chattts_kv_bytes)"},
-        "Allocated once; a change is a replica that came or went.",
+        {"KV cache": "sum(ray_chattts_kv_bytes)", "cache of steps": "sum(ray_chattts_cache_bytes)"},
+        "The KV cache is allocated once; a change is a replica that came or went.",
     ),
     Panel(
         "Ingress",

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pipeline.audio.formats import CONTAINERS
 from pipeline.errors import SynthesisError
 from serve.backend import Backend
+from serve.cache_api import cache_routes
 from serve.described import AUDIO_TYPES, answers, describe, takes
 from serve.errors import ApiError, bad_request, of, plain_status
 from serve.gate import Guarded
@@ -70,6 +71,7 @@ def create_api(get_backend: Callable[[], Backend], *, announce_request_id: bool 
         return SpeechReply(request, get_backend(), request_id_of(request))
 
     add_voice_routes(api, get_backend)
+    api.include_router(cache_routes(get_backend))
 
     @api.get("/v1/models")
     async def models() -> dict[str, Any]:

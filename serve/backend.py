@@ -19,7 +19,6 @@ from serve.config import LimitsConfig
 from serve.door import Door
 from serve.figures import SpeechWatch, Unwatched
 from serve.gate import Gate
-from serve.tracing import Tracing
 from serve.voice_desk import VoiceDesk
 
 
@@ -43,8 +42,9 @@ class Backend:
     """None when a request would be served now, else the reason"""
     health: Callable[[], Awaitable[dict[str, Any]]]
     """the state of every part, for people and dashboards"""
+    purge: Callable[[str | None], Awaitable[None]]
+    """forget what was sampled for a tenant, for everybody for None; raises StoreUnavailable"""
     gate: Gate = field(default_factory=Gate)
     """who is let in"""
     watch: SpeechWatch = field(default_factory=Unwatched)
     """is told about every reply"""
-    tracing: Tracing = field(default_factory=Tracing)

@@ -35,6 +35,13 @@ def store_url(url: str) -> str:
         raise ValueError(str(error)) from None
 
 
+def redis_url(url: str) -> str:
+    """For pydantic: a store's URL that is no file."""
+    if "://" not in store_url(url):
+        raise ValueError("the shared cache is redis://... or rediss://...")
+    return url
+
+
 class LimitsConfig(StrictModel):
     """What one ingress replica takes from the outside. Everything above is refused, quickly and with a reason."""
 
@@ -94,15 +101,19 @@ class KeysConfig(StrictModel):
     refresh_s: float = Field(0.5, ge=0.05, le=60, description="every replica looks for new and revoked keys each [s]")
 
 
-class TracingConfig(StrictModel):
-    """Where traces go. Off by default."""
+class CacheConfig(StrictModel):
+    """What has been sampled and may be heard again."""
 
-    exporter: Literal["otlp", "console", "file"] | None = Field(
-        None, description="otlp: to a collector over HTTP; console: the replicas' own output; file: JSON lines; null: no traces"
+    memory_mib: int = Field(
+        64,
+        ge=0,
+        le=1 << 20,
+        description="sampled steps each ingress replica keeps; 0: requests under way at once share theirs, no more [MiB]",
     )
-    endpoint: str = Field("http://127.0.0.1:4318/v1/traces", pattern=r"^https?://\S+$", description="of the collector (otlp)")
-    folder: str | None = Field(None, description="one file a process goes there (file); null: traces in $CHATTTS_HOME")
-    sample: float = Field(1.0, ge=0, le=1, description="share of the requests that are traced")
+    redis: Annotated[str, AfterValidator(redis_url)] | None = Field(
+        None, description="redis://... that all replicas share; without persistence, evicting; null: each has its own alone"
+    )
+    ttl_s: float = Field(86_400.0, ge=1, le=31_536_000, description="Redis forgets an entry after [s]")
 
 
 class AppConfig(StrictModel):
@@ -117,7 +128,7 @@ class AppConfig(StrictModel):
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
     breaker: BreakerConfig = Field(default_factory=BreakerConfig)
     quarantine: QuarantineConfig = Field(default_factory=QuarantineConfig)
-    tracing: TracingConfig = Field(default_factory=TracingConfig)
+    cache: CacheConfig = Field(default_factory=CacheConfig)
 
 
 def project_path(path: str) -> Path:

@@ -7,10 +7,9 @@ Never: scheduling: @serve.batch gathers arrivals into one submit, the engine dec
 """
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -19,20 +18,17 @@ from ray import serve
 
 from pipeline.checkpoints import cache_home, resolve
 from pipeline.config import EngineConfig
+from pipeline.engine.build import build_of
 from pipeline.engine.engine import Engine
 from pipeline.engine.sequence import Sequence
 from pipeline.errors import EngineDead, SynthesisError
 from pipeline.model.weights import open_checkpoint
-from pipeline.text.segment import predicted_steps
 from pipeline.types import Head, Prompt, SamplingParams, Segment, StepBlock
 from pipeline.vocoder.encoder import Encoder
 from pipeline.voices.seeds import read_statistics
-from serve.config import TracingConfig
 from serve.ending import end_process
 from serve.metrics import EngineMetrics, every_period
 from serve.placement import placed
-from serve.scaling import EngineLoad, Load
-from serve.tracing import Tracing
 
 WARM_UP_POSITIONS = 16
 WARM_UP_STEPS = 16
@@ -42,10 +38,7 @@ WARM_UP_STEPS = 16
 class AcousticModel:
     """Streams the steps of many segments at once."""
 
-    async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, config: EngineConfig, checkpoint: str, tracing: TracingConfig | None = None
-    ) -> None:
-        self._tracing = Tracing(tracing, "AcousticModel", placed()["replica"])
+    async def __init__(self, config: EngineConfig, checkpoint: str) -> None:  # type: ignore[misc]  # Serve awaits it
         # In a thread: loading takes long, and the replica's loop must go on answering Serve meanwhile.
         files = await asyncio.to_thread(lambda: open_checkpoint(resolve(checkpoint, cache_home())))
         self._files = files
@@ -53,22 +46,17 @@ class AcousticModel:
         self._encoding = asyncio.Lock()
         metrics = EngineMetrics()
         self._engine = await asyncio.to_thread(Engine, config, files, watch=metrics)
+        self._build = await asyncio.to_thread(build_of, config, files)
         await self._engine.warm_up(warm_up_prompt())
-        self._load = EngineLoad(config.steps_per_round)
-        self._latest = Load()
-
-        def look() -> None:
-            stats = asdict(self._engine.stats())
-            self._latest = self._load.look(stats, time.monotonic())
-            metrics.show(stats, config.steps_per_round, self._latest)
-
-        self._shown = asyncio.create_task(every_period(look))
+        self._shown = asyncio.create_task(
+            every_period(lambda: metrics.show(asdict(self._engine.stats()), config.steps_per_round))
+        )
         self._gather.set_max_batch_size(config.slots)  # type: ignore[attr-defined]
 
     async def generate(
-        self, prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool, trace: str = ""
+        self, prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool
     ) -> AsyncGenerator[StepBlock | SynthesisError, None]:
-        """See protocols.CodeGenerator; an error is a value, and the last. `trace`: see serve/tracing.py."""
+        """See protocols.CodeGenerator; an error is a value, and the last."""
         try:
             # Opened here, so that a cancellation at any moment reaches the sequence, gathered or not.
             sequence = self._engine.open(prompt, sampling, timeout_s=timeout_s)
@@ -76,13 +64,10 @@ class AcousticModel:
             yield error
             return
         try:
-            with self._tracing.generation(trace, prompt) as took, self._load.waiting(steps_ahead(prompt)) as waiting:
-                await self._gather((sequence, admitted))
-                async with aclosing(self._engine.read(sequence)) as blocks:
-                    async for block in blocks:
-                        took(block)
-                        waiting.begun()
-                        yield block
+            await self._gather((sequence, admitted))
+            async with aclosing(self._engine.read(sequence)) as blocks:
+                async for block in blocks:
+                    yield block if block.finish is None else replace(block, build=self._build)
         except EngineDead as death:
             end_process(death)
         except SynthesisError as error:
@@ -101,6 +86,10 @@ class AcousticModel:
         width = self._files.gpt_spec.width
         return width, read_statistics(self._files.root, width)
 
+    async def build(self) -> str:
+        """What its steps are made by; see pipeline/engine/build.py."""
+        return self._build
+
     async def encode(self, samples: NDArray[np.float32]) -> NDArray[np.int64]:
         """See protocols.RecordingEncoder. One at a time: it takes a core from the engine for as long as it runs."""
         async with self._encoding:
@@ -112,10 +101,6 @@ class AcousticModel:
         """The engine at this moment, and where it runs."""
         return {**placed(), **asdict(self._engine.stats())}
 
-    async def record_autoscaling_stats(self) -> dict[str, float]:
-        """For serve/scaling.py, WorkAhead, where the configuration names it."""
-        return self._latest.as_stats()
-
     def check_health(self) -> None:
         """Serve replaces the replica when this raises three times in a row."""
         self._engine.check_health()
@@ -124,11 +109,6 @@ class AcousticModel:
         engine = getattr(self, "_engine", None)
         if engine is not None:
             engine.close()
-
-
-def steps_ahead(prompt: Prompt) -> int:
-    """About how many steps a segment will take."""
-    return min(predicted_steps(prompt.segment.text), prompt.max_steps) if prompt.head is Head.CODE else prompt.max_steps
 
 
 def warm_up_prompt() -> Prompt:

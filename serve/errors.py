@@ -22,6 +22,7 @@ from pipeline.errors import (
     InvalidSsml,
     NonFiniteOutput,
     NoSpeakableText,
+    NotCached,
     ReaderStalled,
     ReadOnlyVoice,
     ReferenceRejected,
@@ -65,6 +66,7 @@ KINDS: dict[type[SynthesisError], Kind] = {
     InvalidLexicon: Kind(400, "invalid_request_error", "invalid_lexicon", False),
     UnknownLexicon: Kind(400, "invalid_request_error", "lexicon_not_found", False),
     RefineRejected: Kind(422, "invalid_request_error", "refine_rejected", False),
+    NotCached: Kind(504, "not_found_error", "not_cached", False),  # RFC 9111, only-if-cached
     TextTooHard: Kind(422, "invalid_request_error", "text_too_hard", False),
     RequestQuarantined: Kind(422, "invalid_request_error", "request_quarantined", False),
     AtCapacity: Kind(429, "overloaded_error", "overloaded", True, 1.0),

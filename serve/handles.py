@@ -28,7 +28,6 @@ from pipeline.text.script import Script
 from pipeline.types import HiddenWindow, Prompt, SamplingParams, SpeechPlan, StepBlock, SynthesisRequest, Voice
 from serve.breaker import Breaker, BreakerConfig, Call
 from serve.quarantine import CASE
-from serve.tracing import carried
 
 # Serve types a handle by the deployed class, which lives in another process and may load torch.
 Handle = DeploymentHandle[Any]
@@ -59,16 +58,14 @@ class RemoteFrontend:
 
     async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
         """See protocols.TextFrontend."""
-        plan: SpeechPlan = await _pure(self.breaker, lambda: self._handle.plan.remote(request, voices, carried()))
+        plan: SpeechPlan = await _pure(self.breaker, lambda: self._handle.plan.remote(request, voices))
         return plan
 
     async def replan(
         self, request: SynthesisRequest, voices: Mapping[str, Voice], plan: SpeechPlan, refined: list[NDArray[np.int64]]
     ) -> SpeechPlan:
         """See protocols.TextFrontend."""
-        replanned: SpeechPlan = await _pure(
-            self.breaker, lambda: self._handle.replan.remote(request, voices, plan, refined, carried())
-        )
+        replanned: SpeechPlan = await _pure(self.breaker, lambda: self._handle.replan.remote(request, voices, plan, refined))
         return replanned
 
 
@@ -98,7 +95,7 @@ class RemoteGenerator:
     ) -> AsyncGenerator[StepBlock, None]:
         case, handed_on = CASE.get(), 0
         for last in (False, True):
-            blocks: Any = self._handle.generate.remote(prompt, sampling, deadline - time.monotonic(), admitted, carried())
+            blocks: Any = self._handle.generate.remote(prompt, sampling, deadline - time.monotonic(), admitted)
             try:
                 async for item in blocks:
                     block = unheard(raised(item), handed_on)
@@ -128,7 +125,7 @@ class RemoteDecoder:
 
     async def decode(self, window: HiddenWindow) -> NDArray[np.float32]:
         """See protocols.WindowDecoder."""
-        samples: NDArray[np.float32] = await _pure(self.breaker, lambda: self._handle.decode.remote(window, carried()))
+        samples: NDArray[np.float32] = await _pure(self.breaker, lambda: self._handle.decode.remote(window))
         return samples
 
 
@@ -178,6 +175,12 @@ async def ask_speakers(handle: Handle) -> tuple[int, NDArray[np.float16] | None]
     breaker = Breaker("acoustic", BreakerConfig())
     speakers: tuple[int, NDArray[np.float16] | None] = await _pure(breaker, lambda: handle.speakers.remote())
     return speakers
+
+
+async def ask_build(handle: Handle) -> str:
+    """What makes the steps behind a handle; see pipeline/engine/build.py."""
+    build: str = await _pure(Breaker("acoustic", BreakerConfig()), lambda: handle.build.remote())
+    return build
 
 
 async def ask_stats(handle: Handle) -> list[dict[str, Any]]:

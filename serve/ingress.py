@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from contextlib import aclosing
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from ray import serve
 from ray.serve._private.constants import RAY_SERVE_ENABLE_HA_PROXY
 from ray.util import get_node_ip_address
 
+from pipeline.cache.steps import CachedModel
 from pipeline.checkpoints import cache_home
 from pipeline.errors import StoreUnavailable, SynthesisError
 from pipeline.store.choose import open_store
@@ -32,19 +34,27 @@ from pipeline.voices.library import VoiceLibrary
 from serve.api import create_api
 from serve.backend import Backend
 from serve.breaker import Breaker
+from serve.cache import follow_build, follow_purges, open_cache
 from serve.config import STORE_FILE, AppConfig, VoicesConfig, project_path
 from serve.door import Door
 from serve.following import follow
 from serve.gate import Gate, trust
-from serve.handles import Handle, RemoteDecoder, RemoteEncoder, RemoteFrontend, RemoteGenerator, ask_speakers, ask_stats
+from serve.handles import (
+    Handle,
+    RemoteDecoder,
+    RemoteEncoder,
+    RemoteFrontend,
+    RemoteGenerator,
+    ask_build,
+    ask_speakers,
+    ask_stats,
+)
 from serve.keys import KeyRing
 from serve.metrics import IngressMetrics, every_period
-from serve.placement import placed
 from serve.quarantine import Quarantine
 from serve.quotas import LocalQuotas, Quotas
 from serve.quotas_redis import RedisQuotas
 from serve.stages import TimedDecoder, TimedFrontend, TimedGenerator
-from serve.tracing import Tracing
 from serve.voice_desk import VoiceDesk
 
 LOG = logging.getLogger("ray.serve.chattts")
@@ -124,13 +134,18 @@ class Ingress:
         self._quarantine = Quarantine(config.quarantine)
         ring, quotas = await open_keys(config, store)
         trusts = trust(listens=listens, behind_proxy=RAY_SERVE_ENABLE_HA_PROXY, own=(get_node_ip_address(),))  # type: ignore[no-untyped-call]
+        generator = TimedGenerator(RemoteGenerator(acoustic, of_acoustic))
+        self._cache = cache = open_cache(config.cache, store)
+        build = await ask_build(acoustic)
+        cached = CachedModel(generator, cache, hidden=config.pipeline.vocoder.use_decoder, build=build)
         synthesizer = Synthesizer(
             TimedFrontend(RemoteFrontend(text, of_text)),
-            TimedGenerator(RemoteGenerator(acoustic, of_acoustic)),
+            generator,
             TimedDecoder(RemoteDecoder(vocoder, of_vocoder)),
             voices,
             config.pipeline.vocoder,
             config.pipeline.speech,
+            cached,
         )
         stream = partial(self._quarantine.stream, synthesizer.stream)
         watch = IngressMetrics()
@@ -153,9 +168,9 @@ class Ingress:
             door=Door(config.limits.max_in_flight),
             why_not_ready=self._why_not_ready,
             health=self._health,
+            purge=cache.purge,
             watch=watch,
             gate=Gate(ring, quotas, is_open=config.keys.open, trusts=trusts),
-            tracing=Tracing(config.tracing, "Ingress", placed()["replica"]),
         )
         self._following = (
             asyncio.create_task(self.backend.desk.follow()),
@@ -163,6 +178,9 @@ class Ingress:
             asyncio.create_task(every_period(lambda: watch.show(self._breakers, self._quarantine))),
             asyncio.create_task(follow("keys", ring.refresh, config.keys.refresh_s)),
             *([asyncio.create_task(quotas.follow())] if isinstance(quotas, RedisQuotas) else []),
+            asyncio.create_task(every_period(lambda: watch.show_cache(asdict(cache.stats())))),
+            asyncio.create_task(follow_purges(cache, config.voices.refresh_s)),
+            asyncio.create_task(follow_build(cached, lambda: ask_build(acoustic))),
         )
         self._first_audio_s = await self._speak_first_words()
 
@@ -196,6 +214,7 @@ class Ingress:
         acoustic, vocoder = await asyncio.gather(ask_stats(self._acoustic), ask_stats(self._vocoder))
         return {
             "first_audio_s": round(self._first_audio_s, 3),
+            "cache": asdict(self._cache.stats()),
             "acoustic": acoustic,
             "vocoder": vocoder,
             "breakers": {breaker.stage: breaker.shown() for breaker in self._breakers},

@@ -20,7 +20,6 @@ from ray.serve import metrics as ray_metrics
 from serve.breaker import Breaker, State
 from serve.figures import CONTINUOUS_S, Outcome, SpeechFigures
 from serve.quarantine import Quarantine
-from serve.scaling import Load
 
 PERIOD_S = 1.0  # how often gauges follow what they show
 
@@ -76,6 +75,12 @@ TEXT_WARNINGS = Metric(
 BREAKER = Metric(Kind.GAUGE, "chattts_breaker_open", "of a stage: 0 closed, 0.5 half open, 1 open", ("stage",))
 RETRIES = Metric(Kind.COUNTER, "chattts_retries_total", "calls of a stage tried again because a replica died", ("stage",))
 QUARANTINED = Metric(Kind.GAUGE, "chattts_quarantined", "requests refused because they have ended replicas, at this moment")
+CACHE = Metric(
+    Kind.COUNTER, "chattts_cache_total", "segments looked up: found, joined while they were made, or made", ("tier", "result")
+)
+CACHED_STEPS = Metric(Kind.COUNTER, "chattts_cached_steps_total", "steps heard without being made again")
+CACHE_BYTES = Metric(Kind.GAUGE, "chattts_cache_bytes", "sampled steps kept in memory")
+CACHE_EVICTIONS = Metric(Kind.COUNTER, "chattts_cache_evictions_total", "segments that made room for others")
 
 SLOTS = Metric(Kind.GAUGE, "chattts_slots", "sequences the engine can decode at once")
 BATCH_ROWS = Metric(Kind.GAUGE, "chattts_batch_rows", "sequences it decodes now")
@@ -87,9 +92,6 @@ QUEUE_WAIT = Metric(Kind.HISTOGRAM, "chattts_queue_wait_seconds", "from submissi
 WASTED = Metric(Kind.COUNTER, "chattts_wasted_steps_total", "steps made for nobody, by why", ("reason",))
 KV_CACHE = Metric(Kind.GAUGE, "chattts_kv_bytes", "memory of the KV cache")
 
-BUSY = Metric(Kind.GAUGE, "chattts_busy", "share of a replica of engine or vocoder that is in use")
-BACKLOG = Metric(Kind.GAUGE, "chattts_backlog_seconds", "how long a replica would need for what waits at it")
-
 VOCODER_WAITING = Metric(Kind.GAUGE, "chattts_vocoder_waiting", "windows that wait for the vocoder")
 VOCODER_CALL = Metric(Kind.GAUGE, "chattts_vocoder_call_seconds", "mean time of the vocoder's latest calls")
 VOCODER_CALLS = Metric(Kind.COUNTER, "chattts_vocoder_calls_total", "calls of the vocoder's network")
@@ -100,8 +102,9 @@ HOW_OPEN = {State.CLOSED: 0.0, State.HALF_OPEN: 0.5, State.OPEN: 1.0}
 METRICS: tuple[Metric, ...] = (
     FIRST_AUDIO, RTF, UNDERRUN, STREAMS, CONTINUOUS, REQUESTS, REJECTS, IN_FLIGHT, AUDIO, CHARACTERS, TEXT_WARNINGS,
     BREAKER, RETRIES, QUARANTINED,
+    CACHE, CACHED_STEPS, CACHE_BYTES, CACHE_EVICTIONS,
     SLOTS, BATCH_ROWS, WAITING_ROWS, STEP, STEPS, SEGMENTS, QUEUE_WAIT, WASTED, KV_CACHE,
-    BUSY, BACKLOG, VOCODER_WAITING, VOCODER_CALL, VOCODER_CALLS, WINDOWS,
+    VOCODER_WAITING, VOCODER_CALL, VOCODER_CALLS, WINDOWS,
 )  # fmt: skip
 
 
@@ -181,6 +184,18 @@ class IngressMetrics:
         """See SpeechWatch."""
         self._registered.add(REJECTS, code=code)
 
+    def show_cache(self, stats: Mapping[str, Any]) -> None:
+        """Follow CacheStats."""
+        registered = self._registered
+        registered.follow(CACHE, stats["memory_hits"], tier="memory", result="hit")
+        registered.follow(CACHE, stats["shared_hits"], tier="redis", result="hit")
+        registered.follow(CACHE, stats["shared_errors"], tier="redis", result="error")
+        registered.follow(CACHE, stats["joined"], tier="flight", result="joined")
+        registered.follow(CACHE, stats["misses"], tier="model", result="miss")
+        registered.follow(CACHED_STEPS, stats["steps"])
+        registered.follow(CACHE_EVICTIONS, stats["evictions"])
+        registered.show(CACHE_BYTES, stats["bytes"])
+
 
 class EngineMetrics:
     """pipeline/engine/watch.py, EngineWatch, over Ray's registry; called on the engine's thread."""
@@ -196,11 +211,9 @@ class EngineMetrics:
         """See EngineWatch."""
         self._registered.add(WASTED, steps, reason=reason)
 
-    def show(self, stats: Mapping[str, Any], steps_per_round: int, load: Load) -> None:
-        """Follow EngineStats and the load they amount to."""
+    def show(self, stats: Mapping[str, Any], steps_per_round: int) -> None:
+        """Follow EngineStats."""
         registered = self._registered
-        registered.show(BUSY, load.busy)
-        registered.show(BACKLOG, load.backlog_s)
         registered.show(SLOTS, stats["slots"])
         registered.show(BATCH_ROWS, stats["slots_used"])
         registered.show(WAITING_ROWS, stats["waiting"])
@@ -216,11 +229,9 @@ class VocoderMetrics:
     def __init__(self) -> None:
         self._registered = _Registered()
 
-    def show(self, stats: Mapping[str, Any], load: Load) -> None:
-        """Follow VocoderStats and the load they amount to."""
+    def show(self, stats: Mapping[str, Any]) -> None:
+        """Follow VocoderStats."""
         registered = self._registered
-        registered.show(BUSY, load.busy)
-        registered.show(BACKLOG, load.backlog_s)
         registered.show(VOCODER_WAITING, stats["waiting"])
         registered.show(VOCODER_CALL, stats["call_s"])
         registered.follow(VOCODER_CALLS, stats["calls"])

@@ -24,7 +24,7 @@ from pydantic import Field
 
 from pipeline.config import StrictModel
 from pipeline.errors import AtCapacity, RequestQuarantined
-from pipeline.types import AudioChunk, AudioOptions, SamplingParams, SynthesisRequest
+from pipeline.types import AudioChunk, AudioOptions, CacheOrder, SamplingParams, SynthesisRequest
 
 Stream = Callable[[SynthesisRequest], AsyncGenerator[AudioChunk, None]]
 
@@ -124,6 +124,7 @@ class Quarantine:
             speed=1.0,
             audio=AudioOptions(),
             timeout_s=0.0,
+            cache=CacheOrder(),
         )
         return hashlib.blake2b(repr(inputs).encode("utf-8", "surrogatepass"), key=self._key, digest_size=16).digest()
 

@@ -22,14 +22,14 @@ from starlette.types import Message, Receive, Scope, Send
 
 from pipeline.audio.encode import Encoder, encode_whole
 from pipeline.errors import DeadlineExceeded, ReaderStalled, SynthesisError
-from pipeline.types import AudioChunk, AudioReport
+from pipeline.types import AudioChunk, AudioReport, CacheResult
 from pipeline.voices.names import shown
 from serve.backend import Backend
 from serve.body import is_strict, read_body, read_bytes
 from serve.errors import ApiError, of
 from serve.figures import Outcome, PlayCursor, SpeechFigures
 from serve.gate import caller_of
-from serve.request_log import log_in, log_out, traced
+from serve.request_log import log_in, log_out
 from serve.schemas import SpeechBody, SpeechOrder, ignored_header, to_order
 from serve.stages import CURRENT, Stages
 from serve.text_schemas import read_text, warnings_header
@@ -58,6 +58,7 @@ class SpeechReply(Response):
         self._status_sent = False
         self._audio_s = 0.0
         self._report = AudioReport(steps=0)
+        self._source = CacheResult.BYPASS
         self._first_audio_s: float | None = None
         self._cursor = PlayCursor()
         self._stages = Stages()
@@ -68,13 +69,6 @@ class SpeechReply(Response):
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._backend.tracing.request(self._request_id, self._request.headers.get("traceparent")) as span:
-            try:
-                await self._reply(receive, send)
-            finally:
-                span.set_attributes(traced(self._figures(), self._stages))
-
-    async def _reply(self, receive: Receive, send: Send) -> None:
         door, watch = self._backend.door, self._backend.watch
         CURRENT.set(self._stages)  # of this task and of those it starts: the reply is the last thing it does
         try:
@@ -109,6 +103,8 @@ class SpeechReply(Response):
             limits=self._limits,
             strict=strict,
             accepts_events="text/event-stream" in self._request.headers.get("accept", ""),
+            cache_control=self._request.headers.get("cache-control", ""),
+            tenant=self._caller.id,
         )
 
     # Speaking.
@@ -228,6 +224,7 @@ class SpeechReply(Response):
             if not len(chunk.samples):
                 continue  # the audio rooms hold back what they cannot finish yet
             if self._first_audio_s is None:
+                self._source = chunk.cache
                 self._first_audio_s = time.perf_counter() - self._started_at
             duration_s = len(chunk.samples) / order.audio.sample_rate
             self._cursor.arrived(time.perf_counter(), duration_s)
@@ -246,6 +243,7 @@ class SpeechReply(Response):
             "Content-Type": media_type,
             "X-Audio-Seed": str(request.sampling.seed),
             "X-Voice-Id": shown(request.voice),
+            "X-Cache": self._source,
             "Server-Timing": self._server_timing(),
             "Cache-Control": "no-store",
             "X-Accel-Buffering": "no",

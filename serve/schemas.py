@@ -15,7 +15,17 @@ from pydantic import Field
 
 from pipeline.audio.formats import CONTAINERS, SAMPLE_RATES, AudioFormat, audio_format, named_format
 from pipeline.audio.tempo import share_speed
-from pipeline.types import AudioOptions, Denoise, RefineGuard, RefineParams, SamplingParams, SeedMode, SynthesisRequest
+from pipeline.types import (
+    AudioOptions,
+    CacheMode,
+    CacheOrder,
+    Denoise,
+    RefineGuard,
+    RefineParams,
+    SamplingParams,
+    SeedMode,
+    SynthesisRequest,
+)
 from serve.body import Body
 from serve.config import LimitsConfig
 from serve.errors import ApiError, Kind, bad_request
@@ -99,6 +109,9 @@ class SpeechBody(TextBody):
     refine: bool | RefineBody = Field(False, description="ChatTTS rewrites the text first, with pauses and fillers")
     user: str | None = Field(None, max_length=512)
     deadline_ms: int | None = Field(None, ge=50, le=600_000, description="the first audio must have left by then")
+    cache: Literal["default", "no-store", "refresh", "only-if-cached"] = Field(
+        "default", description="of what was sampled before with this seed; Cache-Control says the same where this is left out"
+    )
 
     @property
     def ignored(self) -> list[str]:
@@ -132,6 +145,8 @@ def to_order(
     limits: LimitsConfig,
     strict: bool,
     accepts_events: bool,
+    cache_control: str = "",
+    tenant: str = "",
 ) -> SpeechOrder:
     """What the body means.
 
@@ -140,6 +155,8 @@ def to_order(
         text: what text_schemas.read_text made of the body.
         strict: refuse fields that have no effect instead of naming them in the reply.
         accepts_events: the client prefers server-sent events (its Accept header says so).
+        cache_control: that header of the request.
+        tenant: whose cache entries the request may find.
 
     Raises:
         InvalidRequest, ApiError
@@ -147,8 +164,9 @@ def to_order(
     as_events = body.stream_format == "sse" or accepts_events
     if as_events and not body.stream:
         raise bad_request("conflicting_fields", "stream=false cannot be sent as events", param="stream_format")
+    request = to_request(body, request_id=request_id, voice=voice, text=text, limits=limits, strict=strict)
     return SpeechOrder(
-        request=to_request(body, request_id=request_id, voice=voice, text=text, limits=limits, strict=strict),
+        request=replace(request, cache=CacheOrder(_cache_mode(body, cache_control), tenant)),
         audio=_format(body),
         streamed=body.stream,
         as_events=as_events,
@@ -243,6 +261,21 @@ def _refine(body: SpeechBody, sampling: SamplingParams) -> RefineParams | None:
         guard=RefineGuard(manner.guard),
         sampling=seeded,
     )
+
+
+def _cache_mode(body: SpeechBody, cache_control: str) -> CacheMode:
+    """What the request wants of the cache: its field, else its header (RFC 9111, 5.2.1)."""
+    said = {word.strip().lower() for word in cache_control.split(",")}
+    mode = CacheMode(body.cache)
+    if "cache" not in body.model_fields_set:
+        if "no-store" in said:
+            mode = CacheMode.NO_STORE
+        elif "only-if-cached" in said:
+            mode = CacheMode.ONLY_IF_CACHED
+        elif said & {"no-cache", "max-age=0"}:
+            mode = CacheMode.REFRESH
+    # A seed that has just been drawn was never heard, and is drawn once in four thousand million times.
+    return CacheMode.NO_STORE if body.seed is None and mode is not CacheMode.ONLY_IF_CACHED else mode
 
 
 def _check_model(name: str) -> None:

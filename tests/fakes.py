@@ -25,6 +25,7 @@ from pipeline.types import (
     Admission,
     AudioChunk,
     AudioReport,
+    CacheResult,
     FinishReason,
     Head,
     HiddenWindow,
@@ -70,6 +71,9 @@ class Speaker:
     closed: int = 0
     produced: int = 0
     requests: list[SynthesisRequest] = field(default_factory=list)
+    source: CacheResult = CacheResult.BYPASS
+    purged: list[str | None] = field(default_factory=list)
+    purge_error: Exception | None = None
     last_closed: threading.Event = field(default_factory=threading.Event)
 
     async def stream(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
@@ -88,7 +92,8 @@ class Speaker:
                 index += 1
                 is_last = index == self.chunks
                 report = AudioReport(steps=index * self.chunk_samples // SAMPLES_PER_STEP) if is_last else None
-                yield AudioChunk(sine(request.sampling.seed, first, self.chunk_samples), first, is_last, report=report)
+                samples = sine(request.sampling.seed, first, self.chunk_samples)
+                yield AudioChunk(samples, first, is_last, report=report, cache=self.source)
         finally:
             self.closed += 1
             if self.closed == self.opened:
@@ -133,6 +138,11 @@ def make_backend(
         texts = [(segment.text, f"{segment.text} [laugh]") for segment in write_script(request, TextConfig()).segments]
         return [Refined(text, refined, tuple(diff(text, refined)), accepts(text, refined)) for text, refined in texts]
 
+    async def purge(tenant: str | None) -> None:
+        if speaker.purge_error is not None:
+            raise speaker.purge_error
+        speaker.purged.append(tenant)
+
     return Backend(
         stream=speaker.stream,
         read=read,
@@ -145,6 +155,7 @@ def make_backend(
         door=Door(limits.max_in_flight),
         why_not_ready=why_not_ready,
         health=health,
+        purge=purge,
     )
 
 

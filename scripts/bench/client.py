@@ -48,7 +48,8 @@ async def http_speaker(endpoint: Endpoint) -> AsyncIterator[Speak]:
     trace.on_request_chunk_sent.append(chunk_sent)
     connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=None)
-    headers = {"Authorization": f"Bearer {endpoint.key}"}
+    # Every round asks for the same again, and is to be answered with work.
+    headers = {"Authorization": f"Bearer {endpoint.key}", "Cache-Control": "no-store"}
     async with aiohttp.ClientSession(
         connector=connector, timeout=timeout, headers=headers, trace_configs=[trace], read_bufsize=1 << 20
     ) as session:

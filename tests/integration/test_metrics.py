@@ -71,14 +71,15 @@ def test_every_metric_of_the_list_is_exported_with_its_tags(cluster: Cluster):
         return [
             metric.name
             for metric in METRICS
-            # Nothing in this suite's texts is dropped, and no replica dies, before this test may run alone.
-            if metric.name not in ("chattts_text_warnings_total", "chattts_retries_total")
+            # Nothing in this suite's texts is dropped, no replica dies and no cache is full before this test may run alone.
+            if metric.name not in ("chattts_text_warnings_total", "chattts_retries_total", "chattts_cache_evictions_total")
             and not any(
                 set(metric.tags) <= set(tags) for tags, _ in samples.get(metric.exported + suffix.get(metric.kind, ""), [])
             )
         ]
 
-    cluster.speak()
+    cluster.speak(cache="default")
+    cluster.speak(cache="default")
     cluster.speak(speed=9)
     leaving = cluster.connect(LONG_SPEECH)
     leaving.recv(2000)

@@ -10,7 +10,7 @@ ROUTE = "/two-gpu"
 
 
 def speak(cluster: Cluster) -> bytes:
-    body = {"input": "Hello there. And here.", "response_format": "pcm", "seed": 4, "voice": "nova"}
+    body = {"input": "Hello there. And here.", "response_format": "pcm", "seed": 4, "voice": "nova", "cache": "no-store"}
     reply = requests.post(cluster.url(f"{ROUTE}/v1/audio/speech"), json=body, timeout=60)
     assert reply.status_code == 200
     return reply.content

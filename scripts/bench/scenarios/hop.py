@@ -103,7 +103,7 @@ def measure_hops(url: str) -> list[float]:
 def measure_refusals(served: Served, long: Utterance) -> list[float]:
     """Seconds until a request is refused, while more have come than there are places."""
     speech = served.endpoint.url + "/v1/audio/speech"
-    body = {"input": long.text, "response_format": "pcm"}
+    body = {"input": long.text, "response_format": "pcm", "cache": "no-store"}
     places = served.health()["door"]["max_in_flight"]
     refused = []
     with ThreadPoolExecutor(places) as pool:

@@ -1,0 +1,257 @@
+"""Cache: the tiers and the flights of one process.
+
+In:    places, and streams of steps for those where nothing is
+Out:   steps
+Owns:  the memory tier, the flights, the counts
+Never: what makes the steps; keeping what another build has made, or what has been purged meanwhile
+
+    asked for -> in memory -> under way: join -> in the shared tier -> made
+                    |              |                |          |
+                    '--------------'----- heard ----'----------'--> kept in both tiers once it is whole
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from pipeline.cache.epochs import Epochs
+from pipeline.cache.flights import Flight
+from pipeline.cache.key import Place
+from pipeline.cache.memory import MemoryTier
+from pipeline.cache.pack import pack, unpack
+from pipeline.errors import AtCapacity, DeadlineExceeded
+from pipeline.types import CacheResult, StepBlock
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """The cache at one moment; counts are since start."""
+
+    entries: int
+    bytes: int
+    max_bytes: int
+    flights: int
+    """segments under way now"""
+    memory_hits: int
+    shared_hits: int
+    joined: int
+    """asked for while they were made, and not made again"""
+    misses: int
+    evictions: int
+    shared_errors: int
+    steps: int
+    """heard without being made again; 46.875 are a second of speech"""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On which conditions a segment is made."""
+
+    deadline: float
+    """monotonic seconds"""
+    admitted: bool
+    """it queues however full the waiting room is"""
+
+
+class SharedTier(Protocol):
+    """What other processes find too; redis.py is one. Being away is an answer: nothing is there."""
+
+    errors: int
+    """questions without an answer and entries that were not taken, since start"""
+
+    async def get(self, owner: str, key: str) -> bytes | None:
+        """An entry."""
+        ...
+
+    async def has(self, owner: str, key: str) -> bool:
+        """Whether it is there."""
+        ...
+
+    def put(self, owner: str, key: str, content: bytes) -> None:
+        """Keep an entry; nobody waits for it."""
+        ...
+
+    async def purge(self, owner: str | None) -> None:
+        """Remove the entries of an owner, everybody's for None."""
+        ...
+
+
+Make = Callable[[Terms], AsyncGenerator[StepBlock, None]]
+
+
+class CodeCache:
+    """Steps by place. One event loop uses it."""
+
+    def __init__(self, max_bytes: int, *, shared: SharedTier | None = None, epochs: Epochs | None = None) -> None:
+        """
+        Args:
+            max_bytes: of the tier in memory; 0: only what is under way is shared.
+        """
+        self.epochs = epochs or Epochs(None)
+        self._shared = shared
+        self._memory = MemoryTier(max_bytes)
+        self._flights: dict[str, tuple[Flight, Terms]] = {}
+        self._memory_hits = self._shared_hits = self._joined = self._misses = self._steps = 0
+
+    async def steps(
+        self, place: Place, make: Make, terms: Terms, *, anew: bool, told: Callable[[CacheResult], None]
+    ) -> AsyncGenerator[StepBlock, None]:
+        """The steps of one segment: kept, under way, or made.
+
+        Args:
+            make: opens the stream that makes them.
+            anew: make them whatever is there, and keep these.
+            told: where the steps come from, before the first of them.
+
+        Raises:
+            whatever `make`'s stream raises, whoever began it.
+        """
+        position = 0
+        while True:
+            kept = None if anew else self._kept(place)
+            if kept is not None:
+                told(CacheResult.HIT)
+                yield after(kept, position)
+                return
+            flight, its_terms = self._flights.get(place.key, (None, terms)) if not anew else (None, terms)
+            if flight is None:
+                flight = self._take_off(place, make, terms, anew=anew, told=told)
+            else:
+                self._joined += 1
+                told(CacheResult.JOINED)
+            try:
+                async with aclosing(flight.listen()) as blocks:
+                    async for block in blocks:
+                        if block.first_step + len(block.codes) > position or block.finish is not None:
+                            yield after(block, position)
+                            position = block.first_step + len(block.codes)
+                            self._steps += 0 if its_terms is terms else len(block.codes)
+                return
+            except AtCapacity:
+                if its_terms.admitted or not terms.admitted:
+                    raise
+            except DeadlineExceeded:
+                if its_terms.deadline >= terms.deadline:
+                    raise
+            # It ended on the terms of whoever began it, and ours are better: from where we are, on ours.
+
+    async def has(self, place: Place) -> bool:
+        """Whether these steps need not be made."""
+        if place.key in self._memory or place.key in self._flights:
+            return True
+        return self._shared is not None and await self._shared.has(place.tenant, place.key)
+
+    async def purge(self, tenant: str | None) -> None:
+        """Forget a tenant's steps, everybody's for None, in every process that shares the store and the shared tier.
+
+        Raises:
+            StoreUnavailable: only this process and the shared tier have forgotten them.
+        """
+        self._memory.drop(lambda place: tenant is None or place.tenant == tenant)
+        if self._shared is not None:
+            await self._shared.purge(tenant)
+        await asyncio.to_thread(self.epochs.purge, tenant)
+
+    def drop_purged(self) -> None:
+        """Give back the memory of what other processes have purged; nobody finds it any more."""
+        self._memory.drop(lambda place: place.epochs != self.epochs.of(place.tenant))
+
+    def stats(self) -> CacheStats:
+        """The cache at this moment."""
+        return CacheStats(
+            entries=len(self._memory),
+            bytes=self._memory.bytes,
+            max_bytes=self._memory.max_bytes,
+            flights=len(self._flights),
+            memory_hits=self._memory_hits,
+            shared_hits=self._shared_hits,
+            joined=self._joined,
+            misses=self._misses,
+            evictions=self._memory.evictions,
+            shared_errors=0 if self._shared is None else self._shared.errors,
+            steps=self._steps,
+        )
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _kept(self, place: Place) -> StepBlock | None:
+        content = self._memory.get(place.key)
+        if content is None:
+            return None
+        block = unpack(content)
+        self._memory_hits += 1
+        self._steps += len(block.codes)
+        return block
+
+    def _take_off(self, place: Place, make: Make, terms: Terms, *, anew: bool, told: Callable[[CacheResult], None]) -> Flight:
+        def over() -> None:
+            if self._flights.get(place.key) == (flight, terms):
+                del self._flights[place.key]
+
+        made = self._made(place, told, make, terms)
+        flight = Flight(made if anew or self._shared is None else self._found(place, told, self._shared, made), over)
+        self._flights[place.key] = flight, terms
+        return flight
+
+    async def _found(
+        self,
+        place: Place,
+        told: Callable[[CacheResult], None],
+        shared: SharedTier,
+        made: AsyncGenerator[StepBlock, None],
+    ) -> AsyncGenerator[StepBlock, None]:
+        """The steps from the shared tier, else those that are made."""
+        async with aclosing(made):
+            content = await shared.get(place.tenant, place.key)
+            try:
+                kept = None if content is None else unpack(content)
+            except ValueError:
+                kept = None  # damaged, or of another make of this cache: written anew
+            if content is None or kept is None:
+                async for block in made:
+                    yield block
+                return
+            self._shared_hits += 1
+            self._steps += len(kept.codes)
+            self._memory.put(place, content)
+            told(CacheResult.HIT)
+            yield kept
+
+    async def _made(
+        self, place: Place, told: Callable[[CacheResult], None], make: Make, terms: Terms
+    ) -> AsyncGenerator[StepBlock, None]:
+        """The steps from the model, kept once they are whole."""
+        self._misses += 1
+        told(CacheResult.MISS)
+        blocks = []
+        async with aclosing(make(terms)) as steps:
+            async for block in steps:
+                blocks.append(block)
+                if block.finish is not None:
+                    self._keep(place, blocks)  # before anybody hears the end: who asks then finds it
+                yield block
+
+    def _keep(self, place: Place, blocks: list[StepBlock]) -> None:
+        """Keep a whole segment, if it is still what the place stands for."""
+        if blocks[-1].build != place.build or place.epochs != self.epochs.of(place.tenant):
+            return
+        content = pack(blocks, hidden=place.hidden)
+        self._memory.put(place, content)
+        if self._shared is not None:
+            self._shared.put(place.tenant, place.key, content)
+
+
+def after(block: StepBlock, position: int) -> StepBlock:
+    """What is left of a block behind a position."""
+    skip = position - block.first_step
+    if skip <= 0:
+        return block
+    return replace(block, hidden=block.hidden[skip:], codes=block.codes[skip:], first_step=position)
+
+
+def terms_for(timeout_s: float, *, admitted: bool) -> Terms:
+    """Terms that begin now."""
+    return Terms(time.monotonic() + timeout_s, admitted)

@@ -1,0 +1,48 @@
+"""Cache: the cache of sampled steps as one ingress replica has it, and what keeps it up to date.
+
+In:    CacheConfig, the store, what asks the model for its build
+Out:   a CachedModel
+Owns:  nothing
+Never: Ray
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from pipeline.cache.cache import CodeCache
+from pipeline.cache.epochs import Epochs
+from pipeline.cache.redis import RedisTier
+from pipeline.cache.steps import CachedModel
+from pipeline.errors import SynthesisError
+from pipeline.store.store import Store
+from serve.config import CacheConfig
+from serve.following import follow
+
+BUILD_PERIOD_S = 5.0  # how long after an update a reply may still be one the build before would have given
+
+
+def open_cache(config: CacheConfig, store: Store | None) -> CodeCache:
+    """The tiers a configuration asks for. Purges travel through the store."""
+    shared = None if config.redis is None else RedisTier(config.redis, config.ttl_s)
+    return CodeCache(config.memory_mib << 20, shared=shared, epochs=Epochs(store))
+
+
+async def follow_purges(cache: CodeCache, each_s: float) -> None:
+    """Forget what other replicas have purged, until cancelled."""
+    loop = asyncio.get_running_loop()
+
+    def refresh() -> None:
+        if cache.epochs.refresh():
+            loop.call_soon_threadsafe(cache.drop_purged)
+
+    await follow("cache", refresh, each_s)
+
+
+async def follow_build(model: CachedModel, ask: Callable[[], Awaitable[str]]) -> None:
+    """Ask which build makes the steps, until cancelled: a cache that is never missed would not hear of an update."""
+    while True:
+        await asyncio.sleep(BUILD_PERIOD_S)
+        try:
+            model.build = await ask()
+        except SynthesisError:
+            continue  # the one before goes on

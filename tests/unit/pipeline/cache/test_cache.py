@@ -1,0 +1,512 @@
+"""The cache of sampled steps: what its keys stand for, what it keeps, and that nobody hears a difference."""
+
+import asyncio
+import dataclasses
+import itertools
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.cache.cache import CodeCache
+from pipeline.cache.epochs import Epochs
+from pipeline.cache.key import Place, place_of
+from pipeline.cache.memory import OVERHEAD, MemoryTier
+from pipeline.cache.pack import pack, unpack
+from pipeline.cache.redis import RedisTier
+from pipeline.cache.steps import CachedModel
+from pipeline.config import EngineConfig, SpeechConfig, TextConfig, VocoderConfig
+from pipeline.engine.build import WITHOUT_EFFECT, build_of
+from pipeline.engine.engine import Engine
+from pipeline.errors import NotCached
+from pipeline.model.spec import STEPS_PER_SECOND
+from pipeline.model.weights import Checkpoint
+from pipeline.store.sqlite import SqliteStore
+from pipeline.synthesizer import Synthesizer
+from pipeline.text.frontend import LocalTextFrontend
+from pipeline.types import (
+    AudioOptions,
+    CacheMode,
+    CacheOrder,
+    CacheResult,
+    Denoise,
+    FinishReason,
+    Head,
+    Prompt,
+    RefineParams,
+    SamplingParams,
+    SeedMode,
+    StepBlock,
+    SynthesisRequest,
+)
+from pipeline.vocoder.vocoder import Vocoder
+from pipeline.voices.catalogue import VoiceCatalogue
+from pipeline.voices.library import VoiceLibrary
+from pipeline.voices.seeds import read_statistics
+from tests.factories import make_prompt, make_speaker
+from tests.services import RedisServer
+
+# Keys.
+
+PROMPT = make_prompt(speaker=make_speaker(1, 16), eos_token=9)
+SAMPLING = SamplingParams()
+BESIDE: dict[str, Any] = {"build": "b", "tenant": "t", "epochs": (0, 0), "hidden": True}
+OTHER_SAMPLING = {
+    "temperature": 0.31,
+    "top_p": 0.71,
+    "top_k": 21,
+    "repetition_penalty": 1.06,
+    "seed": 1,
+    "seed_mode": SeedMode.UPSTREAM,
+    "attempt": 1,
+    "min_steps": 2,
+}
+OTHER_PROMPT: dict[str, Any] = {
+    "ids": PROMPT.ids + 1,
+    "text_mask": ~PROMPT.text_mask,
+    "head": Head.TEXT,
+    "segment": replace(PROMPT.segment, index=1),
+    "max_steps": PROMPT.max_steps + 1,
+    "speaker": make_speaker(2, 16),
+    "speaker_position": 2,
+    "eos_token": None,
+}
+OTHER_BESIDE = {"build": "c", "tenant": "u", "epochs": (0, 1), "hidden": False}
+
+
+def key_of(prompt: Prompt = PROMPT, sampling: SamplingParams = SAMPLING, **beside: Any) -> str:
+    return place_of(prompt, sampling, **{**BESIDE, **beside}).key
+
+
+def test_equal_inputs_have_one_key():
+    twin = make_prompt(speaker=make_speaker(1, 16), eos_token=9)
+    assert key_of(twin, SamplingParams()) == key_of()
+    assert key_of(replace(twin, segment=replace(twin.segment, text="said otherwise"))) == key_of(), "its text is in the ids"
+
+
+def test_every_input_that_can_change_a_step_changes_the_key():
+    assert OTHER_SAMPLING.keys() == {field.name for field in fields(SamplingParams)}, "a new field has its case here"
+    assert OTHER_PROMPT.keys() == {field.name for field in fields(Prompt)}, "a new field has its case here"
+    keys = [key_of()]
+    keys += [key_of(sampling=replace(SamplingParams(), **{name: value})) for name, value in OTHER_SAMPLING.items()]
+    keys += [key_of(replace(PROMPT, **{name: value})) for name, value in OTHER_PROMPT.items()]
+    keys += [key_of(**{name: value}) for name, value in OTHER_BESIDE.items()]
+    assert len(set(keys)) == len(keys)
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(OTHER_PROMPT)), st.booleans()), max_size=8))
+def test_no_two_mixtures_of_fields_run_into_one_key(changes):
+    changed = {name for name, is_changed in changes if is_changed}
+    key = key_of(replace(PROMPT, **{name: OTHER_PROMPT[name] for name in changed}))
+    assert (key == key_of()) == (not changed)
+
+
+# Builds.
+
+
+def test_a_build_is_its_weights_and_its_numbers_and_not_its_waiting_rooms(demo: Checkpoint, tmp_path: Path):
+    plain = build_of(EngineConfig(), demo)
+    assert build_of(EngineConfig(), demo) == plain
+    for name, value in {"slots": 9, "dtype": "bfloat16", "decode": "torch", "ignore_eos": True, "max_steps": 512}.items():
+        assert build_of(EngineConfig.model_validate({name: value}), demo) != plain, name
+    for name in WITHOUT_EFFECT:
+        other = EngineConfig().model_dump()[name] + 1
+        assert build_of(EngineConfig.model_validate({name: other}), demo) == plain, name
+    assert set(EngineConfig.model_fields) >= WITHOUT_EFFECT
+    copy = tmp_path / "asset"
+    copy.mkdir()
+    for file in demo.root.rglob("*"):
+        if file.is_file():
+            (tmp_path / file.relative_to(demo.root)).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / file.relative_to(demo.root)).write_bytes(file.read_bytes())
+    moved = dataclasses.replace(demo, root=tmp_path)
+    assert build_of(EngineConfig(), moved) == plain, "where the weights lie is no part of them"
+    (tmp_path / "SHA256SUMS").unlink()
+    assert build_of(EngineConfig(), moved) == plain, "weights without a manifest are hashed"
+    (tmp_path / "asset/Embed.safetensors").write_bytes(b"other weights")
+    assert build_of(EngineConfig(), moved) != plain
+
+
+# Packing.
+
+
+@st.composite
+def segments(draw: st.DrawFn, books: int = 4) -> list[StepBlock]:
+    sizes = draw(st.lists(st.integers(0, 9), min_size=1, max_size=5))
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    width, first, blocks = draw(st.integers(0, 9)), 0, []
+    for index, size in enumerate(sizes):
+        codes = random.integers(0, 626 if books == 4 else 21_178, size=(size, books))
+        hidden = random.integers(0, 2**32, size=(size, width), dtype=np.uint32).view(np.float32)  # any bits at all
+        finish = draw(st.sampled_from(FinishReason)) if index == len(sizes) - 1 else None
+        blocks.append(StepBlock(hidden, codes, first, finish))
+        first += size
+    return blocks
+
+
+@given(st.sampled_from([4, 1]).flatmap(segments), st.booleans())
+def test_what_is_packed_comes_back_bit_for_bit(blocks, hidden):
+    back = unpack(pack(blocks, hidden=hidden))
+    assert np.array_equal(back.codes, np.concatenate([block.codes for block in blocks]))
+    assert back.codes.dtype == np.int64
+    assert (back.first_step, back.finish) == (0, blocks[-1].finish)
+    states = np.concatenate([block.hidden for block in blocks])
+    expected = states if hidden else states[:, :0]
+    assert back.hidden.dtype == np.float32
+    assert np.array_equal(back.hidden.view(np.uint32), expected.view(np.uint32))
+
+
+def test_ten_seconds_of_codes_are_two_kilobytes():
+    steps = round(10 * STEPS_PER_SECOND)
+    block = StepBlock(np.zeros((steps, 768), np.float32), np.full((steps, 4), 625), 0, FinishReason.EOS)
+    assert len(pack([block], hidden=False)) == pytest.approx(2345, abs=20)
+    assert len(pack([block], hidden=True)) == pytest.approx(2345 + steps * 3072, abs=20)
+
+
+@given(segments(), st.data())
+def test_damaged_bytes_are_noticed(blocks, data):
+    content = pack(blocks, hidden=True)
+    place = data.draw(st.integers(0, len(content) - 1))
+    damaged = bytearray(content)
+    damaged[place] ^= data.draw(st.integers(1, 255))
+    for broken in (bytes(damaged), content[:place], b"", content + b"x"):
+        with pytest.raises(ValueError, match="no steps"):
+            unpack(broken)
+
+
+# The tier in memory.
+
+
+@given(st.lists(st.tuples(st.sampled_from(["put", "get", "drop"]), st.sampled_from("abcde"), st.integers(0, 400)), max_size=60))
+def test_memory_is_an_lru_that_never_holds_more_than_its_bytes(events):
+    limit = 4 * OVERHEAD
+    tier, twin, evictions = MemoryTier(limit), OrderedDict[str, bytes](), 0
+    for kind, key, size in events:
+        if kind == "put":
+            tier.put(Place(key, key, (0, 0), "", hidden=False), bytes(size))
+            twin.pop(key, None)
+            if size + OVERHEAD <= limit:
+                twin[key] = bytes(size)
+                while sum(len(value) + OVERHEAD for value in twin.values()) > limit:
+                    twin.popitem(last=False)
+                    evictions += 1
+        elif kind == "get":
+            assert tier.get(key) == twin.get(key)
+            if key in twin:
+                twin.move_to_end(key)
+        else:
+            tier.drop(lambda place, key=key: place.tenant == key)
+            twin.pop(key, None)
+        assert {key for key in "abcde" if key in tier} == twin.keys()
+        assert tier.bytes == sum(len(value) + OVERHEAD for value in twin.values()) <= limit
+        assert (len(tier), tier.evictions) == (len(twin), evictions)
+
+
+# The whole chain.
+
+
+@dataclasses.dataclass
+class Chain:
+    """A spine over the real engine and vocoder, and the same one behind a cache."""
+
+    engine: Engine
+    vocoder: VocoderConfig
+    parts: tuple[Any, ...]
+
+    @property
+    def plain(self) -> Synthesizer:
+        return Synthesizer(*self.parts)
+
+    def behind(self, cache: CodeCache) -> Synthesizer:
+        return Synthesizer(*self.parts, CachedModel(self.engine, cache, hidden=self.vocoder.use_decoder, build=""))
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["from hidden states", "from codes"])
+def chain(request: pytest.FixtureRequest, demo: Checkpoint) -> Iterator[Chain]:
+    config = VocoderConfig(use_decoder=request.param, look_ahead=8, chunk_steps=(8, 32), threads=1)
+    engine = Engine(EngineConfig(slots=4, max_steps=256, threads=1), demo)
+    vocoder = Vocoder(config, demo)
+    brief = TextConfig(steps_per_char=2, base_steps=16, refine_steps=24)
+    frontend = LocalTextFrontend(demo.root, brief, max_prompt=512, max_steps=256)
+    width = demo.gpt_spec.width
+    voices = VoiceLibrary(VoiceCatalogue.load(None, width, read_statistics(demo.root, width)))
+    yield Chain(engine, config, (frontend, engine, vocoder, voices, config, SpeechConfig()))
+    vocoder.close()
+    engine.close()
+
+
+def request_for(
+    text: str = "Hello there.", mode: CacheMode = CacheMode.DEFAULT, tenant: str = "", **f: Any
+) -> SynthesisRequest:
+    return SynthesisRequest("id", text, f.pop("voice", "default"), cache=CacheOrder(mode, tenant), **f)
+
+
+async def heard(synthesizer: Synthesizer, request: SynthesisRequest) -> tuple[bytes, CacheResult]:
+    """Every sample's bits, and where they came from."""
+    chunks = [chunk async for chunk in synthesizer.stream(request)]
+    return b"".join(chunk.samples.tobytes() for chunk in chunks), chunks[0].cache
+
+
+def hear(synthesizer: Synthesizer, request: SynthesisRequest) -> tuple[bytes, CacheResult]:
+    return asyncio.run(heard(synthesizer, request))
+
+
+OPTIONS = st.builds(
+    AudioOptions,
+    sample_rate=st.sampled_from([8_000, 24_000, 48_000]),
+    trim=st.booleans(),
+    denoise=st.sampled_from([Denoise.OFF, Denoise.AUTO]),
+    gain_db=st.sampled_from([0.0, 3.0]),
+    fade_ms=st.sampled_from([0.0, 5.0]),
+)
+TEXTS = (
+    "Hello there.",
+    "One. Two three.",
+    "你好。",
+    "Hello there. And then a second sentence that goes on for a while, and on.",
+)
+
+
+@settings(max_examples=6)
+@given(
+    st.sampled_from(TEXTS),
+    st.integers(0, 3),
+    st.sampled_from(["default", "seed:7"]),
+    st.sampled_from([1.0, 1.3]),
+    st.lists(OPTIONS, min_size=1, max_size=2),
+    st.booleans(),
+)
+def test_a_cached_reply_has_the_bytes_of_an_uncached_one(chain, text, seed, voice, speed, options, refined):
+    """Whatever format, rate, speed or audio option one entry is heard in; missed, hit or joined."""
+    cached = chain.behind(CodeCache(1 << 24))
+    refine = RefineParams(sampling=SamplingParams(seed=seed, temperature=0.7)) if refined else None
+    for index, audio in enumerate(options):
+        order = request_for(text, voice=voice, sampling=SamplingParams(seed=seed), refine=refine, speed=speed, audio=audio)
+        plain, source = hear(chain.plain, order)
+        assert source is CacheResult.BYPASS
+        assert hear(cached, order) == (plain, CacheResult.HIT if index else CacheResult.MISS)
+        assert hear(cached, order) == (plain, CacheResult.HIT)
+
+    async def at_once() -> list[tuple[bytes, CacheResult]]:
+        fresh = chain.behind(CodeCache(0))
+        return await asyncio.gather(*(heard(fresh, order) for _ in range(3)))
+
+    replies = asyncio.run(at_once())
+    assert [reply for reply, _ in replies] == [plain] * 3
+    assert [source for _, source in replies].count(CacheResult.MISS) == 1
+
+
+def test_a_hit_takes_no_step_of_the_model(chain):
+    cached = chain.behind(CodeCache(1 << 24))
+    order = request_for(TEXTS[3], refine=RefineParams(sampling=SamplingParams(temperature=0.7)))
+    hear(cached, order)
+    before = chain.engine.stats()
+    hear(cached, order)
+    assert chain.engine.stats() == before
+
+
+def test_only_what_the_vocoder_reads_is_kept(chain):
+    cache = CodeCache(1 << 24)
+    hear(chain.behind(cache), request_for())
+    steps = chain.engine.stats().steps
+    hear(chain.behind(CodeCache(0)), request_for())
+    steps = chain.engine.stats().steps - steps
+    each = (4 * 128 if chain.vocoder.use_decoder else 0) + 5
+    assert cache.stats().bytes == pytest.approx(steps * each, abs=OVERHEAD + 32)
+
+
+def test_requests_say_what_they_want_of_it(chain):
+    cache = CodeCache(1 << 24)
+    cached = chain.behind(cache)
+    with pytest.raises(NotCached):
+        hear(cached, request_for(mode=CacheMode.ONLY_IF_CACHED))
+    assert hear(cached, request_for(mode=CacheMode.NO_STORE))[1] is CacheResult.BYPASS
+    assert cache.stats().entries == 0
+    plain, source = hear(cached, request_for(mode=CacheMode.REFRESH))
+    assert (source, cache.stats().entries) == (CacheResult.MISS, 1)
+    assert hear(cached, request_for(mode=CacheMode.REFRESH)) == (plain, CacheResult.MISS)
+    assert hear(cached, request_for(mode=CacheMode.ONLY_IF_CACHED)) == (plain, CacheResult.HIT)
+    assert cache.stats().misses == 2
+
+
+def test_nobody_finds_another_tenants_entries(chain):
+    cached = chain.behind(CodeCache(1 << 24))
+    assert hear(cached, request_for(tenant="one"))[1] is CacheResult.MISS
+    assert hear(cached, request_for(tenant="two"))[1] is CacheResult.MISS
+    assert hear(cached, request_for(tenant="one"))[1] is CacheResult.HIT
+
+
+def test_a_sentence_two_texts_share_in_one_place_is_made_once(chain):
+    cache = CodeCache(1 << 24)
+    cached = chain.behind(cache)
+    hear(cached, request_for("First of all, this is the beginning of it. " + TEXTS[3]))
+    entries = cache.stats().entries
+    hear(
+        cached,
+        request_for("First of all, this is the beginning of it. " + "And then it ends in another way altogether, does it."),
+    )
+    assert cache.stats().memory_hits >= 1
+    assert cache.stats().entries > entries
+
+
+# Builds that change.
+
+
+class Updated:
+    """An engine whose build changes between two requests."""
+
+    def __init__(self) -> None:
+        self.build = "old"
+        self.made = 0
+
+    async def generate(
+        self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
+    ) -> AsyncGenerator[StepBlock, None]:
+        self.made += 1
+        codes = np.full((2, 4), 1 if self.build == "old" else 2)
+        yield StepBlock(np.zeros((2, 8), np.float32), codes, 0, FinishReason.EOS, build=self.build)
+
+
+def test_what_one_build_made_is_not_heard_as_anothers():
+    async def codes(model: CachedModel) -> int:
+        steps = model.of(CacheOrder(CacheMode.DEFAULT)).generate(PROMPT, SamplingParams(), timeout_s=9)
+        return int(np.concatenate([block.codes async for block in steps])[0, 0])
+
+    async def play() -> None:
+        engine, cache = Updated(), CodeCache(1 << 20)
+        model = CachedModel(engine, cache, hidden=False)
+        assert model.of(CacheOrder(CacheMode.DEFAULT)) is None, "nobody knows yet what an entry would be of"
+        with pytest.raises(NotCached):
+            model.of(CacheOrder(CacheMode.ONLY_IF_CACHED))
+        model.build = "old"
+        assert [await codes(model), await codes(model), engine.made] == [1, 1, 1]
+        engine.build, other = "new", replace(PROMPT, max_steps=7)
+        steps = model.of(CacheOrder(CacheMode.DEFAULT)).generate(other, SamplingParams(), timeout_s=9)
+        assert [block.build async for block in steps] == ["new"]
+        assert model.build == "new", "the last block says who made it"
+        assert cache.stats().entries == 1, "the new build's steps are not kept under the old one's name"
+        assert [await codes(model), engine.made] == [2, 3]
+
+    asyncio.run(play())
+
+
+# Purges.
+
+
+def test_a_purge_reaches_every_process_that_shares_the_store(chain, tmp_path):
+    caches = [CodeCache(1 << 24, epochs=Epochs(SqliteStore(tmp_path / "store"))) for _ in range(2)]
+    tenants = ("one", "two")
+    for cache, tenant in itertools.product(caches, tenants):
+        hear(chain.behind(cache), request_for(tenant=tenant))
+    asyncio.run(caches[0].purge("one"))
+    assert caches[0].stats().entries == 1
+    assert caches[1].epochs.refresh()
+    caches[1].drop_purged()
+    assert not caches[1].epochs.refresh()
+    for cache in caches:
+        assert cache.stats().entries == 1, "its memory is given back"
+        assert hear(chain.behind(cache), request_for(tenant="one"))[1] is CacheResult.MISS
+        assert hear(chain.behind(cache), request_for(tenant="two"))[1] is CacheResult.HIT
+    asyncio.run(caches[1].purge(None))
+    caches[0].epochs.refresh()
+    for cache, tenant in itertools.product(caches, tenants):
+        assert hear(chain.behind(cache), request_for(tenant=tenant))[1] is CacheResult.MISS
+
+
+def test_what_is_under_way_during_a_purge_is_heard_and_not_kept(chain):
+    async def play() -> None:
+        cache = CodeCache(1 << 24)
+        stream = chain.behind(cache).stream(request_for(TEXTS[3]))
+        await anext(stream)
+        await cache.purge("")
+        async for _ in stream:
+            pass
+        assert cache.stats().entries in (0, 1), "at most the segment that was whole before"
+        assert (await heard(chain.behind(cache), request_for(TEXTS[3])))[1] is CacheResult.MISS
+
+    asyncio.run(play())
+
+
+# Redis.
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.kill()
+
+
+def test_redis_serves_other_processes_until_it_forgets(chain, redis_server):
+    async def play() -> None:
+        tier = RedisTier(redis_server.url, ttl_s=60)
+        plain, source = await heard(chain.behind(CodeCache(1 << 24, shared=tier)), request_for(TEXTS[1]))
+        assert source is CacheResult.MISS
+        await tier.written()
+        cache = CodeCache(1 << 24, shared=RedisTier(redis_server.url, ttl_s=60))
+        other = chain.behind(cache)
+        assert await heard(other, request_for(TEXTS[1], mode=CacheMode.ONLY_IF_CACHED)) == (plain, CacheResult.HIT)
+        assert cache.stats().shared_hits >= 1
+        assert await heard(other, request_for(TEXTS[1])) == (plain, CacheResult.HIT)
+        assert cache.stats().memory_hits >= 1, "it is nearer from then on"
+        assert (await heard(other, request_for(TEXTS[1], tenant="two")))[1] is CacheResult.MISS
+        await cache.purge("")
+        assert (await heard(chain.behind(CodeCache(0, shared=tier)), request_for(TEXTS[1])))[1] is CacheResult.MISS
+        await tier.written()
+        brief = RedisTier(redis_server.url, ttl_s=0.05)
+        await heard(chain.behind(CodeCache(0, shared=brief)), request_for(TEXTS[0], tenant="brief"))
+        await brief.written()
+        await asyncio.sleep(0.1)
+        again = await heard(chain.behind(CodeCache(0, shared=brief)), request_for(TEXTS[0], tenant="brief"))
+        assert again[1] is CacheResult.MISS
+        for each in (tier, brief, cache._shared):
+            await each.close()
+
+    asyncio.run(play())
+
+
+def test_bytes_of_somebody_else_in_redis_are_made_anew(chain, redis_server):
+    async def play() -> None:
+        tier = RedisTier(redis_server.url, ttl_s=60)
+        plain, _ = await heard(chain.behind(CodeCache(0, shared=tier)), request_for(tenant="x"))
+        await tier.written()
+        async for name in tier._redis.scan_iter(match="chattts:cache:*"):
+            await tier._redis.set(name, b"no steps at all, but long enough for a header")
+        assert await heard(chain.behind(CodeCache(0, shared=tier)), request_for(tenant="x")) == (plain, CacheResult.MISS)
+        await tier.written()
+        assert await heard(chain.behind(CodeCache(0, shared=tier)), request_for(tenant="x")) == (plain, CacheResult.HIT)
+        await tier.close()
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("fault", ["freeze", "kill"])
+def test_a_redis_that_is_away_costs_one_short_wait_and_no_request(chain, tmp_path, fault):
+    server = RedisServer(tmp_path)
+
+    async def play() -> None:
+        now = [0.0]
+        tier = RedisTier(server.url, ttl_s=60, clock=lambda: now[0])
+        cache = CodeCache(0, shared=tier)
+        plain, _ = await heard(chain.behind(cache), request_for())
+        await tier.written()
+        assert tier.errors == 0
+        getattr(server, fault)()
+        for _ in range(3):
+            assert await heard(chain.behind(cache), request_for()) == (plain, CacheResult.MISS)
+        assert tier.errors == 1, "it is asked once, and then left alone"
+        server.thaw() if fault == "freeze" else server.start()
+        now[0] += 6.0
+        assert await heard(chain.behind(cache), request_for()) == (plain, CacheResult.HIT)
+        await tier.close()
+
+    try:
+        asyncio.run(play())
+    finally:
+        server.kill()

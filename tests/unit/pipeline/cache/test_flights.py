@@ -1,0 +1,267 @@
+"""Single flight: any order of coming, reading, leaving and failing."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.cache.cache import CodeCache, Terms, terms_for
+from pipeline.cache.key import Place
+from pipeline.errors import AtCapacity, DeadlineExceeded, NonFiniteOutput, SynthesisError
+from pipeline.types import CacheResult, FinishReason, StepBlock
+
+BLOCKS, STEPS = 4, 3
+
+
+def block_of(key: str, index: int) -> StepBlock:
+    codes = np.full((STEPS, 4), 10 * index + int(key), np.int64)
+    finish = FinishReason.EOS if index == BLOCKS - 1 else None
+    return StepBlock(codes[:, :2].astype(np.float32), codes, index * STEPS, finish)
+
+
+WHOLE = {key: np.concatenate([block_of(key, index).codes for index in range(BLOCKS)]) for key in "012"}
+
+
+@dataclass
+class Model:
+    """Makes a block whenever it is let; counts who runs."""
+
+    gates: dict[str, asyncio.Semaphore] = field(default_factory=dict)
+    running: Counter[str] = field(default_factory=Counter)
+    opened: Counter[str] = field(default_factory=Counter)
+    broken: set[str] = field(default_factory=set)
+
+    async def make(self, key: str, terms: Terms) -> AsyncGenerator[StepBlock, None]:
+        self.running[key] += 1
+        self.opened[key] += 1
+        try:
+            for index in range(BLOCKS):
+                await self.gate(key).acquire()
+                if key in self.broken:
+                    raise NonFiniteOutput("broken")
+                yield block_of(key, index)
+        finally:
+            self.running[key] -= 1
+
+    def gate(self, key: str) -> asyncio.Semaphore:
+        return self.gates.setdefault(key, asyncio.Semaphore(0))
+
+
+@dataclass
+class Listener:
+    """One request's ear."""
+
+    key: str
+    task: asyncio.Task[None] | None = None
+    pace: asyncio.Semaphore | None = None
+    heard: list[StepBlock] = field(default_factory=list)
+    result: CacheResult | None = None
+    error: SynthesisError | None = None
+    whole: bool = False
+
+    async def listen(self, cache: CodeCache, model: Model, *, anew: bool) -> None:
+        def told(result: CacheResult) -> None:
+            self.result = result
+
+        place = Place(self.key, "", cache.epochs.of(""), "", hidden=True)
+        steps = cache.steps(
+            place, lambda terms: model.make(self.key, terms), terms_for(60, admitted=True), anew=anew, told=told
+        )
+        try:
+            async with aclosing(steps):
+                async for block in steps:
+                    self.heard.append(block)
+                    if self.pace is not None:
+                        await self.pace.acquire()
+            self.whole = True
+        except SynthesisError as error:
+            self.error = error
+
+    @property
+    def codes(self) -> np.ndarray:
+        return np.concatenate([block.codes for block in self.heard]) if self.heard else np.zeros((0, 4), np.int64)
+
+
+async def settle() -> None:
+    for _ in range(30):
+        await asyncio.sleep(0)
+
+
+KEYS = st.sampled_from("012")
+EVENTS = st.one_of(
+    st.tuples(st.just("ask"), KEYS, st.booleans()),  # fast or slow
+    st.tuples(st.just("ask anew"), KEYS, st.booleans()),
+    st.tuples(st.just("step"), KEYS, st.just(False)),
+    st.tuples(st.just("leave"), st.integers(0, 9), st.just(False)),
+    st.tuples(st.just("read"), st.integers(0, 9), st.just(False)),
+    st.tuples(st.just("break"), KEYS, st.just(False)),
+)
+
+
+@given(st.lists(EVENTS, max_size=40), st.sampled_from([0, 600, 1 << 20]))
+def test_whoever_comes_leaves_or_fails_everybody_else_hears_the_same_bytes(events, max_bytes):
+    asyncio.run(play(events, max_bytes))
+
+
+async def play(events: list, max_bytes: int) -> None:
+    cache, model = CodeCache(max_bytes), Model()
+    listeners: list[Listener] = []
+    refreshed: Counter[str] = Counter()
+    for kind, what, slow in events:
+        if kind in ("ask", "ask anew"):
+            listener = Listener(what, pace=asyncio.Semaphore(0) if slow else None)
+            listener.task = asyncio.create_task(listener.listen(cache, model, anew=kind == "ask anew"))
+            refreshed[what] += kind == "ask anew"
+            listeners.append(listener)
+        elif kind == "step":
+            model.gate(what).release()
+        elif kind == "break":
+            model.broken.add(what)
+        elif listeners:
+            chosen = listeners[what % len(listeners)]
+            if kind == "leave":
+                chosen.task.cancel()
+            elif chosen.pace is not None:
+                chosen.pace.release()
+        await settle()
+        for key in "012":
+            waiting = [one for one in listeners if one.key == key and not one.task.done()]
+            assert model.running[key] <= 1 + refreshed[key], "a segment is made once, however many ask for it"
+            assert waiting or not model.running[key], "what nobody listens to is not made"
+    for listener in listeners:
+        if listener.pace is not None:
+            for _ in range(BLOCKS):
+                listener.pace.release()
+    for key in "012":
+        for _ in range(BLOCKS * (model.opened[key] + 1)):
+            model.gate(key).release()
+    await asyncio.gather(*(one.task for one in listeners), return_exceptions=True)
+    for listener in listeners:
+        assert np.array_equal(listener.codes, WHOLE[listener.key][: len(listener.codes)]), "no byte of another segment"
+        if listener.error is not None:
+            assert listener.key in model.broken
+        elif not listener.task.cancelled():
+            assert listener.whole
+            assert np.array_equal(listener.codes, WHOLE[listener.key])
+            assert listener.heard[-1].finish is FinishReason.EOS
+    assert not any(model.running.values())
+    assert cache.stats().flights == 0
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing is left running"
+
+
+def heard_by(*, before: int, max_bytes: int = 1 << 20) -> tuple[Listener, Listener, Model, CodeCache]:
+    """Two who ask for the same, the second after so many blocks."""
+
+    async def both() -> tuple[Listener, Listener, Model, CodeCache]:
+        cache, model = CodeCache(max_bytes), Model()
+        first, second = Listener("1"), Listener("1")
+        first.task = asyncio.create_task(first.listen(cache, model, anew=False))
+        for _ in range(before):
+            model.gate("1").release()
+        await settle()
+        second.task = asyncio.create_task(second.listen(cache, model, anew=False))
+        await settle()
+        assert len(second.heard) == before or before == BLOCKS, "what is made already is heard at once"
+        for _ in range(BLOCKS - before):
+            model.gate("1").release()
+        await asyncio.gather(first.task, second.task)
+        return first, second, model, cache
+
+    return asyncio.run(both())
+
+
+@pytest.mark.parametrize("before", range(BLOCKS + 1))
+def test_the_second_joins_and_no_step_is_made_twice(before):
+    first, second, model, cache = heard_by(before=before)
+    assert (first.result, second.result) == (CacheResult.MISS, CacheResult.HIT if before == BLOCKS else CacheResult.JOINED)
+    assert model.opened["1"] == 1
+    assert np.array_equal(first.codes, second.codes)
+    assert cache.stats().steps == BLOCKS * STEPS, "the second one's"
+
+
+def test_without_memory_those_at_once_still_share():
+    _, second, model, cache = heard_by(before=2, max_bytes=0)
+    assert second.result is CacheResult.JOINED
+    assert model.opened["1"] == 1
+    assert cache.stats().bytes == 0
+
+
+def test_the_leader_leaves_and_the_follower_hears_the_end():
+    async def play() -> None:
+        cache, model = CodeCache(1 << 20), Model()
+        leader, follower = Listener("1"), Listener("1")
+        leader.task = asyncio.create_task(leader.listen(cache, model, anew=False))
+        model.gate("1").release()
+        await settle()
+        follower.task = asyncio.create_task(follower.listen(cache, model, anew=False))
+        await settle()
+        leader.task.cancel()
+        await settle()
+        assert model.running["1"] == 1
+        for _ in range(BLOCKS):
+            model.gate("1").release()
+        await follower.task
+        assert follower.whole
+        assert model.opened["1"] == 1
+        assert cache.stats().entries == 1, "it is kept as well"
+
+    asyncio.run(play())
+
+
+def test_a_refusal_that_was_the_leaders_own_is_not_the_followers():
+    """The leader's time is over, or it had no ticket: a follower who has more goes on from where it is, on its own terms."""
+
+    async def play(failure: SynthesisError, leader: Terms, follower: Terms) -> list[Terms]:
+        cache, asked = CodeCache(1 << 20), []
+        go = asyncio.Event()
+
+        async def make(terms: Terms) -> AsyncGenerator[StepBlock, None]:
+            asked.append(terms)
+            for index in range(BLOCKS):
+                if index == 2 and terms is leader:
+                    await go.wait()
+                    raise failure
+                yield block_of("1", index)
+
+        async def codes(terms: Terms) -> np.ndarray:
+            place = Place("1", "", (0, 0), "", hidden=True)
+            blocks = cache.steps(place, make, terms, anew=False, told=lambda result: None)
+            return np.concatenate([block.codes async for block in blocks])
+
+        first = asyncio.create_task(codes(leader))
+        await settle()
+        second = asyncio.create_task(codes(follower))
+        await settle()
+        go.set()
+        with pytest.raises(type(failure)):
+            await first
+        assert np.array_equal(await second, WHOLE["1"])
+        return asked
+
+    late, early = Terms(1e9, admitted=True), Terms(1.0, admitted=True)
+    assert asyncio.run(play(DeadlineExceeded("over"), early, late)) == [early, late]
+    stranger = Terms(1e9, admitted=False)
+    assert asyncio.run(play(AtCapacity("full", retry_after_s=1), stranger, late)) == [stranger, late]
+
+
+def test_everybody_gets_an_error_of_their_own():
+    async def play() -> list[SynthesisError | None]:
+        cache, model = CodeCache(1 << 20), Model(broken={"1"})
+        listeners = [Listener("1") for _ in range(3)]
+        for one in listeners:
+            one.task = asyncio.create_task(one.listen(cache, model, anew=False))
+        await settle()
+        model.gate("1").release()
+        await asyncio.gather(*(one.task for one in listeners))
+        assert cache.stats().entries == 0
+        return [one.error for one in listeners]
+
+    errors = asyncio.run(play())
+    assert [(type(error), error.message) for error in errors] == [(NonFiniteOutput, "broken")] * 3
+    assert len({id(error) for error in errors}) == 3
