@@ -159,6 +159,15 @@ PANELS: tuple[Panel, ...] = (
         "Windows that wait are audio that is late.",
     ),
     Panel(
+        "Work ahead",
+        "none",
+        {
+            "{{deployment}}, busy": "sum by (deployment) (ray_chattts_busy)",
+            "{{deployment}}, seconds waiting": "max by (deployment) (ray_chattts_backlog_seconds)",
+        },
+        "What replicas follow where they scale by serve.scaling:WorkAhead: replicas' worth of work, and what waits.",
+    ),
+    Panel(
         "Replicas",
         "none",
         {

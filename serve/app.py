@@ -15,6 +15,7 @@ from serve.config_file import check_file
 from serve.engine import AcousticModel
 from serve.ingress import Ingress
 from serve.text import TextNormalizer
+from serve.tracing import check_tracing
 from serve.vocoder import Vocoder
 
 
@@ -29,9 +30,10 @@ def build_app(args: dict[str, Any]) -> Application:
     if config.source is not None:
         listens = check_file(project_path(config.source)).listens
     pipeline = config.pipeline
-    text = deployed(TextNormalizer, pipeline.text, pipeline.engine, pipeline.checkpoint)
-    acoustic = deployed(AcousticModel, pipeline.engine, pipeline.checkpoint)
-    vocoder = deployed(Vocoder, pipeline.vocoder, pipeline.checkpoint)
+    check_tracing(config.tracing)
+    text = deployed(TextNormalizer, pipeline.text, pipeline.engine, pipeline.checkpoint, config.tracing)
+    acoustic = deployed(AcousticModel, pipeline.engine, pipeline.checkpoint, config.tracing)
+    vocoder = deployed(Vocoder, pipeline.vocoder, pipeline.checkpoint, config.tracing)
     return deployed(Ingress, config, text, acoustic, vocoder, listens)
 
 

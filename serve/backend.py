@@ -19,6 +19,7 @@ from serve.config import LimitsConfig
 from serve.door import Door
 from serve.figures import SpeechWatch, Unwatched
 from serve.gate import Gate
+from serve.tracing import Tracing
 from serve.voice_desk import VoiceDesk
 
 
@@ -48,3 +49,4 @@ class Backend:
     """who is let in"""
     watch: SpeechWatch = field(default_factory=Unwatched)
     """is told about every reply"""
+    tracing: Tracing = field(default_factory=Tracing)

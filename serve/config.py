@@ -101,6 +101,17 @@ class KeysConfig(StrictModel):
     refresh_s: float = Field(0.5, ge=0.05, le=60, description="every replica looks for new and revoked keys each [s]")
 
 
+class TracingConfig(StrictModel):
+    """Where traces go. Off by default."""
+
+    exporter: Literal["otlp", "console", "file"] | None = Field(
+        None, description="otlp: to a collector over HTTP; console: the replicas' own output; file: JSON lines; null: no traces"
+    )
+    endpoint: str = Field("http://127.0.0.1:4318/v1/traces", pattern=r"^https?://\S+$", description="of the collector (otlp)")
+    folder: str | None = Field(None, description="one file a process goes there (file); null: traces in $CHATTTS_HOME")
+    sample: float = Field(1.0, ge=0, le=1, description="share of the requests that are traced")
+
+
 class CacheConfig(StrictModel):
     """What has been sampled and may be heard again."""
 
@@ -128,6 +139,7 @@ class AppConfig(StrictModel):
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
     breaker: BreakerConfig = Field(default_factory=BreakerConfig)
     quarantine: QuarantineConfig = Field(default_factory=QuarantineConfig)
+    tracing: TracingConfig = Field(default_factory=TracingConfig)
     cache: CacheConfig = Field(default_factory=CacheConfig)
 
 

@@ -9,6 +9,7 @@ Serve itself accepts and ignores most misspelt keys, and YAML takes the last of 
 are read from Serve's own schema classes, so they are those of the installed release.
 """
 
+import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +18,14 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from ray.runtime_env import RuntimeEnv
-from ray.serve.config import AutoscalingConfig, ControllerOptions, GangSchedulingConfig, RequestRouterConfig
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, ControllerOptions, GangSchedulingConfig, RequestRouterConfig
 from ray.serve.schema import DeploymentSchema, RayActorOptionsSchema, ServeApplicationSchema, ServeDeploySchema
 
 from pipeline.errors import ConfigError
 from pipeline.strict_yaml import parse_yaml
 from serve.config import DEPLOYMENTS, IMPORT_PATH, AppConfig, dotted, explain, project_path, read_app_config, unknown_key
 from serve.gate import is_local_host
+from serve.scaling import WorkAhead
 
 Loc = tuple[int | str, ...]
 
@@ -31,6 +33,7 @@ Loc = tuple[int | str, ...]
 INSIDE_DICTS: dict[tuple[type[BaseModel], str], type[BaseModel] | frozenset[str]] = {
     (DeploymentSchema, "autoscaling_config"): AutoscalingConfig,
     (DeploymentSchema, "request_router_config"): RequestRouterConfig,
+    (AutoscalingPolicy, "policy_kwargs"): frozenset(inspect.signature(WorkAhead).parameters),
     (DeploymentSchema, "gang_scheduling_config"): GangSchedulingConfig,
     (ServeApplicationSchema, "autoscaling_policy"): frozenset({"policy_function", "policy_kwargs"}),
     (ServeApplicationSchema, "runtime_env"): frozenset(RuntimeEnv.known_fields),
@@ -49,6 +52,8 @@ ENVIRONMENT = frozenset(
         "TOKENIZERS_PARALLELISM",
     }
 )
+
+WORK_AHEAD = "serve.scaling:WorkAhead"
 
 # Deployments must not be gathered at the router: a request that finds every replica full is polled, not woken
 # (twelve requests a second instead of forty, measured). So Serve's limits lie above our own.
@@ -172,10 +177,21 @@ def _wrong_values(document: dict[str, Any]) -> Iterator[str]:
         if name in names:
             yield f"{dotted('', (*at, 'name'))}: {name} appears twice"
         names.append(name)
+        yield from _wrong_policy(deployment, (*at, "autoscaling_config", "policy", "policy_kwargs"))
         for key, model in (("autoscaling_config", AutoscalingConfig), ("request_router_config", RequestRouterConfig)):
             if key in deployment:
                 yield from _invalid(model, deployment[key], dotted("", (*at, key)))
     yield from _invalid(ServeDeploySchema, document, "")
+
+
+def _wrong_policy(deployment: Mapping[str, Any], at: Loc) -> Iterator[str]:
+    """Serve would find out in its controller, and go on with as many replicas as there are."""
+    policy = (deployment.get("autoscaling_config") or {}).get("policy") or {}
+    if policy.get("policy_function") == WORK_AHEAD:
+        try:
+            WorkAhead(**(policy.get("policy_kwargs") or {}))
+        except (TypeError, ValueError) as error:
+            yield f"{dotted('', at)}: {error}"
 
 
 def _invalid(model: type[BaseModel], value: Any, at: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ Never: scheduling: @serve.batch gathers arrivals into one submit, the engine dec
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import asdict, replace
@@ -23,12 +24,16 @@ from pipeline.engine.engine import Engine
 from pipeline.engine.sequence import Sequence
 from pipeline.errors import EngineDead, SynthesisError
 from pipeline.model.weights import open_checkpoint
+from pipeline.text.segment import predicted_steps
 from pipeline.types import Head, Prompt, SamplingParams, Segment, StepBlock
 from pipeline.vocoder.encoder import Encoder
 from pipeline.voices.seeds import read_statistics
+from serve.config import TracingConfig
 from serve.ending import end_process
 from serve.metrics import EngineMetrics, every_period
 from serve.placement import placed
+from serve.scaling import EngineLoad, Load
+from serve.tracing import Tracing
 
 WARM_UP_POSITIONS = 16
 WARM_UP_STEPS = 16
@@ -38,7 +43,10 @@ WARM_UP_STEPS = 16
 class AcousticModel:
     """Streams the steps of many segments at once."""
 
-    async def __init__(self, config: EngineConfig, checkpoint: str) -> None:  # type: ignore[misc]  # Serve awaits it
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, config: EngineConfig, checkpoint: str, tracing: TracingConfig | None = None
+    ) -> None:
+        self._tracing = Tracing(tracing, "AcousticModel", placed()["replica"])
         # In a thread: loading takes long, and the replica's loop must go on answering Serve meanwhile.
         files = await asyncio.to_thread(lambda: open_checkpoint(resolve(checkpoint, cache_home())))
         self._files = files
@@ -48,15 +56,21 @@ class AcousticModel:
         self._engine = await asyncio.to_thread(Engine, config, files, watch=metrics)
         self._build = await asyncio.to_thread(build_of, config, files)
         await self._engine.warm_up(warm_up_prompt())
-        self._shown = asyncio.create_task(
-            every_period(lambda: metrics.show(asdict(self._engine.stats()), config.steps_per_round))
-        )
+        self._load = EngineLoad(config.steps_per_round)
+        self._latest = Load()
+
+        def look() -> None:
+            stats = asdict(self._engine.stats())
+            self._latest = self._load.look(stats, time.monotonic())
+            metrics.show(stats, config.steps_per_round, self._latest)
+
+        self._shown = asyncio.create_task(every_period(look))
         self._gather.set_max_batch_size(config.slots)  # type: ignore[attr-defined]
 
     async def generate(
-        self, prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool
+        self, prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool, trace: str = ""
     ) -> AsyncGenerator[StepBlock | SynthesisError, None]:
-        """See protocols.CodeGenerator; an error is a value, and the last."""
+        """See protocols.CodeGenerator; an error is a value, and the last. `trace`: see serve/tracing.py."""
         try:
             # Opened here, so that a cancellation at any moment reaches the sequence, gathered or not.
             sequence = self._engine.open(prompt, sampling, timeout_s=timeout_s)
@@ -64,10 +78,13 @@ class AcousticModel:
             yield error
             return
         try:
-            await self._gather((sequence, admitted))
-            async with aclosing(self._engine.read(sequence)) as blocks:
-                async for block in blocks:
-                    yield block if block.finish is None else replace(block, build=self._build)
+            with self._tracing.generation(trace, prompt) as took, self._load.waiting(steps_ahead(prompt)) as waiting:
+                await self._gather((sequence, admitted))
+                async with aclosing(self._engine.read(sequence)) as blocks:
+                    async for block in blocks:
+                        took(block)
+                        waiting.begun()
+                        yield block if block.finish is None else replace(block, build=self._build)
         except EngineDead as death:
             end_process(death)
         except SynthesisError as error:
@@ -101,6 +118,10 @@ class AcousticModel:
         """The engine at this moment, and where it runs."""
         return {**placed(), **asdict(self._engine.stats())}
 
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """For serve/scaling.py, WorkAhead, where the configuration names it."""
+        return self._latest.as_stats()
+
     def check_health(self) -> None:
         """Serve replaces the replica when this raises three times in a row."""
         self._engine.check_health()
@@ -109,6 +130,11 @@ class AcousticModel:
         engine = getattr(self, "_engine", None)
         if engine is not None:
             engine.close()
+
+
+def steps_ahead(prompt: Prompt) -> int:
+    """About how many steps a segment will take."""
+    return min(predicted_steps(prompt.segment.text), prompt.max_steps) if prompt.head is Head.CODE else prompt.max_steps
 
 
 def warm_up_prompt() -> Prompt:

@@ -28,6 +28,7 @@ from pipeline.text.script import Script
 from pipeline.types import HiddenWindow, Prompt, SamplingParams, SpeechPlan, StepBlock, SynthesisRequest, Voice
 from serve.breaker import Breaker, BreakerConfig, Call
 from serve.quarantine import CASE
+from serve.tracing import carried
 
 # Serve types a handle by the deployed class, which lives in another process and may load torch.
 Handle = DeploymentHandle[Any]
@@ -58,14 +59,16 @@ class RemoteFrontend:
 
     async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
         """See protocols.TextFrontend."""
-        plan: SpeechPlan = await _pure(self.breaker, lambda: self._handle.plan.remote(request, voices))
+        plan: SpeechPlan = await _pure(self.breaker, lambda: self._handle.plan.remote(request, voices, carried()))
         return plan
 
     async def replan(
         self, request: SynthesisRequest, voices: Mapping[str, Voice], plan: SpeechPlan, refined: list[NDArray[np.int64]]
     ) -> SpeechPlan:
         """See protocols.TextFrontend."""
-        replanned: SpeechPlan = await _pure(self.breaker, lambda: self._handle.replan.remote(request, voices, plan, refined))
+        replanned: SpeechPlan = await _pure(
+            self.breaker, lambda: self._handle.replan.remote(request, voices, plan, refined, carried())
+        )
         return replanned
 
 
@@ -95,7 +98,7 @@ class RemoteGenerator:
     ) -> AsyncGenerator[StepBlock, None]:
         case, handed_on = CASE.get(), 0
         for last in (False, True):
-            blocks: Any = self._handle.generate.remote(prompt, sampling, deadline - time.monotonic(), admitted)
+            blocks: Any = self._handle.generate.remote(prompt, sampling, deadline - time.monotonic(), admitted, carried())
             try:
                 async for item in blocks:
                     block = unheard(raised(item), handed_on)
@@ -125,7 +128,7 @@ class RemoteDecoder:
 
     async def decode(self, window: HiddenWindow) -> NDArray[np.float32]:
         """See protocols.WindowDecoder."""
-        samples: NDArray[np.float32] = await _pure(self.breaker, lambda: self._handle.decode.remote(window))
+        samples: NDArray[np.float32] = await _pure(self.breaker, lambda: self._handle.decode.remote(window, carried()))
         return samples
 
 

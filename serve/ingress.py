@@ -51,10 +51,12 @@ from serve.handles import (
 )
 from serve.keys import KeyRing
 from serve.metrics import IngressMetrics, every_period
+from serve.placement import placed
 from serve.quarantine import Quarantine
 from serve.quotas import LocalQuotas, Quotas
 from serve.quotas_redis import RedisQuotas
 from serve.stages import TimedDecoder, TimedFrontend, TimedGenerator
+from serve.tracing import Tracing
 from serve.voice_desk import VoiceDesk
 
 LOG = logging.getLogger("ray.serve.chattts")
@@ -171,6 +173,7 @@ class Ingress:
             purge=cache.purge,
             watch=watch,
             gate=Gate(ring, quotas, is_open=config.keys.open, trusts=trusts),
+            tracing=Tracing(config.tracing, "Ingress", placed()["replica"]),
         )
         self._following = (
             asyncio.create_task(self.backend.desk.follow()),

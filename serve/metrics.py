@@ -20,6 +20,7 @@ from ray.serve import metrics as ray_metrics
 from serve.breaker import Breaker, State
 from serve.figures import CONTINUOUS_S, Outcome, SpeechFigures
 from serve.quarantine import Quarantine
+from serve.scaling import Load
 
 PERIOD_S = 1.0  # how often gauges follow what they show
 
@@ -92,6 +93,9 @@ QUEUE_WAIT = Metric(Kind.HISTOGRAM, "chattts_queue_wait_seconds", "from submissi
 WASTED = Metric(Kind.COUNTER, "chattts_wasted_steps_total", "steps made for nobody, by why", ("reason",))
 KV_CACHE = Metric(Kind.GAUGE, "chattts_kv_bytes", "memory of the KV cache")
 
+BUSY = Metric(Kind.GAUGE, "chattts_busy", "share of a replica of engine or vocoder that is in use")
+BACKLOG = Metric(Kind.GAUGE, "chattts_backlog_seconds", "how long a replica would need for what waits at it")
+
 VOCODER_WAITING = Metric(Kind.GAUGE, "chattts_vocoder_waiting", "windows that wait for the vocoder")
 VOCODER_CALL = Metric(Kind.GAUGE, "chattts_vocoder_call_seconds", "mean time of the vocoder's latest calls")
 VOCODER_CALLS = Metric(Kind.COUNTER, "chattts_vocoder_calls_total", "calls of the vocoder's network")
@@ -104,7 +108,7 @@ METRICS: tuple[Metric, ...] = (
     BREAKER, RETRIES, QUARANTINED,
     CACHE, CACHED_STEPS, CACHE_BYTES, CACHE_EVICTIONS,
     SLOTS, BATCH_ROWS, WAITING_ROWS, STEP, STEPS, SEGMENTS, QUEUE_WAIT, WASTED, KV_CACHE,
-    VOCODER_WAITING, VOCODER_CALL, VOCODER_CALLS, WINDOWS,
+    BUSY, BACKLOG, VOCODER_WAITING, VOCODER_CALL, VOCODER_CALLS, WINDOWS,
 )  # fmt: skip
 
 
@@ -211,9 +215,11 @@ class EngineMetrics:
         """See EngineWatch."""
         self._registered.add(WASTED, steps, reason=reason)
 
-    def show(self, stats: Mapping[str, Any], steps_per_round: int) -> None:
-        """Follow EngineStats."""
+    def show(self, stats: Mapping[str, Any], steps_per_round: int, load: Load) -> None:
+        """Follow EngineStats and the load they amount to."""
         registered = self._registered
+        registered.show(BUSY, load.busy)
+        registered.show(BACKLOG, load.backlog_s)
         registered.show(SLOTS, stats["slots"])
         registered.show(BATCH_ROWS, stats["slots_used"])
         registered.show(WAITING_ROWS, stats["waiting"])
@@ -229,9 +235,11 @@ class VocoderMetrics:
     def __init__(self) -> None:
         self._registered = _Registered()
 
-    def show(self, stats: Mapping[str, Any]) -> None:
-        """Follow VocoderStats."""
+    def show(self, stats: Mapping[str, Any], load: Load) -> None:
+        """Follow VocoderStats and the load they amount to."""
         registered = self._registered
+        registered.show(BUSY, load.busy)
+        registered.show(BACKLOG, load.backlog_s)
         registered.show(VOCODER_WAITING, stats["waiting"])
         registered.show(VOCODER_CALL, stats["call_s"])
         registered.follow(VOCODER_CALLS, stats["calls"])

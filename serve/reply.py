@@ -29,7 +29,7 @@ from serve.body import is_strict, read_body, read_bytes
 from serve.errors import ApiError, of
 from serve.figures import Outcome, PlayCursor, SpeechFigures
 from serve.gate import caller_of
-from serve.request_log import log_in, log_out
+from serve.request_log import log_in, log_out, traced
 from serve.schemas import SpeechBody, SpeechOrder, ignored_header, to_order
 from serve.stages import CURRENT, Stages
 from serve.text_schemas import read_text, warnings_header
@@ -69,6 +69,13 @@ class SpeechReply(Response):
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._backend.tracing.request(self._request_id, self._request.headers.get("traceparent")) as span:
+            try:
+                await self._reply(receive, send)
+            finally:
+                span.set_attributes(traced(self._figures(), self._stages))
+
+    async def _reply(self, receive: Receive, send: Send) -> None:
         door, watch = self._backend.door, self._backend.watch
         CURRENT.set(self._stages)  # of this task and of those it starts: the reply is the last thing it does
         try:

@@ -10,7 +10,7 @@ import logging
 
 from serve.figures import Outcome, SpeechFigures
 from serve.schemas import SpeechOrder
-from serve.stages import Stages
+from serve.stages import Fields, Stages
 
 # Child of Ray's own logger by name alone: under Serve its handler writes these lines, elsewhere logging's root does.
 LOG = logging.getLogger("ray.serve.chattts")
@@ -25,33 +25,36 @@ def log_in(request_id: str, key: str, order: SpeechOrder) -> None:
 
 def log_out(request_id: str, key: str, order: SpeechOrder | None, figures: SpeechFigures, stages: Stages) -> None:
     """It is over, however it ended; `order` is None when it was never understood."""
-    spoken: dict[str, object] = {}
+    ordered = {} if order is None else _ordered(order)
+    became = traced(figures, stages)
+    level = logging.WARNING if figures.code else logging.INFO
+    _say(level, "out", {"request": request_id, "key": key, **ordered, **became})
+
+
+def traced(figures: SpeechFigures, stages: Stages) -> Fields:
+    """What became of a request: the same in its line and in its trace."""
+    spoken: Fields = {}
+    if figures.code:
+        spoken["code"] = figures.code
     if figures.first_audio_s is not None:
         spoken["ttfb_s"] = round(figures.first_audio_s, 4)
         spoken["stalled_s"] = round(figures.stalled_s, 4)
     if figures.audio_s > 0:
         spoken["rtf"] = round(figures.took_s / figures.audio_s, 4)
-    _say(
-        logging.WARNING if figures.code else logging.INFO,
-        "out",
-        {
-            "request": request_id,
-            "key": key,
-            "outcome": figures.outcome.value,
-            **({"code": figures.code} if figures.code else {}),
-            **({} if order is None else _ordered(order)),
-            **({} if figures.outcome is Outcome.REFUSED and not stages.segments else stages.figures()),
-            "audio_s": round(figures.audio_s, 3),
-            "took_s": round(figures.took_s, 4),
-            **spoken,
-        },
-    )
+    passed = {} if figures.outcome is Outcome.REFUSED and not stages.segments else stages.figures()
+    return {
+        "outcome": figures.outcome.value,
+        "audio_s": round(figures.audio_s, 3),
+        "took_s": round(figures.took_s, 4),
+        **spoken,
+        **passed,
+    }
 
 
-def _ordered(order: SpeechOrder) -> dict[str, object]:
+def _ordered(order: SpeechOrder) -> Fields:
     return {"characters": len(order.request.text), "container": order.audio.container, "streamed": order.streamed}
 
 
-def _say(level: int, event: str, fields: dict[str, object]) -> None:
+def _say(level: int, event: str, fields: Fields) -> None:
     words = " ".join(f"{name}={value}" for name, value in fields.items())
     LOG.log(level, "speech %s %s", event, words, extra={FIELDS: {"event": event, **fields}})

@@ -20,6 +20,8 @@ from pipeline.text.guard import Refined
 from pipeline.text.script import Script
 from pipeline.types import Head, HiddenWindow, Prompt, SamplingParams, SpeechPlan, StepBlock, SynthesisRequest, Voice
 
+Fields = dict[str, str | int | float | bool]
+
 
 @dataclass(slots=True)
 class Stages:
@@ -44,7 +46,7 @@ class Stages:
         stages = (("text", self.text_s), ("queue", self.queue_s), ("gpt", self.gpt_s), ("vocoder", self.vocoder_s))
         return "".join(f"{name};dur={1000 * took_s:.1f}, " for name, took_s in stages if took_s is not None)
 
-    def figures(self) -> dict[str, object]:
+    def figures(self) -> Fields:
         """What a log line says of them."""
         seconds = {"text_s": self.text_s, "queue_s": self.queue_s, "gpt_s": self.gpt_s, "vocoder_s": self.vocoder_s}
         return {

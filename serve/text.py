@@ -19,14 +19,18 @@ from pipeline.text.guard import Refined
 from pipeline.text.isolated import IsolatedFrontend
 from pipeline.text.script import Script
 from pipeline.types import SpeechPlan, SynthesisRequest, Voice
+from serve.config import TracingConfig
 from serve.handles import as_value
+from serve.placement import placed
+from serve.tracing import Tracing
 
 
 @serve.deployment(name="TextNormalizer")
 class TextNormalizer:
     """CPU only; as many replicas as the text needs."""
 
-    def __init__(self, text: TextConfig, engine: EngineConfig, checkpoint: str) -> None:
+    def __init__(self, text: TextConfig, engine: EngineConfig, checkpoint: str, tracing: TracingConfig | None = None) -> None:
+        self._tracing = Tracing(tracing, "TextNormalizer", placed()["replica"])
         self._frontend = IsolatedFrontend(
             resolve(checkpoint, cache_home()), text, max_prompt=engine.max_prompt, max_steps=engine.max_steps
         )
@@ -39,12 +43,21 @@ class TextNormalizer:
         """See protocols.TextFrontend; errors are values."""
         return await as_value(self._frontend.compare(plan, refined))
 
-    async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan | SynthesisError:
-        """See protocols.TextFrontend; errors are values."""
-        return await as_value(self._frontend.plan(request, voices))
+    async def plan(
+        self, request: SynthesisRequest, voices: Mapping[str, Voice], trace: str = ""
+    ) -> SpeechPlan | SynthesisError:
+        """See protocols.TextFrontend; errors are values. `trace`: see serve/tracing.py."""
+        with self._tracing.within(trace, "text.plan"):
+            return await as_value(self._frontend.plan(request, voices))
 
     async def replan(
-        self, request: SynthesisRequest, voices: Mapping[str, Voice], plan: SpeechPlan, refined: list[NDArray[np.int64]]
+        self,
+        request: SynthesisRequest,
+        voices: Mapping[str, Voice],
+        plan: SpeechPlan,
+        refined: list[NDArray[np.int64]],
+        trace: str = "",
     ) -> SpeechPlan | SynthesisError:
-        """See protocols.TextFrontend; errors are values."""
-        return await as_value(self._frontend.replan(request, voices, plan, refined))
+        """See protocols.TextFrontend; errors are values. `trace`: see serve/tracing.py."""
+        with self._tracing.within(trace, "text.replan"):
+            return await as_value(self._frontend.replan(request, voices, plan, refined))

@@ -7,6 +7,7 @@ Never: streams: windows of many requests are gathered by @serve.batch and know n
 """
 
 import asyncio
+import time
 from dataclasses import asdict
 from typing import Any
 
@@ -20,24 +21,42 @@ from pipeline.errors import EngineDead, SynthesisError
 from pipeline.model.weights import open_checkpoint
 from pipeline.types import HiddenWindow
 from pipeline.vocoder.vocoder import Vocoder as LocalVocoder
+from serve.config import TracingConfig
 from serve.ending import end_process
 from serve.metrics import VocoderMetrics, every_period
 from serve.placement import placed
+from serve.scaling import Load, VocoderLoad
+from serve.tracing import Tracing
 
 
 @serve.deployment(name="Vocoder")
 class Vocoder:
     """Decodes windows of many streams together."""
 
-    async def __init__(self, config: VocoderConfig, checkpoint: str) -> None:  # type: ignore[misc]  # Serve awaits it
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, config: VocoderConfig, checkpoint: str, tracing: TracingConfig | None = None
+    ) -> None:
+        self._tracing = Tracing(tracing, "Vocoder", placed()["replica"])
         self._vocoder = await asyncio.to_thread(load_vocoder, config, checkpoint)
         metrics = VocoderMetrics()
-        self._shown = asyncio.create_task(every_period(lambda: metrics.show(asdict(self._vocoder.stats()))))
+        self._load = VocoderLoad(config.rows)
+        self._latest = Load()
+
+        def look() -> None:
+            stats = asdict(self._vocoder.stats())
+            self._latest = self._load.look(stats, time.monotonic())
+            metrics.show(stats, self._latest)
+
+        self._shown = asyncio.create_task(every_period(look))
         self._gather.set_max_batch_size(config.rows)  # type: ignore[attr-defined]
 
-    async def decode(self, window: HiddenWindow) -> NDArray[np.float32] | SynthesisError:
-        """See protocols.WindowDecoder; errors are values."""
-        samples = await self._gather(window)
+    async def decode(self, window: HiddenWindow, trace: str = "") -> NDArray[np.float32] | SynthesisError:
+        """See protocols.WindowDecoder; errors are values. `trace`: see serve/tracing.py."""
+        with (
+            self._tracing.within(trace, "vocoder.window", {"steps": window.body_stop - window.body_start}),
+            self._load.window(),
+        ):
+            samples = await self._gather(window)
         if isinstance(samples, EngineDead):
             end_process(samples)
         if isinstance(samples, BaseException) and not isinstance(samples, SynthesisError):
@@ -53,6 +72,10 @@ class Vocoder:
     async def stats(self) -> dict[str, Any]:
         """The vocoder at this moment, and where it runs."""
         return {**placed(), **asdict(self._vocoder.stats())}
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """For serve/scaling.py, WorkAhead, where the configuration names it."""
+        return self._latest.as_stats()
 
     def check_health(self) -> None:
         """Serve replaces the replica when this raises three times in a row."""

@@ -39,6 +39,8 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.02",
     "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "30",  # ten by default: a busy machine starts a proxy later than that
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # five by default
     "OMP_NUM_THREADS": "1",
     "RAY_metrics_report_interval_ms": "500",
 }

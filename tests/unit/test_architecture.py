@@ -53,6 +53,8 @@ FORBIDDEN: dict[str, set[str]] = {  # files below this prefix: modules they neve
     "serve/cache_api.py": {"ray"},
     "serve/errors.py": {"ray"},
     "serve/stages.py": {"ray"},
+    "serve/scaling.py": {"ray", "pydantic", "numpy"},
+    "serve/tracing.py": {"ray"},
     "serve/request_log.py": {"ray"},
     "serve/config.py": {"ray"},
     "scripts": {"tests"},

@@ -49,7 +49,7 @@ class Handle:
         assert stream
         return self
 
-    def remote(self, prompt: object, sampling: object, timeout_s: float, admitted: bool) -> Replica:
+    def remote(self, prompt: object, sampling: object, timeout_s: float, admitted: bool, trace: str) -> Replica:
         self.timeouts_s.append(timeout_s)
         return self.replicas[len(self.timeouts_s) - 1]
 

@@ -25,9 +25,9 @@ class AnyVoice:
         return Voice(name, None)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def live():
-    """The spine over fakes: three stages, each timed."""
+    """The spine over fakes: three stages, each timed. A server a test: a line is written after the last byte."""
     synthesizer = Synthesizer(
         TimedFrontend(PromptMaker()),
         TimedGenerator(StepMaker()),
@@ -56,7 +56,9 @@ def test_one_line_in_and_one_out_with_what_the_stages_did(live: Live, caplog):
     assert live.speak(input="Hello there. And here.", voice="calm", user="canary").status_code == 200
     out = one_out(caplog)
     (come,) = lines(caplog, "in")
-    assert come == {"event": "in", "request": out["request"], "characters": 22, "container": "pcm", "streamed": True}
+    assert come == {
+        "event": "in", "request": out["request"], "key": "anonymous", "characters": 22, "container": "pcm", "streamed": True,
+    }  # fmt: skip
     # The fakes: two segments of 11 and 8 letters, two steps a letter, all ended by themselves.
     assert {key: out[key] for key in ("outcome", "segments", "steps", "ended_by_eos", "queue_s")} == {
         "outcome": "done", "segments": 2, "steps": 38, "ended_by_eos": 2, "queue_s": 0.25,
