@@ -19,6 +19,7 @@ from serve.config import LimitsConfig
 from serve.door import Door
 from serve.figures import SpeechWatch, Unwatched
 from serve.gate import Gate
+from serve.idempotency import Idempotency
 from serve.tracing import Tracing
 from serve.voice_desk import VoiceDesk
 
@@ -47,6 +48,7 @@ class Backend:
     """forget what was sampled for a tenant, for everybody for None; raises StoreUnavailable"""
     gate: Gate = field(default_factory=Gate)
     """who is let in"""
+    idempotency: Idempotency = field(default_factory=Idempotency)
     watch: SpeechWatch = field(default_factory=Unwatched)
     """is told about every reply"""
     tracing: Tracing = field(default_factory=Tracing)

@@ -1,7 +1,7 @@
 """Cache: the cache of sampled steps as one ingress replica has it, and what keeps it up to date.
 
 In:    CacheConfig, the store, what asks the model for its build
-Out:   a CachedModel
+Out:   a CodeCache, Idempotency
 Owns:  nothing
 Never: Ray
 """
@@ -17,14 +17,17 @@ from pipeline.errors import SynthesisError
 from pipeline.store.store import Store
 from serve.config import CacheConfig
 from serve.following import follow
+from serve.idempotency import Idempotency
 
 BUILD_PERIOD_S = 5.0  # how long after an update a reply may still be one the build before would have given
 
 
-def open_cache(config: CacheConfig, store: Store | None) -> CodeCache:
-    """The tiers a configuration asks for. Purges travel through the store."""
+def open_cache(config: CacheConfig, store: Store | None) -> tuple[CodeCache, Idempotency]:
+    """The tiers a configuration asks for, and the keys of clients beside them. Purges travel through the store."""
     shared = None if config.redis is None else RedisTier(config.redis, config.ttl_s)
-    return CodeCache(config.memory_mib << 20, shared=shared, epochs=Epochs(store))
+    return CodeCache(config.memory_mib << 20, shared=shared, epochs=Epochs(store)), Idempotency(
+        shared, config.idempotency_ttl_s
+    )
 
 
 async def follow_purges(cache: CodeCache, each_s: float) -> None:

@@ -125,6 +125,9 @@ class CacheConfig(StrictModel):
         None, description="redis://... that all replicas share; without persistence, evicting; null: each has its own alone"
     )
     ttl_s: float = Field(86_400.0, ge=1, le=31_536_000, description="Redis forgets an entry after [s]")
+    idempotency_ttl_s: float = Field(
+        86_400.0, ge=1, le=31_536_000, description="an Idempotency-Key stands for the body it first came with, for [s]"
+    )
 
 
 class AppConfig(StrictModel):

@@ -137,7 +137,8 @@ class Ingress:
         ring, quotas = await open_keys(config, store)
         trusts = trust(listens=listens, behind_proxy=RAY_SERVE_ENABLE_HA_PROXY, own=(get_node_ip_address(),))  # type: ignore[no-untyped-call]
         generator = TimedGenerator(RemoteGenerator(acoustic, of_acoustic))
-        self._cache = cache = open_cache(config.cache, store)
+        cache, idempotency = open_cache(config.cache, store)
+        self._cache = cache
         build = await ask_build(acoustic)
         cached = CachedModel(generator, cache, hidden=config.pipeline.vocoder.use_decoder, build=build)
         synthesizer = Synthesizer(
@@ -171,6 +172,7 @@ class Ingress:
             why_not_ready=self._why_not_ready,
             health=self._health,
             purge=cache.purge,
+            idempotency=idempotency,
             watch=watch,
             gate=Gate(ring, quotas, is_open=config.keys.open, trusts=trusts),
             tracing=Tracing(config.tracing, "Ingress", placed()["replica"]),

@@ -29,6 +29,8 @@ from serve.body import is_strict, read_body, read_bytes
 from serve.errors import ApiError, of
 from serve.figures import Outcome, PlayCursor, SpeechFigures
 from serve.gate import caller_of
+from serve.idempotency import HEADER as IDEMPOTENCY_KEY
+from serve.idempotency import checked_key, seed_of
 from serve.request_log import log_in, log_out, traced
 from serve.schemas import SpeechBody, SpeechOrder, ignored_header, to_order
 from serve.stages import CURRENT, Stages
@@ -59,6 +61,7 @@ class SpeechReply(Response):
         self._audio_s = 0.0
         self._report = AudioReport(steps=0)
         self._source = CacheResult.BYPASS
+        self._replayed: bool | None = None
         self._first_audio_s: float | None = None
         self._cursor = PlayCursor()
         self._stages = Stages()
@@ -81,8 +84,7 @@ class SpeechReply(Response):
         try:
             with door.enter():
                 watch.present(door.inside)
-                self._taken = order = self._order(await read_bytes(self._request, self._limits))
-                await self._caller.write(len(order.request.text))
+                self._taken = order = await self._accepted(await read_bytes(self._request, self._limits))
                 await self._unless_the_client_leaves(receive, self._speak(order, send))
         except ClientDisconnect:
             pass  # the listener's good right; the line below says so
@@ -98,7 +100,25 @@ class SpeechReply(Response):
             watch.ended(figures)
             log_out(self._request_id, self._caller.id, self._taken, figures, self._stages)
 
-    def _order(self, raw: bytes) -> SpeechOrder:
+    async def _accepted(self, raw: bytes) -> SpeechOrder:
+        """The order, charged for: once, however often its Idempotency-Key comes with it."""
+        tenant, key = self._caller.id, checked_key(self._request.headers.get(IDEMPOTENCY_KEY))
+        order = self._order(raw, None if key is None else seed_of(tenant, key))
+        characters = len(order.request.text)
+        if key is None:
+            await self._caller.write(characters)
+            return order
+        idempotency = self._backend.idempotency
+        self._replayed = await idempotency.is_repeated(tenant, key, raw)
+        if not self._replayed:
+            try:
+                await self._caller.write(characters)
+            except ApiError:
+                await idempotency.release(tenant, key)
+                raise
+        return order
+
+    def _order(self, raw: bytes, seed: int | None) -> SpeechOrder:
         backend = self._backend
         body = read_body(SpeechBody, raw)
         strict = is_strict(self._request)
@@ -112,6 +132,7 @@ class SpeechReply(Response):
             accepts_events="text/event-stream" in self._request.headers.get("accept", ""),
             cache_control=self._request.headers.get("cache-control", ""),
             tenant=self._caller.id,
+            seed=seed,
         )
 
     # Speaking.
@@ -256,6 +277,8 @@ class SpeechReply(Response):
             "X-Accel-Buffering": "no",
             **(more or {}),
         }
+        if self._replayed is not None:
+            headers["Idempotency-Replayed"] = str(self._replayed).lower()
         if self._warnings:
             headers["X-Text-Warnings"] = warnings_header(self._warnings)
         if order.ignored:

@@ -147,6 +147,7 @@ def to_order(
     accepts_events: bool,
     cache_control: str = "",
     tenant: str = "",
+    seed: int | None = None,
 ) -> SpeechOrder:
     """What the body means.
 
@@ -157,6 +158,7 @@ def to_order(
         accepts_events: the client prefers server-sent events (its Accept header says so).
         cache_control: that header of the request.
         tenant: whose cache entries the request may find.
+        seed: of a body without one; None: drawn now.
 
     Raises:
         InvalidRequest, ApiError
@@ -164,6 +166,8 @@ def to_order(
     as_events = body.stream_format == "sse" or accepts_events
     if as_events and not body.stream:
         raise bad_request("conflicting_fields", "stream=false cannot be sent as events", param="stream_format")
+    if body.seed is None and seed is not None:
+        body = body.model_copy(update={"seed": seed})
     request = to_request(body, request_id=request_id, voice=voice, text=text, limits=limits, strict=strict)
     return SpeechOrder(
         request=replace(request, cache=CacheOrder(_cache_mode(body, cache_control), tenant)),

@@ -8,5 +8,4 @@ epochs.py    what has been purged, everywhere
 flights.py   one segment under way, for all who asked for it
 cache.py     the tiers and the flights together
 steps.py     a CodeGenerator that looks there first
-idempotency.py  which body a client's key stands for
 """

@@ -74,6 +74,10 @@ class RedisTier:
 
         return await self._asked(ask, ANSWER_TIMEOUT_S)
 
+    async def release(self, name: str) -> None:
+        """Forget what is kept under a name."""
+        await self._asked(lambda: self._redis.unlink(f"{PREFIX}:{name}"), ANSWER_TIMEOUT_S)
+
     async def purge(self, owner: str | None) -> None:
         """Remove the entries of an owner, everybody's for None."""
         pattern = f"{PREFIX}:steps:{'*' if owner is None else _hashed(owner)}:*"

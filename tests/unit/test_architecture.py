@@ -51,6 +51,7 @@ FORBIDDEN: dict[str, set[str]] = {  # files below this prefix: modules they neve
     "serve/text_schemas.py": {"ray"},
     "serve/cache.py": {"ray"},
     "serve/cache_api.py": {"ray"},
+    "serve/idempotency.py": {"ray"},
     "serve/errors.py": {"ray"},
     "serve/stages.py": {"ray"},
     "serve/scaling.py": {"ray", "pydantic", "numpy"},

@@ -1,0 +1,113 @@
+"""Idempotency: a client's Idempotency-Key stands for one request. Asked for again, it is the same audio.
+
+In:    a tenant, its key, a body
+Out:   a seed; whether it was asked for before; a 409 for another body
+Owns:  what the keys of this process stood for, bounded
+Never: a body, a text: a hash that the key itself salts
+
+The seed follows from tenant and key alone, so that every replica gives the same audio whether or not it can ask the others. A
+request with a known seed finds what the first one has made, or joins it while it is being made (pipeline/cache).
+"""
+
+import hashlib
+import json
+import re
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Protocol
+
+from serve.errors import ApiError, Kind, bad_request
+
+HEADER = "Idempotency-Key"
+KEY = re.compile(r"[\x21-\x7e]{1,255}")
+MOST_KEYS = 10_000  # of this process
+TTL_S = 86_400.0
+
+
+class Claims(Protocol):
+    """What all replicas know; pipeline/cache/redis.py is one."""
+
+    async def claim(self, name: str, content: bytes, ttl_s: float) -> bytes | None:
+        """What is kept under a name; the given content from now on where nothing is. None: nobody answers."""
+        ...
+
+    async def release(self, name: str) -> None:
+        """Forget what is kept under a name."""
+        ...
+
+
+class Idempotency:
+    """Which body each key stands for."""
+
+    def __init__(
+        self, shared: Claims | None = None, ttl_s: float = TTL_S, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._shared = shared
+        self._ttl_s = ttl_s
+        self._clock = clock
+        self._own: OrderedDict[str, tuple[float, bytes]] = OrderedDict()  # name -> until when, what claimed it
+
+    async def is_repeated(self, tenant: str, key: str, raw: bytes) -> bool:
+        """Take the key for this body, valid JSON; True when the same was asked for before.
+
+        Raises:
+            ApiError: 409, the key stands for another body.
+        """
+        name = _name(tenant, key)
+        # The same object written otherwise is the same request.
+        body = _digest("body", tenant, key, json.dumps(json.loads(raw), sort_keys=True))
+        claim = body + secrets.token_bytes(8)
+        # In this process too: Redis may be away.
+        kept = [self._claim(name, claim)]
+        if self._shared is not None:
+            kept.append(await self._shared.claim(name, claim, self._ttl_s) or claim)
+        if any(each[: len(body)] != body for each in kept):
+            raise ApiError(
+                f"this {HEADER} was sent with another body; a new request takes a new key",
+                Kind(409, "conflict_error", "idempotency_mismatch", False),
+            )
+        return any(each != claim for each in kept)
+
+    async def release(self, tenant: str, key: str) -> None:
+        """The request was not taken: the key stands for nothing."""
+        name = _name(tenant, key)
+        self._own.pop(name, None)
+        if self._shared is not None:
+            await self._shared.release(name)
+
+    def _claim(self, name: str, claim: bytes) -> bytes:
+        now = self._clock()
+        until, kept = self._own.get(name, (0.0, b""))
+        if until > now:
+            return kept
+        self._own[name] = (now + self._ttl_s, claim)
+        self._own.move_to_end(name)
+        if len(self._own) > MOST_KEYS:
+            self._own.popitem(last=False)
+        return claim
+
+
+def checked_key(given: str | None) -> str | None:
+    """The header's value.
+
+    Raises:
+        ApiError: 400
+    """
+    if given is not None and not KEY.fullmatch(given):
+        raise bad_request("invalid_idempotency_key", f"{HEADER} is 1 to 255 visible ASCII characters")
+    return given
+
+
+def seed_of(tenant: str, key: str) -> int:
+    """The seed of a key, 0 .. 2**32 - 1: the same on every replica and at any time."""
+    return int.from_bytes(_digest("seed", tenant, key)[:4], "big")
+
+
+def _name(tenant: str, key: str) -> str:
+    return f"idempotency:{_digest('key', tenant, key).hex()}"
+
+
+def _digest(*parts: str) -> bytes:
+    return hashlib.sha256(json.dumps(parts).encode()).digest()

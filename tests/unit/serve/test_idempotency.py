@@ -1,0 +1,114 @@
+"""Idempotency keys: one key, one body, one seed, one charge."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+import requests
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.cache.redis import RedisTier
+from pipeline.types import CacheMode
+from serve.errors import ApiError
+from serve.idempotency import MOST_KEYS, Idempotency, checked_key, seed_of
+from tests.fakes import Speaker, make_backend
+from tests.services import RedisServer
+from tests.unit.serve.live import serving
+
+BODY = {"input": "Hello there.", "response_format": "pcm"}
+
+
+def post(url: str, body: dict, key: str) -> requests.Response:
+    return requests.post(f"{url}/v1/audio/speech", json=body, headers={"Idempotency-Key": key}, timeout=9)
+
+
+def test_a_repeated_request_is_the_same_audio():
+    speaker = Speaker()
+    with serving(make_backend(speaker)) as live:
+        first, again, written_otherwise = (post(live.url, body, "k-1") for body in (BODY, BODY, dict(reversed(BODY.items()))))
+        other = post(live.url, BODY, "k-2")
+        without = live.speak()
+    assert first.content == again.content == written_otherwise.content != other.content
+    assert [each.headers["Idempotency-Replayed"] for each in (first, again, written_otherwise, other)] == [
+        *("false", "true", "true", "false")
+    ]
+    assert "Idempotency-Replayed" not in without.headers
+    assert first.headers["X-Audio-Seed"] == str(seed_of("anonymous", "k-1"))
+    assert [request.cache.mode for request in speaker.requests] == [CacheMode.DEFAULT] * 4 + [CacheMode.NO_STORE]
+
+
+def test_another_body_under_the_same_key_is_a_409():
+    with serving(make_backend(Speaker())) as live:
+        assert post(live.url, BODY | {"speed": 9}, "k").status_code == 400, "a body that is wrong takes no key"
+        assert post(live.url, BODY, "k").status_code == 200
+        for change in ({"input": "Goodbye."}, {"seed": 1}, {"response_format": "wav"}):
+            reply = post(live.url, BODY | change, "k")
+            assert (reply.status_code, reply.json()["error"]["code"]) == (409, "idempotency_mismatch")
+            assert reply.headers["x-should-retry"] == "false"
+        assert post(live.url, BODY | {"seed": 4}, "with a seed".replace(" ", "-")).headers["X-Audio-Seed"] == "4"
+
+
+@pytest.mark.parametrize("key", ["", "k" * 256, "with space", "tab\tinside"])
+def test_a_key_is_visible_ascii(key):
+    with pytest.raises(ApiError) as refusal:
+        checked_key(key)
+    assert refusal.value.kind.status == 400
+    assert checked_key(None) is None
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xy"), st.integers(0, 2), st.integers(0, 60)), max_size=30))
+def test_within_its_time_a_key_stands_for_one_body_of_one_tenant(events):
+    now = [0.0]
+    ttl, twin = 100.0, dict[tuple[str, str], tuple[float, int]]()
+    idempotency = Idempotency(ttl_s=ttl, clock=lambda: now[0])
+    for tenant, key, number, wait in events:
+        now[0] += wait
+        raw = json.dumps({"n": number}).encode()
+        until, kept = twin.get((tenant, key), (0.0, -1))
+        if until > now[0] and kept != number:
+            with pytest.raises(ApiError):
+                asyncio.run(idempotency.is_repeated(tenant, key, raw))
+            continue
+        assert asyncio.run(idempotency.is_repeated(tenant, key, raw)) == (until > now[0])
+        if until <= now[0]:
+            twin[tenant, key] = (now[0] + ttl, number)
+
+
+def test_a_key_that_was_released_is_free_and_their_number_is_bounded():
+    async def play() -> None:
+        idempotency = Idempotency()
+        assert not await idempotency.is_repeated("t", "k", b"{}")
+        await idempotency.release("t", "k")
+        assert not await idempotency.is_repeated("t", "k", b"[]")
+        for index in range(MOST_KEYS + 5):
+            await idempotency.is_repeated("t", str(index), b"{}")
+        assert len(idempotency._own) == MOST_KEYS
+
+    asyncio.run(play())
+
+
+def test_replicas_agree_through_redis_and_go_on_without_it(tmp_path: Path):
+    server = RedisServer(tmp_path)
+
+    async def play() -> None:
+        tiers = [RedisTier(server.url, ttl_s=60) for _ in range(2)]
+        one, two = (Idempotency(tier, 60) for tier in tiers)
+        assert not await one.is_repeated("t", "k", b'{"a": 1}')
+        assert await two.is_repeated("t", "k", b'{"a": 1}')
+        with pytest.raises(ApiError):
+            await Idempotency(tiers[1], 60).is_repeated("t", "k", b'{"a": 2}')
+        await one.release("t", "k")
+        assert not await Idempotency(tiers[1], 60).is_repeated("t", "k", b'{"a": 2}')
+        server.kill()
+        assert not await one.is_repeated("t", "later", b"{}")
+        with pytest.raises(ApiError):
+            await one.is_repeated("t", "later", b"[]")
+        for tier in tiers:
+            await tier.close()
+
+    try:
+        asyncio.run(play())
+    finally:
+        server.kill()
