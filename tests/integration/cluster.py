@@ -23,7 +23,7 @@ from pipeline.strict_yaml import parse_yaml
 from serve.config import PROJECT
 from tests.ports import free_port
 
-START_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 600.0  # seconds where the machine is idle
 
 LONG = "Many words follow one another here, and none of them is the last one yet. " * 20
 # Drawn almost evenly from all codes, so that the end is seldom among them: every segment runs to its cap.
