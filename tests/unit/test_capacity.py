@@ -1,0 +1,139 @@
+"""Capacity: what is computed follows from what was measured or given, and says which; nothing else is claimed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.config import EngineConfig, VocoderConfig
+from scripts.bench.record import RESULTS
+from scripts.capacity import (
+    GIVEN,
+    MISSING,
+    Asked,
+    Figure,
+    between,
+    follows,
+    inputs,
+    kv_cache_bytes,
+    quota_lines,
+    step_time,
+    vocoder_rate,
+)
+from serve.config import PROJECT
+
+GPU = EngineConfig(device="cuda", dtype="bfloat16", slots=64, kv_budget_mib=8192)
+CPU = EngineConfig(dtype="bfloat16", slots=8)
+GPU_RESULT = {
+    "hardware": {"device": "a GPU", "cores": 8, "cpu": "x", "commit": "abc"},
+    "figures": {
+        "step_64_slots_auto": {"step_ms": 4.0},
+        "vocoder_float32": {"call_ms": {"1": 3.0, "8": 8.192}},
+    },
+}
+
+
+def value(figures: list[Figure], name: str) -> float | None:
+    (found,) = [figure for figure in figures if figure.name == name]
+    return found.value
+
+
+def told(engine: EngineConfig, asked: Asked, folder: Path = RESULTS) -> list[Figure]:
+    return follows(engine, *inputs(engine, VocoderConfig(), asked, folder), asked)
+
+
+def test_the_cache_takes_what_the_formula_of_the_readme_says():
+    assert kv_cache_bytes(GPU) == 64 * 1536 * 60 * 1024
+    assert kv_cache_bytes(EngineConfig(slots=1)) == 2 * 1536 * 60 * 1024, "float32 takes twice as much"
+
+
+def test_a_step_that_was_measured_is_named_with_file_machine_and_commit(tmp_path: Path):
+    (tmp_path / "gpu.json").write_text(json.dumps(GPU_RESULT))
+    step = step_time(GPU, tmp_path)
+    assert (step.value, step.origin) == (4.0, "measured: gpu.json, a GPU, commit abc")
+    rate = vocoder_rate(VocoderConfig(device="cuda", rows=8), tmp_path)
+    assert rate.value == pytest.approx(8 * 48 / 46.875 / 0.008192) == 1000
+    assert rate.origin.startswith("measured: gpu.json")
+
+
+def test_the_cpu_figure_is_the_one_in_the_results():
+    measured = json.loads((RESULTS / "b1.json").read_text())
+    step = step_time(CPU, RESULTS)
+    assert step.value == measured["decode_8"]["step_ms"]["P0"]["median"]
+    assert "b1.json" in step.origin
+    assert "on a line between 1 and 8" in step_time(EngineConfig(dtype="bfloat16", slots=4), RESULTS).origin
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [GPU, EngineConfig(dtype="bfloat16", slots=9), EngineConfig(slots=8), EngineConfig(dtype="bfloat16", weights="int8")],
+    ids=["no gpu.json", "beyond the points", "another format", "other weights"],
+)
+def test_what_nobody_measured_is_unknown_and_so_is_all_that_rests_on_it(engine: EngineConfig, tmp_path: Path):
+    folder = tmp_path if engine.device == "cuda" else RESULTS
+    assert step_time(engine, folder).value is None
+    assert step_time(engine, folder).origin.startswith(MISSING)
+    figures = told(engine, Asked(price=2.0, tenants=(("a", 3),)), folder)
+    assert {figure.name for figure in figures if figure.value is None} == {
+        "an acoustic replica makes", "streams it keeps up with", "vocoders beside it", "acoustic replicas", "an hour of audio costs",
+    }  # fmt: skip
+
+
+def test_a_measurement_of_a_cpu_is_not_taken_for_a_gpu(tmp_path: Path):
+    (tmp_path / "gpu.json").write_text(json.dumps(GPU_RESULT | {"hardware": {"device": "cpu", "commit": "abc"}}))
+    assert step_time(GPU, tmp_path).value is None
+    assert vocoder_rate(VocoderConfig(device="cuda"), tmp_path).value is None
+
+
+def test_a_worked_example():
+    asked = Asked(step_ms=4.0, vocoder_rate=1000, utilisation=0.5, price=3.0, tenants=(("a", 200), ("b", 100)), talking=0.5)
+    step, rate = inputs(GPU, VocoderConfig(), asked, RESULTS)
+    assert step.origin.startswith(GIVEN)
+    assert rate.origin.startswith(GIVEN)
+    figures = follows(GPU, step, rate, asked)
+    made = 64 / 0.004 / 46.875
+    assert value(figures, "an acoustic replica makes") == pytest.approx(made)
+    assert value(figures, "streams it keeps up with") == pytest.approx(made / 2)
+    assert value(figures, "vocoders beside it") == pytest.approx(made / 1000)
+    assert value(figures, "acoustic replicas") == 1
+    assert value(figures, "an hour of audio costs") == pytest.approx(3.0 * (1 + made / 1000) / (made / 2))
+    assert quota_lines(asked)[0] == "python -m scripts.keys add a --streams 200 --audio-s-a-minute 12000"
+
+
+@given(st.floats(0.1, 1000), st.floats(0.05, 1), st.integers(1, 512), st.floats(0.1, 10_000))
+def test_replicas_always_carry_their_tenants(step_ms: float, utilisation: float, slots: int, streams: float):
+    asked = Asked(step_ms=step_ms, utilisation=utilisation, tenants=(("a", streams),))
+    figures = told(EngineConfig(slots=slots), asked)
+    replicas, each = value(figures, "acoustic replicas"), value(figures, "streams it keeps up with")
+    assert replicas is not None
+    assert each is not None
+    assert (replicas - 1) * each < streams * (1 + 1e-9)
+    assert replicas * each >= streams * (1 - 1e-9)
+
+
+@given(st.dictionaries(st.integers(1, 64), st.floats(1, 100), min_size=1, max_size=5), st.integers(1, 80))
+def test_between_two_points_lies_between_them_and_beyond_is_nothing(points: dict[int, float], at: int):
+    found = between(points, at)
+    assert (found is None) == (not min(points) <= at <= max(points))
+    if found is not None:
+        assert min(points.values()) - 1e-9 <= found <= max(points.values()) + 1e-9
+
+
+def run(*words: str) -> tuple[int, Any]:
+    done = subprocess.run([sys.executable, "-m", "scripts.capacity", *words], cwd=PROJECT, capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_command_says_what_it_does_not_know():
+    code, said = run("configs/gpu.yaml", "--results", "/nowhere")
+    assert code == 2
+    assert "not measured: `make gpu-check` on such a GPU, or --step-ms" in said
+    code, said = run("configs/gpu.yaml", "--step-ms", "5", "--price", "2", "--json")
+    assert code == 0
+    assert {figure["name"] for figure in json.loads(said)["figures"]} >= {"KV cache", "an hour of audio costs"}
+    assert run("configs/gpu.yaml", "--step-ms", "0")[0] == 2
