@@ -80,7 +80,8 @@ def test_what_nobody_measured_is_unknown_and_so_is_all_that_rests_on_it(engine: 
     assert step_time(engine, folder).origin.startswith(MISSING)
     figures = told(engine, Asked(price=2.0, tenants=(("a", 3),)), folder)
     assert {figure.name for figure in figures if figure.value is None} == {
-        "an acoustic replica makes", "streams it keeps up with", "vocoders beside it", "acoustic replicas", "an hour of audio costs",
+        "an acoustic replica makes", "streams it keeps up with", "vocoders beside it", "acoustic replicas",
+        "an hour of audio costs",
     }  # fmt: skip
 
 
