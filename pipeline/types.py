@@ -259,6 +259,8 @@ class SynthesisRequest:
     refine: RefineParams | None = None
     language: str = "auto"
     """auto, zh or en"""
+    model: str = ""
+    """the version of the model that speaks, where there are several; empty: the first"""
     timeout_s: float = 120.0
     """time left; each process turns it into a deadline of its own monotonic clock"""
     cache: CacheOrder = CacheOrder()

@@ -213,6 +213,28 @@ PANELS: tuple[Panel, ...] = (
         "Segments by where their steps came from. Many evictions, few hits: raise `cache.memory_mib`. Errors: Redis is away.",
     ),
     Panel(
+        "Versions",
+        "percentunit",
+        {
+            "share of {{version}}": "avg by (version) (ray_chattts_version_share)",
+            "{{version}} is out": "max by (version) (ray_chattts_version_out)",
+            "failed of {{version}}": "sum by (version) (ray_chattts_version_failed)"
+            " / (sum by (version) (ray_chattts_version_requests) > 0)",
+            "{{version}} rolled back, an hour": "sum by (version) (increase(ray_chattts_roll_backs_total[1h]))",
+        },
+        "Who speaks. A version that is out has lost its share to errors, to latency or to its probes; `/health` says which.",
+    ),
+    Panel(
+        "Shadow runs",
+        "none",
+        {
+            "{{version}}, {{result}} a second": "sum by (version, result) (rate(ray_chattts_shadow_total[5m]))",
+            "length over the real one, p50": quantile(0.5, "ray_chattts_shadow_duration_ratio"),
+            "difference in loudness, p95 [dB]": quantile(0.95, "ray_chattts_shadow_loudness_db"),
+        },
+        "A version nobody hears yet beside the one everybody hears: it should be as long and as loud.",
+    ),
+    Panel(
         "Memory",
         "bytes",
         {"KV cache": "sum(ray_chattts_kv_bytes)", "cache of steps": "sum(ray_chattts_cache_bytes)"},
@@ -310,6 +332,13 @@ ALERTS: tuple[Alert, ...] = (
         "0m",
         "ticket",
         "A request has ended two replicas and is kept from a third",
+    ),
+    Alert(
+        "ChatTTSVersionOut",
+        "max(max_over_time(ray_chattts_version_out[5m])) > 0",
+        "0m",
+        "ticket",
+        "A version of the model has lost its share of requests",
     ),
     Alert(
         "ChatTTSReplicasRestart",

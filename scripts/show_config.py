@@ -38,7 +38,10 @@ def resolved(model: BaseModel, given: Mapping[str, Any], at: str) -> Iterator[tu
     for name, field in type(model).model_fields.items():
         value, path = getattr(model, name), f"{at}{name}"
         if isinstance(value, BaseModel):
-            yield from resolved(value, given.get(name, {}), f"{path}.")
+            yield from resolved(value, given.get(name) or {}, f"{path}.")
+        elif isinstance(value, dict) and value:
+            for key, entry in value.items():
+                yield from resolved(entry, given[name][key] or {}, f"{path}.{key}.")
         else:
             yield path, value, "file" if name in given else "default", field.description or ""
 

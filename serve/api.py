@@ -28,7 +28,7 @@ from serve.described import AUDIO_TYPES, answers, describe, takes
 from serve.errors import ApiError, bad_request, of, plain_status
 from serve.gate import Guarded
 from serve.reply import SpeechReply
-from serve.schemas import MODELS, SpeechBody
+from serve.schemas import SpeechBody
 from serve.text_api import text_routes
 from serve.voice_api import add_voice_routes
 
@@ -75,15 +75,17 @@ def create_api(get_backend: Callable[[], Backend], *, announce_request_id: bool 
 
     @api.get("/v1/models")
     async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [model_card(name) for name in MODELS]}
+        desk = get_backend().models
+        return {"object": "list", "data": [{**model_card(name), **desk.state(name)} for name in desk.ids]}
 
     @api.get("/v1/models/{name}")
     async def model(name: str) -> dict[str, Any]:
-        if name not in MODELS:
+        desk = get_backend().models
+        if name not in desk.ids:
             error = plain_status(404)
             error.message = "no such model; GET /v1/models lists them"
             raise error
-        return model_card(name)
+        return {**model_card(name), **desk.state(name)}
 
     @api.get("/live")
     async def live() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""App: the root. Builds the four deployments from the `args:` of one YAML file.
+"""App: the root. Builds the deployments from the `args:` of one YAML file.
 
 In:    the args, a plain mapping: `import_path: serve.app:build_app`
 Out:   the application
@@ -29,15 +29,20 @@ def build_app(args: dict[str, Any]) -> Application:
     listens: str | None = None
     if config.source is not None:
         listens = check_file(project_path(config.source)).listens
-    pipeline = config.pipeline
     check_tracing(config.tracing)
-    text = deployed(TextNormalizer, pipeline.text, pipeline.engine, pipeline.checkpoint, config.tracing)
-    acoustic = deployed(AcousticModel, pipeline.engine, pipeline.checkpoint, config.tracing)
-    vocoder = deployed(Vocoder, pipeline.vocoder, pipeline.checkpoint, config.tracing)
-    return deployed(Ingress, config, text, acoustic, vocoder, listens)
+    versions, tracing = config.versions, config.tracing
+    pipelines = {version.id: version.pipeline for version in versions}
+    stages = {"TextNormalizer": deployed(TextNormalizer, pipelines, tracing)}
+    for version in versions:
+        pipeline, checkpoint = version.pipeline, version.pipeline.checkpoint
+        stages[version.acoustic] = deployed(AcousticModel, pipeline.engine, checkpoint, tracing, name=version.acoustic)
+        if version.owns_vocoder:
+            stages[version.vocoder] = deployed(Vocoder, pipeline.vocoder, checkpoint, tracing, name=version.vocoder)
+    return deployed(Ingress, config, stages, listens)
 
 
-def deployed(deployment: Any, *constructor_args: object) -> Application:
+def deployed(deployment: Any, *constructor_args: object, name: str | None = None) -> Application:
     """Bind; Serve's decorators hide from a type checker that they return a Deployment."""
-    application: Application = deployment.bind(*constructor_args)
+    named = deployment if name is None else deployment.options(name=name)
+    application: Application = named.bind(*constructor_args)
     return application

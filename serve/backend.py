@@ -20,6 +20,7 @@ from serve.door import Door
 from serve.figures import SpeechWatch, Unwatched
 from serve.gate import Gate
 from serve.idempotency import Idempotency
+from serve.model_desk import ModelDesk, only_model
 from serve.tracing import Tracing
 from serve.voice_desk import VoiceDesk
 
@@ -49,6 +50,8 @@ class Backend:
     gate: Gate = field(default_factory=Gate)
     """who is let in"""
     idempotency: Idempotency = field(default_factory=Idempotency)
+    models: ModelDesk = field(default_factory=only_model)
+    """which version of the model speaks"""
     watch: SpeechWatch = field(default_factory=Unwatched)
     """is told about every reply"""
     tracing: Tracing = field(default_factory=Tracing)

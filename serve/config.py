@@ -9,14 +9,16 @@ Never: Ray, torch
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator
 
 from pipeline.config import PipelineConfig, StrictModel
 from pipeline.errors import ConfigError
 from pipeline.store.choose import check_store_url
 from serve.breaker import BreakerConfig
+from serve.model_config import ModelConfig, Version, VersionId, versions_of, wrong_models
 from serve.quarantine import QuarantineConfig
 
 DEPLOYMENTS = ("Ingress", "TextNormalizer", "AcousticModel", "Vocoder")
@@ -139,11 +141,26 @@ class AppConfig(StrictModel):
     voices: VoicesConfig = Field(default_factory=VoicesConfig)
     keys: KeysConfig = Field(default_factory=KeysConfig)
     pipeline: PipelineConfig = Field(default_factory=PipelineConfig)
+    models: dict[VersionId, ModelConfig] = Field(
+        default_factory=dict, description="versions of the model, name@version; none: the one that pipeline describes"
+    )
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
     breaker: BreakerConfig = Field(default_factory=BreakerConfig)
     quarantine: QuarantineConfig = Field(default_factory=QuarantineConfig)
     tracing: TracingConfig = Field(default_factory=TracingConfig)
     cache: CacheConfig = Field(default_factory=CacheConfig)
+
+    @property
+    def versions(self) -> tuple[Version, ...]:
+        """Of the model, the first one first."""
+        return versions_of(self.pipeline, self.models)
+
+    @field_validator("models")
+    @classmethod
+    def _models_fit_together(cls, models: dict[str, ModelConfig]) -> dict[str, ModelConfig]:
+        if mistakes := list(wrong_models(models)):
+            raise ValueError("; ".join(mistakes))
+        return models
 
 
 def project_path(path: str) -> Path:
@@ -192,12 +209,16 @@ def dotted(at: str, loc: tuple[int | str, ...]) -> str:
 
 
 def _keys_beside(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
+    annotation: Any = model
     for part in loc[:-1]:
-        annotation = model.model_fields[str(part)].annotation
-        assert isinstance(annotation, type)
-        assert issubclass(annotation, BaseModel)
-        model = annotation
-    return list(model.model_fields)
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            annotation = annotation.model_fields[str(part)].annotation
+        else:  # dict[key, Model]
+            annotation = get_args(annotation)[-1]
+        if get_origin(annotation) in (Union, UnionType):  # Model | None
+            annotation = get_args(annotation)[0]
+    assert issubclass(annotation, BaseModel)
+    return list(annotation.model_fields)
 
 
 def _shown(value: object) -> str:

@@ -23,8 +23,9 @@ from ray.serve.schema import DeploymentSchema, RayActorOptionsSchema, ServeAppli
 
 from pipeline.errors import ConfigError
 from pipeline.strict_yaml import parse_yaml
-from serve.config import DEPLOYMENTS, IMPORT_PATH, AppConfig, dotted, explain, project_path, read_app_config, unknown_key
+from serve.config import IMPORT_PATH, AppConfig, dotted, explain, project_path, read_app_config, unknown_key
 from serve.gate import is_local_host
+from serve.model_config import RoutesConfig, deployments_of, wrong_routes
 from serve.scaling import WorkAhead
 
 Loc = tuple[int | str, ...]
@@ -169,11 +170,15 @@ def _wrong_values(document: dict[str, Any]) -> Iterator[str]:
     if application.get("import_path") != IMPORT_PATH:
         yield f"applications[0].import_path: must be {IMPORT_PATH}, found {application.get('import_path')}"
     names = []
+    app = read_app_config(application.get("args", {}))
+    known = deployments_of(app.versions)
     for index, deployment in enumerate(application.get("deployments") or []):
         at = ("applications", 0, "deployments", index)
         name = deployment.get("name")
-        if name not in DEPLOYMENTS:
-            yield unknown_key(dotted("", (*at, str(name))), list(DEPLOYMENTS)).replace("unknown key", "unknown deployment")
+        if name not in known:
+            yield unknown_key(dotted("", (*at, str(name))), list(known)).replace("unknown key", "unknown deployment")
+        if name == "Ingress" and "user_config" in deployment:
+            yield from _wrong_routes(deployment["user_config"], app, dotted("", (*at, "user_config")))
         if name in names:
             yield f"{dotted('', (*at, 'name'))}: {name} appears twice"
         names.append(name)
@@ -194,6 +199,11 @@ def _wrong_policy(deployment: Mapping[str, Any], at: Loc) -> Iterator[str]:
             yield f"{dotted('', at)}: {error}"
 
 
+def _wrong_routes(user_config: Any, app: AppConfig, at: str) -> Iterator[str]:
+    mistakes = list(_invalid(RoutesConfig, user_config or {}, at))
+    yield from mistakes or (f"{at}.{one}" for one in wrong_routes(RoutesConfig.model_validate(user_config or {}), app.versions))
+
+
 def _invalid(model: type[BaseModel], value: Any, at: str) -> Iterator[str]:
     try:
         model.model_validate(value)
@@ -208,14 +218,13 @@ def _wrong_sums(document: dict[str, Any]) -> Iterator[str]:
     application = document["applications"][0]
     app = read_app_config(application.get("args", {}))
     deployments = {deployment["name"]: deployment for deployment in application.get("deployments") or []}
-    engine, speech = app.pipeline.engine, app.pipeline.speech
-    # An admitted request's further segments wait in the engine without a limit of their own.
-    segments = speech.parallel_segments * (engine.slots + engine.max_waiting)
-    least = {
-        "Ingress": (app.limits.max_in_flight + DOOR_MARGIN, f"limits.max_in_flight + {DOOR_MARGIN}"),
-        "AcousticModel": (segments, "speech.parallel_segments * (engine.slots + engine.max_waiting)"),
-        "Vocoder": (VOCODER_BATCHES * app.pipeline.vocoder.rows, f"{VOCODER_BATCHES} * vocoder.rows"),
-    }
+    least = {"Ingress": (app.limits.max_in_flight + DOOR_MARGIN, f"limits.max_in_flight + {DOOR_MARGIN}")}
+    for version in app.versions:
+        engine, speech = version.pipeline.engine, version.pipeline.speech
+        # An admitted request's further segments wait in the engine without a limit of their own.
+        segments = speech.parallel_segments * (engine.slots + engine.max_waiting)
+        least[version.acoustic] = (segments, "speech.parallel_segments * (engine.slots + engine.max_waiting)")
+        least[version.vocoder] = (VOCODER_BATCHES * version.pipeline.vocoder.rows, f"{VOCODER_BATCHES} * vocoder.rows")
     for name, (floor, formula) in least.items():
         limit = _option(deployments, name, "max_ongoing_requests")
         if limit < floor:

@@ -23,6 +23,7 @@ from pipeline.engine.build import build_of
 from pipeline.engine.engine import Engine
 from pipeline.engine.sequence import Sequence
 from pipeline.errors import EngineDead, SynthesisError
+from pipeline.model.device import gpu_mem_percent
 from pipeline.model.weights import open_checkpoint
 from pipeline.text.segment import predicted_steps
 from pipeline.types import Head, Prompt, SamplingParams, Segment, StepBlock
@@ -50,6 +51,7 @@ class AcousticModel:
         # In a thread: loading takes long, and the replica's loop must go on answering Serve meanwhile.
         files = await asyncio.to_thread(lambda: open_checkpoint(resolve(checkpoint, cache_home())))
         self._files = files
+        self._device = config.device
         self._encoder: Encoder | None = None
         self._encoding = asyncio.Lock()
         metrics = EngineMetrics()
@@ -116,7 +118,7 @@ class AcousticModel:
 
     async def stats(self) -> dict[str, Any]:
         """The engine at this moment, and where it runs."""
-        return {**placed(), **asdict(self._engine.stats())}
+        return {**placed(), "gpu_mem_percent": gpu_mem_percent(self._device), **asdict(self._engine.stats())}
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """For serve/scaling.py, WorkAhead, where the configuration names it."""

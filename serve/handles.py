@@ -27,6 +27,7 @@ from pipeline.text.guard import Refined
 from pipeline.text.script import Script
 from pipeline.types import HiddenWindow, Prompt, SamplingParams, SpeechPlan, StepBlock, SynthesisRequest, Voice
 from serve.breaker import Breaker, BreakerConfig, Call
+from serve.model_config import ONLY
 from serve.quarantine import CASE
 from serve.tracing import carried
 
@@ -41,33 +42,37 @@ ANSWER_TIMEOUT_S = 2.0  # a status question that takes longer is answered "no an
 
 
 class RemoteFrontend:
-    """protocols.TextFrontend over TextNormalizer."""
+    """protocols.TextFrontend over TextNormalizer, for one version of the model."""
 
-    def __init__(self, handle: Handle, breaker: Breaker | None = None) -> None:
+    def __init__(self, handle: Handle, breaker: Breaker | None = None, version: str = ONLY) -> None:
         self._handle = handle
+        self._version = version
         self.breaker = breaker or Breaker("text", BreakerConfig())
 
     async def read(self, request: SynthesisRequest) -> Script:
         """See protocols.TextFrontend."""
-        script: Script = await _pure(self.breaker, lambda: self._handle.read.remote(request))
+        script: Script = await _pure(self.breaker, lambda: self._handle.read.remote(self._version, request))
         return script
 
     async def compare(self, plan: SpeechPlan, refined: list[NDArray[np.int64]]) -> list[Refined]:
         """See protocols.TextFrontend."""
-        compared: list[Refined] = await _pure(self.breaker, lambda: self._handle.compare.remote(plan, refined))
+        compared: list[Refined] = await _pure(self.breaker, lambda: self._handle.compare.remote(self._version, plan, refined))
         return compared
 
     async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
         """See protocols.TextFrontend."""
-        plan: SpeechPlan = await _pure(self.breaker, lambda: self._handle.plan.remote(request, voices, carried()))
+        plan: SpeechPlan = await _pure(
+            self.breaker, lambda: self._handle.plan.remote(self._version, request, voices, carried())
+        )
         return plan
 
     async def replan(
         self, request: SynthesisRequest, voices: Mapping[str, Voice], plan: SpeechPlan, refined: list[NDArray[np.int64]]
     ) -> SpeechPlan:
         """See protocols.TextFrontend."""
+        replan = self._handle.replan
         replanned: SpeechPlan = await _pure(
-            self.breaker, lambda: self._handle.replan.remote(request, voices, plan, refined, carried())
+            self.breaker, lambda: replan.remote(self._version, request, voices, plan, refined, carried())
         )
         return replanned
 

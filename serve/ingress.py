@@ -9,6 +9,7 @@ Never: torch, mathematics
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import asdict
 from functools import partial
@@ -17,45 +18,37 @@ from typing import Any
 import numpy as np
 from fastapi import FastAPI
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from ray import serve
 from ray.serve._private.constants import RAY_SERVE_ENABLE_HA_PROXY
 from ray.util import get_node_ip_address
 
-from pipeline.cache.steps import CachedModel
 from pipeline.checkpoints import cache_home
 from pipeline.errors import StoreUnavailable, SynthesisError
 from pipeline.store.choose import open_store
 from pipeline.store.store import Store
-from pipeline.synthesizer import Synthesizer
 from pipeline.text.lexicons import LexiconLibrary
 from pipeline.types import SynthesisRequest
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import VoiceLibrary
 from serve.api import create_api
 from serve.backend import Backend
-from serve.breaker import Breaker
-from serve.cache import follow_build, follow_purges, open_cache
-from serve.config import STORE_FILE, AppConfig, VoicesConfig, project_path
+from serve.cache import follow_purges, open_cache
+from serve.config import STORE_FILE, AppConfig, VoicesConfig, explain, project_path
 from serve.door import Door
 from serve.following import follow
 from serve.gate import Gate, trust
-from serve.handles import (
-    Handle,
-    RemoteDecoder,
-    RemoteEncoder,
-    RemoteFrontend,
-    RemoteGenerator,
-    ask_build,
-    ask_speakers,
-    ask_stats,
-)
+from serve.handles import Handle, RemoteEncoder, ask_build, ask_speakers
 from serve.keys import KeyRing
+from serve.lines import Lines
 from serve.metrics import IngressMetrics, every_period
+from serve.model_config import RoutesConfig, wrong_routes
+from serve.model_desk import ModelDesk
 from serve.placement import placed
 from serve.quarantine import Quarantine
 from serve.quotas import LocalQuotas, Quotas
 from serve.quotas_redis import RedisQuotas
-from serve.stages import TimedDecoder, TimedFrontend, TimedGenerator
+from serve.rollout import Rollout
 from serve.tracing import Tracing
 from serve.voice_desk import VoiceDesk
 
@@ -124,55 +117,58 @@ class Ingress:
     """Takes requests once the whole chain has spoken a sentence."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, config: AppConfig, text: Handle, acoustic: Handle, vocoder: Handle, listens: str | None
+        self, config: AppConfig, stages: Mapping[str, Handle], listens: str | None
     ) -> None:
-        self._acoustic = acoustic
-        self._vocoder = vocoder
+        """Args:
+        stages: the deployments behind this one, by name.
+        """
+        first = config.versions[0]
+        acoustic = stages[first.acoustic]
         store = await open_records(config.voices)
         voices = await open_library(config.voices, await ask_speakers(acoustic), store)
         self._lexicons = LexiconLibrary(store)
-        self._breakers = [Breaker(stage, config.breaker) for stage in ("text", "acoustic", "vocoder")]
-        of_text, of_acoustic, of_vocoder = self._breakers
         self._quarantine = Quarantine(config.quarantine)
         ring, quotas = await open_keys(config, store)
         trusts = trust(listens=listens, behind_proxy=RAY_SERVE_ENABLE_HA_PROXY, own=(get_node_ip_address(),))  # type: ignore[no-untyped-call]
-        generator = TimedGenerator(RemoteGenerator(acoustic, of_acoustic))
         cache, idempotency = open_cache(config.cache, store)
         self._cache = cache
-        build = await ask_build(acoustic)
-        cached = CachedModel(generator, cache, hidden=config.pipeline.vocoder.use_decoder, build=build)
-        synthesizer = Synthesizer(
-            TimedFrontend(RemoteFrontend(text, of_text)),
-            generator,
-            TimedDecoder(RemoteDecoder(vocoder, of_vocoder)),
-            voices,
-            config.pipeline.vocoder,
-            config.pipeline.speech,
-            cached,
-        )
-        stream = partial(self._quarantine.stream, synthesizer.stream)
+        self._rollout = rollout = Rollout(config.versions)
+        self._routes_error = ""
         watch = IngressMetrics()
+        door = Door(config.limits.max_in_flight)
+        self._lines = lines = Lines(
+            rollout,
+            stages,
+            voices,
+            cache,
+            config.breaker,
+            build=await ask_build(acoustic),
+            has_room=lambda share: door.inside <= share * door.places,
+            told=watch.compared,
+        )
+        stream = partial(self._quarantine.stream, lines.stream)
         self.backend = Backend(
             stream=stream,
             voice_id=voices.canonical,
-            read=synthesizer.read,
-            refine=partial(self._quarantine.answer, synthesizer.refine),
+            read=lines.read,
+            refine=partial(self._quarantine.answer, lines.refine),
             lexicons=self._lexicons,
             voices=voices.list,
             desk=VoiceDesk(
                 voices,
                 config.voices,
                 stream,
-                RemoteEncoder(acoustic, of_acoustic),
-                model=config.pipeline.checkpoint,
-                max_prompt=config.pipeline.engine.max_prompt,
+                RemoteEncoder(acoustic, lines.breakers[first.stage("acoustic")]),
+                model=first.pipeline.checkpoint,
+                max_prompt=first.pipeline.engine.max_prompt,
             ),
             limits=config.limits,
-            door=Door(config.limits.max_in_flight),
+            door=door,
             why_not_ready=self._why_not_ready,
             health=self._health,
             purge=cache.purge,
             idempotency=idempotency,
+            models=ModelDesk(rollout),
             watch=watch,
             gate=Gate(ring, quotas, is_open=config.keys.open, trusts=trusts),
             tracing=Tracing(config.tracing, "Ingress", placed()["replica"]),
@@ -180,14 +176,28 @@ class Ingress:
         self._following = (
             asyncio.create_task(self.backend.desk.follow()),
             asyncio.create_task(follow("lexicons", self._lexicons.refresh, config.voices.refresh_s)),
-            asyncio.create_task(every_period(lambda: watch.show(self._breakers, self._quarantine))),
             asyncio.create_task(follow("keys", ring.refresh, config.keys.refresh_s)),
             *([asyncio.create_task(quotas.follow())] if isinstance(quotas, RedisQuotas) else []),
             asyncio.create_task(every_period(lambda: watch.show_cache(asdict(cache.stats())))),
             asyncio.create_task(follow_purges(cache, config.voices.refresh_s)),
-            asyncio.create_task(follow_build(cached, lambda: ask_build(acoustic))),
+            *lines.follow_builds(),
+            asyncio.create_task(every_period(lambda: watch.show(lines.breakers.values(), self._quarantine, rollout))),
+            *([asyncio.create_task(lines.probe())] if len(config.versions) > 1 else []),
         )
         self._first_audio_s = await self._speak_first_words()
+
+    def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """New shares of the versions, without a restart. Ones that are wrong change nothing: requests go on as before."""
+        try:
+            routes = RoutesConfig.model_validate(user_config)
+            mistakes = list(wrong_routes(routes, tuple(self._rollout.versions.values())))
+        except ValidationError as error:
+            mistakes = explain(RoutesConfig, error, "user_config")
+        self._routes_error = "; ".join(mistakes)
+        if mistakes:
+            LOG.error("versions: the weights stay as they were: %s", self._routes_error)
+        else:
+            self._rollout.configure(routes)
 
     async def _speak_first_words(self) -> float:
         """One synthesis through the whole chain; Serve sends this replica no request before it is done.
@@ -211,17 +221,19 @@ class Ingress:
                 await asyncio.sleep(RETRY_S)
 
     async def _why_not_ready(self) -> str | None:
-        acoustic, vocoder = await asyncio.gather(ask_stats(self._acoustic), ask_stats(self._vocoder))
-        silent = [name for name, stats in (("AcousticModel", acoustic), ("Vocoder", vocoder)) if not stats]
+        silent = await self._lines.silent()
         return f"no answer from {' and '.join(silent)}" if silent else None
 
     async def _health(self) -> dict[str, Any]:
-        acoustic, vocoder = await asyncio.gather(ask_stats(self._acoustic), ask_stats(self._vocoder))
+        acoustic, vocoder = await asyncio.gather(self._lines.stats("acoustic"), self._lines.stats("vocoder"))
+        rollout = self._rollout
         return {
             "first_audio_s": round(self._first_audio_s, 3),
             "cache": asdict(self._cache.stats()),
             "acoustic": acoustic,
             "vocoder": vocoder,
-            "breakers": {breaker.stage: breaker.shown() for breaker in self._breakers},
+            "breakers": {stage: breaker.shown() for stage, breaker in self._lines.breakers.items()},
             "quarantine": self._quarantine.shown(),
+            "versions": {version: rollout.shown(version) for version in rollout.versions},
+            **({"routes_error": self._routes_error} if self._routes_error else {}),
         }

@@ -20,7 +20,9 @@ from ray.serve import metrics as ray_metrics
 from serve.breaker import Breaker, State
 from serve.figures import CONTINUOUS_S, Outcome, SpeechFigures
 from serve.quarantine import Quarantine
+from serve.rollout import Rollout
 from serve.scaling import Load
+from serve.shadow import Comparison
 
 PERIOD_S = 1.0  # how often gauges follow what they show
 
@@ -54,6 +56,8 @@ class Metric:
 FIRST_AUDIO_BUCKETS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 4.0, 6.0, 10.0, 15.0, 30.0)
 RTF_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0)
 STALL_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+RATIO_BUCKETS = (0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0)
+DECIBEL_BUCKETS = (0.25, 0.5, 1.0, 2.0, 3.0, 6.0, 12.0)
 WAIT_BUCKETS = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 FIRST_AUDIO = Metric(Kind.HISTOGRAM, "chattts_ttfa_seconds", "request in, first audio out", ("streamed",), FIRST_AUDIO_BUCKETS)
@@ -82,6 +86,18 @@ CACHE = Metric(
 CACHED_STEPS = Metric(Kind.COUNTER, "chattts_cached_steps_total", "steps heard without being made again")
 CACHE_BYTES = Metric(Kind.GAUGE, "chattts_cache_bytes", "sampled steps kept in memory")
 CACHE_EVICTIONS = Metric(Kind.COUNTER, "chattts_cache_evictions_total", "segments that made room for others")
+VERSION_REQUESTS = Metric(Kind.GAUGE, "chattts_version_requests", "requests of a version its roll-back counts", ("version",))
+VERSION_FAILED = Metric(Kind.GAUGE, "chattts_version_failed", "those of them that failed", ("version",))
+VERSION_SHARE = Metric(Kind.GAUGE, "chattts_version_share", "of the requests for a version's name", ("version",))
+VERSION_OUT = Metric(Kind.GAUGE, "chattts_version_out", "1: rolled back, or its probes find trouble", ("version",))
+ROLL_BACKS = Metric(Kind.COUNTER, "chattts_roll_backs_total", "versions that lost their share", ("version",))
+SHADOWS = Metric(Kind.COUNTER, "chattts_shadow_total", "shadow runs by what became of them", ("version", "result"))
+SHADOW_DURATION = Metric(
+    Kind.HISTOGRAM, "chattts_shadow_duration_ratio", "a shadow's audio over the real one", ("version",), RATIO_BUCKETS
+)
+SHADOW_LOUDNESS = Metric(
+    Kind.HISTOGRAM, "chattts_shadow_loudness_db", "how much louder or quieter a shadow is", ("version",), DECIBEL_BUCKETS
+)
 
 SLOTS = Metric(Kind.GAUGE, "chattts_slots", "sequences the engine can decode at once")
 BATCH_ROWS = Metric(Kind.GAUGE, "chattts_batch_rows", "sequences it decodes now")
@@ -107,6 +123,7 @@ METRICS: tuple[Metric, ...] = (
     FIRST_AUDIO, RTF, UNDERRUN, STREAMS, CONTINUOUS, REQUESTS, REJECTS, IN_FLIGHT, AUDIO, CHARACTERS, TEXT_WARNINGS,
     BREAKER, RETRIES, QUARANTINED,
     CACHE, CACHED_STEPS, CACHE_BYTES, CACHE_EVICTIONS,
+    VERSION_REQUESTS, VERSION_FAILED, VERSION_SHARE, VERSION_OUT, ROLL_BACKS, SHADOWS, SHADOW_DURATION, SHADOW_LOUDNESS,
     SLOTS, BATCH_ROWS, WAITING_ROWS, STEP, STEPS, SEGMENTS, QUEUE_WAIT, WASTED, KV_CACHE,
     BUSY, BACKLOG, VOCODER_WAITING, VOCODER_CALL, VOCODER_CALLS, WINDOWS,
 )  # fmt: skip
@@ -176,13 +193,29 @@ class IngressMetrics:
         """See SpeechWatch."""
         self._registered.show(IN_FLIGHT, in_flight)
 
-    def show(self, breakers: Iterable[Breaker], quarantine: Quarantine) -> None:
-        """Follow what guards the stages."""
+    def compared(self, comparison: Comparison) -> None:
+        """A shadow run is over."""
+        registered, version = self._registered, comparison.version
+        registered.add(SHADOWS, version=version, result=comparison.result)
+        if comparison.duration_ratio is not None:
+            registered.observe(SHADOW_DURATION, comparison.duration_ratio, version=version)
+        if comparison.loudness_db is not None:
+            registered.observe(SHADOW_LOUDNESS, abs(comparison.loudness_db), version=version)
+
+    def show(self, breakers: Iterable[Breaker], quarantine: Quarantine, rollout: Rollout) -> None:
+        """Follow what guards the stages and shares out the requests."""
         registered = self._registered
         for breaker in breakers:
             registered.show(BREAKER, HOW_OPEN[breaker.state], stage=breaker.stage)
             registered.follow(RETRIES, breaker.retries, stage=breaker.stage)
         registered.show(QUARANTINED, quarantine.held)
+        for version in rollout.versions:
+            shown: Mapping[str, Any] = rollout.shown(version)
+            registered.show(VERSION_REQUESTS, shown["requests"], version=version)
+            registered.show(VERSION_FAILED, shown["failed"], version=version)
+            registered.show(VERSION_SHARE, shown["share"], version=version)
+            registered.show(VERSION_OUT, float(bool(rollout.out(version))), version=version)
+            registered.follow(ROLL_BACKS, rollout.roll_backs(version), version=version)
 
     def turned_away(self, code: str) -> None:
         """See SpeechWatch."""

@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 
 import numpy as np
 from starlette.requests import ClientDisconnect, Request
@@ -120,12 +121,14 @@ class SpeechReply(Response):
 
     def _order(self, raw: bytes, seed: int | None) -> SpeechOrder:
         backend = self._backend
-        body = read_body(SpeechBody, raw)
-        strict = is_strict(self._request)
-        return to_order(
+        said = read_body(SpeechBody, raw)
+        strict, voice = is_strict(self._request), backend.voice_id(said.voice_name)
+        fitted = backend.models.fit(said, self._request, voice, strict=strict)
+        body = fitted.body
+        order = to_order(
             body,
             request_id=self._request_id,
-            voice=backend.voice_id(body.voice_name),
+            voice=voice,
             text=read_text(body, limits=self._limits, strict=strict, voice_id=backend.voice_id, lexicon=backend.lexicons.get),
             limits=self._limits,
             strict=strict,
@@ -134,6 +137,7 @@ class SpeechReply(Response):
             tenant=self._caller.id,
             seed=seed,
         )
+        return replace(order, request=fitted.fit(order.request), ignored=(*order.ignored, *fitted.without))
 
     # Speaking.
 
@@ -272,6 +276,7 @@ class SpeechReply(Response):
             "X-Audio-Seed": str(request.sampling.seed),
             "X-Voice-Id": shown(request.voice),
             "X-Cache": self._source,
+            "X-Model-Version": request.model,
             "Server-Timing": self._server_timing(),
             "Cache-Control": "no-store",
             "X-Accel-Buffering": "no",

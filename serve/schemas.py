@@ -28,7 +28,7 @@ from pipeline.types import (
 )
 from serve.body import Body
 from serve.config import LimitsConfig
-from serve.errors import ApiError, Kind, bad_request
+from serve.errors import bad_request
 from serve.text_schemas import TextBody, WrittenText, check_ignored
 
 SAMPLING = SamplingParams()
@@ -80,7 +80,11 @@ TIDY = PostBody(trim=True, fade_ms=5.0)
 class SpeechBody(TextBody):
     """POST /v1/audio/speech. Unknown fields are kept, so that the reply can name them."""
 
-    model: str = Field(MODEL, max_length=128, description="chattts; OpenAI's speech model names mean the same")
+    model: str = Field(
+        MODEL,
+        max_length=128,
+        description="one of GET /v1/models: name or name@version; OpenAI's names mean the first",
+    )
     voice: str | VoiceBody | None = Field(None, description="id, name or alias; null: the operator's default")
     instructions: str | None = Field(None, max_length=1000)
     response_format: str = Field("mp3", max_length=32, description=", ".join(CONTAINERS))
@@ -187,7 +191,6 @@ def to_request(
     Raises:
         ApiError
     """
-    _check_model(body.model)
     check_ignored(body.ignored, WITHOUT_EFFECT, strict=strict)
     token, stretch = share_speed(body.speed, body.speed_mode)
     sampling = _sampling(body)
@@ -280,12 +283,3 @@ def _cache_mode(body: SpeechBody, cache_control: str) -> CacheMode:
             mode = CacheMode.REFRESH
     # A seed that has just been drawn was never heard, and is drawn once in four thousand million times.
     return CacheMode.NO_STORE if body.seed is None and mode is not CacheMode.ONLY_IF_CACHED else mode
-
-
-def _check_model(name: str) -> None:
-    if name not in MODELS and not name.startswith("gpt-4o-mini-tts"):
-        raise ApiError(
-            f"no such model; GET /v1/models lists them: {', '.join(MODELS)}",
-            Kind(404, "not_found_error", "model_not_found", False),
-            param="model",
-        )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ray import serve
 
 from pipeline.checkpoints import cache_home, resolve
-from pipeline.config import EngineConfig, TextConfig
+from pipeline.config import PipelineConfig
 from pipeline.errors import SynthesisError
 from pipeline.text.guard import Refined
 from pipeline.text.isolated import IsolatedFrontend
@@ -29,29 +29,38 @@ from serve.tracing import Tracing
 class TextNormalizer:
     """CPU only; as many replicas as the text needs."""
 
-    def __init__(self, text: TextConfig, engine: EngineConfig, checkpoint: str, tracing: TracingConfig | None = None) -> None:
+    def __init__(self, versions: Mapping[str, PipelineConfig], tracing: TracingConfig | None = None) -> None:
+        """Args:
+        versions: version of the model -> what it is; those that differ in nothing the text knows of share a process.
+        """
         self._tracing = Tracing(tracing, "TextNormalizer", placed()["replica"])
-        self._frontend = IsolatedFrontend(
-            resolve(checkpoint, cache_home()), text, max_prompt=engine.max_prompt, max_steps=engine.max_steps
-        )
+        made: dict[tuple[object, ...], IsolatedFrontend] = {}
+        self._frontends: dict[str, IsolatedFrontend] = {}
+        for version, pipeline in versions.items():
+            engine, folder = pipeline.engine, resolve(pipeline.checkpoint, cache_home())
+            key = (folder, pipeline.text, engine.max_prompt, engine.max_steps)
+            if key not in made:
+                made[key] = IsolatedFrontend(folder, pipeline.text, max_prompt=engine.max_prompt, max_steps=engine.max_steps)
+            self._frontends[version] = made[key]
 
-    async def read(self, request: SynthesisRequest) -> Script | SynthesisError:
+    async def read(self, version: str, request: SynthesisRequest) -> Script | SynthesisError:
         """See protocols.TextFrontend; errors are values."""
-        return await as_value(self._frontend.read(request))
+        return await as_value(self._frontends[version].read(request))
 
-    async def compare(self, plan: SpeechPlan, refined: list[NDArray[np.int64]]) -> list[Refined] | SynthesisError:
+    async def compare(self, version: str, plan: SpeechPlan, refined: list[NDArray[np.int64]]) -> list[Refined] | SynthesisError:
         """See protocols.TextFrontend; errors are values."""
-        return await as_value(self._frontend.compare(plan, refined))
+        return await as_value(self._frontends[version].compare(plan, refined))
 
     async def plan(
-        self, request: SynthesisRequest, voices: Mapping[str, Voice], trace: str = ""
+        self, version: str, request: SynthesisRequest, voices: Mapping[str, Voice], trace: str = ""
     ) -> SpeechPlan | SynthesisError:
         """See protocols.TextFrontend; errors are values. `trace`: see serve/tracing.py."""
         with self._tracing.within(trace, "text.plan"):
-            return await as_value(self._frontend.plan(request, voices))
+            return await as_value(self._frontends[version].plan(request, voices))
 
     async def replan(
         self,
+        version: str,
         request: SynthesisRequest,
         voices: Mapping[str, Voice],
         plan: SpeechPlan,
@@ -60,4 +69,4 @@ class TextNormalizer:
     ) -> SpeechPlan | SynthesisError:
         """See protocols.TextFrontend; errors are values. `trace`: see serve/tracing.py."""
         with self._tracing.within(trace, "text.replan"):
-            return await as_value(self._frontend.replan(request, voices, plan, refined))
+            return await as_value(self._frontends[version].replan(request, voices, plan, refined))

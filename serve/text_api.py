@@ -20,7 +20,7 @@ from pipeline.text.lexicons import LEXICON_ID
 from pipeline.text.script import Script
 from pipeline.text.segment import predicted_steps
 from pipeline.text.ssml import STYLES
-from pipeline.types import MAX_SPEED, MIN_SPEED, Aside, LexiconEntry, Passage, RefineParams, Segment, SynthesisRequest
+from pipeline.types import MAX_SPEED, MIN_SPEED, Aside, LexiconEntry, Passage, Segment, SynthesisRequest
 from serve.backend import Backend
 from serve.body import is_strict, read_body, read_bytes
 from serve.described import answers, takes
@@ -250,9 +250,10 @@ def text_routes(get_backend: Callable[[], Backend]) -> APIRouter:
         if body.refine is False:
             body = body.model_copy(update={"refine": True})
         asked = _speech_request(body, request, backend)
+        if asked.refine is None:
+            raise bad_request("unknown_field", f"{asked.model} has no refine pass", param="model")
         with backend.door.enter():
             segments = await _within_limits(backend, backend.refine(asked))
-        assert isinstance(asked.refine, RefineParams)
         replies = [
             RefinedReply(
                 source=segment.source,
@@ -336,14 +337,17 @@ def _text_request(body: TextBody, request: Request, backend: Backend) -> Synthes
 
 
 def _speech_request(body: SpeechBody, request: Request, backend: Backend) -> SynthesisRequest:
-    return to_request(
-        body,
+    voice = backend.voice_id(body.voice_name)
+    fitted = backend.models.fit(body, request, voice, strict=is_strict(request))
+    asked = to_request(
+        fitted.body,
         request_id=str(request.state.request_id),
-        voice=backend.voice_id(body.voice_name),
-        text=_written(body, request, backend),
+        voice=voice,
+        text=_written(fitted.body, request, backend),
         limits=backend.limits,
         strict=is_strict(request),
     )
+    return fitted.fit(asked)
 
 
 async def _within_limits(backend: Backend, answer: Awaitable[T]) -> T:

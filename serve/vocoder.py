@@ -18,6 +18,7 @@ from ray import serve
 from pipeline.checkpoints import cache_home, resolve
 from pipeline.config import VocoderConfig
 from pipeline.errors import EngineDead, SynthesisError
+from pipeline.model.device import gpu_mem_percent
 from pipeline.model.weights import open_checkpoint
 from pipeline.types import HiddenWindow
 from pipeline.vocoder.vocoder import Vocoder as LocalVocoder
@@ -37,6 +38,7 @@ class Vocoder:
         self, config: VocoderConfig, checkpoint: str, tracing: TracingConfig | None = None
     ) -> None:
         self._tracing = Tracing(tracing, "Vocoder", placed()["replica"])
+        self._device = config.device
         self._vocoder = await asyncio.to_thread(load_vocoder, config, checkpoint)
         metrics = VocoderMetrics()
         self._load = VocoderLoad(config.rows)
@@ -71,7 +73,7 @@ class Vocoder:
 
     async def stats(self) -> dict[str, Any]:
         """The vocoder at this moment, and where it runs."""
-        return {**placed(), **asdict(self._vocoder.stats())}
+        return {**placed(), "gpu_mem_percent": gpu_mem_percent(self._device), **asdict(self._vocoder.stats())}
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """For serve/scaling.py, WorkAhead, where the configuration names it."""

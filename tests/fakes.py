@@ -43,6 +43,7 @@ from pipeline.voices.library import VoiceLibrary
 from serve.backend import Backend
 from serve.config import LimitsConfig, VoicesConfig
 from serve.door import Door
+from serve.model_desk import ModelDesk, only_model
 from serve.voice_desk import Stream, VoiceDesk
 
 CHUNK = 4_800  # samples, 200 ms
@@ -120,6 +121,7 @@ def make_backend(
     *,
     not_ready: str | None = None,
     lexicons: LexiconLibrary | None = None,
+    models: ModelDesk | None = None,
 ) -> Backend:
     """A whole ingress replica around a Speaker."""
     limits = limits or LimitsConfig()
@@ -156,6 +158,7 @@ def make_backend(
         why_not_ready=why_not_ready,
         health=health,
         purge=purge,
+        models=models or only_model(),
     )
 
 

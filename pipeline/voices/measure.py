@@ -28,13 +28,13 @@ BANDS = 40
 PITCH_SPREAD_SEMITONES = 12.0  # at which a voice has lost itself as far as pitch goes
 
 
-def loudness_lufs(samples: NDArray[np.float32]) -> float | None:
+def loudness_lufs(samples: NDArray[np.float32], rate: int = SAMPLE_RATE) -> float | None:
     """Integrated loudness; None for silence and for less than one block."""
-    if len(samples) < SHORTEST_S * SAMPLE_RATE:
+    if len(samples) < SHORTEST_S * rate:
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        lufs = float(pyloudnorm.Meter(SAMPLE_RATE).integrated_loudness(samples.astype(np.float64)))
+        lufs = float(pyloudnorm.Meter(rate).integrated_loudness(samples.astype(np.float64)))
     return round(lufs, 2) if np.isfinite(lufs) and lufs > QUIETEST_LUFS else None
 
 

@@ -61,6 +61,10 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {'ray_chattts_breaker_open{stage="vocoder"}': "0x100 1 0x79"},
     ),
     "ChatTTSQuarantine": ({"ray_chattts_quarantined": "0x150 1x30"}, {"ray_chattts_quarantined": "1x100 0x80"}),
+    "ChatTTSVersionOut": (
+        {'ray_chattts_version_out{version="chattts@v2"}': "0x172 1x8"},
+        {'ray_chattts_version_out{version="chattts@v2"}': "1x160 0x20"},
+    ),
     "ChatTTSReplicasRestart": (
         {'ray_serve_deployment_replica_starts_total{deployment="Vocoder"}': "0+1x180"},
         {'ray_serve_deployment_replica_starts_total{deployment="Vocoder"}': "3x180"},

@@ -1,0 +1,179 @@
+"""Lines: the chain of stages of every version, and which of them a request takes.
+
+In:    SynthesisRequest with the version the model desk chose
+Out:   what that version's Synthesizer makes of it
+Owns:  one Synthesizer over handles a version, the breakers, the probes
+Never: HTTP; another version in the middle of a request
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.cache.cache import CodeCache
+from pipeline.cache.steps import CachedModel
+from pipeline.errors import StageUnavailable
+from pipeline.protocols import VoiceSource
+from pipeline.synthesizer import Synthesizer
+from pipeline.text.guard import Refined
+from pipeline.text.script import Script
+from pipeline.types import AudioChunk, SynthesisRequest
+from serve.breaker import Breaker, BreakerConfig, is_fault
+from serve.cache import follow_build
+from serve.handles import Handle, RemoteDecoder, RemoteFrontend, RemoteGenerator, ask_build, ask_stats
+from serve.model_config import Version
+from serve.rollout import Rollout
+from serve.shadow import Comparison, Shadow
+from serve.stages import TimedDecoder, TimedFrontend, TimedGenerator
+
+GIVEN_UP_S = 5.0  # a listener who leaves after so long without a sound was kept waiting by the version
+
+
+class Lines:
+    """Of one ingress replica."""
+
+    def __init__(
+        self,
+        rollout: Rollout,
+        handles: Mapping[str, Handle],
+        voices: VoiceSource,
+        cache: CodeCache,
+        config: BreakerConfig,
+        *,
+        build: str,
+        has_room: Callable[[float], bool],
+        told: Callable[[Comparison], None],
+    ) -> None:
+        """
+        Args:
+            handles: deployment name -> its handle.
+            cache: of sampled steps, for all versions; an entry belongs to the build that made it.
+            build: of the first version; those of the others are asked for.
+            has_room, told: see Shadow.
+        """
+        self._rollout = rollout
+        self._handles = handles
+        self.breakers = {"text": Breaker("text", config)}
+        self._synthesizers: dict[str, Synthesizer] = {}
+        self._cached: dict[str, CachedModel] = {}
+        self._shadow = Shadow(self._spoken, has_room, told)
+        for version in rollout.versions.values():
+            acoustic, vocoder = (
+                self.breakers.setdefault(stage, Breaker(stage, config))
+                for stage in (version.stage("acoustic"), version.stage("vocoder"))
+            )
+            generator = TimedGenerator(RemoteGenerator(handles[version.acoustic], acoustic))
+            cached = CachedModel(generator, cache, hidden=version.pipeline.vocoder.use_decoder)
+            self._cached[version.id] = cached
+            self._synthesizers[version.id] = Synthesizer(
+                TimedFrontend(RemoteFrontend(handles["TextNormalizer"], self.breakers["text"], version.id)),
+                generator,
+                TimedDecoder(RemoteDecoder(handles[version.vocoder], vocoder)),
+                voices,
+                version.pipeline.vocoder,
+                version.pipeline.speech,
+                cached,
+            )
+        next(iter(self._cached.values())).build = build
+
+    async def stream(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
+        """Speak with the version the request names. See Synthesizer.stream."""
+        shadow = self._rollout.routes.shadow
+        watched = self._shadow.wanted(request, shadow)
+        heard: list[NDArray[np.float32]] = []
+        samples = 0
+        async with aclosing(self._spoken(request)) as chunks:
+            async for chunk in chunks:
+                if watched:
+                    samples += len(chunk.samples)
+                    heard.append(chunk.samples)
+                yield chunk
+        if watched and shadow is not None and samples <= shadow.longest_s * request.audio.sample_rate:
+            self._shadow.begin(request, heard, shadow)
+
+    async def read(self, request: SynthesisRequest) -> Script:
+        """See Synthesizer.read."""
+        return await self._line(request).read(request)
+
+    async def refine(self, request: SynthesisRequest) -> list[Refined]:
+        """See Synthesizer.refine."""
+        return await self._line(request).refine(request)
+
+    async def _spoken(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
+        """Speak, and tell the rollout how it went."""
+        version, began, first_audio_s, failed = self._version(request).id, time.monotonic(), None, False
+        try:
+            async with aclosing(self._line(request).stream(request)) as chunks:
+                async for chunk in chunks:
+                    if first_audio_s is None and len(chunk.samples):
+                        first_audio_s = time.monotonic() - began
+                    yield chunk
+        except BaseException as error:
+            failed = is_fault(error) or isinstance(error, StageUnavailable)
+            left = isinstance(error, asyncio.CancelledError | GeneratorExit) and first_audio_s is None
+            failed = failed or (left and time.monotonic() - began > GIVEN_UP_S)
+            raise
+        finally:
+            self._rollout.ended(version, failed=failed, first_audio_s=first_audio_s)
+
+    def _version(self, request: SynthesisRequest) -> Version:
+        versions = self._rollout.versions
+        return versions.get(request.model) or next(iter(versions.values()))
+
+    def _line(self, request: SynthesisRequest) -> Synthesizer:
+        return self._synthesizers[self._version(request).id]
+
+    # Looking at them.
+
+    def follow_builds(self) -> list[asyncio.Task[None]]:
+        """Tasks that keep the cache told which build makes a version's steps."""
+        handles = {version: self._handles[self._rollout.versions[version].acoustic] for version in self._cached}
+        return [
+            asyncio.create_task(follow_build(cached, partial(ask_build, handles[version])))
+            for version, cached in self._cached.items()
+        ]
+
+    async def stats(self, kind: str) -> list[dict[str, Any]]:
+        """What every replica of a kind of stage says of itself, and which deployment it belongs to."""
+        names = dict.fromkeys(getattr(version, kind) for version in self._rollout.versions.values())
+        answers = await asyncio.gather(*(ask_stats(self._handles[name]) for name in names))
+        single = len(names) == 1
+        return [
+            one if single else {"deployment": name, **one} for name, found in zip(names, answers, strict=True) for one in found
+        ]
+
+    async def silent(self) -> list[str]:
+        """Deployments from which no answer comes, of versions that are in service: without them requests would fail."""
+        rollout = self._rollout
+        needed = [one for one in rollout.versions.values() if rollout.shares(one.name)[one.id] > 0]
+        names = list(dict.fromkeys(name for one in needed for name in (one.acoustic, one.vocoder)))
+        answers = await asyncio.gather(*(ask_stats(self._handles[name]) for name in names))
+        return [name for name, found in zip(names, answers, strict=True) if not found]
+
+    async def probe(self) -> None:
+        """Look at every version again and again."""
+        while True:
+            for version in self._rollout.versions.values():
+                names = (version.acoustic, version.vocoder)
+                answers = await asyncio.gather(*(ask_stats(self._handles[name]) for name in names))
+                limit = self._rollout.routes.probe.gpu_mem_percent
+                self._rollout.probed(version.id, trouble_in(dict(zip(names, answers, strict=True)), limit))
+            await asyncio.sleep(self._rollout.routes.probe.period_s)
+
+
+def trouble_in(answers: Mapping[str, Iterable[Mapping[str, Any]]], most_gpu_mem_percent: float) -> str:
+    """What is wrong with the replicas of a version; empty: nothing. One of several replicas that is full is trouble."""
+    for name, found in answers.items():
+        replicas = list(found)
+        if not replicas:
+            return f"no answer from {name}"
+        fullest = max((one.get("gpu_mem_percent") or 0.0 for one in replicas), default=0.0)
+        if fullest > most_gpu_mem_percent:
+            return f"GPU memory of {name} is {fullest:.0f} % full"
+    return ""
