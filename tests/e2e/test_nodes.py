@@ -1,0 +1,149 @@
+"""Three nodes: stages stand where their resources are; a node dies under load; the service goes on.
+
+The nodes are Ray's own processes of three machines on one. It comes before the tests that share a cluster, and leaves none.
+"""
+
+import os
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+import requests
+from ray import serve
+from ray.cluster_utils import Cluster as Machines
+from ray.serve.context import _get_global_client
+
+from tests.integration.cluster import ENVIRONMENT, deploy, document_of, wait_until
+from tests.ports import free_port
+
+CLIENTS = 4
+BACK_S = 300.0  # replicas start anew: on a busy machine that takes its time
+MEMORY = 100 << 20  # of each node's object store
+SENTENCE = "Here speaks one of two machines, and the other one says the very same. " * 2
+BODY = {"input": SENTENCE, "response_format": "pcm", "seed": 5, "deadline_ms": 240_000}
+WHERE = {"Ingress": "door", "TextNormalizer": "door", "AcousticModel": "voice", "Vocoder": "voice"}
+
+
+@dataclass
+class Nodes:
+    """A head, which is the door, and two machines with voices."""
+
+    machines: Machines
+    voices: list[Any]
+    port: int
+
+    def speak(self) -> requests.Response:
+        return requests.post(f"http://127.0.0.1:{self.port}/v1/audio/speech", json=BODY, timeout=300)
+
+    def running(self, deployment: str) -> Counter[str]:
+        """Running replicas by node."""
+        client = _get_global_client()
+        assert client is not None
+        replicas = client.get_serve_details()["applications"]["nodes"]["deployments"][deployment]["replicas"]
+        return Counter(replica["node_id"] for replica in replicas if replica["state"] == "RUNNING")
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    # Short: Ray puts sockets below it, and a socket's path may have 107 characters.
+    folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+    before = dict(os.environ)
+    os.environ.update(ENVIRONMENT | {"RAY_TMPDIR": str(folder)})
+    common = {"object_store_memory": MEMORY, "temp_dir": str(folder)}
+    machines = Machines()
+    try:
+        machines.add_node(num_cpus=4, include_dashboard=False, resources={"door": 4}, **common)
+        voices = [machines.add_node(num_cpus=4, resources={"voice": 2}, **common) for _ in range(2)]
+        ray.init(address=machines.address, namespace="serve", log_to_driver=False)
+        document = document_of(
+            "dev.yaml", app="nodes", route="/", limits={"first_audio_timeout_s": 240.0, "chunk_timeout_s": 240.0}
+        )
+        document["http_options"]["port"] = port = free_port()
+        for deployment in document["applications"][0]["deployments"]:
+            options = {"num_cpus": 0.1, "resources": {WHERE[deployment["name"]]: 1}}
+            deployment["ray_actor_options"] = options
+            if WHERE[deployment["name"]] == "voice":
+                # One of each on each: neither machine has room for two of one kind beside the other.
+                deployment |= {"num_replicas": 2, "max_replicas_per_node": 1}
+        deploy(document)
+        yield Nodes(machines, voices, port)
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+        machines.shutdown()
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@dataclass
+class Heard:
+    """What clients got: whole replies, refusals, cuts."""
+
+    whole: list[bytes] = field(default_factory=list)
+    refused: list[int] = field(default_factory=list)
+    cut: int = 0
+
+
+def test_stages_stand_where_their_resources_are(nodes: Nodes):
+    door = nodes.machines.head_node.node_id
+    voices = {node.node_id for node in nodes.voices}
+    assert set(nodes.running("Ingress")) == set(nodes.running("TextNormalizer")) == {door}
+    for deployment in ("AcousticModel", "Vocoder"):
+        assert nodes.running(deployment) == dict.fromkeys(voices, 1)
+
+
+def test_a_node_that_dies_under_load_cuts_what_it_spoke_and_nothing_else(nodes: Nodes, capsys):
+    expected = nodes.speak()
+    assert expected.status_code == 200
+    heard, over = Heard(), threading.Event()
+
+    def client() -> None:
+        while not over.is_set():
+            try:
+                reply = nodes.speak()
+            except requests.RequestException:
+                heard.cut += 1  # a body without its end: the client can tell
+                continue
+            if reply.status_code == 200:
+                heard.whole.append(reply.content)
+            else:
+                heard.refused.append(reply.status_code)
+
+    threads = [threading.Thread(target=client) for _ in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: len(heard.whole) >= CLIENTS, BACK_S)
+        dead, survivor = nodes.voices[1], nodes.voices[0].node_id
+        nodes.machines.remove_node(dead, allow_graceful=False)
+        died = time.monotonic()
+        wait_until(lambda: set(nodes.running("AcousticModel")) == set(nodes.running("Vocoder")) == {survivor}, BACK_S)
+        known_s = time.monotonic() - died
+        so_far = len(heard.whole)
+        wait_until(lambda: len(heard.whole) >= so_far + 3 * CLIENTS, BACK_S)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    with capsys.disabled():
+        print(f"\n  node killed: noticed after {known_s:.1f} s, {heard.cut} cut, {len(heard.refused)} refused")
+    assert set(heard.whole) == {expected.content}, "what ends well is whole, whichever machine spoke it"
+    assert set(heard.refused) <= {429, 503, 504}, "who is refused is told so"
+    later = [nodes.speak() for _ in range(6)]
+    assert {reply.status_code for reply in later} == {200}
+    assert {reply.content for reply in later} == {expected.content}
+
+
+def test_a_new_node_brings_the_second_replicas_back(nodes: Nodes):
+    folder = os.environ["RAY_TMPDIR"]
+    fresh = nodes.machines.add_node(num_cpus=4, resources={"voice": 2}, object_store_memory=MEMORY, temp_dir=folder)
+    wait_until(lambda: fresh.node_id in nodes.running("AcousticModel"), BACK_S)
+    wait_until(lambda: fresh.node_id in nodes.running("Vocoder"), BACK_S)
+    assert nodes.speak().status_code == 200
