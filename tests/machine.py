@@ -5,7 +5,7 @@ import os
 import pytest
 
 from pipeline.model.native import SOURCE
-from pipeline.native.build import NativeUnavailable, library
+from pipeline.native.build import NativeUnavailable, has_tiles, library
 
 
 def _why_not_native() -> str | None:
@@ -23,3 +23,5 @@ needs_native = pytest.mark.skipif(
     WHY_NOT_NATIVE is not None and ("AVX-512" in WHY_NOT_NATIVE or os.environ.get("CHATTTS_ALL_TOOLS") != "1"),
     reason=f"no native code: {WHY_NOT_NATIVE}; Debian's package is g++",
 )
+
+needs_tiles = pytest.mark.skipif(WHY_NOT_NATIVE is not None or not has_tiles(), reason="this processor has no AMX")

@@ -32,7 +32,9 @@ from pipeline.engine.sequence import Sequence
 from pipeline.errors import ConfigError
 from pipeline.model.embedding import Embedding
 from pipeline.model.gpt import Extent, Gpt
-from pipeline.model.sampling import RowParams, counter_uniforms, draw, filter_logits, upstream_noise
+from pipeline.model.native import NativeDecoder
+from pipeline.model.native_step import HeadTensors, NativeStep, SlotTensors
+from pipeline.model.sampling import RowParams, counter_uniforms, draw, filter_logits, penalty_powers, upstream_noise
 from pipeline.model.spec import CODEBOOKS, REPETITION_WINDOW
 from pipeline.model.weights import Checkpoint
 from pipeline.native.build import NativeUnavailable
@@ -117,11 +119,11 @@ class Runner:
             top_k=zeros(slots, 1, 1).fill_(code_vocab),
             repetition_penalty=zeros(slots, 1, 1, dtype=torch.float32).fill_(1.0),
         )
+        self._powers = penalty_powers(self._params.repetition_penalty.flatten())  # the native step's
         self._min_steps = zeros(slots)
         self._max_steps = zeros(slots)
         self._is_text = zeros(slots, dtype=torch.bool)
-        self._text_eos = zeros(slots, 1, 1)
-        self._code_eos = zeros(slots, CODEBOOKS, 1).fill_(code_vocab - 1)
+        self._eos = zeros(slots, 1, 1).fill_(code_vocab - 1)
         self._from_noise = zeros(slots, 1, dtype=torch.bool)
         self._uniforms = zeros(slots, config.max_steps, CODEBOOKS, dtype=torch.float32).fill_(0.5)
         self._code_noise = zeros(slots, CODEBOOKS, code_vocab, dtype=torch.float32).fill_(1.0)
@@ -141,6 +143,38 @@ class Runner:
         self._ended = zeros(slots, dtype=torch.bool)
         self._broken = zeros(slots, dtype=torch.bool)
         self._slot_index = torch.arange(slots, device=device)
+        self._native = None if self._gpt.native is None else self._make_native(self._gpt.native)
+
+    def _make_native(self, decoder: NativeDecoder) -> NativeStep:
+        """The fast twin of `_step`, on the same tensors."""
+        return NativeStep(
+            decoder,
+            self._embedding,
+            SlotTensors(
+                temperature=self._params.temperature,
+                dropped_mass=self._params.dropped_mass,
+                powers=self._powers,
+                uniforms=self._uniforms,
+                top_k=self._params.top_k,
+                min_steps=self._min_steps,
+                max_steps=self._max_steps,
+                eos=self._eos,
+                is_text=self._is_text,
+                from_noise=self._from_noise,
+                hidden=self._hidden,
+                positions=self._positions,
+                steps=self._steps,
+                active=self._active,
+                out_hidden=self._out_hidden,
+                out_tokens=self._out_tokens,
+                out_emitted=self._out_emitted,
+                ended=self._ended,
+                broken=self._broken,
+            ),
+            HeadTensors(self._code_noise, self._recent_codes),
+            HeadTensors(self._text_noise, self._recent_text),
+            self._cache,
+        )
 
     @torch.inference_mode()
     def prefill(self, sequences: Ordered[Sequence]) -> None:
@@ -210,13 +244,15 @@ class Runner:
         self._params.dropped_mass[slot] = 1 - sampling.top_p
         self._params.top_k[slot] = sampling.top_k
         self._params.repetition_penalty[slot] = sampling.repetition_penalty
+        self._powers[slot] = penalty_powers(torch.tensor(sampling.repetition_penalty))
         self._min_steps[slot] = sampling.min_steps
         self._max_steps[slot] = sequence.max_steps
         self._is_text[slot] = is_text
         self._from_noise[slot] = sampling.seed_mode is SeedMode.UPSTREAM
+        self._eos[slot] = self._embedding.code_vocab - 1
         if is_text:
             assert prompt.eos_token is not None, "a TEXT prompt names its end"
-            self._text_eos[slot] = prompt.eos_token
+            self._eos[slot] = prompt.eos_token
         if sampling.seed_mode is SeedMode.UPSTREAM:
             noise = self._text_noise if is_text else self._code_noise
             noise[slot] = upstream_noise(sampling.seed, *noise.shape[1:])
@@ -236,6 +272,9 @@ class Runner:
             self._step(step, extent, with_text=with_text)
 
     def _step(self, step: int, extent: Extent, *, with_text: bool) -> None:
+        if self._native:
+            self._native(step)
+            return
         used = slice(extent.slots)  # the slots beyond are idle and left as they are
         is_text = self._is_text[used]
         # 1) draw from the state every slot is in
@@ -274,14 +313,15 @@ class Runner:
         uniforms = self._uniforms[self._slot_index[used], place]  # (U, 4)
         # The heads see every slot: one shape of a matrix product is one order of summation. The rest is each row's own.
         logits = self._embedding.code_logits(self._hidden)[used]
-        eos = self._code_eos[used]
+        # A TEXT slot's end may lie beyond the codes; its row is overwritten below.
+        eos = self._eos[used].clamp(max=self._embedding.code_vocab - 1).expand(-1, CODEBOOKS, 1)
         kept = filter_logits(logits, self._recent_codes[used], params, eos=eos, eos_forbidden=too_early)
         tokens = draw(kept, uniforms, self._code_noise[used], from_noise)
         is_eos = (tokens == eos[:, :, 0]).any(1)
         finite = logits.isfinite().flatten(1).all(1)
         if not with_text:
             return tokens, is_eos, finite
-        is_text, eos = self._is_text[used], self._text_eos[used]
+        is_text, eos = self._is_text[used], self._eos[used]
         logits = self._embedding.text_logits(self._hidden)[used]
         kept = filter_logits(logits, self._recent_text[used], params, eos=eos, eos_forbidden=too_early)
         text = draw(kept, uniforms[:, :1], self._text_noise[used], from_noise)  # (U, 1)

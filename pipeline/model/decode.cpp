@@ -1,126 +1,30 @@
-// decode: one decode step of the decoder stack on a CPU with AVX-512, all layers in one parallel region.
+// decode: a whole step of the acoustic model on a CPU with AVX-512, draws and all layers in one parallel region.
 //
-// In:    the packed weights (pipeline/model/native.py packs them), the KV cache, the rows to advance
-// Out:   each row's state after the final norm; its keys and values in the cache
+// In:    the packed weights (pipeline/model/native.py packs them), the KV cache, what every slot is
+// Out:   tokens; each row's state after the final norm; its keys and values in the cache
 // Owns:  nothing: every buffer comes from the caller
 // Never: allocation, any sum across threads or across rows
 //
 // A row's numbers are one fixed chain of operations, whatever the rows beside it and the number of threads: threads
-// share out outputs, never the terms of a sum, and a block of rows runs the chain of each row side by side.
-// Weights and cache are read in their own type; every product and every sum is float32.
+// share out outputs, never the terms of a sum. Positions of one prompt are rows like any others: keys and values of all
+// rows are written before the first one looks at them.
 
 #include <immintrin.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 
+#include "draw.h"
+#include "product.h"
 #include "simd.h"
 #include "team.h"
 
 namespace {
 
-constexpr int BLOCK = 8;     // rows computed together: 16 sums, and what they are multiplied with, fill the registers
-constexpr int AHEAD = 2048;  // bytes of weights asked for in advance
-
-struct bf16 {
-    uint16_t bits;
-};
-
-// `Vectors` of one load: the panel's weights for DEPTH inputs.
-template <class W>
-struct Loader;
-
-template <>
-struct Loader<float> {
-    static constexpr int DEPTH = 1;
-    static void load(const float* w, __m512 (&out)[1][2]) {
-        out[0][0] = _mm512_loadu_ps(w);
-        out[0][1] = _mm512_loadu_ps(w + LANES);
-    }
-};
-
-template <>
-struct Loader<bf16> {
-    static constexpr int DEPTH = 2;  // two inputs' weights share a 32 bit lane: the even input in its low half
-    static void load(const bf16* w, __m512 (&out)[2][2]) {
-        const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000));
-        for (int half = 0; half < 2; half++) {
-            const __m512i pair = _mm512_loadu_si512(w + half * PANEL);
-            out[0][half] = _mm512_castsi512_ps(_mm512_slli_epi32(pair, 16));
-            out[1][half] = _mm512_castsi512_ps(_mm512_and_epi32(pair, high));
-        }
-    }
-};
-
-template <>
-struct Loader<int8_t> {
-    static constexpr int DEPTH = 1;
-    static void load(const int8_t* w, __m512 (&out)[1][2]) {
-        for (int half = 0; half < 2; half++) {
-            const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(w + half * LANES));
-            out[0][half] = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
-        }
-    }
-};
-
-// The sums of one panel for M rows: acc[m] += x[m] . weights.
-template <class W, int M>
-inline void panel_sums(const W* w, const float* x, int64_t inputs, __m512 (&acc)[M][2]) {
-    constexpr int DEPTH = Loader<W>::DEPTH;
-    for (int m = 0; m < M; m++) acc[m][0] = acc[m][1] = _mm512_setzero_ps();
-    for (int64_t i = 0; i < inputs; i += DEPTH) {
-        for (unsigned line = 0; line < DEPTH * PANEL * sizeof(W); line += 64)
-            _mm_prefetch(reinterpret_cast<const char*>(w) + AHEAD + line, _MM_HINT_T0);
-        __m512 weights[DEPTH][2];
-        Loader<W>::load(w, weights);
-        w += DEPTH * PANEL;
-#pragma GCC unroll 8
-        for (int m = 0; m < M; m++)
-#pragma GCC unroll 2
-            for (int d = 0; d < DEPTH; d++) {
-                const __m512 value = _mm512_set1_ps(x[m * inputs + i + d]);
-                acc[m][0] = _mm512_fmadd_ps(weights[d][0], value, acc[m][0]);
-                acc[m][1] = _mm512_fmadd_ps(weights[d][1], value, acc[m][1]);
-            }
-    }
-}
-
-// A packed product. `scales` is null unless the weights are int8: then each output has one.
-struct Product {
-    const void* weights;
-    const float* scales;
-};
-
-// For rows [0, rows) and panels [0, panels), shared out: done(row, panel, sums) for each.
-template <class W, class Done>
-void product(Team& team, const Product& p, const float* x, int64_t rows, int64_t inputs, int64_t panels, Done done) {
-    const auto block = [&]<int M>(const W* w, int64_t panel, int64_t first) {
-        __m512 acc[M][2];
-        panel_sums<W, M>(w, x + first * inputs, inputs, acc);
-        for (int m = 0; m < M; m++) {
-            if (p.scales)
-                for (int half = 0; half < 2; half++)
-                    acc[m][half] = _mm512_mul_ps(acc[m][half], _mm512_loadu_ps(p.scales + panel * PANEL + half * LANES));
-            done(first + m, panel, acc[m]);
-        }
-    };
-    team.share(panels, [&](int64_t panel) {
-        const W* w = static_cast<const W*>(p.weights) + panel * PANEL * inputs;
-        int64_t first = 0;
-        for (; first + BLOCK <= rows; first += BLOCK) block.template operator()<BLOCK>(w, panel, first);
-        switch (rows - first) {
-            case 1: block.template operator()<1>(w, panel, first); break;
-            case 2: block.template operator()<2>(w, panel, first); break;
-            case 3: block.template operator()<3>(w, panel, first); break;
-            case 4: block.template operator()<4>(w, panel, first); break;
-            case 5: block.template operator()<5>(w, panel, first); break;
-            case 6: block.template operator()<6>(w, panel, first); break;
-            case 7: block.template operator()<7>(w, panel, first); break;
-        }
-    });
-}
+constexpr int GROUP = 4;  // positions whose scores are summed up side by side
 
 // RMSNorm of rows (rows, width) into `out`. Every thread computes all of it for itself: cheaper than meeting once more.
 void rms_norm(const float* x, const float* weight, int64_t rows, int64_t width, double eps, float* out) {
@@ -138,7 +42,7 @@ void rms_norm(const float* x, const float* weight, int64_t rows, int64_t width, 
 }
 
 // One cache row of 32 numbers as two registers. In bfloat16 they are the even and the odd numbers, in float32 the first
-// and the last 16: `arrange` brings 32 plain floats into the same order, `restore` takes them out of it.
+// and the last 16: `place` says where number i of a row is to be found.
 template <class T>
 struct Cached;
 
@@ -148,9 +52,7 @@ struct Cached<float> {
         a = _mm512_loadu_ps(from);
         b = _mm512_loadu_ps(from + LANES);
     }
-    static void store(float* to, const float* from) {
-        for (int i = 0; i < PANEL; i++) to[i] = from[i];
-    }
+    static void store(float* to, __m512 x) { _mm512_storeu_ps(to, x); }
     static int place(int i) { return i; }
 };
 
@@ -161,59 +63,55 @@ struct Cached<bf16> {
         a = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
         b = _mm512_castsi512_ps(_mm512_and_epi32(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
     }
-    static void store(bf16* to, const float* from) {  // rounds to nearest even; NaN stays NaN
-        for (int i = 0; i < PANEL; i++) {
-            uint32_t bits;
-            __builtin_memcpy(&bits, from + i, 4);
-            to[i].bits = from[i] != from[i] ? 0x7fc0 : static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-        }
-    }
+    static void store(bf16* to, __m512 x) { store_bf16(to, x); }
     static int place(int i) { return i % 2 * LANES + i / 2; }
 };
 
-// Attention of one head of one row over positions [0, position]: rotates query and key, writes key and value.
-// PARTS: 32-number parts of a head.
+// The sums of four registers, in four lanes: one tree of additions for each of them.
+inline __m128 four_sums(const __m512 (&s)[GROUP]) {
+    const __m512 low = _mm512_add_ps(_mm512_unpacklo_ps(s[0], s[1]), _mm512_unpackhi_ps(s[0], s[1]));
+    const __m512 high = _mm512_add_ps(_mm512_unpacklo_ps(s[2], s[3]), _mm512_unpackhi_ps(s[2], s[3]));
+    const __m512 sum = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(low), _mm512_castps_pd(high))),
+                                     _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(low), _mm512_castps_pd(high))));
+    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(sum), _mm512_extractf32x8_ps(sum, 1));
+    return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+}
+
+// Attention of one head of one row over positions [0, position]. PARTS: 32-number parts of a head.
 template <class T, int PARTS>
-void attend(const float* query, const float* key, const float* value, const float* cos, const float* sin, T* keys, T* values,
-            int64_t position, float* scores, float* out) {
+void attend(const float* query, const T* keys, const T* values, int64_t position, float* scores, float* out) {
     constexpr int DIM = PARTS * PANEL;
-    float rotated_query[DIM], rotated_key[DIM];
-    const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(DIM));
-    for (int i = 0; i < DIM; i++) {
-        const int partner = (i + DIM / 2) % DIM;
-        const int place = i / PANEL * PANEL + Cached<T>::place(i % PANEL);
-        rotated_query[place] = (query[i] * cos[i] + query[partner] * sin[i]) * scale;
-        rotated_key[i] = key[i] * cos[i] + key[partner] * sin[i];
-    }
-    for (int part = 0; part < PARTS; part++) {
-        Cached<T>::store(keys + position * DIM + part * PANEL, rotated_key + part * PANEL);
-        Cached<T>::store(values + position * DIM + part * PANEL, value + part * PANEL);
-    }
+    float arranged[DIM];
+    for (int i = 0; i < DIM; i++) arranged[i / PANEL * PANEL + Cached<T>::place(i % PANEL)] = query[i];
     __m512 q[PARTS][2];
     for (int part = 0; part < PARTS; part++)
-        for (int half = 0; half < 2; half++) q[part][half] = _mm512_loadu_ps(rotated_query + part * PANEL + half * LANES);
+        for (int half = 0; half < 2; half++) q[part][half] = _mm512_loadu_ps(arranged + part * PANEL + half * LANES);
 
-    // 1) scores and their maximum
-    const int64_t count = position + 1;
-    float highest = -INFINITY;
-    for (int64_t p = 0; p < count; p++) {
-        __m512 sum = _mm512_setzero_ps();
-        for (int part = 0; part < PARTS; part++) {
-            __m512 a, b;
-            Cached<T>::load(keys + p * DIM + part * PANEL, a, b);
-            sum = _mm512_fmadd_ps(q[part][0], a, sum);
-            sum = _mm512_fmadd_ps(q[part][1], b, sum);
+    // 1) scores; the last group and the last register are filled up, first with the last position again, then with nothing
+    const int64_t count = position + 1, padded = (count + LANES - 1) / LANES * LANES;
+    for (int64_t p = 0; p < count; p += GROUP) {
+        __m512 sums[GROUP];
+#pragma GCC unroll 4
+        for (int i = 0; i < GROUP; i++) {
+            const T* key = keys + (p + i < count ? p + i : position) * DIM;
+            sums[i] = _mm512_setzero_ps();
+            for (int part = 0; part < PARTS; part++) {
+                __m512 a, b;
+                Cached<T>::load(key + part * PANEL, a, b);
+                sums[i] = _mm512_fmadd_ps(q[part][0], a, sums[i]);
+                sums[i] = _mm512_fmadd_ps(q[part][1], b, sums[i]);
+            }
         }
-        scores[p] = _mm512_reduce_add_ps(sum);
-        highest = scores[p] > highest ? scores[p] : highest;
+        _mm_storeu_ps(scores + p, four_sums(sums));
     }
-    // 2) exponentials and their sum; the last register is filled up with scores of probability 0
-    const int64_t padded = (count + LANES - 1) / LANES * LANES;
     for (int64_t p = count; p < padded; p++) scores[p] = -INFINITY;
+    __m512 maxima = _mm512_set1_ps(-INFINITY);
+    for (int64_t p = 0; p < padded; p += LANES) maxima = _mm512_max_ps(_mm512_loadu_ps(scores + p), maxima);
+    const __m512 highest = _mm512_set1_ps(_mm512_reduce_max_ps(maxima));
+    // 2) exponentials and their sum
     __m512 total = _mm512_setzero_ps();
     for (int64_t p = 0; p < padded; p += LANES) {
-        const __m512 score = _mm512_loadu_ps(scores + p);
-        __m512 e = exponential(_mm512_sub_ps(score, _mm512_set1_ps(highest)));
+        __m512 e = exponential(_mm512_sub_ps(_mm512_loadu_ps(scores + p), highest));
         if (p + LANES > count) e = _mm512_maskz_mov_ps(static_cast<__mmask16>((1u << (count - p)) - 1), e);
         _mm512_storeu_ps(scores + p, e);
         total = _mm512_add_ps(total, e);
@@ -238,99 +136,291 @@ void attend(const float* query, const float* key, const float* value, const floa
     for (int i = 0; i < DIM; i++) out[i] = mixed[i / PANEL * PANEL + Cached<T>::place(i % PANEL)];
 }
 
-// The layout of these three is repeated in pipeline/model/native.py.
+// The layout of all that follows is repeated in pipeline/model/native.py.
 struct Layer {
     const float* attention_norm;
-    Product qkv, attention_out;
+    Product qkv, attention_out;  // qkv: panels of 16 numbers of a head and the 16 they are rotated with
     const float* mlp_norm;
     Product gate_up, down;  // gate_up: panels of 16 gates and the 16 values they belong to
 };
 
 struct Model {
-    int64_t weight_bits, layers, width, heads, head_dim, mlp_width, positions;
+    int64_t weight_bits, tiles, layers, width, heads, head_dim, mlp_width, positions, threads;
+    int64_t rows;  // as many as the scratch holds
     double eps;
     const float *final_norm, *cos, *sin;  // (width,), (positions, head_dim) twice; sin carries the sign of the rotation
     const Layer* stack;
-    // Scratch for as many rows as there are slots, a part each for the threads where it says so.
-    float *x, *qkv, *seen, *hidden;  // (rows, width), (rows, 3 width), (rows, width), (rows, mlp_width)
-    float *normed, *scores;          // threads x (rows, width), threads x (positions + 16)
-    Taken* counts;                   // 2 + (5 layers + 2) threads: up to 5 phases a layer and 2 more
+    float *x, *queries, *seen, *hidden;  // scratch: (rows, width) three times, (rows, mlp_width)
+    // Scratch of each thread:
+    float *normed, *scores;  // (rows, width), (positions + 16,)
+    char* taken;             // rows x (mlp_width + 1) numbers of 4 bytes
+    int64_t* places;         // (3, rows), and once more of all of them together
+    Taken* counts;           // of all of them together: 2 + (5 layers + 5) threads
 };
 
-struct Step {
-    int64_t count;             // rows to advance
-    const int64_t* rows;       // (count,): the slot of each
-    const int64_t* positions;  // (slots,): where each slot writes
-    const float* in;           // (slots, width)
-    float* out;                // (slots, width): the given rows are written, the others left alone
-    void *keys, *values;       // (layers, slots, heads, positions, head_dim)
-    int64_t layer_stride;      // numbers from one layer's keys to the next one's
-    int64_t threads;
+struct Cache {
+    void *keys, *values;   // (layers, slots, heads, positions, head_dim)
+    int64_t layer_stride;  // numbers from one layer's keys to the next one's
 };
 
-// Weights of type W, a cache of type T, heads of PARTS * 32 numbers. Every thread runs all of it.
-template <class W, class T, int PARTS>
-void decode_step(const Model& model, const Step& step) {
-    constexpr int64_t DIM = PARTS * PANEL;
-    const int64_t width = model.width, heads = model.heads, mlp = model.mlp_width, count = step.count;
+// Rows that advance together: the slot of each and the position it writes.
+struct Rows {
+    int64_t count;
+    const int64_t *slots, *positions;
+};
+
+// One vocabulary.
+struct Head {
+    int64_t books, vocab, panels;
+    Product product;       // (books x vocab, width) float32
+    const float* table;    // (books, vocab, width): embeddings
+    const float* noise;    // (slots, books, vocab)
+    int64_t* recent;       // (slots, books, WINDOW)
+    float* logits;         // scratch: (slots, panels x 32)
+};
+
+// What every slot is and where it stands; pipeline/engine/runner.py owns it and says what each tensor means.
+struct Slots {
+    int64_t count, uniform_steps;
+    const float *temperature, *dropped_mass, *powers, *uniforms;
+    const int64_t *top_k, *min_steps, *max_steps, *eos;
+    const bool *is_text, *from_noise;
+    float* hidden;
+    int64_t *positions, *steps;
+    bool* active;
+    float* out_hidden;
+    int64_t* out_tokens;
+    bool *out_emitted, *ended, *broken;
+    // Scratch:
+    int64_t* drawn;  // (slots, books)
+    char* draws;     // of each thread: a vocabulary x 24 bytes
+    int64_t draw_bytes;
+};
+
+constexpr int BOOKS = 4;
+
+// All layers, for rows whose embeddings are in model.x. The state of row i goes to row `to[i]` of `states`, or to row i where
+// `to` is null. Every thread runs all of it.
+template <class Arithmetic, class T>
+void run_layers(Team& team, const Model& model, const Rows& rows, const Cache& cache, float* states, const int64_t* to) {
+    const auto attention = model.head_dim == PANEL ? attend<T, 1> : attend<T, 2>;
+    const int64_t dim = model.head_dim, parts = dim / PANEL, width = model.width, heads = model.heads, mlp = model.mlp_width, count = rows.count;
     float* const x = model.x;
-    Team team(model.counts, model.counts + 2);
-    float* const normed = model.normed + team.me * count * width;
+    float* const normed = model.normed + team.me * model.rows * width;
     float* const scores = model.scores + team.me * (model.positions + LANES);
-    const auto add_to_x = [&](int64_t row, int64_t panel, const __m512(&sums)[2]) {
+    const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(dim));
+    Multiplier<Arithmetic> multiplier(model.taken + team.me * model.rows * (mlp + 1) * 4);
+    const auto product = [&](const Product& p, const float* inputs, int64_t depth, int64_t panels, auto finish) {
+        multiplier.take(inputs, count, depth);
+        team.share(panels, [&](int64_t panel) {
+            multiplier.panel(p, panel, [&](int64_t row, const Sums& sums) { finish(row, panel, sums); });
+        });
+    };
+    const auto add_to_x = [&](int64_t row, int64_t panel, const Sums& sums) {
         float* at = x + row * width + panel * PANEL;
         _mm512_storeu_ps(at, _mm512_add_ps(_mm512_loadu_ps(at), sums[0]));
         _mm512_storeu_ps(at + LANES, _mm512_add_ps(_mm512_loadu_ps(at + LANES), sums[1]));
     };
-    team.share(count, [&](int64_t row) {
-        std::memcpy(x + row * width, step.in + step.rows[row] * width, width * sizeof(float));
-    });
 
     for (int64_t index = 0; index < model.layers; index++) {
         const Layer& layer = model.stack[index];
-        T* const keys = static_cast<T*>(step.keys) + index * step.layer_stride;
-        T* const values = static_cast<T*>(step.values) + index * step.layer_stride;
+        T* const keys = static_cast<T*>(cache.keys) + index * cache.layer_stride;
+        T* const values = static_cast<T*>(cache.values) + index * cache.layer_stride;
+        const auto place = [&](int64_t row, int64_t head) { return (rows.slots[row] * heads + head) * model.positions * dim; };
         rms_norm(x, layer.attention_norm, count, width, model.eps, normed);
-        product<W>(team, layer.qkv, normed, count, width, 3 * width / PANEL, [&](int64_t row, int64_t panel, const __m512(&sums)[2]) {
-            float* at = model.qkv + row * 3 * width + panel * PANEL;
-            _mm512_storeu_ps(at, sums[0]);
-            _mm512_storeu_ps(at + LANES, sums[1]);
+        product(layer.qkv, normed, width, 3 * width / PANEL, [&](int64_t row, int64_t panel, const Sums& sums) {
+            const int64_t kind = panel / (heads * parts), head = panel / parts % heads, position = rows.positions[row];
+            const int64_t low = panel % parts * LANES, high = low + dim / 2;  // numbers of the head in this panel
+            T* const cached = (kind == 1 ? keys : values) + place(row, head) + position * dim;
+            if (kind == 2) {
+                Cached<T>::store(cached + low, sums[0]);
+                Cached<T>::store(cached + high, sums[1]);
+                return;
+            }
+            const float *cos = model.cos + position * dim, *sin = model.sin + position * dim;
+            const auto rotated = [&](__m512 one, __m512 other, int64_t at) {
+                return _mm512_add_ps(_mm512_mul_ps(one, _mm512_loadu_ps(cos + at)), _mm512_mul_ps(other, _mm512_loadu_ps(sin + at)));
+            };
+            const __m512 a = rotated(sums[0], sums[1], low), b = rotated(sums[1], sums[0], high);
+            if (kind == 1) {
+                Cached<T>::store(cached + low, a);
+                Cached<T>::store(cached + high, b);
+                return;
+            }
+            float* const query = model.queries + row * width + head * dim;
+            _mm512_storeu_ps(query + low, _mm512_mul_ps(a, _mm512_set1_ps(scale)));
+            _mm512_storeu_ps(query + high, _mm512_mul_ps(b, _mm512_set1_ps(scale)));
         });
         team.share(heads * count, [&](int64_t task) {  // head by head: each thread gets long rows and short ones
-            const int64_t head = task / count, row = task % count, slot = step.rows[row], position = step.positions[slot];
-            const int64_t place = (slot * heads + head) * model.positions * DIM;
-            const float* query = model.qkv + row * 3 * width + head * DIM;
-            attend<T, PARTS>(query, query + width, query + 2 * width, model.cos + position * DIM, model.sin + position * DIM,
-                             keys + place, values + place, position, scores, model.seen + row * width + head * DIM);
+            const int64_t head = task / count, row = task % count, at = row * width + head * dim;
+            attention(model.queries + at, keys + place(row, head), values + place(row, head), rows.positions[row], scores, model.seen + at);
         });
-        product<W>(team, layer.attention_out, model.seen, count, width, width / PANEL, add_to_x);
+        product(layer.attention_out, model.seen, width, width / PANEL, add_to_x);
         rms_norm(x, layer.mlp_norm, count, width, model.eps, normed);
-        product<W>(team, layer.gate_up, normed, count, width, 2 * mlp / PANEL, [&](int64_t row, int64_t panel, const __m512(&sums)[2]) {
+        product(layer.gate_up, normed, width, 2 * mlp / PANEL, [&](int64_t row, int64_t panel, const Sums& sums) {
             const __m512 decay = exponential(_mm512_sub_ps(_mm512_setzero_ps(), sums[0]));
             const __m512 gate = _mm512_div_ps(sums[0], _mm512_add_ps(_mm512_set1_ps(1.0f), decay));  // SiLU
             _mm512_storeu_ps(model.hidden + row * mlp + panel * LANES, _mm512_mul_ps(gate, sums[1]));
         });
-        product<W>(team, layer.down, model.hidden, count, mlp, width / PANEL, add_to_x);
+        product(layer.down, model.hidden, mlp, width / PANEL, add_to_x);
     }
     team.share(count, [&](int64_t row) {
-        rms_norm(x + row * width, model.final_norm, 1, width, model.eps, step.out + step.rows[row] * width);
+        rms_norm(x + row * width, model.final_norm, 1, width, model.eps, states + (to ? to[row] : row) * width);
     });
 }
 
-template <class W, class T>
-void run(const Model& model, const Step& step) {
-    std::memset(static_cast<void*>(model.counts), 0, sizeof(Taken) * (2 + (5 * model.layers + 2) * step.threads));
-#pragma omp parallel num_threads(step.threads)
-    {
-        if (model.head_dim == PANEL) decode_step<W, T, 1>(model, step);
-        if (model.head_dim == 2 * PANEL) decode_step<W, T, 2>(model, step);
+// A task for each row and codebook: its token, or -1, into slots.drawn. Rows [0, codes) are of the first head.
+void draw_rows(Team& team, const Head (&heads)[2], const Slots& slots, const int64_t* slot_of, int64_t codes, int64_t texts) {
+    char* const scratch = slots.draws + team.me * slots.draw_bytes;
+    team.share(codes * BOOKS + texts, [&](int64_t task) {
+        const bool is_text = task >= codes * BOOKS;
+        const Head& head = heads[is_text];
+        const int64_t row = is_text ? task - codes * BOOKS : task / BOOKS, book = is_text ? 0 : task % BOOKS;
+        const int64_t slot = slot_of[is_text ? codes + row : row], step = slots.steps[slot];
+        const int64_t uniform_step = std::min(step, slots.uniform_steps - 1), place = slot * head.books + book;
+        const Wish wish{
+            .temperature = slots.temperature[slot],
+            .dropped_mass = slots.dropped_mass[slot],
+            .powers = slots.powers + slot * (WINDOW + 1),
+            .top_k = slots.top_k[slot],
+            .eos = slots.eos[slot],
+            .eos_forbidden = step < slots.min_steps[slot],
+            .from_noise = slots.from_noise[slot],
+            .uniform = slots.uniforms[(slot * slots.uniform_steps + uniform_step) * BOOKS + book],
+            .noise = head.noise + place * head.vocab,
+            .recent = head.recent + place * WINDOW,
+        };
+        uint32_t* const numbers = reinterpret_cast<uint32_t*>(scratch);
+        const DrawScratch buffers{numbers, numbers + 2 * head.vocab, reinterpret_cast<double*>(numbers + 4 * head.vocab)};
+        slots.drawn[(is_text ? codes + row : row) * BOOKS + book] =
+            draw_token(head.logits + row * head.panels * PANEL + book * head.vocab, head.vocab, wish, buffers);
+    });
+}
+
+enum class Outcome { EMITTED, ENDED, BROKEN };
+
+// What the draws of one row mean.
+Outcome outcome(const int64_t* drawn, int64_t books, int64_t eos) {
+    if (std::any_of(drawn, drawn + books, [](int64_t token) { return token < 0; })) return Outcome::BROKEN;
+    return std::find(drawn, drawn + books, eos) < drawn + books ? Outcome::ENDED : Outcome::EMITTED;
+}
+
+// The embedding of a row's tokens: the sum over its codebooks.
+void embed(const Head& head, const int64_t* drawn, int64_t width, float* out) {
+    for (int64_t i = 0; i < width; i += LANES) {
+        __m512 sum = _mm512_loadu_ps(head.table + drawn[0] * width + i);
+        for (int64_t book = 1; book < head.books; book++)
+            sum = _mm512_add_ps(sum, _mm512_loadu_ps(head.table + (book * head.vocab + drawn[book]) * width + i));
+        _mm512_storeu_ps(out + i, sum);
     }
+}
+
+void reset(const Model& model) {
+    std::memset(static_cast<void*>(model.counts), 0, sizeof(Taken) * (2 + (5 * model.layers + 5) * model.threads));
+}
+
+// All layers in the arithmetic of this model.
+void run_layers(Team& team, const Model& model, const Rows& rows, const Cache& cache, float* states, const int64_t* to) {
+    if (model.weight_bits == 32) run_layers<Plain<float>, float>(team, model, rows, cache, states, to);
+    if (model.weight_bits == 16 && model.tiles) run_layers<TileBf16, bf16>(team, model, rows, cache, states, to);
+    if (model.weight_bits == 16 && !model.tiles) run_layers<Plain<bf16>, bf16>(team, model, rows, cache, states, to);
+    if (model.weight_bits == 8 && model.tiles) run_layers<TileInt8, bf16>(team, model, rows, cache, states, to);
+    if (model.weight_bits == 8 && !model.tiles) run_layers<Plain<int8_t>, bf16>(team, model, rows, cache, states, to);
+}
+
+// The logits of rows of states, each head.panels * PANEL numbers.
+void score(Team& team, const Head& head, const float* states, int64_t rows, int64_t width) {
+    if (!rows) return;
+    Multiplier<Plain<float>> multiplier(nullptr);
+    multiplier.take(states, rows, width);
+    team.share(head.panels, [&](int64_t panel) {
+        multiplier.panel(head.product, panel, [&](int64_t row, const Sums& sums) {
+            float* at = head.logits + (row * head.panels + panel) * PANEL;
+            _mm512_storeu_ps(at, sums[0]);
+            _mm512_storeu_ps(at + LANES, sums[1]);
+        });
+    });
 }
 
 }  // namespace
 
-extern "C" void decode(const Model* model, const Step* step) {
-    if (model->weight_bits == 32) run<float, float>(*model, *step);
-    if (model->weight_bits == 16) run<bf16, bf16>(*model, *step);
-    if (model->weight_bits == 8) run<int8_t, bf16>(*model, *step);
+// Advance rows by the embeddings `in` (count, width); `out` (count, width) gets their states.
+extern "C" void advance(const Model* model, const Rows* rows, const Cache* cache, const float* in, float* out) {
+    std::memcpy(model->x, in, rows->count * model->width * sizeof(float));
+    reset(*model);
+#pragma omp parallel num_threads(model->threads)
+    {
+        Team team(model->counts, model->counts + 2);
+        run_layers(team, *model, *rows, *cache, out, nullptr);
+    }
+}
+
+// One step of every active slot: draw, feed back, advance. `number`: of the step within its round.
+extern "C" void step(const Model* model, const Head (*heads)[2], const Slots* all, const Cache* cache, int64_t number) {
+    const Slots& slots = *all;
+    const Head &code = (*heads)[0], &text = (*heads)[1];
+    const int64_t width = model->width;
+    // 1) who takes part, codes first, and the states they start from
+    int64_t* const slot_of = model->places + 3 * model->rows * model->threads;
+    int64_t count = 0, codes = 0;
+    for (const bool is_text : {false, true}) {
+        for (int64_t slot = 0; slot < slots.count; slot++)
+            if (slots.active[slot] && slots.is_text[slot] == is_text) slot_of[count++] = slot;
+        if (!is_text) codes = count;
+    }
+    float* const states = model->seen;
+    for (int64_t row = 0; row < count; row++) {
+        const float* state = slots.hidden + slot_of[row] * width;
+        std::memcpy(states + row * width, state, width * sizeof(float));
+        std::memcpy(slots.out_hidden + (number * slots.count + slot_of[row]) * width, state, width * sizeof(float));
+    }
+    const auto head_of = [&](int64_t row) -> const Head& { return row < codes ? code : text; };
+    const auto outcome_of = [&](int64_t row) {
+        return outcome(slots.drawn + row * BOOKS, head_of(row).books, slots.eos[slot_of[row]]);
+    };
+    reset(*model);
+#pragma omp parallel num_threads(model->threads)
+    {
+        Team team(model->counts, model->counts + 2);
+        // 2) logits and draws
+        score(team, code, states, codes, width);
+        score(team, text, states + codes * width, count - codes, width);
+        draw_rows(team, *heads, slots, slot_of, codes, count - codes);
+        // 3) who has made a step is fed back; every thread makes the same list for itself
+        int64_t* const moved = model->places + 3 * model->rows * team.me;
+        int64_t *const positions = moved + model->rows, *const drawers = positions + model->rows, movers = 0;
+        for (int64_t row = 0; row < count; row++) {
+            if (outcome_of(row) != Outcome::EMITTED) continue;
+            moved[movers] = slot_of[row];
+            positions[movers] = slots.positions[slot_of[row]];
+            drawers[movers++] = row;
+        }
+        team.share(movers, [&](int64_t mover) {
+            embed(head_of(drawers[mover]), slots.drawn + drawers[mover] * BOOKS, width, model->x + mover * width);
+        });
+        // 4) the layers
+        if (movers) run_layers(team, *model, Rows{movers, moved, positions}, *cache, slots.hidden, moved);
+    }
+    // 5) only who has made a step moves on
+    std::memset(slots.out_emitted + number * slots.count, 0, slots.count * sizeof(bool));
+    for (int64_t row = 0; row < count; row++) {
+        const int64_t slot = slot_of[row], *drawn = slots.drawn + row * BOOKS;
+        const Head& head = head_of(row);
+        const Outcome made = outcome_of(row);
+        slots.broken[slot] |= made == Outcome::BROKEN;
+        slots.ended[slot] |= made == Outcome::ENDED;
+        slots.out_emitted[number * slots.count + slot] = made == Outcome::EMITTED;
+        for (int64_t book = 0; book < BOOKS; book++)
+            slots.out_tokens[(number * slots.count + slot) * BOOKS + book] = drawn[book % head.books];
+        slots.active[slot] = false;
+        if (made != Outcome::EMITTED) continue;
+        for (int64_t book = 0; book < head.books; book++) {
+            int64_t* recent = head.recent + (slot * head.books + book) * WINDOW;
+            std::memmove(recent, recent + 1, (WINDOW - 1) * sizeof(int64_t));
+            recent[WINDOW - 1] = drawn[book];
+        }
+        // A full slot's position stays in range; its sequence has ended by its step cap.
+        slots.positions[slot] = std::min(slots.positions[slot] + 1, model->positions - 1);
+        slots.active[slot] = ++slots.steps[slot] < slots.max_steps[slot];
+    }
 }

@@ -33,8 +33,8 @@ class Embedding:
 
         self.text_table = table("emb_text.weight")  # (text vocabulary, width)
         self.code_table = torch.stack([table(f"emb_code.{book}.weight") for book in range(CODEBOOKS)])  # (4, V, width)
-        self._code_heads = torch.cat([folded_head(f"head_code.{book}") for book in range(CODEBOOKS)])  # (4 * V, width)
-        self._text_head = folded_head("head_text")  # (text vocabulary, width)
+        self.code_heads = torch.cat([folded_head(f"head_code.{book}") for book in range(CODEBOOKS)])  # (4 * V, width)
+        self.text_head = folded_head("head_text")  # (text vocabulary, width)
         self._books = torch.arange(CODEBOOKS, device=device)
         self.code_vocab: int = self.code_table.shape[1]
         """entries of a codebook, the last of which ends a sequence"""
@@ -73,8 +73,8 @@ class Embedding:
 
     def code_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """(M, width) -> (M, 4, V) float32."""
-        return F.linear(hidden, self._code_heads).view(len(hidden), CODEBOOKS, self.code_vocab)
+        return F.linear(hidden, self.code_heads).view(len(hidden), CODEBOOKS, self.code_vocab)
 
     def text_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """(M, width) -> (M, 1, text vocabulary) float32."""
-        return F.linear(hidden, self._text_head).unsqueeze(1)
+        return F.linear(hidden, self.text_head).unsqueeze(1)

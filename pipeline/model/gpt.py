@@ -9,8 +9,8 @@ Two ways through the same weights:
   prefill  (P prompts, L positions each) writes L positions of P slots; L is padded to a bucket, causality hides the padding
   decode   (S slots, 1 position each) writes one position of every slot; idle slots compute rows nobody reads
 
-Decoding has a fast twin for CPUs, pipeline/model/native.py: float32 sums instead of roundings to `dtype` in between, so its
-bits differ from torch's, and a row's are as much its own.
+Both have a fast twin for CPUs, pipeline/model/native.py: float32 sums instead of roundings to `dtype` in between, so its
+bits differ from torch's, and a row's are as much its own. It looks at no padding.
 
 Source: the Llama architecture as transformers' LlamaModel runs it for ChatTTS (RMSNorm, rotary halves, SwiGLU).
 Precision: matrix products and the KV cache in `dtype`; residual stream, norms and rotation in float32.
@@ -74,7 +74,7 @@ class Gpt:
             tensors: upstream's names, as in gpt/model.safetensors.
             positions: longest sequence [positions].
             rows: slots of a decode step.
-            native: the type in which native decoding reads its weights, `dtype` or int8; None decodes with torch.
+            native: the type in which native code reads the weights, `dtype` or int8; None computes with torch.
 
         Raises:
             NativeUnavailable: this machine cannot decode natively.
@@ -100,10 +100,10 @@ class Gpt:
                 down=linear(f"{mlp}.down_proj.weight"),
             )
 
-        self._layers = [layer(f"layers.{index}") for index in range(spec.layers)]
+        self._layers = [layer(f"layers.{index}") for index in range(spec.layers)] if native is None else []
         self._final_norm = norm("norm.weight")
         self._cos, self._sin = rotary_tables(positions, spec.head_dim, spec.rope_theta, device)
-        self._native = (
+        self.native = (
             None if native is None else NativeDecoder(tensors, spec, rotary=(self._cos, self._sin), rows=rows, weights=native)
         )
         self._slot_index = torch.arange(rows, device=device)
@@ -117,10 +117,11 @@ class Gpt:
             positions: (S,) int64, where each slot writes; slots outside `extent` hold anything in range.
 
         Returns:
-            (S, width) float32. Row i depends on slot i alone; rows outside `extent` mean nothing.
+            (S, width) float32, or the first rows of it. Row i depends on slot i alone; rows outside `extent` mean nothing.
         """
-        if self._native:
-            return self._native(x, self._slot_index[: extent.slots], positions, cache.keys, cache.values)
+        if self.native:
+            used = slice(extent.slots)
+            return self.native(x[used], self._slot_index[used], positions[used], cache.keys, cache.values)
         cos, sin = self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1)  # (S, 1, head_dim)
         in_reach = self._position_index[: extent.positions] <= positions[: extent.slots, None]
         mask = torch.zeros_like(in_reach, dtype=self._dtype).masked_fill_(~in_reach, float("-inf"))
@@ -151,6 +152,8 @@ class Gpt:
         Returns:
             (P, width) float32: the state at `last`. Row i depends on prompt i and on L alone.
         """
+        if self.native:
+            return self._prefill_natively(self.native, x, slots, last, cache)
         rows, length, width = x.shape
         x = x.reshape(rows * length, width)
         cos = self._cos[:length].repeat(rows, 1).unsqueeze(1)  # (P * L, 1, head_dim)
@@ -166,6 +169,20 @@ class Gpt:
             x = self._finish_layer(layer, x, seen.transpose(1, 2).reshape(rows * length, -1))
         ends = torch.arange(rows, device=x.device) * length + last
         return self._norm(x[ends], self._final_norm)
+
+    def _prefill_natively(
+        self, native: NativeDecoder, x: torch.Tensor, slots: torch.Tensor, last: torch.Tensor, cache: KeysValues
+    ) -> torch.Tensor:
+        """A prompt's positions are rows of a step like any others."""
+        lengths = (last + 1).tolist()
+        states = native(
+            torch.cat([prompt[:length] for prompt, length in zip(x, lengths, strict=True)]),
+            slots.repeat_interleave(last + 1),
+            torch.cat([self._position_index[:length] for length in lengths]),
+            cache.keys,
+            cache.values,
+        )
+        return states[(last + 1).cumsum(0) - 1]
 
     def _project(
         self, layer: _Layer, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor

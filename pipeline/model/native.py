@@ -1,12 +1,13 @@
-"""Native: the decode step of a CPU as one call into machine code, made from decode.cpp when it is first needed.
+"""Native: the decoder stack of a CPU as one call into machine code, made from decode.cpp when it is first needed.
 
-In:    the decoder stack's tensors, then the rows to advance
-Out:   their states
+In:    the stack's tensors, then the rows to advance
+Out:   their states; keys and values in the cache
 Owns:  the packed weights, the scratch
-Never: prefill, sampling, the choice whether it is used
+Never: sampling (pipeline/model/native_step.py), the choice whether it is used
 
 torch runs a step of 20 layers as some 600 small operations. Here it is one parallel region that reads every weight once:
-measured in README, Decisions. It needs Linux on x86-64 with AVX-512 and, once per machine, a C++ compiler.
+measured in README, Decisions. It needs Linux on x86-64 with AVX-512 and, once per machine, a C++ compiler. Where there is
+AMX, bfloat16 and int8 weights are multiplied in tiles (pipeline/native/product.h): other sums, so other last bits.
 """
 
 import ctypes
@@ -15,46 +16,58 @@ from pathlib import Path
 import torch
 
 from pipeline.model.weights import GptSpec
-from pipeline.native.build import NativeUnavailable, library
-from pipeline.native.memory import ALIGNMENT, LANES, PANEL, Arena, aligned, pack
+from pipeline.native.build import NativeUnavailable, has_tiles, library
+from pipeline.native.memory import ALIGNMENT, LANES, PANEL, Arena, aligned, pack, pack_tiles
 
 SOURCE = Path(__file__).with_name("decode.cpp")
+PROMPT_ROWS = 128
+"""positions of prompts that advance together; more go through the weights again"""
+TILE_INPUTS = 64  # a tile's inputs in int8; a product's inputs are a multiple of it
 
 WEIGHT_BITS = {torch.float32: 32, torch.bfloat16: 16, torch.int8: 8}
 
 
-class _Product(ctypes.Structure):
+class Product(ctypes.Structure):
+    """As in pipeline/native/product.h."""
+
     _fields_ = (("weights", ctypes.c_void_p), ("scales", ctypes.c_void_p))
 
 
 class _Layer(ctypes.Structure):
     _fields_ = (
         ("attention_norm", ctypes.c_void_p),
-        ("qkv", _Product),
-        ("attention_out", _Product),
+        ("qkv", Product),
+        ("attention_out", Product),
         ("mlp_norm", ctypes.c_void_p),
-        ("gate_up", _Product),
-        ("down", _Product),
+        ("gate_up", Product),
+        ("down", Product),
     )
 
 
-class _Model(ctypes.Structure):
+class Model(ctypes.Structure):
+    """As in decode.cpp."""
+
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("weight_bits", "layers", "width", "heads", "head_dim", "mlp_width", "positions")),
+        *((name, ctypes.c_int64) for name in ("weight_bits", "tiles", "layers", "width", "heads", "head_dim", "mlp_width")),
+        *((name, ctypes.c_int64) for name in ("positions", "threads", "rows")),
         ("eps", ctypes.c_double),
         *((name, ctypes.c_void_p) for name in ("final_norm", "cos", "sin")),
         ("stack", ctypes.POINTER(_Layer)),
-        *((name, ctypes.c_void_p) for name in ("x", "qkv", "seen", "hidden", "normed", "scores", "counts")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("x", "queries", "seen", "hidden", "normed", "scores", "taken", "places", "counts")
+        ),
     )
 
 
-class _Step(ctypes.Structure):
-    _fields_ = (
-        ("count", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("rows", "positions", "x", "out", "keys", "values")),
-        ("layer_stride", ctypes.c_int64),
-        ("threads", ctypes.c_int64),
-    )
+class Cache(ctypes.Structure):
+    """As in decode.cpp."""
+
+    _fields_ = (("keys", ctypes.c_void_p), ("values", ctypes.c_void_p), ("layer_stride", ctypes.c_int64))
+
+
+class _Rows(ctypes.Structure):
+    _fields_ = (("count", ctypes.c_int64), ("slots", ctypes.c_void_p), ("positions", ctypes.c_void_p))
 
 
 class NativeDecoder:
@@ -68,6 +81,7 @@ class NativeDecoder:
         rotary: tuple[torch.Tensor, torch.Tensor],
         rows: int,
         weights: torch.dtype,
+        tiles: bool | None = None,
     ) -> None:
         """
         Args:
@@ -75,18 +89,29 @@ class NativeDecoder:
             rotary: cosines and signed sines, each (positions, head_dim) float32.
             rows: slots.
             weights: float32 or bfloat16, with a KV cache of the same type; int8, one scale an output, with one of bfloat16.
+            tiles: whether to multiply with AMX; None: where there is one. float32 never does.
 
         Raises:
             NativeUnavailable: this machine, or a model of these dimensions, cannot use it.
         """
-        if spec.width % PANEL or spec.mlp_width % LANES or spec.head_dim not in (PANEL, 2 * PANEL):
+        if spec.width % TILE_INPUTS or spec.mlp_width % TILE_INPUTS or spec.head_dim not in (PANEL, 2 * PANEL):
             raise NativeUnavailable(
-                f"width {spec.width}, MLP width {spec.mlp_width}, head size {spec.head_dim}: it takes multiples of {PANEL}, "
-                f"multiples of {LANES}, and {PANEL} or {2 * PANEL}"
+                f"width {spec.width}, MLP width {spec.mlp_width}, head size {spec.head_dim}: it takes multiples of "
+                f"{TILE_INPUTS} twice, and {PANEL} or {2 * PANEL}"
             )
-        self._decode = library(SOURCE).decode
-        self._decode.argtypes, self._decode.restype = (ctypes.POINTER(_Model), ctypes.POINTER(_Step)), None
-        self._spec, self._rows, self._threads = spec, rows, torch.get_num_threads()
+        self.library = library(SOURCE)
+        self._advance = self.library.advance
+        self._advance.argtypes = (
+            ctypes.POINTER(Model),
+            ctypes.POINTER(_Rows),
+            ctypes.POINTER(Cache),
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+        )
+        self._advance.restype = None
+        self._spec, self._slots, self._rows = spec, rows, max(rows, PROMPT_ROWS)
+        in_tiles = weights is not torch.float32 and (has_tiles() if tiles is None else tiles)
+        threads = torch.get_num_threads()
         self._kept: list[torch.Tensor] = []  # everything the structures below point into
         arena = Arena(
             sum(tensor.numel() for name, tensor in tensors.items() if "_proj" in name) * weights.itemsize
@@ -97,92 +122,99 @@ class NativeDecoder:
             self._kept.append(tensor)
             return tensor.data_ptr()
 
-        def product(*parts: torch.Tensor) -> _Product:
-            weight = torch.cat(parts)
+        def product(weight: torch.Tensor) -> Product:
+            packed = pack_tiles if in_tiles else pack
             if weights is not torch.int8:
-                return _Product(pointer(arena.keep(pack(weight.to(weights)))), None)
+                return Product(pointer(arena.keep(packed(weight.to(weights)))), None)
             quantised, scales = quantise(weight)
-            return _Product(pointer(arena.keep(pack(quantised))), pointer(scales))
+            return Product(pointer(arena.keep(packed(quantised))), pointer(scales))
 
         def layer(prefix: str) -> _Layer:
             def named(*names: str) -> list[torch.Tensor]:
                 return [tensors[f"{prefix}.{name}.weight"].float() for name in names]
 
+            # One panel holds what meets: sixteen numbers of a head and the sixteen they are rotated with,
+            # sixteen gates and the sixteen values they belong to.
+            heads = torch.stack(named(*(f"self_attn.{part}_proj" for part in "qkv")))
+            rotated = heads.view(-1, 2, spec.head_dim // PANEL, LANES, spec.width).transpose(1, 2)
             gate, up = (part.view(-1, LANES, spec.width) for part in named("mlp.gate_proj", "mlp.up_proj"))
             return _Layer(
                 attention_norm=pointer(named("input_layernorm")[0].contiguous()),
-                qkv=product(*named(*(f"self_attn.{part}_proj" for part in "qkv"))),
+                qkv=product(rotated.reshape(3 * spec.width, spec.width)),
                 attention_out=product(*named("self_attn.o_proj")),
                 mlp_norm=pointer(named("post_attention_layernorm")[0].contiguous()),
-                # Sixteen gates, then the sixteen values they belong to: one panel holds both.
                 gate_up=product(torch.stack([gate, up], 1).flatten(0, 2)),
                 down=product(*named("mlp.down_proj")),
             )
 
-        def scratch(*shape: int) -> int:
-            return pointer(torch.zeros(shape))
+        def scratch(*shape: int, dtype: torch.dtype = torch.float32) -> int:
+            return pointer(aligned(torch.Size(shape).numel() * dtype.itemsize))
 
         self._stack = (_Layer * spec.layers)(*(layer(f"layers.{index}") for index in range(spec.layers)))
         cos, sin = (table.float().contiguous() for table in rotary)
-        self._model = _Model(
+        self.model = Model(
             weight_bits=WEIGHT_BITS[weights],
+            tiles=in_tiles,
             layers=spec.layers,
             width=spec.width,
             heads=spec.heads,
             head_dim=spec.head_dim,
             mlp_width=spec.mlp_width,
             positions=len(cos),
+            threads=threads,
+            rows=self._rows,
             eps=spec.rms_eps,
             final_norm=pointer(tensors["norm.weight"].float().contiguous()),
             cos=pointer(cos),
             sin=pointer(sin),
             stack=self._stack,
-            x=scratch(rows, spec.width),
-            qkv=scratch(rows, 3 * spec.width),
-            seen=scratch(rows, spec.width),
-            hidden=scratch(rows, spec.mlp_width),
-            normed=scratch(self._threads, rows, spec.width),
-            scores=scratch(self._threads, len(cos) + LANES),
-            counts=pointer(aligned(ALIGNMENT * (2 + (5 * spec.layers + 2) * self._threads))),
+            x=scratch(self._rows, spec.width),
+            queries=scratch(self._rows, spec.width),
+            seen=scratch(self._rows, spec.width),
+            hidden=scratch(self._rows, spec.mlp_width),
+            normed=scratch(threads, self._rows, spec.width),
+            scores=scratch(threads, len(cos) + LANES),
+            taken=scratch(threads, self._rows, max(spec.width, spec.mlp_width) + 1),
+            places=scratch(threads + 1, 3, self._rows, dtype=torch.int64),
+            counts=pointer(aligned(ALIGNMENT * (2 + (5 * spec.layers + 5) * threads))),
         )
-        self._cache_dtype = torch.float32 if weights is torch.float32 else torch.bfloat16
+        self.cache_dtype = torch.float32 if weights is torch.float32 else torch.bfloat16
 
     def __call__(
-        self, x: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+        self, x: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> torch.Tensor:
-        """Advance some slots by one position.
+        """Advance some slots: by one position each, or one slot by several positions that follow each other.
 
         Args:
-            x: (S, width) float32. rows: (M,) int64, the slots to advance. positions: (S,) int64, where each slot writes.
+            x: (M, width) float32. slots, positions: (M,) int64, where each row writes.
             keys, values: (layers, slots, heads, positions, head_dim).
 
         Returns:
-            (S, width) float32: the states of `rows`; other rows are zero.
+            (M, width) float32.
         """
-        out = torch.zeros_like(x)
-        shape = (self._spec.layers, keys.shape[1], self._spec.heads, self._model.positions, self._spec.head_dim)
-        for name, tensor, dtype, size in (
-            ("x", x, torch.float32, (self._rows, self._spec.width)),
-            ("rows", rows, torch.int64, (len(rows),)),
-            ("positions", positions, torch.int64, (self._rows,)),
-            ("keys", keys, self._cache_dtype, shape),
-            ("values", values, self._cache_dtype, shape),
-        ):
+        assert x.shape == (len(x), self._spec.width), "x is (M, width)"
+        assert slots.shape == positions.shape == (len(x),), "a slot and a position for each row"
+        out, cache = torch.empty_like(x), self.cache(keys, values)
+        for tensor, dtype in ((x, torch.float32), (slots, torch.int64), (positions, torch.int64)):
             # Behind this line nothing checks an address.
-            assert (tensor.dtype, tensor.shape, tensor.is_contiguous()) == (dtype, size, True), f"{name} is not as declared"
-        step = _Step(
-            count=len(rows),
-            rows=rows.data_ptr(),
-            positions=positions.data_ptr(),
-            x=x.data_ptr(),
-            out=out.data_ptr(),
-            keys=keys.data_ptr(),
-            values=values.data_ptr(),
-            layer_stride=keys.stride(0),
-            threads=self._threads,
-        )
-        self._decode(ctypes.byref(self._model), ctypes.byref(step))
+            assert tensor.dtype is dtype, f"{tensor.dtype} where {dtype} is declared"
+            assert tensor.is_contiguous(), "rows lie one after another"
+        for first in range(0, len(x), self._rows):
+            some = slice(first, first + self._rows)
+            rows = _Rows(len(x[some]), slots[some].data_ptr(), positions[some].data_ptr())
+            self._advance(
+                ctypes.byref(self.model), ctypes.byref(rows), ctypes.byref(cache), x[some].data_ptr(), out[some].data_ptr()
+            )
         return out
+
+    def cache(self, keys: torch.Tensor, values: torch.Tensor) -> Cache:
+        """The KV cache (layers, slots, heads, positions, head_dim), as decode.cpp takes it."""
+        shape = (self._spec.layers, keys.shape[1], self._spec.heads, self.model.positions, self._spec.head_dim)
+        assert keys.shape[1] >= self._slots, "every slot has its place"
+        for tensor in (keys, values):
+            declared = (tensor.dtype, tensor.shape, tensor.is_contiguous())
+            assert declared == (self.cache_dtype, shape, True), f"a cache of {declared}"
+        return Cache(keys.data_ptr(), values.data_ptr(), keys.stride(0))
 
 
 def quantise(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

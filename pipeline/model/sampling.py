@@ -11,6 +11,9 @@ EOS forbidden while too early, softmax, draw. Two ways to draw (pipeline/types.p
   COUNTER   inverse CDF of one uniform a (step, codebook), from a counter-based generator keyed by the request
   UPSTREAM  argmax(p / q), q one constant tensor of exponentials a seed. This is what torch.multinomial computes,
             and upstream re-seeds its generator at every step, so its noise never changes.
+
+Probabilities and their sums are float64: so its fast twin on a CPU, pipeline/model/draw.h, which sums up in another order,
+draws the same tokens.
 """
 
 from dataclasses import dataclass
@@ -19,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipeline.model.spec import CODEBOOKS, MIN_TOKENS_TO_KEEP
+from pipeline.model.spec import CODEBOOKS, MIN_TOKENS_TO_KEEP, REPETITION_WINDOW
 from pipeline.types import Head, SamplingParams
 
 
@@ -52,7 +55,7 @@ def filter_logits(
     logits = _penalise_repetition(logits, recent, params.repetition_penalty)
     ordered, order = logits.sort(dim=-1, stable=True)  # ascending
     # top-p: the smallest tokens go while their cumulated probability stays within 1 - top_p
-    out = ordered.softmax(-1).cumsum(-1) <= params.dropped_mass
+    out = ordered.softmax(-1, dtype=torch.float64).cumsum(-1) <= params.dropped_mass
     out[..., -MIN_TOKENS_TO_KEEP:] = False
     ordered = ordered.masked_fill(out, float("-inf"))
     # top-k: everything below the k-th largest goes
@@ -76,9 +79,9 @@ def draw(logits: torch.Tensor, uniforms: torch.Tensor, noise: torch.Tensor, from
     Returns:
         (M, C) int64.
     """
-    probabilities = logits.softmax(-1)
-    by_noise = (probabilities / noise).argmax(-1)
-    cumulated = probabilities.double().cumsum(-1)
+    probabilities = logits.softmax(-1, dtype=torch.float64)
+    by_noise = (probabilities.float() / noise).argmax(-1)
+    cumulated = probabilities.cumsum(-1)
     reached = uniforms.double().unsqueeze(-1) * cumulated[..., -1:]
     # A token's share of the line is [cumulated before it, cumulated with it): tokens without one are never hit.
     by_uniform = (cumulated <= reached).sum(-1).clamp_(max=logits.shape[-1] - 1)
@@ -104,10 +107,16 @@ def upstream_noise(seed: int, draws: int, vocab: int) -> torch.Tensor:
     return torch.empty(draws, vocab).exponential_(1, generator=generator)
 
 
+def penalty_powers(penalty: torch.Tensor) -> torch.Tensor:
+    """(...,) float32 -> (..., window + 1): what a token that was drawn 0, 1, ... times is penalised by."""
+    return penalty.unsqueeze(-1).pow(torch.arange(REPETITION_WINDOW + 1, dtype=torch.float32, device=penalty.device))
+
+
 def _penalise_repetition(logits: torch.Tensor, recent: torch.Tensor, penalty: torch.Tensor) -> torch.Tensor:
     rows, draws, vocab = logits.shape
     # One column more than the vocabulary takes the unused places.
-    counts = torch.zeros(rows, draws, vocab + 1, device=logits.device)
-    counts.scatter_add_(-1, recent, torch.ones_like(recent, dtype=counts.dtype))
-    factor = penalty.pow(counts[..., :vocab])
+    counts = torch.zeros(rows, draws, vocab + 1, dtype=torch.int64, device=logits.device)
+    counts.scatter_add_(-1, recent, torch.ones_like(recent))
+    powers = penalty_powers(penalty[..., 0]).expand(rows, draws, REPETITION_WINDOW + 1)
+    factor = powers.gather(-1, counts[..., :vocab])
     return torch.where(logits < 0, logits * factor, logits / factor)

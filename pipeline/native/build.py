@@ -25,7 +25,9 @@ from pipeline.checkpoints import cache_home
 HEADERS = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
 # No contraction: where it joins a product and a sum, it may do so for one row of a block and not for the next.
-FLAGS = ("-std=c++20", "-O3", "-march=x86-64-v4", "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC")
+# AMX is compiled for every machine and used where there is one: no compiler puts its instructions anywhere by itself.
+AMX = ("-mamx-tile", "-mamx-bf16", "-mamx-int8")
+FLAGS = ("-std=c++20", "-O3", "-march=x86-64-v4", *AMX, "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC")
 COMPILE_TIMEOUT_S = 120.0
 
 
@@ -38,7 +40,7 @@ def library(source: Path, folder: Path | None = None) -> ctypes.CDLL:
     """The built code, from the folder of built libraries or built into it.
 
     Args:
-        source: a C++ file that may include this room's headers.
+        source: a C++ file that may include this room's headers, and those beside it.
         folder: `native` in the cache folder if not given.
 
     Raises:
@@ -46,7 +48,7 @@ def library(source: Path, folder: Path | None = None) -> ctypes.CDLL:
     """
     if platform.system() != "Linux" or platform.machine() != "x86_64" or not torch.cpu._is_avx512_supported():
         raise NativeUnavailable("it needs Linux on x86-64 with AVX-512")
-    parts = (source, *sorted(HEADERS.glob("*.h")))
+    parts = (source, *sorted(HEADERS.glob("*.h")), *sorted(source.parent.glob("*.h")))
     key = hashlib.sha256(b"".join([" ".join(FLAGS).encode(), *(part.read_bytes() for part in parts)])).hexdigest()[:16]
     built = (folder or cache_home() / "native") / f"{source.stem}-{key}.so"
     if not built.exists():
@@ -55,6 +57,12 @@ def library(source: Path, folder: Path | None = None) -> ctypes.CDLL:
         return ctypes.CDLL(str(built))
     except OSError as error:
         raise NativeUnavailable(f"{built} cannot be loaded: {error}") from error
+
+
+@cache
+def has_tiles() -> bool:
+    """Whether this process may use AMX: the processor has it and the system has given leave."""
+    return torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx()
 
 
 def _compile(source: Path, target: Path) -> None:

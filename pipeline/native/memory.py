@@ -31,6 +31,17 @@ def pack(weight: torch.Tensor) -> torch.Tensor:
     return weight.view(outputs // PANEL, PANEL, inputs // pair, pair).transpose(1, 2).contiguous()
 
 
+def pack_tiles(weight: torch.Tensor) -> torch.Tensor:
+    """(out, in) as panels of 32 outputs, each a row of pairs of AMX tiles: (out / 32, in / depth, 2, 16, 16, 4 bytes).
+
+    A tile holds 64 bytes of inputs, its depth, of 16 outputs; four bytes of inputs of one output lie together.
+    """
+    outputs, inputs = weight.shape
+    together = 4 // weight.itemsize
+    split = weight.view(outputs // PANEL, 2, LANES, inputs // (LANES * together), LANES, together)
+    return split.permute(0, 3, 1, 4, 2, 5).contiguous()
+
+
 class Arena:
     """Memory for weights, in pages of 2 MiB where the system gives them: a step walks all of it, page by page."""
 

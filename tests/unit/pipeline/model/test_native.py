@@ -1,28 +1,25 @@
 """The native decode step: torch's numbers, each row its own to the last bit."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.model import native
-from pipeline.model.gpt import Extent, Gpt, KeysValues
-from pipeline.model.native import quantise
+from pipeline.model.gpt import Extent, Gpt, KeysValues, rotary_tables
+from pipeline.model.native import NativeDecoder, quantise
 from pipeline.model.weights import Checkpoint
 from pipeline.native.build import NativeUnavailable
-from tests.machine import needs_native
+from tests.machine import needs_native, needs_tiles
 
 SLOTS, POSITIONS = 11, 200  # more slots than the eight rows one block holds
-WEIGHTS = [torch.float32, torch.bfloat16, torch.int8]
 
 
 def make_gpt(demo: Checkpoint, weights: torch.dtype | None, *, dtype: torch.dtype, tensors=None) -> Gpt:
     tensors = demo.gpt() if tensors is None else tensors
     return Gpt(tensors, demo.gpt_spec, positions=POSITIONS, rows=SLOTS, device=torch.device("cpu"), dtype=dtype, native=weights)
-
-
-def cache_type(weights: torch.dtype) -> torch.dtype:
-    return torch.float32 if weights is torch.float32 else torch.bfloat16
 
 
 def make_cache(demo: Checkpoint, dtype: torch.dtype, seed: int = 0) -> KeysValues:
@@ -35,9 +32,26 @@ def make_x(demo: Checkpoint, seed: int) -> torch.Tensor:
     return torch.randn(SLOTS, demo.gpt_spec.width, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.fixture(scope="module", params=WEIGHTS, ids=str)
-def decoder(request: pytest.FixtureRequest, demo: Checkpoint) -> Gpt:
-    return make_gpt(demo, request.param, dtype=cache_type(request.param))
+def make_native(demo: Checkpoint, weights: torch.dtype, *, tiles: bool) -> NativeDecoder:
+    spec = demo.gpt_spec
+    rotary = rotary_tables(POSITIONS, spec.head_dim, spec.rope_theta, torch.device("cpu"))
+    return NativeDecoder(demo.gpt(), spec, rotary=rotary, rows=SLOTS, weights=weights, tiles=tiles)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        (torch.float32, False),
+        (torch.bfloat16, False),
+        (torch.int8, False),
+        pytest.param((torch.bfloat16, True), marks=needs_tiles),
+        pytest.param((torch.int8, True), marks=needs_tiles),
+    ],
+    ids=lambda way: f"{way[0]}{'-tiles' * way[1]}",
+)
+def decoder(request: pytest.FixtureRequest, demo: Checkpoint) -> NativeDecoder:
+    weights, tiles = request.param
+    return make_native(demo, weights, tiles=tiles)
 
 
 @needs_native
@@ -101,57 +115,106 @@ def _parts(cache: KeysValues) -> tuple[torch.Tensor, torch.Tensor]:
 )
 def test_a_rows_bits_are_its_own_in_any_company(decoder, demo, rows, places, seed, broken):
     """Alone, beside any others, finite or not, in any order, on any number of threads."""
-    watched, step = rows[0], decoder._native
-    dtype = make_cache_type(decoder)
-    x, positions = make_x(demo, seed), torch.tensor(places)
+    watched, dtype = rows[0], decoder.cache_dtype
+    x, positions, slots = make_x(demo, seed), torch.tensor(places), torch.tensor(rows)
     alone_cache, crowd_cache = make_cache(demo, dtype, seed), make_cache(demo, dtype, seed)
-    alone = step(x, torch.tensor([watched]), positions, *_parts(alone_cache))
+    alone = decoder(x[watched : watched + 1], slots[:1], positions[watched : watched + 1], *_parts(alone_cache))[0]
     noisy = x.clone()
     if broken:
         noisy[torch.arange(SLOTS) != watched] = torch.nan
-    threads = step._threads
+    threads = decoder.model.threads
     try:
-        step._threads = 1
-        crowd = step(noisy, torch.tensor(rows), positions, *_parts(crowd_cache))
+        decoder.model.threads = 1
+        crowd = decoder(noisy[slots], slots, positions[slots], *_parts(crowd_cache))
     finally:
-        step._threads = threads
-    assert torch.equal(crowd[watched], alone[watched])
-    assert alone[watched].isfinite().all()
+        decoder.model.threads = threads
+    assert torch.equal(crowd[0], alone)
+    assert alone.isfinite().all()
     for one, other in zip(_parts(alone_cache), _parts(crowd_cache), strict=True):
         assert torch.equal(one[:, watched], other[:, watched]), "and so is what it keeps"
     if broken and len(rows) > 1:
-        assert crowd[rows[1]].isnan().all(), "the neighbours really were broken"
+        assert crowd[1].isnan().all(), "the neighbours really were broken"
 
 
-def make_cache_type(decoder: Gpt) -> torch.dtype:
-    return decoder._native._cache_dtype
+@needs_native
+@settings(max_examples=30, deadline=None)
+@given(
+    length=st.integers(1, POSITIONS),
+    cuts=st.lists(st.integers(1, POSITIONS), max_size=3),
+    seed=st.integers(0, 1000),
+    beside=st.integers(0, 40),
+)
+def test_a_prompts_bits_do_not_depend_on_the_cuts_or_on_who_is_read_beside_it(decoder, demo, length, cuts, seed, beside):
+    """All positions at once, more of them than the scratch has rows, or some after the others, down to one by one."""
+    x = torch.randn(length, demo.gpt_spec.width, generator=torch.Generator().manual_seed(seed))
+    places, slot = torch.arange(length), torch.full((length,), 3)
+    whole_cache, cut_cache = (make_cache(demo, decoder.cache_dtype, seed) for _ in range(2))
+    whole = decoder(
+        torch.cat([x, x[:beside]]),
+        torch.cat([slot, torch.full_like(slot[:beside], 5)]),
+        torch.cat([places, places[:beside]]),
+        *_parts(whole_cache),
+    )[:length]
+    edges = sorted({0, length, *(cut for cut in cuts if cut < length), *range(max(length - 3, 0), length)})
+    parts = [slice(*edge) for edge in pairwise(edges)]
+    cut = torch.cat([decoder(x[part], slot[part], places[part], *_parts(cut_cache)) for part in parts])
+    assert torch.equal(whole, cut)
+    for one, other in zip(_parts(whole_cache), _parts(cut_cache), strict=True):
+        assert torch.equal(one[:, 3], other[:, 3])
+
+
+@needs_native
+def test_prefill_is_torchs_prefill(demo):
+    x = torch.randn(2, 40, demo.gpt_spec.width, generator=torch.Generator().manual_seed(2))
+    slots, last = torch.tensor([7, 2]), torch.tensor([39, 11])
+    caches = [make_cache(demo, torch.float32) for _ in range(2)]
+    with torch.inference_mode():
+        mine, theirs = (
+            make_gpt(demo, weights, dtype=torch.float32).prefill(x, slots, last, cache)
+            for weights, cache in zip((torch.float32, None), caches, strict=True)
+        )
+    assert (mine - theirs).abs().max() < 1e-5
+    assert (caches[0].keys[:, 7, :, :40] - caches[1].keys[:, 7, :, :40]).abs().max() < 1e-5
+    assert (caches[0].values[:, 2, :, :12] - caches[1].values[:, 2, :, :12]).abs().max() < 1e-5
+
+
+@needs_tiles
+@pytest.mark.parametrize("weights", [torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e3])
+def test_tiles_lose_less_than_a_bfloat16_activation_would(demo, weights, scale):
+    """Sixteen bits of every input: the states are float32's to 1e-3 of their size, whatever the size of the inputs."""
+    slots, positions = torch.arange(SLOTS), torch.arange(SLOTS) * 19
+    states = [
+        make_native(demo, weights, tiles=tiles)(
+            make_x(demo, 1) * scale, slots, positions, *_parts(make_cache(demo, torch.bfloat16))
+        )
+        for tiles in (True, False)
+    ]
+    assert not torch.equal(*states), "another arithmetic"
+    assert (states[0] - states[1]).norm() < 1e-3 * states[1].norm()
 
 
 @needs_native
 @settings(max_examples=30, deadline=None)
 @given(position=st.integers(0, POSITIONS - 1), seed=st.integers(0, 1000))
 def test_what_lies_behind_a_rows_position_is_never_seen(decoder, demo, position, seed):
-    dtype = make_cache_type(decoder)
+    dtype = decoder.cache_dtype
     clean, dirty = make_cache(demo, dtype, seed), make_cache(demo, dtype, seed)
     for part in _parts(dirty):
         part[:, :, :, position:] = torch.nan
-    positions = torch.full((SLOTS,), position)
-    x = make_x(demo, seed)
-    steps = [decoder.decode(x, positions, cache, Extent(3, POSITIONS)) for cache in (clean, dirty)]
-    assert torch.equal(steps[0][:3], steps[1][:3])
-    assert steps[0][:3].isfinite().all()
+    positions, x = torch.full((3,), position), make_x(demo, seed)[:3]
+    states = [decoder(x, torch.arange(3), positions, *_parts(cache)) for cache in (clean, dirty)]
+    assert torch.equal(*states)
+    assert states[0].isfinite().all()
 
 
 @needs_native
 def test_rows_that_are_not_asked_for_keep_their_cache(decoder, demo):
-    dtype = make_cache_type(decoder)
-    before, after = make_cache(demo, dtype), make_cache(demo, dtype)
-    out = decoder._native(make_x(demo, 3), torch.tensor([4]), torch.full((SLOTS,), 7), *_parts(after))
+    before, after = (make_cache(demo, decoder.cache_dtype) for _ in range(2))
+    decoder(make_x(demo, 3)[:1], torch.tensor([4]), torch.tensor([7]), *_parts(after))
     for one, other in zip(_parts(before), _parts(after), strict=True):
-        changed = (one != other).flatten(2).any(2).any(0)
+        changed = (one != other).flatten(3).any(3).any(2).any(0)
         assert changed.tolist() == [slot == 4 for slot in range(SLOTS)]
-    assert not out[torch.arange(SLOTS) != 4].any()
-    assert not decoder._native(make_x(demo, 3), torch.arange(0), torch.zeros(SLOTS, dtype=torch.int64), *_parts(after)).any()
 
 
 @settings(max_examples=50, deadline=None)
