@@ -46,7 +46,8 @@ class Arena:
     """Memory for weights, in pages of 2 MiB where the system gives them: a step walks all of it, page by page."""
 
     def __init__(self, size: int) -> None:
-        self._pages = mmap.mmap(-1, size + HUGE_PAGE)
+        # Private: Linux makes no large pages of shared ones, which are Python's default.
+        self._pages = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self._pages.madvise(mmap.MADV_HUGEPAGE)
         self._bytes = torch.frombuffer(self._pages, dtype=torch.uint8)
