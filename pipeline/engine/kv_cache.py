@@ -12,6 +12,7 @@ from pipeline.config import EngineConfig
 from pipeline.errors import ConfigError
 from pipeline.model.gpt import KeysValues
 from pipeline.model.weights import GptSpec
+from pipeline.native.memory import Arena
 
 MIB = 1 << 20
 
@@ -38,9 +39,13 @@ def allocate(config: EngineConfig, spec: GptSpec, dtype: torch.dtype, device: to
             f"which holds {config.kv_budget_mib * MIB // bytes_per_slot} slots: raise the budget or lower the slots"
         )
     shape = (spec.layers, slots, spec.heads, config.positions, spec.head_dim)
-    return KeysValues(
-        keys=torch.zeros(shape, dtype=dtype, device=device), values=torch.zeros(shape, dtype=dtype, device=device)
-    )
+
+    def zeros() -> torch.Tensor:
+        if device.type != "cpu":
+            return torch.zeros(shape, dtype=dtype, device=device)
+        return Arena(torch.Size(shape).numel() * dtype.itemsize).zeros(*shape, dtype=dtype)
+
+    return KeysValues(keys=zeros(), values=zeros())
 
 
 def scrub(cache: KeysValues, slot: int) -> None:

@@ -43,7 +43,7 @@ def pack_tiles(weight: torch.Tensor) -> torch.Tensor:
 
 
 class Arena:
-    """Memory for weights, in pages of 2 MiB where the system gives them: a step walks all of it, page by page."""
+    """Memory for weights and the KV cache, in pages of 2 MiB where the system gives them: a step walks all of it, page by page."""
 
     def __init__(self, size: int) -> None:
         # Private: Linux makes no large pages of shared ones, which are Python's default.
@@ -53,8 +53,13 @@ class Arena:
         self._bytes = torch.frombuffer(self._pages, dtype=torch.uint8)
         self._used = -self._bytes.data_ptr() % HUGE_PAGE
 
+    def zeros(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
+        """A tensor in here that nobody has written to; the system gives its pages when they are first touched."""
+        size = torch.Size(shape).numel() * dtype.itemsize
+        place = self._bytes[self._used : self._used + size].view(dtype).view(shape)
+        self._used += -(-size // ALIGNMENT) * ALIGNMENT
+        return place
+
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy of the tensor in here."""
-        place = self._bytes[self._used : self._used + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-        self._used += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
-        return place.copy_(tensor)
+        return self.zeros(*tensor.shape, dtype=tensor.dtype).copy_(tensor)
