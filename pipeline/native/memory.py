@@ -43,7 +43,7 @@ def pack_tiles(weight: torch.Tensor) -> torch.Tensor:
 
 
 class Arena:
-    """Memory for weights and the KV cache, in pages of 2 MiB where the system gives them: a step walks all of it, page by page."""
+    """Memory for weights and the KV cache, in pages of 2 MiB where the system gives them: a step walks all of it."""
 
     def __init__(self, size: int) -> None:
         # Private: Linux makes no large pages of shared ones, which are Python's default.
