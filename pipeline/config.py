@@ -68,6 +68,21 @@ class EngineConfig(StrictModel):
     prefill_rows: int = Field(1, ge=1, le=32, description="prompts in one prefill call; a fixed shape, so part of the numerics")
     block_steps: int = Field(4, ge=1, le=256, description="steps delivered together")
     max_waiting: int = Field(32, ge=0, le=4096, description="requests that may wait for a slot; more are refused")
+    standard_patience_s: float = Field(
+        2.0,
+        ge=0,
+        le=600,
+        description="an interactive sequence goes before standard ones that came less than this before it [s]",
+    )
+    bulk_patience_s: float = Field(
+        20.0, ge=0, le=600, description="the same for bulk ones, which may also be interrupted until then [s]"
+    )
+    max_parked: int = Field(
+        4,
+        ge=0,
+        le=512,
+        description="interrupted bulk sequences, kept in host memory with their keys and values; 0: none ever is",
+    )
     buffer_steps: int = Field(256, ge=1, le=4096, description="undelivered steps at which a sequence pauses")
     stall_timeout_s: float = Field(30.0, gt=0, description="a paused sequence whose reader takes nothing is cut after [s]")
     round_timeout_s: float = Field(30.0, gt=0, description="a round that takes longer counts as hung [s]")

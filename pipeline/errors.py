@@ -18,6 +18,7 @@ SynthesisError
 |   `-- Conflict              what is there is not what the request takes for granted
 |       `-- VoiceExists
 |-- AtCapacity                try again after retry_after_s
+|   `-- DeadlineUnmeetable    there is room, but not in time
 |-- StageUnavailable          the same, because a stage fails
 |-- DeadlineExceeded          we were too slow
 |-- ReaderStalled             the reader took nothing for too long
@@ -131,6 +132,10 @@ class StageUnavailable(SynthesisError):
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class DeadlineUnmeetable(AtCapacity):
+    """Whoever comes now would be heard later than promised, or make somebody else be."""
 
 
 class DeadlineExceeded(SynthesisError):

@@ -17,6 +17,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -66,6 +67,8 @@ class Synthesizer:
         self._decoder = StreamDecoder(vocoder_config, decoder)
         self._voices = voices
         self._cached = cached
+        # What the vocoder needs before it gives the first samples.
+        self._first_steps = vocoder_config.chunk_steps[0] + vocoder_config.look_ahead
         self._parallel_segments = speech_config.parallel_segments
 
     async def stream(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
@@ -74,19 +77,21 @@ class Synthesizer:
         Raises:
             SynthesisError: before the first chunk wherever that is possible.
         """
-        deadline = time.monotonic() + request.timeout_s
+        began = time.monotonic()
+        deadline = began + request.timeout_s
         voices = self._voices_of(request)
         plan = await self._frontend.plan(request, voices)
         admitted = False
         cached = None if self._cached is None else self._cached.of(request.cache)
         generator = cached or self._generator
         if request.refine is not None:
+            refining = self._in_line(plan.prompts, request, began)
             if cached is not None:
-                await cached.check(plan.prompts, request.refine.sampling)
-            refined = await self._refine(generator, plan.prompts, request.refine.sampling, deadline)
+                await cached.check(refining, request.refine.sampling)
+            refined = await self._refine(generator, refining, request.refine.sampling, deadline)
             plan = await self._frontend.replan(request, voices, plan, refined)
             admitted = True
-        prompts = plan.prompts
+        prompts = self._in_line(plan.prompts, request, began)
         if cached is not None:
             await cached.check(prompts, request.sampling)
         delivery = Delivery(request, [prompt.segment for prompt in prompts], voices)
@@ -119,9 +124,17 @@ class Synthesizer:
         assert request.refine is not None, "the request asks for a refine pass"
         deadline = time.monotonic() + request.timeout_s
         plan = await self._frontend.plan(request, self._voices_of(request))
-        return await self._frontend.compare(
-            plan, await self._refine(self._generator, plan.prompts, request.refine.sampling, deadline)
-        )
+        prompts = self._in_line(plan.prompts, request, time.monotonic())
+        refined = await self._refine(self._generator, prompts, request.refine.sampling, deadline)
+        return await self._frontend.compare(plan, refined)
+
+    def _in_line(self, prompts: tuple[Prompt, ...], request: SynthesisRequest, began: float) -> tuple[Prompt, ...]:
+        """The prompts with the request's claim; its first one has the promise, less what has passed since the request began."""
+        claim = replace(request.claim, first_audio_s=None, first_steps=self._first_steps)
+        promised = claim
+        if request.claim.first_audio_s is not None:
+            promised = replace(claim, first_audio_s=request.claim.first_audio_s - (time.monotonic() - began))
+        return tuple(replace(prompt, claim=claim if number else promised) for number, prompt in enumerate(prompts))
 
     def _voices_of(self, request: SynthesisRequest) -> dict[str, Voice]:
         """Every voice the request names, by the name it uses."""

@@ -106,6 +106,19 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """How a request stands in line."""
+
+    lane: Lane = Lane.STANDARD
+    tenant: str = ""
+    """who shares fairly with the others of its lane: the id of a key"""
+    first_audio_s: float | None = None
+    """its first audio must be there this soon, or it is refused at once; None: whenever it comes [s]"""
+    first_steps: int = 1
+    """steps the first audio takes"""
+
+
+@dataclass(frozen=True, slots=True)
 class RefineParams:
     """The optional text-to-text pass: how much of each manner ChatTTS may add."""
 
@@ -261,6 +274,7 @@ class SynthesisRequest:
     """auto, zh or en"""
     model: str = ""
     """the version of the model that speaks, where there are several; empty: the first"""
+    claim: Claim = Claim()
     timeout_s: float = 120.0
     """time left; each process turns it into a deadline of its own monotonic clock"""
     cache: CacheOrder = CacheOrder()
@@ -296,6 +310,8 @@ class Prompt:
     speaker: NDArray[np.float16] | None = None  # (width,), not normalised
     speaker_position: int | None = None
     """where the embedding replaces the text embedding: the place of [spk_emb]"""
+    claim: Claim = Claim()
+    """how it stands in line; changes no step"""
     eos_token: int | None = None
     """the text token that ends a TEXT sequence; CODE sequences end at the codebook's last entry"""
 

@@ -15,7 +15,7 @@ from pipeline.text.lexicons import LexiconLibrary
 from pipeline.text.script import Script
 from pipeline.types import AudioChunk, SynthesisRequest
 from pipeline.voices.catalogue import VoiceInfo
-from serve.config import LimitsConfig
+from serve.config import LanesConfig, LimitsConfig
 from serve.door import Door
 from serve.figures import SpeechWatch, Unwatched
 from serve.gate import Gate
@@ -47,6 +47,7 @@ class Backend:
     """the state of every part, for people and dashboards"""
     purge: Callable[[str | None], Awaitable[None]]
     """forget what was sampled for a tenant, for everybody for None; raises StoreUnavailable"""
+    lanes: LanesConfig = field(default_factory=LanesConfig)
     gate: Gate = field(default_factory=Gate)
     """who is let in"""
     idempotency: Idempotency = field(default_factory=Idempotency)

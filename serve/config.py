@@ -87,6 +87,13 @@ class VoicesConfig(StrictModel):
     making_timeout_s: float = Field(120.0, gt=0, le=600, description="a new voice must have spoken its preview after [s]")
 
 
+class LanesConfig(StrictModel):
+    """When a lane's first audio is promised where a request has no deadline_ms; standard: limits.first_audio_timeout_s."""
+
+    interactive_s: float = Field(5.0, gt=0, le=600, description="first audio of an interactive request after [s]")
+    bulk_s: float = Field(120.0, gt=0, le=600, description="first audio of a bulk request after [s]")
+
+
 class KeysConfig(StrictModel):
     """Who may call."""
 
@@ -140,6 +147,7 @@ class AppConfig(StrictModel):
     )
     voices: VoicesConfig = Field(default_factory=VoicesConfig)
     keys: KeysConfig = Field(default_factory=KeysConfig)
+    lanes: LanesConfig = Field(default_factory=LanesConfig)
     pipeline: PipelineConfig = Field(default_factory=PipelineConfig)
     models: dict[VersionId, ModelConfig] = Field(
         default_factory=dict, description="versions of the model, name@version; none: the one that pipeline describes"

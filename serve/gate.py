@@ -89,6 +89,22 @@ class Caller:
     """None: nothing is counted"""
     quotas: Quotas = field(default_factory=LocalQuotas)
 
+    def lane(self, wished: str | None) -> Lane:
+        """The lane of a request: the one it wishes, else standard, else the most urgent one it may use.
+
+        Raises:
+            ApiError: 403
+        """
+        if wished is None:
+            return Lane.STANDARD if Lane.STANDARD in self.lanes else next(lane for lane in Lane if lane in self.lanes)
+        if wished not in self.lanes:
+            raise ApiError(
+                f"key {self.id} may not use this lane; it may use {', '.join(self.lanes)}",
+                Kind(403, "permission_error", "lane_not_allowed", False),
+                param="priority",
+            )
+        return Lane(wished)
+
     async def write(self, characters: int) -> None:
         """Take characters of the day.
 

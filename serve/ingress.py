@@ -170,6 +170,7 @@ class Ingress:
             idempotency=idempotency,
             models=ModelDesk(rollout),
             watch=watch,
+            lanes=config.lanes,
             gate=Gate(ring, quotas, is_open=config.keys.open, trusts=trusts),
             tracing=Tracing(config.tracing, "Ingress", placed()["replica"]),
         )

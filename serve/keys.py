@@ -64,7 +64,7 @@ class KeyRecord(StrictModel):
     sha256: str = Field(pattern="^[0-9a-f]{64}$", description="of the secret")
     created: str
     scopes: tuple[Scope, ...] = (Scope.SPEECH, Scope.VOICES, Scope.TEXT)
-    lanes: tuple[Lane, ...] = tuple(Lane)
+    lanes: tuple[Lane, ...] = Field(tuple(Lane), min_length=1)
     quota: Quota = Quota()
 
 

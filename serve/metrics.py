@@ -17,6 +17,7 @@ from typing import Any
 
 from ray.serve import metrics as ray_metrics
 
+from pipeline.types import Lane
 from serve.breaker import Breaker, State
 from serve.figures import CONTINUOUS_S, Outcome, SpeechFigures
 from serve.quarantine import Quarantine
@@ -105,7 +106,8 @@ WAITING_ROWS = Metric(Kind.GAUGE, "chattts_waiting_rows", "sequences that wait f
 STEP = Metric(Kind.GAUGE, "chattts_step_seconds", "running mean of a decode step")
 STEPS = Metric(Kind.COUNTER, "chattts_steps_total", "steps made; 46.875 are a second of audio")
 SEGMENTS = Metric(Kind.COUNTER, "chattts_segments_total", "segments that ended by themselves")
-QUEUE_WAIT = Metric(Kind.HISTOGRAM, "chattts_queue_wait_seconds", "from submission to a slot", (), WAIT_BUCKETS)
+QUEUE_WAIT = Metric(Kind.HISTOGRAM, "chattts_queue_wait_seconds", "from submission to a slot", ("lane",), WAIT_BUCKETS)
+PARKED = Metric(Kind.COUNTER, "chattts_parked_total", "bulk sequences interrupted for interactive ones")
 WASTED = Metric(Kind.COUNTER, "chattts_wasted_steps_total", "steps made for nobody, by why", ("reason",))
 KV_CACHE = Metric(Kind.GAUGE, "chattts_kv_bytes", "memory of the KV cache")
 
@@ -124,7 +126,7 @@ METRICS: tuple[Metric, ...] = (
     BREAKER, RETRIES, QUARANTINED,
     CACHE, CACHED_STEPS, CACHE_BYTES, CACHE_EVICTIONS,
     VERSION_REQUESTS, VERSION_FAILED, VERSION_SHARE, VERSION_OUT, ROLL_BACKS, SHADOWS, SHADOW_DURATION, SHADOW_LOUDNESS,
-    SLOTS, BATCH_ROWS, WAITING_ROWS, STEP, STEPS, SEGMENTS, QUEUE_WAIT, WASTED, KV_CACHE,
+    SLOTS, BATCH_ROWS, WAITING_ROWS, STEP, STEPS, SEGMENTS, QUEUE_WAIT, PARKED, WASTED, KV_CACHE,
     BUSY, BACKLOG, VOCODER_WAITING, VOCODER_CALL, VOCODER_CALLS, WINDOWS,
 )  # fmt: skip
 
@@ -240,9 +242,13 @@ class EngineMetrics:
     def __init__(self) -> None:
         self._registered = _Registered()
 
-    def placed(self, waited_s: float) -> None:
+    def placed(self, waited_s: float, lane: Lane) -> None:
         """See EngineWatch."""
-        self._registered.observe(QUEUE_WAIT, waited_s)
+        self._registered.observe(QUEUE_WAIT, waited_s, lane=lane.value)
+
+    def parked(self) -> None:
+        """See EngineWatch."""
+        self._registered.add(PARKED)
 
     def wasted(self, steps: int, reason: str) -> None:
         """See EngineWatch."""

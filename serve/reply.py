@@ -23,7 +23,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from pipeline.audio.encode import Encoder, encode_whole
 from pipeline.errors import DeadlineExceeded, ReaderStalled, SynthesisError
-from pipeline.types import AudioChunk, AudioReport, CacheResult
+from pipeline.types import AudioChunk, AudioReport, CacheResult, Claim, Lane
 from pipeline.voices.names import shown
 from serve.backend import Backend
 from serve.body import is_strict, read_body, read_bytes
@@ -136,8 +136,19 @@ class SpeechReply(Response):
             cache_control=self._request.headers.get("cache-control", ""),
             tenant=self._caller.id,
             seed=seed,
+            claim=self._claim(body.priority),
         )
         return replace(order, request=fitted.fit(order.request), ignored=(*order.ignored, *fitted.without))
+
+    def _claim(self, wished: str | None) -> Claim:
+        """How the request stands in line, with the time its lane promises."""
+        lane = self._caller.lane(wished)
+        promised_s = {
+            Lane.INTERACTIVE: self._backend.lanes.interactive_s,
+            Lane.STANDARD: self._limits.first_audio_timeout_s,
+            Lane.BULK: self._backend.lanes.bulk_s,
+        }
+        return Claim(lane, self._caller.id, promised_s[lane])
 
     # Speaking.
 
@@ -263,7 +274,10 @@ class SpeechReply(Response):
             self._audio_s += duration_s
             self._caller.heard(duration_s)
             yield chunk
-            limit_s, what = self._limits.chunk_timeout_s, "no further audio"
+            # Bulk may be interrupted for longer than listeners would wait.
+            bulk = order.request.claim.lane is Lane.BULK
+            limit_s = self._limits.total_timeout_s if bulk else self._limits.chunk_timeout_s
+            what = "no further audio"
 
     # The wire.
 

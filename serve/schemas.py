@@ -19,6 +19,7 @@ from pipeline.types import (
     AudioOptions,
     CacheMode,
     CacheOrder,
+    Claim,
     Denoise,
     RefineGuard,
     RefineParams,
@@ -112,7 +113,12 @@ class SpeechBody(TextBody):
     repetition_penalty: float = Field(SAMPLING.repetition_penalty, ge=0.5, le=2.0)
     refine: bool | RefineBody = Field(False, description="ChatTTS rewrites the text first, with pauses and fillers")
     user: str | None = Field(None, max_length=512)
-    deadline_ms: int | None = Field(None, ge=50, le=600_000, description="the first audio must have left by then")
+    priority: Literal["interactive", "standard", "bulk"] | None = Field(
+        None, description="the lane; null: standard, or the most urgent one the key may use"
+    )
+    deadline_ms: int | None = Field(
+        None, ge=50, le=600_000, description="the first audio is promised by then, or the request refused; null: the lane's"
+    )
     cache: Literal["default", "no-store", "refresh", "only-if-cached"] = Field(
         "default", description="of what was sampled before with this seed; Cache-Control says the same where this is left out"
     )
@@ -149,6 +155,7 @@ def to_order(
     limits: LimitsConfig,
     strict: bool,
     accepts_events: bool,
+    claim: Claim,
     cache_control: str = "",
     tenant: str = "",
     seed: int | None = None,
@@ -160,6 +167,7 @@ def to_order(
         text: what text_schemas.read_text made of the body.
         strict: refuse fields that have no effect instead of naming them in the reply.
         accepts_events: the client prefers server-sent events (its Accept header says so).
+        claim: how it stands in line, with the time its lane promises; deadline_ms replaces that.
         cache_control: that header of the request.
         tenant: whose cache entries the request may find.
         seed: of a body without one; None: drawn now.
@@ -170,15 +178,20 @@ def to_order(
     as_events = body.stream_format == "sse" or accepts_events
     if as_events and not body.stream:
         raise bad_request("conflicting_fields", "stream=false cannot be sent as events", param="stream_format")
+    promised_s = claim.first_audio_s or limits.first_audio_timeout_s
+    if body.deadline_ms is not None:
+        promised_s = body.deadline_ms / 1000
     if body.seed is None and seed is not None:
         body = body.model_copy(update={"seed": seed})
     request = to_request(body, request_id=request_id, voice=voice, text=text, limits=limits, strict=strict)
     return SpeechOrder(
-        request=replace(request, cache=CacheOrder(_cache_mode(body, cache_control), tenant)),
+        request=replace(
+            request, cache=CacheOrder(_cache_mode(body, cache_control), tenant), claim=replace(claim, first_audio_s=promised_s)
+        ),
         audio=_format(body),
         streamed=body.stream,
         as_events=as_events,
-        first_audio_timeout_s=limits.first_audio_timeout_s if body.deadline_ms is None else body.deadline_ms / 1000,
+        first_audio_timeout_s=promised_s,
         ignored=tuple(body.ignored),
     )
 

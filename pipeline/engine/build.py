@@ -21,7 +21,10 @@ from pipeline.native.build import NativeUnavailable, library
 
 # Who waits how long for how much, and how steps are parcelled: no step has another number for it.
 WITHOUT_EFFECT = frozenset(
-    {"kv_budget_mib", "block_steps", "max_waiting", "buffer_steps", "stall_timeout_s", "round_timeout_s"}
+    {
+        *("kv_budget_mib", "block_steps", "max_waiting", "buffer_steps", "stall_timeout_s", "round_timeout_s"),
+        *("standard_patience_s", "bulk_patience_s", "max_parked"),
+    }
 )
 ROOMS = ("model", "engine", "native")  # of pipeline/: whose code makes the numbers
 

@@ -28,7 +28,7 @@ import torch
 
 from pipeline.config import EngineConfig
 from pipeline.engine.runner import RoundOutput, Rounds, Runner
-from pipeline.engine.scheduler import Plan, Scheduler
+from pipeline.engine.scheduler import Pace, Plan, Scheduler
 from pipeline.engine.sequence import Sequence, StepStream
 from pipeline.engine.watch import EngineWatch, Unwatched
 from pipeline.errors import DeadlineExceeded, EngineDead, NonFiniteOutput, SynthesisError, TextTooLong
@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 SMOOTHING = 0.1
 """weight of the newest value in the running means"""
 WARM_UP_TIMEOUT_S = 600.0
+RESERVE = 1.25
+"""promises are made at this much slower a pace than the present one"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,7 @@ class Engine:
         self._rounds = self._steps = self._sequences = 0
         self._round_s = self._landed = 0.0
         self._sequence_s = 1.0
+        self._prefill_s = 0.0
         built: Future[Rounds] = Future()
         self._thread = threading.Thread(
             target=self._run, args=(lambda: build(config, checkpoint), built), name="engine", daemon=True
@@ -141,6 +144,7 @@ class Engine:
             max_steps=max_steps,
             deadline=now + timeout_s,
             submitted_at=now,
+            promised_at=None if prompt.claim.first_audio_s is None else now + prompt.claim.first_audio_s,
         )
 
     def submit(self, sequences: Iterable[tuple[Sequence, bool]]) -> None:
@@ -150,7 +154,7 @@ class Engine:
                 try:
                     if self._dead is not None:
                         raise self._dead
-                    self._scheduler.submit(sequence, admitted=admitted, retry_after_s=self._retry_after_s())
+                    self._scheduler.submit(sequence, admitted=admitted, retry_after_s=self._retry_after_s(), pace=self._pace())
                 except SynthesisError as refusal:
                     sequence.stream.put(refusal)
             self._wake.notify()
@@ -287,11 +291,18 @@ class Engine:
     def _launch(self, runner: Rounds, plan: Plan) -> _Flight:
         started = self._clock()
         self._round_started = self._round_started or started
+        for sequence, slot in plan.park:
+            sequence.parked = runner.park(slot, sequence.length)
+            self._watch.parked()
+        for sequence in plan.resume:
+            runner.resume(_placed(sequence), sequence.parked)
+            sequence.parked = None
         if plan.prefill:
             for sequence in plan.prefill:
-                self._watch.placed(started - sequence.submitted_at)
+                self._watch.placed(started - sequence.submitted_at, sequence.lane)
                 sequence.placed_at = sequence.placed_at or started
             runner.prefill(plan.prefill)
+            self._prefill_s += SMOOTHING * (self._clock() - started - self._prefill_s)
         flight = _Flight(plan, self._clock())
         for sequence in plan.prefill:
             sequence.prefilled_at = sequence.prefilled_at or flight.launched
@@ -327,6 +338,7 @@ class Engine:
                 self._scheduler.release(sequence)
                 sequence.flush(self._config.block_steps, FinishReason.EOS if output.ended[slot] else FinishReason.LENGTH)
                 self._sequences += 1
+                self._scheduler.line.learn(sequence)
                 self._sequence_s += SMOOTHING * (now - sequence.submitted_at - self._sequence_s)
             else:
                 sequence.flush(self._config.block_steps)
@@ -339,6 +351,12 @@ class Engine:
 
     # -- called under the lock ------------------------------------------------------------------------------------
 
+    def _pace(self) -> Pace | None:
+        """What a step takes now, with a reserve: it varies."""
+        if not self._rounds:
+            return None
+        return Pace(self._clock(), RESERVE * self._round_s / self._config.steps_per_round, RESERVE * self._prefill_s)
+
     def _retry_after_s(self) -> float:
         """When, at the present pace, a place will be free."""
         return max(self._sequence_s * (self._scheduler.num_waiting + 1) / self._config.slots, 0.1)
@@ -346,6 +364,11 @@ class Engine:
     def _on_read(self) -> None:
         with self._wake:
             self._wake.notify()
+
+
+def _placed(sequence: Sequence) -> int:
+    assert sequence.slot is not None, "who is resumed has a slot"
+    return sequence.slot
 
 
 def _why_wasted(error: SynthesisError | None) -> str:

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 
 from pipeline.config import EngineConfig
 from pipeline.engine import kv_cache
-from pipeline.engine.runner import DTYPES, RoundOutput, remember
+from pipeline.engine.runner import DTYPES, Parked, RoundOutput, remember
 from pipeline.engine.scheduler import PREFILL_BUCKET, Plan, prefill_bucket
 from pipeline.engine.sequence import Sequence
 from pipeline.model.embedding import Embedding
@@ -357,6 +357,38 @@ class GpuRunner:
         """Go on eagerly: the slow twin of what was recorded."""
         self._rounds.clear()
         self._prefills.clear()
+
+    @torch.inference_mode()
+    def park(self, slot: int, length: int) -> Parked:
+        """See runner.Rounds. The stream copies behind the slot's last round and before its next owner's prefill."""
+        keys, values = (self._fetch(part[:, slot, :, :length]) for part in (self._cache.keys, self._cache.values))
+        return Parked(keys, values, tuple(self._fetch(tensor[slot]) for tensor in self._of_slots()))
+
+    @torch.inference_mode()
+    def resume(self, slot: int, parked: object) -> None:
+        """See runner.Rounds."""
+        assert isinstance(parked, Parked)
+        length = parked.keys.shape[2]
+        self._cache.keys[:, slot, :, :length].copy_(parked.keys, non_blocking=True)
+        self._cache.values[:, slot, :, :length].copy_(parked.values, non_blocking=True)
+        for tensor, row in zip(self._of_slots(), parked.state, strict=True):
+            tensor[slot].copy_(row, non_blocking=True)
+
+    def _of_slots(self) -> tuple[torch.Tensor, ...]:
+        """Every tensor with a row a slot that outlives a step."""
+        state = self._state
+        return (
+            *(state.temperature, state.dropped_mass, state.penalty, state.top_k, state.min_steps, state.max_steps),
+            *(state.from_noise, state.is_text, state.uniforms, state.noise),
+            *(state.hidden, state.positions, state.steps, state.recent),
+            *(self._text_eos, self._text_noise, self._recent_text),
+        )
+
+    def _fetch(self, values: torch.Tensor) -> torch.Tensor:
+        """On its way to pinned memory, which nobody may read before the stream has come there."""
+        kept = torch.empty(values.shape, dtype=values.dtype, pin_memory=self._is_cuda)
+        kept.copy_(values, non_blocking=True)
+        return kept
 
     @torch.inference_mode()
     def forget(self, slot: int) -> None:

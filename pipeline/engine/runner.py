@@ -84,6 +84,14 @@ class Rounds(Protocol):
         """The results of the round launched longest ago; waits for it. The caller's own: no later round writes to them."""
         ...
 
+    def park(self, slot: int, length: int) -> object:
+        """All a slot is and the first `length` positions of its cache, copied to the host; no round in flight uses it."""
+        ...
+
+    def resume(self, slot: int, parked: object) -> None:
+        """Put it into a slot, any slot: its next steps are the ones it would have made."""
+        ...
+
     def forget(self, slot: int) -> None:
         """Remove what a broken sequence left in its slot."""
         ...
@@ -91,6 +99,15 @@ class Rounds(Protocol):
     def drop_graphs(self) -> None:
         """Go on eagerly: the slow twin of what was recorded."""
         ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parked:
+    """An interrupted sequence, on the host."""
+
+    keys: torch.Tensor  # (layers, heads, length, head_dim), the cache's own bits
+    values: torch.Tensor
+    state: tuple[torch.Tensor, ...]  # of each per-slot tensor the slot's row
 
 
 class Runner:
@@ -216,6 +233,31 @@ class Runner:
             emitted=self._out_emitted.numpy().copy(),
             ended=self._ended.numpy().copy(),
             broken=self._broken.numpy().copy(),
+        )
+
+    @torch.inference_mode()
+    def park(self, slot: int, length: int) -> Parked:
+        """See Rounds."""
+        keys, values = (part[:, slot, :, :length].clone() for part in (self._cache.keys, self._cache.values))
+        return Parked(keys, values, tuple(tensor[slot].clone() for tensor in self._of_slots()))
+
+    @torch.inference_mode()
+    def resume(self, slot: int, parked: object) -> None:
+        """See Rounds."""
+        assert isinstance(parked, Parked)
+        length = parked.keys.shape[2]
+        self._cache.keys[:, slot, :, :length] = parked.keys
+        self._cache.values[:, slot, :, :length] = parked.values
+        for tensor, row in zip(self._of_slots(), parked.state, strict=True):
+            tensor[slot] = row
+
+    def _of_slots(self) -> tuple[torch.Tensor, ...]:
+        """Every tensor with a row a slot that outlives a step."""
+        return (
+            *(getattr(self._params, field.name) for field in fields(RowParams)),
+            *(self._min_steps, self._max_steps, self._is_text, self._text_eos, self._from_noise),
+            *(self._uniforms, self._code_noise, self._text_noise),
+            *(self._hidden, self._positions, self._steps, self._recent_codes, self._recent_text),
         )
 
     @torch.inference_mode()

@@ -5,17 +5,25 @@ Out:   one Plan a round
 Owns:  the waiting queue and the slot table
 Never: torch, clocks of its own, audio
 
-A sequence is in exactly one place: waiting, in one slot, or gone. First come, first served, with one exception:
+A sequence is in exactly one place: waiting, in one slot, or gone. Slots go in the order of engine/line.py, with one exception:
 prompts that share the first one's padded length may be prefilled together with it.
+
+Where an interactive sequence finds no slot, the bulk one that would be served last gives its own up. All its slot was, keys and
+values included, is kept as it is and put back later: no bit of its steps is computed anew, so none can differ.
+
+Who is admitted is promised its first audio: a newcomer whose own would be late, or that would make somebody else's late, is
+refused before it costs a step.
 """
 
 import heapq
-from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeline.config import EngineConfig
+from pipeline.engine.line import Line
 from pipeline.engine.sequence import Sequence
-from pipeline.errors import AtCapacity, DeadlineExceeded, ReaderStalled, SynthesisError
+from pipeline.errors import AtCapacity, DeadlineExceeded, DeadlineUnmeetable, ReaderStalled, SynthesisError
+from pipeline.types import Lane
 
 PREFILL_BUCKET = 16
 """prompts are padded to a multiple of this [positions]"""
@@ -24,11 +32,26 @@ EXTENT_BUCKET = 64
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast things go at present."""
+
+    now: float
+    """monotonic seconds"""
+    step_s: float
+    """one step of all slots"""
+    prefill_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """One round: who is prefilled, who decodes afterwards, who has left before it."""
 
     prefill: tuple[Sequence, ...]
     """newly placed, all of one bucket"""
+    park: tuple[tuple[Sequence, int], ...]
+    """interrupted, and the slot each has left"""
+    resume: tuple[Sequence, ...]
+    """placed again"""
     decode: tuple[Sequence, ...]
     extent_slots: int
     """every decoding slot is below this"""
@@ -48,7 +71,8 @@ class Scheduler:
 
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
-        self._waiting: deque[Sequence] = deque()
+        self.line = Line(config)
+        self._plans = 0
         self._slots: list[Sequence | None] = [None] * config.slots
         # The lowest free slot first keeps the used ones together, so that a step can leave out the rest.
         self._free = list(range(config.slots))
@@ -57,26 +81,36 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        return len(self.line)
 
     @property
     def num_running(self) -> int:
         return self._config.slots - len(self._free)
 
-    def submit(self, sequence: Sequence, *, admitted: bool, retry_after_s: float) -> None:
+    def submit(self, sequence: Sequence, *, admitted: bool, retry_after_s: float, pace: Pace | None = None) -> None:
         """Queue a sequence.
 
+        Args:
+            pace: what a step takes; None: nobody knows yet, and nothing is promised.
+
         Raises:
-            AtCapacity: nobody is admitted beyond the free slots plus `max_waiting`, unless `admitted` already.
+            AtCapacity: nobody is admitted beyond the free slots plus `max_waiting`, bulk beyond half of it, unless `admitted`
+                already.
+            DeadlineUnmeetable: there is room, but not in time.
         """
-        room = len(self._free) + self._config.max_waiting - len(self._waiting)
-        if room <= 0 and not admitted:
-            raise AtCapacity(
-                f"all {self._config.slots} slots are taken and {len(self._waiting)} requests wait; the limit is "
-                f"{self._config.max_waiting} (engine.max_waiting); try again in {retry_after_s:.1f} s",
-                retry_after_s=retry_after_s,
-            )
-        self._waiting.append(sequence)
+        if not admitted:
+            room = len(self._free) + self._config.max_waiting - len(self.line)
+            # Bulk leaves half of the waiting room to the others.
+            half = len(self._free) + -(-self._config.max_waiting // 2) - self.line.count(Lane.BULK)
+            if room <= 0 or (sequence.lane is Lane.BULK and half <= 0):
+                raise AtCapacity(
+                    f"all {self._config.slots} slots are taken and {len(self.line)} requests wait; the limit is "
+                    f"{self._config.max_waiting} (engine.max_waiting), half of it for bulk; try again in {retry_after_s:.1f} s",
+                    retry_after_s=retry_after_s,
+                )
+            if pace is not None:
+                self._check_promises(sequence, pace)
+        self.line.join(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
         """The reader has gone: the next plan no longer knows the sequence."""
@@ -84,14 +118,20 @@ class Scheduler:
 
     def next_plan(self, now: float) -> Plan:
         """Take out who must leave, place who can be placed, choose who decodes."""
+        self._plans += 1
         left = self._take_out(now)
-        prefill = self._place()
-        decode = tuple(sequence for sequence in self._running() if self._has_room(sequence, now))
+        park = self._interrupt()
+        prefill, resume = self._place()
+        decode = tuple(sequence for sequence in self._running() if self._has_room(sequence, now) and not sequence.yielding)
+        for sequence in decode:
+            sequence.last_planned = self._plans
         # Steps of this round are at positions length .. length + steps_per_round - 1, behind those of rounds in flight.
         reach = max((sequence.length for sequence in decode), default=0)
         reach += (1 + self.rounds_ahead) * self._config.steps_per_round
         return Plan(
             prefill=prefill,
+            park=park,
+            resume=resume,
             decode=decode,
             extent_slots=max((_slot(sequence) for sequence in decode), default=-1) + 1,
             extent_positions=min(_round_up(reach, EXTENT_BUCKET), self._config.positions),
@@ -122,7 +162,7 @@ class Scheduler:
     def drain(self) -> list[Sequence]:
         """Forget everybody; returns who was there."""
         everybody = self._everybody()
-        self._waiting.clear()
+        self.line.clear()
         for sequence in self._running():
             self.release(sequence)
         return everybody
@@ -134,11 +174,12 @@ class Scheduler:
         assert len(set(self._free)) == len(self._free), "a slot is free once"
         assert all(self._slots[slot] is None for slot in self._free), "a free slot has no owner"
         assert all(sequence.slot == slot for slot, sequence in enumerate(self._slots) if sequence is not None)
-        assert all(sequence.slot is None for sequence in self._waiting), "who waits has no slot"
+        assert all(sequence.slot is None for sequence in self.line), "who waits has no slot"
+        assert self._num_parked() <= self._config.max_parked, "no more are interrupted than may be"
         assert all(sequence.length <= self._config.positions for sequence in running), "no sequence outgrows its slot"
 
     def _everybody(self) -> list[Sequence]:
-        return [*self._waiting, *self._running()]
+        return [*self.line, *self._running()]
 
     def _running(self) -> list[Sequence]:
         return [sequence for sequence in self._slots if sequence is not None]
@@ -147,7 +188,7 @@ class Scheduler:
         left = [(sequence, self._why_leave(sequence, now)) for sequence in self._everybody() if self._must_leave(sequence, now)]
         gone = {id(sequence) for sequence, _ in left}
         if gone:
-            self._waiting = deque(sequence for sequence in self._waiting if id(sequence) not in gone)
+            self.line.leave(gone)
         for sequence, _ in left:
             if sequence.slot is not None:
                 self.release(sequence)
@@ -172,20 +213,108 @@ class Scheduler:
     def _is_stalled(self, sequence: Sequence, now: float) -> bool:
         return sequence.paused_since is not None and now - sequence.paused_since >= self._config.stall_timeout_s
 
-    def _place(self) -> tuple[Sequence, ...]:
-        """One prefill call a round: a second one would be heard as a gap in every running stream."""
+    def _place(self) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
+        """Whom to prefill, and who goes on. One prefill call a round: a second one would be heard in every running stream."""
         placed: list[Sequence] = []
-        passed: list[Sequence] = []
-        while self._waiting and self._free and len(placed) < self._config.prefill_rows:
-            sequence = self._waiting.popleft()
-            if placed and prefill_bucket(len(sequence.prompt.ids)) != prefill_bucket(len(placed[0].prompt.ids)):
-                passed.append(sequence)
-                continue
+        prefill: list[Sequence] = []
+        if not self._free or not self.line:
+            return (), ()
+        for sequence in self.line.order():
+            if not self._free or len(placed) == self._config.prefill_rows:
+                break
+            if sequence.parked is None:
+                if prefill and prefill_bucket(len(sequence.prompt.ids)) != prefill_bucket(len(prefill[0].prompt.ids)):
+                    continue
+                prefill.append(sequence)
             sequence.slot = heapq.heappop(self._free)
             self._slots[sequence.slot] = sequence
             placed.append(sequence)
-        self._waiting.extendleft(reversed(passed))
-        return tuple(placed)
+        self.line.leave({id(sequence) for sequence in placed})
+        return tuple(prefill), tuple(sequence for sequence in placed if sequence.parked is not None)
+
+    # -- interrupting ---------------------------------------------------------------------------------------------
+
+    def _interrupt(self) -> tuple[tuple[Sequence, int], ...]:
+        """Bulk sequences that give up their slot now. One whose last round is still in flight stops, and follows later."""
+        parked: list[tuple[Sequence, int]] = []
+        for sequence in self._running():
+            sequence.yielding = False
+        urgent = [sequence for sequence in self.line if sequence.lane is Lane.INTERACTIVE]
+        if not urgent or not self._config.max_parked:
+            return ()
+        urgent.sort(key=self.line.urgency)
+        wanting = urgent[len(self._free) :]
+        for sequence, victim in zip(wanting, self._interruptible(), strict=False):
+            if self.line.urgency(victim) <= self.line.urgency(sequence):
+                break  # it has been patient long enough
+            if self._plans - victim.last_planned <= self.rounds_ahead:
+                victim.yielding = True
+                continue
+            slot = _slot(victim)
+            self.release(victim)
+            victim.slot = None
+            victim.parked = True  # the engine puts what the runner keeps in its place
+            victim.paused_since = None
+            self.line.rejoin(victim)
+            parked.append((victim, slot))
+        return tuple(parked)
+
+    def _interruptible(self) -> list[Sequence]:
+        """Running bulk sequences, the least urgent first, as many as may still be parked. None before it has been heard."""
+        rows = [row for row in self._running() if row.lane is Lane.BULK and row.steps >= row.prompt.claim.first_steps]
+        rows.sort(key=self.line.urgency, reverse=True)
+        return rows[: max(0, self._config.max_parked - self._num_parked())]
+
+    def _num_parked(self) -> int:
+        return sum(sequence.parked is not None for sequence in self.line)
+
+    # -- promises -------------------------------------------------------------------------------------------------
+
+    def _check_promises(self, newcomer: Sequence, pace: Pace) -> None:
+        """Raises:
+        DeadlineUnmeetable: it, or somebody behind it in the line, would be heard later than promised.
+        """
+        if newcomer.promised_at is None and all(sequence.promised_at is None for sequence in self.line):
+            return
+        behind = False
+        for sequence, start in self._starts(newcomer, pace):
+            behind = behind or sequence is newcomer
+            if not behind or sequence.promised_at is None or sequence.parked is not None:
+                continue
+            steps = min(float(sequence.prompt.claim.first_steps), self.line.predict(sequence))
+            late_s = start + pace.prefill_s + steps * pace.step_s - sequence.promised_at
+            if late_s > 0:
+                whose = "its first audio" if sequence is newcomer else "the first audio of somebody already admitted"
+                raise DeadlineUnmeetable(
+                    f"{whose} would be {late_s:.1f} s later than promised (deadline_ms, or the lane's deadline); "
+                    f"try again in {late_s:.1f} s, or in a lane with a later one",
+                    retry_after_s=max(late_s, 0.1),
+                )
+
+    def _starts(self, newcomer: Sequence, pace: Pace) -> Iterator[tuple[Sequence, float]]:
+        """When everybody in the line, and the newcomer, will probably get a slot, in the order of service [monotonic s]."""
+        ends = [pace.now] * len(self._free)
+        yields: list[float] = []
+        interruptible = {id(row) for row in self._interruptible()}
+        for row in self._running():
+            remaining_s = max(1.0, self.line.predict(row) - row.steps) * pace.step_s
+            if id(row) in interruptible:
+                yields.append(remaining_s)
+            ends.append(pace.now + remaining_s)
+        heapq.heapify(ends)
+        for sequence in self.line.order(newcomer):
+            takes_s = pace.prefill_s + max(1.0, self.line.predict(sequence) - sequence.steps) * pace.step_s
+            soonest = ends[0]
+            if sequence.lane is Lane.INTERACTIVE and soonest > pace.now and yields:
+                # It interrupts somebody, whose rest comes afterwards.
+                rest_s = yields.pop()
+                ends.remove(pace.now + rest_s)
+                heapq.heapify(ends)
+                start = pace.now + pace.step_s
+                heapq.heappush(ends, start + takes_s + rest_s)
+            else:
+                start = heapq.heapreplace(ends, soonest + takes_s)
+            yield sequence, start
 
     def _has_room(self, sequence: Sequence, now: float) -> bool:
         """Whether a whole round, and those in flight, fit the reader's buffer; keeps the time since when they do not."""

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.model.spec import CODEBOOKS
-from pipeline.types import Admission, FinishReason, Head, Prompt, SamplingParams, StepBlock
+from pipeline.types import Admission, FinishReason, Head, Lane, Prompt, SamplingParams, StepBlock
 
 
 class StepStream:
@@ -67,7 +67,7 @@ class StepStream:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One segment in the engine: WAITING while `slot` is None, then decoding until it is released."""
+    """One segment in the engine: waiting while `slot` is None (for the first time, or interrupted), then decoding."""
 
     prompt: Prompt
     sampling: SamplingParams
@@ -86,6 +86,16 @@ class Sequence:
     slot: int | None = None
     steps: int = 0
     """steps emitted so far"""
+    promised_at: float | None = None
+    """its first audio is there by then [monotonic s]"""
+    begins: float = 0.0
+    """in its lane's virtual time (engine/line.py)"""
+    yielding: bool = False
+    """it decodes no more until it has been parked"""
+    last_planned: int = 0
+    """number of the last plan it decoded in"""
+    parked: object = None
+    """while it is interrupted: all its slot was, as its runner keeps it"""
     cancelled: bool = False
     paused_since: float | None = None
     """since when its buffer is full and nothing is read; None while it runs [monotonic s]"""
@@ -93,6 +103,16 @@ class Sequence:
     """what was unread when the scheduler last found the buffer full: less of it later means that somebody reads"""
     _hidden: list[NDArray[np.float32]] = field(default_factory=list)
     _codes: list[NDArray[np.int64]] = field(default_factory=list)
+
+    @property
+    def lane(self) -> Lane:
+        """How urgent it is."""
+        return self.prompt.claim.lane
+
+    @property
+    def tenant(self) -> str:
+        """Who shares with the others of its lane."""
+        return self.prompt.claim.tenant
 
     @property
     def books(self) -> int:

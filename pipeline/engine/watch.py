@@ -8,12 +8,18 @@ Never: Ray; anything that blocks: it is called on the engine's thread, between t
 
 from typing import Protocol
 
+from pipeline.types import Lane
+
 
 class EngineWatch(Protocol):
     """Is told about sequences."""
 
-    def placed(self, waited_s: float) -> None:
-        """A sequence got its slot, so long after it was submitted."""
+    def placed(self, waited_s: float, lane: Lane) -> None:
+        """A sequence got its first slot, so long after it was submitted."""
+        ...
+
+    def parked(self) -> None:
+        """A sequence was interrupted for a more urgent one."""
         ...
 
     def wasted(self, steps: int, reason: str) -> None:
@@ -24,7 +30,10 @@ class EngineWatch(Protocol):
 class Unwatched:
     """Tells nobody."""
 
-    def placed(self, waited_s: float) -> None:
+    def placed(self, waited_s: float, lane: Lane) -> None:
+        """See EngineWatch."""
+
+    def parked(self) -> None:
         """See EngineWatch."""
 
     def wasted(self, steps: int, reason: str) -> None:

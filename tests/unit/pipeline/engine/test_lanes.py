@@ -1,0 +1,346 @@
+"""Lanes: who goes first, who is interrupted, what is promised; and that no bit of an interrupted sequence differs."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.config import EngineConfig
+from pipeline.engine.engine import Engine, make_runner
+from pipeline.engine.gpu_runner import GpuRunner
+from pipeline.engine.runner import Rounds, Runner
+from pipeline.engine.scheduler import Pace, Scheduler
+from pipeline.engine.sequence import Sequence
+from pipeline.engine.watch import Unwatched
+from pipeline.errors import AtCapacity, DeadlineUnmeetable
+from pipeline.model.weights import Checkpoint
+from pipeline.types import Claim, FinishReason, Head, Lane, Prompt, SamplingParams, SeedMode
+from tests.factories import WIDTH, Take, collect, make_prompt, make_sequence
+from tests.unit.pipeline.engine.test_engine import NUMERICS, Ahead, distinct
+
+BULK = Claim(Lane.BULK, first_steps=1)
+URGENT = Claim(Lane.INTERACTIVE, first_steps=1)
+Request = tuple[Prompt, SamplingParams]
+Build = Callable[..., Rounds]
+
+
+class Counting(Unwatched):
+    """Counts interruptions."""
+
+    def __init__(self) -> None:
+        self.interruptions = 0
+
+    def parked(self) -> None:
+        self.interruptions += 1
+
+
+def interrupted(
+    demo: Checkpoint,
+    bulk: list[Request],
+    urgent: list[Request],
+    build: Build = make_runner,
+    **overrides: object,
+) -> tuple[list[Take], int]:
+    """All takes, and how often a bulk one was interrupted: an urgent one comes whenever one of the bulk ones has been heard."""
+    watch = Counting()
+    values = {"slots": 2, "threads": 1, "max_prompt": 64, "max_steps": 128, "block_steps": 1, "buffer_steps": 128} | overrides
+    with closing(Engine(EngineConfig.model_validate(values), demo, watch=watch, build=build)) as engine:
+
+        def run(request: Request, claim: Claim):
+            prompt, sampling = request
+            return engine.generate(replace(prompt, claim=claim), sampling, timeout_s=250, admitted=True)
+
+        async def together() -> list[Take]:
+            coming = iter(urgent)
+            others: list[asyncio.Task[Take]] = []
+
+            async def heard(request: Request) -> Take:
+                async def blocks():
+                    async for block in run(request, BULK):
+                        following = next(coming, None)
+                        if following is not None:
+                            others.append(asyncio.create_task(collect(run(following, URGENT))))
+                            await asyncio.sleep(0)
+                        yield block
+
+                return await collect(blocks())
+
+            takes = await asyncio.gather(*map(heard, bulk))
+            assert next(coming, None) is None, "all urgent ones came"
+            return [*takes, *await asyncio.gather(*others)]
+
+        return asyncio.run(together()), watch.interruptions
+
+
+def alone(demo: Checkpoint, requests: list[Request], build: Build = make_runner, **overrides: object) -> list[Take]:
+    values = {"slots": 2, "threads": 1, "max_prompt": 64, "max_steps": 128, "block_steps": 1, "buffer_steps": 128} | overrides
+    with closing(Engine(EngineConfig.model_validate(values), demo, build=build)) as engine:
+
+        async def each() -> list[Take]:
+            return [await collect(engine.generate(*request, timeout_s=250, admitted=True)) for request in requests]
+
+        return asyncio.run(each())
+
+
+# Every way a CPU decodes, and a runner that is one round ahead.
+WAYS = [
+    (each, make_runner) if isinstance(each, dict) else pytest.param(*each.values, make_runner, marks=each.marks)
+    for each in NUMERICS
+]
+
+
+def long(number: int, width: int) -> Request:
+    prompt, sampling = distinct(number, width)
+    return replace(prompt, max_steps=90), replace(sampling, min_steps=90)
+
+
+@pytest.mark.parametrize(("numerics", "build"), [*WAYS, (NUMERICS[0], Ahead)])
+def test_an_interrupted_sequence_is_bit_equal_to_an_undisturbed_one(demo, numerics, build):
+    width = demo.gpt_spec.width
+    text = make_prompt(14, number=3, head=Head.TEXT, eos_token=7, max_steps=80), SamplingParams(seed=3, min_steps=80)
+    bulk = [long(number, width) for number in range(3)] + [text]
+    urgent = [distinct(20 + number, width) for number in range(8)]
+    takes, interruptions = interrupted(demo, bulk, urgent, build, **numerics)
+    assert interruptions >= 2, "somebody was interrupted"
+    expected = alone(demo, [*bulk, *urgent], **numerics)
+    assert all(take.equals(other) for take, other in zip(takes, expected, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_an_interrupted_sequence_is_bit_equal_on_the_gpus_runner(demo):
+    bulk = [(make_prompt(9, number=1, max_steps=8), SamplingParams(seed=1, min_steps=8, seed_mode=SeedMode.UPSTREAM))]
+    urgent = [(make_prompt(12, number=2, max_steps=2), SamplingParams(seed=2, min_steps=2))]
+    size = {"slots": 1, "max_steps": 64, "steps_per_round": 2, "buffer_steps": 16}
+    takes, interruptions = interrupted(demo, bulk, urgent, GpuRunner, **size)
+    assert interruptions == 1
+    expected = alone(demo, [*bulk, *urgent], GpuRunner, **size)
+    assert all(take.equals(other) for take, other in zip(takes, expected, strict=True))
+
+
+@pytest.mark.parametrize("kind", [Runner, GpuRunner])
+def test_nothing_of_a_slot_is_forgotten(demo, kind):
+    """Every tensor with a row a slot is kept, or is made anew by every step."""
+    slots = 13  # a size nothing else has
+    runner = kind(EngineConfig(slots=slots, threads=1, max_prompt=64, max_steps=64), demo)
+    made_anew = {"_x", "_active", "_out_hidden", "_ended", "_broken", "_slot_index", "_residual", "_out_numbers", "_code_eos"}
+    made_anew |= {"active", "tokens", "ends", "finite", "emitted", "ended", "broken"}
+    places = [runner, runner._params] if kind is Runner else [runner, runner._state]
+    kept = {tensor.data_ptr() for tensor in runner._of_slots()}
+    for place in places:
+        names = vars(place) if hasattr(place, "__dict__") else place.__slots__
+        for name in names:
+            value = getattr(place, name)
+            if isinstance(value, torch.Tensor) and len(value) in (slots, slots + 1) and name not in made_anew:
+                assert value.data_ptr() in kept, f"{name} is not kept when a sequence is interrupted"
+
+
+# Without a model: a fake clock, steps of 20 ms.
+
+STEP_S = 0.02
+
+
+def claimed(lane: Lane, *, tenant: str = "", steps: int = 40, now: float = 0.0, promise_s: float | None = None) -> Sequence:
+    sequence = make_sequence(max_steps=steps, now=now)
+    first = min(steps, 10)
+    sequence.prompt = replace(make_prompt(12, max_steps=steps), claim=Claim(lane, tenant, promise_s, first))
+    sequence.sampling = SamplingParams(min_steps=steps)
+    sequence.promised_at = None if promise_s is None else now + promise_s
+    return sequence
+
+
+class House:
+    """The real scheduler, and time that passes with rounds."""
+
+    def __init__(self, **overrides: object) -> None:
+        values = {"slots": 3, "max_prompt": 64, "max_steps": 256, "max_waiting": 64, "buffer_steps": 4096, "block_steps": 1}
+        self.config = EngineConfig.model_validate(values | overrides)
+        self.scheduler = Scheduler(self.config)
+        self.now = 0.0
+        self.served: list[Sequence] = []
+        self.done: list[Sequence] = []
+        self.heard_at: dict[int, float] = {}
+        self.made = 0
+
+    def submit(self, sequence: Sequence, *, admitted: bool = False) -> bool:
+        try:
+            self.scheduler.submit(sequence, admitted=admitted, retry_after_s=1.0, pace=Pace(self.now, STEP_S))
+        except AtCapacity:
+            return False
+        return True
+
+    def round(self) -> None:
+        plan = self.scheduler.next_plan(self.now)
+        assert not plan.left
+        for sequence, _ in plan.park:
+            assert sequence.lane is Lane.BULK
+            assert sequence.parked is not None
+        for sequence in plan.resume:
+            sequence.parked = None
+        self.served += plan.prefill
+        self.now += STEP_S
+        for sequence in plan.decode:
+            sequence.emit(np.zeros(WIDTH, np.float32), np.zeros(4, np.int64))
+            self.made += 1
+            if sequence.steps == min(sequence.prompt.claim.first_steps, sequence.max_steps):
+                self.heard_at[id(sequence)] = self.now
+            if sequence.steps >= sequence.max_steps:
+                self.scheduler.release(sequence)
+                sequence.flush(1, FinishReason.LENGTH)
+                self.scheduler.line.learn(sequence)
+                self.done.append(sequence)
+        self.scheduler.check()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.scheduler.num_running and not self.scheduler.num_waiting
+
+
+def inside_a_loop(work: Callable[[], None]) -> None:
+    async def body() -> None:
+        work()
+
+    asyncio.run(body())
+
+
+arrivals = st.lists(
+    st.tuples(st.integers(0, 12), st.sampled_from(list(Lane)), st.integers(2, 120), st.sampled_from("abc"), st.floats(0.3, 8)),
+    min_size=1,
+    max_size=60,
+)
+
+
+@settings(max_examples=60)
+@given(arrivals, st.integers(1, 4), st.integers(0, 3))
+def test_who_is_admitted_is_served_and_heard_as_promised(coming, slots, max_parked):
+    """Lengths known, time without noise: then the promise holds exactly, give or take the round that was under way."""
+
+    def work() -> None:
+        house = House(slots=slots, max_parked=max_parked)
+        admitted = []
+        for rounds, lane, steps, tenant, promise_s in coming:
+            for _ in range(rounds):
+                house.round()
+            sequence = claimed(lane, tenant=tenant, steps=steps, now=house.now, promise_s=promise_s)
+            made = house.made
+            if house.submit(sequence):
+                admitted.append(sequence)
+            assert house.made == made, "asking costs no step"
+        while not house.is_idle:
+            house.round()
+        assert sorted(map(id, house.done)) == sorted(map(id, admitted)), "nobody admitted is lost, nobody is served twice"
+        for sequence in admitted:
+            slack = (2 + len(admitted)) * STEP_S  # one prefill a round
+            assert house.heard_at[id(sequence)] <= sequence.promised_at + slack
+
+    inside_a_loop(work)
+
+
+def test_a_promise_nobody_can_keep_is_refused_with_the_time_to_come_back():
+    def work() -> None:
+        house = House(slots=1)
+        assert house.submit(claimed(Lane.STANDARD, steps=200, promise_s=1.0))
+        house.round()
+        with pytest.raises(DeadlineUnmeetable) as refusal:
+            house.scheduler.submit(
+                claimed(Lane.STANDARD, steps=100, now=house.now, promise_s=1.0),
+                admitted=False, retry_after_s=9.0, pace=Pace(house.now, STEP_S),
+            )  # fmt: skip
+        assert 2.5 < refusal.value.retry_after_s < 4, "199 steps of 20 ms and its own first ten, less the second it may take"
+        assert house.submit(claimed(Lane.STANDARD, steps=100, now=house.now, promise_s=9.0))
+        assert house.submit(claimed(Lane.STANDARD, steps=100, now=house.now, promise_s=1.0), admitted=True), "it has its ticket"
+
+    inside_a_loop(work)
+
+
+def test_nobody_is_let_in_before_somebody_who_would_then_be_late():
+    def work() -> None:
+        house = House(slots=1)
+        house.submit(claimed(Lane.STANDARD, steps=100))
+        house.round()
+        assert house.submit(claimed(Lane.STANDARD, steps=50, now=house.now, promise_s=2.5)), "due just in time"
+        urgent = claimed(Lane.INTERACTIVE, steps=100, now=house.now, promise_s=8.0)
+        with pytest.raises(DeadlineUnmeetable, match="somebody already admitted"):
+            house.scheduler.submit(urgent, admitted=False, retry_after_s=1.0, pace=Pace(house.now, STEP_S))
+
+    inside_a_loop(work)
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=20)
+def test_bulk_is_overtaken_for_its_patience_and_no_longer(seed):
+    def work() -> None:
+        chance = random.Random(seed)
+        house = House(slots=2, bulk_patience_s=2.0, standard_patience_s=0.5, max_waiting=4096)
+        bulk = [claimed(Lane.BULK, steps=chance.randint(10, 60)) for _ in range(6)]
+        for sequence in bulk:
+            house.submit(sequence, admitted=True)
+        began: dict[int, float] = {}
+        while len(began) < len(bulk):
+            house.submit(claimed(Lane.INTERACTIVE, steps=chance.randint(10, 60), now=house.now), admitted=True)
+            before = len(house.served)
+            house.round()
+            began |= {id(sequence): house.now for sequence in house.served[before:] if sequence.lane is Lane.BULK}
+            # However many urgent ones come, a hundred of its first two seconds go first, at most 60 steps each, on two slots.
+            assert house.now < 2.0 + (100 * 60 / 2 + 6 * 60) * STEP_S
+        late = max(began.values())
+        overtaking = [each for each in house.served if each.lane is Lane.INTERACTIVE and each.submitted_at > 2.0 + STEP_S]
+        assert not [each for each in overtaking if house.served.index(each) < max(house.served.index(one) for one in bulk)]
+        assert late < 2.0 + (100 * 60 / 2 + 6 * 60) * STEP_S
+
+    inside_a_loop(work)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from(list(Lane)))
+@settings(max_examples=30)
+def test_tenants_of_a_lane_get_equal_shares_of_steps(seed, lane):
+    def work() -> None:
+        chance = random.Random(seed)
+        house = House(slots=2, max_waiting=4096)
+        for number in range(90):  # a sends three times as many, all before b
+            tenant = "a" if number < 60 else "b"
+            house.submit(claimed(lane, tenant=tenant, steps=chance.randint(5, 60)), admitted=True)
+        given_steps = {"a": 0, "b": 0}
+        while all(any(each.tenant == tenant for each in house.scheduler.line) for tenant in "ab"):
+            before = len(house.served)
+            house.round()
+            for sequence in house.served[before:]:
+                given_steps[sequence.tenant] += sequence.max_steps
+            assert abs(given_steps["a"] - given_steps["b"]) <= 2 * 60, "never further apart than two of the longest"
+
+    inside_a_loop(work)
+
+
+def test_bulk_leaves_half_of_the_waiting_room_to_others():
+    def work() -> None:
+        house = House(slots=1, max_waiting=4)
+        house.submit(claimed(Lane.BULK))
+        house.round()
+        assert [house.submit(claimed(Lane.BULK)) for _ in range(3)] == [True, True, False]
+        assert [house.submit(claimed(Lane.INTERACTIVE)) for _ in range(3)] == [True, True, False]
+
+    inside_a_loop(work)
+
+
+def test_no_more_are_interrupted_than_may_be_kept():
+    def work() -> None:
+        house = House(slots=3, max_parked=2)
+        for _ in range(3):
+            house.submit(claimed(Lane.BULK, steps=200))
+        for _ in range(20):
+            house.round()
+        for _ in range(3):
+            house.submit(claimed(Lane.INTERACTIVE, steps=20, now=house.now))
+        house.round()
+        assert [sequence.lane for sequence in house.scheduler._running()].count(Lane.INTERACTIVE) == 1, "one prefill a round"
+        for _ in range(300):
+            house.round()
+        assert len(house.done) == 6
+
+    inside_a_loop(work)
