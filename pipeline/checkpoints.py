@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import CheckpointError
@@ -42,6 +43,27 @@ def hub_folder(home: Path) -> Path:
 def made_folder(kind: str, home: Path) -> Path:
     """Where a made checkpoint of this recipe version is kept."""
     return home / f"{kind}-v{RECIPE_VERSION}"
+
+
+@dataclass(frozen=True, slots=True)
+class Licence:
+    """What may be done with weights."""
+
+    name: str
+    url: str | None
+    attribution: str
+    commercial_use: bool | None
+    """None: nobody has told us"""
+
+
+def licence_of(name: str) -> Licence:
+    """The licence of the weights of a checkpoint, by the name it is configured with."""
+    if name in RECIPES:
+        return Licence("random numbers, made here: free of any", None, "", commercial_use=True)
+    if name.startswith("hub:"):
+        url = "https://creativecommons.org/licenses/by-nc/4.0/"
+        return Licence("CC-BY-NC-4.0", url, f"{name.removeprefix('hub:')} by 2noise", commercial_use=False)
+    return Licence("as whoever brought the weights says", None, "", commercial_use=None)
 
 
 def resolve(name: str, home: Path) -> Path:

@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.audio.formats import CONTAINERS
+from pipeline.checkpoints import Licence
 from pipeline.errors import SynthesisError
 from serve.backend import Backend
 from serve.cache_api import cache_routes
@@ -29,6 +30,7 @@ from serve.errors import ApiError, bad_request, of, plain_status
 from serve.gate import Guarded
 from serve.reply import SpeechReply
 from serve.schemas import SpeechBody
+from serve.source_api import source_routes
 from serve.text_api import text_routes
 from serve.voice_api import add_voice_routes
 
@@ -72,11 +74,12 @@ def create_api(get_backend: Callable[[], Backend], *, announce_request_id: bool 
 
     add_voice_routes(api, get_backend)
     api.include_router(cache_routes(get_backend))
+    api.include_router(source_routes(get_backend, NAME, version()))
 
     @api.get("/v1/models")
     async def models() -> dict[str, Any]:
         desk = get_backend().models
-        return {"object": "list", "data": [{**model_card(name), **desk.state(name)} for name in desk.ids]}
+        return {"object": "list", "data": [{**model_card(name, desk.licence(name)), **desk.state(name)} for name in desk.ids]}
 
     @api.get("/v1/models/{name}")
     async def model(name: str) -> dict[str, Any]:
@@ -85,7 +88,7 @@ def create_api(get_backend: Callable[[], Backend], *, announce_request_id: bool 
             error = plain_status(404)
             error.message = "no such model; GET /v1/models lists them"
             raise error
-        return {**model_card(name), **desk.state(name)}
+        return {**model_card(name, desk.licence(name)), **desk.state(name)}
 
     @api.get("/live")
     async def live() -> dict[str, str]:
@@ -112,7 +115,7 @@ def create_api(get_backend: Callable[[], Backend], *, announce_request_id: bool 
     async def front(request: Request) -> Response:
         if "text/html" in request.headers.get("accept", ""):
             return HTMLResponse(page)
-        return JSONResponse({"name": NAME, "version": version(), "formats": list(CONTAINERS)})
+        return JSONResponse({"name": NAME, "version": version(), "formats": list(CONTAINERS), "source": "/source"})
 
     async def refuse(request: Request, error: Exception) -> Response:
         refusal = of(error)
@@ -174,6 +177,15 @@ def version() -> str:
         return "0.0.0"
 
 
-def model_card(name: str) -> dict[str, Any]:
-    """OpenAI's shape."""
-    return {"id": name, "object": "model", "created": 0, "owned_by": "2Noise"}
+def model_card(name: str, weights: Licence) -> dict[str, Any]:
+    """OpenAI's shape, and what may be done with the weights."""
+    return {
+        "id": name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "2Noise",
+        "license": weights.name,
+        "license_url": weights.url,
+        "attribution": weights.attribution,
+        "commercial_use": weights.commercial_use,
+    }

@@ -15,7 +15,7 @@ from pipeline.text.lexicons import LexiconLibrary
 from pipeline.text.script import Script
 from pipeline.types import AudioChunk, SynthesisRequest
 from pipeline.voices.catalogue import VoiceInfo
-from serve.config import LanesConfig, LimitsConfig
+from serve.config import LanesConfig, LimitsConfig, OfferConfig
 from serve.door import Door
 from serve.figures import SpeechWatch, Unwatched
 from serve.gate import Gate
@@ -53,6 +53,7 @@ class Backend:
     idempotency: Idempotency = field(default_factory=Idempotency)
     models: ModelDesk = field(default_factory=only_model)
     """which version of the model speaks"""
+    offer: OfferConfig = field(default_factory=OfferConfig)
     watch: SpeechWatch = field(default_factory=Unwatched)
     """is told about every reply"""
     tracing: Tracing = field(default_factory=Tracing)

@@ -139,6 +139,15 @@ class CacheConfig(StrictModel):
     )
 
 
+class OfferConfig(StrictModel):
+    """Where the source of what runs here is. The licence (AGPL, 13) has it offered to everybody who uses the service."""
+
+    url: str | None = Field(
+        None, pattern=r"^https?://\S+$", description="of exactly this source; null: this service hands it out, /source.tar.gz"
+    )
+    commit: str | None = Field(None, pattern=r"^[0-9a-f]{7,64}$", description="which commit of it; null: not told")
+
+
 class AppConfig(StrictModel):
     """The whole service."""
 
@@ -157,6 +166,7 @@ class AppConfig(StrictModel):
     quarantine: QuarantineConfig = Field(default_factory=QuarantineConfig)
     tracing: TracingConfig = Field(default_factory=TracingConfig)
     cache: CacheConfig = Field(default_factory=CacheConfig)
+    offer: OfferConfig = Field(default_factory=OfferConfig)
 
     @property
     def versions(self) -> tuple[Version, ...]:

@@ -53,7 +53,7 @@ class Need:
     """whether the model works while it lasts"""
 
 
-OPEN_PATHS = ("/", "/live", "/ready", "/health", "/version", "/source", "/docs", "/openapi.json")
+OPEN_PATHS = ("/", "/live", "/ready", "/health", "/version", "/source", "/source.tar.gz", "/docs", "/openapi.json")
 OPEN = Need()
 ANY = Need(frozenset(Scope))
 

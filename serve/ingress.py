@@ -169,6 +169,7 @@ class Ingress:
             purge=cache.purge,
             idempotency=idempotency,
             models=ModelDesk(rollout),
+            offer=config.offer,
             watch=watch,
             lanes=config.lanes,
             gate=Gate(ring, quotas, is_open=config.keys.open, trusts=trusts),

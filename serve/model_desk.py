@@ -12,6 +12,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from pipeline.checkpoints import Licence, licence_of
 from pipeline.config import PipelineConfig
 from pipeline.types import Manner, Passage, SynthesisRequest
 from serve.errors import ApiError, Kind, bad_request
@@ -83,6 +84,13 @@ class ModelDesk:
     def ids(self) -> tuple[str, ...]:
         """Everything `model` may say, but for OpenAI's dated names."""
         return tuple(dict.fromkeys((*self.rollout.names, *self.rollout.versions, *MODELS)))
+
+    def licence(self, model: str) -> Licence:
+        """What may be done with the weights that speak under this name: of several versions the one most are sent to."""
+        rollout = self.rollout
+        if model not in rollout.versions:
+            model = rollout.stable(model if model in rollout.names else rollout.names[0])
+        return licence_of(rollout.versions[model].pipeline.checkpoint)
 
     def state(self, model: str) -> dict[str, Any]:
         """What a model's card says beyond its name: of a version its share and state, of a name the shares of its versions."""

@@ -40,6 +40,9 @@ from serve.text_schemas import read_text, warnings_header
 # Child of Ray's own logger by name alone: under Serve its handler writes these lines, elsewhere logging's root does.
 LOG = logging.getLogger("ray.serve.chattts")
 
+MADE = {"X-AI-Generated": "true"}
+"""on every reply that is speech"""
+
 # Formats that cost next to nothing to encode; the others are encoded in a thread, or they would hold up every other reply.
 LIGHT_CONTAINERS = ("pcm", "wav", "ulaw", "alaw")
 
@@ -291,6 +294,7 @@ class SpeechReply(Response):
             "X-Voice-Id": shown(request.voice),
             "X-Cache": self._source,
             "X-Model-Version": request.model,
+            **MADE,
             "Server-Timing": self._server_timing(),
             "Cache-Control": "no-store",
             "X-Accel-Buffering": "no",

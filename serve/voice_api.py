@@ -27,6 +27,7 @@ from serve.backend import Backend
 from serve.body import Body, counted, read_body, read_bytes, read_values, too_large
 from serve.described import answers, takes
 from serve.errors import ApiError, Kind, bad_request
+from serve.reply import MADE
 from serve.schemas import MODELS
 from serve.voice_desk import Card
 
@@ -238,7 +239,7 @@ def add_voice_routes(api: FastAPI, get_backend: Callable[[], Backend]) -> None:
         backend = get_backend()
         with backend.door.enter():
             sound = await or_404(backend.desk.preview(name))
-        return Response(sound, media_type="audio/mpeg", headers={"Cache-Control": "private, max-age=60"})
+        return Response(sound, media_type="audio/mpeg", headers={"Cache-Control": "private, max-age=60", **MADE})
 
     @api.post("/v1/audio/voices/{name}/score", responses=answers(400, 404, 429, 503, 504))
     async def score(name: str) -> dict[str, Any]:

@@ -31,6 +31,8 @@ from pipeline.audio.blocks import Blocks
 from pipeline.audio.formats import AudioFormat
 from pipeline.errors import EngineFault, NonFiniteOutput
 
+# In every container that has a place for it. No date and no version: bytes depend on the samples alone.
+MARK = "AI-generated speech, made with ChatTTS by chattts-serve"
 UNKNOWN_SIZE = 0xFFFFFFFF  # in a WAV header: the stream ends when it ends
 _FULL_SCALE = 32_767
 _SAMPLE_BYTES = 2
@@ -47,7 +49,7 @@ class _Codec:
 
 
 _CODECS = {
-    "mp3": _Codec("mp3", "libmp3lame", "s16p", {"id3v2_version": "0"}),
+    "mp3": _Codec("mp3", "libmp3lame", "s16p", {"id3v2_version": "3"}),
     # A page every 60 ms (in microseconds): the muxer's own second would be heard as latency.
     "opus": _Codec("ogg", "libopus", "s16", {"page_duration": "60000"}),
     "aac": _Codec("adts", "aac", "fltp"),
@@ -171,15 +173,18 @@ class _PcmWriter:
 
 
 def wav_header(sample_rate: int, size: int) -> bytes:
-    """The 44 bytes before mono 16-bit samples.
+    """What stands before mono 16-bit samples: their format, and in a LIST of INFO what they are.
 
     Args:
         size: bytes of the samples, or UNKNOWN_SIZE.
     """
-    rest = size if size == UNKNOWN_SIZE else size + 36  # the header without "RIFF" and this number itself
+    comment = MARK.encode() + b"\0" * (2 - len(MARK) % 2)  # ends with a zero, on an even place
+    info = b"INFOICMT" + struct.pack("<I", len(comment)) + comment
+    info = b"LIST" + struct.pack("<I", len(info)) + info
+    rest = size if size == UNKNOWN_SIZE else size + 36 + len(info)  # the header without "RIFF" and this number itself
     byte_rate = sample_rate * _SAMPLE_BYTES
     shape = struct.pack("<IHHIIHH", 16, 1, 1, sample_rate, byte_rate, _SAMPLE_BYTES, 8 * _SAMPLE_BYTES)
-    return b"RIFF" + struct.pack("<I", rest) + b"WAVEfmt " + shape + b"data" + struct.pack("<I", size)
+    return b"RIFF" + struct.pack("<I", rest) + b"WAVEfmt " + shape + info + b"data" + struct.pack("<I", size)
 
 
 class _CompandedWriter:
@@ -260,6 +265,7 @@ class _FfmpegWriter:
         self._sink: io.BytesIO | _Pipe = _Pipe() if streamed else io.BytesIO()
         self._position = 0
         self._container = av.open(self._sink, "w", format=codec.muxer, options=_DETERMINISTIC | options)
+        self._container.metadata["comment"] = MARK  # ID3v2 or Vorbis comments; ADTS has no place for any
         stream = self._container.add_stream(codec.codec, rate=audio.sample_rate)
         assert isinstance(stream, AudioStream)
         self._stream = stream

@@ -52,6 +52,7 @@ FORBIDDEN: dict[str, set[str]] = {  # files below this prefix: modules they neve
     "serve/cache.py": {"ray"},
     "serve/cache_api.py": {"ray"},
     "serve/idempotency.py": {"ray"},
+    "serve/source_api.py": {"ray"},
     "serve/errors.py": {"ray"},
     "serve/stages.py": {"ray"},
     "serve/scaling.py": {"ray", "pydantic", "numpy"},

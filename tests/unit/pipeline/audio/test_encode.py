@@ -2,7 +2,9 @@
 
 import gc
 import io
+import json
 import struct
+import subprocess
 import weakref
 
 import av
@@ -13,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.audio import encode as encoding
-from pipeline.audio.encode import UNKNOWN_SIZE, Encoder, to_int16
+from pipeline.audio.encode import MARK, UNKNOWN_SIZE, Encoder, to_int16, wav_header
 from pipeline.audio.formats import CONTAINERS, SAMPLE_RATES, audio_format
 from pipeline.errors import EngineFault, NonFiniteOutput
+from tests.services import needed_program
 
 RATE = 24_000
 FRAME = {"mp3": 576, "opus": 480, "aac": 1024}  # samples
@@ -140,13 +143,28 @@ def test_a_whole_file_comes_at_the_end(container):
 
 def test_wav_headers_tell_the_size_or_that_it_is_unknown():
     def sizes(data):
-        return struct.unpack("<I", data[4:8])[0], struct.unpack("<I", data[40:44])[0]
+        return struct.unpack("<I", data[4:8])[0], struct.unpack("<I", data[head - 4 : head])[0]
+
+    head = len(wav_header(RATE, 0))
 
     samples = speech_like(100)
     assert sizes(encode(samples, "wav")) == (UNKNOWN_SIZE, UNKNOWN_SIZE)
-    assert sizes(encode_whole(samples, "wav")) == (236, 200)
-    assert encode(samples, "wav")[44:] == encode_whole(samples, "wav")[44:] == encode(samples, "pcm")
-    assert len(encode_whole(samples, "wav")) == 244
+    assert sizes(encode_whole(samples, "wav")) == (head + 200 - 8, 200)
+    assert encode(samples, "wav")[head:] == encode_whole(samples, "wav")[head:] == encode(samples, "pcm")
+    assert len(encode_whole(samples, "wav")) == head + 200
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("container", ["wav", "flac", "opus", "mp3"])
+def test_a_file_says_that_it_was_made(container, streamed, tmp_path):
+    """As ffprobe reads it; what has no place for words (aac in ADTS, pcm, ulaw, alaw) has the header X-AI-Generated alone."""
+    path = tmp_path / f"sound.{container}"
+    path.write_bytes(encode(speech_like(9000), container, streamed=streamed))
+    program = needed_program("ffprobe", "ffmpeg")
+    command = [program, "-v", "error", "-show_entries", "format_tags:stream_tags", "-of", "json", str(path)]
+    found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    tags = found["format"].get("tags", {}) | found["streams"][0].get("tags", {})
+    assert {name.lower(): value for name, value in tags.items()}["comment"] == MARK
 
 
 def test_flac_headers_tell_the_length_of_a_whole_file_only():
