@@ -113,22 +113,51 @@ class EngineConfig(StrictModel):
         return self
 
 
+WINDOW_CHUNK_STEPS = (8, 16, 32, 48, 96)  # a window decodes 104 steps of context besides: few of them, large ones
+CARRY_CHUNK_STEPS = (8, 8, 8, 12, 16)  # a step costs the same in any: these play without a pause at a real-time factor of 0.8
+
+
 class VocoderConfig(StrictModel):
-    """vocoder/: windows of steps to samples."""
+    """vocoder/: steps to samples."""
 
     device: Literal["cpu", "cuda"] = "cpu"
+    method: Literal["auto", "carry", "windows"] = Field(
+        "auto",
+        description="carry: every step decoded once, layers remember (a CPU with AVX-512 and a C++ compiler); windows: each "
+        "chunk decoded with its context; auto: carry where it can be built and look_ahead is exact; part of the numerics",
+    )
     threads: int | None = Field(None, ge=1, le=256, description="CPU threads of the model; null: torch's own choice")
     use_decoder: bool = Field(True, description="True: from hidden states; False: from codes through the DVAE, lighter")
-    look_ahead: int = Field(REACH_STEPS, ge=0, le=REACH_STEPS, description="context each side; 52 is exact [steps]")
-    chunk_steps: tuple[Annotated[int, Field(ge=1, le=512)], ...] = Field(
-        (8, 16, 32, 48, 96), min_length=1, description="steps of the first, second, ... chunk; the last one repeats [steps]"
+    look_ahead: int = Field(REACH_STEPS, ge=0, le=REACH_STEPS, description="context of a window each side; 52 is exact [steps]")
+    chunk_steps: tuple[Annotated[int, Field(ge=1, le=512)], ...] | None = Field(
+        None,
+        min_length=1,
+        description="steps of the first, second, ... chunk; the last one repeats; null: as the method likes it best [steps]",
     )
     rows: int = Field(1, ge=1, le=64, description="windows in one call; on a CPU a fixed shape, so part of the numerics")
     matmul: Literal["float32", "tf32"] = Field(
         "float32", description="matrix products on a GPU: exact, or on tensor cores with 10 bits of mantissa"
     )
-    max_waiting: int = Field(256, ge=1, le=65536, description="windows that may wait; more are refused")
+    max_waiting: int = Field(256, ge=1, le=65536, description="calls that may wait; more are refused")
     call_timeout_s: float = Field(30.0, gt=0, description="a call that takes longer counts as hung [s]")
+
+    @property
+    def can_carry(self) -> bool:
+        """Whether carrying is what is asked for, machine permitting."""
+        return self.method != "windows" and self.device == "cpu" and self.look_ahead == REACH_STEPS
+
+    def chunks(self, *, carries: bool) -> tuple[int, ...]:
+        """Steps of the first, second, ... chunk."""
+        return self.chunk_steps or (CARRY_CHUNK_STEPS if carries else WINDOW_CHUNK_STEPS)
+
+    @model_validator(mode="after")
+    def _carrying_is_exact_on_a_cpu(self) -> "VocoderConfig":
+        if self.method == "carry" and not self.can_carry:
+            raise ValueError(
+                f"method carry needs device cpu and look_ahead {REACH_STEPS}, not {self.device} and {self.look_ahead}; "
+                "method windows takes any"
+            )
+        return self
 
 
 class SpeechConfig(StrictModel):

@@ -12,7 +12,18 @@ from numpy.typing import NDArray
 
 from pipeline.text.guard import Refined
 from pipeline.text.script import Script
-from pipeline.types import HiddenWindow, Prompt, SamplingParams, SpeechPlan, StepBlock, SynthesisRequest, Voice
+from pipeline.types import (
+    DecoderTraits,
+    Feed,
+    Heard,
+    HiddenWindow,
+    Prompt,
+    SamplingParams,
+    SpeechPlan,
+    StepBlock,
+    SynthesisRequest,
+    Voice,
+)
 
 
 class VoiceSource(Protocol):
@@ -95,9 +106,17 @@ class RecordingEncoder(Protocol):
         ...
 
 
-class WindowDecoder(Protocol):
-    """Windows of steps to samples."""
+class WaveDecoder(Protocol):
+    """Steps to samples. It takes Feeds or HiddenWindows, as its traits say, and keeps nothing of an utterance."""
+
+    async def traits(self) -> DecoderTraits:
+        """What it takes; the same for as long as it lives."""
+        ...
 
     async def decode(self, window: HiddenWindow) -> NDArray[np.float32]:
         """The samples of the window's body: float32 (m,), m = 512 a step, 256 fewer when the window is last."""
+        ...
+
+    async def feed(self, feed: Feed) -> Heard:
+        """The samples the utterance's next steps complete, and what the feed after them must carry."""
         ...

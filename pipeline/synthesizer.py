@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 
 from pipeline.audio.delivery import Delivery
 from pipeline.cache.steps import CachedModel
-from pipeline.config import SpeechConfig, VocoderConfig
+from pipeline.config import SpeechConfig
 from pipeline.errors import DeadlineExceeded
-from pipeline.protocols import CodeGenerator, TextFrontend, VoiceSource, WindowDecoder
+from pipeline.protocols import CodeGenerator, TextFrontend, VoiceSource, WaveDecoder
 from pipeline.text.guard import Refined
 from pipeline.text.script import Script
 from pipeline.types import (
@@ -52,9 +52,8 @@ class Synthesizer:
         self,
         frontend: TextFrontend,
         generator: CodeGenerator,
-        decoder: WindowDecoder,
+        decoder: WaveDecoder,
         voices: VoiceSource,
-        vocoder_config: VocoderConfig,
         speech_config: SpeechConfig,
         cached: CachedModel | None = None,
     ) -> None:
@@ -64,7 +63,7 @@ class Synthesizer:
         """
         self._frontend = frontend
         self._generator = generator
-        self._decoder = StreamDecoder(vocoder_config, decoder)
+        self._decoder = StreamDecoder(decoder)
         self._voices = voices
         self._cached = cached
         # What the vocoder needs before it gives the first samples.

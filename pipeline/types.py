@@ -353,6 +353,20 @@ class StepBlock:
     """on the last block: the weights, code and configuration that made the steps, where somebody says so"""
 
 
+@dataclass(frozen=True, slots=True)
+class DecoderTraits:
+    """What whoever feeds a vocoder must know of it."""
+
+    carries: bool
+    """it takes Feeds; otherwise HiddenWindows"""
+    use_decoder: bool
+    """a step is a hidden state; otherwise its four codes"""
+    look_ahead: int
+    """steps that must be known behind a chunk's last one"""
+    chunk_steps: tuple[int, ...]
+    """steps of chunk 0, 1, ...; the last one repeats"""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class HiddenWindow:
     """The fixed-shape input of one vocoder call: `rows` steps of which [valid_start, valid_stop) exist."""
@@ -367,6 +381,37 @@ class HiddenWindow:
     body_stop: int
     is_last: bool
     """the utterance ends at body_stop: its last step gives one hop less"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Carried:
+    """What a vocoder that decodes every step once has to know of the steps before."""
+
+    network: int
+    """fingerprint of the weights that made it: no others can go on"""
+    steps: int
+    """of the utterance it has seen"""
+    memory: NDArray[np.float32]  # (m,) what its layers remember; m is the network's own
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Feed:
+    """The next steps of an utterance, for a vocoder that decodes every step once."""
+
+    steps: NDArray[np.float32]  # (n, width) hidden states, or (n, 4) codes; n may be 0
+    carried: Carried | None
+    """what came with the answer to the feed before; None begins an utterance"""
+    is_last: bool
+    """the utterance ends with these steps"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Heard:
+    """The answer to a Feed."""
+
+    samples: NDArray[np.float32]  # (m,) that no later step can change; they follow on those of the feed before
+    carried: Carried | None
+    """for the next feed; None after the last"""
 
 
 @dataclass(frozen=True, slots=True)

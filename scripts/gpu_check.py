@@ -204,7 +204,7 @@ def check_equality(report: Report, checkpoint: Checkpoint, device: str, dtype: s
 def check_vocoder(report: Report, checkpoint: Checkpoint, device: str) -> None:
     """The same samples on the device as on the CPU, and the same bits beside any neighbours; what a call takes."""
     rows, times = (8, 10) if device == "cuda" else (2, 1)
-    settings = {"chunk_steps": (8, 48), "rows": rows}
+    settings = {"method": "windows", "chunk_steps": (8, 48), "rows": rows}
     windows = [_window(number, checkpoint.gpt_spec.width, VocoderConfig.model_validate(settings)) for number in range(rows)]
     with closing(Vocoder(VocoderConfig.model_validate(settings), checkpoint)) as vocoder:
         expected = vocoder.decode_batch(windows)
@@ -352,7 +352,7 @@ def measure_speech(report: Report, checkpoint: Checkpoint, device: str, slots: i
             number += slots
 
     async def crowd(engine: Engine, vocoder: Vocoder) -> None:
-        stream = StreamDecoder(vocoder_config, vocoder)
+        stream = StreamDecoder(vocoder)
         until = time.perf_counter() + seconds
         await asyncio.gather(*(listener(number, engine, stream, until) for number in range(slots)))
 
@@ -513,7 +513,7 @@ def _common_steps(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
 
 def _window(number: int, width: int, config: VocoderConfig) -> HiddenWindow:
     """A full window of its own states."""
-    steps, body = Schedule(config.chunk_steps, config.look_ahead).shapes[-1]
+    steps, body = Schedule(config.chunks(carries=False), config.look_ahead).shapes[-1]
     frames = np.random.default_rng(number).standard_normal((steps, width)).astype(np.float32)
     start = config.look_ahead
     return HiddenWindow(frames, 0, steps, start, start + body, is_last=False)

@@ -149,14 +149,14 @@ PANELS: tuple[Panel, ...] = (
         "Time of one call of the network.",
     ),
     Panel(
-        "Vocoder: windows",
+        "Vocoder: work",
         "none",
         {
             "waiting": "sum(ray_chattts_vocoder_waiting)",
-            "a second": "sum(rate(ray_chattts_windows_total[1m]))",
-            "in one call": "sum(rate(ray_chattts_windows_total[1m])) / (sum(rate(ray_chattts_vocoder_calls_total[1m])) > 0)",
+            "a second": "sum(rate(ray_chattts_vocoder_jobs_total[1m]))",
+            "in one call": share("ray_chattts_vocoder_jobs_total", "ray_chattts_vocoder_calls_total", "1m"),
         },
-        "Windows that wait are audio that is late.",
+        "Work that waits is audio that is late.",
     ),
     Panel(
         "Work ahead",

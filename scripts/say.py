@@ -63,7 +63,7 @@ async def open_rooms(config: PipelineConfig) -> AsyncIterator[Rooms]:
     try:
         vocoder = Vocoder(config.vocoder, checkpoint)
         try:
-            synthesizer = Synthesizer(frontend, engine, vocoder, voices, config.vocoder, config.speech)
+            synthesizer = Synthesizer(frontend, engine, vocoder, voices, config.speech)
             yield Rooms(synthesizer, frontend, voices, engine, vocoder)
         finally:
             vocoder.close()

@@ -25,7 +25,18 @@ from ray.serve.handle import DeploymentHandle
 from pipeline.errors import AtCapacity, EngineDead, EngineFault, SynthesisError
 from pipeline.text.guard import Refined
 from pipeline.text.script import Script
-from pipeline.types import HiddenWindow, Prompt, SamplingParams, SpeechPlan, StepBlock, SynthesisRequest, Voice
+from pipeline.types import (
+    DecoderTraits,
+    Feed,
+    Heard,
+    HiddenWindow,
+    Prompt,
+    SamplingParams,
+    SpeechPlan,
+    StepBlock,
+    SynthesisRequest,
+    Voice,
+)
 from serve.breaker import Breaker, BreakerConfig, Call
 from serve.model_config import ONLY
 from serve.quarantine import CASE
@@ -125,16 +136,35 @@ class RemoteGenerator:
 
 
 class RemoteDecoder:
-    """protocols.WindowDecoder over Vocoder. A window's samples are a pure function of it: a second try is always the same."""
+    """protocols.WaveDecoder over Vocoder. Its answers are pure functions of what it is given: a second try is always the same."""
 
     def __init__(self, handle: Handle, breaker: Breaker | None = None) -> None:
         self._handle = handle
         self.breaker = breaker or Breaker("vocoder", BreakerConfig())
+        self._traits: DecoderTraits | None = None
+
+    async def traits(self) -> DecoderTraits:
+        """See protocols.WaveDecoder. Asked once, and again after a failure: the replicas may be others by then."""
+        if self._traits is None:
+            self._traits = await self._answer(lambda: self._handle.traits.remote())
+        return self._traits
 
     async def decode(self, window: HiddenWindow) -> NDArray[np.float32]:
-        """See protocols.WindowDecoder."""
-        samples: NDArray[np.float32] = await _pure(self.breaker, lambda: self._handle.decode.remote(window, carried()))
+        """See protocols.WaveDecoder."""
+        samples: NDArray[np.float32] = await self._answer(lambda: self._handle.decode.remote(window, carried()))
         return samples
+
+    async def feed(self, feed: Feed) -> Heard:
+        """See protocols.WaveDecoder."""
+        heard: Heard = await self._answer(lambda: self._handle.feed.remote(feed, carried()))
+        return heard
+
+    async def _answer(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            return await _pure(self.breaker, call)
+        except SynthesisError:
+            self._traits = None
+            raise
 
 
 class RemoteEncoder:

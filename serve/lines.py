@@ -76,7 +76,6 @@ class Lines:
                 generator,
                 TimedDecoder(RemoteDecoder(handles[version.vocoder], vocoder)),
                 voices,
-                version.pipeline.vocoder,
                 version.pipeline.speech,
                 cached,
             )

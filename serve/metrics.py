@@ -114,10 +114,10 @@ KV_CACHE = Metric(Kind.GAUGE, "chattts_kv_bytes", "memory of the KV cache")
 BUSY = Metric(Kind.GAUGE, "chattts_busy", "share of a replica of engine or vocoder that is in use")
 BACKLOG = Metric(Kind.GAUGE, "chattts_backlog_seconds", "how long a replica would need for what waits at it")
 
-VOCODER_WAITING = Metric(Kind.GAUGE, "chattts_vocoder_waiting", "windows that wait for the vocoder")
+VOCODER_WAITING = Metric(Kind.GAUGE, "chattts_vocoder_waiting", "calls that wait for the vocoder")
 VOCODER_CALL = Metric(Kind.GAUGE, "chattts_vocoder_call_seconds", "mean time of the vocoder's latest calls")
 VOCODER_CALLS = Metric(Kind.COUNTER, "chattts_vocoder_calls_total", "calls of the vocoder's network")
-WINDOWS = Metric(Kind.COUNTER, "chattts_windows_total", "windows decoded")
+VOCODER_JOBS = Metric(Kind.COUNTER, "chattts_vocoder_jobs_total", "windows, or runs of steps, decoded")
 
 HOW_OPEN = {State.CLOSED: 0.0, State.HALF_OPEN: 0.5, State.OPEN: 1.0}
 
@@ -127,7 +127,7 @@ METRICS: tuple[Metric, ...] = (
     CACHE, CACHED_STEPS, CACHE_BYTES, CACHE_EVICTIONS,
     VERSION_REQUESTS, VERSION_FAILED, VERSION_SHARE, VERSION_OUT, ROLL_BACKS, SHADOWS, SHADOW_DURATION, SHADOW_LOUDNESS,
     SLOTS, BATCH_ROWS, WAITING_ROWS, STEP, STEPS, SEGMENTS, QUEUE_WAIT, PARKED, WASTED, KV_CACHE,
-    BUSY, BACKLOG, VOCODER_WAITING, VOCODER_CALL, VOCODER_CALLS, WINDOWS,
+    BUSY, BACKLOG, VOCODER_WAITING, VOCODER_CALL, VOCODER_CALLS, VOCODER_JOBS,
 )  # fmt: skip
 
 
@@ -282,7 +282,7 @@ class VocoderMetrics:
         registered.show(VOCODER_WAITING, stats["waiting"])
         registered.show(VOCODER_CALL, stats["call_s"])
         registered.follow(VOCODER_CALLS, stats["calls"])
-        registered.follow(WINDOWS, stats["windows"])
+        registered.follow(VOCODER_JOBS, stats["jobs"])
 
 
 async def every_period(show: Callable[[], None], sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:

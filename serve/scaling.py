@@ -111,18 +111,18 @@ class Waiting:
 
 
 class VocoderLoad:
-    """A vocoder's load: how long it was calling its network, and the windows that wait."""
+    """A vocoder's load: how long it was calling its network, and the work that waits."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
         self.inside = 0
-        """windows that were handed in and not yet given back"""
+        """windows or feeds that were handed in and not yet given back"""
         self._looked_at: float | None = None
         self._calls = 0
 
     @contextmanager
-    def window(self) -> Generator[None, None, None]:
-        """A window that is inside for as long as the block runs."""
+    def call(self) -> Generator[None, None, None]:
+        """A window or feed that is inside for as long as the block runs."""
         self.inside += 1
         try:
             yield

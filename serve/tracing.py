@@ -1,7 +1,7 @@
 """Tracing: one trace a request, across the processes that work for it. OpenTelemetry; off by default.
 
 In:    TracingConfig, what the stages do
-Out:   spans: speech -> text.plan, acoustic.generate -> queue, prefill, first_steps, vocoder.window
+Out:   spans: speech -> text.plan, acoustic.generate -> queue, prefill, first_steps, vocoder.call
 Owns:  the tracer of this process
 Never: Ray; text, audio, names of voices; a decision of the client's: its `traceparent` is continued, its sampling is not
 

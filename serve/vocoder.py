@@ -1,9 +1,9 @@
 """Vocoder: the vocoder, deployed. On a GPU of its own, a share of one, or CPUs.
 
-In:    handle calls decode, stats
-Out:   samples
+In:    handle calls feed, decode, traits, stats
+Out:   samples, and what the next feed of the same utterance carries
 Owns:  one pipeline Vocoder and its health
-Never: streams: windows of many requests are gathered by @serve.batch and know nothing of each other
+Never: streams: feeds and windows of many requests come as they like, and know nothing of each other
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from pipeline.config import VocoderConfig
 from pipeline.errors import EngineDead, SynthesisError
 from pipeline.model.device import gpu_mem_percent
 from pipeline.model.weights import open_checkpoint
-from pipeline.types import HiddenWindow
+from pipeline.types import DecoderTraits, Feed, Heard, HiddenWindow
 from pipeline.vocoder.vocoder import Vocoder as LocalVocoder
 from serve.config import TracingConfig
 from serve.ending import end_process
@@ -32,7 +32,7 @@ from serve.tracing import Tracing
 
 @serve.deployment(name="Vocoder")
 class Vocoder:
-    """Decodes windows of many streams together."""
+    """Decodes the steps of many streams."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: VocoderConfig, checkpoint: str, tracing: TracingConfig | None = None
@@ -52,11 +52,25 @@ class Vocoder:
         self._shown = asyncio.create_task(every_period(look))
         self._gather.set_max_batch_size(config.rows)  # type: ignore[attr-defined]
 
+    async def traits(self) -> DecoderTraits:
+        """See protocols.WaveDecoder: what this machine could build."""
+        return await self._vocoder.traits()
+
+    async def feed(self, feed: Feed, trace: str = "") -> Heard | SynthesisError:
+        """See protocols.WaveDecoder; errors are values. `trace`: see serve/tracing.py."""
+        with self._tracing.within(trace, "vocoder.call", {"steps": len(feed.steps)}), self._load.call():
+            try:
+                return await self._vocoder.feed(feed)
+            except EngineDead as death:
+                end_process(death)
+            except SynthesisError as error:
+                return error
+
     async def decode(self, window: HiddenWindow, trace: str = "") -> NDArray[np.float32] | SynthesisError:
-        """See protocols.WindowDecoder; errors are values. `trace`: see serve/tracing.py."""
+        """See protocols.WaveDecoder; errors are values. `trace`: see serve/tracing.py."""
         with (
-            self._tracing.within(trace, "vocoder.window", {"steps": window.body_stop - window.body_start}),
-            self._load.window(),
+            self._tracing.within(trace, "vocoder.call", {"steps": window.body_stop - window.body_start}),
+            self._load.call(),
         ):
             samples = await self._gather(window)
         if isinstance(samples, EngineDead):
@@ -65,7 +79,7 @@ class Vocoder:
             raise samples
         return samples
 
-    # The vocoder's own thread picks what it decodes next; two batches keep it busy while a third is gathered.
+    # The vocoder's own thread picks what it decodes next. Feeds need no gathering, a call fills the cores; of windows, two batches keep it busy while a third is gathered.
     @serve.batch(max_batch_size=8, batch_wait_timeout_s=0.002, max_concurrent_batches=2)
     async def _gather(self, windows: list[HiddenWindow]) -> list[NDArray[np.float32] | BaseException]:
         """Decode windows together. A failure is a value: raised here, it would fail the whole batch."""

@@ -3,7 +3,7 @@
 Speaker         what serve/ calls: SynthesisRequest -> AudioChunks, a sine whose pitch is the seed's
 PromptMaker     protocols.TextFrontend: one prompt a sentence
 StepMaker       protocols.CodeGenerator: as many steps as the text has letters
-ToneDecoder     protocols.WindowDecoder: a tone a step
+ToneDecoder     protocols.WaveDecoder, one that carries: a tone a step
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config import TextConfig
-from pipeline.errors import UnknownVoice
+from pipeline.errors import EngineFault, UnknownVoice
 from pipeline.model.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.text.guard import Refined, accepts, diff
 from pipeline.text.lexicons import LexiconLibrary
@@ -26,8 +26,12 @@ from pipeline.types import (
     AudioChunk,
     AudioReport,
     CacheResult,
+    Carried,
+    DecoderTraits,
+    Feed,
     FinishReason,
     Head,
+    Heard,
     HiddenWindow,
     Passage,
     Prompt,
@@ -236,9 +240,19 @@ class StepMaker:
 
 
 class ToneDecoder:
-    """A constant a step: its first hidden number, scaled into audio."""
+    """A constant a step: its first hidden number, scaled into audio; heard two steps later."""
+
+    async def traits(self) -> DecoderTraits:
+        return DecoderTraits(carries=True, use_decoder=True, look_ahead=2, chunk_steps=(3, 5))
 
     async def decode(self, window: HiddenWindow) -> NDArray[np.float32]:
-        body = window.frames[window.body_start : window.body_stop, 0]
-        samples = np.repeat(body / 1e4, SAMPLES_PER_STEP).astype(np.float32)
-        return samples[: len(samples) - 256] if window.is_last else samples
+        raise EngineFault("this decoder carries")
+
+    async def feed(self, feed: Feed) -> Heard:
+        before = feed.carried or Carried(1, 0, np.zeros(0, np.float32))
+        waiting = np.concatenate([before.memory, feed.steps[:, 0]])
+        whole = len(waiting) if feed.is_last else max(0, len(waiting) - 2)
+        samples = np.repeat(waiting[:whole] / 1e4, SAMPLES_PER_STEP).astype(np.float32)
+        if feed.is_last:
+            return Heard(samples[:-256], None)
+        return Heard(samples, Carried(1, before.steps + len(feed.steps), waiting[whole:]))

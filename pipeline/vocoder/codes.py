@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pipeline.model.layout import VQ_GROUPS, VQ_LEVELS
+from pipeline.model.spec import CODEBOOKS
 from pipeline.vocoder.convnext import below
 
 # How much smaller each refinement is, a digit: one interval of the code before, over its range.
@@ -43,11 +44,29 @@ class CodeEmbedding:
 
     def __call__(self, codes: Tensor) -> Tensor:
         """Embed codes (B, R, codebooks)."""
-        digits = codes.long().unsqueeze(-1) // self._place_values % self._levels
-        middle = self._levels // 2
-        values = (digits - middle) / middle  # (B, R, codebooks, digits), -1 .. 1
+        values = self._values(codes)
         groups = [self._refined(codes_of_group) for codes_of_group in values.chunk(VQ_GROUPS, dim=2)]
         return torch.cat([F.linear(group, *own) for group, own in zip(groups, self._projections, strict=True)], dim=-1)
+
+    def tables(self) -> list[list[Tensor]]:
+        """What a code adds to its group's part of the embedding: for each group, for each of its codes, (625, width / groups).
+
+        Summed up over a group's codes, that is the embedding, without a product whose order of summation follows the rows.
+        """
+        values = self._values(torch.arange(int(self._levels.prod()), device=self._levels.device))
+        return [
+            [
+                F.linear(values * self._residual_scales**refinement, weight, None if refinement else bias)
+                for refinement in range(CODEBOOKS // VQ_GROUPS)
+            ]
+            for weight, bias in self._projections
+        ]
+
+    def _values(self, codes: Tensor) -> Tensor:
+        """Codes (...) as digits (..., digits) of -1 .. 1."""
+        digits = codes.long().unsqueeze(-1) // self._place_values % self._levels
+        middle = self._levels // 2
+        return (digits - middle) / middle
 
     def _refined(self, values: Tensor) -> Tensor:
         """One group's codes (B, R, refinements, digits), each on its own scale, added up: (B, R, digits)."""

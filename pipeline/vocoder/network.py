@@ -165,7 +165,7 @@ def _matrix_products(*, tf32: bool) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class WindowCalls:
     """Every call a configuration needs."""
 
     width: int
@@ -174,7 +174,7 @@ class Calls:
     """steps in a window -> what decodes up to `rows` such windows"""
 
 
-def build_calls(config: VocoderConfig, checkpoint: Checkpoint) -> Calls:
+def build_window_calls(config: VocoderConfig, checkpoint: Checkpoint) -> WindowCalls:
     """Read the network and make one call for each shape of the schedule."""
     if config.device == "cuda":
         use_own_stream(urgent=False)
@@ -194,5 +194,5 @@ def build_calls(config: VocoderConfig, checkpoint: Checkpoint) -> Calls:
             pool=pool,
         )
 
-    shapes = Schedule(config.chunk_steps, config.look_ahead).shapes
-    return Calls(network.width, {steps: call(steps) for steps, _ in shapes})
+    shapes = Schedule(config.chunks(carries=False), config.look_ahead).shapes
+    return WindowCalls(network.width, {steps: call(steps) for steps, _ in shapes})

@@ -2,69 +2,95 @@
 
 In:    StepBlocks of one sequence, in order
 Out:   AudioChunks, in order, first_sample counted from 0
-Owns:  per call: the steps later windows still need, and the windows in flight
-Never: torch, batching (the decoder's business), other utterances
+Owns:  per call: the steps that are still needed, what the decoder carries, the calls in flight
+Never: torch, batching (the decoder's business), other utterances; a guess at what the decoder takes
 """
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.config import VocoderConfig
 from pipeline.errors import EngineFault, NonFiniteOutput
-from pipeline.protocols import WindowDecoder
-from pipeline.types import AudioChunk, HiddenWindow, StepBlock
+from pipeline.model.spec import SAMPLES_PER_STEP
+from pipeline.protocols import WaveDecoder
+from pipeline.types import AudioChunk, Carried, DecoderTraits, Feed, HiddenWindow, StepBlock
+from pipeline.vocoder.feeding import Feeding
 from pipeline.vocoder.windows import Schedule, Window
 
 WINDOWS_IN_FLIGHT = 2  # one is decoded while the other travels; more would only hold memory
+EMPTY = AudioChunk(samples=np.zeros(0, np.float32), first_sample=0, is_last=True)
 
 
 class StreamDecoder:
-    """Cuts each utterance into windows and has them decoded. Keeps nothing between utterances."""
+    """Has utterances decoded as the decoder wants them. Keeps nothing between utterances."""
 
-    def __init__(self, config: VocoderConfig, decoder: WindowDecoder) -> None:
-        self._schedule = Schedule(config.chunk_steps, config.look_ahead)
-        self._use_decoder = config.use_decoder
+    def __init__(self, decoder: WaveDecoder) -> None:
         self._decoder = decoder
 
     async def decode(self, steps: AsyncIterator[StepBlock]) -> AsyncGenerator[AudioChunk, None]:
         """Decode one utterance. An utterance of no steps gives one empty chunk.
 
-        Closing the generator cancels every window that has not been decoded, and the wait for the next block.
-        A reader that takes no chunk stops the reading of steps once two windows are in flight.
+        Closing the generator cancels every call that has not begun, and the wait for the next block.
+        A reader that takes no chunk stops the reading of steps.
 
         Raises:
             NonFiniteOutput: a chunk has NaN or infinite samples; the chunks before it are good.
             EngineFault: the steps ended without a finish reason, or are not consecutive.
             Whatever `steps` or the decoder raises, once the chunks before it are delivered.
         """
+        traits = await self._decoder.traits()
+        own = self._carried if traits.carries else self._windowed
+        async with aclosing(own(steps, traits)) as chunks:
+            async for audio in chunks:
+                yield audio
+
+    async def _carried(self, steps: AsyncIterator[StepBlock], traits: DecoderTraits) -> AsyncGenerator[AudioChunk, None]:
+        """Every step once, in calls that follow on one another."""
+        feeding = Feeding(traits.chunk_steps, traits.look_ahead)
+        carried: Carried | None = None
+        fed = first_sample = 0
+        held: list[NDArray[np.float32]] = []  # samples that leave with the next chunk
+        async with aclosing(_read(steps, traits)) as blocks:
+            async for history, ended in blocks:
+                for stop, leaves in feeding.calls(fed, known=history.known, ended=ended):
+                    is_last = ended and stop == history.known
+                    rows = np.zeros((stop - fed, history.width), np.float32)
+                    history.copy(fed, stop, rows)
+                    heard = await self._decoder.feed(Feed(rows, carried, is_last))
+                    carried, fed = heard.carried, stop
+                    history.forget(before=fed)
+                    held.append(heard.samples)
+                    if leaves:
+                        samples, held = np.concatenate(held), []
+                        yield chunk(samples, first_sample, is_last=is_last)
+                        first_sample += len(samples)
+        if fed == 0:
+            yield EMPTY
+
+    async def _windowed(self, steps: AsyncIterator[StepBlock], traits: DecoderTraits) -> AsyncGenerator[AudioChunk, None]:
+        """Chunks with their context, two of them at the same time."""
+        schedule = Schedule(traits.chunk_steps, traits.look_ahead)
         in_flight: asyncio.Queue[tuple[Window, asyncio.Task[NDArray[np.float32]]] | None] = asyncio.Queue()
         places = asyncio.Semaphore(WINDOWS_IN_FLIGHT)
         decoding: set[asyncio.Task[NDArray[np.float32]]] = set()
 
         async def read() -> int:
-            """Start the windows as their steps come; returns how many steps there were."""
+            """Start the windows as their steps come; returns how many there were."""
             try:
-                history = History()
-                index, ended = 0, False
-                async for block in steps:
-                    if ended:
-                        raise EngineFault(f"a block of steps at {block.first_step} came after the last one")
-                    history.append(block.first_step, self._rows(block))
-                    ended = block.finish is not None
-                    for window in self._schedule.ready(index, known=history.known, ended=ended):
+                index = 0
+                async for history, ended in _read(steps, traits):
+                    for window in schedule.ready(index, known=history.known, ended=ended):
                         await places.acquire()
                         task = asyncio.create_task(self._decoder.decode(cut(window, history)))
                         decoding.add(task)
                         in_flight.put_nowait((window, task))
                         index = window.index + 1
-                        history.forget(before=self._schedule.body(index)[0] - self._schedule.look_ahead)
-                if not ended:
-                    raise EngineFault(f"the steps stopped after {history.known} without a finish reason")
-                return history.known
+                        history.forget(before=schedule.body(index)[0] - schedule.look_ahead)
+                return index
             finally:
                 in_flight.put_nowait(None)
 
@@ -75,9 +101,11 @@ class StreamDecoder:
                 samples = await task
                 decoding.discard(task)
                 places.release()
-                yield chunk(window, samples)
+                if len(samples) != window.num_samples:
+                    raise EngineFault(f"the decoder gave {len(samples)} samples for a body of {window.num_samples}")
+                yield chunk(samples, window.first_sample, is_last=window.is_last)
             if await reading == 0:
-                yield AudioChunk(samples=np.zeros(0, np.float32), first_sample=0, is_last=True)
+                yield EMPTY
         finally:
             unfinished = [reading, *decoding]
             for task_ in unfinished:
@@ -85,8 +113,18 @@ class StreamDecoder:
             # Waited for, so that nobody closes `steps` while its reader still runs in it.
             await asyncio.gather(*unfinished, return_exceptions=True)
 
-    def _rows(self, block: StepBlock) -> NDArray[np.float32]:
-        return block.hidden if self._use_decoder else block.codes.astype(np.float32)
+
+async def _read(steps: AsyncIterator[StepBlock], traits: DecoderTraits) -> AsyncGenerator[tuple["History", bool], None]:
+    """After each block the steps so far, and whether the utterance has ended."""
+    history, ended = History(), False
+    async for block in steps:
+        if ended:
+            raise EngineFault(f"a block of steps at {block.first_step} came after the last one")
+        history.append(block.first_step, block.hidden if traits.use_decoder else block.codes.astype(np.float32))
+        ended = block.finish is not None
+        yield history, ended
+    if not ended:
+        raise EngineFault(f"the steps stopped after {history.known} without a finish reason")
 
 
 class History:
@@ -95,6 +133,8 @@ class History:
     def __init__(self) -> None:
         self.known = 0
         """steps appended so far, forgotten ones included"""
+        self.width = 0
+        """numbers a step, once there was one"""
         self._blocks: deque[tuple[int, NDArray[np.float32]]] = deque()  # (first step, (n, width))
 
     def append(self, first_step: int, rows: NDArray[np.float32]) -> None:
@@ -104,6 +144,7 @@ class History:
         if len(rows):
             self._blocks.append((first_step, rows))
             self.known += len(rows)
+            self.width = rows.shape[1]
 
     def forget(self, *, before: int) -> None:
         """Drop the blocks that lie wholly before a step."""
@@ -122,11 +163,6 @@ class History:
         """Steps in memory."""
         return sum(len(rows) for _, rows in self._blocks)
 
-    @property
-    def width(self) -> int:
-        """Numbers a step."""
-        return int(self._blocks[0][1].shape[1])
-
 
 def cut(window: Window, history: History) -> HiddenWindow:
     """The window's rows, as a value that can travel."""
@@ -143,10 +179,9 @@ def cut(window: Window, history: History) -> HiddenWindow:
     )
 
 
-def chunk(window: Window, samples: NDArray[np.float32]) -> AudioChunk:
-    """The window's audio, checked."""
-    if samples.shape != (window.num_samples,):
-        raise EngineFault(f"the decoder gave {samples.shape} samples for a body of {window.num_samples}")
+def chunk(samples: NDArray[np.float32], first_sample: int, *, is_last: bool) -> AudioChunk:
+    """Audio, checked."""
     if not np.isfinite(samples).all():
-        raise NonFiniteOutput(f"the vocoder gave NaN or infinity in steps {window.body_start} to {window.body_stop}")
-    return AudioChunk(samples=samples, first_sample=window.first_sample, is_last=window.is_last)
+        steps = f"{first_sample // SAMPLES_PER_STEP} to {(first_sample + len(samples)) // SAMPLES_PER_STEP}"
+        raise NonFiniteOutput(f"the vocoder gave NaN or infinity in steps {steps}")
+    return AudioChunk(samples=samples, first_sample=first_sample, is_last=is_last)

@@ -1,47 +1,54 @@
 """The adapters over real handles, in both of Serve's transports: by reference (actor calls) and by value (gRPC)."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import numpy as np
 import pytest
 from ray import serve
 
-from pipeline.config import VocoderConfig
 from pipeline.errors import EngineFault, TextTooLong
-from pipeline.types import HiddenWindow, Prompt, SamplingParams
-from pipeline.vocoder.windows import Schedule
+from pipeline.model.spec import HOP
+from pipeline.types import FinishReason, Prompt, SamplingParams, StepBlock
+from pipeline.vocoder.stream import StreamDecoder
 from serve.engine import warm_up_prompt
 from serve.handles import RemoteDecoder, RemoteGenerator, ask_speakers
 from tests.integration.cluster import Cluster
-
-CONFIG = VocoderConfig()
-STEPS, BODY = Schedule(CONFIG.chunk_steps, CONFIG.look_ahead).shapes[0]
-
-
-def window(width: int, value: float) -> HiddenWindow:
-    start = CONFIG.look_ahead
-    return HiddenWindow(np.full((STEPS, width), value, np.float32), 0, STEPS, start, start + BODY, is_last=False)
-
 
 @pytest.fixture(params=[True, False], ids=["by reference", "by value"])
 def transport(request: pytest.FixtureRequest, cluster: Cluster) -> dict[str, bool]:
     return {"_by_reference": request.param}
 
 
-def test_one_bad_window_fails_alone(transport: dict[str, bool]):
+def test_an_utterance_is_the_same_in_one_call_and_in_many_and_a_bad_one_fails_alone(transport: dict[str, bool]):
+    """Whatever this machine's vocoder takes."""
+
+    async def hear(decoder: RemoteDecoder, rows: np.ndarray, size: int) -> np.ndarray:
+        async def steps() -> AsyncIterator[StepBlock]:
+            for first in range(0, len(rows), size):
+                ends = first + size >= len(rows)
+                block = rows[first : first + size]
+                yield StepBlock(block, np.zeros((len(block), 4), np.int64), first, FinishReason.EOS if ends else None)
+
+        async with aclosing(StreamDecoder(decoder).decode(steps())) as chunks:
+            return np.concatenate([chunk.samples async for chunk in chunks])
+
     async def run() -> list[object]:
-        handle = serve.get_deployment_handle("Vocoder", "chattts").options(**transport)
+        decoder = RemoteDecoder(serve.get_deployment_handle("Vocoder", "chattts").options(**transport))
         width, _ = await ask_speakers(serve.get_deployment_handle("AcousticModel", "chattts"))
-        decoder = RemoteDecoder(handle)
-        windows = [window(width, 0.1), window(3, 0.2), window(width, 0.3), window(width, 0.1)]
-        return await asyncio.gather(*(decoder.decode(each) for each in windows), return_exceptions=True)
+        rows = np.random.default_rng(0).standard_normal((150, width), np.float32)
+        return await asyncio.gather(
+            *(hear(decoder, each, size) for each, size in ((rows, 4), (rows[:, 1:], 4), (rows[::-1].copy(), 7), (rows, 150))),
+            return_exceptions=True,
+        )
 
     first, bad, other, again = asyncio.run(run())
     assert isinstance(bad, EngineFault)
     assert isinstance(first, np.ndarray)
     assert isinstance(other, np.ndarray)
     assert np.array_equal(first, again)
+    assert len(first) == len(other) == 299 * HOP
     assert not np.array_equal(first, other)
 
 

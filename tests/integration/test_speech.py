@@ -22,7 +22,7 @@ def test_the_service_is_ready_and_says_what_it_is(cluster: Cluster):
     assert requests.get(cluster.url("/ready"), timeout=10).json() == {"status": "ready"}
     health = cluster.health()
     assert health["acoustic"][0]["slots"] == 8
-    assert health["vocoder"][0]["windows"] > 0
+    assert health["vocoder"][0]["jobs"] > 0
     voices = requests.get(cluster.url("/v1/audio/voices"), timeout=10).json()["voices"]
     assert voices
     reply = requests.get(cluster.url("/live"), headers={"X-Request-ID": "mine.1"}, timeout=10)

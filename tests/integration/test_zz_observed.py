@@ -70,7 +70,7 @@ def test_a_trace_leads_through_every_process_and_carries_the_request_id(observed
 
     def complete() -> bool:
         names = [span.name for span in observed.collector.trace_of("traced-1")]
-        return {"speech", "text.plan", "acoustic.generate", "queue", "prefill", "first_steps", "vocoder.window"} <= {*names}
+        return {"speech", "text.plan", "acoustic.generate", "queue", "prefill", "first_steps", "vocoder.call"} <= {*names}
 
     wait_until(complete, EXPORT_TIMEOUT_S)
     spans = observed.collector.trace_of("traced-1")
@@ -79,7 +79,7 @@ def test_a_trace_leads_through_every_process_and_carries_the_request_id(observed
     assert stages["speech"] == "Ingress"
     assert stages["text.plan"] == "TextNormalizer"
     assert stages["acoustic.generate"] == stages["queue"] == "AcousticModel"
-    assert stages["vocoder.window"] == "Vocoder"
+    assert stages["vocoder.call"] == "Vocoder"
     (root,) = (span for span in spans if span.parent_id == "")
     assert root.name == "speech"
     assert all(span is root or span.parent_id in by_id for span in spans)

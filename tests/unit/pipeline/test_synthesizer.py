@@ -7,7 +7,7 @@ from contextlib import aclosing
 import numpy as np
 import pytest
 
-from pipeline.config import SpeechConfig, VocoderConfig
+from pipeline.config import SpeechConfig
 from pipeline.errors import AtCapacity, DeadlineExceeded, NonFiniteOutput, UnknownVoice
 from pipeline.model.spec import HOP, SAMPLES_PER_STEP
 from pipeline.synthesizer import Synthesizer
@@ -36,7 +36,6 @@ def make_synthesizer(generator: StepMaker, *, parallel_segments: int = 4, fronte
         generator,
         ToneDecoder(),
         VoiceCatalogue.load(None, 16),
-        VocoderConfig(look_ahead=2, chunk_steps=(3, 5)),
         SpeechConfig(parallel_segments=parallel_segments),
     )
 

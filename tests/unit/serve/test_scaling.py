@@ -115,8 +115,8 @@ def test_a_vocoder_is_busy_while_it_calls_and_waits_by_calls():
     load = VocoderLoad(rows=2)
     stats = {"calls": 0, "call_s": 0.25}
     assert load.look(stats, now=1.0) == Load(0.0, 0.0)
-    with load.window(), load.window():
+    with load.call(), load.call():
         assert load.look({**stats, "calls": 2}, now=2.0) == Load(0.5, 0.0), "as many as one call takes do not wait"
-        with load.window():
+        with load.call():
             assert load.look({**stats, "calls": 9}, now=3.0) == Load(1.0, 0.25)
     assert load.inside == 0

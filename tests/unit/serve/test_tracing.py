@@ -30,7 +30,7 @@ def test_one_trace_a_request_across_the_stages():
             with acoustic.generation(handed, PROMPT) as took:
                 took(block(4, admission=Admission(waited_s=0.5, prefill_s=0.25)))
                 took(block(3, FinishReason.EOS))
-            with vocoder.within(handed, "vocoder.window", {"steps": 7}):
+            with vocoder.within(handed, "vocoder.call", {"steps": 7}):
                 pass
             span.set_attributes({"outcome": "done"})
         assert carried() == "", "outside of a request nothing is handed on"
@@ -45,10 +45,10 @@ def test_one_trace_a_request_across_the_stages():
             "queue": "acoustic.generate",
             "prefill": "acoustic.generate",
             "first_steps": "acoustic.generate",
-            "vocoder.window": "speech",
+            "vocoder.call": "speech",
         }
         assert {name: span.stage for name, span in spans.items() if "." in name or name == "speech"} == {
-            "speech": "Ingress", "acoustic.generate": "AcousticModel", "vocoder.window": "Vocoder",
+            "speech": "Ingress", "acoustic.generate": "AcousticModel", "vocoder.call": "Vocoder",
         }  # fmt: skip
         assert spans["speech"].attributes == {"request": "r-1", "outcome": "done"}
         generated = spans["acoustic.generate"].attributes
@@ -78,7 +78,7 @@ def test_what_the_ingress_does_not_sample_no_stage_traces():
         ingress, vocoder = Tracing(config, "Ingress"), Tracing(config, "Vocoder")
         with ingress.request("r", CLIENTS[:-1] + "1"):
             assert carried() == ""
-            with vocoder.within(carried(), "vocoder.window"):
+            with vocoder.within(carried(), "vocoder.call"):
                 pass
         ingress.flush()
         vocoder.flush()

@@ -239,7 +239,7 @@ def chain(request: pytest.FixtureRequest, demo: Checkpoint) -> Iterator[Chain]:
     frontend = LocalTextFrontend(demo.root, brief, max_prompt=512, max_steps=256)
     width = demo.gpt_spec.width
     voices = VoiceLibrary(VoiceCatalogue.load(None, width, read_statistics(demo.root, width)))
-    yield Chain(engine, config, (frontend, engine, vocoder, voices, config, SpeechConfig()))
+    yield Chain(engine, config, (frontend, engine, vocoder, voices, SpeechConfig()))
     vocoder.close()
     engine.close()
 

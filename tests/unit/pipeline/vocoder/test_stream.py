@@ -10,27 +10,53 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.config import VocoderConfig
 from pipeline.errors import DeadlineExceeded, EngineFault, NonFiniteOutput
 from pipeline.model.spec import HOP, SAMPLES_PER_STEP
-from pipeline.types import AudioChunk, FinishReason, HiddenWindow, StepBlock
+from pipeline.types import AudioChunk, Carried, DecoderTraits, Feed, FinishReason, Heard, HiddenWindow, StepBlock
 from pipeline.vocoder.stream import WINDOWS_IN_FLIGHT, StreamDecoder
 
 WIDTH = 4
-SMALL = VocoderConfig(chunk_steps=(2, 3, 5), look_ahead=4)
+CHUNKS, LOOK_AHEAD = (2, 3, 5), 4
 
 
 class StepNumbers:
-    """A decoder whose samples are the number of their step, counted from 1, and which keeps what it was given."""
+    """Windows: samples are the number of their step, counted from 1. Keeps what it was given."""
 
-    def __init__(self) -> None:
-        self.windows: list[HiddenWindow] = []
+    carries = False
+
+    def __init__(self, chunk_steps=CHUNKS, look_ahead=LOOK_AHEAD, *, hidden: bool = True) -> None:
+        self.given: list[HiddenWindow | Feed] = []
+        self._traits = DecoderTraits(self.carries, hidden, look_ahead, chunk_steps)
+
+    async def traits(self) -> DecoderTraits:
+        return self._traits
+
+    async def wait(self) -> None:
+        await asyncio.sleep(0)
 
     async def decode(self, window: HiddenWindow) -> np.ndarray:
-        self.windows.append(window)
-        await asyncio.sleep(0)
+        assert not self.carries
+        self.given.append(window)
+        await self.wait()
         samples = np.repeat(window.frames[window.body_start : window.body_stop, 0], SAMPLES_PER_STEP)
         return samples[: len(samples) - (HOP if window.is_last else 0)]
+
+    async def feed(self, feed: Feed) -> Heard:
+        assert self.carries
+        self.given.append(feed)
+        await self.wait()
+        waiting = np.concatenate([feed.carried.memory if feed.carried else np.zeros(0, np.float32), feed.steps[:, 0]])
+        known = (feed.carried.steps if feed.carried else 0) + len(feed.steps)
+        if feed.is_last:
+            return Heard(np.repeat(waiting, SAMPLES_PER_STEP)[:-HOP], None)
+        whole = max(0, len(waiting) - self._traits.look_ahead)
+        return Heard(np.repeat(waiting[:whole], SAMPLES_PER_STEP), Carried(1, known, waiting[whole:]))
+
+
+class StepMemory(StepNumbers):
+    """The same, carrying: samples come as many steps later as it looks ahead."""
+
+    carries = True
 
 
 class OnCommand(StepNumbers):
@@ -43,11 +69,11 @@ class OnCommand(StepNumbers):
         self._begun = asyncio.Condition()
 
     async def begun(self, count: int) -> None:
-        """Wait until so many windows have come."""
+        """Wait until so many calls have come."""
         async with self._begun:
             await self._begun.wait_for(lambda: len(self.allowed) >= count)
 
-    async def decode(self, window: HiddenWindow) -> np.ndarray:
+    async def wait(self) -> None:
         allowed = asyncio.Event()
         async with self._begun:
             self.allowed.append(allowed)
@@ -57,7 +83,13 @@ class OnCommand(StepNumbers):
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
-        return await super().decode(window)
+
+
+class CarryOnCommand(OnCommand):
+    carries = True
+
+
+both = pytest.mark.parametrize("decoder_class", [StepNumbers, StepMemory], ids=["windows", "carry"])
 
 
 def make_block(first: int, stop: int, *, ends: bool) -> StepBlock:
@@ -76,8 +108,8 @@ async def make_steps(length: int, arrivals: list[int], *, empty_end: bool = Fals
         yield make_block(length, length, ends=True)
 
 
-async def collect(decoder, steps, config: VocoderConfig = SMALL) -> list[AudioChunk]:
-    async with aclosing(StreamDecoder(config, decoder).decode(steps)) as chunks:
+async def collect(decoder, steps) -> list[AudioChunk]:
+    async with aclosing(StreamDecoder(decoder).decode(steps)) as chunks:
         return [chunk async for chunk in chunks]
 
 
@@ -85,32 +117,53 @@ def expected_samples(length: int) -> np.ndarray:
     return np.repeat(np.arange(1, length + 1, dtype=np.float32), SAMPLES_PER_STEP)[: max(0, (2 * length - 1) * HOP)]
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    st.integers(0, 60),
-    st.lists(st.integers(1, 30), min_size=1, max_size=6),
-    st.booleans(),
-    st.booleans(),
-    st.lists(st.integers(1, 12), min_size=1, max_size=4).map(tuple),
-    st.integers(0, 12),
+arriving = given(
+    length=st.integers(0, 60),
+    arrivals=st.lists(st.integers(1, 30), min_size=1, max_size=6),
+    empty_end=st.booleans(),
+    hidden=st.booleans(),
+    chunk_steps=st.lists(st.integers(1, 40), min_size=1, max_size=4).map(tuple),
+    look_ahead=st.integers(0, 30),
 )
-def test_every_sample_once_and_the_same_windows_whatever_the_arrival(
-    length, arrivals, empty_end, hidden, chunk_steps, look_ahead
-):
-    config = VocoderConfig(chunk_steps=chunk_steps, look_ahead=look_ahead, use_decoder=hidden)
-    streamed, buffered = StepNumbers(), StepNumbers()
-    chunks = asyncio.run(collect(streamed, make_steps(length, arrivals, empty_end=empty_end), config))
-    asyncio.run(collect(buffered, make_steps(length, [length or 1]), config))
 
+
+def check_chunks(chunks: list[AudioChunk], length: int) -> None:
     assert np.array_equal(np.concatenate([chunk.samples for chunk in chunks]), expected_samples(length))
     assert [chunk.first_sample for chunk in chunks] == np.cumsum([0] + [len(chunk.samples) for chunk in chunks])[:-1].tolist()
     assert [chunk.is_last for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
     assert len(chunks[-1].samples) > 0 or length == 0
-    assert len(streamed.windows) == len(buffered.windows)
-    for ours, theirs in zip(streamed.windows, buffered.windows, strict=True):
+
+
+@settings(max_examples=60, deadline=None)
+@arriving
+def test_every_sample_once_and_the_same_windows_whatever_the_arrival(
+    length, arrivals, empty_end, hidden, chunk_steps, look_ahead
+):
+    streamed, buffered = (StepNumbers(chunk_steps, look_ahead, hidden=hidden) for _ in range(2))
+    check_chunks(asyncio.run(collect(streamed, make_steps(length, arrivals, empty_end=empty_end))), length)
+    asyncio.run(collect(buffered, make_steps(length, [length or 1])))
+    assert len(streamed.given) == len(buffered.given)
+    for ours, theirs in zip(streamed.given, buffered.given, strict=True):
         assert ours.frames.dtype == np.float32
         assert np.array_equal(ours.frames, theirs.frames)
         assert _places(ours) == _places(theirs)
+
+
+@settings(max_examples=100, deadline=None)
+@arriving
+def test_every_step_is_fed_once_in_calls_that_follow_on_one_another(
+    length, arrivals, empty_end, hidden, chunk_steps, look_ahead
+):
+    look_ahead += 1  # an utterance's last hop is not there, so one step at least waits for the end
+    decoder = StepMemory(chunk_steps, look_ahead, hidden=hidden)
+    chunks = asyncio.run(collect(decoder, make_steps(length, arrivals, empty_end=empty_end)))
+    check_chunks(chunks, length)
+    fed = [feed.steps for feed in decoder.given]
+    assert np.array_equal(np.concatenate([*fed, np.zeros((0, WIDTH))])[:, 0], np.arange(1, length + 1))
+    assert all(steps.dtype == np.float32 for steps in fed)
+    assert [feed.is_last for feed in decoder.given] == ([False] * (len(fed) - 1) + [True] if length else [])
+    sizes = [len(chunk.samples) // SAMPLES_PER_STEP for chunk in chunks[:-1]]
+    assert sizes == [chunk_steps[min(index, len(chunk_steps) - 1)] for index in range(len(sizes))]
 
 
 def _places(window: HiddenWindow) -> tuple[int, int, int, int, bool]:
@@ -120,17 +173,19 @@ def _places(window: HiddenWindow) -> tuple[int, int, int, int, bool]:
 def test_rows_outside_the_utterance_are_zero():
     decoder = StepNumbers()
     asyncio.run(collect(decoder, make_steps(3, [1])))
-    first = decoder.windows[0]
+    first = decoder.given[0]
     assert first.frames[:, 0].tolist() == [0, 0, 0, 0, 1, 2, 3, 0, 0, 0]
     assert (first.valid_start, first.valid_stop) == (4, 7)
 
 
-def test_an_empty_utterance_is_one_empty_last_chunk():
-    (chunk,) = asyncio.run(collect(StepNumbers(), make_steps(0, [1])))
+@both
+def test_an_empty_utterance_is_one_empty_last_chunk(decoder_class):
+    (chunk,) = asyncio.run(collect(decoder_class(), make_steps(0, [1])))
     assert (chunk.samples.shape, chunk.samples.dtype, chunk.first_sample, chunk.is_last) == ((0,), np.float32, 0, True)
 
 
-def test_a_chunk_leaves_before_the_next_block_comes():
+@both
+def test_a_chunk_leaves_before_the_next_block_comes(decoder_class):
     async def scenario() -> None:
         more = asyncio.Event()
 
@@ -139,10 +194,12 @@ def test_a_chunk_leaves_before_the_next_block_comes():
             await more.wait()
             yield make_block(6, 7, ends=True)
 
-        async with aclosing(StreamDecoder(SMALL, StepNumbers()).decode(steps())) as chunks:
+        async with aclosing(StreamDecoder(decoder_class()).decode(steps())) as chunks:
             assert (await anext(chunks)).first_sample == 0
             more.set()
-            assert [chunk.is_last async for chunk in chunks] == [False, True]
+            ends = [chunk.is_last async for chunk in chunks]
+            # Windows keep their places to the end; what is carried comes out at once when the utterance ends.
+            assert ends == ([True] if decoder_class.carries else [False, True])
 
     asyncio.run(scenario())
 
@@ -166,7 +223,8 @@ def test_two_windows_travel_at_once_and_come_back_in_order():
     asyncio.run(scenario())
 
 
-def test_a_reader_that_waits_makes_the_steps_wait_and_memory_stays_bounded():
+@both
+def test_a_reader_that_waits_makes_the_steps_wait_and_memory_stays_bounded(decoder_class):
     async def scenario() -> None:
         alive: set[int] = set()
         given_out = most_alive = 0
@@ -182,7 +240,7 @@ def test_a_reader_that_waits_makes_the_steps_wait_and_memory_stays_bounded():
                 del block
                 most_alive = max(most_alive, len(alive))
 
-        async with aclosing(StreamDecoder(SMALL, StepNumbers()).decode(steps())) as chunks:
+        async with aclosing(StreamDecoder(decoder_class()).decode(steps())) as chunks:
             await anext(chunks)
             for _ in range(50):
                 await asyncio.sleep(0)
@@ -190,7 +248,8 @@ def test_a_reader_that_waits_makes_the_steps_wait_and_memory_stays_bounded():
             async for _ in chunks:
                 pass
         assert given_out == 2000
-        assert most_alive <= 8  # 5 + 2 * 4 steps of a window and the block that completes it, in blocks of 4
+        # A window has 5 + 2 * 4 steps, and the block that completes it comes in blocks of 4; what has been fed is gone.
+        assert most_alive <= (8 if decoder_class is StepNumbers else 3)
 
     asyncio.run(scenario())
 
@@ -207,7 +266,7 @@ def test_closing_cancels_windows_and_the_wait_for_steps():
             finally:
                 left.set()
 
-        async with aclosing(steps()) as source, aclosing(StreamDecoder(SMALL, decoder).decode(source)) as chunks:
+        async with aclosing(steps()) as source, aclosing(StreamDecoder(decoder).decode(source)) as chunks:
             first = asyncio.ensure_future(anext(chunks))
             await decoder.begun(2)
             decoder.allowed[0].set()
@@ -219,15 +278,16 @@ def test_closing_cancels_windows_and_the_wait_for_steps():
     asyncio.run(scenario())
 
 
-def test_cancelling_the_reader_cancels_everything():
+@pytest.mark.parametrize(("decoder_class", "in_flight"), [(OnCommand, 2), (CarryOnCommand, 1)], ids=["windows", "carry"])
+def test_cancelling_the_reader_cancels_everything(decoder_class, in_flight):
     async def scenario() -> None:
-        decoder = OnCommand()
+        decoder = decoder_class()
         collecting = asyncio.create_task(collect(decoder, make_steps(30, [30])))
-        await decoder.begun(2)
+        await decoder.begun(in_flight)
         collecting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await collecting
-        assert decoder.cancelled == 2
+        assert decoder.cancelled == in_flight
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(scenario())
@@ -238,7 +298,7 @@ def collect_until_error(decoder, steps, error: type[Exception]) -> list[AudioChu
         delivered: list[AudioChunk] = []
 
         async def deliver() -> None:
-            async with aclosing(StreamDecoder(SMALL, decoder).decode(steps)) as chunks:
+            async with aclosing(StreamDecoder(decoder).decode(steps)) as chunks:
                 async for chunk in chunks:
                     delivered.append(chunk)
 
@@ -250,47 +310,53 @@ def collect_until_error(decoder, steps, error: type[Exception]) -> list[AudioChu
     return asyncio.run(scenario())
 
 
-def test_an_error_of_the_steps_comes_after_the_chunks_before_it():
+@both
+def test_an_error_of_the_steps_comes_after_the_chunks_before_it(decoder_class):
     async def steps() -> AsyncIterator[StepBlock]:
         yield make_block(0, 9, ends=False)
         raise DeadlineExceeded("the time is over")
 
-    delivered = collect_until_error(StepNumbers(), steps(), DeadlineExceeded)
+    delivered = collect_until_error(decoder_class(), steps(), DeadlineExceeded)
     assert [len(chunk.samples) for chunk in delivered] == [2 * SAMPLES_PER_STEP, 3 * SAMPLES_PER_STEP]
 
 
-def test_non_finite_samples_end_the_stream_after_the_good_chunks():
+@both
+def test_non_finite_samples_end_the_stream_after_the_good_chunks(decoder_class):
     async def steps() -> AsyncIterator[StepBlock]:
         bad = make_block(0, 30, ends=True)
         bad.hidden[5] = np.nan
         yield bad
 
-    assert len(collect_until_error(StepNumbers(), steps(), NonFiniteOutput)) == 2
+    assert len(collect_until_error(decoder_class(), steps(), NonFiniteOutput)) == 2
 
 
-def test_steps_that_stop_without_a_finish_reason_are_a_fault():
+@both
+def test_steps_that_stop_without_a_finish_reason_are_a_fault(decoder_class):
     async def steps() -> AsyncIterator[StepBlock]:
         yield make_block(0, 9, ends=False)
 
-    collect_until_error(StepNumbers(), steps(), EngineFault)
+    collect_until_error(decoder_class(), steps(), EngineFault)
 
 
-def test_a_gap_in_the_steps_is_a_fault():
+@both
+def test_a_gap_in_the_steps_is_a_fault(decoder_class):
     async def steps() -> AsyncIterator[StepBlock]:
         yield make_block(0, 9, ends=False)
         yield make_block(10, 12, ends=True)
 
-    collect_until_error(StepNumbers(), steps(), EngineFault)
+    collect_until_error(decoder_class(), steps(), EngineFault)
 
 
-def test_a_decoder_that_fails_ends_the_stream_with_its_error():
-    class Failing:
-        async def decode(self, window: HiddenWindow) -> np.ndarray:
+@both
+def test_a_decoder_that_fails_ends_the_stream_with_its_error(decoder_class):
+    class Failing(decoder_class):
+        async def wait(self) -> None:
             raise EngineFault("no vocoder")
 
     assert collect_until_error(Failing(), make_steps(30, [4]), EngineFault) == []
 
 
 def test_windows_and_stream_load_no_torch():
-    code = "import sys, pipeline.vocoder.windows, pipeline.vocoder.stream; sys.exit('torch' in sys.modules)"
+    rooms = "pipeline.vocoder.windows, pipeline.vocoder.feeding, pipeline.vocoder.stream"
+    code = f"import sys, {rooms}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -12,11 +12,12 @@ from pipeline.errors import AtCapacity, EngineDead, EngineFault
 from pipeline.model.spec import HOP, SAMPLES_PER_STEP
 from pipeline.model.weights import Checkpoint, open_checkpoint
 from pipeline.types import HiddenWindow
-from pipeline.vocoder.network import Calls
+from pipeline.vocoder.methods import Method, Windowing
+from pipeline.vocoder.network import WindowCalls
 from pipeline.vocoder.vocoder import Vocoder
 
-CONFIG = VocoderConfig(threads=1, chunk_steps=(4, 6), look_ahead=7, rows=4)
-TINY = VocoderConfig(chunk_steps=(1, 2), look_ahead=1, rows=2, max_waiting=4)
+CONFIG = VocoderConfig(method="windows", threads=1, chunk_steps=(4, 6), look_ahead=7, rows=4)
+TINY = VocoderConfig(method="windows", chunk_steps=(1, 2), look_ahead=1, rows=2, max_waiting=4)
 DEADLINE_S = 10.0
 
 
@@ -56,8 +57,9 @@ class GatedCalls:
         self.decoded: list[list[float]] = []
         self.failure: BaseException | None = None
 
-    def build(self, config: VocoderConfig, checkpoint: Checkpoint) -> Calls:
-        return Calls(1, {size + 2 * config.look_ahead: self._decode for size in config.chunk_steps})
+    def build(self, config: VocoderConfig, checkpoint: Checkpoint) -> Method:
+        sizes = config.chunks(carries=False)
+        return Windowing(config, WindowCalls(1, {size + 2 * config.look_ahead: self._decode for size in sizes}))
 
     def _decode(self, windows: Sequence[HiddenWindow]) -> list[np.ndarray]:
         self.entered.set()
@@ -124,7 +126,7 @@ def test_frames_may_be_read_only(demo):
 def test_warm_up_runs_every_shape_once(demo):
     with running(CONFIG, demo) as vocoder:
         vocoder.warm_up()
-        assert (vocoder.stats().calls, vocoder.stats().windows) == (2, 2)
+        assert (vocoder.stats().calls, vocoder.stats().jobs) == (2, 2)
         vocoder.check_health()
 
 

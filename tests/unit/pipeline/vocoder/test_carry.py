@@ -1,0 +1,248 @@
+"""The carrying vocoder: torch's numbers, and bits that do not depend on how an utterance was cut."""
+
+import asyncio
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.checkpoints import cache_home, resolve
+from pipeline.config import VocoderConfig
+from pipeline.errors import ConfigError, EngineDead, EngineFault
+from pipeline.model.spec import HOP
+from pipeline.model.weights import Checkpoint, open_checkpoint
+from pipeline.native import build
+from pipeline.types import Carried, Feed, HiddenWindow
+from pipeline.vocoder.carry import PASS, CarryNetwork, inverse_transform
+from pipeline.vocoder.methods import build_method
+from pipeline.vocoder.network import build_network
+from pipeline.vocoder.vocoder import Vocoder
+from tests.machine import needs_native
+from tests.reference_vocoder import decode_whole
+
+LONG = PASS + 30  # steps: more than two passes of frames
+
+
+@cache
+def demo() -> Checkpoint:
+    return open_checkpoint(resolve("demo", cache_home()))
+
+
+@cache
+def network(*, use_decoder: bool) -> CarryNetwork:
+    return CarryNetwork(VocoderConfig(use_decoder=use_decoder), demo())
+
+
+def make_rows(length: int, *, use_decoder: bool) -> np.ndarray:
+    random = np.random.default_rng(length)
+    if use_decoder:
+        return random.standard_normal((length, demo().gpt_spec.width), np.float32)
+    return random.integers(0, 625, (length, 4)).astype(np.float32)
+
+
+def in_calls(net: CarryNetwork, rows: np.ndarray, cuts: list[int]) -> np.ndarray:
+    """The utterance in calls of so many steps, in turns; a call may have none."""
+    heard, carried, fed, turn = [], None, 0, 0
+    while True:
+        stop = min(len(rows), fed + cuts[turn % len(cuts)])
+        answer = net(Feed(rows[fed:stop], carried, is_last=stop == len(rows)))
+        heard.append(answer.samples)
+        fed, carried, turn = stop, answer.carried, turn + 1
+        if stop == len(rows):
+            assert carried is None
+            return np.concatenate(heard)
+
+
+def bits(samples: np.ndarray) -> np.ndarray:
+    return samples.view(np.uint32)
+
+
+@needs_native
+@pytest.mark.parametrize("use_decoder", [True, False], ids=["hidden", "codes"])
+def test_the_numbers_are_those_of_the_whole_utterance_in_torch(use_decoder):
+    twin = build_network(VocoderConfig(use_decoder=use_decoder), demo())
+    for length in (1, 2, 3, 12, 13, 14, 25, 26, 27, 60, LONG):
+        rows = make_rows(length, use_decoder=use_decoder)
+        samples = network(use_decoder=use_decoder)(Feed(rows, None, is_last=True)).samples
+        assert samples.shape == ((2 * length - 1) * HOP,)
+        assert np.abs(samples - decode_whole(twin, rows)).max() <= 5e-6
+        assert np.abs(samples).max() > 0.1
+
+
+@needs_native
+def test_an_utterance_of_no_steps_has_no_samples():
+    answer = network(use_decoder=True)(Feed(make_rows(0, use_decoder=True), None, is_last=True))
+    assert (answer.samples.shape, answer.carried) == ((0,), None)
+
+
+@needs_native
+@settings(max_examples=60, deadline=None)
+@given(
+    length=st.integers(1, LONG),
+    cuts=st.lists(st.integers(0, 70), min_size=1, max_size=6).filter(any),
+    use_decoder=st.booleans(),
+    threads=st.integers(1, 3),
+)
+def test_no_bit_depends_on_the_cuts_or_the_threads(length, cuts, use_decoder, threads):
+    rows = make_rows(length, use_decoder=use_decoder)
+    whole = network(use_decoder=use_decoder)(Feed(rows, None, is_last=True)).samples
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        other = _of_threads(threads, use_decoder=use_decoder)
+    finally:
+        torch.set_num_threads(before)
+    assert np.array_equal(bits(in_calls(other, rows, cuts)), bits(whole))
+
+
+@cache
+def _of_threads(threads: int, *, use_decoder: bool) -> CarryNetwork:
+    return CarryNetwork(VocoderConfig(use_decoder=use_decoder), demo())
+
+
+@needs_native
+def test_samples_come_as_soon_as_no_later_step_can_change_them():
+    net = network(use_decoder=True)
+    rows = make_rows(40, use_decoder=True)
+    first = net(Feed(rows[:30], None, is_last=False)).samples
+    changed = rows.copy()
+    changed[30:] += 1
+    for later in (rows, changed):
+        whole = net(Feed(later, None, is_last=True)).samples
+        assert np.array_equal(bits(whole[: len(first)]), bits(first))
+    one, other = (net(Feed(later, None, is_last=True)).samples[len(first) :] for later in (rows, changed))
+    assert not np.array_equal(one[:HOP], other[:HOP]), "not one hop later than they could"
+    assert len(first) == (2 * 30 - net.reach) * HOP
+    assert net.reach_steps == -(-net.reach // 2)
+
+
+@needs_native
+def test_what_is_carried_is_a_value():
+    """Two continuations of one beginning, and the beginning still as it was."""
+    net = network(use_decoder=True)
+    rows = make_rows(60, use_decoder=True)
+    carried = net(Feed(rows[:20], None, is_last=False)).carried
+    assert carried is not None
+    kept = carried.memory.copy()
+    carried.memory.flags.writeable = False
+    one = net(Feed(rows[20:], carried, is_last=True)).samples
+    net(Feed(-rows[20:], carried, is_last=False))
+    assert np.array_equal(bits(carried.memory), bits(kept))
+    assert np.array_equal(bits(net(Feed(rows[20:], carried, is_last=True)).samples), bits(one))
+
+
+@needs_native
+@pytest.mark.parametrize("value", [np.nan, np.inf], ids=str)
+def test_a_broken_utterance_sounds_broken_and_touches_no_other(value):
+    net = network(use_decoder=True)
+    rows = make_rows(60, use_decoder=True)
+    before = net(Feed(rows, None, is_last=True)).samples
+    broken = rows.copy()
+    broken[40] = value
+    assert not np.isfinite(in_calls(net, broken, [16])).all()
+    assert np.array_equal(bits(net(Feed(rows, None, is_last=True)).samples), bits(before))
+
+
+@needs_native
+def test_what_another_network_carried_is_refused():
+    net = network(use_decoder=True)
+    rows = make_rows(10, use_decoder=True)
+    carried = net(Feed(rows, None, is_last=False)).carried
+    assert carried is not None
+    theirs = network(use_decoder=False)(Feed(make_rows(10, use_decoder=False), None, is_last=False)).carried
+    for wrong in (
+        theirs,
+        Carried(carried.network + 1, 10, carried.memory),
+        Carried(carried.network, 10, carried.memory[1:]),
+        Carried(carried.network, -1, carried.memory),
+        Carried(carried.network, 10, carried.memory.astype(np.float64)),
+    ):
+        with pytest.raises(EngineFault, match="another checkpoint"):
+            net(Feed(rows, wrong, is_last=False))
+    with pytest.raises(EngineFault, match="numbers a step"):
+        net(Feed(rows[:, 1:], None, is_last=True))
+
+
+def test_the_matrix_is_the_inverse_fourier_transform_and_its_window():
+    random = torch.Generator().manual_seed(0)
+    real, imaginary = torch.randn(2, 5, 513, generator=random)
+    window = torch.hann_window(1024)
+    expected = torch.fft.irfft(torch.complex(real, imaginary), 1024) * window
+    assert (torch.cat([real, imaginary], 1) @ inverse_transform(window).T - expected).abs().max() < 1e-6
+
+
+@needs_native
+def test_only_a_cpu_with_exact_look_ahead_carries_by_itself():
+    assert build_method(VocoderConfig(), demo()).traits.carries
+    assert not build_method(VocoderConfig(look_ahead=8), demo()).traits.carries
+    assert not build_method(VocoderConfig(method="windows"), demo()).traits.carries
+    for wrong in ({"look_ahead": 8}, {"device": "cuda"}):
+        with pytest.raises(ValueError, match="method carry needs"):
+            VocoderConfig(method="carry", **wrong)
+
+
+@pytest.fixture
+def no_compiler(monkeypatch):
+    monkeypatch.setattr(build.platform, "machine", lambda: "riscv64")
+    build.library.cache_clear()
+    yield
+    build.library.cache_clear()
+
+
+def test_a_machine_that_cannot_carry_decodes_windows_and_says_so(no_compiler, caplog):
+    traits = build_method(VocoderConfig(), demo()).traits
+    assert (traits.carries, traits.look_ahead, traits.chunk_steps[-1]) == (False, 52, 96)
+    assert "vocoder.method" in caplog.text
+
+
+def test_carrying_that_is_asked_for_and_impossible_is_a_mistake_of_the_configuration(no_compiler):
+    with pytest.raises(ConfigError, match=r"vocoder\.method carry is impossible here"):
+        build_method(VocoderConfig(method="carry"), demo())
+
+
+@needs_native
+def test_a_vocoder_feeds_and_refuses_the_other_kind_of_work():
+    vocoder = Vocoder(VocoderConfig(threads=1), demo())
+    try:
+        vocoder.warm_up()
+        traits = asyncio.run(vocoder.traits())
+        assert (traits.carries, traits.look_ahead) == (True, network(use_decoder=True).reach_steps)
+        assert (vocoder.stats().calls, vocoder.stats().jobs, vocoder.stats().carries) == (1, 1, True)
+        rows = make_rows(20, use_decoder=True)
+        heard = asyncio.run(vocoder.feed(Feed(rows, None, is_last=True)))
+        assert np.array_equal(bits(heard.samples), bits(network(use_decoder=True)(Feed(rows, None, is_last=True)).samples))
+        window = HiddenWindow(np.zeros((112, rows.shape[1]), np.float32), 0, 112, 52, 60, is_last=False)
+        with pytest.raises(EngineFault, match="no windows"):
+            asyncio.run(vocoder.decode(window))
+        vocoder.check_health()
+    finally:
+        vocoder.close()
+    with pytest.raises(EngineDead):
+        asyncio.run(vocoder.feed(Feed(rows, None, is_last=True)))
+
+
+def test_a_vocoder_of_windows_refuses_feeds():
+    method = build_method(VocoderConfig(method="windows"), demo())
+    with pytest.raises(EngineFault, match="carries nothing"):
+        method.check(Feed(make_rows(3, use_decoder=True), None, is_last=True))
+
+
+@needs_native
+def test_a_streams_first_chunk_goes_before_the_rest():
+    method = build_method(VocoderConfig(chunk_steps=(4,)), demo())
+    first = method.traits.look_ahead + 4
+    rows = make_rows(60, use_decoder=True)
+    memory = np.zeros(0, np.float32)
+
+    def urgent(before: int, count: int, *, is_last: bool = False) -> bool:
+        return method.is_urgent(Feed(rows[:count], Carried(0, before, memory) if before else None, is_last))
+
+    assert not urgent(0, first - 1)
+    assert urgent(0, first)
+    assert urgent(0, 2, is_last=True)
+    assert urgent(first - 1, 1)
+    assert not urgent(first, 8)
+    assert not urgent(first, 8, is_last=True)

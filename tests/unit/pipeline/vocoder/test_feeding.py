@@ -1,0 +1,51 @@
+from itertools import islice
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.vocoder.feeding import FINAL_STEPS, MOST_STEPS, Feeding
+
+feedings = st.builds(
+    Feeding, chunk_steps=st.lists(st.integers(1, 100), min_size=1, max_size=5).map(tuple), look_ahead=st.integers(1, 52)
+)
+
+
+def test_the_drawing():
+    assert list(islice(Feeding((8, 8), 52).stops(), 8)) == [
+        *((8, False), (24, False), (40, False), (56, False)),
+        *((60, True), (68, True), (76, True), (84, True)),
+    ]
+
+
+@given(feedings)
+def test_every_chunk_leaves_when_its_last_step_is_settled_and_no_call_is_long(feeding):
+    stops = list(islice(feeding.stops(), 60))
+    places = [stop for stop, _ in stops]
+    assert places == sorted(set(places))
+    assert all(after - before <= MOST_STEPS for before, after in zip([0, *places], places, strict=False))
+    ends = [stop - feeding.look_ahead for stop, leaves in stops if leaves]
+    sizes = [after - before for before, after in zip([0, *ends], ends, strict=False)]
+    assert sizes == [feeding.chunk_steps[min(index, len(feeding.chunk_steps) - 1)] for index in range(len(sizes))]
+
+
+@given(feedings)
+def test_the_first_chunk_leaves_with_a_short_call_once_there_is_enough_to_divide(feeding):
+    stops = list(islice(feeding.stops(), 20))
+    index = [leaves for _, leaves in stops].index(True)
+    if feeding.look_ahead + feeding.chunk_steps[0] >= 2 * FINAL_STEPS and index:
+        assert stops[index][0] - stops[index - 1][0] == FINAL_STEPS
+
+
+@given(feedings, st.integers(0, 300), st.lists(st.integers(1, 60), max_size=20))
+def test_the_calls_are_the_same_whatever_the_arrival_and_cover_every_step(feeding, length, arrivals):
+    known, fed, calls = 0, 0, []
+    for count in [*arrivals, length]:
+        known = min(length, known + count)
+        for call in feeding.calls(fed, known=known, ended=known == length):
+            fed = call[0]
+            calls.append(call)
+        if known == length:
+            break
+    assert calls == list(feeding.calls(0, known=length, ended=True))
+    assert [stop for stop, _ in calls][-1:] == ([length] if length else [])
+    assert all(leaves for stop, leaves in calls if stop == length)
