@@ -136,7 +136,7 @@ class RemoteGenerator:
 
 
 class RemoteDecoder:
-    """protocols.WaveDecoder over Vocoder. Its answers are pure functions of what it is given: a second try is always the same."""
+    """protocols.WaveDecoder over Vocoder. An answer is a pure function of what was asked: a second try is always the same."""
 
     def __init__(self, handle: Handle, breaker: Breaker | None = None) -> None:
         self._handle = handle

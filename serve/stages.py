@@ -15,10 +15,22 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.protocols import CodeGenerator, TextFrontend, WindowDecoder
+from pipeline.protocols import CodeGenerator, TextFrontend, WaveDecoder
 from pipeline.text.guard import Refined
 from pipeline.text.script import Script
-from pipeline.types import Head, HiddenWindow, Prompt, SamplingParams, SpeechPlan, StepBlock, SynthesisRequest, Voice
+from pipeline.types import (
+    DecoderTraits,
+    Feed,
+    Head,
+    Heard,
+    HiddenWindow,
+    Prompt,
+    SamplingParams,
+    SpeechPlan,
+    StepBlock,
+    SynthesisRequest,
+    Voice,
+)
 
 Fields = dict[str, str | int | float | bool]
 
@@ -34,10 +46,10 @@ class Stages:
     gpt_s: float | None = None
     """from its slot to its first steps"""
     vocoder_s: float | None = None
-    """the first window"""
+    """the first call of the vocoder that gave samples"""
     segments: int = 0
     steps: int = 0
-    windows: int = 0
+    vocoder_calls: int = 0
     finish: dict[str, int] = field(default_factory=dict)
     """why segments ended: how many"""
 
@@ -52,7 +64,7 @@ class Stages:
         return {
             "segments": self.segments,
             "steps": self.steps,
-            "windows": self.windows,
+            "vocoder_calls": self.vocoder_calls,
             **{f"ended_by_{reason}": count for reason, count in sorted(self.finish.items())},
             **{name: round(took_s, 4) for name, took_s in seconds.items() if took_s is not None},
         }
@@ -125,16 +137,32 @@ class TimedGenerator:
 
 
 class TimedDecoder:
-    """protocols.WindowDecoder that counts windows and times the first."""
+    """protocols.WaveDecoder that counts calls and times the first that gave samples."""
 
-    def __init__(self, decoder: WindowDecoder) -> None:
+    def __init__(self, decoder: WaveDecoder) -> None:
         self._decoder = decoder
 
+    async def traits(self) -> DecoderTraits:
+        """See protocols.WaveDecoder."""
+        return await self._decoder.traits()
+
     async def decode(self, window: HiddenWindow) -> NDArray[np.float32]:
-        """See protocols.WindowDecoder."""
-        stages, began = of_this_reply(), time.perf_counter()
+        """See protocols.WaveDecoder."""
+        began = time.perf_counter()
         samples = await self._decoder.decode(window)
-        stages.windows += 1
-        if stages.vocoder_s is None:
-            stages.vocoder_s = time.perf_counter() - began
+        self._note(samples, began)
         return samples
+
+    async def feed(self, feed: Feed) -> Heard:
+        """See protocols.WaveDecoder."""
+        began = time.perf_counter()
+        heard = await self._decoder.feed(feed)
+        self._note(heard.samples, began)
+        return heard
+
+    @staticmethod
+    def _note(samples: NDArray[np.float32], began: float) -> None:
+        stages = of_this_reply()
+        stages.vocoder_calls += 1
+        if stages.vocoder_s is None and len(samples):
+            stages.vocoder_s = time.perf_counter() - began

@@ -79,7 +79,7 @@ class Vocoder:
             raise samples
         return samples
 
-    # The vocoder's own thread picks what it decodes next. Feeds need no gathering, a call fills the cores; of windows, two batches keep it busy while a third is gathered.
+    # The vocoder's own thread picks what it decodes next; two batches keep it busy while a third is gathered.
     @serve.batch(max_batch_size=8, batch_wait_timeout_s=0.002, max_concurrent_batches=2)
     async def _gather(self, windows: list[HiddenWindow]) -> list[NDArray[np.float32] | BaseException]:
         """Decode windows together. A failure is a value: raised here, it would fail the whole batch."""

@@ -16,6 +16,7 @@ from serve.engine import warm_up_prompt
 from serve.handles import RemoteDecoder, RemoteGenerator, ask_speakers
 from tests.integration.cluster import Cluster
 
+
 @pytest.fixture(params=[True, False], ids=["by reference", "by value"])
 def transport(request: pytest.FixtureRequest, cluster: Cluster) -> dict[str, bool]:
     return {"_by_reference": request.param}

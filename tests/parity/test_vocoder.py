@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline.checkpoints import cache_home, resolve
 from pipeline.config import VocoderConfig
-from pipeline.model.spec import HOP, REACH_STEPS
+from pipeline.model.spec import HOP
 from pipeline.model.weights import Checkpoint, open_checkpoint
 from pipeline.types import FinishReason, StepBlock
 from pipeline.vocoder.codes import CodeEmbedding
