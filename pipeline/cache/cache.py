@@ -23,7 +23,7 @@ from pipeline.cache.key import Place
 from pipeline.cache.memory import MemoryTier
 from pipeline.cache.pack import pack, unpack
 from pipeline.errors import AtCapacity, DeadlineExceeded
-from pipeline.types import CacheResult, StepBlock
+from pipeline.types import CacheResult, Claim, Lane, StepBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,20 @@ class Terms:
     """monotonic seconds"""
     admitted: bool
     """it queues however full the waiting room is"""
+    urgency: int = 0
+    """place of its lane among the lanes: 0 waits for nobody"""
+    promised: bool = False
+    """it is refused where its first audio would come too late"""
+
+    def may_join(self, other: "Terms") -> bool:
+        """Whether somebody with these terms waits for what is made on the other ones: not behind a less urgent lane."""
+        return other.urgency <= self.urgency
+
+    def outlast(self, other: "Terms", end: AtCapacity | DeadlineExceeded) -> bool:
+        """Whether what ended the other one would perhaps not end this one."""
+        if isinstance(end, DeadlineExceeded):
+            return self.deadline > other.deadline
+        return other.promised or (self.admitted and not other.admitted)
 
 
 class SharedTier(Protocol):
@@ -116,8 +130,9 @@ class CodeCache:
                 told(CacheResult.HIT)
                 yield after(kept, position)
                 return
-            flight, its_terms = self._flights.get(place.key, (None, terms)) if not anew else (None, terms)
-            if flight is None:
+            flight, its_terms = (None, terms) if anew else self._flights.get(place.key, (None, terms))
+            if flight is None or not terms.may_join(its_terms):
+                its_terms = terms
                 flight = self._take_off(place, make, terms, anew=anew, told=told)
             else:
                 self._joined += 1
@@ -130,11 +145,8 @@ class CodeCache:
                             position = block.first_step + len(block.codes)
                             self._steps += 0 if its_terms is terms else len(block.codes)
                 return
-            except AtCapacity:
-                if its_terms.admitted or not terms.admitted:
-                    raise
-            except DeadlineExceeded:
-                if its_terms.deadline >= terms.deadline:
+            except (AtCapacity, DeadlineExceeded) as end:
+                if its_terms is terms or not terms.outlast(its_terms, end):
                     raise
             # It ended on the terms of whoever began it, and ours are better: from where we are, on ours.
 
@@ -252,6 +264,7 @@ def after(block: StepBlock, position: int) -> StepBlock:
     return replace(block, hidden=block.hidden[skip:], codes=block.codes[skip:], first_step=position)
 
 
-def terms_for(timeout_s: float, *, admitted: bool) -> Terms:
+def terms_for(timeout_s: float, claim: Claim, *, admitted: bool) -> Terms:
     """Terms that begin now."""
-    return Terms(time.monotonic() + timeout_s, admitted)
+    urgency = tuple(Lane).index(claim.lane)
+    return Terms(time.monotonic() + timeout_s, admitted, urgency, promised=claim.first_audio_s is not None)

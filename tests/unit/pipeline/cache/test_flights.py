@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from pipeline.cache.cache import CodeCache, Terms, terms_for
 from pipeline.cache.key import Place
 from pipeline.errors import AtCapacity, DeadlineExceeded, NonFiniteOutput, SynthesisError
-from pipeline.types import CacheResult, FinishReason, StepBlock
+from pipeline.types import CacheResult, Claim, FinishReason, StepBlock
 
 BLOCKS, STEPS = 4, 3
 
@@ -71,7 +72,7 @@ class Listener:
 
         place = Place(self.key, "", cache.epochs.of(""), "", hidden=True)
         steps = cache.steps(
-            place, lambda terms: model.make(self.key, terms), terms_for(60, admitted=True), anew=anew, told=told
+            place, lambda terms: model.make(self.key, terms), terms_for(60, Claim(), admitted=True), anew=anew, told=told
         )
         try:
             async with aclosing(steps):
@@ -246,8 +247,35 @@ def test_a_refusal_that_was_the_leaders_own_is_not_the_followers():
 
     late, early = Terms(1e9, admitted=True), Terms(1.0, admitted=True)
     assert asyncio.run(play(DeadlineExceeded("over"), early, late)) == [early, late]
-    stranger = Terms(1e9, admitted=False)
-    assert asyncio.run(play(AtCapacity("full", retry_after_s=1), stranger, late)) == [stranger, late]
+    full = AtCapacity("full", retry_after_s=1)
+    for stranger in (Terms(1e9, admitted=False), Terms(1e9, admitted=True, promised=True)):
+        assert asyncio.run(play(full, stranger, late)) == [stranger, late]
+
+
+def test_nobody_waits_behind_a_less_urgent_lane():
+    async def play() -> list[CacheResult | None]:
+        cache, model = CodeCache(1 << 20), Model()
+        told: list[CacheResult] = []
+        heard = []
+        for urgency in (2, 0, 1, 2):
+            terms = Terms(1e9, admitted=True, urgency=urgency)
+            blocks = cache.steps(
+                Place("1", "", (0, 0), "", hidden=True), partial(model.make, "1"), terms, anew=False, told=told.append
+            )
+            heard.append(asyncio.create_task(joined(blocks)))
+            await settle()
+        for _ in range(2 * BLOCKS):
+            model.gate("1").release()
+        for codes in await asyncio.gather(*heard):
+            assert np.array_equal(codes, WHOLE["1"])
+        assert model.opened["1"] == 2
+        return told
+
+    async def joined(blocks: AsyncGenerator[StepBlock, None]) -> np.ndarray:
+        return np.concatenate([block.codes async for block in blocks])
+
+    joins = [CacheResult.JOINED, CacheResult.JOINED]
+    assert asyncio.run(play()) == [CacheResult.MISS, CacheResult.MISS, *joins]
 
 
 def test_everybody_gets_an_error_of_their_own():
