@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 RUN    := $(VENV)/bin/python
 CONFIG ?= configs/dev.yaml
-TEXT   ?= Hello there.
+TEXT   ?= Five one one, two five five.
 CHECKPOINT ?= demo
 GPU_PYTHON ?= python3
 
@@ -14,7 +14,7 @@ GPU_PYTHON ?= python3
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-serve: $(VENV)/ready  ## install, make the demo checkpoint, start the server (CONFIG=configs/dev.yaml)
+serve: $(VENV)/ready  ## install, start the server (CONFIG=configs/dev.yaml)
 	@$(RUN) -m scripts.start $(CONFIG)
 
 test: $(VENV)/ready  ## the whole suite: lint, types, every test

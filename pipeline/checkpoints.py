@@ -1,6 +1,6 @@
-"""Checkpoints: finds a checkpoint by name, and makes the made ones on first use.
+"""Checkpoints: finds a checkpoint by name, and makes the random ones on first use.
 
-In:    demo, full-random, hub:2Noise/ChatTTS or a folder
+In:    demo, small-random, full-random, hub:2Noise/ChatTTS or a folder
 Out:   the folder that holds asset/
 Owns:  the cache folder
 Never: torch (processes without a model tokenise too), the network
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import CheckpointError
-from pipeline.model.layout import (
-    FILES,
-)
+from pipeline.model.layout import FILES
 from pipeline.recipes import RECIPE_VERSION, RECIPES, make, size
 
+DEMO = "demo"
+DEMO_FOLDER = Path(__file__).with_name("assets") / DEMO  # taught by scripts/demo_voice, part of the package
 HUB_NAME = "2Noise/ChatTTS"
 FETCH_COMMAND = "python -m scripts.fetch_weights --accept-license cc-by-nc-4.0"
 ABANDONED_AFTER_S = 6 * 3600  # a half-made folder this old belongs to a process that died
@@ -67,10 +67,10 @@ def licence_of(name: str) -> Licence:
 
 
 def resolve(name: str, home: Path) -> Path:
-    """Find a checkpoint; the made ones are made on first use.
+    """Find a checkpoint; the random ones are made on first use.
 
     Args:
-        name: demo, full-random, hub:2Noise/ChatTTS or a folder.
+        name: demo, small-random, full-random, hub:2Noise/ChatTTS or a folder.
         home: the cache folder; see cache_home().
 
     Returns:
@@ -79,6 +79,8 @@ def resolve(name: str, home: Path) -> Path:
     Raises:
         CheckpointError: there is no such checkpoint; says what to do.
     """
+    if name == DEMO:
+        return DEMO_FOLDER
     if name in RECIPES:
         return _made_once(name, home)
     if name.startswith("hub:"):
@@ -86,7 +88,7 @@ def resolve(name: str, home: Path) -> Path:
     folder = Path(name).expanduser()
     if not folder.is_dir():
         raise CheckpointError(
-            f"checkpoint {name!r}: no such folder; allowed are {', '.join(RECIPES)}, hub:{HUB_NAME} or a folder"
+            f"checkpoint {name!r}: no such folder; allowed are {DEMO}, {', '.join(RECIPES)}, hub:{HUB_NAME} or a folder"
         )
     if not (folder / "asset").is_dir():
         raise CheckpointError(f"checkpoint {name!r}: the folder holds no asset/; give the folder above asset/")

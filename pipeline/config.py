@@ -169,7 +169,7 @@ class SpeechConfig(StrictModel):
 class PipelineConfig(StrictModel):
     """Everything the domain can be told."""
 
-    checkpoint: str = Field("demo", description="demo, full-random, hub:2Noise/ChatTTS or a folder")
+    checkpoint: str = Field("demo", description="demo, small-random, full-random, hub:2Noise/ChatTTS or a folder")
     text: TextConfig = TextConfig()
     engine: EngineConfig = EngineConfig()
     vocoder: VocoderConfig = VocoderConfig()

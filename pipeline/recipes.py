@@ -1,6 +1,6 @@
 """Recipes: checkpoints in upstream's layout with random weights, made in seconds.
 
-In:    demo or full-random, an empty folder
+In:    small-random or full-random, an empty folder
 Out:   every file of the layout, and its SHA256SUMS
 Owns:  the dimensions and the few numbers that keep activations sane
 Never: torch, the network
@@ -44,6 +44,7 @@ from pipeline.model.layout import (
 from pipeline.model.spec import CODEBOOKS, FFT_SIZE, MEL_BANDS, RMS_EPS, SAMPLE_RATE
 
 RECIPE_VERSION = 2  # part of the folder's name: raise it with every change of a made byte
+STREAMS = {"small-random": "demo", "full-random": "full-random"}  # what the random streams are keyed by
 
 AUDIO_VOCAB = 626  # 625 codes and the end
 LLAMA_VOCAB = 32  # rows of `embed_tokens`, which transformers' LlamaModel asks for and nothing uses
@@ -108,7 +109,7 @@ def make(kind: str, folder: Path, on_bytes: OnBytes = lambda count: None) -> Non
     """Write a made checkpoint, byte-identical every time.
 
     Args:
-        kind: demo or full-random.
+        kind: small-random or full-random.
         on_bytes: called with the size of each tensor when it is written.
 
     Raises:
@@ -179,7 +180,7 @@ MAGNITUDE_FALL = 5.0  # nepers from 0 Hz to 12 kHz: rumble is kinder than hiss
 def _tensor(kind: str, file: str, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """One tensor of a made checkpoint: what its name asks for."""
     recipe = RECIPES[kind]
-    key = f"{kind}/v{RECIPE_VERSION}/{file}/{name}"
+    key = f"{STREAMS[kind]}/v{RECIPE_VERSION}/{file}/{name}"
     leaf = name.rsplit(".", 1)[-1]
     fan_in = math.prod(shape[1:])
     if name.endswith("mel_scale.fb"):
@@ -367,7 +368,7 @@ REAL_TEXT_VOCAB = 21_178  # of 2Noise/ChatTTS
 REAL_VOCABULARY = REAL_TEXT_VOCAB - len(SPECIAL_TOKENS) - len(CONTROL_TOKENS)
 
 RECIPES = {
-    "demo": Recipe(
+    "small-random": Recipe(
         layers=3,
         width=128,
         heads=4,

@@ -1,4 +1,4 @@
-"""Makes a checkpoint with random weights: python -m scripts.make_checkpoint demo|full-random OUT
+"""Makes a checkpoint with random weights: python -m scripts.make_checkpoint small-random|full-random OUT
 
 In:    a kind and an empty or absent folder
 Out:   the folder in upstream's layout, with SHA256SUMS
@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m scripts.make_checkpoint", description="Make a checkpoint with random weights."
     )
     parser.add_argument(
-        "kind", choices=tuple(RECIPES), help="demo: 11 MB, speaks noise; full-random: 1.2 GB, the real dimensions"
+        "kind", choices=tuple(RECIPES), help="small-random: 11 MB, speaks noise; full-random: 1.2 GB, the real dimensions"
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="an empty or absent folder")
     return parser

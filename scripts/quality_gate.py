@@ -157,7 +157,7 @@ def passes(results: dict[str, Agreement]) -> bool:
 def main() -> int:
     """Measure and judge."""
     parser = argparse.ArgumentParser(description="Is int8 decoding near enough to float32?")
-    parser.add_argument("checkpoint", nargs="?", default="demo", help="demo, full-random, hub:2Noise/ChatTTS or a folder")
+    parser.add_argument("checkpoint", nargs="?", default="demo", help="demo, full-random ... or a folder")
     parser.add_argument("--texts", type=int, default=4, choices=range(1, 65), metavar="1..64")
     parser.add_argument("--steps", type=int, default=64, choices=range(1, 1025), metavar="1..1024", help="of each text")
     args = parser.parse_args()

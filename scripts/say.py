@@ -95,7 +95,7 @@ def main() -> int:
     parser.add_argument("text")
     parser.add_argument("--ssml", action="store_true", help="the text is an SSML document")
     parser.add_argument("-o", "--output", type=Path, default=Path("out.wav"), help="its suffix is the format")
-    parser.add_argument("--checkpoint", default="demo", help="demo, full-random, hub:2Noise/ChatTTS or a folder")
+    parser.add_argument("--checkpoint", default="demo", help="demo, small-random, full-random, hub:2Noise/ChatTTS or a folder")
     parser.add_argument("--voice", default="default", help="a name of configs/voices.yaml, or seed:<n>")
     parser.add_argument("--seed", type=int, help="0 .. 4294967295; drawn when absent")
     parser.add_argument("--speed", type=float, default=1.0, help="0.25 .. 4")

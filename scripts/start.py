@@ -95,8 +95,8 @@ def wait_until_ready(server: subprocess.Popen[bytes], address: str) -> int | Non
 
 def announce(console: Console, address: str, checkpoint: str) -> None:
     """What to do now."""
-    note = ("  Note:  the demo checkpoint makes sound, not speech; README.md says how to get the real weights",)
-    body = '{"input": "Hello there.", "voice": "default", "seed": 5, "response_format": "wav"}'
+    note = ("  Note:  the demo voice knows some 260 English words; README.md says how to get the real weights",)
+    body = '{"input": "Five one one, two five five.", "voice": "default", "seed": 1, "response_format": "wav"}'
     lines = (
         "",
         f"  Page:  {address}/",

@@ -30,7 +30,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def demo_root() -> Path:
-    """The small checkpoint, made on first use."""
+    """Random weights, small: what a test of arithmetic needs."""
+    return resolve("small-random", cache_home())
+
+
+@pytest.fixture(scope="session")
+def taught_root() -> Path:
+    """The demo checkpoint of the package, which speaks."""
     return resolve("demo", cache_home())
 
 

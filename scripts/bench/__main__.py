@@ -128,7 +128,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, help="rounds of each figure; the median is reported")
     parser.add_argument("--seed", type=int, default=1, help="of texts, lengths and arrivals")
     parser.add_argument("--config", type=Path, default=Path("configs/dev.yaml"), help="what the service is started with")
-    parser.add_argument("--checkpoint", default="full-random", help="demo, full-random, hub:2Noise/ChatTTS or a folder")
+    parser.add_argument("--checkpoint", default="full-random", help="demo, small-random, full-random, hub:... or a folder")
     parser.add_argument("--dtype", default="bfloat16", help="engine.dtype of the service")
     parser.add_argument("--weights", default="dtype", help="engine.weights of the service")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of the engine, and of upstream")

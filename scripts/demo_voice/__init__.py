@@ -8,7 +8,7 @@ export   -> a checkpoint in ChatTTS's layout      hearing, ../judge  -> word err
 python -m scripts.demo_voice.corpus      work/corpus --shards 20
 python -m scripts.demo_voice.train_vocos work --steps 3000
 python -m scripts.demo_voice.train_dvae  work --steps 1500
-python -m scripts.demo_voice.train_gpt   work --tokens 12e6
+python -m scripts.demo_voice.train_gpt   work --tokens 12e6 --compile
 python -m scripts.demo_voice.export      work OUT
 python -m scripts.judge --local --checkpoint OUT --show
 """

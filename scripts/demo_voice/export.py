@@ -1,11 +1,12 @@
 """Export: the trained networks as a checkpoint in ChatTTS's layout, in half precision.
 
-In:    work/gpt.pt, vocos.pt, dvae.pt
+In:    work/gpt.pt (or several states of it: a mean stands in for a learning rate that never fell), vocos.pt, dvae.pt
 Out:   a folder with asset/ and SHA256SUMS, which the service loads like any other
 Owns:  the tokenizer's dictionary, what stands in for tokens nobody taught
 Never: training
 
     python -m scripts.demo_voice.export work OUT
+    python -m scripts.demo_voice.export work OUT --states early.pt later.pt latest.pt --shares 0.25 0.35 0.4
 
 The tokenizer carries the pronouncing dictionary: it lower-cases, writes phones for words, and cuts those into single
 tokens with BERT's marks. Tokens that were not taught borrow the embedding of the nearest one that was; the text head
@@ -13,7 +14,9 @@ ends at once, so a refined text is the text itself.
 """
 
 import argparse
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,12 +85,19 @@ class Trained:
     recipe: Recipe
 
 
-def load_trained(work: Path) -> Trained:
-    """Read the training's results."""
-    saved = torch.load(work / "gpt.pt", map_location="cpu")
-    size = Size(**saved["size"])
-    speaking = Speaking(size, saved["model"]["mel_decoder.coef"])
-    speaking.load_state_dict(saved["model"])
+def load_trained(work: Path, states: Sequence[Path] = (), shares: Sequence[float] = ()) -> Trained:
+    """Read the training's results.
+
+    Args:
+        states: copies of gpt.pt whose mean is taken; work/gpt.pt alone when there are none.
+        shares: of each state in the mean; equal when there are none.
+    """
+    saved = [torch.load(path, map_location="cpu") for path in states or [work / "gpt.pt"]]
+    mixed = list(zip(saved, shares or [1 / len(saved)] * len(saved), strict=True))
+    size = Size(**saved[0]["size"])
+    mean = {name: sum(share * one["model"][name] for one, share in mixed) for name in saved[0]["model"]}
+    speaking = Speaking(size, saved[0]["model"]["mel_decoder.coef"])
+    speaking.load_state_dict(mean)
     vocos = Vocos()
     vocos.load_state_dict(torch.load(work / "vocos.pt")["model"])
     dvae_state = torch.load(work / "dvae.pt")["model"]
@@ -230,8 +240,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write the trained voice as a checkpoint.")
     parser.add_argument("work", type=Path)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--states", nargs="+", type=Path, default=(), help="copies of gpt.pt, to export their mean")
+    parser.add_argument("--shares", nargs="+", type=float, default=(), help="of each state in the mean; equal when absent")
     args = parser.parse_args()
-    export(load_trained(args.work), args.out)
+    if args.shares and (len(args.shares) != len(args.states) or not math.isclose(sum(args.shares), 1)):
+        parser.error("--shares are as many as --states, and 1 together")
+    export(load_trained(args.work, args.states, args.shares), args.out)
     total = sum(path.stat().st_size for path in args.out.rglob("*") if path.is_file())
     print(f"{args.out}: {total / 1e6:.1f} MB")
 

@@ -26,6 +26,7 @@ NORM_EPS = 1e-6
 GUIDED_LAYERS = (1, 2)  # head 0 of each looks at the token being spoken
 SPEAKER_ANGLE = math.pi / 3  # of a speaker at +-1 from the middle
 BOTTLENECK = 64
+SHAPES = 64  # that may be compiled: a layer with guidance and without, a shape of batches each
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +84,24 @@ class Layer(nn.Module):
             }
         )
 
-    def forward(self, x: Tensor, turn: tuple[Tensor, Tensor], mask: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, N, width) to the same, and head 0's scores (B, N, N) before the softmax."""
+    def forward(
+        self, x: Tensor, turn: tuple[Tensor, Tensor], mask: Tensor, guide: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """(B, N, width) to the same, and how much of head 0's attention (B, N) lies where `guide` (B, N, N) is."""
         rows, length, width = x.shape
-        normed = self.input_layernorm(x)
-        query, key, value = (
-            self.self_attn[name](normed).view(rows, length, self.heads, -1).transpose(1, 2)
-            for name in ("q_proj", "k_proj", "v_proj")
+        attention, mlp = self.self_attn, self.mlp
+        merged = F.linear(
+            self.input_layernorm(x), torch.cat([attention[name].weight for name in ("q_proj", "k_proj", "v_proj")])
         )
+        query, key, value = (part.view(rows, length, self.heads, -1).transpose(1, 2) for part in merged.split(width, -1))
         query, key = rotate(query, turn), rotate(key, turn)
-        scores = query @ key.transpose(2, 3) / math.sqrt(width // self.heads) + mask
-        mixed = (scores.softmax(-1, dtype=torch.float32).to(value.dtype) @ value).transpose(1, 2).reshape(rows, length, width)
-        x = x + self.self_attn["o_proj"](mixed)
-        normed = self.post_attention_layernorm(x)
-        return x + self.mlp["down_proj"](F.silu(self.mlp["gate_proj"](normed)) * self.mlp["up_proj"](normed)), scores[:, 0]
+        scores = (query @ key.transpose(2, 3)).float() / math.sqrt(width // self.heads) + mask
+        looking = scores.softmax(-1)
+        mixed = (looking.to(value.dtype) @ value).transpose(1, 2).reshape(rows, length, width)
+        x = x + attention["o_proj"](mixed)
+        gate, up = (mlp[name](normed) for normed in [self.post_attention_layernorm(x)] for name in ("gate_proj", "up_proj"))
+        x = x + mlp["down_proj"](F.silu(gate) * up)
+        return x, None if guide is None else (looking[:, 0] * guide).sum(-1)
 
 
 def rotation(length: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -192,22 +197,47 @@ class Speaking(nn.Module):
         sound = sum(F.embedding(codes[..., book], table.rows()) for book, table in enumerate(self._tables(self.emb_code)))
         return torch.where(is_code[..., None], sound, text)
 
-    def trunk(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """(B, N, width) to hidden states, and the guided heads' scores (B, N, N)."""
+    def trunk(self, x: Tensor, guide: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
+        """(B, N, width) to hidden states, and of each guided head what lies where `guide` (B, N, N) is: (B, N)."""
         length = x.shape[1]
         turn = rotation(length, self.size.width // self.size.heads, x.device)
         mask = torch.full((length, length), -1e9, device=x.device).triu(1)
         guided = []
         for index, layer in enumerate(self.layers):
-            x, scores = layer(x, turn, mask)
-            if index in GUIDED_LAYERS:
-                guided.append(scores)
+            x, right = layer(x, turn, mask, guide if index in GUIDED_LAYERS else None)
+            if right is not None:
+                guided.append(right)
         return self.norm(x), guided
 
-    def logits(self, hidden: Tensor, book: int) -> Tensor:
-        """(..., width) to (..., 626)."""
-        return F.linear(hidden, self._tables(self.head_code)[book].rows())
+    def entropies(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Hidden states (M, width) that should name codes (M, 4).
+
+        Returns:
+            A book's cross-entropy, its mean squared log-sum of exponentials, the share of right guesses: (4,) each.
+        """
+        return code_entropies(hidden, [table.rows() for table in self._tables(self.head_code)], targets)
+
+    def compile_parts(self) -> None:
+        """Compile what takes the time: layers once a shape of batches, the rest for all."""
+        torch._dynamo.config.recompile_limit = SHAPES
+        for layer in self.layers:
+            layer.compile(dynamic=False)
+        self.entropies = torch.compile(self.entropies, dynamic=True)
+        self.mel_decoder.compile(dynamic=True)
 
     @staticmethod
     def _tables(tables: nn.ModuleList) -> list[CodeTable]:
         return [table for table in tables if isinstance(table, CodeTable)]
+
+
+def code_entropies(hidden: Tensor, rows: list[Tensor], targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """See Speaking.entropies; `rows` are the books' (626, width)."""
+    found = []
+    for book, table in enumerate(rows):
+        logits = F.linear(hidden, table).float()
+        is_right = torch.arange(len(table), device=logits.device) == targets[:, book, None]
+        right = torch.where(is_right, logits, 0).sum(-1)
+        scale = logits.logsumexp(-1)
+        found.append(torch.stack([(scale - right).mean(), scale.square().mean(), (right >= logits.amax(-1)).float().mean()]))
+    entropies, scales, hits = torch.stack(found, 1)
+    return entropies, scales, hits

@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
+from itertools import cycle, islice
 from pathlib import Path
 
 import torch
@@ -77,18 +78,19 @@ class Item:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """B sentences of N positions: L text tokens and T steps at most."""
+    """B sentences of N positions; M of these, counted through all sentences, say a step or the end."""
 
     tokens: Tensor  # (B, N)
     codes: Tensor  # (B, N, 4), spoilt
     is_code: Tensor  # (B, N)
     speakers: Tensor  # (B, width)
-    places: Tensor  # (B, T + 1): position whose hidden state says step t
-    targets: Tensor  # (B, T + 1, 4); -100 outside
-    phones: Tensor  # (B, T + 1)
-    guide: Tensor  # (B, T, L): how right it is to look at each token
+    saying: Tensor  # (M,): row of all B x N positions
+    targets: Tensor  # (M, 4)
+    phones: Tensor  # (M,); -100 at an end
+    guide: Tensor  # (B, N, N): how right it is to look at each token; zero where nothing is said
+    places: Tensor  # (B / MEL_SHARE, T): of the positions, those that say a step
     mel: Tensor  # (B / MEL_SHARE, T, 200)
-    is_step: Tensor  # (B, T)
+    is_step: Tensor  # (B / MEL_SHARE, T)
 
 
 def classes(example: Example) -> Tensor:
@@ -125,15 +127,24 @@ def items(path: Path, coder: Coder) -> list[Item]:
 
 
 def batches(data: list[Item], settings: Settings, draw: random.Random) -> Iterator[list[Item]]:
-    """One pass: sentences of like length together, batches in any order."""
-    ordered = sorted(data, key=lambda one: one.length + draw.random() * 12)
-    groups: list[list[Item]] = [[]]
-    for one in ordered:
-        if groups[-1] and (len(groups[-1]) + 1) * one.length > settings.batch_tokens:
-            groups.append([])
-        groups[-1].append(one)
+    """One pass: sentences of like length together, batches in any order. All are full: the last begins again."""
+    by_length: dict[int, list[Item]] = {}
+    for one in data:
+        by_length.setdefault(padded(one.length), []).append(one)
+    groups: list[list[Item]] = []
+    for length, alike in sorted(by_length.items()):
+        rows = max(1, round(settings.batch_tokens / length))
+        draw.shuffle(alike)
+        filled = list(islice(cycle(alike), -(-len(alike) // rows) * rows))
+        groups += [filled[begin : begin + rows] for begin in range(0, len(filled), rows)]
     draw.shuffle(groups)
     yield from groups
+
+
+def padded(length: int) -> int:
+    """Few different shapes: each is compiled once."""
+    grain = 32 if length <= 256 else 64
+    return -(-length // grain) * grain
 
 
 def spoil(codes: Tensor, other: Tensor, level: float) -> Tensor:
@@ -152,73 +163,60 @@ def spoil(codes: Tensor, other: Tensor, level: float) -> Tensor:
 def collate(group: list[Item], width: int, noise: float, draw: random.Random) -> Batch:
     """Pad a group."""
     rows = len(group)
-    positions = -(-max(one.length for one in group) // 16) * 16
-    longest_text = max(len(one.tokens) for one in group)
-    longest = max(len(one.codes) for one in group)
+    positions = padded(max(one.length for one in group))
     tokens = torch.zeros(rows, positions, dtype=torch.long)
     codes = torch.zeros(rows, positions, BOOKS, dtype=torch.long)
     is_code = torch.zeros(rows, positions, dtype=torch.bool)
-    places = torch.zeros(rows, longest + 1, dtype=torch.long)
-    targets = torch.full((rows, longest + 1, BOOKS), -100)
-    phones = torch.full((rows, longest + 1), -100)
-    guide = torch.zeros(rows, longest, longest_text)
-    decoded = -(-rows // MEL_SHARE)
-    mel = torch.zeros(decoded, longest, 200)
-    is_step = torch.zeros(rows, longest)
+    guide = torch.zeros(rows, positions, positions)
+    saying, targets, phones = [], [], []
     for row, one in enumerate(group):
         text, steps = len(one.tokens), len(one.codes)
         own = one.codes.long()
         tokens[row, :text] = one.tokens
         codes[row, text : text + steps] = spoil(own, draw.choice(group).codes.long(), draw.random() * noise) if noise else own
         is_code[row, text : text + steps] = True
-        places[row, : steps + 1] = torch.arange(text - 1, text + steps)
-        targets[row, :steps] = own
-        targets[row, steps] = END
-        phones[row, :steps] = one.phone
+        saying.append(torch.arange(text - 1, text + steps) + row * positions)
+        targets.append(F.pad(own, (0, 0, 0, 1), value=END))
+        phones.append(F.pad(one.phone, (0, 1), value=-100))
         distance = torch.arange(text)[None] - one.spoken[:, None]
-        guide[row, :steps, :text] = (-(distance**2) / (2 * GUIDE_WIDTH**2)).exp()
+        guide[row, text - 1 : text - 1 + steps, :text] = (-(distance**2) / (2 * GUIDE_WIDTH**2)).exp()
+    decoded = group[: -(-rows // MEL_SHARE)]
+    longest = max(len(one.codes) for one in decoded)
+    places = torch.zeros(len(decoded), longest, dtype=torch.long)
+    mel = torch.zeros(len(decoded), longest, 200)
+    is_step = torch.zeros(len(decoded), longest)
+    for row, one in enumerate(decoded):
+        steps = len(one.codes)
+        places[row, :steps] = torch.arange(steps) + len(one.tokens) - 1
+        mel[row, :steps] = one.mel.float()
         is_step[row, :steps] = 1
-        if row < decoded:
-            mel[row, :steps] = one.mel.float()
     speakers = speaker_vectors(torch.tensor([SPEAKERS[one.speaker].place for one in group]), width)
     if noise:
         speakers += SPEAKER_NOISE * torch.randn_like(speakers)
-    return Batch(tokens, codes, is_code, F.normalize(speakers), places, targets, phones, guide, mel, is_step)
+    said = (torch.cat(saying), torch.cat(targets), torch.cat(phones))
+    return Batch(tokens, codes, is_code, F.normalize(speakers), *said, guide, places, mel, is_step)
 
 
-def losses(model: Speaking, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+def losses(model: Speaking, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
     """The sum that is minimised, and its parts."""
     x = model.embed(batch.tokens, batch.codes, batch.is_code, batch.speakers)
-    hidden, guided = model.trunk(x)
-    width = hidden.shape[-1]
-    said = hidden.gather(1, batch.places[..., None].expand(-1, -1, width))
-    valid = batch.targets[..., 0] >= 0
-    voiced = said[valid]
-    parts: dict[str, float] = {}
-    total = torch.zeros((), device=said.device)
-    for book, weight in enumerate(BOOK_WEIGHTS):
-        logits = model.logits(voiced, book).float()
-        target = batch.targets[..., book][valid]
-        entropy = F.cross_entropy(logits, target)
-        total = total + weight / sum(BOOK_WEIGHTS) * (entropy + SCALE_WEIGHT * logits.logsumexp(-1).square().mean())
-        parts[f"book {book}"] = entropy.item()
-        if book == 0:
-            parts["accuracy"] = (logits.argmax(-1) == target).float().mean().item()
-    phone = F.cross_entropy(model.head_phone(voiced).float(), batch.phones[valid])
-    decoded = len(batch.mel)
-    steps = batch.is_step.shape[1]
-    heard = model.mel_decoder(said[:decoded, :steps] * batch.is_step[:decoded, :, None]).float()
+    hidden, guided = model.trunk(x, batch.guide)
+    voiced = hidden.flatten(0, 1)[batch.saying]
+    entropies, scales, hits = model.entropies(voiced, batch.targets)
+    phone = F.cross_entropy(model.head_phone(voiced).float(), batch.phones)
+    decoded, steps = batch.places.shape
+    said = hidden[:decoded].gather(1, batch.places[..., None].expand(-1, -1, hidden.shape[-1]))
+    heard = model.mel_decoder(said * batch.is_step[..., None]).float()
     wanted = batch.mel.view(decoded, 2 * steps, 100).transpose(1, 2)
-    is_frame = batch.is_step[:decoded].repeat_interleave(2, 1)[:, None]
+    is_frame = batch.is_step.repeat_interleave(2, 1)[:, None]
     mel = ((heard - wanted).abs() * is_frame).sum() / (is_frame.sum() * 100)
-    guide = torch.zeros((), device=said.device)
-    text = batch.guide.shape[2]
-    for scores in guided:
-        looking = scores.float().gather(1, batch.places[:, :steps, None].expand(-1, -1, scores.shape[2])).softmax(-1)
-        right = (looking[..., :text] * batch.guide).sum(-1)
-        guide = guide - ((right + 1e-5).log() * batch.is_step).sum() / batch.is_step.sum() / len(guided)
-    total = total + MEL_WEIGHT * mel + GUIDE_WEIGHT * guide + PHONE_WEIGHT * phone
-    return total, parts | {"mel": mel.item(), "guide": guide.item(), "phone": phone.item()}
+    speaks = batch.guide.amax(-1) > 0
+    guide = torch.stack([-(right[speaks] + 1e-5).log().mean() for right in guided]).mean()
+    books = ((entropies + SCALE_WEIGHT * scales) * entropies.new_tensor(BOOK_WEIGHTS)).sum() / sum(BOOK_WEIGHTS)
+    total = books + MEL_WEIGHT * mel + GUIDE_WEIGHT * guide + PHONE_WEIGHT * phone
+    parts = {f"book {book}": entropy for book, entropy in enumerate(entropies)}
+    parts |= {"accuracy": hits[0], "mel": mel, "guide": guide, "phone": phone}
+    return total, {name: part.detach() for name, part in parts.items()}
 
 
 class Clock:
@@ -250,6 +248,7 @@ def main() -> None:
     parser.add_argument("--until", help="HH:MM, local time")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--compile", action="store_true", help="twice as fast after some minutes; needs a C++ compiler")
     for name, default in (asdict(Settings()) | asdict(Size())).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
     args = parser.parse_args()
@@ -258,7 +257,10 @@ def main() -> None:
     settings = Settings(**{name: getattr(args, name) for name in asdict(Settings())})
     size = Size(**{name: getattr(args, name) for name in asdict(Size())})
     torch.set_num_threads(args.threads)
-    Training(args.work, settings, size, args.device).run(args.tokens, args.until)
+    training = Training(args.work, settings, size, args.device)
+    if args.compile:
+        training.model.compile_parts()
+    training.run(args.tokens, args.until)
 
 
 class Training:
@@ -297,7 +299,8 @@ class Training:
         """Learn until the clock says 1."""
         clock = Clock(tokens, until, self._started)
         autocast = torch.autocast(self._device.split(":")[0], torch.bfloat16)
-        last, sums, count = time.time(), {}, 0
+        last, count = time.time(), 0
+        sums: dict[str, Tensor] = {}
         while True:
             self._load()
             order = random.Random(f"{self._settings.seed}/{self._passes}")
@@ -322,11 +325,11 @@ class Training:
                 self._in_pass += 1
                 self._tokens += sum(one.length for one in group)
                 count += 1
-                sums = {name: sums.get(name, 0.0) + value for name, value in parts.items()}
+                sums = {name: value + sums[name] if sums else value for name, value in parts.items()}
                 if time.time() - last > REPORT_S or progress >= 1:
                     self._trained_s += time.time() - last
                     last = time.time()
-                    self._report(progress, {name: value / count for name, value in sums.items()})
+                    self._report(progress, {name: value.item() / count for name, value in sums.items()})
                     sums, count = {}, 0
                     if progress >= 1:
                         return
@@ -353,10 +356,12 @@ class Training:
         """Held-out losses, a log line, the state on disk."""
         self.model.eval()
         held: list[dict[str, float]] = []
-        with torch.no_grad(), torch.autocast(self._device.split(":")[0], torch.bfloat16):
+        exactly = torch.compiler.set_stance("force_eager")
+        with exactly, torch.no_grad(), torch.autocast(self._device.split(":")[0], torch.bfloat16):
             for begin in range(0, len(self._held_out), 16):
                 batch = collate(self._held_out[begin : begin + 16], self._size.width, 0.0, random.Random(0))
-                held.append(losses(self.model, self._on_device(batch))[1])
+                parts = losses(self.model, self._on_device(batch))[1]
+                held.append({name: value.item() for name, value in parts.items()})
         line = {
             "minutes": round(self._trained_s / 60, 1),
             "tokens": self._tokens,

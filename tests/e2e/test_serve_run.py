@@ -13,9 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import av
+import numpy as np
 import pytest
 import requests
 
+from scripts.demo_voice.hearing import Recogniser, mistakes
+from scripts.judge import words_of
 from serve.config import PROJECT
 from tests.integration.cluster import ENVIRONMENT, free_port
 
@@ -73,11 +76,15 @@ def test_a_right_file_speaks(capsys):
         start_s = wait_for(lambda: is_ready(url), process, log)
         with capsys.disabled():
             print(f"\n  serve run: ready after {start_s:.1f} s")
-        reply = requests.post(f"{url}/v1/audio/speech", json={"input": "Hello there.", "seed": 5}, timeout=30)
+        said = "Three five three six five eight five six."
+        reply = requests.post(f"{url}/v1/audio/speech", json={"input": said, "seed": 1}, timeout=60)
         assert reply.status_code == 200
         assert reply.headers["Content-Type"] == "audio/mpeg"
         with av.open(io.BytesIO(reply.content)) as file:
-            assert sum(frame.samples for frame in file.decode(audio=0)) > 2_400
+            resampler = av.AudioResampler("flt", "mono", 24_000)
+            frames = [part.to_ndarray()[0] for frame in file.decode(audio=0) for part in resampler.resample(frame)]
+        heard = Recogniser().hear(np.concatenate(frames), 24_000, digits=True)
+        assert mistakes(words_of(said), heard) <= 3, heard
         assert "<textarea" in requests.get(url, headers={"Accept": "text/html"}, timeout=10).text
 
 

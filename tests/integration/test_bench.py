@@ -29,7 +29,7 @@ def test_any_speech_server_is_measured_by_its_address(cluster: Cluster, tmp_path
 
 
 def test_one_request_beside_the_package(tmp_path: Path):
-    (result,) = bench(tmp_path, "b1", "--checkpoint", "demo", "--threads", "1")
+    (result,) = bench(tmp_path, "b1", "--checkpoint", "small-random", "--threads", "1")
     ratio = result["judged"]["rtf_one_request"]
     assert np.isfinite(ratio["median"])
     for rows in ("decode_1", "decode_8"):

@@ -18,7 +18,7 @@ def speak(cluster: Cluster) -> bytes:
 
 def test_acoustic_replicas_and_the_vocoder_get_gpus_of_their_own(cluster: Cluster):
     first = document_of("dev.yaml", app="chattts", route="/")
-    small = {"checkpoint": "demo", "engine": {"device": "cpu", "dtype": "float32", "slots": 4, "threads": 1},
+    small = {"checkpoint": "small-random", "engine": {"device": "cpu", "dtype": "float32", "slots": 4, "threads": 1},
              "vocoder": {"device": "cpu", "rows": 2, "threads": 1}}  # fmt: skip
     second = document_of("two-gpu.yaml", app="two-gpu", route=ROUTE, pipeline=small)
     for deployment in second["applications"][0]["deployments"]:

@@ -16,6 +16,7 @@ from vocos.feature_extractors import MelSpectrogramFeatures
 from vocos.heads import ISTFTHead
 from vocos.models import VocosBackbone
 
+from pipeline.checkpoints import cache_home, resolve
 from pipeline.model.layout import (
     DVAE_FILE,
     EMBED_FILE,
@@ -43,9 +44,9 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(scope="module", params=["demo", "full-random"])
+@pytest.fixture(scope="module", params=["small-random", "full-random"])
 def made(request: pytest.FixtureRequest) -> tuple[Recipe, Path]:
-    return RECIPES[request.param], request.getfixturevalue(f"{request.param.replace('-', '_')}_root")
+    return RECIPES[request.param], resolve(request.param, cache_home())
 
 
 def stack_config(stack: ConvStack) -> dict[str, int]:

@@ -17,7 +17,7 @@ from scripts.bench.upstream import load_chat
 # A trained checkpoint of the demo's size, where there is one.
 PROBE = next((p / "shared/data/demo-probe" for p in Path(__file__).resolve().parents if (p / "shared/data").exists()), None)
 needs_probe = pytest.mark.skipif(PROBE is None, reason="shared/data/demo-probe is missing")
-KINDS = ["demo", "full-random", pytest.param("probe", marks=needs_probe)]
+KINDS = ["small-random", "full-random", pytest.param("probe", marks=needs_probe)]
 
 
 @cache
@@ -54,12 +54,12 @@ def test_codes_are_the_packages(kind):
 
 
 def test_every_length_to_the_sample_and_any_number_of_threads():
-    encoder = Encoder(checkpoint("demo").dvae())
+    encoder = Encoder(checkpoint("small-random").dvae())
     threads = torch.get_num_threads()
     try:
         for samples in [*range(MIN_SAMPLES, MIN_SAMPLES + 600, 97), 5000, 5001]:
             sound = recording(samples / SAMPLE_RATE, samples)
-            expected = Speaker.decode_prompt(package("demo").sample_audio_speaker(sound.copy())).numpy().T
+            expected = Speaker.decode_prompt(package("small-random").sample_audio_speaker(sound.copy())).numpy().T
             for count in (1, 2):
                 torch.set_num_threads(count)
                 assert np.array_equal(encoder(sound), expected)

@@ -1,7 +1,6 @@
 """The acoustic model against the ChatTTS package on the same checkpoint: states to 1e-4, codes and refined text exactly."""
 
 import asyncio
-import os
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -61,13 +60,9 @@ class Pair:
     root: Path
 
 
-# A taught checkpoint cannot be part of the repository; CHATTTS_PARITY_CHECKPOINT names the folder of one to hold as well.
-TAUGHT = os.environ.get("CHATTTS_PARITY_CHECKPOINT")
-
-
-@pytest.fixture(scope="module", params=["demo", "full_random", *([TAUGHT] if TAUGHT else [])])
+@pytest.fixture(scope="module", params=["demo", "taught", "full_random"])
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    root = Path(TAUGHT) if request.param == TAUGHT else request.getfixturevalue(f"{request.param}_root")
+    root = request.getfixturevalue(f"{request.param}_root")
     checkpoint = open_checkpoint(root)
     config = EngineConfig(slots=8, max_prompt=256, max_steps=256)
     with closing(Engine(config, checkpoint)) as engine:

@@ -77,7 +77,7 @@ def stream(kind: str, utterance: np.ndarray, arrivals: list[int], **options: obj
 
 @pytest.mark.parametrize("method", [pytest.param("carry", marks=needs_native), "windows"])
 @pytest.mark.parametrize("use_decoder", [True, False], ids=["hidden", "codes"])
-@pytest.mark.parametrize("kind", ["demo", "full-random"])
+@pytest.mark.parametrize("kind", ["small-random", "full-random"])
 def test_every_length_equals_upstream_decoding_the_whole(kind, use_decoder, method):
     for length in LENGTHS:
         rows = make_rows(kind, length, use_decoder=use_decoder)
@@ -92,20 +92,20 @@ def test_every_length_equals_upstream_decoding_the_whole(kind, use_decoder, meth
 
 @pytest.mark.parametrize("use_decoder", [True, False], ids=["hidden", "codes"])
 def test_windows_equal_the_slow_twin(use_decoder):
-    network = build_network(config(use_decoder=use_decoder), checkpoint("demo"))
+    network = build_network(config(use_decoder=use_decoder), checkpoint("small-random"))
     for length in LENGTHS:
-        rows = make_rows("demo", length, use_decoder=use_decoder)
+        rows = make_rows("small-random", length, use_decoder=use_decoder)
         whole = decode_whole(network, rows.astype(np.float32))
-        assert np.abs(stream("demo", rows, [4], use_decoder=use_decoder) - whole).max() <= 1e-6
+        assert np.abs(stream("small-random", rows, [4], use_decoder=use_decoder) - whole).max() <= 1e-6
 
 
 @pytest.mark.parametrize("method", [pytest.param("carry", marks=needs_native), "windows"])
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 200), st.lists(st.integers(1, 120), min_size=1, max_size=8), st.booleans(), st.sampled_from([1, 4]))
 def test_streamed_equals_buffered_bit_for_bit(method, length, arrivals, use_decoder, batch):
-    rows = make_rows("demo", length, use_decoder=use_decoder)
-    streamed = stream("demo", rows, arrivals, use_decoder=use_decoder, rows=batch, method=method)
-    buffered = stream("demo", rows, [length], use_decoder=use_decoder, rows=batch, method=method)
+    rows = make_rows("small-random", length, use_decoder=use_decoder)
+    streamed = stream("small-random", rows, arrivals, use_decoder=use_decoder, rows=batch, method=method)
+    buffered = stream("small-random", rows, [length], use_decoder=use_decoder, rows=batch, method=method)
     assert np.array_equal(streamed.view(np.uint32), buffered.view(np.uint32))
 
 
@@ -121,10 +121,10 @@ def test_full_look_ahead_is_exact_and_a_short_one_is_not():
 
 
 def test_code_embedding_equals_the_quantiser():
-    codes = torch.from_numpy(make_rows("demo", 625, use_decoder=False))[None]
+    codes = torch.from_numpy(make_rows("small-random", 625, use_decoder=False))[None]
     codes[0, :, 0] = torch.arange(625)
-    chat = upstream("demo")
-    tensors = checkpoint("demo").dvae()
+    chat = upstream("small-random")
+    tensors = checkpoint("small-random").dvae()
     expected = chat.dvae.vq_layer._embed(codes.transpose(1, 2)).transpose(1, 2)
     ours = CodeEmbedding(tensors)(codes.float())
     assert torch.allclose(ours, expected, atol=1e-6)

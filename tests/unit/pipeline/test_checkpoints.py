@@ -30,13 +30,13 @@ from pipeline.model.layout import (
 from pipeline.recipes import make
 from scripts import make_checkpoint
 
-DEMO_BYTES_LIMIT = 16 << 20
+SMALL_BYTES_LIMIT = 16 << 20
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    make("demo", tmp_path / "demo")
-    return tmp_path / "demo"
+    make("small-random", tmp_path / "small-random")
+    return tmp_path / "small-random"
 
 
 def contents(root: Path) -> dict[str, bytes]:
@@ -45,11 +45,11 @@ def contents(root: Path) -> dict[str, bytes]:
 
 def resolve_when_told(home: Path, barrier: object, answers: object) -> None:
     barrier.wait()
-    answers.put(str(resolve("demo", home)))
+    answers.put(str(resolve("small-random", home)))
 
 
 def test_made_checkpoint_is_byte_identical_every_time(root: Path, tmp_path: Path) -> None:
-    make("demo", tmp_path / "again")
+    make("small-random", tmp_path / "again")
     assert contents(root) == contents(tmp_path / "again")
 
 
@@ -63,7 +63,7 @@ def test_recipe_version_is_raised_with_every_changed_byte(root: Path) -> None:
 
 def test_made_checkpoint_is_small_and_holds_every_file_upstream_has(root: Path) -> None:
     assert set(contents(root)) == {*FILES, MANIFEST_FILE}
-    assert sum(map(len, contents(root).values())) < DEMO_BYTES_LIMIT
+    assert sum(map(len, contents(root).values())) < SMALL_BYTES_LIMIT
 
 
 def test_sha256sum_accepts_the_manifest(root: Path) -> None:
@@ -91,8 +91,8 @@ def test_layer_scales_are_of_order_one_so_that_no_layer_hides(root: Path) -> Non
 
 def test_size_is_what_make_reports(tmp_path: Path) -> None:
     counts: list[int] = []
-    make("demo", tmp_path / "demo", on_bytes=counts.append)
-    assert sum(counts) == recipes.size("demo")
+    make("small-random", tmp_path / "small-random", on_bytes=counts.append)
+    assert sum(counts) == recipes.size("small-random")
 
 
 def test_full_random_has_the_real_dimensions() -> None:
@@ -107,11 +107,11 @@ def test_full_random_has_the_real_dimensions() -> None:
 
 
 def test_unknown_kind_cannot_be_made(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="allowed are demo, full-random"):
+    with pytest.raises(CheckpointError, match="allowed are small-random, full-random"):
         make("medium", tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["demo", "full-random"])
+@pytest.mark.parametrize("kind", ["small-random", "full-random"])
 def test_control_tokens_stand_last_in_upstreams_order(kind: str) -> None:
     tokens = recipes.RECIPES[kind].tokens
     assert tokens[:5] == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -129,10 +129,10 @@ def test_tokenizer_knows_letters_common_characters_and_control_tokens(root: Path
     assert " ".join(encoded.tokens) == "[Stts] [spk_emb] [speed_5] h ##i c ##a ##f ##e , 今 天 好 ！ [UNK] [Ptts]"
 
 
-def test_demo_is_made_once_and_then_found(tmp_path: Path) -> None:
-    first = resolve("demo", tmp_path)
+def test_random_weights_are_made_once_and_then_found(tmp_path: Path) -> None:
+    first = resolve("small-random", tmp_path)
     made_at = (first / MANIFEST_FILE).stat().st_mtime_ns
-    assert resolve("demo", tmp_path) == first == made_folder("demo", tmp_path)
+    assert resolve("small-random", tmp_path) == first == made_folder("small-random", tmp_path)
     assert (first / MANIFEST_FILE).stat().st_mtime_ns == made_at
     assert list(tmp_path.iterdir()) == [first]
     assert first.stat().st_mode & 0o777 == 0o755
@@ -148,13 +148,13 @@ def test_two_processes_at_once_both_get_the_one_whole_checkpoint(tmp_path: Path)
     for process in processes:
         process.join(timeout=60)
     assert [process.exitcode for process in processes] == [0, 0]
-    assert roots == {str(made_folder("demo", tmp_path))}
-    assert verify_files(made_folder("demo", tmp_path))
-    assert list(tmp_path.iterdir()) == [made_folder("demo", tmp_path)]
+    assert roots == {str(made_folder("small-random", tmp_path))}
+    assert verify_files(made_folder("small-random", tmp_path))
+    assert list(tmp_path.iterdir()) == [made_folder("small-random", tmp_path)]
 
 
 def test_loser_of_the_rename_takes_the_winners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    winner = made_folder("demo", tmp_path)
+    winner = made_folder("small-random", tmp_path)
 
     def make_while_another_wins(kind: str, folder: Path) -> None:
         make(kind, folder)
@@ -162,18 +162,18 @@ def test_loser_of_the_rename_takes_the_winners(tmp_path: Path, monkeypatch: pyte
         (winner / "winner").touch()
 
     monkeypatch.setattr(checkpoints, "make", make_while_another_wins)
-    assert resolve("demo", tmp_path) == winner
+    assert resolve("small-random", tmp_path) == winner
     assert (winner / "winner").exists()
     assert list(tmp_path.iterdir()) == [winner]
 
 
 def test_what_a_dead_process_left_behind_is_removed_after_a_while(tmp_path: Path) -> None:
-    dead, alive = tmp_path / ".demo-draft-dead", tmp_path / ".demo-draft-alive"
+    dead, alive = tmp_path / ".small-random-draft-dead", tmp_path / ".small-random-draft-alive"
     dead.mkdir()
     alive.mkdir()
     long_ago = time.time() - checkpoints.ABANDONED_AFTER_S - 60
     os.utime(dead, (long_ago, long_ago))
-    resolve("demo", tmp_path)
+    resolve("small-random", tmp_path)
     assert not dead.exists()
     assert alive.exists()
 
@@ -181,7 +181,7 @@ def test_what_a_dead_process_left_behind_is_removed_after_a_while(tmp_path: Path
 def test_cache_that_cannot_be_written_says_what_to_set(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match=r"cannot be written .*CHATTTS_HOME"):
-        resolve("demo", tmp_path / "file")
+        resolve("small-random", tmp_path / "file")
 
 
 def test_interrupted_making_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ def test_interrupted_making_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(recipes, "write_manifest", disk_is_full)
     with pytest.raises(CheckpointError, match=r"could not be made .*No space left.* bytes are needed"):
-        resolve("demo", tmp_path)
+        resolve("small-random", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -200,7 +200,7 @@ def test_hub_name_without_files_says_the_exact_command(tmp_path: Path) -> None:
 
 
 def test_hub_name_with_files_is_found(tmp_path: Path) -> None:
-    make("demo", hub_folder(tmp_path))
+    make("small-random", hub_folder(tmp_path))
     assert resolve("hub:2Noise/ChatTTS", tmp_path) == hub_folder(tmp_path)
     (hub_folder(tmp_path) / GPT_CONFIG_FILE).unlink()
     with pytest.raises(CheckpointError, match=r"lacks asset/gpt/config\.json"):
@@ -211,7 +211,7 @@ def test_hub_name_with_files_is_found(tmp_path: Path) -> None:
     ("name", "message"),
     [
         ("hub:other/model", "only hub:2Noise/ChatTTS is known"),
-        ("dmeo", "no such folder; allowed are demo, full-random, hub:2Noise/ChatTTS or a folder"),
+        ("dmeo", "no such folder; allowed are demo, small-random, full-random, hub:2Noise/ChatTTS or a folder"),
     ],
 )
 def test_unknown_name_says_what_is_allowed(name: str, message: str, tmp_path: Path) -> None:
@@ -295,11 +295,11 @@ def test_finding_and_making_load_no_torch() -> None:
 
 
 def test_script_makes_into_an_absent_folder_and_refuses_a_full_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "new" / "demo"
-    assert make_checkpoint.main(["demo", str(out)]) == 0
+    out = tmp_path / "new" / "small-random"
+    assert make_checkpoint.main(["small-random", str(out)]) == 0
     assert capsys.readouterr() == (f"{out}\n", "")  # quiet off a terminal
     assert verify_files(out)
-    assert make_checkpoint.main(["demo", str(out)]) == make_checkpoint.EXIT_REFUSED
+    assert make_checkpoint.main(["small-random", str(out)]) == make_checkpoint.EXIT_REFUSED
     assert "is not an empty folder" in capsys.readouterr().err
     (tmp_path / "file").touch()
-    assert make_checkpoint.main(["demo", str(tmp_path / "file" / "below")]) == 1
+    assert make_checkpoint.main(["small-random", str(tmp_path / "file" / "below")]) == 1

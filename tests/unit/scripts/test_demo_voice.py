@@ -196,6 +196,17 @@ def test_the_heads_and_embeddings_go_over_row_by_row(work, checkpoint):
         assert torch.allclose(scaled, speaking.head_code[book].rows(), atol=1e-3)
 
 
+@torch.no_grad()
+def test_the_mean_of_states_is_exported(work, tmp_path):
+    saved = torch.load(work / "gpt.pt")
+    doubled = saved | {"model": {name: 2 * tensor for name, tensor in saved["model"].items()}}
+    torch.save(doubled, tmp_path / "later.pt")
+    name = "layers.0.mlp.up_proj.weight"
+    for shares, factor in (((), 1.5), ((0.25, 0.75), 1.75)):
+        mean = load_trained(work, [work / "gpt.pt", tmp_path / "later.pt"], shares).speaking
+        assert torch.allclose(mean.state_dict()[name], factor * saved["model"][name])
+
+
 def test_random_speakers_lie_on_the_line_of_the_taught_ones(checkpoint):
     statistics = read_statistics(checkpoint, 64)
     drawn = np.stack([draw_embedding(seed, 64, statistics) for seed in range(200)]).astype(np.float32)

@@ -41,8 +41,8 @@ PARTS = {GPT_FILE: "gpt", EMBED_FILE: "embed", MEL_DECODER_FILE: "mel_decoder", 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """With its manifest: a changed byte is seen by its hash."""
-    make("demo", tmp_path / "demo")
-    return tmp_path / "demo"
+    make("small-random", tmp_path / "small-random")
+    return tmp_path / "small-random"
 
 
 @pytest.fixture

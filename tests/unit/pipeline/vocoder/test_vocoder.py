@@ -23,7 +23,7 @@ DEADLINE_S = 10.0
 
 @pytest.fixture(scope="module")
 def demo() -> Checkpoint:
-    return open_checkpoint(resolve("demo", cache_home()))
+    return open_checkpoint(resolve("small-random", cache_home()))
 
 
 @contextmanager

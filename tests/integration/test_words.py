@@ -1,0 +1,114 @@
+"""The demo checkpoint through the whole spine, and a recogniser listens: is what comes out the sentence that went in?
+
+Noise and random weights make about as many mistakes as there are words. The whole held-out list is `make judge`.
+"""
+
+import asyncio
+import io
+from collections.abc import Sequence
+from contextlib import aclosing
+
+import av
+import numpy as np
+import pytest
+import soxr
+from numpy.typing import NDArray
+
+from pipeline.audio.encode import encode_whole
+from pipeline.audio.formats import CONTAINERS, audio_format
+from pipeline.config import PipelineConfig
+from pipeline.model.spec import SAMPLE_RATE
+from pipeline.types import SamplingParams, SynthesisRequest
+from scripts.demo_voice.hearing import Recogniser, mistakes
+from scripts.judge import held_out, is_digits, words_of
+from scripts.say import open_rooms
+
+DIGITS = [sentence for sentence in held_out() if is_digits(sentence)][:12]
+WORDS = [sentence for sentence in held_out() if not is_digits(sentence)][:6]
+LONG = " ".join(DIGITS[:8])
+DEEP, BETWEEN, HIGH = "verse", "blend:verse(0.5)+ballad(0.5)", "ballad"
+CONFIG = {"checkpoint": "demo", "engine": {"slots": 16, "max_waiting": 16, "dtype": "float32"}}
+MOST_IN_DIGITS, MOST_IN_LONG_TEXT, MOST_IN_WORDS = 0.3, 0.5, 0.65  # mistakes a word
+
+Samples = NDArray[np.float32]
+
+
+@pytest.fixture(scope="module")
+def spoken() -> dict[tuple[str, str], Samples]:
+    """(text, voice) -> samples; sixteen at once and more that wait."""
+    wanted = [(text, "default") for text in (*DIGITS, *WORDS, LONG)] + [(DIGITS[0], voice) for voice in (DEEP, BETWEEN, HIGH)]
+
+    async def all_at_once() -> list[Samples]:
+        async with open_rooms(PipelineConfig.model_validate(CONFIG)) as rooms:
+
+            async def say(number: int, text: str, voice: str) -> Samples:
+                request = SynthesisRequest(str(number), text, voice, sampling=SamplingParams(seed=1), timeout_s=280)
+                async with aclosing(rooms.synthesizer.stream(request)) as stream:
+                    return np.concatenate([chunk.samples async for chunk in stream])
+
+            return await asyncio.gather(*(say(number, *pair) for number, pair in enumerate(wanted)))
+
+    return dict(zip(wanted, asyncio.run(all_at_once()), strict=True))
+
+
+@pytest.fixture(scope="module")
+def recogniser() -> Recogniser:
+    return Recogniser()
+
+
+def wrong(recogniser: Recogniser, said: Sequence[str], heard: Sequence[tuple[Samples, int]], *, digits: bool) -> float:
+    """Mistakes a word."""
+    found = [mistakes(words_of(text), recogniser.hear(*sound, digits=digits)) for text, sound in zip(said, heard, strict=True)]
+    return sum(found) / sum(len(words_of(text)) for text in said)
+
+
+def test_digits_are_understood(spoken, recogniser):
+    heard = [(spoken[text, "default"], SAMPLE_RATE) for text in DIGITS]
+    assert wrong(recogniser, DIGITS, heard, digits=True) <= MOST_IN_DIGITS
+
+
+def test_words_are_understood_better_than_not(spoken, recogniser):
+    heard = [(spoken[text, "default"], SAMPLE_RATE) for text in WORDS]
+    assert wrong(recogniser, WORDS, heard, digits=False) <= MOST_IN_WORDS
+
+
+def test_a_long_text_is_said_to_its_end(spoken, recogniser):
+    assert wrong(recogniser, [LONG], [(spoken[LONG, "default"], SAMPLE_RATE)], digits=True) <= MOST_IN_LONG_TEXT
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_every_format_carries_the_words(spoken, recogniser, container):
+    texts = DIGITS[:4]
+    audio = audio_format(container)
+    heard = []
+    for text in texts:
+        samples = soxr.resample(spoken[text, "default"], SAMPLE_RATE, audio.sample_rate)
+        heard.append(decoded(encode_whole(samples, audio), container, audio.sample_rate))
+    assert wrong(recogniser, texts, heard, digits=True) <= MOST_IN_DIGITS
+
+
+def decoded(content: bytes, container: str, rate: int) -> tuple[Samples, int]:
+    """Samples (n,) and their rate."""
+    if container == "pcm":
+        return np.frombuffer(content, "<i2").astype(np.float32) / 32768, rate
+    headerless = {"ulaw": "mulaw", "alaw": "alaw"}.get(container)
+    with av.open(io.BytesIO(content), format=headerless, options={"sample_rate": str(rate)} if headerless else {}) as file:
+        rate = file.streams.audio[0].rate
+        resampler = av.AudioResampler("flt", "mono", rate)
+        frames = [part for frame in file.decode(audio=0) for part in resampler.resample(frame)]
+    return np.concatenate([frame.to_ndarray()[0] for frame in frames]), rate
+
+
+def test_voices_differ_and_a_blend_lies_between(spoken):
+    deep, between, high = (pitch(spoken[DIGITS[0], voice]) for voice in (DEEP, BETWEEN, HIGH))
+    assert 1.1 * deep < between < high / 1.1, (deep, between, high)
+
+
+def pitch(samples: Samples) -> float:
+    """Hz: median over the loudest 40 ms frames of their strongest repetition."""
+    size = round(0.04 * SAMPLE_RATE)
+    frames = samples[: len(samples) // size * size].reshape(-1, size)
+    loud = frames[np.argsort(frames.std(1))[2 * len(frames) // 3 :]]
+    repeats = np.fft.irfft(np.abs(np.fft.rfft(loud - loud.mean(1, keepdims=True), 4 * size)) ** 2)
+    shortest, longest = SAMPLE_RATE // 320, SAMPLE_RATE // 70
+    return float(np.median(SAMPLE_RATE / (shortest + repeats[:, shortest:longest].argmax(1))))
