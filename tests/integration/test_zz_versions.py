@@ -36,7 +36,7 @@ def document(folder: Path, user_config: dict[str, Any]) -> dict[str, Any]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("v2")
     with mock.patch.object(recipes, "RECIPE_VERSION", -2):  # part of every tensor's key: other random weights
-        recipes.make("demo", folder)
+        recipes.make("small-random", folder)
     return folder
 
 
