@@ -19,6 +19,7 @@ SynthesisError
 |       `-- VoiceExists
 |-- AtCapacity                try again after retry_after_s
 |   `-- DeadlineUnmeetable    there is room, but not in time
+|-- Draining                  about to stop
 |-- StageUnavailable          the same, because a stage fails
 |-- DeadlineExceeded          we were too slow
 |-- ReaderStalled             the reader took nothing for too long
@@ -124,6 +125,10 @@ class AtCapacity(SynthesisError):
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class Draining(SynthesisError):
+    """This part of the service is about to stop and begins nothing new; another one may."""
 
 
 class StageUnavailable(SynthesisError):

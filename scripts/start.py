@@ -1,7 +1,7 @@
 """Start: checks a configuration, runs it under `serve run` and says when and where it listens. What `make serve` does.
 
 In:    a configuration file
-Out:   a running service, until Ctrl-C
+Out:   a running service, until Ctrl-C, or until SIGTERM has let every stream end
 Owns:  the environment of Ray's processes
 """
 
@@ -37,6 +37,7 @@ ENVIRONMENT = {
     "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve.edge:middlewares",
 }
 POLL_S = 0.5
+DRAIN_MARGIN_S = 30.0  # to connect to the cluster and to be answered
 ANY_HOST = "0.0.0.0"
 
 
@@ -61,7 +62,9 @@ def main() -> int:
     if command is None:
         print("the `serve` command of ray[serve] is not installed beside this Python", file=sys.stderr)
         return 1
-    server = subprocess.Popen([command, "run", str(args.config)], env=environment)
+    # A group of its own: Ctrl-C and a stopping container reach this process alone, which passes them on in its order.
+    server = subprocess.Popen([command, "run", str(args.config)], env=environment, start_new_session=True)
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         with console.status("starting Ray, loading, warming up"):
             code = wait_until_ready(server, address)
@@ -69,9 +72,37 @@ def main() -> int:
             return code
         announce(console, address, checkpoint)
         return server.wait()
+    except Terminated:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        drain(args.config, longest_stream_s(checked), environment)
+        server.send_signal(signal.SIGINT)
+        server.wait()
+        return 0
     except KeyboardInterrupt:
         server.send_signal(signal.SIGINT)  # SIGTERM would leave the application behind
         return server.wait()
+
+
+class Terminated(Exception):
+    """Somebody asked this process to stop."""
+
+
+def _terminated(number: int, frame: object) -> None:
+    raise Terminated
+
+
+def longest_stream_s(file: ConfigFile) -> float:
+    """How long an ingress replica may take to end."""
+    return float(file.deployment("Ingress").get("graceful_shutdown_timeout_s", 20.0))  # Serve's own default
+
+
+def drain(config: Path, grace_s: float, environment: dict[str, str]) -> None:
+    """Let the streams end. In a process of its own: Ray reads its environment when it is imported."""
+    command = [sys.executable, "-m", "scripts.drain", str(config), "--grace", str(grace_s)]
+    try:
+        subprocess.run(command, env=environment, check=False, timeout=grace_s + DRAIN_MARGIN_S)
+    except subprocess.TimeoutExpired:
+        print("the cluster does not answer: stopping without waiting", file=sys.stderr)
 
 
 def http_address(file: ConfigFile) -> str:

@@ -1,7 +1,7 @@
 """Door: how many requests one ingress replica holds, and when a refused one should come back.
 
 In:    requests that arrive and leave
-Out:   AtCapacity with a computed retry_after_s, or a place
+Out:   AtCapacity with a computed retry_after_s, Draining once it is closed, or a place
 Owns:  the count of requests inside, a moving average of how long they stay
 Never: bodies, queues: who finds no place is told at once
 """
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from pipeline.errors import AtCapacity
+from pipeline.errors import AtCapacity, Draining
 
 MEMORY = 0.2  # weight of the newest stay in the moving average
 LONGEST_WAIT_S = 60.0
@@ -22,6 +22,7 @@ class Door:
     def __init__(self, places: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.places = places
         self.inside = 0
+        self.closed = False
         self.stay_s = 2.0  # until the first request has left: about one sentence
         self._turned_away = 0  # since somebody last left
         self._clock = clock
@@ -31,8 +32,10 @@ class Door:
         """Take a place for as long as the block runs.
 
         Raises:
-            AtCapacity: every place is taken.
+            AtCapacity: every place is taken. Draining: the door was closed.
         """
+        if self.closed:
+            raise Draining("this replica is about to stop and takes nothing new; try again, another one may answer")
         if self.inside >= self.places:
             self._turned_away += 1
             raise AtCapacity(f"all {self.places} places are taken (limits.max_in_flight)", retry_after_s=self.retry_after_s())
@@ -44,6 +47,15 @@ class Door:
             self.inside -= 1
             self._turned_away = 0
             self.stay_s += MEMORY * (self._clock() - entered - self.stay_s)
+
+    def close(self) -> int:
+        """Let nobody in any more; who is inside stays to the end.
+
+        Returns:
+            how many still are.
+        """
+        self.closed = True
+        return self.inside
 
     def retry_after_s(self) -> float:
         """A place frees every stay/places seconds; whoever was turned away before comes first."""

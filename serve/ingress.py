@@ -222,7 +222,13 @@ class Ingress:
                     LOG.warning("not ready yet: %s", error)
                 await asyncio.sleep(RETRY_S)
 
+    async def drain(self) -> int:
+        """Take nothing new; returns how many requests are still inside. See scripts/drain.py."""
+        return self.backend.door.close()
+
     async def _why_not_ready(self) -> str | None:
+        if self.backend.door.closed:
+            return "draining"
         silent = await self._lines.silent()
         return f"no answer from {' and '.join(silent)}" if silent else None
 

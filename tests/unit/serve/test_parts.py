@@ -14,7 +14,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from ray.serve.exceptions import BackPressureError
 
 from pipeline import errors
-from pipeline.errors import AtCapacity, EngineDead, EngineFault, NonFiniteOutput, StageUnavailable, SynthesisError
+from pipeline.errors import AtCapacity, Draining, EngineDead, EngineFault, NonFiniteOutput, StageUnavailable, SynthesisError
 from serve import app, edge
 from serve.body import read_body
 from serve.config import DEPLOYMENTS, PROJECT
@@ -32,6 +32,16 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def test_a_closed_door_lets_nobody_in_and_nobody_out_early():
+    door = Door(2)
+    with door.enter():
+        assert door.close() == 1
+        with pytest.raises(Draining), door.enter():
+            pass
+        assert door.close() == 1
+    assert door.close() == 0
 
 
 def test_the_door_counts_and_gives_places_back():
