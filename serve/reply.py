@@ -271,6 +271,7 @@ class SpeechReply(Response):
                 continue  # the audio rooms hold back what they cannot finish yet
             if self._first_audio_s is None:
                 self._source = chunk.cache
+                self._stages.cache = chunk.cache.value
                 self._first_audio_s = time.perf_counter() - self._started_at
             duration_s = len(chunk.samples) / order.audio.sample_rate
             self._cursor.arrived(time.perf_counter(), duration_s)

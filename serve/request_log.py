@@ -52,7 +52,14 @@ def traced(figures: SpeechFigures, stages: Stages) -> Fields:
 
 
 def _ordered(order: SpeechOrder) -> Fields:
-    return {"characters": len(order.request.text), "container": order.audio.container, "streamed": order.streamed}
+    request = order.request
+    return {
+        "model": request.model,
+        "lane": request.claim.lane.value,
+        "characters": len(request.text),
+        "container": order.audio.container,
+        "streamed": order.streamed,
+    }
 
 
 def _say(level: int, event: str, fields: Fields) -> None:

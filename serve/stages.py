@@ -50,6 +50,8 @@ class Stages:
     segments: int = 0
     steps: int = 0
     vocoder_calls: int = 0
+    cache: str = ""
+    """where the first segment came from: hit, miss, joined, bypass"""
     finish: dict[str, int] = field(default_factory=dict)
     """why segments ended: how many"""
 
@@ -62,6 +64,7 @@ class Stages:
         """What a log line says of them."""
         seconds = {"text_s": self.text_s, "queue_s": self.queue_s, "gpt_s": self.gpt_s, "vocoder_s": self.vocoder_s}
         return {
+            **({"cache": self.cache} if self.cache else {}),
             "segments": self.segments,
             "steps": self.steps,
             "vocoder_calls": self.vocoder_calls,
