@@ -72,7 +72,7 @@ def share(part: str, whole: str, window: str) -> str:
 
 LATE = 'ray_chattts_ttfa_seconds_bucket{le="2.5"}'
 CUT = 'ray_chattts_requests_total{outcome="cut"}'
-REFUSED_BY_US = 'ray_chattts_rejects_total{code=~"overloaded|engine_dead"}'
+REFUSED_BY_US = 'ray_chattts_rejects_total{code=~"overloaded|deadline_unmeetable|engine_dead"}'
 
 PANELS: tuple[Panel, ...] = (
     Panel(
@@ -133,8 +133,14 @@ PANELS: tuple[Panel, ...] = (
     Panel(
         "Engine: wait for a slot",
         "s",
-        {f"p{round(100 * at)}": quantile(at, "ray_chattts_queue_wait_seconds") for at in (0.5, 0.95)},
-        "The part of first audio that more slots or replicas would remove.",
+        {f"p{round(100 * at)} {{{{lane}}}}": quantile(at, "ray_chattts_queue_wait_seconds", "le, lane") for at in (0.5, 0.95)},
+        "By lane: the part of first audio that more slots or replicas would remove.",
+    ),
+    Panel(
+        "Engine: bulk interrupted",
+        "none",
+        {"a minute": "sum(60 * rate(ray_chattts_parked_total[5m]))"},
+        "Bulk sequences that gave up their slot to an interactive one. Much of it all day long: add replicas.",
     ),
     Panel(
         "Engine: steps for nobody",
