@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import requests
-from ray import serve
 
 from scripts import keys as keys_script
 from tests.integration.cluster import LONG, Cluster, deploy, document_of, wait_until
@@ -25,7 +24,7 @@ def keyed(started: Cluster) -> Iterator[Cluster]:
     plain["http_options"]["port"] = started.port
     deploy(plain, keyed)
     yield started
-    serve.delete("keyed")
+    deploy(plain)
 
 
 def make_key(capsys: pytest.CaptureFixture[str], *options: str) -> str:
