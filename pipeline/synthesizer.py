@@ -63,11 +63,10 @@ class Synthesizer:
         """
         self._frontend = frontend
         self._generator = generator
+        self._traits = decoder.traits
         self._decoder = StreamDecoder(decoder)
         self._voices = voices
         self._cached = cached
-        # What the vocoder needs before it gives the first samples.
-        self._first_steps = vocoder_config.chunk_steps[0] + vocoder_config.look_ahead
         self._parallel_segments = speech_config.parallel_segments
 
     async def stream(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
@@ -84,13 +83,13 @@ class Synthesizer:
         cached = None if self._cached is None else self._cached.of(request.cache)
         generator = cached or self._generator
         if request.refine is not None:
-            refining = self._in_line(plan.prompts, request, began)
+            refining = await self._in_line(plan.prompts, request, began)
             if cached is not None:
                 await cached.check(refining, request.refine.sampling)
             refined = await self._refine(generator, refining, request.refine.sampling, deadline)
             plan = await self._frontend.replan(request, voices, plan, refined)
             admitted = True
-        prompts = self._in_line(plan.prompts, request, began)
+        prompts = await self._in_line(plan.prompts, request, began)
         if cached is not None:
             await cached.check(prompts, request.sampling)
         delivery = Delivery(request, [prompt.segment for prompt in prompts], voices)
@@ -123,13 +122,14 @@ class Synthesizer:
         assert request.refine is not None, "the request asks for a refine pass"
         deadline = time.monotonic() + request.timeout_s
         plan = await self._frontend.plan(request, self._voices_of(request))
-        prompts = self._in_line(plan.prompts, request, time.monotonic())
+        prompts = await self._in_line(plan.prompts, request, time.monotonic())
         refined = await self._refine(self._generator, prompts, request.refine.sampling, deadline)
         return await self._frontend.compare(plan, refined)
 
-    def _in_line(self, prompts: tuple[Prompt, ...], request: SynthesisRequest, began: float) -> tuple[Prompt, ...]:
+    async def _in_line(self, prompts: tuple[Prompt, ...], request: SynthesisRequest, began: float) -> tuple[Prompt, ...]:
         """The prompts with the request's claim; its first one has the promise, less what has passed since the request began."""
-        claim = replace(request.claim, first_audio_s=None, first_steps=self._first_steps)
+        traits = await self._traits()  # what the vocoder needs before it gives the first samples
+        claim = replace(request.claim, first_audio_s=None, first_steps=traits.chunk_steps[0] + traits.look_ahead)
         promised = claim
         if request.claim.first_audio_s is not None:
             promised = replace(claim, first_audio_s=request.claim.first_audio_s - (time.monotonic() - began))

@@ -255,7 +255,7 @@ class Runner:
         """Every tensor with a row a slot that outlives a step."""
         return (
             *(getattr(self._params, field.name) for field in fields(RowParams)),
-            *(self._min_steps, self._max_steps, self._is_text, self._text_eos, self._from_noise),
+            *(self._min_steps, self._max_steps, self._is_text, self._eos, self._from_noise, self._powers),
             *(self._uniforms, self._code_noise, self._text_noise),
             *(self._hidden, self._positions, self._steps, self._recent_codes, self._recent_text),
         )
