@@ -58,6 +58,9 @@ class Licence:
 
 def licence_of(name: str) -> Licence:
     """The licence of the weights of a checkpoint, by the name it is configured with."""
+    if name == DEMO:
+        origin = "taught on synthetic speech of CMU flite's voices rms and slt; see NOTICE"
+        return Licence("AGPL-3.0-or-later, as this project", None, origin, commercial_use=True)
     if name in RECIPES:
         return Licence("random numbers, made here: free of any", None, "", commercial_use=True)
     if name.startswith("hub:"):

@@ -28,7 +28,7 @@ LONG = PASS + 30  # steps: more than two passes of frames
 
 @cache
 def demo() -> Checkpoint:
-    return open_checkpoint(resolve("demo", cache_home()))
+    return open_checkpoint(resolve("small-random", cache_home()))
 
 
 @cache
