@@ -34,6 +34,7 @@ ENVIRONMENT = {
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",  # 30 by default: Ctrl-C would take as long
     "RAY_AUTH_MODE": "disabled",  # one machine, loopback; `token` wherever others can reach the ports
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # 15 by default: beside any other work the service would starve
     "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve.edge:middlewares",
 }
 POLL_S = 0.5

@@ -25,7 +25,7 @@ namespace {
 constexpr int BLOCK = 8;       // rows of one Plain block: 16 sums, and what they are multiplied with, fill the registers
 constexpr int TILE_ROWS = 16;  // rows of one tile
 constexpr int AHEAD = 2048;    // bytes of weights Plain asks for in advance
-constexpr int TILE_AHEAD = 4096;
+constexpr int TILE_AHEAD = 8192;  // the same for tiles
 
 struct bf16 {
     uint16_t bits;
