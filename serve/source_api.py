@@ -24,8 +24,8 @@ from serve.config import PROJECT
 LICENCE = "AGPL-3.0-or-later"
 ARCHIVE = "/source.tar.gz"
 FOLDERS = ("pipeline", "serve", "scripts", "tests")
-KINDS = frozenset({".py", ".cpp", ".h", ".html", ".txt", ".tsv", ".npy", ".safetensors", ".json"})
-FILES = ("pyproject.toml", "Makefile", "README.md", "LICENSE")
+KINDS = frozenset({".py", ".cpp", ".h", ".html", ".txt", ".tsv", ".npy", ".json"})
+FILES = ("pyproject.toml", "Makefile", "README.md", "LICENSE", "NOTICE")
 MOST_BYTES = 32 << 20  # of one file: nothing larger is source
 
 

@@ -30,6 +30,7 @@ def test_the_service_hands_out_what_it_runs():
     assert hashlib.sha256(packed.content).hexdigest() == offer["sha256"]
     with tarfile.open(fileobj=io.BytesIO(packed.content)) as files:
         names = set(files.getnames())
+        assert not [name for name in names if name.endswith(".safetensors")], "weights are no source"
         for path in ("serve/source_api.py", "pipeline/model/decode.cpp", "scripts/start.py", "LICENSE", "pyproject.toml"):
             found = files.extractfile(f"chattts-serve/{path}")
             assert found is not None
