@@ -123,7 +123,8 @@ class NativeStep:
         self._heads = (_Head * 2)(
             head(embedding.code_heads, embedding.code_table, code), head(embedding.text_head, embedding.text_table, text)
         )
-        draw_bytes = -(-embedding.text_vocab * DRAW_BYTES // ALIGNMENT) * ALIGNMENT
+        largest_vocab = max(code.noise.shape[2], text.noise.shape[2])
+        draw_bytes = -(-largest_vocab * DRAW_BYTES // ALIGNMENT) * ALIGNMENT
         self._slots = _Slots(
             count=count,
             uniform_steps=slots.uniforms.shape[1],
