@@ -40,7 +40,7 @@ from pipeline.types import (
     SynthesisRequest,
     Voice,
 )
-from pipeline.vocoder.stream import StreamDecoder
+from pipeline.vocoder.stream import StreamDecoder, without_first
 
 Given = TypeVar("Given")
 
@@ -95,7 +95,7 @@ class Synthesizer:
         delivery = Delivery(request, [prompt.segment for prompt in prompts], voices)
         ahead = _Ahead(generator, prompts, request.sampling, deadline, self._parallel_segments, admitted=admitted)
         first_sample = 0
-        async with aclosing(self._spoken(plan, delivery, ahead)) as pieces:
+        async with aclosing(self._spoken(plan, delivery, ahead, request.chunks_left_out)) as pieces:
             async for samples in pieces:
                 if len(samples):
                     warnings = () if first_sample else plan.warnings
@@ -128,7 +128,8 @@ class Synthesizer:
 
     async def _in_line(self, prompts: tuple[Prompt, ...], request: SynthesisRequest, began: float) -> tuple[Prompt, ...]:
         """The prompts with the request's claim; its first one has the promise, less what has passed since the request began."""
-        traits = await self._traits()  # what the vocoder needs before it gives the first samples
+        # What the vocoder needs before it gives the first samples.
+        traits = without_first(await self._traits(), request.chunks_left_out)
         claim = replace(request.claim, first_audio_s=None, first_steps=traits.chunk_steps[0] + traits.look_ahead)
         promised = claim
         if request.claim.first_audio_s is not None:
@@ -140,13 +141,15 @@ class Synthesizer:
         names = {request.voice, *(passage.manner.voice for passage in request.passages)}
         return {name: self._voices.get(name) for name in names if name is not None}
 
-    async def _spoken(self, plan: SpeechPlan, delivery: Delivery, ahead: "_Ahead") -> AsyncGenerator[NDArray[np.float32], None]:
+    async def _spoken(
+        self, plan: SpeechPlan, delivery: Delivery, ahead: "_Ahead", leave_out: int
+    ) -> AsyncGenerator[NDArray[np.float32], None]:
         """The samples of all segments, each in its manner, and the silence between them."""
         segments = (prompt.segment for prompt in plan.prompts)
         async with aclosing(ahead.segments()) as streams:
             async for steps in streams:
                 yield await _aside(delivery, delivery.begin, next(segments))
-                async with aclosing(self._decoder.decode(steps)) as chunks:
+                async with aclosing(self._decoder.decode(steps, leave_out=leave_out)) as chunks:
                     async for chunk in chunks:
                         yield await _aside(delivery, delivery.feed, chunk.samples)
         yield await _aside(delivery, delivery.finish, plan.closing_silence_ms)

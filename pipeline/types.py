@@ -275,6 +275,10 @@ class SynthesisRequest:
     model: str = ""
     """the version of the model that speaks, where there are several; empty: the first"""
     claim: Claim = Claim()
+    brief: bool = False
+    """segments are half as long: slots are free again sooner"""
+    chunks_left_out: int = 0
+    """how many of the vocoder's first chunk sizes are left out: fewer windows, first audio later"""
     timeout_s: float = 120.0
     """time left; each process turns it into a deadline of its own monotonic clock"""
     cache: CacheOrder = CacheOrder()

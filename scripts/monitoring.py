@@ -219,6 +219,12 @@ PANELS: tuple[Panel, ...] = (
         "Segments by where their steps came from. Many evictions, few hits: raise `cache.memory_mib`. Errors: Redis is away.",
     ),
     Panel(
+        "Given up under load",
+        "none",
+        {"rungs in force, {{replica}}": "max by (replica) (ray_chattts_degrade_level)"},
+        "The degrade ladder; `/health` names the rungs. Above zero for hours: it is too small a house, not a peak.",
+    ),
+    Panel(
         "Versions",
         "percentunit",
         {

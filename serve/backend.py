@@ -16,6 +16,7 @@ from pipeline.text.script import Script
 from pipeline.types import AudioChunk, SynthesisRequest
 from pipeline.voices.catalogue import VoiceInfo
 from serve.config import LanesConfig, LimitsConfig, OfferConfig
+from serve.degrader import Degrader
 from serve.door import Door
 from serve.figures import SpeechWatch, Unwatched
 from serve.gate import Gate
@@ -54,6 +55,8 @@ class Backend:
     models: ModelDesk = field(default_factory=only_model)
     """which version of the model speaks"""
     offer: OfferConfig = field(default_factory=OfferConfig)
+    degrader: Degrader = field(default_factory=Degrader)
+    """what is given up under load"""
     watch: SpeechWatch = field(default_factory=Unwatched)
     """is told about every reply"""
     tracing: Tracing = field(default_factory=Tracing)

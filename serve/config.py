@@ -12,12 +12,13 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, field_validator, model_validator
 
 from pipeline.config import PipelineConfig, StrictModel
 from pipeline.errors import ConfigError
 from pipeline.store.choose import check_store_url
 from serve.breaker import BreakerConfig
+from serve.ladder import DegradeConfig, Rung
 from serve.model_config import ModelConfig, Version, VersionId, versions_of, wrong_models
 from serve.quarantine import QuarantineConfig
 
@@ -164,6 +165,7 @@ class AppConfig(StrictModel):
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
     breaker: BreakerConfig = Field(default_factory=BreakerConfig)
     quarantine: QuarantineConfig = Field(default_factory=QuarantineConfig)
+    degrade: DegradeConfig = Field(default_factory=DegradeConfig)
     tracing: TracingConfig = Field(default_factory=TracingConfig)
     cache: CacheConfig = Field(default_factory=CacheConfig)
     offer: OfferConfig = Field(default_factory=OfferConfig)
@@ -172,6 +174,14 @@ class AppConfig(StrictModel):
     def versions(self) -> tuple[Version, ...]:
         """Of the model, the first one first."""
         return versions_of(self.pipeline, self.models)
+
+    @model_validator(mode="after")
+    def _lighter_version_exists(self) -> "AppConfig":
+        version = self.degrade.version
+        if Rung.VERSION in self.degrade.rungs and version not in self.models:
+            known = ", ".join(self.models) or "there are none"
+            raise ValueError(f"degrade.version must be one of models ({known}), found {version}")
+        return self
 
     @field_validator("models")
     @classmethod

@@ -35,6 +35,7 @@ from serve.api import create_api
 from serve.backend import Backend
 from serve.cache import follow_purges, open_cache
 from serve.config import STORE_FILE, AppConfig, VoicesConfig, explain, project_path
+from serve.degrader import Degrader
 from serve.door import Door
 from serve.following import follow
 from serve.gate import Gate, trust
@@ -56,6 +57,7 @@ LOG = logging.getLogger("ray.serve.chattts")
 
 FIRST_WORDS = "Ready."
 RETRY_S = 1.0
+LOOK_S = 1.0
 
 
 def build_api() -> FastAPI:
@@ -170,6 +172,7 @@ class Ingress:
             idempotency=idempotency,
             models=ModelDesk(rollout),
             offer=config.offer,
+            degrader=Degrader(config.degrade),
             watch=watch,
             lanes=config.lanes,
             gate=Gate(ring, quotas, is_open=config.keys.open, trusts=trusts),
@@ -184,6 +187,7 @@ class Ingress:
             asyncio.create_task(follow_purges(cache, config.voices.refresh_s)),
             *lines.follow_builds(),
             asyncio.create_task(every_period(lambda: watch.show(lines.breakers.values(), self._quarantine, rollout))),
+            *([asyncio.create_task(self._look_at_load(watch))] if config.degrade.rungs else []),
             *([asyncio.create_task(lines.probe())] if len(config.versions) > 1 else []),
         )
         self._first_audio_s = await self._speak_first_words()
@@ -200,6 +204,15 @@ class Ingress:
             LOG.error("versions: the weights stay as they were: %s", self._routes_error)
         else:
             self._rollout.configure(routes)
+
+    async def _look_at_load(self, watch: IngressMetrics) -> None:
+        """Climb and descend the degrade ladder."""
+        door, degrader = self.backend.door, self.backend.degrader
+        while True:
+            queue, rtf = await self._lines.load() if door.inside else (0.0, 0.0)
+            degrader.observe(max(queue, door.inside / door.places), rtf)
+            watch.degraded(degrader.ladder.level)
+            await asyncio.sleep(LOOK_S)
 
     async def _speak_first_words(self) -> float:
         """One synthesis through the whole chain; Serve sends this replica no request before it is done.
@@ -242,6 +255,7 @@ class Ingress:
             "vocoder": vocoder,
             "breakers": {stage: breaker.shown() for stage, breaker in self._lines.breakers.items()},
             "quarantine": self._quarantine.shown(),
+            "degrade": {"level": self.backend.degrader.ladder.level, "given_up": self.backend.degrader.ladder.rungs},
             "versions": {version: rollout.shown(version) for version in rollout.versions},
             **({"routes_error": self._routes_error} if self._routes_error else {}),
         }

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pipeline.cache.cache import CodeCache
 from pipeline.cache.steps import CachedModel
 from pipeline.errors import StageUnavailable
+from pipeline.model.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.protocols import VoiceSource
 from pipeline.synthesizer import Synthesizer
 from pipeline.text.guard import Refined
@@ -32,6 +33,7 @@ from serve.rollout import Rollout
 from serve.shadow import Comparison, Shadow
 from serve.stages import TimedDecoder, TimedFrontend, TimedGenerator
 
+STEPS_A_SECOND = SAMPLE_RATE / SAMPLES_PER_STEP
 GIVEN_UP_S = 5.0  # a listener who leaves after so long without a sound was kept waiting by the version
 
 
@@ -146,6 +148,20 @@ class Lines:
         return [
             one if single else {"deployment": name, **one} for name, found in zip(names, answers, strict=True) for one in found
         ]
+
+    async def load(self) -> tuple[float, float]:
+        """The fullest queue as a share of its places, and the slowest engine's seconds for a second of audio.
+
+        An engine that decodes one sequence is as fast as it can be, and not slow for the crowd's sake.
+        """
+        fullness, rtf = 0.0, 0.0
+        for version in self._rollout.versions.values():
+            engine = version.pipeline.engine
+            for one in await ask_stats(self._handles[version.acoustic]):
+                fullness = max(fullness, one["waiting"] / engine.max_waiting if engine.max_waiting else 0.0)
+                if one["slots_used"] > 1:
+                    rtf = max(rtf, one["round_s"] / engine.steps_per_round * STEPS_A_SECOND)
+        return fullness, rtf
 
     async def silent(self) -> list[str]:
         """Deployments from which no answer comes, of versions that are in service: without them requests would fail."""

@@ -87,6 +87,7 @@ CACHE = Metric(
 CACHED_STEPS = Metric(Kind.COUNTER, "chattts_cached_steps_total", "steps heard without being made again")
 CACHE_BYTES = Metric(Kind.GAUGE, "chattts_cache_bytes", "sampled steps kept in memory")
 CACHE_EVICTIONS = Metric(Kind.COUNTER, "chattts_cache_evictions_total", "segments that made room for others")
+DEGRADE_LEVEL = Metric(Kind.GAUGE, "chattts_degrade_level", "rungs of the degrade ladder in force")
 VERSION_REQUESTS = Metric(Kind.GAUGE, "chattts_version_requests", "requests of a version its roll-back counts", ("version",))
 VERSION_FAILED = Metric(Kind.GAUGE, "chattts_version_failed", "those of them that failed", ("version",))
 VERSION_SHARE = Metric(Kind.GAUGE, "chattts_version_share", "of the requests for a version's name", ("version",))
@@ -125,6 +126,7 @@ METRICS: tuple[Metric, ...] = (
     FIRST_AUDIO, RTF, UNDERRUN, STREAMS, CONTINUOUS, REQUESTS, REJECTS, IN_FLIGHT, AUDIO, CHARACTERS, TEXT_WARNINGS,
     BREAKER, RETRIES, QUARANTINED,
     CACHE, CACHED_STEPS, CACHE_BYTES, CACHE_EVICTIONS,
+    DEGRADE_LEVEL,
     VERSION_REQUESTS, VERSION_FAILED, VERSION_SHARE, VERSION_OUT, ROLL_BACKS, SHADOWS, SHADOW_DURATION, SHADOW_LOUDNESS,
     SLOTS, BATCH_ROWS, WAITING_ROWS, STEP, STEPS, SEGMENTS, QUEUE_WAIT, PARKED, WASTED, KV_CACHE,
     BUSY, BACKLOG, VOCODER_WAITING, VOCODER_CALL, VOCODER_CALLS, VOCODER_JOBS,
@@ -194,6 +196,10 @@ class IngressMetrics:
     def present(self, in_flight: int) -> None:
         """See SpeechWatch."""
         self._registered.show(IN_FLIGHT, in_flight)
+
+    def degraded(self, level: int) -> None:
+        """How many rungs are in force."""
+        self._registered.show(DEGRADE_LEVEL, level)
 
     def compared(self, comparison: Comparison) -> None:
         """A shadow run is over."""

@@ -71,6 +71,7 @@ class SpeechReply(Response):
         self._stages = Stages()
         self._warnings: dict[str, int] = {}
         self._taken: SpeechOrder | None = None
+        self._given_up: tuple[str, ...] = ()
         self._outcome = Outcome.LEFT
         self._code = ""
         self.background = None
@@ -124,7 +125,8 @@ class SpeechReply(Response):
 
     def _order(self, raw: bytes, seed: int | None) -> SpeechOrder:
         backend = self._backend
-        said = read_body(SpeechBody, raw)
+        eased = backend.degrader.fit(read_body(SpeechBody, raw), seeded=seed is not None)
+        said, self._given_up = eased.body, eased.given_up
         strict, voice = is_strict(self._request), backend.voice_id(said.voice_name)
         fitted = backend.models.fit(said, self._request, voice, strict=strict)
         body = fitted.body
@@ -141,7 +143,8 @@ class SpeechReply(Response):
             seed=seed,
             claim=self._claim(body.priority),
         )
-        return replace(order, request=fitted.fit(order.request), ignored=(*order.ignored, *fitted.without))
+        backend.degrader.let_in(order.request.claim.lane)
+        return replace(order, request=eased.fit(fitted.fit(order.request)), ignored=(*order.ignored, *fitted.without))
 
     def _claim(self, wished: str | None) -> Claim:
         """How the request stands in line, with the time its lane promises."""
@@ -305,6 +308,8 @@ class SpeechReply(Response):
             headers["Idempotency-Replayed"] = str(self._replayed).lower()
         if self._warnings:
             headers["X-Text-Warnings"] = warnings_header(self._warnings)
+        if self._given_up:
+            headers["X-Degraded"] = ", ".join(self._given_up)
         if order.ignored:
             headers["X-Ignored-Fields"] = ignored_header(order.ignored)
         raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]

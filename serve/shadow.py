@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.types import AudioChunk, CacheOrder, SynthesisRequest
+from pipeline.types import AudioChunk, CacheOrder, Claim, Lane, SynthesisRequest
 from pipeline.voices.measure import loudness_lufs
 from serve.model_config import ShadowConfig
 
@@ -73,7 +73,8 @@ class Shadow:
 
     async def _run(self, request: SynthesisRequest, heard: list[NDArray[np.float32]], config: ShadowConfig) -> None:
         version, rate = config.version, request.audio.sample_rate
-        shadow = replace(request, request_id=f"{request.request_id[:100]}.shadow", model=version, cache=CacheOrder())
+        name = f"{request.request_id[:100]}.shadow"
+        shadow = replace(request, request_id=name, model=version, cache=CacheOrder(), claim=Claim(Lane.BULK))
         spoken: list[NDArray[np.float32]] = []
         try:
             async with aclosing(self._stream(shadow)) as chunks:

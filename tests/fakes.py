@@ -46,6 +46,7 @@ from pipeline.voices.catalogue import VoiceCatalogue, VoiceInfo
 from pipeline.voices.library import VoiceLibrary
 from serve.backend import Backend
 from serve.config import LimitsConfig, VoicesConfig
+from serve.degrader import Degrader
 from serve.door import Door
 from serve.model_desk import ModelDesk, only_model
 from serve.voice_desk import Stream, VoiceDesk
@@ -126,6 +127,7 @@ def make_backend(
     not_ready: str | None = None,
     lexicons: LexiconLibrary | None = None,
     models: ModelDesk | None = None,
+    degrader: Degrader | None = None,
 ) -> Backend:
     """A whole ingress replica around a Speaker."""
     limits = limits or LimitsConfig()
@@ -163,6 +165,7 @@ def make_backend(
         health=health,
         purge=purge,
         models=models or only_model(),
+        degrader=degrader or Degrader(),
     )
 
 

@@ -53,6 +53,7 @@ def write_script(request: SynthesisRequest, config: TextConfig) -> Script:
         NoSpeakableText: there is neither a word in it nor a silence.
         InvalidLexicon, InvalidSsml: pinyin that is none.
     """
+    config = config.brief if request.brief else config
     passages = request.passages or (Passage(request.text, control_tags=request.control_tags, language=request.language),)
     segments: list[Segment] = []
     spans: list[tuple[Span, ...]] = []

@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +32,11 @@ class StreamDecoder:
     def __init__(self, decoder: WaveDecoder) -> None:
         self._decoder = decoder
 
-    async def decode(self, steps: AsyncIterator[StepBlock]) -> AsyncGenerator[AudioChunk, None]:
+    async def decode(self, steps: AsyncIterator[StepBlock], *, leave_out: int = 0) -> AsyncGenerator[AudioChunk, None]:
         """Decode one utterance. An utterance of no steps gives one empty chunk.
+
+        Args:
+            leave_out: how many of the first chunk sizes are skipped; the last one never is.
 
         Closing the generator cancels every call that has not begun, and the wait for the next block.
         A reader that takes no chunk stops the reading of steps.
@@ -42,7 +46,7 @@ class StreamDecoder:
             EngineFault: the steps ended without a finish reason, or are not consecutive.
             Whatever `steps` or the decoder raises, once the chunks before it are delivered.
         """
-        traits = await self._decoder.traits()
+        traits = without_first(await self._decoder.traits(), leave_out)
         own = self._carried if traits.carries else self._windowed
         async with aclosing(own(steps, traits)) as chunks:
             async for audio in chunks:
@@ -185,3 +189,8 @@ def chunk(samples: NDArray[np.float32], first_sample: int, *, is_last: bool) -> 
         steps = f"{first_sample // SAMPLES_PER_STEP} to {(first_sample + len(samples)) // SAMPLES_PER_STEP}"
         raise NonFiniteOutput(f"the vocoder gave NaN or infinity in steps {steps}")
     return AudioChunk(samples=samples, first_sample=first_sample, is_last=is_last)
+
+
+def without_first(traits: DecoderTraits, count: int) -> DecoderTraits:
+    """The same without the first `count` chunk sizes, of which the last one always stays: no size is new."""
+    return traits if not count else replace(traits, chunk_steps=traits.chunk_steps[min(count, len(traits.chunk_steps) - 1) :])

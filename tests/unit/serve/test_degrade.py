@@ -1,0 +1,192 @@
+"""The degrade ladder: how it climbs, how it comes back, and what a request goes without. A clock of its own."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from pipeline.config import TextConfig
+from pipeline.errors import AtCapacity, ConfigError
+from pipeline.model.spec import REACH_STEPS
+from pipeline.text.script import write_script
+from pipeline.types import DecoderTraits, Lane, SynthesisRequest
+from pipeline.vocoder.stream import without_first
+from pipeline.vocoder.windows import Schedule
+from serve.config import read_app_config
+from serve.degrader import Degrader
+from serve.ladder import REFUSALS, DegradeConfig, Ladder, Rung
+from serve.schemas import PostBody, SpeechBody
+from tests.fakes import Speaker, make_backend
+from tests.unit.serve.live import serving
+
+CONFIG = DegradeConfig(rungs=tuple(Rung), version="small@v1")
+FULL, CALM = 0.9, 0.1
+CHUNKS = (8, 16, 32, 48, 96)
+NOISY = PostBody(denoise="on", gain_db=3.0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def looks(ladder: Ladder, clock: Clock, seconds: int, fullness: float, rtf: float = 0.0) -> list[int]:
+    """A look a second; the levels."""
+    levels = []
+    for _ in range(seconds):
+        clock.now += 1
+        ladder.observe(fullness, rtf)
+        levels.append(ladder.level)
+    return levels
+
+
+# The policy.
+
+
+def test_it_climbs_while_it_is_full_and_comes_back_by_itself():
+    clock = Clock()
+    ladder = Ladder(CONFIG, clock=clock)
+    levels = looks(ladder, clock, 100, FULL)
+    assert levels == sorted(levels)
+    assert levels[-1] == len(Rung)
+    assert levels.index(1) == 5
+    levels = looks(ladder, clock, 400, CALM)
+    assert levels == sorted(levels, reverse=True)
+    assert (levels[0], levels[-1]) == (len(Rung), 0)
+
+
+def test_between_the_two_marks_nothing_changes():
+    clock = Clock()
+    ladder = Ladder(CONFIG, clock=clock)
+    looks(ladder, clock, 13, FULL)
+    assert len(set(looks(ladder, clock, 500, 0.65))) == 1
+
+
+def test_slowness_gives_things_up_but_refuses_nobody():
+    clock = Clock()
+    ladder = Ladder(CONFIG, clock=clock)
+    looks(ladder, clock, 500, CALM, rtf=2.0)
+    assert ladder.rungs == tuple(Rung)[:-2]
+    looks(ladder, clock, 100, FULL, rtf=2.0)
+    assert ladder.rungs == tuple(Rung)
+    looks(ladder, clock, 500, CALM, rtf=2.0)
+    assert ladder.rungs == tuple(Rung)[:-2], "and keeps nobody out either"
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 3), st.floats(0.1, 20)), max_size=200),
+    st.floats(0.5, 20),
+    st.floats(0.5, 60),
+    st.lists(st.sampled_from(Rung), unique=True),
+)
+def test_it_never_changes_faster_than_its_hysteresis_and_always_comes_back(weather, climb_s, rest_s, rungs):
+    ordered = tuple(rung for rung in Rung if rung in rungs)
+    config = DegradeConfig(rungs=ordered, climb_s=climb_s, rest_s=rest_s, version="small@v1")
+    clock = Clock()
+    ladder = Ladder(config, clock=clock)
+    changed_at = 0.0
+    for fullness, rtf, wait_s in weather:
+        before = ladder.level
+        clock.now += wait_s
+        ladder.observe(fullness, rtf)
+        assert abs(ladder.level - before) <= 1
+        assert 0 <= ladder.level <= len(ordered)
+        if ladder.level > before:
+            assert fullness >= config.up or (rtf > config.rtf and ladder.rungs[-1] not in REFUSALS)
+            assert clock.now - changed_at >= climb_s
+        elif ladder.level < before:
+            assert fullness <= config.down
+            assert clock.now - changed_at >= rest_s
+        changed_at = clock.now if ladder.level != before else changed_at
+    for _ in range(2 * len(ordered) + 2):
+        clock.now += rest_s
+        ladder.observe(CALM, 0.0)
+    assert ladder.level == 0
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"rungs": ["bulk", "refine"]}, {"rungs": ["refine", "refine"]}, {"rungs": ["music"]}, {"up": 0.5, "down": 0.5}]
+)
+def test_a_ladder_that_makes_no_sense_is_refused(wrong):
+    with pytest.raises(ValidationError):
+        DegradeConfig.model_validate(wrong)
+
+
+def test_a_lighter_version_must_exist():
+    with pytest.raises(ConfigError, match="must be one of models"):
+        read_app_config({"degrade": {"rungs": ["version"], "version": "small@v1"}, "models": {"chattts@v1": {}}})
+
+
+# What a request goes without.
+
+
+def degrader(level: int, **fields: object) -> Degrader:
+    config = CONFIG.model_copy(update=fields)
+    ladder = Ladder(config)
+    ladder.level = level
+    return Degrader(config, ladder)
+
+
+def test_what_is_asked_for_is_given_up_and_nothing_else():
+    eased = degrader(5).fit(SpeechBody(input="x", refine=True, post=NOISY))
+    assert eased.given_up == tuple(Rung)[:5]
+    assert (eased.body.refine, eased.body.post, eased.body.model) == (False, PostBody(gain_db=3.0), "small@v1")
+    request = eased.fit(SynthesisRequest("r", "x", "nova"))
+    assert (request.brief, request.chunks_left_out) == (True, 2)
+    assert degrader(2).fit(SpeechBody(input="x", post=True)).given_up == ()
+    assert degrader(5).fit(SpeechBody(input="x", model="chattts@v1")).given_up == (Rung.FIRST_CHUNK, Rung.SEGMENTS)
+
+
+@given(st.integers(0, len(Rung)), st.integers(0, 2**32 - 1))
+def test_a_seed_of_its_own_is_the_same_audio_on_every_rung(level, seed):
+    body = SpeechBody(input="x", refine=True, post=NOISY, seed=seed)
+    eased = degrader(level).fit(body)
+    assert eased.body is body
+    assert eased.given_up == ()
+    unseeded = body.model_copy(update={"seed": None})
+    assert degrader(level).fit(unseeded, seeded=True).body is unseeded, "an idempotency key is a seed"
+    assert degrader(5, seeded=True).fit(body).given_up == tuple(Rung)[:5]
+
+
+def test_refusals_are_for_bulk_first():
+    degrader(5).let_in(Lane.BULK)
+    degrader(6).let_in(Lane.STANDARD)
+    with pytest.raises(AtCapacity):
+        degrader(6).let_in(Lane.BULK)
+    with pytest.raises(AtCapacity):
+        degrader(7).let_in(Lane.INTERACTIVE)
+
+
+def test_a_reply_says_what_it_went_without():
+    with serving(make_backend(Speaker(), degrader=degrader(1))) as live:
+        assert live.speak(refine=True).headers["X-Degraded"] == "refine"
+        assert "X-Degraded" not in live.speak(refine=True, seed=4).headers
+        assert "X-Degraded" not in live.speak().headers
+
+
+# In the rooms.
+
+
+@given(st.integers(0, 9), st.integers(1, 2000))
+def test_left_out_chunks_bring_no_new_shape_and_lose_no_step(count, known):
+    whole = Schedule(CHUNKS, REACH_STEPS)
+    traits = DecoderTraits(False, True, REACH_STEPS, CHUNKS)
+    late = Schedule(without_first(traits, count).chunk_steps, REACH_STEPS)
+    windows = list(late.ready(0, known=known, ended=True))
+    assert [window.body_start for window in windows[1:]] == [window.body_stop for window in windows[:-1]]
+    assert (windows[0].body_start, windows[-1].body_stop, windows[-1].is_last) == (0, known, True)
+    assert {window.rows for window in windows} <= {rows for rows, _ in whole.shapes}
+    assert late.chunk_steps[-1] == whole.chunk_steps[-1]
+
+
+def test_brief_segments_are_half_as_long_and_say_the_same():
+    text = "One sentence follows another here, and all of them are read aloud in the end. " * 12
+    usual, brief = (write_script(SynthesisRequest("r", text, "nova", brief=short), TextConfig()) for short in (False, True))
+    lengths = [[len(segment.text) for segment in script.segments] for script in (usual, brief)]
+    assert np.mean(lengths[1][1:]) < 0.7 * np.mean(lengths[0][1:])
+    words = [" ".join(segment.text for segment in script.segments).split() for script in (usual, brief)]
+    assert words[0] == words[1]
