@@ -18,7 +18,7 @@ from tests.ports import free_port
 START_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 240.0
 STREAMS = 4
-BODY = {"input": LONG * 2, "response_format": "pcm", "seed": 1, "deadline_ms": 200_000, **FLAT}
+BODY = {"input": LONG * 2, "response_format": "pcm", "seed": 1, "deadline_ms": 200_000, "cache": "no-store", **FLAT}
 
 
 def newcomer(url: str) -> str:

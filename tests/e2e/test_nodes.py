@@ -27,7 +27,7 @@ CLIENTS = 4
 BACK_S = 300.0  # replicas start anew: on a busy machine that takes its time
 MEMORY = 100 << 20  # of each node's object store
 SENTENCE = "Here speaks one of two machines, and the other one says the very same. " * 2
-BODY = {"input": SENTENCE, "response_format": "pcm", "seed": 5, "deadline_ms": 240_000}
+BODY = {"input": SENTENCE, "response_format": "pcm", "seed": 5, "deadline_ms": 240_000, "cache": "no-store"}
 WHERE = {"Ingress": "door", "TextNormalizer": "door", "AcousticModel": "voice", "Vocoder": "voice"}
 
 

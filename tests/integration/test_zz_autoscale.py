@@ -15,7 +15,7 @@ from tests.integration.test_metrics import scrape
 ROUTE = "/elastic"
 CLIENTS = 6
 GROWTH_S = 240.0  # a replica is a Python process: on a busy machine it takes its time
-BODY = {"input": LONG[:400], "response_format": "pcm", "seed": 3, "deadline_ms": 120_000, **FLAT}
+BODY = {"input": LONG[:400], "response_format": "pcm", "seed": 3, "deadline_ms": 120_000, "cache": "no-store", **FLAT}
 
 
 def running(deployment: str) -> int:

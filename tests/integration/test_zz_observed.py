@@ -30,8 +30,7 @@ class Observed:
     collector: Collector
 
     def call(self, method: str, path: str, **sent: Any) -> requests.Response:
-        headers = {"Authorization": f"Bearer {KEY}", "xi-api-key": KEY, **sent.pop("headers", {})}
-        return requests.request(method, self.cluster.url(f"{ROUTE}{path}"), headers=headers, timeout=60, **sent)
+        return requests.request(method, self.cluster.url(f"{ROUTE}{path}"), timeout=60, **sent)
 
     def speak(self, request_id: str = "", **fields: Any) -> requests.Response:
         body = {"input": "Hello there.", "response_format": "pcm", "seed": 5, **fields}
@@ -121,14 +120,10 @@ def test_nothing_of_what_was_said_is_in_a_log_a_trace_or_a_metric(observed: Obse
         observed.call(
             "POST",
             "/v1/audio/voices",
-            json={"name": CANARY.lower(), "seed": 7, "description": said, "licence": CANARY, "preview_text": said},
+            json={"name": CANARY.lower(), "seed": 7, "description": said, "licence": CANARY},
         ).status_code,
     ]
     assert {*statuses} <= {200, 201, 422}, statuses
-    made = observed.call(
-        "POST", "/v1/audio/voices", json={"name": CANARY.lower(), "seed": 7, "description": said, "licence": "mine"}
-    )
-    assert made.status_code in (200, 201, 409), made.text
     assert observed.speak(voice=CANARY.lower()).status_code == 200
     assert observed.call("GET", f"/v1/audio/voices/{CANARY.lower()}/preview").status_code == 200
     flite = needed_program("flite", "flite")
@@ -150,6 +145,8 @@ def test_nothing_of_what_was_said_is_in_a_log_a_trace_or_a_metric(observed: Obse
     observed.speak(**{CANARY: said})
     observed.call("POST", "/v1/audio/speech", data=f'{{"input": "{CANARY}')
     observed.call("GET", f"/v1/{CANARY}?{CANARY}={CANARY}")
+    for header in ({"Authorization": f"Bearer {KEY}"}, {"xi-api-key": KEY}, {"Idempotency-Key": KEY}):
+        observed.call("POST", "/v1/audio/speech", json={"input": said}, headers=header)
     observed.call("GET", f"/v1/lexicons/{CANARY}-none")
     wait_until(lambda: len(observed.lines("canary-1")) == 2, EXPORT_TIMEOUT_S)
     wait_until(lambda: observed.collector.trace_of("canary-1"), EXPORT_TIMEOUT_S)

@@ -16,7 +16,7 @@ from tests.integration.cluster import FLAT, LONG, Cluster, deploy, document_of, 
 ROUTE = "/rolling"
 CLIENTS = 3
 UPDATE_S = 300.0  # replicas are Python processes: on a busy machine they take their time
-BODY = {"input": LONG[:160], "response_format": "pcm", "seed": 8, "deadline_ms": 240_000}
+BODY = {"input": LONG[:160], "response_format": "pcm", "seed": 8, "deadline_ms": 240_000, "cache": "no-store"}
 
 
 def version(**args: Any) -> dict[str, Any]:
