@@ -10,7 +10,7 @@ from ray import serve
 from ray.serve import Application
 
 from pipeline.errors import SynthesisError
-from pipeline.types import Prompt, SamplingParams, StepBlock
+from pipeline.types import Prompt, StepBlock
 from serve import app
 from serve.engine import AcousticModel
 
@@ -23,12 +23,10 @@ BLOCKS_BEFORE = 3  # handed on by a replica before it dies: some steps, no audio
 class FragileModel(AcousticModel.func_or_class):
     """Dies of certain words."""
 
-    async def generate(
-        self, prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool
-    ) -> AsyncGenerator[StepBlock | SynthesisError, None]:
+    async def generate(self, prompt: Prompt, *rest: Any) -> AsyncGenerator[StepBlock | SynthesisError, None]:
         text, path = prompt.segment.text.lower(), Path(os.environ["RAY_TMPDIR"]) / DEATHS_FILE
         number = 0
-        async for block in super().generate(prompt, sampling, timeout_s, admitted):
+        async for block in super().generate(prompt, *rest):
             yield block
             number += 1
             if number == BLOCKS_BEFORE and (POISON in text or (FRAGILE in text and not path.exists())):

@@ -85,7 +85,7 @@ def deaths(cluster: Cluster) -> list[str]:
 
 
 def say(cluster: Cluster, text: str, seed: int) -> requests.Response:
-    body = {"input": text, "response_format": "pcm", "seed": seed}
+    body = {"input": text, "response_format": "pcm", "seed": seed, "cache": "no-store"}
     return requests.post(cluster.url(f"{ROUTE}/v1/audio/speech"), json=body, timeout=90)
 
 

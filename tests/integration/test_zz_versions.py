@@ -54,7 +54,7 @@ def versions(cluster: Cluster, folder: Path) -> Iterator[Any]:
 
 
 def speak(cluster: Cluster, model: str = "chattts", **fields: Any) -> requests.Response:
-    body = {"input": "Hello there.", "response_format": "pcm", "seed": 4, "model": model, **fields}
+    body = {"input": "Hello there.", "response_format": "pcm", "seed": 4, "model": model, "cache": "no-store", **fields}
     return requests.post(cluster.url(f"{ROUTE}/v1/audio/speech"), json=body, timeout=60)
 
 
