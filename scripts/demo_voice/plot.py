@@ -5,7 +5,7 @@ Out:   a PNG
 Owns:  nothing
 Never: torch
 
-    python -m scripts.demo_voice.plot hello.wav docs/hello.png
+    python -m scripts.demo_voice.plot hello.wav scripts/demo_voice/hello.png
 """
 
 import argparse
