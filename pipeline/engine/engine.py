@@ -38,6 +38,7 @@ from pipeline.types import FinishReason, Prompt, SamplingParams, StepBlock
 logger = logging.getLogger(__name__)
 
 SMOOTHING = 0.1
+MOST_TIMES = 4.0
 """weight of the newest value in the running means"""
 WARM_UP_TIMEOUT_S = 600.0
 RESERVE = 1.25
@@ -302,7 +303,7 @@ class Engine:
                 self._watch.placed(started - sequence.submitted_at, sequence.lane)
                 sequence.placed_at = sequence.placed_at or started
             runner.prefill(plan.prefill)
-            self._prefill_s += SMOOTHING * (self._clock() - started - self._prefill_s)
+            self._prefill_s = smoothed(self._prefill_s, self._clock() - started)
         flight = _Flight(plan, self._clock())
         for sequence in plan.prefill:
             sequence.prefilled_at = sequence.prefilled_at or flight.launched
@@ -317,7 +318,7 @@ class Engine:
         with self._lock:
             self._deliver(flight.plan, output, now)
             self._rounds += 1
-            self._round_s += SMOOTHING * (round_s - self._round_s) if self._rounds > 1 else round_s
+            self._round_s = smoothed(self._round_s, round_s)
 
     def _deliver(self, plan: Plan, output: RoundOutput, now: float) -> None:
         for sequence in plan.decode:
@@ -339,7 +340,7 @@ class Engine:
                 sequence.flush(self._config.block_steps, FinishReason.EOS if output.ended[slot] else FinishReason.LENGTH)
                 self._sequences += 1
                 self._scheduler.line.learn(sequence)
-                self._sequence_s += SMOOTHING * (now - sequence.submitted_at - self._sequence_s)
+                self._sequence_s = smoothed(self._sequence_s, now - sequence.submitted_at)
             else:
                 sequence.flush(self._config.block_steps)
 
@@ -364,6 +365,16 @@ class Engine:
     def _on_read(self) -> None:
         with self._wake:
             self._wake.notify()
+
+
+def smoothed(mean_s: float, measured_s: float) -> float:
+    """The running mean after one more measurement; 0 is no mean yet.
+
+    A process that was stopped for a minute is not slow: one measurement counts as MOST_TIMES the mean at most.
+    """
+    if not mean_s:
+        return measured_s
+    return mean_s + SMOOTHING * (min(measured_s, MOST_TIMES * mean_s) - mean_s)
 
 
 def _placed(sequence: Sequence) -> int:

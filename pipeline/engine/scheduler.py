@@ -276,6 +276,8 @@ class Scheduler:
         """
         if newcomer.promised_at is None and all(sequence.promised_at is None for sequence in self.line):
             return
+        if not self.line and not self.num_running:
+            return  # nobody could serve it sooner, and only who runs shows how fast things go now
         behind = False
         for sequence, start in self._starts(newcomer, pace):
             behind = behind or sequence is newcomer

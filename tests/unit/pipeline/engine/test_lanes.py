@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.config import EngineConfig
-from pipeline.engine.engine import Engine, make_runner
+from pipeline.engine.engine import Engine, make_runner, smoothed
 from pipeline.engine.gpu_runner import GpuRunner
 from pipeline.engine.runner import Rounds, Runner
 from pipeline.engine.scheduler import Pace, Scheduler
@@ -257,6 +257,24 @@ def test_a_promise_nobody_can_keep_is_refused_with_the_time_to_come_back():
         assert house.submit(claimed(Lane.STANDARD, steps=100, now=house.now, promise_s=1.0), admitted=True), "it has its ticket"
 
     inside_a_loop(work)
+
+
+def test_an_idle_engine_takes_whoever_comes_however_slow_it_last_was():
+    def work() -> None:
+        scheduler = House(slots=1).scheduler
+        newcomer = claimed(Lane.STANDARD, steps=100, promise_s=1.0)
+        scheduler.submit(newcomer, admitted=False, retry_after_s=1.0, pace=Pace(0.0, step_s=60.0))
+        assert scheduler.num_waiting == 1
+
+    inside_a_loop(work)
+
+
+def test_one_long_stop_is_not_a_slow_engine():
+    step_s = smoothed(smoothed(0.0, STEP_S), 3600.0)
+    assert step_s < 1.5 * STEP_S
+    for _ in range(100):
+        step_s = smoothed(step_s, 10 * STEP_S)
+    assert step_s > 9 * STEP_S, "one that stays slow is"
 
 
 def test_nobody_is_let_in_before_somebody_who_would_then_be_late():
