@@ -178,8 +178,8 @@ def test_flac_headers_tell_the_length_of_a_whole_file_only():
 
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_silence_of_no_length_is_a_stream_too(container):
-    assert len(encode(np.zeros(0, np.float32), container)) < 200
-    assert len(encode_whole(np.zeros(0, np.float32), container)) < 200
+    assert len(encode(np.zeros(0, np.float32), container)) < 300, "a header, and in it that no human speaks"
+    assert len(encode_whole(np.zeros(0, np.float32), container)) < 300
 
 
 def test_samples_are_clipped_and_rounded_to_the_nearest():
