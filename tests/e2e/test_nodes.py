@@ -54,6 +54,7 @@ class Nodes:
 def nodes() -> Iterator[Nodes]:
     # Short: Ray puts sockets below it, and a socket's path may have 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+    (folder / "ray").mkdir()  # Ray notes the head's address there and does not make it
     before = dict(os.environ)
     os.environ.update(ENVIRONMENT | {"RAY_TMPDIR": str(folder)})
     common = {"object_store_memory": MEMORY, "temp_dir": str(folder)}
