@@ -134,7 +134,7 @@ def test_a_reader_that_takes_nothing_is_cut_and_costs_no_memory(service: Service
         assert b" 200 " in client.recv(1024)
         wait_until(lambda: service.in_flight() == 0, 60.0)
     wait_until(lambda: service.slots_used() == 0, 1.5)
-    wait_until(lambda: "ReaderStalled" in service.log.read_text(), 5.0)
+    wait_until(lambda: "reader_stalled" in service.log.read_text(), 5.0)
     assert service.speak(seed=1).status_code == 200, "the others never noticed"
 
 

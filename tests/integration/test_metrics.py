@@ -78,6 +78,7 @@ def test_every_metric_of_the_list_is_exported_with_its_tags(cluster: Cluster):
                 "chattts_retries_total",
                 "chattts_cache_evictions_total",
                 "chattts_roll_backs_total",
+                "chattts_parked_total",
             )
             and not metric.name.startswith("chattts_shadow_")  # tests/integration/test_zz_versions.py has them
             and not any(

@@ -13,6 +13,7 @@ import torch
 from ChatTTS.model.processors import gen_logits
 from ChatTTS.model.speaker import Speaker
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from pipeline.config import EngineConfig
 from pipeline.engine.engine import Engine
@@ -67,7 +68,11 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     config = EngineConfig(slots=8, max_prompt=256, max_steps=256)
     with closing(Engine(config, checkpoint)) as engine:
         tokenizer = PromptTokenizer(root, max_prompt=config.max_prompt)
-        yield Pair(load_chat(root), engine, tokenizer, checkpoint.gpt_spec.width, root)
+        chat = load_chat(root)
+        # transformers puts BERT's own normaliser in place of the file's, which knows the sounds of the taught words.
+        files = Tokenizer.from_file(str(root / "asset" / "tokenizer" / "tokenizer.json"))
+        chat.tokenizer._tokenizer.backend_tokenizer.normalizer = files.normalizer
+        yield Pair(chat, engine, tokenizer, checkpoint.gpt_spec.width, root)
 
 
 def cases(width: int) -> list[Case]:
