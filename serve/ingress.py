@@ -183,6 +183,7 @@ class Ingress:
             asyncio.create_task(follow("lexicons", self._lexicons.refresh, config.voices.refresh_s)),
             asyncio.create_task(follow("keys", ring.refresh, config.keys.refresh_s)),
             *([asyncio.create_task(quotas.follow())] if isinstance(quotas, RedisQuotas) else []),
+            asyncio.create_task(every_period(lambda: watch.present(door.inside))),  # Ray forgets a gauge nobody sets
             asyncio.create_task(every_period(lambda: watch.show_cache(asdict(cache.stats())))),
             asyncio.create_task(follow_purges(cache, config.voices.refresh_s)),
             *lines.follow_builds(),
