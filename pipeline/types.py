@@ -6,7 +6,7 @@ Owns:  nothing
 Never: torch, Ray, HTTP, I/O
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -355,6 +355,13 @@ class StepBlock:
     """on the first block"""
     build: str = ""
     """on the last block: the weights, code and configuration that made the steps, where somebody says so"""
+
+    def after(self, position: int) -> "StepBlock":
+        """What is left of it from a step of the sequence on; perhaps no steps."""
+        skipped = position - self.first_step
+        if skipped <= 0:
+            return self
+        return replace(self, hidden=self.hidden[skipped:], codes=self.codes[skipped:], first_step=position)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -183,11 +182,9 @@ class RemoteEncoder:
 def unheard(block: StepBlock, handed_on: int) -> StepBlock | None:
     """The part of a block after the first `handed_on` steps of its sequence; None when there is nothing in it."""
     skipped = handed_on - block.first_step
-    if skipped <= 0:
-        return block
-    if skipped >= len(block.hidden) and block.finish is None:
+    if skipped > 0 and skipped >= len(block.hidden) and block.finish is None:
         return None
-    return replace(block, hidden=block.hidden[skipped:], codes=block.codes[skipped:], first_step=handed_on)
+    return block.after(handed_on)
 
 
 async def as_value(answer: Awaitable[T]) -> T | SynthesisError:

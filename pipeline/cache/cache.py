@@ -14,7 +14,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from pipeline.cache.epochs import Epochs
@@ -128,7 +128,7 @@ class CodeCache:
             kept = None if anew else self._kept(place)
             if kept is not None:
                 told(CacheResult.HIT)
-                yield after(kept, position)
+                yield kept.after(position)
                 return
             flight, its_terms = (None, terms) if anew else self._flights.get(place.key, (None, terms))
             if flight is None or not terms.may_join(its_terms):
@@ -141,7 +141,7 @@ class CodeCache:
                 async with aclosing(flight.listen()) as blocks:
                     async for block in blocks:
                         if block.first_step + len(block.codes) > position or block.finish is not None:
-                            yield after(block, position)
+                            yield block.after(position)
                             position = block.first_step + len(block.codes)
                             self._steps += 0 if its_terms is terms else len(block.codes)
                 return
@@ -254,14 +254,6 @@ class CodeCache:
         self._memory.put(place, content)
         if self._shared is not None:
             self._shared.put(place.tenant, place.key, content)
-
-
-def after(block: StepBlock, position: int) -> StepBlock:
-    """What is left of a block behind a position."""
-    skip = position - block.first_step
-    if skip <= 0:
-        return block
-    return replace(block, hidden=block.hidden[skip:], codes=block.codes[skip:], first_step=position)
 
 
 def terms_for(timeout_s: float, claim: Claim, *, admitted: bool) -> Terms:
