@@ -183,11 +183,9 @@ class Ingress:
             asyncio.create_task(follow("lexicons", self._lexicons.refresh, config.voices.refresh_s)),
             asyncio.create_task(follow("keys", ring.refresh, config.keys.refresh_s)),
             *([asyncio.create_task(quotas.follow())] if isinstance(quotas, RedisQuotas) else []),
-            asyncio.create_task(every_period(lambda: watch.present(door.inside))),  # Ray forgets a gauge nobody sets
-            asyncio.create_task(every_period(lambda: watch.show_cache(asdict(cache.stats())))),
+            asyncio.create_task(every_period(partial(self._show, watch))),
             asyncio.create_task(follow_purges(cache, config.voices.refresh_s)),
             *lines.follow_builds(),
-            asyncio.create_task(every_period(lambda: watch.show(lines.breakers.values(), self._quarantine, rollout))),
             *([asyncio.create_task(self._look_at_load(watch))] if config.degrade.rungs else []),
             *([asyncio.create_task(lines.probe())] if len(config.versions) > 1 else []),
         )
@@ -205,6 +203,12 @@ class Ingress:
             LOG.error("versions: the weights stay as they were: %s", self._routes_error)
         else:
             self._rollout.configure(routes)
+
+    def _show(self, watch: IngressMetrics) -> None:
+        """Every figure that is looked at, not told."""
+        watch.present(self.backend.door.inside)  # told too, but Ray forgets a gauge nobody sets
+        watch.show_cache(asdict(self._cache.stats()))
+        watch.show(self._lines.breakers.values(), self._quarantine, self._rollout)
 
     async def _look_at_load(self, watch: IngressMetrics) -> None:
         """Climb and descend the degrade ladder."""

@@ -142,12 +142,9 @@ class Lines:
 
     async def stats(self, kind: str) -> list[dict[str, Any]]:
         """What every replica of a kind of stage says of itself, and which deployment it belongs to."""
-        names = dict.fromkeys(getattr(version, kind) for version in self._rollout.versions.values())
-        answers = await asyncio.gather(*(ask_stats(self._handles[name]) for name in names))
-        single = len(names) == 1
-        return [
-            one if single else {"deployment": name, **one} for name, found in zip(names, answers, strict=True) for one in found
-        ]
+        answers = await self._ask(getattr(version, kind) for version in self._rollout.versions.values())
+        single = len(answers) == 1
+        return [one if single else {"deployment": name, **one} for name, found in answers.items() for one in found]
 
     async def load(self) -> tuple[float, float]:
         """The fullest queue as a share of its places, and the slowest engine's seconds for a second of audio.
@@ -167,19 +164,23 @@ class Lines:
         """Deployments from which no answer comes, of versions that are in service: without them requests would fail."""
         rollout = self._rollout
         needed = [one for one in rollout.versions.values() if rollout.shares(one.name)[one.id] > 0]
-        names = list(dict.fromkeys(name for one in needed for name in (one.acoustic, one.vocoder)))
-        answers = await asyncio.gather(*(ask_stats(self._handles[name]) for name in names))
-        return [name for name, found in zip(names, answers, strict=True) if not found]
+        answers = await self._ask(name for one in needed for name in (one.acoustic, one.vocoder))
+        return [name for name, found in answers.items() if not found]
 
     async def probe(self) -> None:
         """Look at every version again and again."""
         while True:
             for version in self._rollout.versions.values():
-                names = (version.acoustic, version.vocoder)
-                answers = await asyncio.gather(*(ask_stats(self._handles[name]) for name in names))
+                answers = await self._ask((version.acoustic, version.vocoder))
                 limit = self._rollout.routes.probe.gpu_mem_percent
-                self._rollout.probed(version.id, trouble_in(dict(zip(names, answers, strict=True)), limit))
+                self._rollout.probed(version.id, trouble_in(answers, limit))
             await asyncio.sleep(self._rollout.routes.probe.period_s)
+
+    async def _ask(self, deployments: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+        """What the replicas of each deployment say of themselves, each asked once, all at the same time."""
+        names = list(dict.fromkeys(deployments))
+        answers = await asyncio.gather(*(ask_stats(self._handles[name]) for name in names))
+        return dict(zip(names, answers, strict=True))
 
 
 def trouble_in(answers: Mapping[str, Iterable[Mapping[str, Any]]], most_gpu_mem_percent: float) -> str:
