@@ -222,15 +222,16 @@ def losses(model: Speaking, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
 class Clock:
     """How far a run is, 0 .. 1: by tokens, or by the time of day at which it has to end."""
 
-    def __init__(self, tokens: float | None, until: str | None, started: float) -> None:
+    def __init__(self, tokens: float | None, until: str | None, trained_s: float) -> None:
+        """`trained_s`: what earlier runs took; the pauses between them count for nothing."""
         self._tokens = tokens
-        self._started = started
+        self._began = time.time() - trained_s
         self._ends = _next(until) if until else None
 
     def progress(self, tokens: int) -> float:
         """After so many tokens, now."""
         by_tokens = tokens / self._tokens if self._tokens else 0.0
-        by_time = (time.time() - self._started) / (self._ends - self._started) if self._ends else 0.0
+        by_time = (time.time() - self._began) / (self._ends - self._began) if self._ends else 0.0
         return min(1.0, max(by_tokens, by_time))
 
 
@@ -283,7 +284,6 @@ class Training:
         )
         self._rates = (settings.matrix_rate, settings.rate)
         self._tokens = self._steps = self._passes = self._in_pass = 0
-        self._started = time.time()
         self._trained_s = 0.0
         if saved:
             self.model.load_state_dict(saved["model"])
@@ -291,13 +291,13 @@ class Training:
                 optimiser.load_state_dict(state)
             self._tokens, self._steps = saved["tokens"], saved["steps"]
             self._passes, self._in_pass = saved["passes"], saved["in_pass"]
-            self._started, self._trained_s = saved["started"], saved["trained_s"]
+            self._trained_s = saved["trained_s"]
         self._held_out = items(work / "corpus" / f"{HELD_OUT:03d}.pt", self._coder)[:48]
         self._data: dict[int, list[Item]] = {}
 
     def run(self, tokens: float | None, until: str | None) -> None:
         """Learn until the clock says 1."""
-        clock = Clock(tokens, until, self._started)
+        clock = Clock(tokens, until, self._trained_s)
         autocast = torch.autocast(self._device.split(":")[0], torch.bfloat16)
         last, count = time.time(), 0
         sums: dict[str, Tensor] = {}
@@ -385,7 +385,6 @@ class Training:
                 "steps": self._steps,
                 "passes": self._passes,
                 "in_pass": self._in_pass,
-                "started": self._started,
                 "trained_s": self._trained_s,
             },
             draft,
