@@ -1,0 +1,77 @@
+"""The page at `/` in a real browser: it speaks, and where the service needs a key, the page can bring one."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from pipeline.store.choose import open_store
+from serve.gate import Gate
+from serve.keys import Scope
+from tests.browser import Page, browsing, chromium
+from tests.fakes import Speaker, make_backend
+from tests.unit.serve.live import Live, serving
+from tests.unit.serve.test_keys import add, ring_of
+
+SPOKEN = "document.getElementById('total').textContent.endsWith(' s')"
+ERROR = "document.getElementById('error').textContent"
+SPEAK = "document.getElementById('go').click()"
+VOICES = "document.getElementById('voice').options.length"
+
+
+def visit(live: Live, tmp_path: Path, see: Callable[[Page], Awaitable[None]]) -> None:
+    async def go(port: int) -> None:
+        async with browsing(port) as page:
+            await page.open(live.url + "/")
+            await see(page)
+
+    with chromium(tmp_path / "profile") as port:
+        asyncio.run(go(port))
+
+
+def test_a_text_is_spoken(tmp_path: Path):
+    async def see(page: Page) -> None:
+        await page.until(f"{VOICES} > 0")
+        await page.run(SPEAK)
+        await page.until(SPOKEN)
+        assert await page.run(ERROR) == ""
+        assert (await page.run("document.getElementById('length').textContent")).endswith(" s")
+
+    with serving(make_backend(Speaker())) as live:
+        visit(live, tmp_path, see)
+
+
+def test_a_service_with_keys_is_spoken_to_with_the_key_of_the_tab(tmp_path: Path):
+    store = open_store(str(tmp_path / "store.sqlite"))
+    key, _ = add(store, scopes=(Scope.SPEECH, Scope.VOICES))
+    backend = make_backend(Speaker())
+    object.__setattr__(backend, "gate", Gate(ring_of(store)))
+
+    async def see(page: Page) -> None:
+        await page.run(SPEAK)
+        await page.until(f"{ERROR}.includes('send a key')")
+        assert await page.run("document.activeElement.id") == "key"
+        assert await page.run(VOICES) == 0
+        await page.type("key", f" {key} ")
+        await page.until(f"{VOICES} > 0")
+        await page.run(SPEAK)
+        await page.until(SPOKEN)
+        assert await page.run(ERROR) == ""
+        picture[:] = await page.picture()
+        # The tab remembers it, and nothing that outlives the tab or leaves it.
+        await page.open(live.url + "/?again")
+        assert await page.run("document.getElementById('key').value") == key
+        await page.until(f"{VOICES} > 0")
+        kept = await page.run("JSON.stringify([document.cookie, {...localStorage}, location.href])")
+        assert key not in kept
+        await page.type("key", "x")
+        await page.run(SPEAK)
+        await page.until(f"{ERROR}.includes('no such key')")
+        assert key not in await page.run("document.body.innerText")
+
+    picture = bytearray()
+    try:
+        with serving(backend) as live:
+            visit(live, tmp_path, see)
+    finally:
+        store.close()
+    (tmp_path / "page.png").write_bytes(picture)
