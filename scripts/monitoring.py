@@ -208,6 +208,12 @@ PANELS: tuple[Panel, ...] = (
         "An open breaker is a stage that fails whoever asks; second tries are replicas that died and nobody heard it.",
     ),
     Panel(
+        "Quotas counted alone",
+        "none",
+        {"{{replica}}": "max by (replica) (ray_chattts_quotas_alone)"},
+        "1: the Redis of the keys is away for this ingress replica; it allows its share of every quota until it is back.",
+    ),
+    Panel(
         "Cache of steps",
         "none",
         {
@@ -344,6 +350,13 @@ ALERTS: tuple[Alert, ...] = (
         "0m",
         "ticket",
         "A request has ended two replicas and is kept from a third",
+    ),
+    Alert(
+        "ChatTTSQuotasAlone",
+        "max(ray_chattts_quotas_alone) > 0",
+        "2m",
+        "ticket",
+        "The Redis of the keys has been away for two minutes: replicas count quotas alone",
     ),
     Alert(
         "ChatTTSVersionOut",

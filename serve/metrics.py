@@ -81,6 +81,9 @@ TEXT_WARNINGS = Metric(
 BREAKER = Metric(Kind.GAUGE, "chattts_breaker_open", "of a stage: 0 closed, 0.5 half open, 1 open", ("stage",))
 RETRIES = Metric(Kind.COUNTER, "chattts_retries_total", "calls of a stage tried again because a replica died", ("stage",))
 QUARANTINED = Metric(Kind.GAUGE, "chattts_quarantined", "requests refused because they have ended replicas, at this moment")
+QUOTAS_ALONE = Metric(
+    Kind.GAUGE, "chattts_quotas_alone", "1: Redis is away, and this replica counts quotas alone, a share of each"
+)
 CACHE = Metric(
     Kind.COUNTER, "chattts_cache_total", "segments looked up: found, joined while they were made, or made", ("tier", "result")
 )
@@ -124,7 +127,7 @@ HOW_OPEN = {State.CLOSED: 0.0, State.HALF_OPEN: 0.5, State.OPEN: 1.0}
 
 METRICS: tuple[Metric, ...] = (
     FIRST_AUDIO, RTF, UNDERRUN, STREAMS, CONTINUOUS, REQUESTS, REJECTS, IN_FLIGHT, AUDIO, CHARACTERS, TEXT_WARNINGS,
-    BREAKER, RETRIES, QUARANTINED,
+    BREAKER, RETRIES, QUARANTINED, QUOTAS_ALONE,
     CACHE, CACHED_STEPS, CACHE_BYTES, CACHE_EVICTIONS,
     DEGRADE_LEVEL,
     VERSION_REQUESTS, VERSION_FAILED, VERSION_SHARE, VERSION_OUT, ROLL_BACKS, SHADOWS, SHADOW_DURATION, SHADOW_LOUDNESS,
@@ -228,6 +231,10 @@ class IngressMetrics:
     def turned_away(self, code: str) -> None:
         """See SpeechWatch."""
         self._registered.add(REJECTS, code=code)
+
+    def show_quotas(self, is_away: bool) -> None:
+        """Whether replicas that should count together do not."""
+        self._registered.show(QUOTAS_ALONE, float(is_away))
 
     def show_cache(self, stats: Mapping[str, Any]) -> None:
         """Follow CacheStats."""

@@ -40,6 +40,9 @@ class Verdict:
 class Quotas(Protocol):
     """Counts by key."""
 
+    is_away: bool
+    """whether the count that replicas share is away, and this one counts alone"""
+
     async def enter(self, key: str, quota: Quota, permit: str | None) -> Verdict:
         """Take one request and, with a permit, one stream: both or nothing."""
         ...
@@ -70,6 +73,8 @@ class _Used:
 
 class LocalQuotas:
     """Quotas counted in this process: an n-th of each."""
+
+    is_away = False
 
     def __init__(self, replicas: Callable[[], int] = lambda: 1, clock: Callable[[], float] = time.time) -> None:
         """

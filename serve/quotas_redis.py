@@ -163,17 +163,19 @@ class RedisQuotas:
             await asyncio.sleep(PERIOD_S)
 
     async def renew(self) -> None:
-        """Once."""
-        was_away, self.is_away = self.is_away, False
+        """Once. The first question that is not answered ends it: the others would wait as long."""
+        was_away, answers = self.is_away, True
         audio, self._audio = self._audio, {}
         pending = {**audio, **{key: audio.get(key, 0.0) for key in self._permits}}
         for key, moved_s in pending.items():
             permits = self._permits.get(key, set())
             values = [self._lease_s, moved_s or "0", *permits]
-            if await self._ask(partial(self._renew, _names(key, "streams", "audio"), values)) is None:
+            question = partial(self._renew, _names(key, "streams", "audio"), values)
+            answers = answers and await self._ask(question, finds_back=True) is not None
+            if not answers:
                 self._audio[key] = self._audio.get(key, 0.0) + moved_s  # next time
         if not pending and was_away:
-            await self._ask(self._redis.ping)
+            await self._ask(self._redis.ping, finds_back=True)
         if was_away and not self.is_away:
             LOG.info("keys: the store is back; quotas are counted together again")
 
@@ -188,9 +190,9 @@ class RedisQuotas:
     async def _leave(self, key: str, permit: str) -> None:
         await self._ask(lambda: self._redis.zrem(_names(key, "streams")[0], permit))
 
-    async def _ask(self, question: Callable[[], Awaitable[Any]]) -> Any:
+    async def _ask(self, question: Callable[[], Awaitable[Any]], *, finds_back: bool = False) -> Any:
         """The answer (True where Redis says nil); None when Redis is away, and at once until renew() finds it back."""
-        if self.is_away:
+        if self.is_away and not finds_back:
             return None
         try:
             async with asyncio.timeout(2 * ANSWER_TIMEOUT_S):
@@ -200,6 +202,7 @@ class RedisQuotas:
                 LOG.warning("keys: the store does not answer (%s); each replica allows its share", type(error).__name__)
             self.is_away = True
             return None
+        self.is_away = self.is_away and not finds_back
         return True if answer is None else answer
 
 

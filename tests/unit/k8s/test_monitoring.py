@@ -61,6 +61,10 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {'ray_chattts_breaker_open{stage="vocoder"}': "0x100 1 0x79"},
     ),
     "ChatTTSQuarantine": ({"ray_chattts_quarantined": "0x150 1x30"}, {"ray_chattts_quarantined": "1x100 0x80"}),
+    "ChatTTSQuotasAlone": (
+        {'ray_chattts_quotas_alone{replica="a"}': "0x180", 'ray_chattts_quotas_alone{replica="b"}': "0x170 1x10"},
+        {'ray_chattts_quotas_alone{replica="a"}': "0x173 1 0x6"},
+    ),
     "ChatTTSVersionOut": (
         {'ray_chattts_version_out{version="chattts@v2"}': "0x172 1x8"},
         {'ray_chattts_version_out{version="chattts@v2"}': "1x160 0x20"},

@@ -228,6 +228,7 @@ def test_without_redis_each_replica_allows_its_share_and_never_more(tmp_path: Pa
     async def ask() -> None:
         doors = [RedisQuotas(server.url, LocalQuotas(lambda: 2)) for _ in range(2)]
         assert not (await doors[0].enter("key", STREAMS, "before")).refusal
+        assert not any(door.is_away for door in doors)
         server.kill()
         verdicts = [await door.enter("key", SLOW, None) for door in doors for _ in range(10)]
         assert sum(not verdict.refusal for verdict in verdicts) == SLOW.burst, "half of it each"
@@ -237,6 +238,11 @@ def test_without_redis_each_replica_allows_its_share_and_never_more(tmp_path: Pa
         assert (await doors[0].write("key", SLOW, 501)).refusal == "quota_exceeded"
         assert not (await doors[0].write("key", SLOW, 500)).refusal
         assert time.monotonic() - began < 0.4, "who knows that it is away does not ask again"
+        looks = asyncio.create_task(doors[0].renew())
+        while not looks.done():
+            assert doors[0].is_away, "nor while somebody looks whether it is back"
+            await asyncio.sleep(0)
+        assert all(door.is_away for door in doors)
         server.start()
         for door in doors:
             await door.renew()  # finds it back
