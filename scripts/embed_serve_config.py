@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 ROOT = Path(__file__).resolve().parent.parent
-OVERLAYS = {"dev": "configs/k8s-dev.yaml", "prod": "configs/two-gpu.yaml"}
+OVERLAYS = {"dev": "configs/k8s-dev.yaml", "prod": "configs/k8s-prod.yaml"}
 
 HEAD = """\
 # Written by `python -m scripts.embed_serve_config` from {config}: edit that file.

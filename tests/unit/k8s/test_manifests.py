@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import jsonschema
 import kubernetes_validate
@@ -206,6 +207,27 @@ def test_production_remembers_its_cluster_when_the_head_restarts(rendered):
     (service,) = [found for found in of_kind(rendered["prod"], "Service") if found["metadata"]["name"] == host]
     assert int(port) in [entry["port"] for entry in service["spec"]["ports"]]
     assert "secretKeyRef" in options["redisPassword"]["valueFrom"]
+
+
+def test_what_productions_replicas_share_is_there_and_keeps_what_it_should(rendered):
+    (ray_service,) = of_kind(rendered["prod"], "RayService")
+    args = serve_config_of(ray_service)["applications"][0]["args"]
+    words = {}
+    for what, url in (("store", args["voices"]["store"]), ("cache", args["cache"]["redis"])):
+        at = urlsplit(url)
+        (service,) = [found for found in of_kind(rendered["prod"], "Service") if found["metadata"]["name"] == at.hostname]
+        assert at.port in [entry["port"] for entry in service["spec"]["ports"]]
+        pods = [
+            pod
+            for pod in all_pods(rendered["prod"]).values()
+            if matches({"matchLabels": service["spec"]["selector"]}, pod["metadata"]["labels"])
+        ]
+        assert len(pods) == 1, f"{url} is one Redis"
+        flags = pods[0]["spec"]["containers"][0]["args"]
+        words[what] = dict(zip(flags[::2], flags[1::2], strict=True))
+    assert (words["store"]["--appendonly"], words["store"]["--maxmemory-policy"]) == ("yes", "noeviction"), "keys are not lost"
+    assert (words["cache"]["--save"], words["cache"]["--appendonly"]) == ("", "no")
+    assert words["cache"]["--maxmemory-policy"] == "allkeys-lru", "a full cache makes room"
 
 
 def test_production_verifies_its_weights_and_cannot_change_them(rendered):
