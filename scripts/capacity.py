@@ -93,7 +93,7 @@ def step_time(engine: EngineConfig, results: Path) -> Figure:
 
 
 def vocoder_rate(vocoder: VocoderConfig, results: Path) -> Figure:
-    """Seconds of audio one vocoder makes in a second, in the windows that were timed."""
+    """Seconds of audio one vocoder makes in a second: in the windows that were timed, or with its threads' share of cores."""
     name, unit = "a vocoder", "audio s/s"
     gpu = _read(results / "gpu.json")
     calls = (gpu.get("figures", {}).get(f"vocoder_{vocoder.matmul}") or {}).get("call_ms", {})
@@ -102,6 +102,11 @@ def vocoder_rate(vocoder: VocoderConfig, results: Path) -> Figure:
         rows = max(counts)
         made_s = rows * MEASURED_WINDOW / STEPS_PER_SECOND
         return Figure(name, made_s / (calls[str(rows)] / 1000), unit, _measured("gpu.json", gpu) + f", {rows} windows a call")
+    b1 = _read(results / "b1.json")
+    cost = b1.get("vocoder", {}).get("core_s_per_audio_s", {}).get("P0", {}).get("median")
+    if vocoder.device == "cpu" and cost is not None and _real_dimensions(b1):
+        how = f", {cost:.3g} core-seconds an audio second on each of {vocoder.threads} threads"
+        return Figure(name, vocoder.threads / cost, unit, _measured("b1.json", b1) + how)
     return Figure(name, None, unit, f"{MISSING}: --vocoder-rate; without it the engine alone counts")
 
 
@@ -240,9 +245,19 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _same_numbers(engine: EngineConfig, b1: dict[str, Any]) -> bool:
     """Whether a CPU's measurement was in this number format."""
-    changes = b1.get("options", {}).get("service", {}).get("changes", {})
+    changes = _service(b1).get("changes", {})
     formats = (changes.get("pipeline.engine.dtype"), changes.get("pipeline.engine.weights", "dtype"))
-    return formats == (engine.dtype, engine.weights)
+    return _real_dimensions(b1) and formats == (engine.dtype, engine.weights)
+
+
+def _real_dimensions(b1: dict[str, Any]) -> bool:
+    """Whether a CPU's measurement was of the real model's dimensions."""
+    return _service(b1).get("checkpoint") in ("full-random", "hub:2Noise/ChatTTS")
+
+
+def _service(b1: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = b1.get("options", {}).get("service", {})
+    return found
 
 
 def _measured(name: str, result: dict[str, Any]) -> str:

@@ -31,8 +31,10 @@ from pipeline.audio.encode import Encoder
 from pipeline.audio.formats import audio_format
 from pipeline.checkpoints import cache_home, resolve
 from pipeline.config import PipelineConfig
+from pipeline.model.spec import CODEBOOKS, SAMPLE_RATE
 from pipeline.model.weights import open_checkpoint
-from pipeline.types import SamplingParams, SpeechPlan, SynthesisRequest
+from pipeline.types import FinishReason, SamplingParams, SpeechPlan, StepBlock, SynthesisRequest
+from pipeline.vocoder.stream import StreamDecoder
 from pipeline.voices.catalogue import DEFAULT
 from scripts.bench.load import Sent, drive
 from scripts.bench.physics import step_bytes
@@ -92,6 +94,7 @@ def run_ours(pipe: Connection, pipeline: dict[str, Any]) -> None:
                 {
                     "load": lambda load: runner.run(drive(load, side.speak)),
                     "decode": lambda utterances: runner.run(side.decode(utterances)),
+                    "vocode": lambda steps: runner.run(side.vocode(steps)),
                     "physics": side.physics,
                     "resident": resident_bytes,
                 },
@@ -184,6 +187,21 @@ class OurSide:
         began = time.perf_counter()
         await asyncio.gather(*(one(plan, what.seed) for plan, what in zip(plans, utterances, strict=True)))
         return time.perf_counter() - began
+
+    async def vocode(self, steps: int) -> float:
+        """Core-seconds the vocoder takes for a second of audio, fed as a stream feeds it, while nothing else works."""
+        random = np.random.default_rng(steps)
+        hidden = random.standard_normal((steps, self._spec.width), np.float32)
+        codes = np.zeros((steps, CODEBOOKS), np.int64)
+
+        async def spoken() -> AsyncGenerator[StepBlock, None]:
+            yield StepBlock(hidden, codes, 0, FinishReason.LENGTH)
+
+        samples, began = 0, time.process_time()
+        async with aclosing(StreamDecoder(self._rooms.vocoder).decode(spoken())) as chunks:
+            async for chunk in chunks:
+                samples += len(chunk.samples)
+        return (time.process_time() - began) / (samples / SAMPLE_RATE)
 
     def physics(self, step_s: float, rows: int, context: float, bandwidth: float) -> dict[str, float]:
         """A measured step beside what the memory allows."""

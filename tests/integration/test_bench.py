@@ -35,3 +35,4 @@ def test_one_request_beside_the_package(tmp_path: Path):
     for rows in ("decode_1", "decode_8"):
         assert 0 < result[rows]["physics"]["fraction_of_copy_bandwidth"] < 1
         assert result[rows]["step_ms"]["P0"]["median"] > 0
+    assert 0 < result["vocoder"]["core_s_per_audio_s"]["P0"]["median"] < 100

@@ -69,6 +69,25 @@ def test_the_cpu_figure_is_the_one_in_the_results():
     assert "on a line between 1 and 8" in step_time(EngineConfig(dtype="bfloat16", slots=4), RESULTS).origin
 
 
+CPU_RESULT = {
+    "hardware": {"cores": 2, "cpu": "a CPU", "commit": "abc"},
+    "options": {"service": {"checkpoint": "full-random", "changes": {}}},
+    "vocoder": {"core_s_per_audio_s": {"P0": {"median": 0.125}}},
+}
+
+
+def test_a_vocoder_on_a_cpu_makes_what_its_threads_core_seconds_allow(tmp_path: Path):
+    assert vocoder_rate(VocoderConfig(), tmp_path).value is None, "no file, no figure"
+    (tmp_path / "b1.json").write_text(json.dumps(CPU_RESULT))
+    rate = vocoder_rate(VocoderConfig(threads=2), tmp_path)
+    assert rate.value == 16
+    assert rate.origin.startswith("measured: b1.json, 2 cores, a CPU, commit abc, 0.125 core-seconds")
+    assert vocoder_rate(VocoderConfig(device="cuda"), tmp_path).value is None, "a CPU says nothing about a GPU"
+    small = CPU_RESULT | {"options": {"service": {"checkpoint": "small-random", "changes": {}}}}
+    (tmp_path / "b1.json").write_text(json.dumps(small))
+    assert vocoder_rate(VocoderConfig(), tmp_path).value is None, "another model's figure"
+
+
 @pytest.mark.parametrize(
     "engine",
     [GPU, EngineConfig(dtype="bfloat16", slots=9), EngineConfig(slots=8), EngineConfig(dtype="bfloat16", weights="int8")],

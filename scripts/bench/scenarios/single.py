@@ -1,7 +1,7 @@
-"""B1, one request: how long it takes, and what a decode step costs alone and with eight.
+"""B1, one request: how long it takes, what a decode step costs alone and with eight, and what the vocoder costs.
 
 U against P0: the same work in one process each, so that Serve is no part of it. "decode" is the loop alone, "whole" is text
-to the last sample, buffered.
+to the last sample, buffered. The vocoder is P0's, in core-seconds a second of audio: scripts/capacity.py reads them.
 """
 
 from rich.table import Table
@@ -34,6 +34,10 @@ def run(bench: Bench) -> Report:
             steps[name][rows].append(system.ask("decode", batch) / batch[0].steps)
     bandwidth = bench.bandwidth
     ours = bench.ours(bench.options.settings)
+    vocoded = []
+    for turn, _ in bench.turns(("P0",)):
+        bench.say(f"P0, vocoder, {lengths[-1]:g} s of audio, round {turn + 1}")
+        vocoded.append(ours.ask("vocode", round(lengths[-1] * STEPS_PER_SECOND)))
     result: dict[str, object] = {}
     table = Table("", *SYSTEMS, "U / P0", title="B1  one request")
     figures = {}
@@ -53,4 +57,7 @@ def run(bench: Bench) -> Report:
         table.add_row(f"decode {rows}: ms a step", *(shown(ms[name]) for name in SYSTEMS), shown(ratio))
         table.add_row(f"decode {rows}: audio s a second", *(f"{rate[name]:.2f}" for name in SYSTEMS), "")
         table.add_row(f"decode {rows}: physics", "", physics_line(physics), "")
+    cores = spread(vocoded)
+    result["vocoder"] = {"core_s_per_audio_s": {"P0": cores}}
+    table.add_row("vocoder: core-seconds a second of audio", "", shown(cores), "")
     return Report(result, [table], figures)
