@@ -28,7 +28,9 @@ def build_app(args: dict[str, Any]) -> Application:
     config = read_app_config(args)
     listens: str | None = None
     if config.source is not None:
-        listens = check_file(project_path(config.source)).listens
+        file = check_file(project_path(config.source))
+        file.check_code()
+        listens = file.listens
     check_tracing(config.tracing)
     versions, tracing = config.versions, config.tracing
     pipelines = {version.id: version.pipeline for version in versions}

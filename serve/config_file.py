@@ -10,6 +10,7 @@ are read from Serve's own schema classes, so they are those of the installed rel
 """
 
 import inspect
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from ray.serve.schema import DeploymentSchema, RayActorOptionsSchema, ServeAppli
 
 from pipeline.errors import ConfigError
 from pipeline.strict_yaml import parse_yaml
-from serve.config import IMPORT_PATH, AppConfig, dotted, explain, project_path, read_app_config, unknown_key
+from serve.config import IMPORT_PATH, PROJECT, AppConfig, dotted, explain, project_path, read_app_config, unknown_key
 from serve.gate import is_local_host
 from serve.model_config import RoutesConfig, deployments_of, wrong_routes
 from serve.scaling import WorkAhead
@@ -48,6 +49,7 @@ DEAD_KEYS: dict[type[BaseModel], set[str]] = {ServeApplicationSchema: {"host", "
 ENVIRONMENT = frozenset(
     {
         "OMP_NUM_THREADS",
+        "PYTHONPATH",
         "PYTORCH_CUDA_ALLOC_CONF",
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH",
         "TOKENIZERS_PARALLELISM",
@@ -76,6 +78,20 @@ class ConfigFile:
     def listens(self) -> str:
         """The host Serve listens on."""
         return str((self.document.get("http_options") or {}).get("host") or SERVES_HOST)
+
+    def check_code(self) -> None:
+        """Whether this is the code the file names, if it names any: `PYTHONPATH` in the application's runtime_env.
+
+        Raises:
+            ConfigError: it is not. Ray puts the folder it was started in before every other one.
+        """
+        (application,) = self.document["applications"]
+        named = ((application.get("runtime_env") or {}).get("env_vars") or {}).get("PYTHONPATH")
+        if named is not None and PROJECT not in [Path(folder).resolve() for folder in named.split(os.pathsep)]:
+            raise ConfigError(
+                f"{self.path}: runtime_env names the code in {named}, and {PROJECT} was imported: "
+                "start Ray in a folder that holds no `serve` and no `pipeline`"
+            )
 
     def deployment(self, name: str) -> dict[str, Any]:
         """Serve's options of one deployment; empty when the file has none."""

@@ -131,6 +131,7 @@ class Ingress:
         self._lexicons = LexiconLibrary(store)
         self._quarantine = Quarantine(config.quarantine)
         ring, quotas = await open_keys(config, store)
+        self._quotas = quotas
         trusts = trust(listens=listens, behind_proxy=RAY_SERVE_ENABLE_HA_PROXY, own=(get_node_ip_address(),))  # type: ignore[no-untyped-call]
         cache, idempotency = open_cache(config.cache, store)
         self._cache = cache
@@ -187,9 +188,11 @@ class Ingress:
             asyncio.create_task(follow_purges(cache, config.voices.refresh_s)),
             *lines.follow_builds(),
             *([asyncio.create_task(self._look_at_load(watch))] if config.degrade.rungs else []),
-            *([asyncio.create_task(lines.probe())] if len(config.versions) > 1 else []),
         )
         self._first_audio_s = await self._speak_first_words()
+        if len(config.versions) > 1:
+            await lines.look()  # before the first request: a version without replicas would keep it waiting
+            self._following += (asyncio.create_task(lines.probe()),)
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
         """New shares of the versions, without a restart. Ones that are wrong change nothing: requests go on as before."""
@@ -207,6 +210,7 @@ class Ingress:
     def _show(self, watch: IngressMetrics) -> None:
         """Every figure that is looked at, not told."""
         watch.present(self.backend.door.inside)  # told too, but Ray forgets a gauge nobody sets
+        watch.show_quotas(self._quotas.is_away)
         watch.show_cache(asdict(self._cache.stats()))
         watch.show(self._lines.breakers.values(), self._quarantine, self._rollout)
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pipeline.cache.cache import CodeCache
 from pipeline.cache.steps import CachedModel
-from pipeline.errors import StageUnavailable
+from pipeline.errors import DeadlineExceeded, NonFiniteOutput, StageUnavailable
 from pipeline.model.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.protocols import VoiceSource
 from pipeline.synthesizer import Synthesizer
@@ -116,7 +116,7 @@ class Lines:
                         first_audio_s = time.monotonic() - began
                     yield chunk
         except BaseException as error:
-            failed = is_fault(error) or isinstance(error, StageUnavailable)
+            failed = is_its_failure(error)
             left = isinstance(error, asyncio.CancelledError | GeneratorExit) and first_audio_s is None
             failed = failed or (left and time.monotonic() - began > GIVEN_UP_S)
             raise
@@ -170,17 +170,29 @@ class Lines:
     async def probe(self) -> None:
         """Look at every version again and again."""
         while True:
-            for version in self._rollout.versions.values():
-                answers = await self._ask((version.acoustic, version.vocoder))
-                limit = self._rollout.routes.probe.gpu_mem_percent
-                self._rollout.probed(version.id, trouble_in(answers, limit))
             await asyncio.sleep(self._rollout.routes.probe.period_s)
+            await self.look()
+
+    async def look(self) -> None:
+        """Once."""
+        for version in self._rollout.versions.values():
+            answers = await self._ask((version.acoustic, version.vocoder))
+            self._rollout.probed(version.id, trouble_in(answers, self._rollout.routes.probe.gpu_mem_percent))
 
     async def _ask(self, deployments: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
         """What the replicas of each deployment say of themselves, each asked once, all at the same time."""
         names = list(dict.fromkeys(deployments))
         answers = await asyncio.gather(*(ask_stats(self._handles[name]) for name in names))
         return dict(zip(names, answers, strict=True))
+
+
+def is_its_failure(error: BaseException) -> bool:
+    """Whether a request's end counts against the version that spoke it.
+
+    More than a stage's breaker counts: numbers that are not finite say nothing about a replica, but much about the weights of
+    a version whose siblings have none, and so does an answer that came too late.
+    """
+    return is_fault(error) or isinstance(error, NonFiniteOutput | StageUnavailable | DeadlineExceeded)
 
 
 def trouble_in(answers: Mapping[str, Iterable[Mapping[str, Any]]], most_gpu_mem_percent: float) -> str:

@@ -33,6 +33,8 @@ class Track:
 
     ended: deque[tuple[float, bool, float | None]] = field(default_factory=lambda: deque(maxlen=MOST_REMEMBERED))
     """(when, failed, first audio [s])"""
+    is_known: bool = False
+    """whether a look has found it well"""
     bad_looks: int = 0
     good_looks: int = 0
     trouble: str = ""
@@ -110,14 +112,17 @@ class Rollout:
                 self._roll_back(version, why)
 
     def probed(self, version: str, trouble: str) -> None:
-        """A look at a version; `trouble` is empty when all is well."""
+        """A look at a version; `trouble` is empty when all is well. Until a version has been seen to work, one look
+        decides: a new one without replicas keeps nobody waiting."""
         track, probe = self._tracks[version], self.routes.probe
+        bad, good = (probe.bad, probe.good) if track.is_known else (1, 1)
+        track.is_known = track.is_known or not trouble
         track.bad_looks = track.bad_looks + 1 if trouble else 0
         track.good_looks = 0 if trouble else track.good_looks + 1
-        if not track.trouble and track.bad_looks >= probe.bad:
+        if not track.trouble and track.bad_looks >= bad:
             track.trouble = trouble
             LOG.error("versions: %s is out of service: %s", version, trouble)
-        elif track.trouble and track.good_looks >= probe.good:
+        elif track.trouble and track.good_looks >= good:
             track.trouble = ""
             LOG.warning("versions: %s is back in service", version)
 

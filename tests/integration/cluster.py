@@ -1,5 +1,6 @@
 """One local Ray cluster for the whole session, and what tests need to look inside it."""
 
+import contextlib
 import copy
 import json
 import os
@@ -42,6 +43,7 @@ ENVIRONMENT = {
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "30",  # ten by default: a busy machine starts a proxy later than that
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # five by default
     "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": str(PROJECT),
     "RAY_metrics_report_interval_ms": "500",
 }
 
@@ -134,17 +136,19 @@ def start_cluster() -> Cluster:
     os.environ["RAY_TMPDIR"] = str(temp_dir)
     began = time.monotonic()
     serve_client.CLIENT_POLLING_INTERVAL_S = 0.05
-    ray.init(
-        address="local",
-        num_cpus=16,
-        num_gpus=3,
-        include_dashboard=False,
-        log_to_driver=False,
-        object_store_memory=200 << 20,
-        namespace="serve",
-        _temp_dir=str(temp_dir),
-        _metrics_export_port=(metrics_port := free_port()),
-    )
+    # The folder Ray is started in comes first on its workers' path: it must not be one that holds some release's code.
+    with contextlib.chdir(temp_dir):
+        ray.init(
+            address="local",
+            num_cpus=16,
+            num_gpus=3,
+            include_dashboard=False,
+            log_to_driver=False,
+            object_store_memory=200 << 20,
+            namespace="serve",
+            _temp_dir=str(temp_dir),
+            _metrics_export_port=(metrics_port := free_port()),
+        )
     port = free_port()
     document = document_of("dev.yaml", app="chattts", route="/")
     document["http_options"]["port"] = port
@@ -152,8 +156,8 @@ def start_cluster() -> Cluster:
     return Cluster(port, time.monotonic() - began, temp_dir, metrics_port)
 
 
-def deploy(*documents: dict[str, Any]) -> None:
-    """Deploy the applications of all documents, as `serve run` does; returns once they run."""
+def deploy(*documents: dict[str, Any], waits: bool = True) -> None:
+    """Deploy the applications of all documents, as `serve run` does; returns once they run, or at once."""
     merged = {**documents[0], "applications": [document["applications"][0] for document in documents]}
     config = ServeDeploySchema.model_validate(merged)
     client = serve_start(
@@ -162,7 +166,7 @@ def deploy(*documents: dict[str, Any]) -> None:
         controller_options=config.controller_options,
     )
     client.deploy_apps(config, _blocking=False)
-    names = [application.name for application in config.applications]
+    names = [application.name for application in config.applications] if waits else []
 
     def all_run() -> bool:
         found = serve.status().applications

@@ -49,6 +49,21 @@ def test_shipped_files_are_right(path):
     assert {d["name"] for d in checked.document["applications"][0]["deployments"]} == set(serve_config.DEPLOYMENTS)
 
 
+def test_code_that_is_not_the_one_the_file_names_is_refused(tmp_path: Path):
+    """As when Ray was started in another release's folder, which comes first on its workers' path."""
+
+    def naming(folder: object) -> Path:
+        path = tmp_path / "dev.yaml"
+        text = (serve_config.PROJECT / "configs/dev.yaml").read_text().replace("source: configs/dev.yaml", f"source: {path}")
+        path.write_text(text.replace("    args:", f"    runtime_env: {{env_vars: {{PYTHONPATH: {folder}}}}}\n    args:", 1))
+        return path
+
+    check_file(naming(serve_config.PROJECT)).check_code()
+    check_file(naming(f"/opt/other:{serve_config.PROJECT}")).check_code()
+    with pytest.raises(ConfigError, match=r"runtime_env names the code in /opt/other, and .* was imported"):
+        check_file(naming("/opt/other")).check_code()
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_every_deployment_sets_its_limits_on_purpose(path):
     for deployment in check_file(path).document["applications"][0]["deployments"]:

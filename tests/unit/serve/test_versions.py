@@ -10,11 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.config import PipelineConfig
-from pipeline.errors import ConfigError
+from pipeline.errors import (
+    AtCapacity,
+    ConfigError,
+    DeadlineExceeded,
+    EngineDead,
+    InvalidRequest,
+    NonFiniteOutput,
+    StageUnavailable,
+)
 from pipeline.types import Aside, AudioChunk, Hint, Manner, Passage, SynthesisRequest
 from serve.config import read_app_config
 from serve.config_file import find_mistakes
-from serve.lines import trouble_in
+from serve.lines import is_its_failure, trouble_in
 from serve.model_config import CompatConfig, ModelConfig, RoutesConfig, ShadowConfig, deployments_of, versions_of
 from serve.model_desk import ModelDesk, adapted, listener_of, plain
 from serve.rollout import Rollout
@@ -141,6 +149,8 @@ def test_old_requests_do_not_count():
 
 def test_probes_take_a_version_out_and_bring_it_back_with_hysteresis():
     made = rollout(v1=50, v2=50)
+    for version in (V1, V2):
+        made.probed(version, "")
     for look in range(3):
         assert made.out(V2) == ""
         made.probed(V2, "no answer")
@@ -155,6 +165,32 @@ def test_probes_take_a_version_out_and_bring_it_back_with_hysteresis():
         assert made.out(V2)
         made.probed(V2, "")
     assert made.out(V2) == ""
+
+
+def test_a_version_that_was_never_seen_to_work_gets_no_requests():
+    made = rollout(v1=50, v2=50)
+    made.probed(V1, "")
+    made.probed(V2, "no answer")
+    assert set(heard_by(made, range(100)).values()) == {V1}
+    made.probed(V2, "")
+    assert V2 in heard_by(made, range(100)).values()
+
+
+@pytest.mark.parametrize(
+    ("error", "counts"),
+    [
+        (NonFiniteOutput("x"), True),
+        (EngineDead("x"), True),
+        (StageUnavailable("x", retry_after_s=1.0), True),
+        (DeadlineExceeded("x"), True),
+        (AtCapacity("x", retry_after_s=1.0), False),
+        (InvalidRequest("x"), False),
+        (asyncio.CancelledError(), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_version_answers_for_its_numbers_and_its_time_not_for_clients_and_crowds(error, counts):
+    assert is_its_failure(error) is counts
 
 
 def test_when_all_are_out_the_stable_one_speaks():
