@@ -157,7 +157,7 @@ class RedisQuotas:
         task.add_done_callback(self._leaving.discard)
 
     async def follow(self) -> None:
-        """Renew leases and report audio, again and again; finds out when Redis is back."""
+        """Renew leases and report audio, again and again; finds out when Redis is away and when it is back."""
         while True:
             await self.renew()
             await asyncio.sleep(PERIOD_S)
@@ -174,7 +174,7 @@ class RedisQuotas:
             answers = answers and await self._ask(question, finds_back=True) is not None
             if not answers:
                 self._audio[key] = self._audio.get(key, 0.0) + moved_s  # next time
-        if not pending and was_away:
+        if not pending:  # who waits for a request to find out makes that request wait
             await self._ask(self._redis.ping, finds_back=True)
         if was_away and not self.is_away:
             LOG.info("keys: the store is back; quotas are counted together again")

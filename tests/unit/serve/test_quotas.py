@@ -254,6 +254,14 @@ def test_without_redis_each_replica_allows_its_share_and_never_more(tmp_path: Pa
         assert not (await doors[0].enter("key", STREAMS, "z")).refusal
         for door in doors:
             await door.close()
+        idle = RedisQuotas(server.url, LocalQuotas())
+        server.kill()
+        await idle.renew()
+        assert idle.is_away, "nobody has asked it anything, and yet it knows"
+        server.start()
+        await idle.renew()
+        assert not idle.is_away
+        await idle.close()
 
     try:
         asyncio.run(ask())

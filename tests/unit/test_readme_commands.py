@@ -1,0 +1,158 @@
+"""Commands of the README and of Kubernetes' pages: each is understood by the tool it calls, and what can run here runs."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+import ray.scripts.scripts
+import ray.serve.scripts
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("README.md", "k8s/README.md", "k8s/monitoring/runbook.md")
+CLICK = {"ray": ray.scripts.scripts.cli, "serve": ray.serve.scripts.cli}
+
+# Runs modules of ours, each up to where its own parser has taken the words: JSON lines in, what was wrong with each out.
+PARSE = """
+import argparse, contextlib, io, json, runpy, sys
+
+parse = argparse.ArgumentParser.parse_args
+
+class Taken(BaseException):
+    pass
+
+def parse_and_end(self, *words):
+    parse(self, *words)
+    raise Taken
+
+argparse.ArgumentParser.parse_args = parse_and_end
+for line in sys.stdin:
+    module, *words = json.loads(line)
+    sys.argv = [module, *words]
+    wrong = "it has parsed nothing"
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        except Taken:
+            wrong = ""
+        except SystemExit:
+            wrong = said.getvalue()
+    print("taken", json.dumps(wrong), flush=True)
+"""
+
+
+def shown(*tools: str) -> list[str]:
+    """Every command line of the pages that begins with one of these words, comments left out."""
+    words = "|".join(map(re.escape, tools))
+    found: dict[str, None] = {}
+    for page in PAGES:
+        text = (ROOT / page).read_text()
+        lines = re.findall(rf"^    (?:kubectl .* -- )?((?:{words}) .*)$", text, re.MULTILINE)
+        lines += re.findall(rf"`((?:{words}) [^`]+)`", text)
+        found |= dict.fromkeys(re.sub(r"\s+#.*$", "", line) for line in lines)
+    return list(found)
+
+
+SCRIPTS = shown("python -m")
+RAYS = shown("ray", "serve")
+
+
+def run(module: str, *words: str, home: Path) -> str:
+    """What a script of ours prints."""
+    environment = {**os.environ, "CHATTTS_HOME": str(home)}
+    command = [sys.executable, "-m", module, *words]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
+
+
+def section(title: str) -> list[str]:
+    """The commands of one section of the README."""
+    found = re.search(rf"^### {title}\n(.*?)(?=^##|\Z)", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return [re.sub(r"\s+#.*$", "", line) for line in re.findall(r"^    (python -m .*)$", found[1], re.MULTILINE)]
+
+
+def test_the_pages_show_what_this_file_tests():
+    assert len(SCRIPTS) >= 20
+    assert {line.split()[1] for line in RAYS} >= {"start", "stop", "deploy", "shutdown", "status", "run"}
+
+
+def wrong_in(lines: list[str]) -> dict[str, str]:
+    """line -> what its script's own parser says against it; empty: nothing."""
+    given = "".join(json.dumps(shlex.split(line)[2:]) + "\n" for line in lines)
+    command = [sys.executable, "-c", PARSE]
+    done = subprocess.run(command, cwd=ROOT, input=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(line.removeprefix("taken ")) for line in done.stdout.splitlines() if line.startswith("taken ")]
+    return dict(zip(lines, answers, strict=True))
+
+
+def test_scripts_of_ours_take_their_words():
+    """Of those that are shown with words, or take none."""
+    takes_none = ("python -m scripts.monitoring", "python -m scripts.embed_serve_config")
+    found = wrong_in([line for line in SCRIPTS if len(shlex.split(line)) > 3 or line in takes_none])
+    assert len(found) >= 20
+    assert {line: wrong for line, wrong in found.items() if wrong} == {}
+
+
+def test_a_word_a_script_does_not_know_is_found():
+    (wrong,) = wrong_in(["python -m scripts.drain configs/dev.yaml --grade 3"]).values()
+    assert "unrecognized arguments: --grade" in wrong
+
+
+@pytest.mark.parametrize("line", RAYS)
+def test_rays_own_command_takes_its_words(line: str):
+    """Parsed by click, called by nobody."""
+    tool, *words = shlex.split(line)
+    group = CLICK[tool]
+    with group.make_context(tool, list(words), resilient_parsing=False) as context:
+        name, command, rest = group.resolve_command(context, words)
+        assert command is not None
+        if rest:
+            with command.make_context(name, rest, parent=context):
+                pass
+
+
+def test_a_word_rays_command_does_not_know_is_found():
+    with pytest.raises(click.exceptions.UsageError):
+        test_rays_own_command_takes_its_words("ray start --heat --port 6379")
+    with pytest.raises(click.exceptions.UsageError):
+        test_rays_own_command_takes_its_words("serve redeploy x.yaml")
+
+
+@pytest.mark.parametrize("line", shown("pip install"))
+def test_what_pip_is_asked_for_is_offered(line: str):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = Requirement(shlex.split(line)[2])
+    assert wanted.name == project["name"]
+    assert wanted.extras <= set(project["optional-dependencies"])
+
+
+def test_keys_are_made_shown_and_revoked_as_written(tmp_path: Path):
+    adding, listing, revoking = (shlex.split(line)[2:] for line in section("Keys"))
+    key = run(*adding, home=tmp_path).strip()
+    (shown_key,) = run(*listing, home=tmp_path).splitlines()
+    key_id = shown_key.split()[0]
+    assert key_id in key
+    run(*(key_id if re.fullmatch(r"[a-z0-9]{10}", word) else word for word in revoking), home=tmp_path)
+    assert key_id not in run(*listing, home=tmp_path)
+
+
+@pytest.mark.parametrize("line", section("Sizing"))
+def test_what_capacity_is_asked_for_it_answers(line: str, tmp_path: Path):
+    said = run(*shlex.split(line)[2:], home=tmp_path)
+    assert re.search(r"acoustic replicas +\d", said), said
+    assert re.search(r"an hour of audio costs +[\d.]", said), said
+
+
+@pytest.mark.parametrize("line", [line for line in SCRIPTS if "check_config " in line or "show_config " in line])
+def test_configurations_are_checked_and_shown(line: str, tmp_path: Path):
+    run(*shlex.split(line)[2:], home=tmp_path)
