@@ -54,7 +54,9 @@ class EngineConfig(StrictModel):
         "auto: native where it can be built; part of the numerics",
     )
     weights: Literal["dtype", "int8"] = Field(
-        "dtype", description="what native decoding reads its weights in: as dtype, or int8 with a scale an output (bfloat16)"
+        "dtype",
+        description="what the weights are read in: as dtype, or int8 with a scale an output; int8 needs dtype bfloat16 and "
+        "a GPU, or native decoding",
     )
     threads: int | None = Field(None, ge=1, le=256, description="CPU threads of the model; null: torch's own choice")
     slots: int = Field(8, ge=1, le=512, description="sequences decoded together; one matrix shape, so part of the numerics")
@@ -99,11 +101,11 @@ class EngineConfig(StrictModel):
         return self.max_prompt + self.max_steps
 
     @model_validator(mode="after")
-    def _int8_is_native_bfloat16(self) -> "EngineConfig":
-        if self.weights == "int8" and (self.device, self.dtype) != ("cpu", "bfloat16"):
-            raise ValueError(f"weights int8 are read with device cpu and dtype bfloat16, not {self.device} and {self.dtype}")
-        if self.decode == "torch" and self.weights == "int8":
-            raise ValueError("weights int8 need decode native or auto: torch decodes in dtype")
+    def _int8_weights_are_read_somewhere(self) -> "EngineConfig":
+        if self.weights == "int8" and self.dtype != "bfloat16":
+            raise ValueError(f"weights int8 are read with dtype bfloat16, not {self.dtype}")
+        if self.weights == "int8" and (self.device, self.decode) == ("cpu", "torch"):
+            raise ValueError("weights int8 need decode native or auto on a CPU: torch decodes in dtype there")
         return self
 
     @model_validator(mode="after")

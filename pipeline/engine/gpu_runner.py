@@ -90,6 +90,7 @@ class GpuRunner:
             rows=config.slots,
             device=device,
             dtype=dtype,
+            weights=config.weights,
             attention="sdpa" if config.attention == "sdpa" else "triton",
             split=config.attention_split,
         )

@@ -16,12 +16,13 @@ Source: the Llama architecture as transformers' LlamaModel runs it for ChatTTS (
 Precision: matrix products and the KV cache in `dtype`; residual stream, norms and rotation in float32.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
-from pipeline.model.linear import Linear
+from pipeline.model.linear import Linear, Product
 from pipeline.model.native import NativeDecoder
 from pipeline.model.weights import GptSpec
 
@@ -48,11 +49,11 @@ class Extent:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Layer:
     attention_norm: torch.Tensor  # (width,) float32
-    qkv: Linear
-    attention_out: Linear
+    qkv: Product
+    attention_out: Product
     mlp_norm: torch.Tensor  # (width,) float32
-    gate_up: Linear
-    down: Linear
+    gate_up: Product
+    down: Product
 
 
 class Gpt:
@@ -68,12 +69,14 @@ class Gpt:
         device: torch.device,
         dtype: torch.dtype,
         native: torch.dtype | None = None,
+        product: Callable[[torch.Tensor], Product] | None = None,
     ) -> None:
         """
         Args:
             tensors: upstream's names, as in gpt/model.safetensors.
             positions: longest sequence [positions].
             rows: slots of a decode step.
+            product: makes a product of a weight (out, in) float32 on the device; None: Linear, in dtype.
             native: the type in which native code reads the weights, `dtype` or int8; None computes with torch.
 
         Raises:
@@ -82,26 +85,28 @@ class Gpt:
         self._spec = spec
         self._dtype = dtype
 
-        def norm(name: str) -> torch.Tensor:
+        def exact(name: str) -> torch.Tensor:
             return tensors[name].to(device, torch.float32)
 
-        def linear(*names: str) -> Linear:
+        def linear(*names: str) -> Product:
             # Products over the same input become one: their weights are stacked.
+            if product is not None:
+                return product(torch.cat([exact(name) for name in names]))
             return Linear(torch.cat([tensors[name].to(device, dtype) for name in names]), rows=rows)
 
         def layer(prefix: str) -> _Layer:
             attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
             return _Layer(
-                attention_norm=norm(f"{prefix}.input_layernorm.weight"),
+                attention_norm=exact(f"{prefix}.input_layernorm.weight"),
                 qkv=linear(*(f"{attention}.{part}_proj.weight" for part in "qkv")),
                 attention_out=linear(f"{attention}.o_proj.weight"),
-                mlp_norm=norm(f"{prefix}.post_attention_layernorm.weight"),
+                mlp_norm=exact(f"{prefix}.post_attention_layernorm.weight"),
                 gate_up=linear(f"{mlp}.gate_proj.weight", f"{mlp}.up_proj.weight"),
                 down=linear(f"{mlp}.down_proj.weight"),
             )
 
         self._layers = [layer(f"layers.{index}") for index in range(spec.layers)] if native is None else []
-        self._final_norm = norm("norm.weight")
+        self._final_norm = exact("norm.weight")
         self._cos, self._sin = rotary_tables(positions, spec.head_dim, spec.rope_theta, device)
         self.native = (
             None if native is None else NativeDecoder(tensors, spec, rotary=(self._cos, self._sin), rows=rows, weights=native)

@@ -7,7 +7,7 @@ Never: the first embedding, the last norm (pipeline/model/kernels/step.py), samp
 
     add_norm - qkv - attend (- join) - attention_out - add_norm - gate_up - gate - down
 
-Prefill is Gpt's own.
+Prefill is Gpt's own. int8 weights are one copy for both, pipeline/model/kernels/product.py.
 """
 
 from typing import Protocol
@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from pipeline.model.gpt import Gpt, KeysValues
 from pipeline.model.kernels.attention import Attention, positions_per_split
 from pipeline.model.kernels.layer import add_norm, gate
+from pipeline.model.kernels.product import Int8Product
 from pipeline.model.weights import GptSpec
 
 
@@ -46,15 +47,25 @@ class GpuGpt(Gpt):
         rows: int,
         device: torch.device,
         dtype: torch.dtype,
+        weights: str,
         attention: str,
         split: int | None = None,
     ) -> None:
         """
         Args:
+            weights: `dtype`, or `int8` with a scale an output.
             attention: `triton` reads what a slot holds, `sdpa` reads the whole cache through torch.
             split: positions a program of the former sums up; None: as the configuration suggests.
         """
-        super().__init__(tensors, spec, positions=positions, rows=rows, device=device, dtype=dtype)
+        super().__init__(
+            tensors,
+            spec,
+            positions=positions,
+            rows=rows,
+            device=device,
+            dtype=dtype,
+            product=Int8Product if weights == "int8" else None,
+        )
 
         def buffer(width: int) -> torch.Tensor:
             return torch.zeros(rows, width, dtype=dtype, device=device)
@@ -85,16 +96,16 @@ class GpuGpt(Gpt):
                 holds anything at its position.
 
         Returns:
-            (S, width) in the products' dtype: residual + this, normed, is the state. Row i depends on slot i alone.
+            (P, S, width): residual + these, normed, is the state. Row i depends on slot i alone.
         """
         rotation = self._cos, self._sin
         delta: torch.Tensor | None = None
         for layer, keys, values in zip(self._layers, cache.keys, cache.values, strict=True):
             add_norm(residual, delta, layer.attention_norm, self._normed, eps=self.rms_eps)
             self._attend(layer.qkv(self._normed), rotation, positions, busy, keys, values, self._seen)
-            add_norm(residual, layer.attention_out(self._seen), layer.mlp_norm, self._normed, eps=self.rms_eps)
+            add_norm(residual, layer.attention_out.summands(self._seen), layer.mlp_norm, self._normed, eps=self.rms_eps)
             gate(layer.gate_up(self._normed), self._gated)
-            delta = layer.down(self._gated)
+            delta = layer.down.summands(self._gated)
         assert delta is not None, "a stack has layers"
         return delta
 

@@ -1,20 +1,39 @@
-"""Linear: a bias-free matrix product whose weight is packed once for the machine it runs on.
+"""Linear: a bias-free matrix product, y = x @ weight.T, in the form the machine it runs on likes best.
 
-In:    x (M, in) in the weight's dtype
+In:    x (M, in)
 Out:   (M, out), same dtype
-Owns:  the packed weight
+Owns:  the weight, packed or rounded
 Never: bias, training
 
-On a CPU the weight is reordered once for the kernels of oneDNN. Measured with 2 AMX cores at (6144, 768) bfloat16:
+Three of them: Linear here, QuantisedLinear here for int8 weights in torch, and for those on a GPU
+pipeline/model/kernels/product.py.
+
+On a CPU Linear reorders its weight once for the kernels of oneDNN. Measured with 2 AMX cores at (6144, 768) bfloat16:
 packed reads 23-28 GB/s for every M from 1 to 16, unpacked 15. One M is one kernel and one order of summation, so a
 row's bits depend on that row alone; another M may be another kernel, which is why callers keep M fixed.
 """
 
+from abc import ABC, abstractmethod
+
 import torch
 
+from pipeline.model.quantise import quantise
 
-class Linear:
+
+class Product(ABC):
     """y = x @ weight.T"""
+
+    @abstractmethod
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """(M, in) -> (M, out), same dtype."""
+
+    def summands(self, x: torch.Tensor) -> torch.Tensor:
+        """(M, in) -> (P, M, out): the product is their sum. For who adds it to something anyway."""
+        return self(x).unsqueeze(0)
+
+
+class Linear(Product):
+    """The weight in the dtype of x."""
 
     def __init__(self, weight: torch.Tensor, *, rows: int) -> None:
         """
@@ -30,3 +49,17 @@ class Linear:
             y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, None, "none", [], "")
             return y
         return torch.nn.functional.linear(x, self._weight)
+
+
+class QuantisedLinear(Product):
+    """int8 weights with a scale an output, summed in float32: the slow twin of the GPU's kernel."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        """
+        Args:
+            weight: (out, in) floating, on its final device.
+        """
+        self._weight, self._scales = quantise(weight)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return (torch.nn.functional.linear(x.float(), self._weight.float()) * self._scales).to(x.dtype)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from pipeline.model.quantise import quantise
 from pipeline.model.weights import GptSpec
 from pipeline.native.build import NativeUnavailable, has_tiles, library
 from pipeline.native.memory import ALIGNMENT, LANES, PANEL, Arena, aligned, pack, pack_tiles
@@ -215,9 +216,3 @@ class NativeDecoder:
             declared = (tensor.dtype, tensor.shape, tensor.is_contiguous())
             assert declared == (self.cache_dtype, shape, True), f"a cache of {declared}"
         return Cache(keys.data_ptr(), values.data_ptr(), keys.stride(0))
-
-
-def quantise(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(out, in) float32 as int8 and one scale an output (out,): weight ~ int8 * scale."""
-    scales = weight.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny) / 127
-    return (weight / scales[:, None]).round().clamp(-127, 127).to(torch.int8), scales

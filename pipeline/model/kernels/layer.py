@@ -19,20 +19,22 @@ GATE_BLOCK = 1024
 @triton.jit
 def _add_norm(
     residual,  # (M, WIDTH) float32
-    delta,  # (M, WIDTH) dtype; not read where there is none
+    delta,  # (PARTS, M, WIDTH); not read where there is none
     weight,  # (WIDTH,) float32
     normed,  # (M, WIDTH) dtype
     eps,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
-    HAS_DELTA: tl.constexpr,
+    PARTS: tl.constexpr,
 ):
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
     x = tl.load(residual + row * WIDTH + column, mask=inside, other=0.0)
-    if HAS_DELTA:
-        x += tl.load(delta + row * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
+    for part in tl.static_range(PARTS):
+        place = part * tl.num_programs(0) + row
+        x += tl.load(delta + place * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
+    if PARTS > 0:
         tl.store(residual + row * WIDTH + column, x, mask=inside)
     scale = tl.rsqrt(tl.sum(x * x) / WIDTH + eps)
     y = x * scale * tl.load(weight + column, mask=inside, other=0.0)
@@ -58,7 +60,12 @@ def _gate(
 def add_norm(
     residual: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, normed: torch.Tensor, *, eps: float
 ) -> None:
-    """Add `delta` to the residual stream, then its RMSNorm: residual (M, width) is changed, normed (M, width) written."""
+    """Add `delta` to the residual stream, then its RMSNorm.
+
+    Args:
+        residual: (M, width) float32, changed. normed: (M, width), written.
+        delta: (P, M, width), added one after another; None: nothing is.
+    """
     rows, width = residual.shape
     _add_norm[(rows,)](
         residual,
@@ -68,7 +75,7 @@ def add_norm(
         eps,
         WIDTH=width,
         BLOCK=triton.next_power_of_2(width),
-        HAS_DELTA=delta is not None,
+        PARTS=0 if delta is None else len(delta),
         num_warps=4,
     )
 

@@ -206,7 +206,7 @@ def _advance(
 @triton.jit
 def _settle(
     residual,  # (S, WIDTH) float32
-    delta,  # (S, WIDTH) dtype
+    delta,  # (PARTS, S, WIDTH)
     weight,  # (WIDTH,) float32
     emitted,
     max_steps,
@@ -218,13 +218,16 @@ def _settle(
     last_position,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
+    PARTS: tl.constexpr,
 ):
     slot = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
     moves = tl.load(emitted + slot)
     x = tl.load(residual + slot * WIDTH + column, mask=inside, other=0.0)
-    x += tl.load(delta + slot * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
+    for part in tl.static_range(PARTS):
+        place = part * tl.num_programs(0) + slot
+        x += tl.load(delta + place * WIDTH + column, mask=inside, other=0.0).to(tl.float32)
     scale = tl.rsqrt(tl.sum(x * x) / WIDTH + eps)
     y = x * scale * tl.load(weight + column, mask=inside, other=0.0)
     tl.store(hidden + slot * WIDTH + column, y, mask=inside & (moves != 0))
@@ -314,7 +317,7 @@ def settle(
     """The stack's last sum and norm; who has made the step moves on.
 
     Args:
-        residual, delta: (S, width), as in layer.add_norm. positions: of a slot.
+        residual: (S, width). delta: (P, S, width), as in layer.add_norm. positions: of a slot.
     """
     slots, width = residual.shape
     _settle[(slots,)](
@@ -331,5 +334,6 @@ def settle(
         positions - 1,
         WIDTH=width,
         BLOCK=triton.next_power_of_2(width),
+        PARTS=len(delta),
         num_warps=4,
     )

@@ -67,10 +67,11 @@ def test_codes_are_the_cpus_and_states_agree(demo, requests, expected, attention
         assert np.abs(found.hidden - take.hidden).max() < 1e-4
 
 
-def test_alone_equals_crowded_bit_for_bit_in_bfloat16(demo, requests):
-    crowded = run(demo, requests[:2], dtype="bfloat16")
+@pytest.mark.parametrize("settings", [{}, {"weights": "int8"}])
+def test_alone_equals_crowded_bit_for_bit_in_bfloat16(demo, requests, settings):
+    crowded = run(demo, requests[:2], dtype="bfloat16", **settings)
     for request, take in zip(requests, crowded, strict=False):
-        assert run(demo, [request], dtype="bfloat16")[0].equals(take)
+        assert run(demo, [request], dtype="bfloat16", **settings)[0].equals(take)
 
 
 def test_a_broken_row_ends_alone_and_its_slot_is_clean_for_the_next(demo, requests, expected):
@@ -109,8 +110,9 @@ class Nodes(TorchDispatchMode):
         return result
 
 
-def test_a_step_is_eight_nodes_a_layer_and_four(demo, monkeypatch):
-    config = EngineConfig(slots=2, max_prompt=64, max_steps=64)
+@pytest.mark.parametrize(("settings", "ours"), [({}, 4), ({"dtype": "bfloat16", "weights": "int8"}, 8)])
+def test_a_step_is_eight_nodes_a_layer_and_four(demo, monkeypatch, settings, ours):
+    config = EngineConfig.model_validate({"slots": 2, "max_prompt": 64, "max_steps": 64} | settings)
     runner, nodes = GpuRunner(config, demo), Nodes()
 
     def count(executor: GridExecutor, *args: object, **kwargs: object) -> None:
@@ -120,5 +122,5 @@ def test_a_step_is_eight_nodes_a_layer_and_four(demo, monkeypatch):
     with torch.inference_mode(), nodes:
         runner._step(0, with_text=False)
     layers = demo.gpt_spec.layers
-    assert nodes.kernels == 4 * layers + 3, "two norms, attention, gate; draw, advance, settle"
-    assert len(nodes.torch) == 4 * layers + 1, f"four products a layer and the heads: {nodes.torch}"
+    assert nodes.kernels == ours * layers + 3, "two norms, attention, gate, int8's products; draw, advance, settle"
+    assert len(nodes.torch) == (8 - ours) * layers + 1, f"four products a layer and the heads: {nodes.torch}"

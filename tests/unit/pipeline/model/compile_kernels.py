@@ -6,17 +6,20 @@ Out:   a line a kernel: name, dtype, bytes; a traceback for one that does not co
 
 import sys
 
+from triton import JITFunction
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
+from triton.language import bfloat16
 
-from pipeline.model.kernels import attention, layer, step
+from pipeline.model.kernels import attention, layer, product, step
 
 CAPABILITY = 90
+SHARED_MEMORY = 227 << 10  # bytes a program may have there
 FLOATS = (
     "cosines sines maxima sums weighted residual weight logits temperatures penalties dropped_masses uniforms noise hidden "
-    "code_table text_table out_hidden"
+    "code_table text_table out_hidden scales"
 )
-SCALARS = {"scale": "fp32", "eps": "fp32", "last_position": "i32"}
+SCALARS = {"scale": "fp32", "eps": "fp32", "last_position": "i32", "rows": "i32"}
 HALVES = "qkv keys values seen delta normed gate_up gated"
 HEADS = {"HEADS": 12, "HEAD_DIM": 64}
 ROW = {"WIDTH": 768, "BLOCK": 1024}
@@ -25,13 +28,18 @@ KERNELS = [
     (attention._attend, HEADS | {"CACHED": 1536, "SPLIT": 1536, "SPLITS": 1, "BLOCK": attention.BLOCK}),
     (attention._attend, HEADS | {"CACHED": 1536, "SPLIT": 128, "SPLITS": 12, "BLOCK": attention.BLOCK}),
     (attention._join, HEADS | {"SPLIT": 128, "SPLITS": 12}),
-    (layer._add_norm, ROW | {"HAS_DELTA": False}),
-    (layer._add_norm, ROW | {"HAS_DELTA": True}),
+    (layer._add_norm, ROW | {"PARTS": 0}),
+    (layer._add_norm, ROW | {"PARTS": 1}),
     (layer._gate, {"WIDTH": 3072, "BLOCK": layer.GATE_BLOCK}),
     (step._draw, BOOKS | {"BLOCK": 1024, "RANK_BITS": 42, "KEEP": 3, "MAX_STEPS": 1024}),
     (step._advance, BOOKS | ROW | {"WITH_TEXT": False}),
     (step._advance, BOOKS | ROW | {"WITH_TEXT": True}),
-    (step._settle, ROW),
+    (step._settle, ROW | {"PARTS": 1}),
+]
+WHOLE, SUMMANDS = {"x": "*bf16", "weight": "*i8", "out": "*bf16"}, {"x": "*bf16", "weight": "*i8", "out": "*fp32"}
+PRODUCTS = [  # rows, inputs, outputs, parts
+    *((rows, 768, outputs, 1, WHOLE) for rows in (1, 64) for outputs in (2304, 6144)),
+    *((rows, inputs, 768, product.PARTS, SUMMANDS) for rows in (1, 64) for inputs in (768, 3072)),
 ]
 
 
@@ -44,16 +52,31 @@ def kind(argument: str, half: str) -> str:
     return "*fp32" if argument in FLOATS.split() else "*i32"
 
 
+def build(kernel: JITFunction, constants: dict[str, object], types: dict[str, str], **options: int) -> None:
+    """Compile it for the arguments' types, and say so."""
+    names = kernel.arg_names
+    signature = {name: "constexpr" if name in constants else types[name] for name in names}
+    places = {(names.index(name),): value for name, value in constants.items()}
+    compiled = compile(ASTSource(kernel, signature, places), target=GPUTarget("cuda", CAPABILITY, 32), options=options)
+    assert compiled.metadata.shared <= SHARED_MEMORY, f"{kernel.__name__} {constants}: {compiled.metadata.shared} bytes shared"
+    print(kernel.__name__, *sorted({types[name] for name in names if name in types}), len(compiled.asm["cubin"]))
+
+
 def main() -> int:
     for half in ("*bf16", "*fp32"):
         for kernel, constants in KERNELS:
             names = kernel.arg_names
             if half == "*fp32" and not set(names) & set(HALVES.split()):
                 continue
-            signature = {name: "constexpr" if name in constants else kind(name, half) for name in names}
-            places = {(names.index(name),): value for name, value in constants.items()}
-            compiled = compile(ASTSource(kernel, signature, places), target=GPUTarget("cuda", CAPABILITY, 32))
-            print(kernel.__name__, half, len(compiled.asm["cubin"]))
+            build(kernel, constants, {name: kind(name, half) for name in names})
+    # Summands are float32, whatever the rest is.
+    for kernel in (layer._add_norm, step._settle):
+        types = {name: kind(name, "*bf16") for name in kernel.arg_names} | {"delta": "*fp32"}
+        build(kernel, ROW | {"PARTS": product.PARTS}, types)
+    for *sizes, types in PRODUCTS:
+        constants = product.blocks(*sizes) | {"MEETING": bfloat16}
+        scalars = {"scales": "*fp32", "rows": "i32"}
+        build(product._product, constants, types | scalars, **product.OPTIONS)
     return 0
 
 

@@ -107,12 +107,14 @@ def test_splits_follow_from_the_configuration():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("has_delta", [False, True])
-def test_add_norm_is_torchs(dtype, has_delta):
+@pytest.mark.parametrize("parts", [0, 1, 3])
+def test_add_norm_is_torchs(dtype, parts):
     generator = torch.Generator().manual_seed(1)
     x, weight = torch.randn(5, WIDTH, generator=generator), torch.randn(WIDTH, generator=generator)
-    delta = torch.randn(5, WIDTH, generator=generator).to(dtype) if has_delta else None
-    summed = x + delta if delta is not None else x
+    delta = torch.randn(parts, 5, WIDTH, generator=generator).to(dtype) if parts else None
+    summed = x.clone()
+    for part in delta if delta is not None else ():
+        summed += part
     expected = torch.nn.functional.rms_norm(summed, (WIDTH,), weight, 1e-6)
     residual, normed = x.clone(), torch.empty(5, WIDTH, dtype=dtype)
     layer.add_norm(residual, delta, weight, normed, eps=1e-6)
@@ -258,16 +260,17 @@ def test_advance_says_who_moves_and_embeds_what_was_drawn():
     assert torch.equal(again[:5], residual[:5]), "the same bits with and without the text's branch"
 
 
-def test_settle_moves_who_has_made_the_step_and_nobody_else():
+@pytest.mark.parametrize("parts", [1, 2])
+def test_settle_moves_who_has_made_the_step_and_nobody_else(parts):
     state = make_state(4)
     before = state.hidden.clone()
     state.emitted[:] = torch.tensor([1, 0, 1, 1])
     state.steps[:] = torch.tensor([2, 2, 7, 0])
     state.positions[:] = torch.tensor([5, 5, 30, 31])
-    x, delta = torch.randn(4, WIDTH), torch.randn(4, WIDTH).bfloat16()
+    x, delta = torch.randn(4, WIDTH), torch.randn(parts, 4, WIDTH).bfloat16()
     weight = torch.randn(WIDTH)
     step.settle(state, x, delta, weight, eps=1e-6, positions=32)
-    expected = torch.nn.functional.rms_norm(x + delta, (WIDTH,), weight, 1e-6)
+    expected = torch.nn.functional.rms_norm(x + delta.float().sum(0), (WIDTH,), weight, 1e-6)
     torch.testing.assert_close(state.hidden[[0, 2, 3]], expected[[0, 2, 3]])
     assert torch.equal(state.hidden[1], before[1])
     assert state.steps.tolist() == [3, 2, 8, 1]
@@ -282,4 +285,4 @@ def test_every_kernel_compiles_to_machine_code(tmp_path):
     script = Path(__file__).parent / "compile_kernels.py"
     done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 17
+    assert len(done.stdout.splitlines()) == 17 + 2 + 8
