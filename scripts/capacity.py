@@ -17,7 +17,7 @@ from typing import Any
 from pipeline.config import EngineConfig, VocoderConfig
 from pipeline.errors import ConfigError
 from pipeline.model.spec import STEPS_PER_SECOND
-from scripts.bench.record import RESULTS
+from scripts.bench.record import RESULTS, step_figure
 from serve.config_file import check_file
 
 MIB = 1 << 20
@@ -74,7 +74,8 @@ def step_time(engine: EngineConfig, results: Path) -> Figure:
     name, unit = "a decode step, all slots in use", "ms"
     if engine.device == "cuda":
         gpu = _read(results / "gpu.json")
-        found = gpu.get("figures", {}).get(f"step_{engine.slots}_slots_auto") if engine.dtype == "bfloat16" else None
+        measured = step_figure(engine.slots, weights=engine.weights)
+        found = gpu.get("figures", {}).get(measured) if engine.dtype == "bfloat16" else None
         if isinstance(found, dict) and gpu["hardware"]["device"] != "cpu":
             return Figure(name, found["step_ms"], unit, _measured("gpu.json", gpu))
         return Figure(name, None, unit, f"{MISSING}: `make gpu-check` on such a GPU, or --step-ms")

@@ -110,6 +110,14 @@ def test_a_measurement_of_a_cpu_is_not_taken_for_a_gpu(tmp_path: Path):
     assert vocoder_rate(VocoderConfig(device="cuda"), tmp_path).value is None
 
 
+def test_a_gpus_step_with_8_bits_is_not_taken_for_one_without(tmp_path: Path):
+    result = GPU_RESULT["figures"] | {"step_64_slots_auto_weights_int8": {"step_ms": 3.0}}
+    (tmp_path / "gpu.json").write_text(json.dumps(GPU_RESULT | {"figures": result}))
+    assert step_time(GPU, tmp_path).value == 4.0
+    assert step_time(GPU.model_copy(update={"weights": "int8"}), tmp_path).value == 3.0
+    assert step_time(GPU.model_copy(update={"dtype": "float32"}), tmp_path).value is None
+
+
 def test_a_worked_example():
     asked = Asked(step_ms=4.0, vocoder_rate=1000, utilisation=0.5, price=3.0, tenants=(("a", 200), ("b", 100)), talking=0.5)
     step, rate = inputs(GPU, VocoderConfig(), asked, RESULTS)
