@@ -40,14 +40,6 @@ struct Product {
 // The two sums of 16 outputs that a row has in a panel.
 using Sums = __m512[2];
 
-// Rounds to nearest even; NaN stays NaN. 16 numbers in the low halves of 16 lanes.
-inline __m512i rounded_bits(__m512 x) {
-    const __m512i bits = _mm512_castps_si512(x);
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i up = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
-    return _mm512_mask_mov_epi32(up, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), _mm512_set1_epi32(0x7fc0));
-}
-
 inline void store_bf16(bf16* to, __m512 x) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(rounded_bits(x)));
 }
@@ -164,10 +156,10 @@ struct TileBf16 {
     // Writes rows' two planes of `inputs` numbers each; returns the row's scale.
     static float split(const float* x, int64_t inputs, bf16* high, bf16* low) {
         for (int64_t i = 0; i < inputs; i += LANES) {
-            const __m512 v = _mm512_loadu_ps(x + i);
-            const __m512i nearest = rounded_bits(v);
-            _mm256_storeu_si256(reinterpret_cast<__m256i*>(high + i), _mm512_cvtepi32_epi16(nearest));
-            store_bf16(low + i, _mm512_sub_ps(v, _mm512_castsi512_ps(_mm512_slli_epi32(nearest, 16))));
+            __m256i nearest, rest;
+            ::split(_mm512_loadu_ps(x + i), nearest, rest);
+            _mm256_storeu_si256(reinterpret_cast<__m256i*>(high + i), nearest);
+            _mm256_storeu_si256(reinterpret_cast<__m256i*>(low + i), rest);
         }
         return 1.0f;
     }

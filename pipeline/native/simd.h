@@ -28,4 +28,19 @@ inline __m512 exponential(__m512 x) {
     return _mm512_scalef_ps(y, n);
 }
 
+// Nearest bfloat16, ties to even; NaN stays NaN. 16 numbers in the low halves of 16 lanes.
+inline __m512i rounded_bits(__m512 x) {
+    const __m512i bits = _mm512_castps_si512(x);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i up = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+    return _mm512_mask_mov_epi32(up, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), _mm512_set1_epi32(0x7fc0));
+}
+
+// 16 numbers as two bfloat16 ones each: the nearest, and the nearest of what that lacks.
+inline void split(__m512 x, __m256i& high, __m256i& low) {
+    const __m512i nearest = rounded_bits(x);
+    high = _mm512_cvtepi32_epi16(nearest);
+    low = _mm512_cvtepi32_epi16(rounded_bits(_mm512_sub_ps(x, _mm512_castsi512_ps(_mm512_slli_epi32(nearest, 16)))));
+}
+
 }  // namespace

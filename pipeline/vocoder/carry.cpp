@@ -21,23 +21,28 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 
 #include "simd.h"
 #include "team.h"
+#include "tiles.h"
 
 namespace {
 
 constexpr int BLOCK = 12;     // frames computed together: 24 sums, and what they are multiplied with, fill the registers
 constexpr int PASS = 96;      // frames that go through the layers together: as many as the second cache holds
+constexpr int PORTION = 1024; // numbers split at once
 constexpr int AHEAD = 1024;   // bytes of weights asked for in advance
-constexpr int PHASES = 5;     // meetings of a stage, at most
+constexpr int PHASES = 6;     // meetings of a stage, at most
 constexpr int64_t HOP = 256, PIECE = 4 * HOP;
 constexpr int SKEW = LANES;   // numbers between rows, or rows of a power of two would share their lines' places in the cache
 
 // (outputs, inputs) in panels; outputs is a multiple of 16.
 struct Product {
-    const float *weights, *bias;
+    const void* weights;
+    const float* bias;
     int64_t inputs, outputs;
+    int64_t in_tiles;  // the weights are packed for AMX, and inputs is a multiple of 32
 };
 
 struct Norm {
@@ -63,13 +68,14 @@ struct Stage {
 };
 
 struct Network {
-    int64_t count;
+    int64_t count, tiles;    // tiles: whether any product is in them
     const Stage* stages;
     double eps;
     const float* squares;    // (1024,): the window of the inverse transform, squared
     float* frames[2];        // what a stage reads, what it writes
     float *normed, *hidden;  // rows of the widest stage
     int64_t normed_stride, hidden_stride;
+    uint16_t* planes[2];     // the inputs of a product in tiles, laid out as they are; 16 rows of room behind them
     Taken* counts;           // 2 + PHASES * (count + 1) * threads
 };
 
@@ -142,13 +148,46 @@ inline void panel_sums(const float* w, const float* bias, const float* x, int64_
     }
 }
 
+// The same with AMX. Rows past the last one are computed from whatever lies there, and given to nobody.
+template <class Done>
+void product_in_tiles(Team& team, uint16_t* const (&planes)[2], const Product& p, const float* x, int64_t stride, int64_t rows, Done done) {
+    if (rows == 0) return;
+    const int64_t numbers = (rows - 1) * stride + p.inputs;
+    team.share((numbers + PORTION - 1) / PORTION, [&](int64_t portion) {
+        for (int64_t i = portion * PORTION; i < std::min(numbers, (portion + 1) * PORTION); i += LANES) {
+            __m256i parts[2];
+            split(_mm512_loadu_ps(x + i), parts[0], parts[1]);
+            for (int part = 0; part < 2; part++) _mm256_storeu_si256(reinterpret_cast<__m256i*>(planes[part] + i), parts[part]);
+        }
+    });
+    const auto block = [&]<int BLOCKS>(int64_t panel, int64_t first) {
+        alignas(64) float sums[BLOCKS][2][TILE_ROWS][LANES];
+        const uint16_t* const w = static_cast<const uint16_t*>(p.weights) + panel * PANEL * p.inputs * 2;
+        Tiles::multiply<BLOCKS>(w, planes[0] + first * stride, planes[1] + first * stride, stride, p.inputs, sums);
+        const __m512 bias[2] = {_mm512_loadu_ps(p.bias + panel * PANEL), _mm512_loadu_ps(p.bias + panel * PANEL + LANES)};
+        for (int64_t row = 0; row < std::min<int64_t>(BLOCKS * TILE_ROWS, rows - first); row++) {
+            const auto& own = sums[row / TILE_ROWS];
+            done(first + row, panel * PANEL,
+                 {_mm512_add_ps(bias[0], _mm512_load_ps(own[0][row % TILE_ROWS])),
+                  _mm512_add_ps(bias[1], _mm512_load_ps(own[1][row % TILE_ROWS]))});
+        }
+    };
+    team.share((p.outputs + PANEL - 1) / PANEL, [&](int64_t panel) {
+        int64_t first = 0;
+        for (; rows - first > TILE_ROWS; first += 2 * TILE_ROWS) block.template operator()<2>(panel, first);
+        if (rows - first > 0) block.template operator()<1>(panel, first);
+    });
+}
+
 // For rows [0, rows), x of which begin `stride` apart, and all panels, shared out: done(row, first output, sums).
 template <class Done>
-void product(Team& team, const Product& p, const float* x, int64_t stride, int64_t rows, Done done) {
+void product(Team& team, uint16_t* const (&planes)[2], const Product& p, const float* x, int64_t stride, int64_t rows, Done done) {
+    if (p.in_tiles) return product_in_tiles(team, planes, p, x, stride, rows, done);
+    const float* const weights = static_cast<const float*>(p.weights);
     const auto block = [&]<int M>(int64_t panel, int64_t first) {
         __m512 acc[M][2];
         const int64_t count = std::min<int64_t>(M, rows - first);
-        panel_sums<M>(p.weights + panel * PANEL * p.inputs, p.bias + panel * PANEL, x + first * stride, stride, count, p.inputs, acc);
+        panel_sums<M>(weights + panel * PANEL * p.inputs, p.bias + panel * PANEL, x + first * stride, stride, count, p.inputs, acc);
 #pragma GCC unroll 12
         for (int m = 0; m < M; m++)
             if (m < count) done(first + m, panel * PANEL, acc[m]);
@@ -215,6 +254,8 @@ void overlap(const float* x, const float* squares, bool exists[4], float* out) {
 // At most PASS frames through all stages. Every thread runs all of it. Returns the samples' end.
 float* pass(const Network& network, const Call& call, int64_t seen, const float* frames, int64_t count, bool ended, float* samples) {
     Team team(network.counts, network.counts + 2);
+    std::optional<Tiles> tiles;
+    if (network.tiles) tiles.emplace();
     float *from = network.frames[0], *to = network.frames[1], *memory = call.memory;
     const auto remembered = [](const Stage& stage, int64_t had) { return stage.before + std::min(had, stage.after); };
     const auto blocks = [&](int64_t rows, auto task) {
@@ -251,14 +292,14 @@ float* pass(const Network& network, const Call& call, int64_t seen, const float*
             store(out + row * next_channels + output, sums, next_channels - output);
         };
         switch (stage.kind) {
-            case CONVOLUTION: product(team, stage.first, from, channels, rows, plainly); break;
+            case CONVOLUTION: product(team, network.planes, stage.first, from, channels, rows, plainly); break;
             case CONVOLUTION_GELU:
-                product(team, stage.first, from, channels, rows, [&](int64_t row, int64_t output, const __m512(&sums)[2]) {
+                product(team, network.planes, stage.first, from, channels, rows, [&](int64_t row, int64_t output, const __m512(&sums)[2]) {
                     plainly(row, output, {gelu(sums[0]), gelu(sums[1])});
                 });
                 break;
             case CONVOLUTION_NORM:
-                product(team, stage.first, from, channels, rows, plainly);
+                product(team, network.planes, stage.first, from, channels, rows, plainly);
                 blocks(rows, [&](int64_t row) {
                     float* own = out + row * next_channels;
                     layer_norm(own, stage.norm, next_channels, network.eps, own);
@@ -270,12 +311,12 @@ float* pass(const Network& network, const Call& call, int64_t seen, const float*
                     depthwise(stage, from + row * channels, own);
                     layer_norm(own, stage.norm, channels, network.eps, own);
                 });
-                product(team, stage.first, network.normed, network.normed_stride, rows,
+                product(team, network.planes, stage.first, network.normed, network.normed_stride, rows,
                         [&](int64_t row, int64_t output, const __m512(&sums)[2]) {
                             store(network.hidden + row * network.hidden_stride + output, {gelu(sums[0]), gelu(sums[1])},
                                   stage.first.outputs - output);
                         });
-                product(team, stage.second, network.hidden, network.hidden_stride, rows,
+                product(team, network.planes, stage.second, network.hidden, network.hidden_stride, rows,
                         [&](int64_t row, int64_t output, const __m512(&sums)[2]) {
                             const float* residual = from + (stage.before + row) * channels + output;
                             const bool both = channels - output >= PANEL;
@@ -288,7 +329,7 @@ float* pass(const Network& network, const Call& call, int64_t seen, const float*
                     layer_norm(from + row * channels, stage.norm, channels, network.eps, network.normed + row * network.normed_stride);
                 });
                 // A panel holds 16 logarithms of magnitudes and the 16 phases they belong to.
-                product(team, stage.first, network.normed, network.normed_stride, rows,
+                product(team, network.planes, stage.first, network.normed, network.normed_stride, rows,
                         [&](int64_t row, int64_t output, const __m512(&sums)[2]) {
                             // In this order NaN stays NaN.
                             const __m512 magnitude = _mm512_min_ps(_mm512_set1_ps(100.0f), exponential(sums[0]));
@@ -297,7 +338,7 @@ float* pass(const Network& network, const Call& call, int64_t seen, const float*
                             store(network.hidden + row * network.hidden_stride + output,
                                   {_mm512_mul_ps(magnitude, cosine), _mm512_mul_ps(magnitude, sine)}, PANEL);
                         });
-                product(team, stage.second, network.hidden, network.hidden_stride, rows, plainly);
+                product(team, network.planes, stage.second, network.hidden, network.hidden_stride, rows, plainly);
                 break;
             case OVERLAP:
                 blocks(rows, [&](int64_t row) {

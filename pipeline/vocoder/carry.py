@@ -30,8 +30,8 @@ from pipeline.errors import EngineFault
 from pipeline.model.layout import VQ_GROUPS
 from pipeline.model.spec import CODEBOOKS, CONV_NORM_EPS, FFT_SIZE, HOP, MEL_FRAMES_PER_STEP
 from pipeline.model.weights import Checkpoint
-from pipeline.native.build import NativeUnavailable, library
-from pipeline.native.memory import ALIGNMENT, LANES, PANEL, Arena, aligned, pack
+from pipeline.native.build import NativeUnavailable, has_tiles, library
+from pipeline.native.memory import ALIGNMENT, LANES, PANEL, Arena, aligned, pack, pack_tiles
 from pipeline.types import Carried, Feed, Heard
 from pipeline.vocoder.codes import CodeEmbedding
 from pipeline.vocoder.convnext import below
@@ -40,7 +40,8 @@ from pipeline.vocoder.mel_decoder import DILATION
 SOURCE = Path(__file__).with_name("carry.cpp")
 
 # As in carry.cpp.
-PASS, PHASES, SKEW = 96, 5, LANES
+PASS, PHASES, SKEW = 96, 6, LANES
+TILE_ROWS, TILE_DEPTH = 16, 32
 CONVOLUTION, CONVOLUTION_GELU, CONVOLUTION_NORM, CONVNEXT, SPECTRUM, OVERLAP = range(6)
 
 BINS = FFT_SIZE // 2 + 1
@@ -53,6 +54,7 @@ class _Product(ctypes.Structure):
         ("bias", ctypes.c_void_p),
         ("inputs", ctypes.c_int64),
         ("outputs", ctypes.c_int64),
+        ("in_tiles", ctypes.c_int64),
     )
 
 
@@ -74,6 +76,7 @@ class _Stage(ctypes.Structure):
 class _Network(ctypes.Structure):
     _fields_ = (
         ("count", ctypes.c_int64),
+        ("tiles", ctypes.c_int64),
         ("stages", ctypes.POINTER(_Stage)),
         ("eps", ctypes.c_double),
         ("squares", ctypes.c_void_p),
@@ -82,6 +85,7 @@ class _Network(ctypes.Structure):
         ("hidden", ctypes.c_void_p),
         ("normed_stride", ctypes.c_int64),
         ("hidden_stride", ctypes.c_int64),
+        ("planes", ctypes.c_void_p * 2),
         ("counts", ctypes.c_void_p),
     )
 
@@ -104,8 +108,11 @@ class _Matrix(NamedTuple):
 class CarryNetwork:
     """One vocoder's weights, packed for carry.cpp, and its scratch. Call it from the thread that made it."""
 
-    def __init__(self, config: VocoderConfig, checkpoint: Checkpoint) -> None:
+    def __init__(self, config: VocoderConfig, checkpoint: Checkpoint, *, tiles: bool | None = None) -> None:
         """Read and pack the parts the configuration needs.
+
+        Args:
+            tiles: whether to multiply with AMX; None: where there is one.
 
         Raises:
             NativeUnavailable: this machine, or a model of these dimensions, cannot use it.
@@ -113,6 +120,7 @@ class CarryNetwork:
         self._carry = library(SOURCE).carry
         self._carry.argtypes, self._carry.restype = (ctypes.POINTER(_Network), ctypes.POINTER(_Call)), ctypes.c_int64
         self._threads = torch.get_num_threads()
+        self._tiles = has_tiles() if tiles is None else tiles
         self._kept: list[Tensor] = []  # everything the structures below point into
         mel, vocos = checkpoint.mel_decoder() if config.use_decoder else checkpoint.dvae(), checkpoint.vocos()
         # What each of the four codes adds to its part of the embedding, a row a value.
@@ -136,8 +144,10 @@ class CarryNetwork:
         widest = max(stage.channels for stage in stages)
         room = max(stage.before + 2 * stage.after for stage in stages)
         wide = max(stage.first.outputs for stage in stages) + SKEW
+        numbers = (rows + room + TILE_ROWS) * max(widest + SKEW, wide)
         self._network = _Network(
             count=len(stages),
+            tiles=self._tiles,
             stages=self._stages,
             eps=CONV_NORM_EPS,
             squares=self._pointer(vocos["head.istft.window"].square()),
@@ -146,6 +156,7 @@ class CarryNetwork:
             hidden=self._scratch(rows, wide),
             normed_stride=widest + SKEW,
             hidden_stride=wide,
+            planes=(ctypes.c_void_p * 2)(*(self._pointer(aligned(2 * numbers)) for _ in range(2))),
             counts=self._pointer(aligned(ALIGNMENT * (2 + PHASES * (len(stages) + 1) * self._threads))),
         )
 
@@ -244,7 +255,7 @@ class CarryNetwork:
         """A dense convolution: (outputs, inputs, kernel), as a product with the frames around one, which lie in a row."""
         _, inputs, kernel = weight.shape
         # What was padded on the way out of the stage before is zero; the first stage reads what comes, unpadded.
-        channels = inputs if kind == CONVOLUTION_GELU else -(-inputs // LANES) * LANES
+        channels = inputs if kind == CONVOLUTION_GELU else -(-inputs // PANEL) * PANEL
         rows = _padded(weight.transpose(1, 2), 2, channels).flatten(1)
         reach = kernel // 2
         return _Stage(
@@ -285,14 +296,17 @@ class CarryNetwork:
     def _product(self, matrix: _Matrix) -> _Product:
         outputs, inputs = matrix.weight.shape
         panels = -(-outputs // PANEL)
+        weight = _padded(matrix.weight, 0, panels * PANEL).contiguous()
         bias = torch.zeros(outputs) if matrix.bias is None else matrix.bias
-        packed = self._arena.keep(pack(_padded(matrix.weight, 0, panels * PANEL)))
-        self._fingerprint = zlib.crc32(packed.numpy().data, self._fingerprint)
+        self._fingerprint = zlib.crc32(weight.numpy().data, self._fingerprint)
+        in_tiles = self._tiles and inputs % TILE_DEPTH == 0
+        packed = self._arena.keep(_pack_halves(weight) if in_tiles else pack(weight))
         return _Product(
             weights=packed.data_ptr(),
             bias=self._pointer(_padded(bias, 0, panels * PANEL)),
             inputs=inputs,
             outputs=-(-outputs // LANES) * LANES,
+            in_tiles=in_tiles,
         )
 
     def _norm(self, tensors: Mapping[str, Tensor], name: str) -> _Norm:
@@ -314,6 +328,12 @@ def inverse_transform(window: Tensor) -> Tensor:
     inner = (frequency > 0) & (frequency < BINS - 1)  # stands for its mirror image too
     weight = (1 + inner.double()) / FFT_SIZE * window.double().view(-1, 1)
     return torch.cat([weight * angle.cos(), -weight * angle.sin() * inner], 1).float()
+
+
+def _pack_halves(weight: Tensor) -> Tensor:
+    """(out, in) float32 as pipeline/native/tiles.h reads it: nearest bfloat16 numbers, then what these lack, by turns."""
+    nearest = weight.bfloat16()
+    return torch.stack([pack_tiles(half) for half in (nearest, (weight - nearest.float()).bfloat16())], 2)
 
 
 def _named(tensors: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor]:

@@ -20,10 +20,12 @@ from pipeline.vocoder.carry import PASS, CarryNetwork, inverse_transform
 from pipeline.vocoder.methods import build_method
 from pipeline.vocoder.network import build_network
 from pipeline.vocoder.vocoder import Vocoder
-from tests.machine import needs_native
+from tests.machine import needs_native, needs_tiles
 from tests.reference_vocoder import decode_whole
 
 LONG = PASS + 30  # steps: more than two passes of frames
+ERRORS = {False: 5e-6, True: 3e-5}  # largest, against torch's float32; in tiles an input has 16 bits, and so has a weight
+ARITHMETICS = [pytest.param(False, id="vectors"), pytest.param(True, marks=needs_tiles, id="tiles")]
 
 
 @cache
@@ -32,8 +34,8 @@ def demo() -> Checkpoint:
 
 
 @cache
-def network(*, use_decoder: bool) -> CarryNetwork:
-    return CarryNetwork(VocoderConfig(use_decoder=use_decoder), demo())
+def network(*, use_decoder: bool, tiles: bool | None = None) -> CarryNetwork:
+    return CarryNetwork(VocoderConfig(use_decoder=use_decoder), demo(), tiles=tiles)
 
 
 def make_rows(length: int, *, use_decoder: bool) -> np.ndarray:
@@ -61,14 +63,15 @@ def bits(samples: np.ndarray) -> np.ndarray:
 
 
 @needs_native
+@pytest.mark.parametrize("tiles", ARITHMETICS)
 @pytest.mark.parametrize("use_decoder", [True, False], ids=["hidden", "codes"])
-def test_the_numbers_are_those_of_the_whole_utterance_in_torch(use_decoder):
+def test_the_numbers_are_those_of_the_whole_utterance_in_torch(use_decoder, tiles):
     twin = build_network(VocoderConfig(use_decoder=use_decoder), demo())
     for length in (1, 2, 3, 12, 13, 14, 25, 26, 27, 60, LONG):
         rows = make_rows(length, use_decoder=use_decoder)
-        samples = network(use_decoder=use_decoder)(Feed(rows, None, is_last=True)).samples
+        samples = network(use_decoder=use_decoder, tiles=tiles)(Feed(rows, None, is_last=True)).samples
         assert samples.shape == ((2 * length - 1) * HOP,)
-        assert np.abs(samples - decode_whole(twin, rows)).max() <= 5e-6
+        assert np.abs(samples - decode_whole(twin, rows)).max() <= ERRORS[tiles]
         assert np.abs(samples).max() > 0.1
 
 
@@ -79,6 +82,7 @@ def test_an_utterance_of_no_steps_has_no_samples():
 
 
 @needs_native
+@pytest.mark.parametrize("tiles", ARITHMETICS)
 @settings(max_examples=60, deadline=None)
 @given(
     length=st.integers(1, LONG),
@@ -86,21 +90,21 @@ def test_an_utterance_of_no_steps_has_no_samples():
     use_decoder=st.booleans(),
     threads=st.integers(1, 3),
 )
-def test_no_bit_depends_on_the_cuts_or_the_threads(length, cuts, use_decoder, threads):
+def test_no_bit_depends_on_the_cuts_or_the_threads(tiles, length, cuts, use_decoder, threads):
     rows = make_rows(length, use_decoder=use_decoder)
-    whole = network(use_decoder=use_decoder)(Feed(rows, None, is_last=True)).samples
+    whole = network(use_decoder=use_decoder, tiles=tiles)(Feed(rows, None, is_last=True)).samples
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(threads)
-        other = _of_threads(threads, use_decoder=use_decoder)
+        other = _of_threads(threads, use_decoder=use_decoder, tiles=tiles)
     finally:
         torch.set_num_threads(before)
     assert np.array_equal(bits(in_calls(other, rows, cuts)), bits(whole))
 
 
 @cache
-def _of_threads(threads: int, *, use_decoder: bool) -> CarryNetwork:
-    return CarryNetwork(VocoderConfig(use_decoder=use_decoder), demo())
+def _of_threads(threads: int, *, use_decoder: bool, tiles: bool) -> CarryNetwork:
+    return CarryNetwork(VocoderConfig(use_decoder=use_decoder), demo(), tiles=tiles)
 
 
 @needs_native
@@ -144,6 +148,15 @@ def test_a_broken_utterance_sounds_broken_and_touches_no_other(value):
     broken[40] = value
     assert not np.isfinite(in_calls(net, broken, [16])).all()
     assert np.array_equal(bits(net(Feed(rows, None, is_last=True)).samples), bits(before))
+
+
+@needs_tiles
+def test_a_machine_without_tiles_goes_on_with_what_one_with_them_began():
+    rows = make_rows(60, use_decoder=True)
+    begun = network(use_decoder=True, tiles=True)(Feed(rows[:40], None, is_last=False))
+    ended = network(use_decoder=True, tiles=False)(Feed(rows[40:], begun.carried, is_last=True))
+    whole = network(use_decoder=True, tiles=False)(Feed(rows, None, is_last=True)).samples
+    assert np.abs(np.concatenate([begun.samples, ended.samples]) - whole).max() <= ERRORS[True]
 
 
 @needs_native
