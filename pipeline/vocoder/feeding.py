@@ -8,9 +8,9 @@ Never: torch, numpy, rows of numbers
 Chunk k covers steps [a, b); it leaves once b + look_ahead steps are known, with the call that ends there. Where calls end
 follows from k alone, never from load or arrival; it is a matter of time, not of bits.
 
-    steps known    8        24        40        56  60  68        76 ...
-    calls          |--------|---------|---------|---|---|---------|
-    chunks                                          0   1         2           of 8 steps each, look_ahead 52
+    steps known    0            28            56  60  68  76 ...
+    calls          |-------------|-------------|---|---|---|
+    chunks                                         0   1   2          of 8 steps each, look_ahead 52
 
 The steps before the first chunk are decoded while they come, so that with its last one little is left to do.
 """
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, repeat
 
-EARLY_STEPS = 16  # of a call before the first chunk is due: smaller ones cost more a step
+EARLY_STEPS = 28  # of a call before the first chunk is due: smaller ones cost more a step
 FINAL_STEPS = 4  # of the call that the first chunk leaves with: its time is heard
 MOST_STEPS = 32  # of any other call: another stream's first chunk may wait for its end
 

@@ -87,7 +87,7 @@ def summarise(folder: Path = RESULTS) -> Result:
             rows.append(row | {"measured": None, "verdict": "not measured"})
             continue
         row |= {"measured": measured, "shown": shown(measured, figure), "verdict": figure.verdict(measured["median"])}
-        row |= {"commit": found["hardware"]["commit"], "quick": found["options"]["quick"]}
+        row |= {"commit": found["hardware"]["commit"], "quick": found["options"]["quick"], "format": number_format(found)}
         machines[found["hardware"]["cpu"]] = found["hardware"]
         rows.append(row)
     return {"benchmark": "summary", "hardware": list(machines.values()), "figures": rows}
@@ -110,8 +110,18 @@ def markdown(summary: Result) -> str:
     commits = sorted({row["commit"] for row in summary["figures"] if "commit" in row})
     if machines:
         quick = "; `--quick`" if any(row.get("quick") for row in summary["figures"]) else ""
-        lines += ["", f"{machines}; commit {', '.join(commits)}{quick}."]
+        formats = " and ".join(sorted({row["format"] for row in summary["figures"] if row.get("format")}))
+        lines += ["", f"{machines}; {formats}; commit {', '.join(commits)}{quick}."]
     return "\n".join(lines)
+
+
+def number_format(result: Result) -> str:
+    """What the service computed with; nothing is said of one that somebody else runs."""
+    service = result["options"].get("service")
+    if service is None:
+        return ""
+    dtype, weights = (service["changes"][f"pipeline.engine.{name}"] for name in ("dtype", "weights"))
+    return f"this service in {dtype}" + (f" with {weights} weights" if weights != "dtype" else "")
 
 
 def path_table(folder: Path = RESULTS) -> str | None:

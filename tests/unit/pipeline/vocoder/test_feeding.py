@@ -3,6 +3,7 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.config import VocoderConfig
 from pipeline.vocoder.feeding import FINAL_STEPS, MOST_STEPS, Feeding
 
 feedings = st.builds(
@@ -12,8 +13,8 @@ feedings = st.builds(
 
 def test_the_drawing():
     assert list(islice(Feeding((8, 8), 52).stops(), 8)) == [
-        *((8, False), (24, False), (40, False), (56, False)),
-        *((60, True), (68, True), (76, True), (84, True)),
+        *((28, False), (56, False), (60, True)),
+        *((68, True), (76, True), (84, True), (92, True), (100, True)),
     ]
 
 
@@ -49,3 +50,11 @@ def test_the_calls_are_the_same_whatever_the_arrival_and_cover_every_step(feedin
     assert calls == list(feeding.calls(0, known=length, ended=True))
     assert [stop for stop, _ in calls][-1:] == ([length] if length else [])
     assert all(leaves for stop, leaves in calls if stop == length)
+
+
+def test_chunks_of_a_cpu_play_without_a_pause_at_a_real_time_factor_of_four_fifths():
+    """Each is there before the one before it has been played to its end."""
+    chunks = VocoderConfig().chunks(carries=True)
+    sizes = [*chunks, *[chunks[-1]] * 50]
+    for index in range(1, len(sizes)):
+        assert 0.8 * sum(sizes[1 : index + 1]) <= sum(sizes[:index])
