@@ -1,14 +1,17 @@
-"""Three nodes: stages stand where their resources are; a node dies under load; the service goes on.
+"""Three nodes: stages stand where their resources are; one leaves, one dies, both under load; the service goes on.
 
 The nodes are Ray's own processes of three machines on one. It comes before the tests that share a cluster, and leaves none.
 """
 
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,8 @@ from ray import serve
 from ray.cluster_utils import Cluster as Machines
 from ray.serve.context import _get_global_client
 
+from scripts.leave import leave
+from serve.config import PROJECT
 from tests.integration.cluster import ENVIRONMENT, deploy, document_of, wait_until
 from tests.ports import free_port
 
@@ -38,6 +43,11 @@ class Nodes:
     machines: Machines
     voices: list[Any]
     port: int
+
+    def add_voice(self) -> Any:
+        """Another machine with a voice."""
+        folder = os.environ["RAY_TMPDIR"]
+        return self.machines.add_node(num_cpus=4, resources={"voice": 2}, object_store_memory=MEMORY, temp_dir=folder)
 
     def speak(self) -> requests.Response:
         return requests.post(f"http://127.0.0.1:{self.port}/v1/audio/speech", json=BODY, timeout=300)
@@ -69,7 +79,7 @@ def nodes() -> Iterator[Nodes]:
         document["http_options"]["port"] = port = free_port()
         for deployment in document["applications"][0]["deployments"]:
             options = {"num_cpus": 0.1, "resources": {WHERE[deployment["name"]]: 1}}
-            deployment["ray_actor_options"] = options
+            deployment |= {"ray_actor_options": options, "graceful_shutdown_timeout_s": 120}
             if WHERE[deployment["name"]] == "voice":
                 # One of each on each: neither machine has room for two of one kind beside the other.
                 deployment |= {"num_replicas": 2, "max_replicas_per_node": 1}
@@ -92,17 +102,9 @@ class Heard:
     cut: int = 0
 
 
-def test_stages_stand_where_their_resources_are(nodes: Nodes):
-    door = nodes.machines.head_node.node_id
-    voices = {node.node_id for node in nodes.voices}
-    assert set(nodes.running("Ingress")) == set(nodes.running("TextNormalizer")) == {door}
-    for deployment in ("AcousticModel", "Vocoder"):
-        assert nodes.running(deployment) == dict.fromkeys(voices, 1)
-
-
-def test_a_node_that_dies_under_load_cuts_what_it_spoke_and_nothing_else(nodes: Nodes, capsys):
-    expected = nodes.speak()
-    assert expected.status_code == 200
+@contextmanager
+def talking(nodes: Nodes) -> Iterator[Heard]:
+    """Clients that speak one request after the other, from before something happens until after it."""
     heard, over = Heard(), threading.Event()
 
     def client() -> None:
@@ -122,17 +124,57 @@ def test_a_node_that_dies_under_load_cuts_what_it_spoke_and_nothing_else(nodes: 
         thread.start()
     try:
         wait_until(lambda: len(heard.whole) >= CLIENTS, BACK_S)
-        dead, survivor = nodes.voices[1], nodes.voices[0].node_id
-        nodes.machines.remove_node(dead, allow_graceful=False)
-        died = time.monotonic()
-        wait_until(lambda: set(nodes.running("AcousticModel")) == set(nodes.running("Vocoder")) == {survivor}, BACK_S)
-        known_s = time.monotonic() - died
+        yield heard
         so_far = len(heard.whole)
         wait_until(lambda: len(heard.whole) >= so_far + 3 * CLIENTS, BACK_S)
     finally:
         over.set()
         for thread in threads:
             thread.join()
+
+
+def test_stages_stand_where_their_resources_are(nodes: Nodes):
+    door = nodes.machines.head_node.node_id
+    voices = {node.node_id for node in nodes.voices}
+    assert set(nodes.running("Ingress")) == set(nodes.running("TextNormalizer")) == {door}
+    for deployment in ("AcousticModel", "Vocoder"):
+        assert nodes.running(deployment) == dict.fromkeys(voices, 1)
+
+
+@pytest.mark.timeout(900)
+def test_a_machine_that_leaves_under_load_cuts_nothing(nodes: Nodes):
+    expected = nodes.speak()
+    assert expected.status_code == 200
+    fresh, (staying, leaving) = nodes.add_voice(), nodes.voices
+    with talking(nodes) as heard:
+        command = [sys.executable, "-m", "scripts.leave", "--node", leaving.node_id, "--grace", "400"]
+        command += ["--address", nodes.machines.address]
+        done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=450)
+        assert done.returncode == 0, done.stderr
+        for deployment in ("AcousticModel", "Vocoder"):
+            assert nodes.running(deployment) == {staying.node_id: 1, fresh.node_id: 1}, deployment
+        nodes.machines.remove_node(leaving)
+    assert (heard.cut, heard.refused) == (0, [])
+    assert set(heard.whole) == {expected.content}
+    nodes.voices[:] = [staying, fresh]
+
+
+def test_the_first_machine_cannot_leave(nodes: Nodes):
+    with pytest.raises(ValueError, match="carries the cluster"):
+        leave(nodes.machines.head_node.node_id, 1.0)
+    with pytest.raises(ValueError, match="is no node of this cluster"):
+        leave("ab" * 28, 1.0)
+
+
+def test_a_node_that_dies_under_load_cuts_what_it_spoke_and_nothing_else(nodes: Nodes, capsys):
+    expected = nodes.speak()
+    assert expected.status_code == 200
+    with talking(nodes) as heard:
+        dead, survivor = nodes.voices[1], nodes.voices[0].node_id
+        nodes.machines.remove_node(dead, allow_graceful=False)
+        died = time.monotonic()
+        wait_until(lambda: set(nodes.running("AcousticModel")) == set(nodes.running("Vocoder")) == {survivor}, BACK_S)
+        known_s = time.monotonic() - died
     with capsys.disabled():
         print(f"\n  node killed: noticed after {known_s:.1f} s, {heard.cut} cut, {len(heard.refused)} refused")
     assert set(heard.whole) == {expected.content}, "what ends well is whole, whichever machine spoke it"
@@ -143,8 +185,7 @@ def test_a_node_that_dies_under_load_cuts_what_it_spoke_and_nothing_else(nodes: 
 
 
 def test_a_new_node_brings_the_second_replicas_back(nodes: Nodes):
-    folder = os.environ["RAY_TMPDIR"]
-    fresh = nodes.machines.add_node(num_cpus=4, resources={"voice": 2}, object_store_memory=MEMORY, temp_dir=folder)
+    fresh = nodes.add_voice()
     wait_until(lambda: fresh.node_id in nodes.running("AcousticModel"), BACK_S)
     wait_until(lambda: fresh.node_id in nodes.running("Vocoder"), BACK_S)
     assert nodes.speak().status_code == 200

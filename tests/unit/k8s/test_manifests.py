@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 CRD = Path(os.environ.get("CHATTTS_KUBERAY_CRD", ROOT.parent / "shared/data/kuberay/ray.io_rayservices.yaml"))
 KUBERNETES = "1.32"
 FAREWELL_S = 35  # what Serve takes on top of graceful_shutdown_timeout_s
+START_S = 120  # what a replica may take to start, weights included, so that it speaks before the one it replaces goes
 
 Manifest = dict[str, Any]
 
@@ -179,7 +180,12 @@ def test_streams_are_heard_to_their_end(ray_service):
     longest = max(deployment["graceful_shutdown_timeout_s"] for deployment in deployments)
     for group, pod in ray_pods(ray_service).items():
         if group != "head":
-            assert pod["spec"]["terminationGracePeriodSeconds"] >= longest + FAREWELL_S, group
+            (worker,) = pod["spec"]["containers"]
+            leave = worker["lifecycle"]["preStop"]["exec"]["command"]
+            assert leave[:3] == ["python", "-m", "scripts.leave"], group
+            grace_s = float(leave[leave.index("--grace") + 1])
+            assert grace_s >= longest + START_S, group
+            assert pod["spec"]["terminationGracePeriodSeconds"] >= grace_s + FAREWELL_S, group
     assert ray_service["spec"]["rayClusterDeletionDelaySeconds"] >= longest
 
 
