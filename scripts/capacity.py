@@ -15,16 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import EngineConfig, VocoderConfig
+from pipeline.engine.kv_cache import bytes_of_head
 from pipeline.errors import ConfigError
 from pipeline.model.spec import STEPS_PER_SECOND
 from scripts.bench.record import RESULTS, step_figure
 from serve.config_file import check_file
 
 MIB = 1 << 20
-KV_BYTES = {"float32": 4, "bfloat16": 2}  # a number in the cache
+KV_BYTES = {"float32": 4, "bfloat16": 2}  # a number of the model
 
 # ChatTTS's GPT, of its own config: keys and values of a position, weights of the decoder.
-LAYERS, WIDTH, MLP_WIDTH = 20, 768, 3072
+LAYERS, WIDTH, HEADS, MLP_WIDTH = 20, 768, 12, 3072
+
+PARTS = ("weights", "kv")  # of an engine that may be kept in 8 bits
 
 GIVEN, FORMULA, MISSING = "given", "by formula", "not measured"
 MEASURED_WINDOW = 48  # steps of the windows scripts/gpu_check.py times
@@ -60,7 +63,8 @@ class Asked:
 
 def kv_cache_bytes(engine: EngineConfig) -> int:
     """Keys and values of every position of every slot, allocated once."""
-    return 2 * LAYERS * WIDTH * KV_BYTES[engine.dtype] * engine.positions * engine.slots
+    of_head = bytes_of_head(WIDTH // HEADS, KV_BYTES[engine.dtype], engine.kv)
+    return 2 * LAYERS * HEADS * of_head * engine.positions * engine.slots
 
 
 def weight_bytes(engine: EngineConfig) -> int:
@@ -74,7 +78,7 @@ def step_time(engine: EngineConfig, results: Path) -> Figure:
     name, unit = "a decode step, all slots in use", "ms"
     if engine.device == "cuda":
         gpu = _read(results / "gpu.json")
-        measured = step_figure(engine.slots, weights=engine.weights)
+        measured = step_figure(engine.slots, weights=engine.weights, kv=engine.kv)
         found = gpu.get("figures", {}).get(measured) if engine.dtype == "bfloat16" else None
         if isinstance(found, dict) and gpu["hardware"]["device"] != "cpu":
             return Figure(name, found["step_ms"], unit, _measured("gpu.json", gpu))
@@ -247,8 +251,8 @@ def _read(path: Path) -> dict[str, Any]:
 def _same_numbers(engine: EngineConfig, b1: dict[str, Any]) -> bool:
     """Whether a CPU's measurement was in this number format."""
     changes = _service(b1).get("changes", {})
-    formats = (changes.get("pipeline.engine.dtype"), changes.get("pipeline.engine.weights", "dtype"))
-    return _real_dimensions(b1) and formats == (engine.dtype, engine.weights)
+    formats = (changes.get("pipeline.engine.dtype"), *(changes.get(f"pipeline.engine.{name}", "dtype") for name in PARTS))
+    return _real_dimensions(b1) and formats == (engine.dtype, *(getattr(engine, name) for name in PARTS))
 
 
 def _real_dimensions(b1: dict[str, Any]) -> bool:

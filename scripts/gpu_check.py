@@ -30,9 +30,13 @@ from numpy.typing import NDArray
 
 from pipeline.checkpoints import cache_home, resolve
 from pipeline.config import EngineConfig, VocoderConfig
+from pipeline.engine import kv_cache
 from pipeline.engine.engine import Engine
+from pipeline.engine.runner import DTYPES
 from pipeline.model.embedding import Embedding
-from pipeline.model.gpt import Extent, Gpt, KeysValues
+from pipeline.model.gpt import Extent, Gpt
+from pipeline.model.linear import QuantisedLinear
+from pipeline.model.quantise import LARGEST
 from pipeline.model.spec import SAMPLE_RATE, STEPS_PER_SECOND
 from pipeline.model.weights import Checkpoint, Tensors, open_checkpoint
 from pipeline.types import Head, HiddenWindow, Prompt, SamplingParams, Segment
@@ -40,7 +44,7 @@ from pipeline.vocoder.stream import StreamDecoder
 from pipeline.vocoder.vocoder import Vocoder
 from pipeline.vocoder.windows import Schedule
 from scripts.bench.physics import copy_bandwidth, step_bytes
-from scripts.bench.record import RESULTS, Result, hardware
+from scripts.bench.record import RESULTS, Result, hardware, step_figure
 
 STATE_TOLERANCE = 1e-3  # float32 on two devices: other kernels, other orders of summation
 SAMPLE_TOLERANCE = 1e-3
@@ -76,6 +80,38 @@ class Kept(Checkpoint):
 
     def vocos(self) -> Tensors:
         return self._part("vocos")
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """What an engine's numbers are kept in."""
+
+    dtype: str
+    weights: str = "dtype"
+    kv: str = "dtype"
+
+    @property
+    def name(self) -> str:
+        rounded = " and ".join(part for part in ("weights", "kv") if getattr(self, part) == "int8")
+        return f"{rounded} int8" if rounded else self.dtype
+
+    def settings(self, device: str) -> dict[str, object]:
+        """Of EngineConfig, on a device."""
+        decode = {"decode": "torch"} if device == "cpu" and self.kv == "int8" else {}
+        return {"device": device, "dtype": self.dtype, "weights": self.weights, "kv": self.kv} | decode
+
+
+FLOAT32, BFLOAT16 = Format("float32"), Format("bfloat16")
+EIGHT_BITS = (
+    Format("bfloat16", weights="int8"),
+    Format("bfloat16", kv="int8"),
+    Format("bfloat16", weights="int8", kv="int8"),
+)
+
+
+def decodable(device: str) -> tuple[Format, ...]:
+    """The formats of 8 bits an engine can be made with; a CPU's int8 weights are the benchmarks' (B8)."""
+    return tuple(how for how in EIGHT_BITS if device == "cuda" or how.weights == "dtype")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,11 +216,12 @@ def check_parity(report: Report, checkpoint: Checkpoint, device: str, steps: int
     report.promise("codes on the device = on the CPU", min(same) == steps, f"first {min(same)} of {steps} steps")
 
 
-def check_equality(report: Report, checkpoint: Checkpoint, device: str, dtype: str, slots: int, steps: int) -> None:
+def check_equality(report: Report, checkpoint: Checkpoint, device: str, how: Format, slots: int, steps: int) -> None:
     """Alone, crowded, in reused slots, in another engine, captured or not: the same bits."""
     width, numbers = checkpoint.gpt_spec.width, list(range(slots * 2))
     config = EngineConfig.model_validate(
-        {"device": device, "dtype": dtype, "slots": slots, "max_prompt": 64, "max_steps": 256}
+        how.settings(device)
+        | {"slots": slots, "max_prompt": 64, "max_steps": 256}
         | {"steps_per_round": 4, "prefill_rows": 4, "kv_budget_mib": 32768}
     )
     with closing(Engine(config, checkpoint)) as engine:
@@ -192,13 +229,13 @@ def check_equality(report: Report, checkpoint: Checkpoint, device: str, dtype: s
         graphs = engine.num_graphs
         for what, order in (("crowded", numbers), ("in other slots", numbers[::-1])):
             crowded = dict(zip(order, takes(engine, order, width, steps), strict=True))
-            _promise_equal(report, f"{dtype}: alone = {what} ({slots} slots)", alone, [crowded[n] for n in numbers[:8]])
+            _promise_equal(report, f"{how.name}: alone = {what} ({slots} slots)", alone, [crowded[n] for n in numbers[:8]])
         if device == "cuda":
-            report.promise(f"{dtype}: rounds are captured", graphs == 2, f"{graphs} CUDA graphs")
+            report.promise(f"{how.name}: rounds are captured", graphs == 2, f"{graphs} CUDA graphs")
             engine.drop_graphs()
-            _promise_equal(report, f"{dtype}: captured = eager", alone, takes(engine, numbers[:8], width, steps))
+            _promise_equal(report, f"{how.name}: captured = eager", alone, takes(engine, numbers[:8], width, steps))
     with closing(Engine(config, checkpoint)) as engine:
-        _promise_equal(report, f"{dtype}: another engine = this one", alone, takes(engine, numbers[:8], width, steps))
+        _promise_equal(report, f"{how.name}: another engine = this one", alone, takes(engine, numbers[:8], width, steps))
 
 
 def check_vocoder(report: Report, checkpoint: Checkpoint, device: str) -> None:
@@ -237,23 +274,37 @@ def check_vocoder(report: Report, checkpoint: Checkpoint, device: str) -> None:
         )
 
 
-def measure_steps(report: Report, checkpoint: Checkpoint, device: str, slots: int, attention: str, split: int | None) -> None:
+def measure_steps(
+    report: Report,
+    checkpoint: Checkpoint,
+    device: str,
+    slots: int,
+    attention: str = "auto",
+    split: int | None = None,
+    how: Format = BFLOAT16,
+) -> None:
     """Bare rounds of one engine's shape, every slot busy at a context of CONTEXT, beside what the memory allows."""
     spec, steps = checkpoint.gpt_spec, 4 if device == "cuda" else 1
     config = EngineConfig.model_validate(
-        {"device": device, "dtype": "bfloat16", "slots": slots, "max_prompt": 64, "max_steps": 960, "kv_budget_mib": 65536}
+        how.settings(device)
+        | {"slots": slots, "max_prompt": 64, "max_steps": 960, "kv_budget_mib": 65536}
         | {"steps_per_round": steps, "attention": attention, "attention_split": split}
     )
     step_s = _bare_step_s(config, checkpoint) if device == "cuda" else _engine_step_s(config, checkpoint)
-    total_bytes = step_bytes(spec, "bfloat16", "bfloat16", rows=slots, context=CONTEXT)
+    weights, cache = (how.dtype if kept == "dtype" else kept for kept in (how.weights, how.kv))
+    total_bytes = step_bytes(spec, weights, cache, rows=slots, context=CONTEXT)
     fraction = total_bytes / step_s / report.figures["copy_bandwidth"]
-    name = f"step_{slots}_slots_{attention}" + (f"_split_{split}" if split else "")
-    report.figure(
-        name,
-        {"step_ms": step_s * 1e3, "audio_s_per_s": slots / step_s / STEPS_PER_SECOND, "roofline": fraction},
+    name = step_figure(slots, attention, weights=how.weights, kv=how.kv) + (f"_split_{split}" if split else "")
+    found = {"step_ms": step_s * 1e3, "audio_s_per_s": slots / step_s / STEPS_PER_SECOND, "roofline": fraction}
+    shown = (
         f"{step_s * 1e3:.3f} ms a step, {slots / step_s / STEPS_PER_SECOND:.0f} audio-s/s, "
-        f"{total_bytes / 1e6:.0f} MB a step = {fraction:.0%} of copy bandwidth",
+        f"{total_bytes / 1e6:.0f} MB a step = {fraction:.0%} of copy bandwidth"
     )
+    beside = report.figures.get(step_figure(slots, attention))
+    if how in EIGHT_BITS and beside is not None:
+        found["over_bfloat16"] = found["step_ms"] / beside["step_ms"]
+        shown += f", {found['over_bfloat16']:.2f} times bfloat16's step"
+    report.figure(name, found, shown)
 
 
 def _bare_step_s(config: EngineConfig, checkpoint: Checkpoint, *, busy: int | None = None) -> float:
@@ -270,8 +321,11 @@ def _bare_step_s(config: EngineConfig, checkpoint: Checkpoint, *, busy: int | No
         state.active[: busy or slots] = 1
 
     with torch.inference_mode():
-        runner._cache.keys.normal_()  # zeros would be read faster than numbers
-        runner._cache.values.normal_()
+        for tensor in runner._cache.tensors:  # zeros would be read faster than numbers
+            if tensor.is_floating_point():
+                tensor.normal_()
+            else:
+                tensor.random_(-LARGEST, LARGEST + 1)
         times = []
         for _ in range(5):
             place()
@@ -395,32 +449,50 @@ def measure_equality_cost(report: Report, checkpoint: Checkpoint) -> None:
 
 
 def check_agreement(report: Report, checkpoint: Checkpoint, device: str, steps: int) -> None:
-    """The quality gate of bfloat16: the same history forced on both, how often the likeliest code is the same."""
-    spec, rows = checkpoint.gpt_spec, 4
+    """The quality gate on the device: the same history forced on all, how often the likeliest code is float32's."""
+    spec = checkpoint.gpt_spec
     generator = torch.Generator().manual_seed(0)
-    history = torch.randint(0, spec.audio_vocab - 1, (steps, rows, spec.codebooks), generator=generator).to(device)
-    likely = {}
-    for dtype in (torch.float32, torch.bfloat16):
-        place = torch.device(device)
-        gpt = Gpt(checkpoint.gpt(), spec, positions=steps, rows=rows, device=place, dtype=dtype)
-        embedding = Embedding(checkpoint.embed(), device=place)
-        shape = (spec.layers, rows, spec.heads, steps, spec.head_dim)
-        cache = KeysValues(*(torch.zeros(shape, dtype=dtype, device=place) for _ in range(2)))
-        logits = []
-        with torch.inference_mode():
-            for number in range(steps):
-                x, at = embedding.embed_codes(history[number]), torch.full((rows,), number, device=place)
-                logits.append(embedding.code_logits(gpt.decode(x, at, cache, Extent(rows, steps))))
-        likely[dtype] = torch.stack(logits).softmax(-1)
-    exact, fast = likely[torch.float32], likely[torch.bfloat16]
-    agreement = float((exact.argmax(-1) == fast.argmax(-1)).float().mean())
-    moved = float((exact - fast).abs().sum(-1).mean() / 2)
-    report.figure(
-        "bfloat16_agreement",
-        {"likeliest_code": agreement, "probability_moved": moved},
-        f"the likeliest code is float32's in {agreement:.1%} of draws, {moved:.2%} of probability is moved",
-    )
-    report.promise("bfloat16 keeps the distribution", moved <= MOVED_AT_MOST, f"{moved:.2%} moved, at most {MOVED_AT_MOST:.0%}")
+    history = torch.randint(0, spec.audio_vocab - 1, (steps, 4, spec.codebooks), generator=generator).to(device)
+    exact = _along(checkpoint, device, FLOAT32, history)
+    found = {}
+    for how in (BFLOAT16, *EIGHT_BITS):
+        fast = _along(checkpoint, device, how, history)
+        same = float((exact.argmax(-1) == fast.argmax(-1)).float().mean())
+        moved = float((exact - fast).abs().sum(-1).mean() / 2)
+        found[how.name] = {"likeliest_code": same, "probability_moved": moved}
+        detail = f"{moved:.2%} moved, at most {MOVED_AT_MOST:.0%}; the likeliest code is float32's in {same:.1%} of draws"
+        report.promise(f"{how.name}: keeps the distribution", moved <= MOVED_AT_MOST, detail)
+    shown = ", ".join(f"{name}: {one['probability_moved']:.2%}" for name, one in found.items())
+    report.figure("agreement", found, f"probability moved from float32's under one history, {shown}")
+
+
+def _along(checkpoint: Checkpoint, device: str, how: Format, history: torch.Tensor) -> torch.Tensor:
+    """Probabilities (steps, rows, 4, V) along a history (steps, rows, 4), by the device's own kernels but for float32."""
+    spec, (steps, rows, _), place, dtype = checkpoint.gpt_spec, history.shape, torch.device(device), DTYPES[how.dtype]
+    embedding = Embedding(checkpoint.embed(), device=place)
+    cache = kv_cache.zeros(spec, rows, steps, dtype, how.kv, place)
+    build = {"positions": steps, "rows": rows, "device": place, "dtype": dtype}
+    busy = torch.ones(rows, dtype=torch.int32, device=place)
+    if device == "cuda" and how != FLOAT32:
+        fast = importlib.import_module("pipeline.model.gpu_gpt").GpuGpt(
+            checkpoint.gpt(), spec, **build, weights=how.weights, attention="triton"
+        )
+
+        def advance(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+            delta = fast.run_layers(x, at.int(), busy, cache)
+            return torch.nn.functional.rms_norm(x + delta.sum(0), x.shape[-1:], fast.final_norm, fast.rms_eps)
+    else:
+        slow = Gpt(checkpoint.gpt(), spec, **build, product=QuantisedLinear if how.weights == "int8" else None)
+
+        def advance(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+            return slow.decode(x, at, cache, Extent(rows, steps))
+
+    with torch.inference_mode():
+        states = [
+            advance(embedding.embed_codes(codes), torch.full((rows,), number, device=place))
+            for number, codes in enumerate(history)
+        ]
+        return torch.stack([embedding.code_logits(state) for state in states]).softmax(-1)
 
 
 def measure_upstream(report: Report, root: Path, device: str, steps: int) -> None:
@@ -445,7 +517,7 @@ def measure_upstream(report: Report, root: Path, device: str, steps: int) -> Non
         found[batch] = _seconds_each(infer, 2) / steps
     shown = ", ".join(f"batch of {batch}: {1e3 * seconds:.1f} ms" for batch, seconds in found.items())
     report.figure("upstream_step_s", found, f"a step of {shown}")
-    ours = report.figures.get("step_1_slots_auto")
+    ours = report.figures.get(step_figure(1))
     if isinstance(ours, dict):
         report.aim("step rate alone, ours over ChatTTS's", found[1] / (ours["step_ms"] / 1e3), 18, at_least=True)
 
@@ -467,15 +539,17 @@ def main() -> int:
     root = resolve(args.checkpoint, cache_home())
     checkpoint = Kept.of(open_checkpoint(root))
     report.section("parity", lambda: check_parity(report, checkpoint, device, args.steps))
-    for dtype in ("float32", "bfloat16"):
+    for how in (FLOAT32, BFLOAT16, *decodable(device)):
         slots = min(16, max(args.slots))
-        report.section(f"equality {dtype}", partial(check_equality, report, checkpoint, device, dtype, slots, args.steps))
+        report.section(f"equality {how.name}", partial(check_equality, report, checkpoint, device, how, slots, args.steps))
     report.section("vocoder", lambda: check_vocoder(report, checkpoint, device))
     report.section("agreement", lambda: check_agreement(report, checkpoint, device, args.steps))
     bandwidth = copy_bandwidth(device)
     report.figure("copy_bandwidth", bandwidth, f"{bandwidth / 1e9:.0f} GB/s, read and written")
     for slots in args.slots:
-        report.section(f"step, {slots} slots", partial(measure_steps, report, checkpoint, device, slots, "auto", None))
+        for how in (BFLOAT16, *decodable(device)):
+            work = partial(measure_steps, report, checkpoint, device, slots, how=how)
+            report.section(f"step, {slots} slots, {how.name}", work)
     if device == "cuda":
         for slots in sorted({min(args.slots), max(args.slots)}):
             for attention, split in (("sdpa", None), ("triton", 64), ("triton", 128), ("triton", 256), ("triton", 1024)):
@@ -487,7 +561,7 @@ def main() -> int:
     report.section("rounds", lambda: measure_rounds(report, checkpoint, device, crowd))
     report.section("speech", lambda: measure_speech(report, checkpoint, device, crowd, args.seconds))
     report.section("upstream", lambda: measure_upstream(report, root, device, args.steps))
-    largest = report.figures.get(f"step_{max(args.slots)}_slots_auto")
+    largest = report.figures.get(step_figure(max(args.slots)))
     if isinstance(largest, dict):
         report.aim(f"roofline fraction, {max(args.slots)} slots", largest["roofline"], 0.4, at_least=True)
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"

@@ -362,16 +362,15 @@ class GpuRunner:
     @torch.inference_mode()
     def park(self, slot: int, length: int) -> Parked:
         """See runner.Rounds. The stream copies behind the slot's last round and before its next owner's prefill."""
-        keys, values = (self._fetch(part[:, slot, :, :length]) for part in (self._cache.keys, self._cache.values))
-        return Parked(keys, values, tuple(self._fetch(tensor[slot]) for tensor in self._of_slots()))
+        cached = tuple(self._fetch(tensor[:, slot, :, :length]) for tensor in self._cache.tensors)
+        return Parked(cached, tuple(self._fetch(tensor[slot]) for tensor in self._of_slots()))
 
     @torch.inference_mode()
     def resume(self, slot: int, parked: object) -> None:
         """See runner.Rounds."""
         assert isinstance(parked, Parked)
-        length = parked.keys.shape[2]
-        self._cache.keys[:, slot, :, :length].copy_(parked.keys, non_blocking=True)
-        self._cache.values[:, slot, :, :length].copy_(parked.values, non_blocking=True)
+        for tensor, kept in zip(self._cache.tensors, parked.cached, strict=True):
+            tensor[:, slot, :, : kept.shape[2]].copy_(kept, non_blocking=True)
         for tensor, row in zip(self._of_slots(), parked.state, strict=True):
             tensor[slot].copy_(row, non_blocking=True)
 
@@ -399,7 +398,7 @@ class GpuRunner:
 
     @property
     def kv_bytes(self) -> int:
-        return self._cache.keys.nbytes + self._cache.values.nbytes
+        return self._cache.nbytes
 
     # -- the way to and from the device ---------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""KV cache: one static pair of tensors, sized at start from a stated budget.
+"""KV cache: static tensors, sized at start from a stated budget.
 
 In:    the engine's configuration and the model's dimensions
 Out:   KeysValues
@@ -15,6 +15,7 @@ from pipeline.model.weights import GptSpec
 from pipeline.native.memory import Arena
 
 MIB = 1 << 20
+SCALE_BYTES = 4  # float32: what is rounded is divided by exactly what it is multiplied with later
 
 
 def allocate(config: EngineConfig, spec: GptSpec, dtype: torch.dtype, device: torch.device) -> KeysValues:
@@ -30,7 +31,8 @@ def allocate(config: EngineConfig, spec: GptSpec, dtype: torch.dtype, device: to
             f"engine.max_prompt {config.max_prompt} + engine.max_steps {config.max_steps} are {config.positions} positions; "
             f"the checkpoint knows {spec.max_positions}: lower one of them"
         )
-    bytes_per_slot = 2 * spec.layers * spec.heads * spec.head_dim * config.positions * dtype.itemsize
+    of_head = bytes_of_head(spec.head_dim, dtype.itemsize, config.kv)
+    bytes_per_slot = 2 * spec.layers * spec.heads * config.positions * of_head
     slots = config.slots + (config.prefill_rows > 1)
     if slots * bytes_per_slot > config.kv_budget_mib * MIB:
         raise ConfigError(
@@ -38,17 +40,40 @@ def allocate(config: EngineConfig, spec: GptSpec, dtype: torch.dtype, device: to
             f"{-(-slots * bytes_per_slot // MIB)} MiB of KV cache; engine.kv_budget_mib allows {config.kv_budget_mib}, "
             f"which holds {config.kv_budget_mib * MIB // bytes_per_slot} slots: raise the budget or lower the slots"
         )
-    shape = (spec.layers, slots, spec.heads, config.positions, spec.head_dim)
+    return zeros(spec, slots, config.positions, dtype, config.kv, device)
 
-    def zeros() -> torch.Tensor:
+
+def zeros(spec: GptSpec, slots: int, positions: int, dtype: torch.dtype, kv: str, device: torch.device) -> KeysValues:
+    """An empty cache.
+
+    Args:
+        dtype: of the model. kv: as engine.kv.
+    """
+    places = (spec.layers, slots, spec.heads, positions)
+
+    def tensor(*shape: int, dtype: torch.dtype) -> torch.Tensor:
         if device.type != "cpu":
             return torch.zeros(shape, dtype=dtype, device=device)
         return Arena(torch.Size(shape).numel() * dtype.itemsize).zeros(*shape, dtype=dtype)
 
-    return KeysValues(keys=zeros(), values=zeros())
+    if kv == "dtype":
+        return KeysValues(*(tensor(*places, spec.head_dim, dtype=dtype) for _ in range(2)))
+    return KeysValues(
+        *(tensor(*places, spec.head_dim, dtype=torch.int8) for _ in range(2)),
+        *(tensor(*places, dtype=torch.float32) for _ in range(2)),
+    )
+
+
+def bytes_of_head(head_dim: int, itemsize: int, kv: str) -> int:
+    """Of one head's key, or value, at one position.
+
+    Args:
+        itemsize: of a number of the model. kv: as engine.kv.
+    """
+    return head_dim * itemsize if kv == "dtype" else head_dim + SCALE_BYTES
 
 
 def scrub(cache: KeysValues, slot: int) -> None:
     """Forget a slot's contents: a masked position still meets the arithmetic, and 0 * NaN is NaN."""
-    cache.keys[:, slot].zero_()
-    cache.values[:, slot].zero_()
+    for tensor in cache.tensors:
+        tensor[:, slot].zero_()

@@ -105,8 +105,7 @@ class Rounds(Protocol):
 class Parked:
     """An interrupted sequence, on the host."""
 
-    keys: torch.Tensor  # (layers, heads, length, head_dim), the cache's own bits
-    values: torch.Tensor
+    cached: tuple[torch.Tensor, ...]  # of each tensor of the cache (layers, heads, length, ...), its own bits
     state: tuple[torch.Tensor, ...]  # of each per-slot tensor the slot's row
 
 
@@ -238,16 +237,15 @@ class Runner:
     @torch.inference_mode()
     def park(self, slot: int, length: int) -> Parked:
         """See Rounds."""
-        keys, values = (part[:, slot, :, :length].clone() for part in (self._cache.keys, self._cache.values))
-        return Parked(keys, values, tuple(tensor[slot].clone() for tensor in self._of_slots()))
+        cached = tuple(tensor[:, slot, :, :length].clone() for tensor in self._cache.tensors)
+        return Parked(cached, tuple(tensor[slot].clone() for tensor in self._of_slots()))
 
     @torch.inference_mode()
     def resume(self, slot: int, parked: object) -> None:
         """See Rounds."""
         assert isinstance(parked, Parked)
-        length = parked.keys.shape[2]
-        self._cache.keys[:, slot, :, :length] = parked.keys
-        self._cache.values[:, slot, :, :length] = parked.values
+        for tensor, kept in zip(self._cache.tensors, parked.cached, strict=True):
+            tensor[:, slot, :, : kept.shape[2]] = kept
         for tensor, row in zip(self._of_slots(), parked.state, strict=True):
             tensor[slot] = row
 
@@ -275,7 +273,7 @@ class Runner:
 
     @property
     def kv_bytes(self) -> int:
-        return self._cache.keys.nbytes + self._cache.values.nbytes
+        return self._cache.nbytes
 
     def _occupy(self, sequence: Sequence, hidden: torch.Tensor) -> None:
         """Write everything a slot is, and the state it starts from; hidden (width,)."""

@@ -13,10 +13,11 @@ Both have a fast twin for CPUs, pipeline/model/native.py: float32 sums instead o
 bits differ from torch's, and a row's are as much its own. It looks at no padding.
 
 Source: the Llama architecture as transformers' LlamaModel runs it for ChatTTS (RMSNorm, rotary halves, SwiGLU).
-Precision: matrix products and the KV cache in `dtype`; residual stream, norms and rotation in float32.
+Precision: matrix products and the KV cache in `dtype`; residual stream, norms and rotation in float32. A cache of int8 has
+a scale a position and head: a prompt attends to its own keys and values before they are rounded, a step after.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -24,15 +25,55 @@ import torch.nn.functional as F
 
 from pipeline.model.linear import Linear, Product
 from pipeline.model.native import NativeDecoder
+from pipeline.model.quantise import dequantise, quantise
 from pipeline.model.weights import GptSpec
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class KeysValues:
-    """The cache of one model: one tensor each, allocated once."""
+class Cached:
+    """The keys or the values of one layer."""
 
-    keys: torch.Tensor  # (layers, slots, heads, positions, head_dim), dtype of the model
+    numbers: torch.Tensor  # (slots, heads, positions, head_dim)
+    scales: torch.Tensor | None  # (slots, heads, positions)
+
+    def write(self, place: tuple[slice | torch.Tensor, ...], rows: torch.Tensor) -> None:
+        """Put rows (..., head_dim) to a place of (slots, heads, positions), rounded where the cache is."""
+        if self.scales is None:
+            self.numbers[place] = rows
+        else:
+            self.numbers[place], self.scales[place] = quantise(rows)
+
+    def read(self, extent: "Extent", dtype: torch.dtype) -> torch.Tensor:
+        """(slots, heads, positions, head_dim) of the extent, in the dtype to go on with."""
+        place = slice(extent.slots), slice(None), slice(extent.positions)
+        if self.scales is None:
+            return self.numbers[place]
+        return dequantise(self.numbers[place], self.scales[place]).to(dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeysValues:
+    """The cache of one model: allocated once."""
+
+    keys: torch.Tensor  # (layers, slots, heads, positions, head_dim), dtype of the model, or int8
     values: torch.Tensor  # same
+    key_scales: torch.Tensor | None = None  # (layers, slots, heads, positions) float32, where the cache is int8
+    value_scales: torch.Tensor | None = None  # same
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """All there are; (layers, slots, heads, positions) are the first dimensions of each."""
+        return tuple(tensor for tensor in (self.keys, self.values, self.key_scales, self.value_scales) if tensor is not None)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    def layers(self) -> Iterator[tuple[Cached, Cached]]:
+        """Keys and values, layer by layer."""
+        for layer in range(len(self.keys)):
+            scales = (None if tensor is None else tensor[layer] for tensor in (self.key_scales, self.value_scales))
+            yield Cached(self.keys[layer], next(scales)), Cached(self.values[layer], next(scales))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +172,15 @@ class Gpt:
         in_reach = self._position_index[: extent.positions] <= positions[: extent.slots, None]
         mask = torch.zeros_like(in_reach, dtype=self._dtype).masked_fill_(~in_reach, float("-inf"))
         mask = mask[:, None, None, :]  # (slots, 1, 1, positions)
-        for layer, keys, values in zip(self._layers, cache.keys, cache.values, strict=True):
+        place = self._slot_index, slice(None), positions
+        for layer, (keys, values) in zip(self._layers, cache.layers(), strict=True):
             q, k, v = self._project(layer, x, cos, sin)  # each (S, heads, head_dim)
-            keys[self._slot_index, :, positions] = k
-            values[self._slot_index, :, positions] = v
+            keys.write(place, k)
+            values.write(place, v)
             seen = F.scaled_dot_product_attention(
                 q[: extent.slots].unsqueeze(2),
-                keys[: extent.slots, :, : extent.positions],
-                values[: extent.slots, :, : extent.positions],
+                keys.read(extent, self._dtype),
+                values.read(extent, self._dtype),
                 attn_mask=mask,
             )
             if extent.slots < len(x):
@@ -163,13 +205,14 @@ class Gpt:
         x = x.reshape(rows * length, width)
         cos = self._cos[:length].repeat(rows, 1).unsqueeze(1)  # (P * L, 1, head_dim)
         sin = self._sin[:length].repeat(rows, 1).unsqueeze(1)
-        for layer, keys, values in zip(self._layers, cache.keys, cache.values, strict=True):
+        place = slots, slice(None), slice(length)
+        for layer, (keys, values) in zip(self._layers, cache.layers(), strict=True):
             q, k, v = (
                 part.view(rows, length, self._spec.heads, self._spec.head_dim).transpose(1, 2)
                 for part in self._project(layer, x, cos, sin)
             )
-            keys[slots, :, :length] = k
-            values[slots, :, :length] = v
+            keys.write(place, k)
+            values.write(place, v)
             seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             x = self._finish_layer(layer, x, seen.transpose(1, 2).reshape(rows * length, -1))
         ends = torch.arange(rows, device=x.device) * length + last

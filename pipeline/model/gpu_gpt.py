@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
-from pipeline.model.gpt import Gpt, KeysValues
+from pipeline.model.gpt import Cached, Extent, Gpt, KeysValues
 from pipeline.model.kernels.attention import Attention, positions_per_split
 from pipeline.model.kernels.layer import add_norm, gate
 from pipeline.model.kernels.product import Int8Product
@@ -29,8 +29,8 @@ class _Attend(Protocol):
         rotation: tuple[torch.Tensor, torch.Tensor],
         positions: torch.Tensor,
         busy: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
+        keys: Cached,
+        values: Cached,
         seen: torch.Tensor,
     ) -> None: ...
 
@@ -100,7 +100,7 @@ class GpuGpt(Gpt):
         """
         rotation = self._cos, self._sin
         delta: torch.Tensor | None = None
-        for layer, keys, values in zip(self._layers, cache.keys, cache.values, strict=True):
+        for layer, (keys, values) in zip(self._layers, cache.layers(), strict=True):
             add_norm(residual, delta, layer.attention_norm, self._normed, eps=self.rms_eps)
             self._attend(layer.qkv(self._normed), rotation, positions, busy, keys, values, self._seen)
             add_norm(residual, layer.attention_out.summands(self._seen), layer.mlp_norm, self._normed, eps=self.rms_eps)
@@ -115,20 +115,20 @@ def sdpa(
     rotation: tuple[torch.Tensor, torch.Tensor],
     positions: torch.Tensor,
     busy: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
+    keys: Cached,
+    values: Cached,
     seen: torch.Tensor,
 ) -> None:
     """kernels.attention.Attention's twin in torch: it reads every position there is, and idle slots compute too."""
-    slots, (_, heads, length, head_dim) = len(qkv), keys.shape
+    slots, (_, heads, length, head_dim) = len(qkv), keys.numbers.shape
     at = positions[:slots].long()
     cos, sin = (table[at].unsqueeze(1) for table in rotation)  # (S, 1, head_dim)
     parts = qkv.view(slots, 3 * heads, head_dim)
     turned = parts[:, : 2 * heads].float()
     turned = (turned * cos + turned.roll(head_dim // 2, -1) * sin).to(qkv.dtype)
-    slot = torch.arange(slots, device=qkv.device)
-    keys[slot, :, at] = turned[:, heads:]
-    values[slot, :, at] = parts[:, 2 * heads :]
+    place = torch.arange(slots, device=qkv.device), slice(None), at
+    keys.write(place, turned[:, heads:])
+    values.write(place, parts[:, 2 * heads :])
     mask = (torch.arange(length, device=qkv.device) <= at[:, None])[:, None, None, :]
-    query = turned[:, :heads].unsqueeze(2)
-    seen.copy_(F.scaled_dot_product_attention(query, keys[:slots], values[:slots], attn_mask=mask).reshape(slots, -1))
+    query, (k, v) = turned[:, :heads].unsqueeze(2), (part.read(Extent(slots, length), qkv.dtype) for part in (keys, values))
+    seen.copy_(F.scaled_dot_product_attention(query, k, v, attn_mask=mask).reshape(slots, -1))

@@ -9,6 +9,7 @@ import time
 
 import torch
 
+from pipeline.engine.kv_cache import SCALE_BYTES
 from pipeline.model.weights import GptSpec
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
@@ -26,8 +27,9 @@ def step_bytes(spec: GptSpec, weights: str, cache: str, *, rows: int, context: f
     """
     decoder = spec.layers * (4 * spec.width**2 + 3 * spec.width * spec.mlp_width)
     heads = spec.codebooks * spec.audio_vocab * spec.width
-    cached = rows * context * 2 * spec.layers * spec.width
-    return decoder * ITEM_BYTES[weights] + heads * 4 + cached * ITEM_BYTES[cache]
+    head = spec.head_dim * ITEM_BYTES[cache] + (SCALE_BYTES if cache == "int8" else 0)
+    cached = rows * context * 2 * spec.layers * spec.heads * head
+    return decoder * ITEM_BYTES[weights] + heads * 4 + cached
 
 
 def copy_bandwidth(device: str = "cpu") -> float:

@@ -50,6 +50,8 @@ def told(engine: EngineConfig, asked: Asked, folder: Path = RESULTS) -> list[Fig
 def test_the_cache_takes_what_the_formula_of_the_readme_says():
     assert kv_cache_bytes(GPU) == 64 * 1536 * 60 * 1024
     assert kv_cache_bytes(EngineConfig(slots=1)) == 2 * 1536 * 60 * 1024, "float32 takes twice as much"
+    rounded = GPU.model_copy(update={"kv": "int8"})
+    assert kv_cache_bytes(rounded) == 64 * 1536 * 51 * 1024 * 10 // 16, "31.875 KiB: a byte a number, 4 for each scale"
 
 
 def test_a_step_that_was_measured_is_named_with_file_machine_and_commit(tmp_path: Path):
@@ -90,8 +92,14 @@ def test_a_vocoder_on_a_cpu_makes_what_its_threads_core_seconds_allow(tmp_path: 
 
 @pytest.mark.parametrize(
     "engine",
-    [GPU, EngineConfig(dtype="bfloat16", slots=9), EngineConfig(slots=8), EngineConfig(dtype="bfloat16", weights="int8")],
-    ids=["no gpu.json", "beyond the points", "another format", "other weights"],
+    [
+        GPU,
+        EngineConfig(dtype="bfloat16", slots=9),
+        EngineConfig(slots=8),
+        EngineConfig(dtype="bfloat16", weights="int8"),
+        EngineConfig(dtype="bfloat16", decode="torch", kv="int8"),
+    ],
+    ids=["no gpu.json", "beyond the points", "another format", "other weights", "another cache"],
 )
 def test_what_nobody_measured_is_unknown_and_so_is_all_that_rests_on_it(engine: EngineConfig, tmp_path: Path):
     folder = tmp_path if engine.device == "cuda" else RESULTS
@@ -112,9 +120,12 @@ def test_a_measurement_of_a_cpu_is_not_taken_for_a_gpu(tmp_path: Path):
 
 def test_a_gpus_step_with_8_bits_is_not_taken_for_one_without(tmp_path: Path):
     result = GPU_RESULT["figures"] | {"step_64_slots_auto_weights_int8": {"step_ms": 3.0}}
+    result |= {"step_64_slots_auto_kv_int8": {"step_ms": 2.0}}
     (tmp_path / "gpu.json").write_text(json.dumps(GPU_RESULT | {"figures": result}))
     assert step_time(GPU, tmp_path).value == 4.0
     assert step_time(GPU.model_copy(update={"weights": "int8"}), tmp_path).value == 3.0
+    assert step_time(GPU.model_copy(update={"kv": "int8"}), tmp_path).value == 2.0
+    assert step_time(GPU.model_copy(update={"weights": "int8", "kv": "int8"}), tmp_path).value is None
     assert step_time(GPU.model_copy(update={"dtype": "float32"}), tmp_path).value is None
 
 

@@ -14,6 +14,9 @@ joins them, lowest first.
     cache [0, position) --------+-- attend (S, heads, n) --+
                                 '--> cache[position]       '-- n splits: maximum, sum, weighted values -- join --> seen
 
+An int8 cache has a scale a position and head. What is new is rounded before it is attended to, as every later step will
+find it; a key's scale multiplies its score, a value's its weight.
+
 Source of the online softmax and of splitting the positions: Dao et al., FlashAttention-2 and Flash-Decoding.
 Against torch's SDPA: equal up to rounding, float32 to 1e-6, bfloat16 to its last place (tests/unit, test_kernels.py).
 """
@@ -24,8 +27,11 @@ import torch
 import triton
 import triton.language as tl
 
+from pipeline.model.gpt import Cached
+from pipeline.model.quantise import LARGEST, SMALLEST_SCALE
+
 BLOCK = 64
-"""positions a program loads at once: 8 KiB of keys and as much of values in bfloat16"""
+"""positions a program loads at once: 8 KiB of keys and as much of values in bfloat16, half of it in int8"""
 FULL_CHIP = 192
 """programs without splitting that keep every multiprocessor of a large GPU busy"""
 SHORT_SPLIT = 128
@@ -34,11 +40,24 @@ SHORT_SPLIT = 128
 
 @triton.jit
 def _rotated(row, cos, sin, HEAD_DIM: tl.constexpr, dtype: tl.constexpr):
-    """One head's (HEAD_DIM,) numbers, rotated, rounded to the cache's dtype."""
+    """One head's (HEAD_DIM,) numbers, rotated, rounded to the model's dtype."""
     dim = tl.arange(0, HEAD_DIM)
     straight = tl.load(row + dim).to(tl.float32)
     swapped = tl.load(row + (dim + HEAD_DIM // 2) % HEAD_DIM).to(tl.float32)
     return (straight * cos + swapped * sin).to(dtype)
+
+
+@triton.jit
+def _quantised(row, LARGEST: tl.constexpr, SMALLEST: tl.constexpr):
+    """(HEAD_DIM,) float32 as whole numbers of 8 bits, still float32, and their scale: pipeline/model/quantise.py."""
+    one = tl.full((), 1.0, tl.float32)
+    scale = tl.maximum(tl.div_rn(tl.max(tl.abs(row)), one * LARGEST), SMALLEST)
+    # A maximum passes over what is not a number.
+    scale = tl.where(tl.sum((row != row).to(tl.int32)) > 0, float("nan"), scale)
+    # The nearest whole number, ties to the even one: beyond 2^23 a float32 holds no fractions.
+    shift = 12582912.0  # 1.5 * 2^23
+    whole = (tl.div_rn(row, tl.zeros_like(row) + scale) + shift) - shift
+    return tl.minimum(tl.maximum(whole, -LARGEST), LARGEST), scale
 
 
 @triton.jit
@@ -48,8 +67,10 @@ def _attend(
     sines,  # (positions, HEAD_DIM) float32, signed
     positions,  # (S,) int32
     busy,  # (S,) int32
-    keys,  # (slots, HEADS, CACHED, HEAD_DIM) dtype
+    keys,  # (slots, HEADS, CACHED, HEAD_DIM) dtype, or int8
     values,
+    key_scales,  # (slots, HEADS, CACHED) float32; not read or written unless QUANTISED
+    value_scales,
     seen,  # (S, HEADS * HEAD_DIM) dtype
     maxima,  # (S, HEADS, SPLITS) float32
     sums,
@@ -61,11 +82,14 @@ def _attend(
     SPLIT: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK: tl.constexpr,
+    QUANTISED: tl.constexpr,
+    LARGEST: tl.constexpr,
+    SMALLEST: tl.constexpr,
 ):
     slot = tl.program_id(0)
     head = tl.program_id(1)
     split = tl.program_id(2)
-    dtype = keys.dtype.element_ty
+    dtype = seen.dtype.element_ty
     dim = tl.arange(0, HEAD_DIM)
     is_busy = tl.load(busy + slot) != 0
     position = tl.load(positions + slot)
@@ -75,7 +99,8 @@ def _attend(
         sin = tl.load(sines + position * HEAD_DIM + dim)
         row = qkv + slot * (3 * HEADS * HEAD_DIM) + head * HEAD_DIM
         query = _rotated(row, cos, sin, HEAD_DIM, dtype).to(tl.float32) * scale
-        place = (slot.to(tl.int64) * HEADS + head) * CACHED * HEAD_DIM
+        scale_place = (slot.to(tl.int64) * HEADS + head) * CACHED
+        place = scale_place * HEAD_DIM
         # What is cached: positions before the new one, in this split.
         stop = tl.minimum(start + SPLIT, position)
         maximum = float("-inf")
@@ -83,13 +108,20 @@ def _attend(
         mixed = tl.zeros((HEAD_DIM,), tl.float32)
         if position < start + SPLIT:
             # The new position belongs to this split: it comes first.
-            key = _rotated(row + HEADS * HEAD_DIM, cos, sin, HEAD_DIM, dtype)
-            value = tl.load(row + 2 * HEADS * HEAD_DIM + dim)
-            tl.store(keys + place + position * HEAD_DIM + dim, key)
-            tl.store(values + place + position * HEAD_DIM + dim, value)
-            maximum = tl.sum(query * key.to(tl.float32))
+            key = _rotated(row + HEADS * HEAD_DIM, cos, sin, HEAD_DIM, dtype).to(tl.float32)
+            mixed = tl.load(row + 2 * HEADS * HEAD_DIM + dim).to(tl.float32)
+            if QUANTISED:
+                key, key_scale = _quantised(key, LARGEST, SMALLEST)
+                mixed, value_scale = _quantised(mixed, LARGEST, SMALLEST)
+                tl.store(key_scales + scale_place + position, key_scale)
+                tl.store(value_scales + scale_place + position, value_scale)
+            tl.store(keys + place + position * HEAD_DIM + dim, key.to(keys.dtype.element_ty))
+            tl.store(values + place + position * HEAD_DIM + dim, mixed.to(values.dtype.element_ty))
+            maximum = tl.sum(query * key)
             total = 1.0
-            mixed = value.to(tl.float32)
+            if QUANTISED:
+                maximum *= key_scale
+                mixed *= value_scale
         begin = start
         while begin < stop:
             at = begin + tl.arange(0, BLOCK)
@@ -97,11 +129,16 @@ def _attend(
             offsets = place + at[:, None] * HEAD_DIM + dim[None, :]
             key_block = tl.load(keys + offsets, mask=inside[:, None], other=0.0).to(tl.float32)
             value_block = tl.load(values + offsets, mask=inside[:, None], other=0.0).to(tl.float32)
-            score = tl.where(inside, tl.sum(query[None, :] * key_block, axis=1), float("-inf"))
+            score = tl.sum(query[None, :] * key_block, axis=1)
+            if QUANTISED:
+                score *= tl.load(key_scales + scale_place + at, mask=inside, other=0.0)
+            score = tl.where(inside, score, float("-inf"))
             higher = tl.maximum(maximum, tl.max(score))
             rescale = tl.exp(maximum - higher)
             weight = tl.exp(score - higher)
             total = total * rescale + tl.sum(weight)
+            if QUANTISED:
+                weight *= tl.load(value_scales + scale_place + at, mask=inside, other=0.0)
             mixed = mixed * rescale + tl.sum(weight[:, None] * value_block, axis=0)
             maximum = higher
             begin += BLOCK
@@ -190,19 +227,19 @@ class Attention:
         rotation: tuple[torch.Tensor, torch.Tensor],
         positions: torch.Tensor,
         busy: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
+        keys: Cached,
+        values: Cached,
         seen: torch.Tensor,
     ) -> None:
         """Attend for every busy slot, and put its new keys and values into the cache.
 
         Args:
-            qkv: (S, 3 * heads * head_dim) in the cache's dtype, not rotated.
+            qkv: (S, 3 * heads * head_dim) in the model's dtype, not rotated.
             rotation: cosines and signed sines, each (positions, head_dim) float32.
             positions: (S,) int32, where each slot writes.
             busy: (S,) int32, 0 for a slot that is left alone.
-            keys, values: (slots, heads, positions, head_dim), one layer's; written at each busy slot's position.
-            seen: (S, heads * head_dim), the answer; 0 for idle slots.
+            keys, values: one layer's; written at each busy slot's position.
+            seen: (S, heads * head_dim) in the model's dtype, the answer; 0 for idle slots.
         """
         slots, heads, splits = self.maxima.shape
         head_dim = self.weighted.shape[-1]
@@ -211,8 +248,10 @@ class Attention:
             *rotation,
             positions,
             busy,
-            keys,
-            values,
+            keys.numbers,
+            values.numbers,
+            keys.numbers if keys.scales is None else keys.scales,
+            values.numbers if values.scales is None else values.scales,
             seen,
             self.maxima,
             self.sums,
@@ -220,10 +259,13 @@ class Attention:
             head_dim**-0.5,
             HEADS=heads,
             HEAD_DIM=head_dim,
-            CACHED=keys.shape[2],
+            CACHED=keys.numbers.shape[2],
             SPLIT=self.split,
             SPLITS=splits,
             BLOCK=BLOCK,
+            QUANTISED=keys.scales is not None,
+            LARGEST=LARGEST,
+            SMALLEST=SMALLEST_SCALE,
             num_warps=4,
         )
         if splits > 1:

@@ -15,9 +15,11 @@ def test_every_check_runs_and_writes_its_figures(tmp_path, monkeypatch, demo_roo
     assert gpu_check.main() == 0
     result = json.loads(output.read_text())
     assert all(promise["holds"] for promise in result["promises"].values())
-    assert len(result["promises"]) >= 8
+    assert len(result["promises"]) >= 14
+    assert {"kv int8: alone = crowded (2 slots)", "weights and kv int8: keeps the distribution"} <= set(result["promises"])
     assert result["failed"] == {}
     assert result["figures"]["step_2_slots_auto"]["step_ms"] > 0
+    assert result["figures"]["step_2_slots_auto_kv_int8"]["over_bfloat16"] > 0
     assert result["figures"]["speech"]["requests"] > 0
     assert result["figures"]["upstream_step_s"]["1"] > 0
     assert result["hardware"]["torch"]

@@ -1,4 +1,4 @@
-"""The quality gate: agrees with itself, notices damage, and lets int8 through on the demo checkpoint."""
+"""The quality gate: agrees with itself, notices damage, and lets 8 bits through on the demo checkpoint."""
 
 from dataclasses import replace
 
@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from pipeline.model.embedding import Embedding
-from scripts.quality_gate import MOST_TIMES, Agreement, agreement, measure, passes
+from pipeline.native.build import NativeUnavailable
+from scripts.quality_gate import MOST_TIMES, WAYS, YARDSTICK, Agreement, agreement, measure, passes
 from tests.machine import needs_native
 
 
@@ -23,13 +24,25 @@ def test_equal_states_agree_wholly_and_disturbed_ones_less_and_less(demo):
 
 
 @pytest.mark.parametrize(("times", "verdict"), [(1.0, True), (MOST_TIMES + 0.1, False)])
-def test_int8_is_judged_by_what_bfloat16_moves(times, verdict):
+@pytest.mark.parametrize("way", [way for way, how in WAYS.items() if how.has_8_bits])
+def test_8_bits_are_judged_by_what_bfloat16_moves(times, verdict, way):
     bfloat16 = Agreement(hidden_error=0.01, argmax=0.9, top_20=0.9, moved=0.02)
-    assert passes({"bfloat16, torch": bfloat16, "int8, native": replace(bfloat16, moved=0.02 * times)}) is verdict
+    assert passes({YARDSTICK: bfloat16, way: replace(bfloat16, moved=0.02 * times)}) is verdict
 
 
 @needs_native
-def test_int8_passes_on_the_demo_checkpoint(demo_root):
+def test_8_bits_pass_on_the_demo_checkpoint(demo_root):
     results = measure(demo_root, texts=1, steps=12)
+    assert list(results) == list(WAYS)[1:]
     assert passes(results)
     assert all(0 < row.moved < 0.1 for row in results.values()), "every way differs from float32, a little"
+
+
+def test_a_machine_that_cannot_decode_natively_judges_the_rest_and_says_so(demo_root, monkeypatch, caplog):
+    def unavailable(*_: object, **__: object) -> None:
+        raise NativeUnavailable("it needs AVX-512")
+
+    monkeypatch.setattr("pipeline.model.gpt.NativeDecoder", unavailable)
+    results = measure(demo_root, texts=1, steps=2)
+    assert list(results) == [way for way, how in list(WAYS.items())[1:] if how.native is None]
+    assert "weights int8, native is left out: it needs AVX-512" in caplog.text

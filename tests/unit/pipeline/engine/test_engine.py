@@ -34,6 +34,7 @@ MakeEngine = Callable[..., Engine]
 NUMERICS = [
     {"decode": "torch", "dtype": "float32"},
     {"decode": "torch", "dtype": "bfloat16"},
+    {"decode": "torch", "dtype": "bfloat16", "kv": "int8"},
     *(
         pytest.param(numerics, marks=needs_native)
         for numerics in (
@@ -187,8 +188,9 @@ def test_refine_pass_and_codes_share_the_slots_unnoticed(make_engine, demo):
     assert all(one.equals(there) for one, there in zip(alone, run_together(engine, requests), strict=True))
 
 
-def test_non_finite_row_ends_alone_and_leaves_its_slot_clean(make_engine, demo):
-    engine = make_engine()
+@pytest.mark.parametrize("numerics", [{}, {"decode": "torch", "kv": "int8"}])
+def test_non_finite_row_ends_alone_and_leaves_its_slot_clean(make_engine, demo, numerics):
+    engine = make_engine(**numerics)
     requests = [distinct(number, demo.gpt_spec.width) for number in range(4)]
     alone = [take(engine, *request) for request in requests]
     poison = make_prompt(10, speaker=np.full(demo.gpt_spec.width, np.nan, np.float16))
@@ -395,6 +397,43 @@ def test_machine_that_cannot_decode_natively_uses_torch_and_logs_it(make_engine,
 def test_kv_cache_that_does_not_fit_its_budget_is_refused(demo):
     with pytest.raises(ConfigError, match=r"engine.slots 64 .* engine.kv_budget_mib allows 1, which holds \d+ slots"):
         Engine(EngineConfig(slots=64, kv_budget_mib=1), demo)
+
+
+def test_a_cache_of_8_bits_takes_what_its_numbers_and_scales_take(make_engine, demo):
+    settings = {"decode": "torch", "dtype": "bfloat16", "kv_budget_mib": 1}
+    spec = demo.gpt_spec
+    rows = 2 * spec.layers * spec.heads * (64 + 128)  # of one slot
+    fits = (1 << 20) // (rows * (spec.head_dim + 4))
+    assert (1 << 20) // (rows * 2 * spec.head_dim) < fits, "more than bfloat16 has room for"
+    engine = make_engine(**settings, kv="int8", slots=fits)
+    assert engine.stats().kv_bytes == fits * rows * (spec.head_dim + 4)
+    with pytest.raises(ConfigError, match=f"which holds {fits} slots"):
+        make_engine(**settings, kv="int8", slots=fits + 1)
+    with pytest.raises(ConfigError, match="raise the budget"):
+        make_engine(**settings, slots=fits)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"kv": "int8"}, "kv int8 is for device cuda; on a CPU only decode torch reads it, slowly, and decode is auto"),
+        ({"kv": "int8", "decode": "native"}, "decode is native: set kv to dtype"),
+        ({"kv": "int8", "decode": "torch", "dtype": "bfloat16", "weights": "int8"}, "weights int8 need decode native or auto"),
+        ({"kv": "int4"}, "Input should be 'dtype' or 'int8'"),
+        ({"weights": "int8"}, "weights int8 are read with dtype bfloat16, not float32"),
+        ({"weights": "int8", "device": "cuda"}, "weights int8 are read with dtype bfloat16, not float32"),
+    ],
+)
+def test_what_no_device_can_read_is_refused(settings, reason):
+    with pytest.raises(ValueError, match=reason):
+        EngineConfig.model_validate(settings)
+
+
+@pytest.mark.parametrize("weights", ["dtype", "int8"])
+@pytest.mark.parametrize("kv", ["dtype", "int8"])
+def test_a_gpu_takes_8_bits_of_either_and_of_both(weights, kv):
+    config = EngineConfig(device="cuda", dtype="bfloat16", weights=weights, kv=kv)
+    assert (config.weights, config.kv) == (weights, kv)
 
 
 def test_more_positions_than_the_model_knows_are_refused(demo):

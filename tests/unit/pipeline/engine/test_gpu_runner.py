@@ -26,7 +26,9 @@ Requests = list[tuple[Prompt, SamplingParams]]
 
 def run(demo, requests: Requests, build=GpuRunner, **overrides: object) -> list[Take | BaseException]:
     settings = {"slots": 2, "threads": 1, "max_prompt": 64, "max_steps": 64, "steps_per_round": 2, "prefill_rows": 2}
-    with closing(Engine(EngineConfig.model_validate(settings | overrides), demo, build=build)) as engine:
+    # Checked as for a GPU, whose place the interpreter takes.
+    config = EngineConfig.model_validate(settings | {"device": "cuda"} | overrides).model_copy(update={"device": "cpu"})
+    with closing(Engine(config, demo, build=build)) as engine:
 
         async def together() -> list[Take | BaseException]:
             return await asyncio.gather(
@@ -67,11 +69,19 @@ def test_codes_are_the_cpus_and_states_agree(demo, requests, expected, attention
         assert np.abs(found.hidden - take.hidden).max() < 1e-4
 
 
-@pytest.mark.parametrize("settings", [{}, {"weights": "int8"}])
+@pytest.mark.parametrize("settings", [{}, {"weights": "int8", "kv": "int8"}])
 def test_alone_equals_crowded_bit_for_bit_in_bfloat16(demo, requests, settings):
     crowded = run(demo, requests[:2], dtype="bfloat16", **settings)
     for request, take in zip(requests, crowded, strict=False):
         assert run(demo, [request], dtype="bfloat16", **settings)[0].equals(take)
+
+
+def test_a_cache_of_8_bits_is_that_of_the_cpus_torch(demo, requests):
+    for found, take in zip(
+        run(demo, requests[:2], kv="int8"), run(demo, requests[:2], Runner, kv="int8", decode="torch"), strict=True
+    ):
+        np.testing.assert_array_equal(found.codes, take.codes)
+        assert np.abs(found.hidden - take.hidden).max() < 5e-3  # a number at half a step may be rounded either way
 
 
 def test_a_broken_row_ends_alone_and_its_slot_is_clean_for_the_next(demo, requests, expected):

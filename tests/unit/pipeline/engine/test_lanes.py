@@ -114,10 +114,11 @@ def test_an_interrupted_sequence_is_bit_equal_to_an_undisturbed_one(demo, numeri
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_an_interrupted_sequence_is_bit_equal_on_the_gpus_runner(demo):
+@pytest.mark.parametrize("kv", ["dtype", "int8"])
+def test_an_interrupted_sequence_is_bit_equal_on_the_gpus_runner(demo, kv):
     bulk = [(make_prompt(9, number=1, max_steps=8), SamplingParams(seed=1, min_steps=8, seed_mode=SeedMode.UPSTREAM))]
     urgent = [(make_prompt(12, number=2, max_steps=2), SamplingParams(seed=2, min_steps=2))]
-    size = {"slots": 1, "max_steps": 64, "steps_per_round": 2, "buffer_steps": 16}
+    size = {"slots": 1, "max_steps": 64, "steps_per_round": 2, "buffer_steps": 16, "decode": "torch", "kv": kv}
     takes, interruptions = interrupted(demo, bulk, urgent, GpuRunner, **size)
     assert interruptions == 1
     expected = alone(demo, [*bulk, *urgent], GpuRunner, **size)

@@ -12,6 +12,7 @@ from triton.compiler import ASTSource, compile
 from triton.language import bfloat16
 
 from pipeline.model.kernels import attention, layer, product, step
+from pipeline.model.quantise import LARGEST, SMALLEST_SCALE
 
 CAPABILITY = 90
 SHARED_MEMORY = 227 << 10  # bytes a program may have there
@@ -20,13 +21,15 @@ FLOATS = (
     "code_table text_table out_hidden scales"
 )
 SCALARS = {"scale": "fp32", "eps": "fp32", "last_position": "i32", "rows": "i32"}
-HALVES = "qkv keys values seen delta normed gate_up gated"
+HALVES = "qkv keys values key_scales value_scales seen delta normed gate_up gated"
 HEADS = {"HEADS": 12, "HEAD_DIM": 64}
 ROW = {"WIDTH": 768, "BLOCK": 1024}
 BOOKS = {"BOOKS": 4, "VOCAB": 626, "WINDOW": 16}
+ATTEND = HEADS | {"CACHED": 1536, "BLOCK": attention.BLOCK, "LARGEST": LARGEST, "SMALLEST": SMALLEST_SCALE}
+SPLITS = [{"SPLIT": 1536, "SPLITS": 1}, {"SPLIT": 128, "SPLITS": 12}]
+INT8_CACHE = {"keys": "*i8", "values": "*i8", "key_scales": "*fp32", "value_scales": "*fp32"}
 KERNELS = [
-    (attention._attend, HEADS | {"CACHED": 1536, "SPLIT": 1536, "SPLITS": 1, "BLOCK": attention.BLOCK}),
-    (attention._attend, HEADS | {"CACHED": 1536, "SPLIT": 128, "SPLITS": 12, "BLOCK": attention.BLOCK}),
+    *((attention._attend, ATTEND | split | {"QUANTISED": False}) for split in SPLITS),
     (attention._join, HEADS | {"SPLIT": 128, "SPLITS": 12}),
     (layer._add_norm, ROW | {"PARTS": 0}),
     (layer._add_norm, ROW | {"PARTS": 1}),
@@ -69,6 +72,9 @@ def main() -> int:
             if half == "*fp32" and not set(names) & set(HALVES.split()):
                 continue
             build(kernel, constants, {name: kind(name, half) for name in names})
+        for split in SPLITS:
+            types = {name: kind(name, half) for name in attention._attend.arg_names} | INT8_CACHE
+            build(attention._attend, ATTEND | split | {"QUANTISED": True}, types)
     # Summands are float32, whatever the rest is.
     for kernel in (layer._add_norm, step._settle):
         types = {name: kind(name, "*bf16") for name in kernel.arg_names} | {"delta": "*fp32"}

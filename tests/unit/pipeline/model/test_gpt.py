@@ -6,47 +6,53 @@ import torch
 from pipeline.model.embedding import Embedding
 from pipeline.model.gpt import Extent, Gpt, KeysValues
 from pipeline.model.linear import Linear
+from pipeline.model.quantise import quantise
 from pipeline.model.weights import Checkpoint
 
 SLOTS, POSITIONS = 4, 640
 DTYPES = [torch.float32, torch.bfloat16]
+CACHES = [(torch.float32, "dtype"), (torch.bfloat16, "dtype"), (torch.bfloat16, "int8")]
 
 
 def make_gpt(demo: Checkpoint, dtype: torch.dtype) -> Gpt:
     return Gpt(demo.gpt(), demo.gpt_spec, positions=POSITIONS, rows=SLOTS, device=torch.device("cpu"), dtype=dtype)
 
 
-def make_cache(demo: Checkpoint, dtype: torch.dtype, seed: int = 0) -> KeysValues:
+def make_cache(demo: Checkpoint, dtype: torch.dtype, kv: str = "dtype", *, seed: int = 0) -> KeysValues:
     """A cache full of ordinary numbers, so that what should be masked is there to be seen."""
     spec, generator = demo.gpt_spec, torch.Generator().manual_seed(seed)
     shape = (spec.layers, SLOTS, spec.heads, POSITIONS, spec.head_dim)
-    return KeysValues(*(torch.randn(shape, generator=generator).to(dtype) for _ in range(2)))
+    keys, values = (torch.randn(shape, generator=generator).to(dtype) for _ in range(2))
+    if kv == "dtype":
+        return KeysValues(keys, values)
+    (keys, key_scales), (values, value_scales) = quantise(keys), quantise(values)
+    return KeysValues(keys, values, key_scales, value_scales)
 
 
 def inputs(demo: Checkpoint, seed: int = 1) -> torch.Tensor:
     return torch.randn(SLOTS, demo.gpt_spec.width, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("dtype", "kv"), CACHES)
 @pytest.mark.parametrize("position", [0, 1, 62, 63, 64, 65, 130, 319, 511, 512, 600])
-def test_the_extent_changes_no_bit_of_the_rows_within(demo, dtype, position):
+def test_the_extent_changes_no_bit_of_the_rows_within(demo, dtype, kv, position):
     gpt, x = make_gpt(demo, dtype), inputs(demo)
     positions = torch.tensor([position, 5, 17, 600])
     with torch.inference_mode():
-        whole = gpt.decode(x, positions, make_cache(demo, dtype), Extent(SLOTS, POSITIONS))
+        whole = gpt.decode(x, positions, make_cache(demo, dtype, kv), Extent(SLOTS, POSITIONS))
         for slots in (1, 2, SLOTS):
             for reach in {(position // 64 + 1) * 64, (position // 64 + 2) * 64, 576, POSITIONS}:
                 if position < reach <= POSITIONS:
-                    part = gpt.decode(x, positions, make_cache(demo, dtype), Extent(slots, reach))
+                    part = gpt.decode(x, positions, make_cache(demo, dtype, kv), Extent(slots, reach))
                     assert torch.equal(part[0], whole[0]), f"extent {slots} x {reach}"
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_neighbours_and_what_the_slot_held_before_change_no_bit(demo, dtype):
+@pytest.mark.parametrize(("dtype", "kv"), CACHES)
+def test_neighbours_and_what_the_slot_held_before_change_no_bit(demo, dtype, kv):
     gpt, x = make_gpt(demo, dtype), inputs(demo)
     positions = torch.tensor([40, 40, 40, 40])
-    cache, other = make_cache(demo, dtype), make_cache(demo, dtype, seed=9)
-    for mine, theirs in ((cache.keys, other.keys), (cache.values, other.values)):
+    cache, other = make_cache(demo, dtype, kv), make_cache(demo, dtype, kv, seed=9)
+    for mine, theirs in zip(cache.tensors, other.tensors, strict=True):
         theirs[:, 0, :, :40] = mine[:, 0, :, :40]  # slot 0 alike as far as it is read; everything else is another's
     noisy = x.clone()
     noisy[1:] = torch.nan
@@ -66,6 +72,25 @@ def test_decoding_step_by_step_equals_prefilling_at_once(demo):
         for position in range(32):
             stepped = gpt.decode(x[0, position].expand(SLOTS, -1), torch.full((SLOTS,), position), cache, Extent(SLOTS, 64))
     assert (stepped[2] - prefilled[0]).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_cache_of_int8_is_near_one_of_the_models_dtype(demo, dtype):
+    """Written by a prompt, read and written by the steps after it."""
+    gpt, width = make_gpt(demo, dtype), demo.gpt_spec.width
+    prompt = torch.randn(1, 32, width, generator=torch.Generator().manual_seed(6))
+    steps = torch.randn(12, SLOTS, width, generator=torch.Generator().manual_seed(7))
+    found = []
+    for kv in ("dtype", "int8"):
+        cache = make_cache(demo, dtype, kv)
+        with torch.inference_mode():
+            states = [gpt.prefill(prompt, torch.tensor([2]), torch.tensor([31]), cache)[0]]
+            for number, x in enumerate(steps):
+                states.append(gpt.decode(x, torch.full((SLOTS,), 32 + number), cache, Extent(SLOTS, 64))[2])
+        found.append(torch.stack(states))
+    exact, rounded = found
+    assert torch.equal(exact[0], rounded[0]), "a prompt attends to its own numbers before they are rounded"
+    assert 0 < (exact - rounded).norm() / exact.norm() < 0.01
 
 
 def test_padding_behind_a_prompt_is_never_seen(demo):

@@ -11,10 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.model.gpt import rotary_tables
+from pipeline.model.gpt import Cached, Extent, rotary_tables
+from pipeline.model.gpu_gpt import sdpa
 from pipeline.model.kernels import layer, step
 from pipeline.model.kernels.attention import Attention, positions_per_split
 from pipeline.model.kernels.step import SlotState
+from pipeline.model.quantise import quantise
 from pipeline.model.sampling import RowParams, draw, filter_logits
 from tests import reference
 
@@ -28,62 +30,114 @@ DTYPES = [torch.float32, torch.bfloat16]
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2}  # of an angle of hundreds in float32; of the cache's dtype
 
 
+KVS = ["dtype", "int8"]
+
+
+def cached(numbers: torch.Tensor, kv: str) -> Cached:
+    return Cached(numbers, None) if kv == "dtype" else Cached(*quantise(numbers))
+
+
+def tensors(cache: Cached) -> list[torch.Tensor]:
+    return [tensor for tensor in (cache.numbers, cache.scales) if tensor is not None]
+
+
+def exact(cache: Cached) -> torch.Tensor:
+    """What the cache stands for."""
+    return cache.read(Extent(SLOTS, POSITIONS), torch.float32).double()
+
+
 class Case:
     """One attention call: a cache full of ordinary numbers, one row a slot."""
 
-    def __init__(self, dtype: torch.dtype, positions: list[int], *, split: int, seed: int = 0) -> None:
+    def __init__(self, dtype: torch.dtype, positions: list[int], *, split: int, kv: str = "dtype", seed: int = 0) -> None:
         generator = torch.Generator().manual_seed(seed)
 
         def random(*shape: int) -> torch.Tensor:
             return torch.randn(shape, generator=generator).to(dtype)
 
         self.qkv = random(SLOTS, 3 * HEADS * HEAD_DIM)
-        self.keys, self.values = (random(SLOTS, HEADS, POSITIONS, HEAD_DIM) for _ in range(2))
+        self.keys, self.values = (cached(random(SLOTS, HEADS, POSITIONS, HEAD_DIM), kv) for _ in range(2))
         self.positions = torch.tensor(positions, dtype=torch.int32)
         self.busy = torch.ones(SLOTS, dtype=torch.int32)
         self.attention = Attention.allocate(
             slots=SLOTS, heads=HEADS, head_dim=HEAD_DIM, positions=POSITIONS, split=split, device=CPU
         )
 
-    def run(self) -> torch.Tensor:
-        seen = torch.full((SLOTS, HEADS * HEAD_DIM), torch.nan, dtype=self.keys.dtype)
+    def run(self, *, twin: bool = False) -> torch.Tensor:
+        seen = torch.full((SLOTS, HEADS * HEAD_DIM), torch.nan, dtype=self.qkv.dtype)
         rotation = rotary_tables(POSITIONS, HEAD_DIM, 10_000.0, CPU)
-        self.attention(self.qkv, rotation, self.positions, self.busy, self.keys, self.values, seen)
+        attend = sdpa if twin else self.attention
+        attend(self.qkv, rotation, self.positions, self.busy, self.keys, self.values, seen)
         return seen
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("split", [64, 128, POSITIONS])
 @pytest.mark.parametrize("positions", [[0, 1, 63], [64, 65, 127], [128, 200, 319]])
-def test_attention_equals_its_slow_twin_and_writes_the_new_position_alone(dtype, split, positions):
-    case = Case(dtype, positions, split=split)
-    before = case.keys.clone(), case.values.clone()
+@pytest.mark.parametrize("kv", KVS)
+def test_attention_equals_its_slow_twin_and_writes_the_new_position_alone(dtype, split, positions, kv):
+    case = Case(dtype, positions, split=split, kv=kv)
+    before = [tensor.clone() for cache in (case.keys, case.values) for tensor in tensors(cache)]
     seen = case.run().double().view(SLOTS, HEADS, HEAD_DIM).numpy()
     for slot, position in enumerate(positions):
         for head in range(HEADS):
-            q, k, v = case.qkv[slot].double().view(3, HEADS, HEAD_DIM)[:, head].numpy()
+            q, k, _ = case.qkv[slot].double().view(3, HEADS, HEAD_DIM)[:, head].numpy()
             q, k = (torch.from_numpy(reference.rotate(one, position)).to(dtype).double().numpy() for one in (q, k))
-            np.testing.assert_allclose(case.keys[slot, head, position].double().numpy(), k, atol=TOLERANCE[dtype])
-            np.testing.assert_array_equal(case.values[slot, head, position].double().numpy(), v)
-            keys, values = (cache[slot, head, : position + 1].double().numpy() for cache in (case.keys, case.values))
+            half = 0 if case.keys.scales is None else float(case.keys.scales[slot, head, position]) / 2
+            keys, values = (exact(cache)[slot, head, : position + 1].numpy() for cache in (case.keys, case.values))
+            np.testing.assert_allclose(keys[position], k, atol=TOLERANCE[dtype] + half)
+            value = cached(case.qkv[slot].view(3, HEADS, HEAD_DIM)[2, head], kv)
+            for written, wanted in zip(tensors(case.values), tensors(value), strict=True):
+                assert torch.equal(written[slot, head, position], wanted), "bit for bit what torch rounds it to"
             np.testing.assert_allclose(seen[slot, head], reference.attend(q, keys, values), atol=TOLERANCE[dtype])
-    for cache, old in zip((case.keys, case.values), before, strict=True):
+    after = [tensor for cache in (case.keys, case.values) for tensor in tensors(cache)]
+    for tensor, old in zip(after, before, strict=True):
         for slot, position in enumerate(positions):
-            cache[slot, :, position] = old[slot, :, position]
-        assert torch.equal(cache, old), "nothing else was written"
+            tensor[slot, :, position] = old[slot, :, position]
+        assert torch.equal(tensor, old), "nothing else was written"
+
+
+@settings(max_examples=10)
+@given(
+    positions=st.lists(st.integers(0, POSITIONS - 1), min_size=SLOTS, max_size=SLOTS),
+    seed=st.integers(0, 2**20),
+    kv=st.sampled_from(KVS),
+)
+def test_attention_agrees_with_torchs(positions, seed, kv):
+    ours, twins = (Case(torch.float32, positions, split=128, kv=kv, seed=seed) for _ in range(2))
+    torch.testing.assert_close(ours.run(), twins.run(twin=True), rtol=1e-4, atol=1e-4)
+    for mine, theirs in ((ours.keys, twins.keys), (ours.values, twins.values)):
+        torch.testing.assert_close(exact(mine), exact(theirs), rtol=0, atol=1e-5 if kv == "dtype" else 0.04)
+
+
+@pytest.mark.parametrize("kv", KVS)
+@pytest.mark.parametrize("part", [0, 1, 2])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_what_is_not_finite_is_seen_by_its_own_slot_and_head_alone(kv, part, bad):
+    clean, spoiled = (Case(torch.bfloat16, [3, 70, 5], split=64, kv=kv) for _ in range(2))
+    spoiled.qkv.view(SLOTS, 3, HEADS, HEAD_DIM)[1, part, 1, 7] = bad
+    one, other = (case.run().view(SLOTS, HEADS, HEAD_DIM) for case in (clean, spoiled))
+    assert not other[1, 1].isfinite().all()
+    other[1, 1] = one[1, 1]
+    assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("split", [64, POSITIONS])
-def test_a_slot_attends_as_if_alone_and_never_reads_past_its_end(dtype, split):
+@pytest.mark.parametrize("kv", KVS)
+def test_a_slot_attends_as_if_alone_and_never_reads_past_its_end(dtype, split, kv):
     """Bit for bit, whatever the neighbours hold, wherever they are, whatever lies behind the slot's own end."""
-    alone, crowded = Case(dtype, [100, 0, 0], split=split), Case(dtype, [100, 319, 7], split=split, seed=9)
+    alone, crowded = (
+        Case(dtype, [100, 0, 0], split=split, kv=kv),
+        Case(dtype, [100, 319, 7], split=split, kv=kv, seed=9),
+    )
     alone.busy[1:] = 0
     crowded.qkv[0] = alone.qkv[0]
     crowded.qkv[1:] = torch.nan
     for mine, theirs in ((alone.keys, crowded.keys), (alone.values, crowded.values)):
-        theirs.fill_(torch.nan)
-        theirs[0, :, :100] = mine[0, :, :100]
+        for own, others in zip(tensors(mine), tensors(theirs), strict=True):
+            others.fill_(torch.nan if others.is_floating_point() else 99)
+            others[0, :, :100] = own[0, :, :100]
     one, other = alone.run(), crowded.run()
     assert torch.equal(one[0], other[0])
     assert one[0].isfinite().all()
@@ -92,11 +146,14 @@ def test_a_slot_attends_as_if_alone_and_never_reads_past_its_end(dtype, split):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_slot_attends_alike_in_any_slot(dtype):
-    first = Case(dtype, [90, 200, 31], split=64)
-    moved = Case(dtype, [31, 90, 200], split=64)
-    for name in ("qkv", "keys", "values"):
-        setattr(moved, name, getattr(first, name).roll(1, 0))
+@pytest.mark.parametrize("kv", KVS)
+def test_a_slot_attends_alike_in_any_slot(dtype, kv):
+    first = Case(dtype, [90, 200, 31], split=64, kv=kv)
+    moved = Case(dtype, [31, 90, 200], split=64, kv=kv)
+    moved.qkv = first.qkv.roll(1, 0)
+    for mine, theirs in ((first.keys, moved.keys), (first.values, moved.values)):
+        for own, others in zip(tensors(mine), tensors(theirs), strict=True):
+            others.copy_(own.roll(1, 0))
     assert torch.equal(first.run().roll(1, 0), moved.run())
 
 
@@ -285,4 +342,4 @@ def test_every_kernel_compiles_to_machine_code(tmp_path):
     script = Path(__file__).parent / "compile_kernels.py"
     done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 17 + 2 + 8
+    assert len(done.stdout.splitlines()) == 17 + 4 + 2 + 8
