@@ -332,22 +332,21 @@ def test_deadline_ends_who_runs_and_who_waits(make_engine):
 
 
 def test_loop_that_dies_tells_its_readers_and_the_health_check(make_engine, monkeypatch):
-    engine = make_engine()
+    engine = make_engine(buffer_steps=16)  # so the sequence waits for its reader, and has steps to make when they break
     engine.check_health()
 
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("the step has a bug")
 
-    async def both() -> list[BaseException | Take]:
-        running = asyncio.create_task(
-            collect(engine.generate(make_prompt(max_steps=128), SamplingParams(min_steps=128), timeout_s=60))
-        )
-        await asyncio.sleep(0.05)
-        monkeypatch.setattr(engine._runner, "_step", broken)
-        return await asyncio.gather(running, return_exceptions=True)
+    async def running() -> None:
+        async with aclosing(engine.generate(make_prompt(max_steps=128), SamplingParams(min_steps=128), timeout_s=60)) as blocks:
+            await anext(blocks)
+            monkeypatch.setattr(engine._runner, "_step", broken)
+            with pytest.raises(EngineDead):
+                async for _ in blocks:
+                    pass
 
-    (result,) = asyncio.run(both())
-    assert isinstance(result, EngineDead)
+    asyncio.run(running())
     with pytest.raises(EngineDead, match="the step has a bug"):
         engine.check_health()
     with pytest.raises(EngineDead):
