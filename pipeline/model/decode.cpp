@@ -155,7 +155,7 @@ struct Model {
     float *normed, *scores;  // (rows, width), (positions + 16,)
     char* taken;             // rows x (mlp_width + 1) numbers of 4 bytes
     int64_t* places;         // (3, rows), and once more of all of them together
-    Taken* counts;           // of all of them together: 2 + (5 layers + 5) threads
+    Count* counts;           // of all of them together: (5 layers + 5) x (threads + 1)
 };
 
 struct Cache {
@@ -316,7 +316,7 @@ void embed(const Head& head, const int64_t* drawn, int64_t width, float* out) {
 }
 
 void reset(const Model& model) {
-    std::memset(static_cast<void*>(model.counts), 0, sizeof(Taken) * (2 + (5 * model.layers + 5) * model.threads));
+    std::memset(static_cast<void*>(model.counts), 0, sizeof(Count) * (5 * model.layers + 5) * (model.threads + 1));
 }
 
 // All layers in the arithmetic of this model.
@@ -350,7 +350,7 @@ extern "C" void advance(const Model* model, const Rows* rows, const Cache* cache
     reset(*model);
 #pragma omp parallel num_threads(model->threads)
     {
-        Team team(model->counts, model->counts + 2);
+        Team team(model->counts);
         run_layers(team, *model, *rows, *cache, out, nullptr);
     }
 }
@@ -381,7 +381,7 @@ extern "C" void step(const Model* model, const Head (*heads)[2], const Slots* al
     reset(*model);
 #pragma omp parallel num_threads(model->threads)
     {
-        Team team(model->counts, model->counts + 2);
+        Team team(model->counts);
         // 2) logits and draws
         score(team, code, states, codes, width);
         score(team, text, states + codes * width, count - codes, width);

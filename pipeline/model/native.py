@@ -177,7 +177,7 @@ class NativeDecoder:
             scores=scratch(threads, len(cos) + LANES),
             taken=scratch(threads, self._rows, max(spec.width, spec.mlp_width) + 1),
             places=scratch(threads + 1, 3, self._rows, dtype=torch.int64),
-            counts=pointer(aligned(ALIGNMENT * (2 + (5 * spec.layers + 5) * threads))),
+            counts=pointer(aligned(ALIGNMENT * (5 * spec.layers + 5) * (threads + 1))),
         )
         self.cache_dtype = torch.float32 if weights is torch.float32 else torch.bfloat16
 

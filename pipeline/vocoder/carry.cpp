@@ -76,7 +76,7 @@ struct Network {
     float *normed, *hidden;  // rows of the widest stage
     int64_t normed_stride, hidden_stride;
     uint16_t* planes[2];     // the inputs of a product in tiles, laid out as they are; 16 rows of room behind them
-    Taken* counts;           // 2 + PHASES * (count + 1) * threads
+    Count* counts;           // PHASES * (count + 1) * (threads + 1)
 };
 
 struct Call {
@@ -253,7 +253,7 @@ void overlap(const float* x, const float* squares, bool exists[4], float* out) {
 
 // At most PASS frames through all stages. Every thread runs all of it. Returns the samples' end.
 float* pass(const Network& network, const Call& call, int64_t seen, const float* frames, int64_t count, bool ended, float* samples) {
-    Team team(network.counts, network.counts + 2);
+    Team team(network.counts);
     std::optional<Tiles> tiles;
     if (network.tiles) tiles.emplace();
     float *from = network.frames[0], *to = network.frames[1], *memory = call.memory;
@@ -370,7 +370,7 @@ extern "C" int64_t carry(const Network* network, const Call* call) {
     do {
         const int64_t count = std::min<int64_t>(PASS, call->count - from);
         const bool ended = call->ended && from + count == call->count;
-        std::memset(static_cast<void*>(network->counts), 0, sizeof(Taken) * (2 + PHASES * (network->count + 1) * call->threads));
+        std::memset(static_cast<void*>(network->counts), 0, sizeof(Count) * PHASES * (network->count + 1) * (call->threads + 1));
         float* reached = end;
 #pragma omp parallel num_threads(call->threads)
         {

@@ -157,7 +157,7 @@ class CarryNetwork:
             normed_stride=widest + SKEW,
             hidden_stride=wide,
             planes=(ctypes.c_void_p * 2)(*(self._pointer(aligned(2 * numbers)) for _ in range(2))),
-            counts=self._pointer(aligned(ALIGNMENT * (2 + PHASES * (len(stages) + 1) * self._threads))),
+            counts=self._pointer(aligned(ALIGNMENT * PHASES * (len(stages) + 1) * (self._threads + 1))),
         )
 
     def __call__(self, feed: Feed) -> Heard:
