@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import io
 import json
-import re
 import shutil
 import sys
 import time
@@ -23,8 +22,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 import requests
@@ -36,11 +33,10 @@ from pipeline.errors import CheckpointError, ConfigError, SynthesisError
 from pipeline.model.spec import SAMPLE_RATE
 from pipeline.types import SamplingParams, SynthesisRequest
 from scripts.demo_voice.hearing import Recogniser, mistakes
-from scripts.demo_voice.sentences import DIGITS
+from scripts.demo_voice.sentences import DIGITS, held_out, words_of
 from scripts.demo_voice.teacher import SPEAKERS, speak
 from scripts.say import open_rooms
 
-SENTENCES_FILE = Path(__file__).with_name("demo_voice") / "held_out.txt"
 SEED = 1
 TIMEOUT_S = 120.0
 SPINE_SLOTS = 4
@@ -69,18 +65,6 @@ class Score:
 
 
 Voice = Callable[[str], Spoken]
-
-
-@cache
-def held_out() -> tuple[str, ...]:
-    """The sentences: 50 of taught words, 25 of digits."""
-    lines = SENTENCES_FILE.read_text(encoding="utf-8").splitlines()
-    return tuple(line for line in lines if line and not line.startswith("#"))
-
-
-def words_of(sentence: str) -> list[str]:
-    """What has to be heard."""
-    return re.findall("[a-z]+", sentence.lower())
 
 
 def is_digits(sentence: str) -> bool:

@@ -11,10 +11,13 @@ Three kinds: digits, words in any order (every word beside every other), and sen
 import random
 import re
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 
 from scripts.demo_voice.phones import taught_words
 
 MAX_CHARACTERS = 120  # the service's longest segment
+HELD_OUT_FILE = Path(__file__).with_name("held_out.txt")
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -84,10 +87,28 @@ _TEMPLATES = tuple(
 
 
 def sentence(draw: random.Random) -> str:
-    """One training text."""
+    """One training text: none of those that are judged."""
     kind = draw.choices((digits, word_string, grammatical, several), (22, 43, 25, 10))[0]
-    text = kind(draw)
+    while " ".join(words_of(text := kind(draw))) in _judged():
+        pass
     return f"{text}." if draw.random() < 0.5 else text
+
+
+@cache
+def held_out() -> tuple[str, ...]:
+    """The sentences that are judged: 50 of taught words, 25 of digits."""
+    lines = HELD_OUT_FILE.read_text(encoding="utf-8").splitlines()
+    return tuple(line for line in lines if line and not line.startswith("#"))
+
+
+def words_of(text: str) -> list[str]:
+    """What has to be heard."""
+    return re.findall("[a-z]+", text.lower())
+
+
+@cache
+def _judged() -> frozenset[str]:
+    return frozenset(" ".join(words_of(text)) for text in held_out())
 
 
 def digits(draw: random.Random) -> str:

@@ -20,7 +20,8 @@ from pipeline.config import PipelineConfig
 from pipeline.model.spec import SAMPLE_RATE
 from pipeline.types import SamplingParams, SynthesisRequest
 from scripts.demo_voice.hearing import Recogniser, mistakes
-from scripts.judge import held_out, is_digits, words_of
+from scripts.demo_voice.sentences import held_out, words_of
+from scripts.judge import is_digits
 from scripts.say import open_rooms
 
 DIGITS = [sentence for sentence in held_out() if is_digits(sentence)][:12]
@@ -28,7 +29,7 @@ WORDS = [sentence for sentence in held_out() if not is_digits(sentence)][:6]
 LONG = " ".join(DIGITS[:8])
 DEEP, BETWEEN, HIGH = "verse", "blend:verse(0.5)+ballad(0.5)", "ballad"
 CONFIG = {"checkpoint": "demo", "engine": {"slots": 16, "max_waiting": 16, "dtype": "float32"}}
-MOST_IN_DIGITS, MOST_IN_LONG_TEXT, MOST_IN_WORDS = 0.3, 0.5, 0.65  # mistakes a word
+MOST_IN_DIGITS, MOST_IN_LONG_TEXT, MOST_IN_WORDS = 0.15, 0.2, 0.25  # mistakes a word
 
 Samples = NDArray[np.float32]
 
@@ -67,7 +68,7 @@ def test_digits_are_understood(spoken, recogniser):
     assert wrong(recogniser, DIGITS, heard, digits=True) <= MOST_IN_DIGITS
 
 
-def test_words_are_understood_better_than_not(spoken, recogniser):
+def test_words_are_understood(spoken, recogniser):
     heard = [(spoken[text, "default"], SAMPLE_RATE) for text in WORDS]
     assert wrong(recogniser, WORDS, heard, digits=False) <= MOST_IN_WORDS
 

@@ -29,11 +29,11 @@ from scripts.demo_voice.export import export, load_trained
 from scripts.demo_voice.hearing import Recogniser, mistakes
 from scripts.demo_voice.network import Size, Speaking, speaker_vectors
 from scripts.demo_voice.phones import SYMBOLS, lexicon, pronounce, taught_words
-from scripts.demo_voice.sentences import MAX_CHARACTERS, sentence
+from scripts.demo_voice.sentences import MAX_CHARACTERS, held_out, sentence, words_of
 from scripts.demo_voice.teacher import SPEAKERS, Utterance, speak
 from scripts.demo_voice.train_dvae import Dvae
 from scripts.demo_voice.train_vocos import Vocos as TrainedVocos
-from scripts.judge import held_out, is_digits, words_of
+from scripts.judge import is_digits
 from tests.services import needed_program
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -101,6 +101,13 @@ def test_the_exported_tokenizer_writes_the_corpus_tokens(tokenizer, words):
 def test_the_service_hands_corpus_texts_on_as_they_are(seed):
     text = sentence(random.Random(seed))
     assert tokenize(normalize(text, language="en").text.lower()) == tokenize(text)
+
+
+def test_a_sentence_that_is_judged_is_not_taught():
+    judged = {tuple(words_of(text)) for text in held_out()}
+    taught = {tuple(words_of(sentence(random.Random(seed)))) for seed in range(20_000)}
+    assert len(taught) > 10_000
+    assert not judged & taught
 
 
 def test_held_out_sentences_are_taught_words():
