@@ -24,7 +24,13 @@
 
 namespace {
 
-constexpr int GROUP = 4;  // positions whose scores are summed up side by side
+constexpr int GROUP = 4;            // positions whose scores are summed up side by side
+constexpr int CACHE_AHEAD = 4096;   // bytes of keys and values asked for in advance: the processor's own guess ends with a page
+
+// Ask for `bytes` that will be read soon.
+inline void ask_for(const void* from, int64_t bytes) {
+    for (int64_t line = 0; line < bytes; line += 64) _mm_prefetch(static_cast<const char*>(from) + line, _MM_HINT_T0);
+}
 
 // RMSNorm of rows (rows, width) into `out`. Every thread computes all of it for itself: cheaper than meeting once more.
 void rms_norm(const float* x, const float* weight, int64_t rows, int64_t width, double eps, float* out) {
@@ -89,7 +95,9 @@ void attend(const float* query, const T* keys, const T* values, int64_t position
 
     // 1) scores; the last group and the last register are filled up, first with the last position again, then with nothing
     const int64_t count = position + 1, padded = (count + LANES - 1) / LANES * LANES;
+    constexpr int64_t ROW = DIM * sizeof(T), AHEAD_ROWS = CACHE_AHEAD / ROW;
     for (int64_t p = 0; p < count; p += GROUP) {
+        ask_for(keys + (p + AHEAD_ROWS) * DIM, GROUP * ROW);
         __m512 sums[GROUP];
 #pragma GCC unroll 4
         for (int i = 0; i < GROUP; i++) {
@@ -104,6 +112,7 @@ void attend(const float* query, const T* keys, const T* values, int64_t position
         }
         _mm_storeu_ps(scores + p, four_sums(sums));
     }
+    ask_for(values, std::min<int64_t>(CACHE_AHEAD, count * ROW));
     for (int64_t p = count; p < padded; p++) scores[p] = -INFINITY;
     __m512 maxima = _mm512_set1_ps(-INFINITY);
     for (int64_t p = 0; p < padded; p += LANES) maxima = _mm512_max_ps(_mm512_loadu_ps(scores + p), maxima);
@@ -120,6 +129,7 @@ void attend(const float* query, const T* keys, const T* values, int64_t position
     __m512 acc[PARTS][2];
     for (int part = 0; part < PARTS; part++) acc[part][0] = acc[part][1] = _mm512_setzero_ps();
     for (int64_t p = 0; p < count; p++) {
+        ask_for(values + (p + AHEAD_ROWS) * DIM, ROW);
         const __m512 weight = _mm512_set1_ps(scores[p]);
         for (int part = 0; part < PARTS; part++) {
             __m512 a, b;
