@@ -31,6 +31,8 @@ PARTS = ("weights", "kv")  # of an engine that may be kept in 8 bits
 
 GIVEN, FORMULA, MISSING = "given", "by formula", "not measured"
 MEASURED_WINDOW = 48  # steps of the windows scripts/gpu_check.py times
+CPU_RESULTS = ("b1.json", "bfloat16/b1.json")
+"""a number format each"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +85,10 @@ def step_time(engine: EngineConfig, results: Path) -> Figure:
         if isinstance(found, dict) and gpu["hardware"]["device"] != "cpu":
             return Figure(name, found["step_ms"], unit, _measured("gpu.json", gpu))
         return Figure(name, None, unit, f"{MISSING}: `make gpu-check` on such a GPU, or --step-ms")
-    b1 = _read(results / "b1.json")
-    if _same_numbers(engine, b1):
+    for file in CPU_RESULTS:
+        b1 = _read(results / file)
+        if not _same_numbers(engine, b1):
+            continue
         points = {
             int(key.removeprefix("decode_")): part["step_ms"]["P0"]["median"]
             for key, part in b1.items()
@@ -93,7 +97,7 @@ def step_time(engine: EngineConfig, results: Path) -> Figure:
         value = between(points, engine.slots)
         if value is not None:
             how = "" if engine.slots in points else f", on a line between {' and '.join(map(str, sorted(points)))} slots"
-            return Figure(name, value, unit, _measured("b1.json", b1) + how)
+            return Figure(name, value, unit, _measured(file, b1) + how)
     return Figure(name, None, unit, f"{MISSING} with {engine.slots} slots in {engine.dtype}: --step-ms")
 
 
@@ -110,8 +114,9 @@ def vocoder_rate(vocoder: VocoderConfig, results: Path) -> Figure:
     b1 = _read(results / "b1.json")
     cost = b1.get("vocoder", {}).get("core_s_per_audio_s", {}).get("P0", {}).get("median")
     if vocoder.device == "cpu" and cost is not None and _real_dimensions(b1):
-        how = f", {cost:.3g} core-seconds an audio second on each of {vocoder.threads} threads"
-        return Figure(name, vocoder.threads / cost, unit, _measured("b1.json", b1) + how)
+        threads = vocoder.threads or b1["hardware"]["cores"]
+        how = f", {cost:.3g} core-seconds an audio second on each of {threads} threads"
+        return Figure(name, threads / cost, unit, _measured("b1.json", b1) + how)
     return Figure(name, None, unit, f"{MISSING}: --vocoder-rate; without it the engine alone counts")
 
 

@@ -130,7 +130,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--config", type=Path, default=Path("configs/dev.yaml"), help="what the service is started with")
     parser.add_argument("--checkpoint", default="full-random", help="demo, small-random, full-random, hub:... or a folder")
     parser.add_argument("--dtype", default="bfloat16", help="engine.dtype of the service")
-    parser.add_argument("--weights", default="dtype", help="engine.weights of the service; dtype: as --dtype")
+    parser.add_argument("--weights", default="int8", help="engine.weights of the service; dtype: as --dtype")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of the engine, and of upstream")
     parser.add_argument("--vocoder-threads", type=int, default=1, help="of the vocoder, which works beside the engine")
     parser.add_argument(

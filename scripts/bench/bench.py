@@ -53,7 +53,7 @@ class Options:
     config: Path = Path("configs/dev.yaml")
     checkpoint: str = "full-random"
     dtype: str = "bfloat16"
-    weights: str = "dtype"
+    weights: str = "int8"  # as configs/cpu.yaml
     path: str = "fast"
     threads: int = os.cpu_count() or 1
     vocoder_threads: int = 1
