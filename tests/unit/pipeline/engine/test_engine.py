@@ -319,11 +319,12 @@ def test_reader_that_stops_is_cut_after_the_stated_time(make_engine):
 
 
 def test_deadline_ends_who_runs_and_who_waits(make_engine):
-    engine = make_engine(slots=1)
+    engine = make_engine(slots=1, buffer_steps=16)  # so the first waits for its reader, however fast the machine
 
-    async def late() -> list[BaseException | Take]:
-        def one():
-            return collect(engine.generate(make_prompt(max_steps=128), SamplingParams(min_steps=128), timeout_s=0.05))
+    async def late() -> list[BaseException | None]:
+        async def one() -> None:
+            async for _ in engine.generate(make_prompt(max_steps=128), SamplingParams(min_steps=128), timeout_s=0.05):
+                await asyncio.sleep(0.1)
 
         return await asyncio.gather(one(), one(), return_exceptions=True)
 
