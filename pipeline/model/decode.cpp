@@ -27,11 +27,6 @@ namespace {
 constexpr int GROUP = 4;            // positions whose scores are summed up side by side
 constexpr int CACHE_AHEAD = 4096;   // bytes of keys and values asked for in advance: the processor's own guess ends with a page
 
-// Ask for `bytes` that will be read soon.
-inline void ask_for(const void* from, int64_t bytes) {
-    for (int64_t line = 0; line < bytes; line += 64) _mm_prefetch(static_cast<const char*>(from) + line, _MM_HINT_T0);
-}
-
 // RMSNorm of rows (rows, width) into `out`. Every thread computes all of it for itself: cheaper than meeting once more.
 void rms_norm(const float* x, const float* weight, int64_t rows, int64_t width, double eps, float* out) {
     for (int64_t row = 0; row < rows; row++, x += width, out += width) {

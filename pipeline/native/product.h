@@ -19,13 +19,12 @@
 #include <cstring>
 
 #include "simd.h"
+#include "tiles.h"
 
 namespace {
 
 constexpr int BLOCK = 8;       // rows of one Plain block: 16 sums, and what they are multiplied with, fill the registers
-constexpr int TILE_ROWS = 16;  // rows of one tile
 constexpr int AHEAD = 2048;    // bytes of weights Plain asks for in advance
-constexpr int TILE_AHEAD = 8192;  // the same for tiles
 
 struct bf16 {
     uint16_t bits;
@@ -87,8 +86,7 @@ inline void panel_sums(const W* w, const float* x, int64_t inputs, Sums (&acc)[M
     constexpr int DEPTH = Loader<W>::DEPTH;
     for (int m = 0; m < M; m++) acc[m][0] = acc[m][1] = _mm512_setzero_ps();
     for (int64_t i = 0; i < inputs; i += DEPTH) {
-        for (unsigned line = 0; line < DEPTH * PANEL * sizeof(W); line += 64)
-            _mm_prefetch(reinterpret_cast<const char*>(w) + AHEAD + line, _MM_HINT_T0);
+        ask_for(reinterpret_cast<const char*>(w) + AHEAD, DEPTH * PANEL * sizeof(W));
         __m512 weights[DEPTH][2];
         Loader<W>::load(w, weights);
         w += DEPTH * PANEL;
@@ -262,7 +260,7 @@ private:
         _tile_zero(2);
         _tile_zero(3);
         for (int64_t i = 0; i < inputs; i += DEPTH, w += PANEL * DEPTH) {
-            for (int line = 0; line < 2048; line += 64) _mm_prefetch(reinterpret_cast<const char*>(w) + TILE_AHEAD + line, _MM_HINT_T0);
+            ask_for(reinterpret_cast<const char*>(w) + TILE_AHEAD, PANEL * DEPTH * sizeof(Weight));
             _tile_loadd(4, high + i, stride);
             _tile_loadd(5, low + i, stride);
             _tile_loadd(6, w, 64);
@@ -278,17 +276,7 @@ private:
 
     void configure(int64_t count) {
         if (count == configured) return;
-        struct {
-            uint8_t palette = 1, start_row = 0, reserved[14] = {};
-            uint16_t bytes[16] = {};
-            uint8_t rows[16] = {};
-        } config;
-        for (int tile = 0; tile < 8; tile++) {
-            config.bytes[tile] = 64;
-            config.rows[tile] = static_cast<uint8_t>(tile < 6 ? count : TILE_ROWS);
-        }
-        asm volatile("" ::: "memory");
-        _tile_loadconfig(&config);
+        configure_tiles(count);
         configured = count;
     }
 

@@ -3,17 +3,23 @@
 // In:    registers
 // Out:   registers
 // Owns:  nothing
-// Never: memory
+// Never: memory, but to ask for it in advance
 #pragma once
 
 #include <immintrin.h>
 
+#include <cstdint>
 #include <initializer_list>
 
 namespace {
 
 constexpr int LANES = 16;         // float32 numbers of a register
 constexpr int PANEL = 2 * LANES;  // outputs computed together; a panel's weights lie one after another in memory
+
+// Ask for `bytes` that will be read soon.
+inline void ask_for(const void* from, int64_t bytes) {
+    for (int64_t line = 0; line < bytes; line += 64) _mm_prefetch(static_cast<const char*>(from) + line, _MM_HINT_T0);
+}
 
 // exp(x) to 2 units in the last place: x = n ln 2 + r, exp(r) by its series (coefficients of Cephes' expf).
 inline __m512 exponential(__m512 x) {

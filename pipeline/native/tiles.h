@@ -22,19 +22,25 @@ constexpr int TILE_NUMBERS = 512;  // numbers of a tile of weights: of 32 inputs
 constexpr int TILE_DEPTH = 32;     // inputs of a tile
 constexpr int TILE_AHEAD = 8192;   // bytes of weights asked for in advance
 
+// Tiles 0 to 5 have so many rows of 64 bytes: sums and inputs. 6 and 7, of weights, have all 16.
+inline void configure_tiles(int64_t rows) {
+    struct {
+        uint8_t palette = 1, start_row = 0, reserved[14] = {};
+        uint16_t bytes[16] = {};
+        uint8_t rows[16] = {};
+    } config;
+    for (int tile = 0; tile < 8; tile++) {
+        config.bytes[tile] = 64;
+        config.rows[tile] = static_cast<uint8_t>(tile < 6 ? rows : TILE_ROWS);
+    }
+    asm volatile("" ::: "memory");
+    _tile_loadconfig(&config);
+}
+
 // Tiles 0 to 3: sums, 16 rows and 16 outputs each. 4, 5: inputs. 6, 7: the two halves of a panel's weights.
 class Tiles {
 public:
-    Tiles() {
-        struct {
-            uint8_t palette = 1, start_row = 0, reserved[14] = {};
-            uint16_t bytes[16] = {};
-            uint8_t rows[16] = {};
-        } config;
-        for (int tile = 0; tile < 8; tile++) config.bytes[tile] = 64, config.rows[tile] = TILE_ROWS;
-        asm volatile("" ::: "memory");
-        _tile_loadconfig(&config);
-    }
+    Tiles() { configure_tiles(TILE_ROWS); }
     Tiles(const Tiles&) = delete;
     ~Tiles() { _tile_release(); }
 
@@ -62,8 +68,7 @@ public:
             }
         };
         for (int64_t i = 0; i < inputs; i += TILE_DEPTH, w += 4 * TILE_NUMBERS) {
-            for (int line = 0; line < 4 * TILE_NUMBERS * 2; line += 64)
-                _mm_prefetch(reinterpret_cast<const char*>(w) + TILE_AHEAD + line, _MM_HINT_T0);
+            ask_for(reinterpret_cast<const char*>(w) + TILE_AHEAD, 4 * TILE_NUMBERS * sizeof(uint16_t));
             _tile_loadd(6, w, 64);
             _tile_loadd(7, w + TILE_NUMBERS, 64);
             with_weights(high + i);

@@ -32,7 +32,7 @@ namespace {
 constexpr int BLOCK = 12;     // frames computed together: 24 sums, and what they are multiplied with, fill the registers
 constexpr int PASS = 96;      // frames that go through the layers together: as many as the second cache holds
 constexpr int PORTION = 1024; // numbers split at once
-constexpr int AHEAD = 1024;   // bytes of weights asked for in advance
+constexpr int AHEAD = 256;    // weights asked for in advance
 constexpr int PHASES = 6;     // meetings of a stage, at most
 constexpr int64_t HOP = 256, PIECE = 4 * HOP;
 constexpr int SKEW = LANES;   // numbers between rows, or rows of a power of two would share their lines' places in the cache
@@ -136,8 +136,7 @@ inline void panel_sums(const float* w, const float* bias, const float* x, int64_
         acc[m][1] = _mm512_loadu_ps(bias + LANES);
     }
     for (int64_t i = 0; i < inputs; i++, w += PANEL) {
-        _mm_prefetch(reinterpret_cast<const char*>(w) + AHEAD, _MM_HINT_T0);
-        _mm_prefetch(reinterpret_cast<const char*>(w) + AHEAD + 64, _MM_HINT_T0);
+        ask_for(w + AHEAD, PANEL * sizeof(float));
         const __m512 w0 = _mm512_loadu_ps(w), w1 = _mm512_loadu_ps(w + LANES);
 #pragma GCC unroll 12
         for (int m = 0; m < M; m++) {
