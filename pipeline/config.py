@@ -61,7 +61,7 @@ class EngineConfig(StrictModel):
     kv: Literal["dtype", "int8"] = Field(
         "dtype",
         description="what the KV cache holds: numbers in dtype, or int8 with a scale a position and head, in half the room of "
-        "bfloat16; int8 needs a GPU, or decode torch",
+        "bfloat16",
     )
     threads: int | None = Field(None, ge=1, le=256, description="CPU threads of the model; null: torch's own choice")
     slots: int = Field(8, ge=1, le=512, description="sequences decoded together; one matrix shape, so part of the numerics")
@@ -111,15 +111,6 @@ class EngineConfig(StrictModel):
             raise ValueError(f"weights int8 are read with dtype bfloat16, not {self.dtype}")
         if self.weights == "int8" and (self.device, self.decode) == ("cpu", "torch"):
             raise ValueError("weights int8 need decode native or auto on a CPU: torch decodes in dtype there")
-        return self
-
-    @model_validator(mode="after")
-    def _int8_cache_is_read_somewhere(self) -> "EngineConfig":
-        if self.kv == "int8" and self.device == "cpu" and self.decode != "torch":
-            raise ValueError(
-                f"kv int8 is for device cuda; on a CPU only decode torch reads it, slowly, and decode is {self.decode}: "
-                "set kv to dtype"
-            )
         return self
 
     @model_validator(mode="after")

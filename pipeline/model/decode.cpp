@@ -16,6 +16,8 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <type_traits>
 
 #include "draw.h"
 #include "product.h"
@@ -26,6 +28,8 @@ namespace {
 
 constexpr int GROUP = 4;            // positions whose scores are summed up side by side
 constexpr int CACHE_AHEAD = 4096;   // bytes of keys and values asked for in advance: the processor's own guess ends with a page
+constexpr float LARGEST = 127;      // of int8, as in pipeline/model/quantise.py
+constexpr float LARGEST_16 = 32767;
 
 // RMSNorm of rows (rows, width) into `out`. Every thread computes all of it for itself: cheaper than meeting once more.
 void rms_norm(const float* x, const float* weight, int64_t rows, int64_t width, double eps, float* out) {
@@ -42,8 +46,14 @@ void rms_norm(const float* x, const float* weight, int64_t rows, int64_t width, 
     }
 }
 
-// One cache row of 32 numbers as two registers. In bfloat16 they are the even and the odd numbers, in float32 the first
-// and the last 16: `place` says where number i of a row is to be found.
+// One head's keys, or values, of one slot. `scales` is null unless the numbers are int8: then each position has one.
+struct Kept {
+    char* numbers;  // (positions, head_dim)
+    float* scales;  // (positions,)
+};
+
+// 32 numbers of a cache as two registers. In bfloat16 they are the even and the odd numbers, else the first and the last 16:
+// `place` says where number i is to be found.
 template <class T>
 struct Cached;
 
@@ -53,8 +63,10 @@ struct Cached<float> {
         a = _mm512_loadu_ps(from);
         b = _mm512_loadu_ps(from + LANES);
     }
-    static void store(float* to, __m512 x) { _mm512_storeu_ps(to, x); }
-    static int place(int i) { return i; }
+    static constexpr int place(int i) { return i; }
+    static void write(const float* numbers, int64_t dim, const Kept& to, int64_t position) {
+        std::memcpy(to.numbers + position * dim * sizeof(float), numbers, dim * sizeof(float));
+    }
 };
 
 template <>
@@ -64,8 +76,39 @@ struct Cached<bf16> {
         a = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
         b = _mm512_castsi512_ps(_mm512_and_epi32(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
     }
-    static void store(bf16* to, __m512 x) { store_bf16(to, x); }
-    static int place(int i) { return i % 2 * LANES + i / 2; }
+    static constexpr int place(int i) { return i % 2 * LANES + i / 2; }
+    static void write(const float* numbers, int64_t dim, const Kept& to, int64_t position) {
+        bf16* const at = reinterpret_cast<bf16*>(to.numbers) + position * dim;
+        for (int64_t i = 0; i < dim; i += LANES) store_bf16(at + i, _mm512_loadu_ps(numbers + i));
+    }
+};
+
+template <>
+struct Cached<int8_t> {
+    static void load(const int8_t* from, __m512& a, __m512& b) {
+        const auto half = [&](int64_t at) {
+            return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at))));
+        };
+        a = half(0);
+        b = half(LANES);
+    }
+    static constexpr int place(int i) { return i; }
+    // As pipeline/model/quantise.py rounds, bit for bit; the scale of numbers that are not all finite is NaN.
+    static void write(const float* numbers, int64_t dim, const Kept& to, int64_t position) {
+        __m512 highest = _mm512_setzero_ps();
+        __mmask16 finite = 0xffff;
+        for (int64_t i = 0; i < dim; i += LANES) {
+            const __m512 size = _mm512_abs_ps(_mm512_loadu_ps(numbers + i));
+            highest = _mm512_max_ps(highest, size);
+            finite &= _mm512_cmp_ps_mask(size, _mm512_set1_ps(INFINITY), _CMP_LT_OQ);  // a maximum may lose a NaN
+        }
+        const float scale = std::max(_mm512_reduce_max_ps(highest) / LARGEST, std::numeric_limits<float>::min());
+        to.scales[position] = finite == 0xffff ? scale : NAN;
+        for (int64_t i = 0; i < dim; i += LANES) {
+            const __m512i whole = _mm512_cvtps_epi32(_mm512_div_ps(_mm512_loadu_ps(numbers + i), _mm512_set1_ps(scale)));
+            _mm_storeu_si128(reinterpret_cast<__m128i*>(to.numbers + position * dim + i), _mm512_cvtsepi32_epi8(whole));
+        }
+    }
 };
 
 // The sums of four registers, in four lanes: one tree of additions for each of them.
@@ -78,53 +121,123 @@ inline __m128 four_sums(const __m512 (&s)[GROUP]) {
     return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
 
-// Attention of one head of one row over positions [0, position]. PARTS: 32-number parts of a head.
-template <class T, int PARTS>
-void attend(const float* query, const T* keys, const T* values, int64_t position, float* scores, float* out) {
-    constexpr int DIM = PARTS * PANEL;
-    float arranged[DIM];
-    for (int i = 0; i < DIM; i++) arranged[i / PANEL * PANEL + Cached<T>::place(i % PANEL)] = query[i];
-    __m512 q[PARTS][2];
-    for (int part = 0; part < PARTS; part++)
-        for (int half = 0; half < 2; half++) q[part][half] = _mm512_loadu_ps(arranged + part * PANEL + half * LANES);
+inline __m128 four_sums(const __m512i (&s)[GROUP]) {
+    const __m512i low = _mm512_add_epi32(_mm512_unpacklo_epi32(s[0], s[1]), _mm512_unpackhi_epi32(s[0], s[1]));
+    const __m512i high = _mm512_add_epi32(_mm512_unpacklo_epi32(s[2], s[3]), _mm512_unpackhi_epi32(s[2], s[3]));
+    const __m512i sum = _mm512_add_epi32(_mm512_unpacklo_epi64(low, high), _mm512_unpackhi_epi64(low, high));
+    const __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64(sum, 1));
+    return _mm_cvtepi32_ps(_mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1)));
+}
 
-    // 1) scores; the last group and the last register are filled up, first with the last position again, then with nothing
-    const int64_t count = position + 1, padded = (count + LANES - 1) / LANES * LANES;
-    constexpr int64_t ROW = DIM * sizeof(T), AHEAD_ROWS = CACHE_AHEAD / ROW;
-    for (int64_t p = 0; p < count; p += GROUP) {
-        ask_for(keys + (p + AHEAD_ROWS) * DIM, GROUP * ROW);
-        __m512 sums[GROUP];
-#pragma GCC unroll 4
-        for (int i = 0; i < GROUP; i++) {
-            const T* key = keys + (p + i < count ? p + i : position) * DIM;
-            sums[i] = _mm512_setzero_ps();
-            for (int part = 0; part < PARTS; part++) {
-                __m512 a, b;
-                Cached<T>::load(key + part * PANEL, a, b);
-                sums[i] = _mm512_fmadd_ps(q[part][0], a, sums[i]);
-                sums[i] = _mm512_fmadd_ps(q[part][1], b, sums[i]);
-            }
+// A head's query, ready to meet keys: 16 sums of products with one of them. PARTS: 32-number parts of a head.
+template <class T, int PARTS>
+struct Query {
+    explicit Query(const float* numbers) {
+        float arranged[PARTS * PANEL];
+        for (int i = 0; i < PARTS * PANEL; i++) arranged[i / PANEL * PANEL + Cached<T>::place(i % PANEL)] = numbers[i];
+        for (int part = 0; part < PARTS; part++)
+            for (int half = 0; half < 2; half++) q[part][half] = _mm512_loadu_ps(arranged + part * PANEL + half * LANES);
+    }
+
+    __m512 products(const T* key) const {
+        __m512 sum = _mm512_setzero_ps();
+        for (int part = 0; part < PARTS; part++) {
+            __m512 a, b;
+            Cached<T>::load(key + part * PANEL, a, b);
+            sum = _mm512_fmadd_ps(q[part][0], a, sum);
+            sum = _mm512_fmadd_ps(q[part][1], b, sum);
         }
+        return sum;
+    }
+
+    static constexpr float scale = 1;
+    __m512 q[PARTS][2];
+};
+
+// Beside int8 a query is integers of 16 bits with one scale: the sums are exact.
+template <int PARTS>
+struct Query<int8_t, PARTS> {
+    explicit Query(const float* numbers) {
+        __m512 highest = _mm512_setzero_ps();
+        __mmask16 broken = 0;
+        for (int i = 0; i < PARTS * PANEL; i += LANES) {
+            const __m512 v = _mm512_loadu_ps(numbers + i);
+            highest = _mm512_max_ps(highest, _mm512_abs_ps(v));
+            broken |= _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+        }
+        const float most = _mm512_reduce_max_ps(highest);
+        const __m512 factor = _mm512_set1_ps(most > 1e-30f ? LARGEST_16 / most : 0.0f);
+        const auto whole = [&](const float* at) { return _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(at), factor))); };
+        for (int part = 0; part < PARTS; part++)
+            q[part] = _mm512_inserti64x4(_mm512_castsi256_si512(whole(numbers + part * PANEL)), whole(numbers + part * PANEL + LANES), 1);
+        scale = broken ? NAN : most / LARGEST_16;
+    }
+
+    __m512i products(const int8_t* key) const {
+        __m512i sum = _mm512_setzero_si512();
+        for (int part = 0; part < PARTS; part++) {
+            const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(key + part * PANEL));
+            sum = _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_cvtepi8_epi16(bytes), q[part]));
+        }
+        return sum;
+    }
+
+    float scale;
+    __m512i q[PARTS];
+};
+
+// Attention of one head of one row over positions [0, position]. `next`: the keys that are looked at after these.
+template <class T, int PARTS>
+void attend(const float* query, const Kept& kept_keys, const Kept& kept_values, const char* next, int64_t position, float* scores, float* out) {
+    constexpr int DIM = PARTS * PANEL;
+    constexpr bool SCALED = std::is_same_v<T, int8_t>;
+    constexpr int64_t ROW = DIM * sizeof(T);
+    const T *const keys = reinterpret_cast<const T*>(kept_keys.numbers), *const values = reinterpret_cast<const T*>(kept_values.numbers);
+    const Query<T, PARTS> q(query);
+
+    // 1) scores; the last group is filled up with the last position again, the last register with nothing
+    const int64_t count = position + 1, ahead = std::min<int64_t>(CACHE_AHEAD / ROW, count);
+    const auto ask = [&](const void* now, const void* then, int64_t p) {  // one stream: keys, values, the next keys
+        const int64_t at = p + ahead;
+        ask_for(static_cast<const char*>(at < count ? now : then) + (at < count ? at : at - count) * ROW, GROUP * ROW);
+    };
+    for (int64_t p = 0; p < count; p += GROUP) {
+        ask(keys, values, p);
+        if constexpr (SCALED) {
+            ask_for(kept_keys.scales + p, 1);
+            ask_for(kept_values.scales + p, 1);
+        }
+        decltype(q.products(keys)) sums[GROUP];
+#pragma GCC unroll 4
+        for (int i = 0; i < GROUP; i++) sums[i] = q.products(keys + (p + i < count ? p + i : position) * DIM);
         _mm_storeu_ps(scores + p, four_sums(sums));
     }
-    ask_for(values, std::min<int64_t>(CACHE_AHEAD, count * ROW));
-    for (int64_t p = count; p < padded; p++) scores[p] = -INFINITY;
+    const auto used = [&](int64_t p) { return static_cast<__mmask16>(p + LANES <= count ? 0xffff : (1u << (count - p)) - 1); };
     __m512 maxima = _mm512_set1_ps(-INFINITY);
-    for (int64_t p = 0; p < padded; p += LANES) maxima = _mm512_max_ps(_mm512_loadu_ps(scores + p), maxima);
+    for (int64_t p = 0; p < count; p += LANES) {
+        __m512 score = _mm512_loadu_ps(scores + p);
+        if constexpr (SCALED) {
+            const __m512 scale = _mm512_maskz_loadu_ps(used(p), kept_keys.scales + p);
+            score = _mm512_mul_ps(_mm512_mul_ps(score, _mm512_set1_ps(q.scale)), scale);
+        }
+        score = _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), used(p), score);
+        _mm512_storeu_ps(scores + p, score);
+        maxima = _mm512_max_ps(score, maxima);
+    }
     const __m512 highest = _mm512_set1_ps(_mm512_reduce_max_ps(maxima));
     // 2) exponentials and their sum
     __m512 total = _mm512_setzero_ps();
-    for (int64_t p = 0; p < padded; p += LANES) {
-        __m512 e = exponential(_mm512_sub_ps(_mm512_loadu_ps(scores + p), highest));
-        if (p + LANES > count) e = _mm512_maskz_mov_ps(static_cast<__mmask16>((1u << (count - p)) - 1), e);
-        _mm512_storeu_ps(scores + p, e);
+    for (int64_t p = 0; p < count; p += LANES) {
+        __m512 e = _mm512_maskz_mov_ps(used(p), exponential(_mm512_sub_ps(_mm512_loadu_ps(scores + p), highest)));
         total = _mm512_add_ps(total, e);
+        if constexpr (SCALED) e = _mm512_mul_ps(e, _mm512_maskz_loadu_ps(used(p), kept_values.scales + p));
+        _mm512_storeu_ps(scores + p, e);
     }
     // 3) the weighted values
     __m512 acc[PARTS][2];
     for (int part = 0; part < PARTS; part++) acc[part][0] = acc[part][1] = _mm512_setzero_ps();
     for (int64_t p = 0; p < count; p++) {
-        ask_for(values + (p + AHEAD_ROWS) * DIM, ROW);
+        if (p % GROUP == 0) ask(values, next, p);
         const __m512 weight = _mm512_set1_ps(scores[p]);
         for (int part = 0; part < PARTS; part++) {
             __m512 a, b;
@@ -139,6 +252,18 @@ void attend(const float* query, const T* keys, const T* values, int64_t position
         for (int half = 0; half < 2; half++)
             _mm512_storeu_ps(mixed + part * PANEL + half * LANES, _mm512_mul_ps(acc[part][half], share));
     for (int i = 0; i < DIM; i++) out[i] = mixed[i / PANEL * PANEL + Cached<T>::place(i % PANEL)];
+}
+
+// What a cache's numbers are, and what is done with them.
+struct Format {
+    int64_t bytes;  // of a number
+    void (*write)(const float* numbers, int64_t dim, const Kept& to, int64_t position);
+    void (*attend)(const float* query, const Kept& keys, const Kept& values, const char* next, int64_t position, float* scores, float* out);
+};
+
+template <class T>
+Format format_of(int64_t dim) {
+    return {sizeof(T), Cached<T>::write, dim == PANEL ? attend<T, 1> : attend<T, 2>};
 }
 
 // The layout of all that follows is repeated in pipeline/model/native.py.
@@ -158,14 +283,17 @@ struct Model {
     float *x, *queries, *seen, *hidden;  // scratch: (rows, width) three times, (rows, mlp_width)
     // Scratch of each thread:
     float *normed, *scores;  // (rows, width), (positions + 16,)
+    float* fresh;            // (rows, head_dim): keys, or values, on their way to the cache
     char* taken;             // rows x (mlp_width + 1) numbers of 4 bytes
     int64_t* places;         // (3, rows), and once more of all of them together
     Count* counts;           // of all of them together: (5 layers + 5) x (threads + 1)
 };
 
+// Float32 beside weights of float32, else bfloat16; int8 beside any, where there are scales.
 struct Cache {
-    void *keys, *values;   // (layers, slots, heads, positions, head_dim)
-    int64_t layer_stride;  // numbers from one layer's keys to the next one's
+    char *keys, *values;                 // (layers, slots, heads, positions, head_dim)
+    float *key_scales, *value_scales;    // (layers, slots, heads, positions), or null
+    int64_t slots;
 };
 
 // Rows that advance together: the slot of each and the position it writes.
@@ -206,13 +334,13 @@ constexpr int BOOKS = 4;
 
 // All layers, for rows whose embeddings are in model.x. The state of row i goes to row `to[i]` of `states`, or to row i where
 // `to` is null. Every thread runs all of it.
-template <class Arithmetic, class T>
-void run_layers(Team& team, const Model& model, const Rows& rows, const Cache& cache, float* states, const int64_t* to) {
-    const auto attention = model.head_dim == PANEL ? attend<T, 1> : attend<T, 2>;
+template <class Arithmetic>
+void run_layers(Team& team, const Model& model, const Rows& rows, const Cache& cache, const Format& format, float* states, const int64_t* to) {
     const int64_t dim = model.head_dim, parts = dim / PANEL, width = model.width, heads = model.heads, mlp = model.mlp_width, count = rows.count;
     float* const x = model.x;
     float* const normed = model.normed + team.me * model.rows * width;
     float* const scores = model.scores + team.me * (model.positions + LANES);
+    float* const fresh = model.fresh + team.me * model.rows * dim;
     const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(dim));
     Multiplier<Arithmetic> multiplier(model.taken + team.me * model.rows * (mlp + 1) * 4);
     const auto product = [&](const Product& p, const float* inputs, int64_t depth, int64_t panels, auto finish) {
@@ -229,36 +357,46 @@ void run_layers(Team& team, const Model& model, const Rows& rows, const Cache& c
 
     for (int64_t index = 0; index < model.layers; index++) {
         const Layer& layer = model.stack[index];
-        T* const keys = static_cast<T*>(cache.keys) + index * cache.layer_stride;
-        T* const values = static_cast<T*>(cache.values) + index * cache.layer_stride;
-        const auto place = [&](int64_t row, int64_t head) { return (rows.slots[row] * heads + head) * model.positions * dim; };
+        const auto kept = [&](char* numbers, float* scales, int64_t row, int64_t head) {
+            const int64_t place = ((index * cache.slots + rows.slots[row]) * heads + head) * model.positions;
+            return Kept{numbers + place * dim * format.bytes, scales ? scales + place : nullptr};
+        };
+        const auto keys = [&](int64_t row, int64_t head) { return kept(cache.keys, cache.key_scales, row, head); };
+        const auto values = [&](int64_t row, int64_t head) { return kept(cache.values, cache.value_scales, row, head); };
         rms_norm(x, layer.attention_norm, count, width, model.eps, normed);
-        product(layer.qkv, normed, width, 3 * width / PANEL, [&](int64_t row, int64_t panel, const Sums& sums) {
-            const int64_t kind = panel / (heads * parts), head = panel / parts % heads, position = rows.positions[row];
-            const int64_t low = panel % parts * LANES, high = low + dim / 2;  // numbers of the head in this panel
-            T* const cached = (kind == 1 ? keys : values) + place(row, head) + position * dim;
-            if (kind == 2) {
-                Cached<T>::store(cached + low, sums[0]);
-                Cached<T>::store(cached + high, sums[1]);
-                return;
-            }
-            const float *cos = model.cos + position * dim, *sin = model.sin + position * dim;
-            const auto rotated = [&](__m512 one, __m512 other, int64_t at) {
-                return _mm512_add_ps(_mm512_mul_ps(one, _mm512_loadu_ps(cos + at)), _mm512_mul_ps(other, _mm512_loadu_ps(sin + at)));
-            };
-            const __m512 a = rotated(sums[0], sums[1], low), b = rotated(sums[1], sums[0], high);
-            if (kind == 1) {
-                Cached<T>::store(cached + low, a);
-                Cached<T>::store(cached + high, b);
-                return;
-            }
-            float* const query = model.queries + row * width + head * dim;
-            _mm512_storeu_ps(query + low, _mm512_mul_ps(a, _mm512_set1_ps(scale)));
-            _mm512_storeu_ps(query + high, _mm512_mul_ps(b, _mm512_set1_ps(scale)));
+        multiplier.take(normed, count, width);
+        team.share(3 * heads, [&](int64_t task) {  // a head's queries, keys or values: what is kept of it is rounded as a whole
+            const int64_t kind = task / heads, head = task % heads;
+            float* const numbers = kind == 0 ? model.queries + head * dim : fresh;
+            const int64_t stride = kind == 0 ? width : dim;
+            for (int64_t part = 0; part < parts; part++)
+                multiplier.panel(layer.qkv, task * parts + part, [&](int64_t row, const Sums& sums) {
+                    const int64_t low = part * LANES, high = low + dim / 2;  // numbers of the head in this panel
+                    float* const at = numbers + row * stride;
+                    __m512 a = sums[0], b = sums[1];
+                    if (kind < 2) {
+                        const float *cos = model.cos + rows.positions[row] * dim, *sin = model.sin + rows.positions[row] * dim;
+                        const auto rotated = [&](__m512 one, __m512 other, int64_t i) {
+                            return _mm512_add_ps(_mm512_mul_ps(one, _mm512_loadu_ps(cos + i)), _mm512_mul_ps(other, _mm512_loadu_ps(sin + i)));
+                        };
+                        a = rotated(sums[0], sums[1], low);
+                        b = rotated(sums[1], sums[0], high);
+                    }
+                    if (kind == 0) {
+                        a = _mm512_mul_ps(a, _mm512_set1_ps(scale));
+                        b = _mm512_mul_ps(b, _mm512_set1_ps(scale));
+                    }
+                    _mm512_storeu_ps(at + low, a);
+                    _mm512_storeu_ps(at + high, b);
+                });
+            if (kind == 0) return;
+            for (int64_t row = 0; row < count; row++)
+                format.write(fresh + row * dim, dim, kind == 1 ? keys(row, head) : values(row, head), rows.positions[row]);
         });
         team.share(heads * count, [&](int64_t task) {  // head by head: each thread gets long rows and short ones
             const int64_t head = task / count, row = task % count, at = row * width + head * dim;
-            attention(model.queries + at, keys + place(row, head), values + place(row, head), rows.positions[row], scores, model.seen + at);
+            const char* const next = keys((task + 1) % count, (task + 1) / count % heads).numbers;
+            format.attend(model.queries + at, keys(row, head), values(row, head), next, rows.positions[row], scores, model.seen + at);
         });
         product(layer.attention_out, model.seen, width, width / PANEL, add_to_x);
         rms_norm(x, layer.mlp_norm, count, width, model.eps, normed);
@@ -326,11 +464,15 @@ void reset(const Model& model) {
 
 // All layers in the arithmetic of this model.
 void run_layers(Team& team, const Model& model, const Rows& rows, const Cache& cache, float* states, const int64_t* to) {
-    if (model.weight_bits == 32) run_layers<Plain<float>, float>(team, model, rows, cache, states, to);
-    if (model.weight_bits == 16 && model.tiles) run_layers<TileBf16, bf16>(team, model, rows, cache, states, to);
-    if (model.weight_bits == 16 && !model.tiles) run_layers<Plain<bf16>, bf16>(team, model, rows, cache, states, to);
-    if (model.weight_bits == 8 && model.tiles) run_layers<TileInt8, bf16>(team, model, rows, cache, states, to);
-    if (model.weight_bits == 8 && !model.tiles) run_layers<Plain<int8_t>, bf16>(team, model, rows, cache, states, to);
+    const Format format = cache.key_scales         ? format_of<int8_t>(model.head_dim)
+                          : model.weight_bits == 32 ? format_of<float>(model.head_dim)
+                                                    : format_of<bf16>(model.head_dim);
+    const auto run = [&]<class Arithmetic>() { run_layers<Arithmetic>(team, model, rows, cache, format, states, to); };
+    if (model.weight_bits == 32) run.template operator()<Plain<float>>();
+    if (model.weight_bits == 16 && model.tiles) run.template operator()<TileBf16>();
+    if (model.weight_bits == 16 && !model.tiles) run.template operator()<Plain<bf16>>();
+    if (model.weight_bits == 8 && model.tiles) run.template operator()<TileInt8>();
+    if (model.weight_bits == 8 && !model.tiles) run.template operator()<Plain<int8_t>>();
 }
 
 // The logits of rows of states, each head.panels * PANEL numbers.

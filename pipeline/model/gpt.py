@@ -14,7 +14,8 @@ bits differ from torch's, and a row's are as much its own. It looks at no paddin
 
 Source: the Llama architecture as transformers' LlamaModel runs it for ChatTTS (RMSNorm, rotary halves, SwiGLU).
 Precision: matrix products and the KV cache in `dtype`; residual stream, norms and rotation in float32. A cache of int8 has
-a scale a position and head: a prompt attends to its own keys and values before they are rounded, a step after.
+a scale a position and head: a step attends to its own key and value after they are rounded, a prompt to its own before; the
+native twin's prompt is a step, so it too attends after.
 """
 
 from collections.abc import Callable, Iterator
@@ -167,7 +168,7 @@ class Gpt:
         """
         if self.native:
             used = slice(extent.slots)
-            return self.native(x[used], self._slot_index[used], positions[used], cache.keys, cache.values)
+            return self.native(x[used], self._slot_index[used], positions[used], cache.tensors)
         cos, sin = self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1)  # (S, 1, head_dim)
         in_reach = self._position_index[: extent.positions] <= positions[: extent.slots, None]
         mask = torch.zeros_like(in_reach, dtype=self._dtype).masked_fill_(~in_reach, float("-inf"))
@@ -227,8 +228,7 @@ class Gpt:
             torch.cat([prompt[:length] for prompt, length in zip(x, lengths, strict=True)]),
             slots.repeat_interleave(last + 1),
             torch.cat([self._position_index[:length] for length in lengths]),
-            cache.keys,
-            cache.values,
+            cache.tensors,
         )
         return states[(last + 1).cumsum(0) - 1]
 

@@ -56,7 +56,7 @@ class Model(ctypes.Structure):
         ("stack", ctypes.POINTER(_Layer)),
         *(
             (name, ctypes.c_void_p)
-            for name in ("x", "queries", "seen", "hidden", "normed", "scores", "taken", "places", "counts")
+            for name in ("x", "queries", "seen", "hidden", "normed", "scores", "fresh", "taken", "places", "counts")
         ),
     )
 
@@ -64,7 +64,10 @@ class Model(ctypes.Structure):
 class Cache(ctypes.Structure):
     """As in decode.cpp."""
 
-    _fields_ = (("keys", ctypes.c_void_p), ("values", ctypes.c_void_p), ("layer_stride", ctypes.c_int64))
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("keys", "values", "key_scales", "value_scales")),
+        ("slots", ctypes.c_int64),
+    )
 
 
 class _Rows(ctypes.Structure):
@@ -89,7 +92,8 @@ class NativeDecoder:
             tensors: upstream's names, as in gpt/model.safetensors.
             rotary: cosines and signed sines, each (positions, head_dim) float32.
             rows: slots.
-            weights: float32 or bfloat16, with a KV cache of the same type; int8, one scale an output, with one of bfloat16.
+            weights: float32 or bfloat16, with a KV cache of the same type or of int8; int8, one scale an output, with a KV
+                cache of bfloat16 or int8.
             tiles: whether to multiply with AMX; None: where there is one. float32 never does.
 
         Raises:
@@ -110,7 +114,7 @@ class NativeDecoder:
             ctypes.c_void_p,
         )
         self._advance.restype = None
-        self._spec, self._slots, self._rows = spec, rows, max(rows, PROMPT_ROWS)
+        self.spec, self._slots, self._rows = spec, rows, max(rows, PROMPT_ROWS)
         in_tiles = weights is not torch.float32 and (has_tiles() if tiles is None else tiles)
         threads = torch.get_num_threads()
         self._kept: list[torch.Tensor] = []  # everything the structures below point into
@@ -175,27 +179,28 @@ class NativeDecoder:
             hidden=scratch(self._rows, spec.mlp_width),
             normed=scratch(threads, self._rows, spec.width),
             scores=scratch(threads, len(cos) + LANES),
+            fresh=scratch(threads, self._rows, spec.head_dim),
             taken=scratch(threads, self._rows, max(spec.width, spec.mlp_width) + 1),
             places=scratch(threads + 1, 3, self._rows, dtype=torch.int64),
             counts=pointer(aligned(ALIGNMENT * (5 * spec.layers + 5) * (threads + 1))),
         )
-        self.cache_dtype = torch.float32 if weights is torch.float32 else torch.bfloat16
+        self.cache_dtype = torch.float32 if weights is torch.float32 else torch.bfloat16  # where the cache is not int8
 
     def __call__(
-        self, x: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+        self, x: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor, cache: tuple[torch.Tensor, ...]
     ) -> torch.Tensor:
         """Advance some slots: by one position each, or one slot by several positions that follow each other.
 
         Args:
             x: (M, width) float32. slots, positions: (M,) int64, where each row writes.
-            keys, values: (layers, slots, heads, positions, head_dim).
+            cache: see `cache`.
 
         Returns:
             (M, width) float32.
         """
-        assert x.shape == (len(x), self._spec.width), "x is (M, width)"
+        assert x.shape == (len(x), self.spec.width), "x is (M, width)"
         assert slots.shape == positions.shape == (len(x),), "a slot and a position for each row"
-        out, cache = torch.empty_like(x), self.cache(keys, values)
+        out, places = torch.empty_like(x), self.cache(*cache)
         for tensor, dtype in ((x, torch.float32), (slots, torch.int64), (positions, torch.int64)):
             # Behind this line nothing checks an address.
             assert tensor.dtype is dtype, f"{tensor.dtype} where {dtype} is declared"
@@ -204,15 +209,24 @@ class NativeDecoder:
             some = slice(first, first + self._rows)
             rows = _Rows(len(x[some]), slots[some].data_ptr(), positions[some].data_ptr())
             self._advance(
-                ctypes.byref(self.model), ctypes.byref(rows), ctypes.byref(cache), x[some].data_ptr(), out[some].data_ptr()
+                ctypes.byref(self.model), ctypes.byref(rows), ctypes.byref(places), x[some].data_ptr(), out[some].data_ptr()
             )
         return out
 
-    def cache(self, keys: torch.Tensor, values: torch.Tensor) -> Cache:
-        """The KV cache (layers, slots, heads, positions, head_dim), as decode.cpp takes it."""
-        shape = (self._spec.layers, keys.shape[1], self._spec.heads, self.model.positions, self._spec.head_dim)
-        assert keys.shape[1] >= self._slots, "every slot has its place"
-        for tensor in (keys, values):
+    def cache(self, keys: torch.Tensor, values: torch.Tensor, *scales: torch.Tensor) -> Cache:
+        """The KV cache, as decode.cpp takes it.
+
+        Args:
+            keys, values: (layers, slots, heads, positions, head_dim) of `cache_dtype`, or of int8 with
+            scales: of keys and of values, (layers, slots, heads, positions) float32.
+        """
+        slots = keys.shape[1]
+        places = (self.spec.layers, slots, self.spec.heads, self.model.positions)
+        assert slots >= self._slots, "every slot has its place"
+        assert len(scales) in (0, 2), "of keys and of values"
+        numbers = (torch.int8 if scales else self.cache_dtype, (*places, self.spec.head_dim), True)
+        for tensor, expected in ((keys, numbers), (values, numbers), *((one, (torch.float32, places, True)) for one in scales)):
             declared = (tensor.dtype, tensor.shape, tensor.is_contiguous())
-            assert declared == (self.cache_dtype, shape, True), f"a cache of {declared}"
-        return Cache(keys.data_ptr(), values.data_ptr(), keys.stride(0))
+            assert declared == expected, f"a cache of {declared}"
+        addresses = [tensor.data_ptr() for tensor in scales] or [None, None]
+        return Cache(keys.data_ptr(), values.data_ptr(), *addresses, slots)

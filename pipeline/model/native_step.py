@@ -93,7 +93,7 @@ class NativeStep:
         )
         self._step.restype = None
         self._decoder = decoder
-        self._cache = decoder.cache(cache.keys, cache.values)
+        self._cache = decoder.cache(*cache.tensors)
         self._kept: list[torch.Tensor] = []  # everything the structures below point into
         count = len(slots.active)
 

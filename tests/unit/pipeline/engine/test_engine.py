@@ -41,6 +41,8 @@ NUMERICS = [
             {"decode": "native", "dtype": "float32"},
             {"decode": "native", "dtype": "bfloat16"},
             {"decode": "native", "dtype": "bfloat16", "weights": "int8"},
+            {"decode": "native", "dtype": "float32", "kv": "int8"},
+            {"decode": "native", "dtype": "bfloat16", "weights": "int8", "kv": "int8"},
         )
     ),
 ]
@@ -188,7 +190,7 @@ def test_refine_pass_and_codes_share_the_slots_unnoticed(make_engine, demo):
     assert all(one.equals(there) for one, there in zip(alone, run_together(engine, requests), strict=True))
 
 
-@pytest.mark.parametrize("numerics", [{}, {"decode": "torch", "kv": "int8"}])
+@pytest.mark.parametrize("numerics", [{}, {"kv": "int8"}, {"decode": "torch", "kv": "int8"}])
 def test_non_finite_row_ends_alone_and_leaves_its_slot_clean(make_engine, demo, numerics):
     engine = make_engine(**numerics)
     requests = [distinct(number, demo.gpt_spec.width) for number in range(4)]
@@ -416,8 +418,6 @@ def test_a_cache_of_8_bits_takes_what_its_numbers_and_scales_take(make_engine, d
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"kv": "int8"}, "kv int8 is for device cuda; on a CPU only decode torch reads it, slowly, and decode is auto"),
-        ({"kv": "int8", "decode": "native"}, "decode is native: set kv to dtype"),
         ({"kv": "int8", "decode": "torch", "dtype": "bfloat16", "weights": "int8"}, "weights int8 need decode native or auto"),
         ({"kv": "int4"}, "Input should be 'dtype' or 'int8'"),
         ({"weights": "int8"}, "weights int8 are read with dtype bfloat16, not float32"),
@@ -429,10 +429,11 @@ def test_what_no_device_can_read_is_refused(settings, reason):
         EngineConfig.model_validate(settings)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("weights", ["dtype", "int8"])
 @pytest.mark.parametrize("kv", ["dtype", "int8"])
-def test_a_gpu_takes_8_bits_of_either_and_of_both(weights, kv):
-    config = EngineConfig(device="cuda", dtype="bfloat16", weights=weights, kv=kv)
+def test_a_device_takes_8_bits_of_either_and_of_both(device, weights, kv):
+    config = EngineConfig(device=device, dtype="bfloat16", weights=weights, kv=kv)
     assert (config.weights, config.kv) == (weights, kv)
 
 

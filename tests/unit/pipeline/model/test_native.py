@@ -1,5 +1,6 @@
 """The native decode step: torch's numbers, each row its own to the last bit."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,7 +12,7 @@ from pipeline.model import native
 from pipeline.model.gpt import Extent, Gpt, KeysValues, rotary_tables
 from pipeline.model.native import NativeDecoder
 from pipeline.model.quantise import dequantise, quantise
-from pipeline.model.weights import Checkpoint
+from pipeline.model.weights import Checkpoint, GptSpec
 from pipeline.native.build import NativeUnavailable
 from tests.machine import needs_native, needs_tiles
 
@@ -23,18 +24,23 @@ def make_gpt(demo: Checkpoint, weights: torch.dtype | None, *, dtype: torch.dtyp
     return Gpt(tensors, demo.gpt_spec, positions=POSITIONS, rows=SLOTS, device=torch.device("cpu"), dtype=dtype, native=weights)
 
 
-def make_cache(demo: Checkpoint, dtype: torch.dtype, seed: int = 0) -> KeysValues:
-    spec, generator = demo.gpt_spec, torch.Generator().manual_seed(seed)
+def make_cache(demo: Checkpoint, dtype: torch.dtype, seed: int = 0, spec: GptSpec | None = None) -> KeysValues:
+    """Full of numbers of a type; int8 ones have scales."""
+    spec, generator = spec or demo.gpt_spec, torch.Generator().manual_seed(seed)
     shape = (spec.layers, SLOTS, spec.heads, POSITIONS, spec.head_dim)
-    return KeysValues(*(torch.randn(shape, generator=generator).to(dtype) for _ in range(2)))
+    keys, values = (torch.randn(shape, generator=generator) for _ in range(2))
+    if dtype is not torch.int8:
+        return KeysValues(keys.to(dtype), values.to(dtype))
+    (keys, key_scales), (values, value_scales) = quantise(keys), quantise(values)
+    return KeysValues(keys, values, key_scales, value_scales)
 
 
 def make_x(demo: Checkpoint, seed: int) -> torch.Tensor:
     return torch.randn(SLOTS, demo.gpt_spec.width, generator=torch.Generator().manual_seed(seed))
 
 
-def make_native(demo: Checkpoint, weights: torch.dtype, *, tiles: bool) -> NativeDecoder:
-    spec = demo.gpt_spec
+def make_native(demo: Checkpoint, weights: torch.dtype, *, tiles: bool, spec: GptSpec | None = None) -> NativeDecoder:
+    spec = spec or demo.gpt_spec
     rotary = rotary_tables(POSITIONS, spec.head_dim, spec.rope_theta, torch.device("cpu"))
     return NativeDecoder(demo.gpt(), spec, rotary=rotary, rows=SLOTS, weights=weights, tiles=tiles)
 
@@ -53,6 +59,12 @@ def make_native(demo: Checkpoint, weights: torch.dtype, *, tiles: bool) -> Nativ
 def decoder(request: pytest.FixtureRequest, demo: Checkpoint) -> NativeDecoder:
     weights, tiles = request.param
     return make_native(demo, weights, tiles=tiles)
+
+
+@pytest.fixture(scope="module", params=["dtype", "int8"], ids=lambda kv: f"kv-{kv}")
+def cache_dtype(request: pytest.FixtureRequest, decoder: NativeDecoder) -> torch.dtype:
+    """What the cache holds: numbers of the decoder's own type, or int8."""
+    return decoder.cache_dtype if request.param == "dtype" else torch.int8
 
 
 @needs_native
@@ -76,7 +88,7 @@ def test_bfloat16_is_nearer_to_float32_than_torchs_bfloat16(demo):
     x = make_x(demo, 1)
     with torch.inference_mode():
         exact = make_gpt(demo, None, dtype=torch.float32).decode(
-            x, positions, KeysValues(*(part.float() for part in _parts(make_cache(demo, torch.bfloat16)))), Extent(SLOTS, 200)
+            x, positions, KeysValues(*(part.float() for part in make_cache(demo, torch.bfloat16).tensors)), Extent(SLOTS, 200)
         )
         errors = [
             (make_gpt(demo, weights, dtype=torch.bfloat16).decode(x, positions, cache, Extent(SLOTS, 200)) - exact).abs().mean()
@@ -90,7 +102,7 @@ def test_int8_is_exactly_the_rounded_weights(demo):
     """Held against torch in float32 on the dequantised weights: what is left is the cache's bfloat16."""
     rounded = {name: dequantise(*quantise(tensor)) if "_proj" in name else tensor for name, tensor in demo.gpt().items()}
     positions, x = torch.arange(SLOTS) * 19, make_x(demo, 1)
-    exact_cache = KeysValues(*(part.float() for part in _parts(make_cache(demo, torch.bfloat16))))
+    exact_cache = KeysValues(*(part.float() for part in make_cache(demo, torch.bfloat16).tensors))
     with torch.inference_mode():
         step = make_gpt(demo, torch.int8, dtype=torch.bfloat16).decode(
             x, positions, make_cache(demo, torch.bfloat16), Extent(SLOTS, 200)
@@ -99,65 +111,63 @@ def test_int8_is_exactly_the_rounded_weights(demo):
     assert (step - exact).abs().max() < 5e-3
 
 
-def _parts(cache: KeysValues) -> tuple[torch.Tensor, torch.Tensor]:
-    return cache.keys, cache.values
-
-
 @needs_native
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     rows=st.permutations(range(SLOTS)).flatmap(lambda order: st.integers(1, SLOTS).map(lambda count: order[:count])),
     places=st.lists(st.integers(0, POSITIONS - 1), min_size=SLOTS, max_size=SLOTS),
     seed=st.integers(0, 1000),
     broken=st.booleans(),
 )
-def test_a_rows_bits_are_its_own_in_any_company(decoder, demo, rows, places, seed, broken):
+def test_a_rows_bits_are_its_own_in_any_company(decoder, cache_dtype, demo, rows, places, seed, broken):
     """Alone, beside any others, finite or not, in any order, on any number of threads."""
-    watched, dtype = rows[0], decoder.cache_dtype
+    watched, dtype = rows[0], cache_dtype
     x, positions, slots = make_x(demo, seed), torch.tensor(places), torch.tensor(rows)
     alone_cache, crowd_cache = make_cache(demo, dtype, seed), make_cache(demo, dtype, seed)
-    alone = decoder(x[watched : watched + 1], slots[:1], positions[watched : watched + 1], *_parts(alone_cache))[0]
+    alone = decoder(x[watched : watched + 1], slots[:1], positions[watched : watched + 1], alone_cache.tensors)[0]
     noisy = x.clone()
     if broken:
         noisy[torch.arange(SLOTS) != watched] = torch.nan
     threads = decoder.model.threads
     try:
         decoder.model.threads = 1
-        crowd = decoder(noisy[slots], slots, positions[slots], *_parts(crowd_cache))
+        crowd = decoder(noisy[slots], slots, positions[slots], crowd_cache.tensors)
     finally:
         decoder.model.threads = threads
     assert torch.equal(crowd[0], alone)
     assert alone.isfinite().all()
-    for one, other in zip(_parts(alone_cache), _parts(crowd_cache), strict=True):
+    for one, other in zip(alone_cache.tensors, crowd_cache.tensors, strict=True):
         assert torch.equal(one[:, watched], other[:, watched]), "and so is what it keeps"
     if broken and len(rows) > 1:
         assert crowd[1].isnan().all(), "the neighbours really were broken"
 
 
 @needs_native
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     length=st.integers(1, POSITIONS),
     cuts=st.lists(st.integers(1, POSITIONS), max_size=3),
     seed=st.integers(0, 1000),
     beside=st.integers(0, 40),
 )
-def test_a_prompts_bits_do_not_depend_on_the_cuts_or_on_who_is_read_beside_it(decoder, demo, length, cuts, seed, beside):
+def test_a_prompts_bits_do_not_depend_on_the_cuts_or_on_who_is_read_beside_it(
+    decoder, cache_dtype, demo, length, cuts, seed, beside
+):
     """All positions at once, more of them than the scratch has rows, or some after the others, down to one by one."""
     x = torch.randn(length, demo.gpt_spec.width, generator=torch.Generator().manual_seed(seed))
     places, slot = torch.arange(length), torch.full((length,), 3)
-    whole_cache, cut_cache = (make_cache(demo, decoder.cache_dtype, seed) for _ in range(2))
+    whole_cache, cut_cache = (make_cache(demo, cache_dtype, seed) for _ in range(2))
     whole = decoder(
         torch.cat([x, x[:beside]]),
         torch.cat([slot, torch.full_like(slot[:beside], 5)]),
         torch.cat([places, places[:beside]]),
-        *_parts(whole_cache),
+        whole_cache.tensors,
     )[:length]
     edges = sorted({0, length, *(cut for cut in cuts if cut < length), *range(max(length - 3, 0), length)})
     parts = [slice(*edge) for edge in pairwise(edges)]
-    cut = torch.cat([decoder(x[part], slot[part], places[part], *_parts(cut_cache)) for part in parts])
+    cut = torch.cat([decoder(x[part], slot[part], places[part], cut_cache.tensors) for part in parts])
     assert torch.equal(whole, cut)
-    for one, other in zip(_parts(whole_cache), _parts(cut_cache), strict=True):
+    for one, other in zip(whole_cache.tensors, cut_cache.tensors, strict=True):
         assert torch.equal(one[:, 3], other[:, 3])
 
 
@@ -184,7 +194,7 @@ def test_tiles_lose_less_than_a_bfloat16_activation_would(demo, weights, scale):
     slots, positions = torch.arange(SLOTS), torch.arange(SLOTS) * 19
     states = [
         make_native(demo, weights, tiles=tiles)(
-            make_x(demo, 1) * scale, slots, positions, *_parts(make_cache(demo, torch.bfloat16))
+            make_x(demo, 1) * scale, slots, positions, make_cache(demo, torch.bfloat16).tensors
         )
         for tiles in (True, False)
     ]
@@ -193,26 +203,123 @@ def test_tiles_lose_less_than_a_bfloat16_activation_would(demo, weights, scale):
 
 
 @needs_native
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(position=st.integers(0, POSITIONS - 1), seed=st.integers(0, 1000))
-def test_what_lies_behind_a_rows_position_is_never_seen(decoder, demo, position, seed):
-    dtype = decoder.cache_dtype
-    clean, dirty = make_cache(demo, dtype, seed), make_cache(demo, dtype, seed)
-    for part in _parts(dirty):
-        part[:, :, :, position:] = torch.nan
+def test_what_lies_behind_a_rows_position_is_never_seen(decoder, cache_dtype, demo, position, seed):
+    clean, dirty = make_cache(demo, cache_dtype, seed), make_cache(demo, cache_dtype, seed)
+    for part in dirty.tensors:
+        part[:, :, :, position:] = torch.nan if part.is_floating_point() else -128
     positions, x = torch.full((3,), position), make_x(demo, seed)[:3]
-    states = [decoder(x, torch.arange(3), positions, *_parts(cache)) for cache in (clean, dirty)]
+    states = [decoder(x, torch.arange(3), positions, cache.tensors) for cache in (clean, dirty)]
     assert torch.equal(*states)
     assert states[0].isfinite().all()
 
 
 @needs_native
-def test_rows_that_are_not_asked_for_keep_their_cache(decoder, demo):
-    before, after = (make_cache(demo, decoder.cache_dtype) for _ in range(2))
-    decoder(make_x(demo, 3)[:1], torch.tensor([4]), torch.tensor([7]), *_parts(after))
-    for one, other in zip(_parts(before), _parts(after), strict=True):
-        changed = (one != other).flatten(3).any(3).any(2).any(0)
+def test_rows_that_are_not_asked_for_keep_their_cache(decoder, cache_dtype, demo):
+    before, after = (make_cache(demo, cache_dtype) for _ in range(2))
+    decoder(make_x(demo, 3)[:1], torch.tensor([4]), torch.tensor([7]), after.tensors)
+    for one, other in zip(before.tensors, after.tensors, strict=True):
+        changed = (one != other).flatten(2).any(2).any(0)
         assert changed.tolist() == [slot == 4 for slot in range(SLOTS)]
+
+
+def slow_twin(tensors: dict[str, torch.Tensor], spec: GptSpec, x: torch.Tensor, positions: torch.Tensor, cache: KeysValues):
+    """A step of slots 0, 1, ... whose keys and values are in the cache already, in float64, as its definition reads."""
+    x, tensors = x.double(), {name: tensor.double() for name, tensor in tensors.items()}
+    tables = rotary_tables(POSITIONS, spec.head_dim, spec.rope_theta, x.device)
+    cos, sin = (table[positions][:, None].double() for table in tables)
+
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        return torch.nn.functional.rms_norm(x, (spec.width,), tensors[f"{name}.weight"], spec.rms_eps)
+
+    for index, kept in enumerate(cache.layers()):
+        layer = f"layers.{index}"
+        query = norm(x, f"{layer}.input_layernorm") @ tensors[f"{layer}.self_attn.q_proj.weight"].T
+        query = query.view(len(x), spec.heads, spec.head_dim)
+        query = query * cos + query.roll(spec.head_dim // 2, -1) * sin
+        seen = torch.empty_like(query)
+        for slot, position in enumerate(positions.tolist()):
+            keys, values = (dequantise(part.numbers, part.scales)[slot, :, : position + 1].double() for part in kept)
+            scores = (keys @ query[slot, :, :, None])[..., 0] / spec.head_dim**0.5
+            seen[slot] = (scores.softmax(-1)[:, None] @ values)[:, 0]
+        x = x + seen.flatten(1) @ tensors[f"{layer}.self_attn.o_proj.weight"].T
+        normed = norm(x, f"{layer}.post_attention_layernorm")
+        gate, up = (normed @ tensors[f"{layer}.mlp.{part}_proj.weight"].T for part in ("gate", "up"))
+        x = x + (torch.nn.functional.silu(gate) * up) @ tensors[f"{layer}.mlp.down_proj.weight"].T
+    return norm(x, "norm")
+
+
+places_of_slots = st.lists(st.integers(0, POSITIONS - 1), min_size=SLOTS, max_size=SLOTS)
+
+
+@pytest.fixture(scope="module", params=[32, 64], ids=lambda size: f"heads-of-{size}")
+def exact_decoder(request: pytest.FixtureRequest, demo: Checkpoint) -> NativeDecoder:
+    """The demo's weights in float32 as heads of either size."""
+    spec = replace(demo.gpt_spec, heads=demo.gpt_spec.width // request.param, head_dim=request.param)
+    return make_native(demo, torch.float32, tiles=False, spec=spec)
+
+
+@needs_native
+@settings(max_examples=20, deadline=None)
+@given(places=places_of_slots, seed=st.integers(0, 1000))
+def test_a_cache_of_int8_is_attended_to_as_the_numbers_it_stands_for(exact_decoder, demo, places, seed):
+    """Held against float64: what is left are float32's roundings and the 16 bits of a query."""
+    spec, positions, x = exact_decoder.spec, torch.tensor(places), make_x(demo, seed)
+    cache = make_cache(demo, torch.int8, seed, spec)
+    states = exact_decoder(x, torch.arange(SLOTS), positions, cache.tensors)
+    assert (states - slow_twin(demo.gpt(), spec, x, positions, cache)).abs().max() < 2e-4
+
+
+@needs_native
+@settings(max_examples=40, deadline=None)
+@given(
+    places=places_of_slots,
+    seed=st.integers(0, 1000),
+    size=st.sampled_from([0.0, 1e-30, 1e-3, 1.0, 1e4]),
+    bad=st.sampled_from([None, torch.nan, torch.inf, -torch.inf]),
+)
+def test_what_is_kept_in_int8_is_quantises_to_the_last_bit(exact_decoder, demo, places, seed, size, bad):
+    """The same step over a cache of float32 shows what there was to round; of the first layer, where both know the same."""
+    spec, positions, x = exact_decoder.spec, torch.tensor(places), make_x(demo, seed) * size
+    if bad is not None:
+        x[1, 5] = bad
+    exact, rounded = (make_cache(demo, dtype, seed, spec) for dtype in (torch.float32, torch.int8))
+    for cache in (exact, rounded):
+        exact_decoder(x, torch.arange(SLOTS), positions, cache.tensors)
+    for numbers, kept in zip(next(exact.layers()), next(rounded.layers()), strict=True):
+        for slot, position in enumerate(places):
+            place = slot, slice(None), position
+            if bad is not None and slot == 1:
+                assert not dequantise(kept.numbers[place], kept.scales[place]).isfinite().any()
+                continue
+            expected = quantise(numbers.numbers[place])
+            assert torch.equal(kept.numbers[place], expected[0])
+            assert torch.equal(kept.scales[place], expected[1])
+
+
+@needs_native
+def test_a_number_that_is_not_finite_is_seen_by_who_looks_at_it_and_by_nobody_else(decoder, demo):
+    cache, x = make_cache(demo, torch.int8), make_x(demo, 4)
+    cache.key_scales[0, 3, 0, 10] = torch.nan
+    cache.value_scales[0, 5, 1, 10] = torch.nan
+    states = decoder(x, torch.arange(SLOTS), torch.full((SLOTS,), 20), cache.tensors)
+    assert states.isnan().all(1).tolist() == [slot in (3, 5) for slot in range(SLOTS)]
+    cache.key_scales[0, 3, 0, 10] = 1.0
+    assert decoder(x, torch.arange(SLOTS), torch.full((SLOTS,), 9), cache.tensors)[5].isfinite().all()
+
+
+@needs_native
+def test_a_cache_it_does_not_know_is_refused(decoder, demo):
+    own, rounded = make_cache(demo, decoder.cache_dtype), make_cache(demo, torch.int8)
+    for tensors in (
+        rounded.tensors[:2],
+        (*own.tensors, *rounded.tensors[2:]),
+        rounded.tensors[:3],
+        (*rounded.tensors[:3], rounded.value_scales[:, :, :, :-1]),
+    ):
+        with pytest.raises(AssertionError, match=r"a cache of|of keys and of values"):
+            decoder.cache(*tensors)
 
 
 def test_dimensions_it_does_not_take_are_refused(demo):

@@ -179,7 +179,8 @@ def test_who_has_made_a_step_moves_on_and_nobody_else(demo):
     x = bench.vocabularies.code_table[torch.arange(CODEBOOKS), tokens.clamp(max=CODE_VOCAB - 1)].sum(1)
     x[4] = bench.vocabularies.text_table[tokens[4, 0]]
     moved = torch.tensor([3, 4])
-    expected = bench.decoder(x[moved], moved, slots.positions[moved], bench.cache.keys.clone(), bench.cache.values.clone())
+    cache = tuple(tensor.clone() for tensor in bench.cache.tensors)
+    expected = bench.decoder(x[moved], moved, slots.positions[moved], cache)
     bench.step(0)
 
     assert slots.ended.tolist() == [True, False, False, False, False]
