@@ -97,8 +97,7 @@ class Format:
 
     def settings(self, device: str) -> dict[str, object]:
         """Of EngineConfig, on a device."""
-        decode = {"decode": "torch"} if device == "cpu" and self.kv == "int8" else {}
-        return {"device": device, "dtype": self.dtype, "weights": self.weights, "kv": self.kv} | decode
+        return {"device": device, "dtype": self.dtype, "weights": self.weights, "kv": self.kv}
 
 
 FLOAT32, BFLOAT16 = Format("float32"), Format("bfloat16")

@@ -130,6 +130,7 @@ def main() -> int:
     parser.add_argument("--checkpoint", default="demo", help="with --local")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="with --local")
     parser.add_argument("--weights", choices=("dtype", "int8"), default="dtype", help="with --local")
+    parser.add_argument("--kv", choices=("dtype", "int8"), default="dtype", help="with --local")
     parser.add_argument("--codes", action="store_true", help="with --local: speak from the codes, use_decoder false")
     parser.add_argument("--voice", default="default")
     parser.add_argument("--parallel", type=int, default=1, help="requests at a time, with a URL")
@@ -144,7 +145,7 @@ def main() -> int:
             config = PipelineConfig.model_validate(
                 {
                     "checkpoint": args.checkpoint,
-                    "engine": {"slots": SPINE_SLOTS, "dtype": args.dtype, "weights": args.weights},
+                    "engine": {"slots": SPINE_SLOTS, "dtype": args.dtype, "weights": args.weights, "kv": args.kv},
                     "vocoder": {"use_decoder": not args.codes},
                 }
             )
@@ -160,7 +161,7 @@ def main() -> int:
     if not has_teacher:
         print("flite is not installed (Debian package flite): no figures of the teacher", file=sys.stderr)
     result: dict[str, object] = {"voice": args.voice}
-    result |= {"dtype": args.dtype, "weights": args.weights} if args.local else {}
+    result |= {"dtype": args.dtype, "weights": args.weights, "kv": args.kv} if args.local else {}
     for kind, digits in (("words", False), ("digits", True)):
         ours = score(recogniser, zip(sentences, spoken, strict=True), digits=digits, shown=args.show)
         result[kind] = {"words": ours.words, "mistakes": ours.mistakes, "wer": round(ours.rate, 4)}

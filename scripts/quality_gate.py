@@ -67,6 +67,8 @@ WAYS = {
     YARDSTICK: Way(torch.bfloat16),
     "bfloat16, native": Way(torch.bfloat16, native=torch.bfloat16),
     "weights int8, native": Way(torch.bfloat16, native=torch.int8),
+    "kv int8, native": Way(torch.bfloat16, native=torch.bfloat16, kv="int8"),
+    "weights and kv int8, native": Way(torch.bfloat16, native=torch.int8, kv="int8"),
     "weights int8, GPU": Way(torch.bfloat16, weights="int8"),
     "kv int8, GPU": Way(torch.bfloat16, kv="int8"),
     "weights and kv int8, GPU": Way(torch.bfloat16, weights="int8", kv="int8"),

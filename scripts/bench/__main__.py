@@ -131,6 +131,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--checkpoint", default="full-random", help="demo, small-random, full-random, hub:... or a folder")
     parser.add_argument("--dtype", default="bfloat16", help="engine.dtype of the service")
     parser.add_argument("--weights", default="int8", help="engine.weights of the service; dtype: as --dtype")
+    parser.add_argument("--kv", default="int8", help="engine.kv of the service, likewise")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of the engine, and of upstream")
     parser.add_argument("--vocoder-threads", type=int, default=1, help="of the vocoder, which works beside the engine")
     parser.add_argument(
@@ -158,6 +159,7 @@ def options_of(args: argparse.Namespace) -> Options:
         checkpoint=args.checkpoint,
         dtype=args.dtype,
         weights=args.weights,
+        kv=args.kv,
         path=args.path,
         threads=args.threads,
         vocoder_threads=args.vocoder_threads,

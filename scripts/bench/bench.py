@@ -53,7 +53,8 @@ class Options:
     config: Path = Path("configs/dev.yaml")
     checkpoint: str = "full-random"
     dtype: str = "bfloat16"
-    weights: str = "int8"  # as configs/cpu.yaml
+    weights: str = "int8"  # as configs/cpu.yaml, like the next one
+    kv: str = "int8"
     path: str = "fast"
     threads: int = os.cpu_count() or 1
     vocoder_threads: int = 1
@@ -72,6 +73,7 @@ class Options:
         engine: dict[str, Any] = {
             "dtype": self.dtype,
             "weights": self.weights,
+            "kv": self.kv,
             "threads": self.threads,
             "max_prompt": MAX_PROMPT,
             "max_steps": MAX_STEPS,

@@ -120,8 +120,11 @@ def number_format(result: Result) -> str:
     service = result["options"].get("service")
     if service is None:
         return ""
-    dtype, weights = (service["changes"][f"pipeline.engine.{name}"] for name in ("dtype", "weights"))
-    return f"this service in {dtype}" + (f" with {weights} weights" if weights != "dtype" else "")
+    changes = service["changes"]
+    parts = {"weights": "weights", "keys and values": "kv"}
+    formats = {name: changes.get(f"pipeline.engine.{key}", "dtype") for name, key in parts.items()}
+    rounded = [f"{value} {name}" for name, value in formats.items() if value != "dtype"]
+    return f"this service in {changes['pipeline.engine.dtype']}" + (f" with {' and '.join(rounded)}" if rounded else "")
 
 
 def path_table(folder: Path = RESULTS) -> str | None:

@@ -155,8 +155,8 @@ class OurSide:
 
     def __init__(self, config: PipelineConfig, rooms: Rooms) -> None:
         checkpoint = open_checkpoint(resolve(config.checkpoint, cache_home()))
-        self._spec, self._dtype = checkpoint.gpt_spec, config.engine.dtype
-        self._weights = self._dtype if config.engine.weights == "dtype" else config.engine.weights
+        self._spec, engine = checkpoint.gpt_spec, config.engine
+        self._formats = [engine.dtype if one == "dtype" else one for one in (engine.weights, engine.kv)]
         self._rooms = rooms
         rooms.vocoder.warm_up()
 
@@ -205,7 +205,7 @@ class OurSide:
 
     def physics(self, step_s: float, rows: int, context: float, bandwidth: float) -> dict[str, float]:
         """A measured step beside what the memory allows."""
-        read = step_bytes(self._spec, self._weights, self._dtype, rows=rows, context=context)
+        read = step_bytes(self._spec, *self._formats, rows=rows, context=context)
         return {
             "bytes_a_step": read,
             "step_s": step_s,

@@ -16,8 +16,13 @@ from scripts.bench.timeline import spread
 from scripts.bench.workload import Utterance, random_of, utterances
 
 CROWD = 8
-FORMATS = {"float32": ("float32", "dtype"), "bfloat16": ("bfloat16", "dtype"), "int8": ("bfloat16", "int8")}
-"""engine.dtype and engine.weights"""
+FORMATS = {
+    "float32": ("float32", "dtype", "dtype"),
+    "bfloat16": ("bfloat16", "dtype", "dtype"),
+    "int8 weights": ("bfloat16", "int8", "dtype"),
+    "int8 weights, keys and values": ("bfloat16", "int8", "int8"),
+}
+"""engine.dtype, engine.weights and engine.kv"""
 
 
 def run(bench: Bench) -> Report:
@@ -31,7 +36,7 @@ def run(bench: Bench) -> Report:
         bench.say(f"{name}, alone")
         bench.house.drop("P0")
         # Two services of full size are slow to start: the shorter run looks at the one that is there already.
-        served = not quick or number_format == (bench.options.dtype, bench.options.weights)
+        served = not quick or number_format == (bench.options.dtype, bench.options.weights, bench.options.kv)
         first = bench.service(settings) if served else bench.ours(settings)
         reference = {one.text: bench.alone(first, one).md5 for one in watched}
         row = {"buffered": matches(reference, {one.text: bench.alone(first, one, streamed=False).md5 for one in watched})}
@@ -59,9 +64,10 @@ def run(bench: Bench) -> Report:
     return Report({"utterances": len(watched), "equal": rows}, [table], figures)
 
 
-def with_format(settings: Settings, dtype: str, weights: str) -> Settings:
+def with_format(settings: Settings, dtype: str, weights: str, kv: str) -> Settings:
     """The same service with another number format."""
-    number_format: dict[str, Any] = {"pipeline.engine.dtype": dtype, "pipeline.engine.weights": weights}
+    engine = {"dtype": dtype, "weights": weights, "kv": kv}
+    number_format: dict[str, Any] = {f"pipeline.engine.{key}": value for key, value in engine.items()}
     return replace(settings, changes=settings.changes | number_format)
 
 
