@@ -228,5 +228,5 @@ class NativeDecoder:
         for tensor, expected in ((keys, numbers), (values, numbers), *((one, (torch.float32, places, True)) for one in scales)):
             declared = (tensor.dtype, tensor.shape, tensor.is_contiguous())
             assert declared == expected, f"a cache of {declared}"
-        addresses = [tensor.data_ptr() for tensor in scales] or [None, None]
-        return Cache(keys.data_ptr(), values.data_ptr(), *addresses, slots)
+        key_scales, value_scales = (tensor.data_ptr() for tensor in scales) if scales else (None, None)
+        return Cache(keys.data_ptr(), values.data_ptr(), key_scales, value_scales, slots)
