@@ -5,7 +5,7 @@ Out:   the loaded library
 Owns:  the folder of built libraries
 Never: what the code computes, the choice whether it is used
 
-It needs Linux on x86-64 with AVX-512 and, once per machine and release, a C++ compiler and three seconds.
+It needs Linux on x86-64 with AVX-512 and, once per machine and release, a C++ compiler and some seconds.
 """
 
 import ctypes

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scripts.bench.record import RESULTS, is_done, publish, read
-from scripts.bench.summary import CPU, README, Judged, markdown, readme_sections, summarise, write_readme
+from scripts.bench.summary import CPU, README, Judged, markdown, number_format, readme_sections, summarise, write_readme
 
 MORE = Judged("speed", "b1", "speed", must=2.0, aim=3.0)
 LESS = Judged("delay", "b1", "delay", must=15.0, aim=4.0, unit="ms", less_is_better=True)
@@ -61,6 +61,20 @@ def test_a_result_holds_the_machine_and_the_commit_and_is_the_last_line(tmp_path
     assert is_done("b1", tmp_path, quick=False)
     assert not is_done("b1", tmp_path, quick=True)
     assert not is_done("b2", tmp_path, quick=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "bfloat16"),
+        ({"weights": "int8"}, "bfloat16 with int8 weights"),
+        ({"weights": "dtype", "kv": "int8"}, "bfloat16 with int8 keys and values"),
+        ({"weights": "int8", "kv": "int8"}, "bfloat16 with int8 weights and int8 keys and values"),
+    ],
+)
+def test_a_figure_says_what_its_service_rounds(changes: dict[str, str], said: str):
+    engine = {f"pipeline.engine.{name}": value for name, value in ({"dtype": "bfloat16"} | changes).items()}
+    assert number_format({"options": {"service": {"changes": engine}}}) == f"this service in {said}"
 
 
 def test_the_tables_stand_between_their_markers(tmp_path):

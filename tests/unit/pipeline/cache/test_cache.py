@@ -116,7 +116,14 @@ def test_no_two_mixtures_of_fields_run_into_one_key(changes):
 def test_a_build_is_its_weights_and_its_numbers_and_not_its_waiting_rooms(demo: Checkpoint, tmp_path: Path):
     plain = build_of(EngineConfig(), demo)
     assert build_of(EngineConfig(), demo) == plain
-    for name, value in {"slots": 9, "dtype": "bfloat16", "decode": "torch", "ignore_eos": True, "max_steps": 512}.items():
+    for name, value in {
+        "slots": 9,
+        "dtype": "bfloat16",
+        "kv": "int8",
+        "decode": "torch",
+        "ignore_eos": True,
+        "max_steps": 512,
+    }.items():
         assert build_of(EngineConfig.model_validate({name: value}), demo) != plain, name
     for name in WITHOUT_EFFECT:
         other = EngineConfig().model_dump()[name] + 1
