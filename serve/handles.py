@@ -113,6 +113,7 @@ class RemoteGenerator:
     ) -> AsyncGenerator[StepBlock, None]:
         case, handed_on = CASE.get(), 0
         for last in (False, True):
+            began = time.monotonic()
             blocks: Any = self._handle.generate.remote(prompt, sampling, deadline - time.monotonic(), admitted, carried())
             try:
                 async for item in blocks:
@@ -124,10 +125,9 @@ class RemoteGenerator:
                 return
             except (RayError, SynthesisError, *SERVE_ERRORS) as error:
                 failure = to_domain(error)
-                if isinstance(failure, EngineDead):
-                    _tell_death(error)
+                _tell_death(error, self.breaker.stage, began)
                 begun_and_heard = handed_on > 0 and (case is None or case.heard)
-                if last or begun_and_heard or not isinstance(failure, EngineDead) or time.monotonic() >= deadline:
+                if last or begun_and_heard or not _may_try_again(failure) or time.monotonic() >= deadline:
                     raise failure from None
                 self.breaker.retries += 1
             finally:
@@ -250,14 +250,14 @@ async def _pure(breaker: Breaker, call: Callable[[], Awaitable[Any]]) -> Any:
     """Await a call without side effects; once more, on whatever replica is left, when the first one died."""
     with breaker.watch():
         for last in (False, True):
+            began = time.monotonic()
             response = call()
             try:
                 return raised(await response)
             except (RayError, SynthesisError, *SERVE_ERRORS) as error:
                 failure = to_domain(error)
-                if isinstance(failure, EngineDead):
-                    _tell_death(error)
-                if last or not isinstance(failure, EngineDead):
+                _tell_death(error, breaker.stage, began)
+                if last or not _may_try_again(failure):
                     raise failure from None
                 breaker.retries += 1
             finally:
@@ -267,10 +267,19 @@ async def _pure(breaker: Breaker, call: Callable[[], Awaitable[Any]]) -> Any:
     raise AssertionError("unreachable")
 
 
-def _tell_death(error: BaseException) -> None:
-    """Put a replica's death on record for the request it worked for."""
+def _tell_death(error: BaseException, stage: str, began: float) -> None:
+    """Put a replica's death on record for the request it worked for, if the error is one.
+
+    The request was inside: what a dead replica had not taken yet, Serve's router has sent to another one without a word.
+    """
+    while isinstance(error, RayTaskError) and isinstance(error.cause, BaseException):
+        error = error.cause
     case = CASE.get()
-    if case is not None:
-        while isinstance(error, RayTaskError) and isinstance(error.cause, BaseException):
-            error = error.cause
-        case.saw_death_of(getattr(error, "actor_id", None))
+    if case is not None and isinstance(error, RayActorError) and error.actor_id is not None:
+        case.saw_death_of(error.actor_id, stage, began)
+
+
+def _may_try_again(failure: SynthesisError) -> bool:
+    """Whether another replica may be asked: one is gone, and not for this request's sake as far as anybody knows."""
+    case = CASE.get()
+    return isinstance(failure, EngineDead) and not (case is not None and case.is_deadly)

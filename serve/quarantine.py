@@ -5,16 +5,22 @@ Out:   leave to go on, or RequestQuarantined
 Owns:  keyed digests of requests that saw a replica die, for as long as config says; no text
 Never: Ray; a digest that means anything outside this process
 
-Everybody who was inside a replica when it died is a suspect. Who was inside two is guilty if nobody else was inside both;
-otherwise those who were are let in one at a time: one that is spoken to its end is cleared, one that sees a third die is
-guilty. Without that, two dead replicas would shut out everything that was being spoken by them.
+Everybody who was inside a replica when it died is a suspect. Who was inside two of one stage, one after the other, is guilty if
+nobody else was inside both; otherwise those who were are let in one at a time: one that is spoken to its end is cleared, one
+that sees a third die is guilty. Without that, two dead replicas would shut out everything that was being spoken by them.
+
+One after the other: a machine that dies takes a replica of each stage with it, or several of one, and a request may be inside
+them all. Of one stage, those deaths count once: its work in the second was begun before the end of the first was known, and so
+was no second try. A machine's death counts at all because a request may be the cause: one that fills the memory of a container
+ends all that runs in it.
 """
 
 import hashlib
+import math
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -30,9 +36,8 @@ Stream = Callable[[SynthesisRequest], AsyncGenerator[AudioChunk, None]]
 
 T = TypeVar("T")
 
-DEADLY = 2  # replicas a request may end
+DEADLY = 2  # replicas of one stage a request may end, one after the other
 MOST_DEATHS = 256  # remembered at once
-UNNAMED_DEATH_S = 1.0  # deaths of replicas nobody could name: one, if they are this close together
 
 
 class QuarantineConfig(StrictModel):
@@ -47,9 +52,11 @@ class QuarantineConfig(StrictModel):
 class Death:
     """A replica that died, and who was inside."""
 
+    stage: str
     replica: str
     at: float
-    suspects: set[bytes] = field(default_factory=set)
+    suspects: dict[bytes, tuple[float, float]] = field(default_factory=dict)
+    """request -> when it first knew, and when the last of its calls that saw it was begun"""
 
 
 class Case:
@@ -61,9 +68,14 @@ class Case:
         self._quarantine = quarantine
         self._digest = digest
 
-    def saw_death_of(self, replica: str | None) -> None:
-        """A replica that worked for this request has died."""
-        self._quarantine.note(self._digest, replica)
+    def saw_death_of(self, replica: str, stage: str, began: float) -> None:
+        """See Quarantine.note."""
+        self._quarantine.note(self._digest, replica, stage, began)
+
+    @property
+    def is_deadly(self) -> bool:
+        """Whether it would be refused if it came now: nothing of it is tried again."""
+        return self._quarantine.is_guilty(self._digest)
 
 
 CASE: ContextVar[Case | None] = ContextVar("chattts_case", default=None)
@@ -86,7 +98,7 @@ class Quarantine:
         """Requests that would be refused now."""
         self._forget()
         suspects = set().union(*(death.suspects for death in self._deaths))
-        return sum(self._is_guilty(digest) for digest in suspects)
+        return sum(self.is_guilty(digest) for digest in suspects)
 
     async def stream(self, inner: Stream, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
         """What `inner` makes of the request, under observation.
@@ -138,12 +150,12 @@ class Quarantine:
             AtCapacity: another suspect is being tried.
         """
         self._forget()
-        if self._is_guilty(digest):
+        if self.is_guilty(digest):
             self.refused += 1
             raise RequestQuarantined(
                 "this request has ended replica after replica and is refused for a time (quarantine.memory_s)"
             )
-        tried = len(self._deaths_with(digest)) >= DEADLY
+        tried = any(ended(digest, deaths) >= DEADLY for deaths in self._seen(digest))
         if tried:
             if self._on_trial is not None:
                 raise AtCapacity("requests that may end a replica are spoken one at a time", retry_after_s=1.0)
@@ -155,29 +167,60 @@ class Quarantine:
             if tried:
                 self._on_trial = None
 
-    def note(self, digest: bytes, replica: str | None) -> None:
-        """A request was inside a replica that has died; None: nobody knows which one."""
+    def note(self, digest: bytes, replica: str, stage: str, began: float) -> None:
+        """A request was inside a replica of a stage when that died.
+
+        Args:
+            began: when the call that failed of it was begun, by the clock of this quarantine.
+        """
         now = self._clock()
+        death = next((known for known in self._deaths if known.replica == replica), None)
+        if death is None:
+            death = Death(stage, replica, now)
+            self._deaths.append(death)
+        knew, last_began = death.suspects.get(digest, (now, began))
+        death.suspects[digest] = (knew, max(last_began, began))
+
+    def is_guilty(self, digest: bytes) -> bool:
+        """Whether a request is refused."""
+        return any(is_guilty_of(digest, deaths) for deaths in self._seen(digest))
+
+    def _seen(self, digest: bytes) -> Iterable[list[Death]]:
+        """The deaths a request saw, those of each stage for themselves."""
+        stages: dict[str, list[Death]] = {}
         for death in self._deaths:
-            if death.replica == (replica or "") and (replica or now - death.at < UNNAMED_DEATH_S):
-                death.suspects.add(digest)
-                return
-        self._deaths.append(Death(replica or "", now, {digest}))
-
-    def _is_guilty(self, digest: bytes) -> bool:
-        deaths = self._deaths_with(digest)
-        if len(deaths) < DEADLY:
-            return False
-        return len(deaths) > DEADLY or set.intersection(*(death.suspects for death in deaths)) == {digest}
-
-    def _deaths_with(self, digest: bytes) -> list[Death]:
-        return [death for death in self._deaths if digest in death.suspects]
+            if digest in death.suspects:
+                stages.setdefault(death.stage, []).append(death)
+        return stages.values()
 
     def _clear(self, digest: bytes) -> None:
         for death in self._deaths:
-            death.suspects.discard(digest)
+            death.suspects.pop(digest, None)
 
     def _forget(self) -> None:
         now = self._clock()
         while self._deaths and now - self._deaths[0].at > self._memory_s:
             self._deaths.popleft()
+
+
+def ended(digest: bytes, deaths: Iterable[Death]) -> int:
+    """How many of the deaths a request saw came one after the other: each in work begun when the one before was known.
+
+    |--A--|            B was begun before the end of A was known, C after it: A and C, two
+      |-----B-----|
+            |---C---|
+    """
+    count, known = 0, -math.inf
+    for knew, began in sorted(death.suspects[digest] for death in deaths):
+        if began >= known:
+            count, known = count + 1, knew
+    return count
+
+
+def is_guilty_of(digest: bytes, deaths: list[Death]) -> bool:
+    """Whether a request has ended replicas of one stage, given those it saw die."""
+    count = ended(digest, deaths)
+    if count != DEADLY:
+        return count > DEADLY
+    others = set().union(*(death.suspects for death in deaths)) - {digest}
+    return all(ended(digest, [death for death in deaths if other in death.suspects]) < DEADLY for other in others)

@@ -1,17 +1,23 @@
 """The adapters over handles: what is tried twice, what is not, and what always gets its cancel."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from itertools import count
 
 import numpy as np
 import pytest
-from ray.exceptions import ActorDiedError
+from hypothesis import given
+from hypothesis import strategies as st
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError
+from ray.serve._private.common import DeploymentID
+from ray.serve.exceptions import DeploymentUnavailableError
 
-from pipeline.errors import AtCapacity, EngineDead, NonFiniteOutput, StageUnavailable
+from pipeline.errors import AtCapacity, EngineDead, NonFiniteOutput, StageUnavailable, SynthesisError
 from pipeline.types import FinishReason, SamplingParams, StepBlock
 from serve.breaker import Breaker, BreakerConfig
-from serve.handles import RemoteGenerator
+from serve.handles import RemoteDecoder, RemoteGenerator
 from serve.quarantine import CASE, Quarantine, QuarantineConfig
 from tests.factories import make_prompt
 
@@ -29,9 +35,12 @@ class Replica:
 
     async def __aiter__(self) -> AsyncIterator[object]:
         for item in self.items:
-            if isinstance(item, ActorDiedError):
+            if isinstance(item, asyncio.Event):
+                await item.wait()
+            elif isinstance(item, Exception) and not isinstance(item, SynthesisError):
                 raise item
-            yield item
+            else:
+                yield item
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -52,6 +61,25 @@ class Handle:
     def remote(self, prompt: object, sampling: object, timeout_s: float, admitted: bool, trace: str) -> Replica:
         self.timeouts_s.append(timeout_s)
         return self.replicas[len(self.timeouts_s) - 1]
+
+
+class Unary:
+    """A vocoder whose calls land on one replica after the other."""
+
+    def __init__(self, *answers: object) -> None:
+        self.answers = list(answers)
+        self.traits = self
+
+    async def remote(self) -> object:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def gone(number: int) -> ActorUnavailableError:
+    """What is heard first of a replica on a machine that has died."""
+    return ActorUnavailableError("connection refused", bytes([number]) * 16)
 
 
 def listen(handle: Handle) -> list[StepBlock]:
@@ -152,3 +180,101 @@ def test_a_reader_that_leaves_cancels_the_call():
 
     asyncio.run(leave())
     assert handle.replicas[0].cancelled
+
+
+# Deaths on record.
+
+
+def observe(
+    *works: Callable[[], Awaitable[object]], clock: Callable[[], float] = time.monotonic
+) -> tuple[Quarantine, list[object]]:
+    """Works of one request, all at once, and what came of each."""
+    quarantine = Quarantine(QuarantineConfig(), clock=clock)
+
+    async def run() -> list[object]:
+        with quarantine.enter(b"digest") as case:
+            CASE.set(case)
+            results = await asyncio.gather(*(work() for work in works), return_exceptions=True)
+            raise Stop(results)
+
+    with pytest.raises(Stop) as stopped:
+        asyncio.run(run())
+    return quarantine, stopped.value.args[0]
+
+
+class Stop(Exception):
+    """A request that ends without having been spoken to its end: nothing clears it."""
+
+
+def generating(handle: Handle) -> Callable[[], Awaitable[object]]:
+    async def generate() -> list[int]:
+        stream = RemoteGenerator(handle).generate(make_prompt(), SamplingParams(), timeout_s=5)
+        async with aclosing(stream) as blocks:
+            return [one.first_step async for one in blocks]
+
+    return generate
+
+
+def whole() -> list[object]:
+    return [block(0), block(1, FinishReason.EOS)]
+
+
+def test_a_machine_that_takes_a_replica_of_two_stages_with_it_quarantines_nobody():
+    decoder = RemoteDecoder(Unary(gone(2), "traits"))
+    quarantine, results = observe(generating(Handle([block(0), gone(1)], whole())), decoder.traits)
+    assert results == [[0, 1], "traits"]
+    assert quarantine.held == 0
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 20)), min_size=2, max_size=6))
+def test_a_machine_that_takes_several_replicas_of_a_stage_with_it_quarantines_nobody(segments):
+    """Segments in replicas of one machine; some are told of its end when others have long begun anew elsewhere."""
+    told = [asyncio.Event() for _ in segments]
+
+    async def tell() -> None:
+        for event, (_, pause) in zip(told, segments, strict=True):
+            event.set()
+            for _ in range(pause):
+                await asyncio.sleep(0)
+
+    handles = [Handle([block(0), event, gone(number)], whole()) for event, (number, _) in zip(told, segments, strict=True)]
+    quarantine, results = observe(*(generating(handle) for handle in handles), tell)
+    assert results[:-1] == [[0, 1]] * len(segments)
+    assert quarantine.held == 0
+
+
+@pytest.mark.parametrize("first", ["generator", "decoder"])
+def test_a_request_that_ended_two_replicas_of_a_stage_is_tried_no_more(first):
+    handle, later = Handle([gone(1)], [gone(2)]), Handle([gone(3)], whole())
+    answers = Unary(gone(1), gone(2), gone(3), "traits")
+
+    async def work() -> None:
+        for calls in (2, 3):
+            with pytest.raises(EngineDead):
+                await (
+                    generating(handle if calls == 2 else later)() if first == "generator" else RemoteDecoder(answers).traits()
+                )
+            assert len(handle.timeouts_s) + len(later.timeouts_s) + 4 - len(answers.answers) == calls
+
+    quarantine, results = observe(work)
+    assert results == [None]
+    assert quarantine.held == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [DeploymentUnavailableError(DeploymentID("Vocoder")), ActorDiedError(), RayActorError()],
+    ids=["no replica", "died without a name", "failed without a name"],
+)
+def test_only_the_death_of_a_replica_somebody_can_name_is_held_against_a_request(error):
+    passing = count(0.0, 10.0)
+    answers = Unary(*[error] * 6)
+
+    async def work() -> None:
+        for _ in range(3):
+            with pytest.raises(EngineDead):
+                await RemoteDecoder(answers).traits()
+
+    quarantine, results = observe(work, clock=lambda: next(passing))
+    assert (results, quarantine.held) == ([None], 0)
+    assert answers.answers == []

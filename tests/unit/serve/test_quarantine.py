@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack, aclosing
 from dataclasses import replace
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 
 from pipeline.errors import AtCapacity, EngineDead, RequestQuarantined
 from pipeline.types import AudioChunk, AudioOptions, RefineParams, SamplingParams, SynthesisRequest
-from serve.quarantine import CASE, Quarantine, QuarantineConfig
+from serve.quarantine import CASE, Case, Death, Quarantine, QuarantineConfig, ended
 
 REQUEST = SynthesisRequest("r1", "Some words.", "nova", sampling=SamplingParams(seed=3))
+STAGES = ("text", "acoustic", "vocoder")
 
 
 class Clock:
@@ -30,13 +32,27 @@ def make() -> tuple[Quarantine, Clock]:
     return Quarantine(QuarantineConfig(), clock=clock), clock
 
 
-def die(quarantine: Quarantine, digest: bytes, *replicas: str | None) -> None:
+def fail(watching, error: Exception) -> None:
+    with pytest.raises(type(error)):
+        watching.gen.throw(error)
+
+
+def die(quarantine: Quarantine, clock: Clock, digest: bytes, *replicas: str, stage: str = "acoustic") -> None:
+    """A request whose calls fail, one after the other."""
     watching = quarantine.enter(digest)
     case = watching.__enter__()
     for replica in replicas:
-        case.saw_death_of(replica)
-    with pytest.raises(EngineDead):
-        watching.gen.throw(EngineDead("dead"))
+        began, clock.now = clock.now, clock.now + 0.1
+        case.saw_death_of(replica, stage, began)
+    fail(watching, EngineDead("dead"))
+
+
+def crowd(quarantine: Quarantine, clock: Clock, members: list[bytes], *replicas: str) -> None:
+    """Requests that are inside the same replicas, one after the other."""
+    for replica in replicas:
+        began, clock.now = clock.now, clock.now + 0.1
+        for member in members:
+            quarantine.note(member, replica, "acoustic", began)
 
 
 def speak(quarantine: Quarantine, digest: bytes) -> None:
@@ -46,7 +62,7 @@ def speak(quarantine: Quarantine, digest: bytes) -> None:
 
 def test_a_request_that_ended_two_replicas_alone_is_refused():
     quarantine, clock = make()
-    die(quarantine, b"poison", "a", "b")
+    die(quarantine, clock, b"poison", "a", "b")
     assert quarantine.held == 1
     with pytest.raises(RequestQuarantined):
         speak(quarantine, b"poison")
@@ -57,28 +73,58 @@ def test_a_request_that_ended_two_replicas_alone_is_refused():
 
 
 def test_one_death_is_no_guilt_however_many_segments_saw_it():
-    quarantine, _ = make()
-    die(quarantine, b"long", "a", "a", "a", "a")
-    speak(quarantine, b"long")
-    die(quarantine, b"long", "b")
-    speak(quarantine, b"long")
-
-
-def test_deaths_nobody_could_name_are_one_when_they_are_close_together():
     quarantine, clock = make()
-    die(quarantine, b"x", None, None)
+    die(quarantine, clock, b"long", "a", "a", "a", "a")
+    speak(quarantine, b"long")
+    die(quarantine, clock, b"long", "b")
+    speak(quarantine, b"long")
+
+
+def test_deaths_in_different_stages_are_not_added_up():
+    quarantine, clock = make()
+    for stage in STAGES:
+        die(quarantine, clock, b"unlucky", f"of {stage}", stage=stage)
     assert quarantine.held == 0
-    clock.now += 2
-    die(quarantine, b"x", None)
+    die(quarantine, clock, b"unlucky", "another vocoder", stage="vocoder")
     assert quarantine.held == 1
 
 
+def test_what_was_begun_before_a_death_was_known_belongs_to_it():
+    quarantine, clock = make()
+    clock.now = 2.0
+    for replica, began in (("a", 0.0), ("b", 0.5), ("c", 1.9)):
+        quarantine.note(b"wide", replica, "acoustic", began)
+    assert quarantine.held == 0
+    speak(quarantine, b"wide")
+
+
+def test_a_second_try_beside_older_work_in_the_same_replica_is_a_second_death():
+    quarantine, clock = make()
+    clock.now = 1.0
+    quarantine.note(b"poison", "a", "acoustic", 0.0)
+    clock.now = 2.0
+    quarantine.note(b"poison", "b", "acoustic", 0.5)  # a segment that was there already
+    assert quarantine.held == 0
+    quarantine.note(b"poison", "b", "acoustic", 1.1)  # the one that was tried again
+    assert quarantine.held == 1
+
+
+def test_who_was_tried_again_beside_the_culprit_is_not_taken_for_it():
+    quarantine, clock = make()
+    clock.now = 1.0
+    quarantine.note(b"poison", "a", "acoustic", 0.0)
+    quarantine.note(b"innocent", "a", "acoustic", 0.0)
+    clock.now = 2.0
+    quarantine.note(b"poison", "b", "acoustic", 0.0)  # two segments at once: for the poison that is one death
+    quarantine.note(b"innocent", "b", "acoustic", 1.1)
+    assert quarantine.held == 0
+    speak(quarantine, b"innocent")
+
+
 def test_innocents_of_a_crowd_are_tried_one_at_a_time_and_cleared():
-    quarantine, _ = make()
+    quarantine, clock = make()
     everybody = [b"poison", *(bytes([number]) for number in range(20))]
-    for replica in "ab":
-        for member in everybody:
-            quarantine.note(member, replica)
+    crowd(quarantine, clock, everybody, "a", "b")
     assert quarantine.held == 0, "nobody is guilty in a crowd"
     with quarantine.enter(b"\0"), pytest.raises(AtCapacity), quarantine.enter(b"\1"):
         pass
@@ -90,43 +136,113 @@ def test_innocents_of_a_crowd_are_tried_one_at_a_time_and_cleared():
 
 
 def test_a_suspect_that_sees_a_third_death_is_guilty():
-    quarantine, _ = make()
-    for replica in "ab":
-        for member in (b"poison", b"innocent"):
-            quarantine.note(member, replica)
-    die(quarantine, b"poison", "c")
+    quarantine, clock = make()
+    crowd(quarantine, clock, [b"poison", b"innocent"], "a", "b")
+    die(quarantine, clock, b"poison", "c")
     with pytest.raises(RequestQuarantined):
         speak(quarantine, b"poison")
     speak(quarantine, b"innocent")
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=40))
+@st.composite
+def machines(draw) -> list[tuple[float, bytes, str, str, float]]:
+    """What is told of a machine's death: at which moment, of a request inside which replica of which stage, since when.
+
+    Its replicas of one stage die at one moment, those of the next stage perhaps much later; of each death its requests hear in
+    any order. There are fewer digests than calls: a request has several segments, and others ask the same.
+    """
+    apart = draw(st.sampled_from((0.0, 5.0)))
+    told = []
+    for number, stage in enumerate(STAGES):
+        died = 1.0 + number * apart
+        calls = st.tuples(st.floats(0.01, 3), st.integers(0, 3), st.integers(1, 3), st.floats(0, 1))
+        for later, digest, replica, age in draw(st.lists(calls, max_size=6)):
+            told.append((died + later, bytes([digest]), f"{stage} {replica}", stage, died - age))
+    return sorted(told, key=lambda note: note[0])
+
+
+@given(machines())
+def test_a_machines_death_quarantines_nobody_and_tries_nobody(told):
+    quarantine, clock = make()
+    for clock.now, digest, replica, stage, began in told:
+        quarantine.note(digest, replica, stage, began)
+        assert quarantine.held == 0
+    with ExitStack() as stack:
+        for digest in {digest for _, digest, *_ in told}:
+            stack.enter_context(quarantine.enter(digest))  # all at once: RequestQuarantined or AtCapacity would end it
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 9)), max_size=7))
+def test_the_deaths_that_count_are_the_most_calls_that_followed_on_each_other(calls):
+    deaths = [
+        Death("acoustic", str(number), 0.0, {b"x": (began + lasted, began)}) for number, (began, lasted) in enumerate(calls)
+    ]
+    rows = sorted(((began, began + lasted) for began, lasted in calls), key=lambda row: row[1])
+    most = max(
+        size
+        for size in range(len(rows) + 1)
+        for some in combinations(rows, size)
+        if all(before[1] <= after[0] for before, after in pairwise(some))
+    )
+    assert ended(b"x", deaths) == most
+
+
+@given(st.lists(st.tuples(st.sampled_from(STAGES), st.integers(1, 4)), max_size=8))
+def test_a_deadly_request_that_comes_alone_ends_replicas_of_a_stage_twice_at_most(visits):
+    """Each visit: the stage it ends, and with how many of its segments at once; all are tried a second time."""
+    quarantine, clock = make()
+    times = dict.fromkeys(STAGES, 0)
+    for visit, (stage, segments) in enumerate(visits):
+        watching = quarantine.enter(b"poison")
+        try:
+            case = watching.__enter__()
+        except RequestQuarantined:
+            assert max(times.values()) == 2
+            continue
+        for attempt in range(2):
+            times[stage] += 1
+            began, clock.now = clock.now, clock.now + 0.1
+            for segment in range(segments):
+                case.saw_death_of(f"{visit} {attempt} {segment}", stage, began)
+            if case.is_deadly:
+                break
+        fail(watching, EngineDead("dead"))
+    assert max(times.values()) <= 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.booleans()), max_size=40))
 def test_a_poison_request_ends_no_fourth_replica_and_no_innocent_is_ever_held(arrivals):
-    """Member 0 ends whichever replica it is in, with whoever asked in the same moment inside as well."""
+    """Member 0 ends whichever replica it is in, with whoever asked in the same moment inside as well, perhaps twice."""
     quarantine, clock = make()
     deaths = 0
-    for number, (company, short) in enumerate(arrivals):
+    for number, (company, short, together) in enumerate(arrivals):
         clock.now += 0.1 if short else 5.0
-        replica = str(number)
         inside: list = []
-        with ExitStack() as stack:
-            for member in range(company + 1):
-                watching = quarantine.enter(bytes([member]))
-                try:
-                    inside.append((watching, watching.__enter__()))
-                except RequestQuarantined:
-                    assert member == 0
-                except AtCapacity:
-                    pass
-            if any(case._digest == b"\0" for _, case in inside):
-                deaths += 1
-                for watching, case in inside:
-                    case.saw_death_of(replica)
-                    with pytest.raises(EngineDead):
-                        watching.gen.throw(EngineDead("dead"))
+        for member in range(company + 1):
+            watching = quarantine.enter(bytes([member]))
+            try:
+                inside.append((member, watching, watching.__enter__()))
+            except RequestQuarantined:
+                assert member == 0
+            except AtCapacity:
+                pass
+        cases: dict[int, Case] = {member: case for member, _, case in inside}
+        dead: set[int] = set()
+        for attempt in range(2):
+            there = set(cases) if attempt == 0 or together else {0} & set(cases)
+            if 0 not in there or (attempt and cases[0].is_deadly):
+                dead.clear()
+                break
+            deaths += 1
+            began, clock.now = clock.now, clock.now + 0.1
+            for member in there:
+                cases[member].saw_death_of(f"{number} {attempt}", "acoustic", began)
+            dead = there
+        for member, watching, _ in inside:
+            if member == 0 or member in dead:
+                fail(watching, EngineDead("dead"))
             else:
-                for watching, _ in inside:
-                    stack.callback(watching.__exit__, None, None, None)
+                watching.__exit__(None, None, None)
     assert deaths <= 3
 
 
