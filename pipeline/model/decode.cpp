@@ -7,7 +7,7 @@
 //
 // A row's numbers are one fixed chain of operations, whatever the rows beside it and the number of threads: threads
 // share out outputs, never the terms of a sum. Positions of one prompt are rows like any others: keys and values of all
-// rows are written before the first one looks at them.
+// rows are written, and rounded, before the first one looks at them.
 
 #include <immintrin.h>
 #include <omp.h>
@@ -150,7 +150,6 @@ struct Query {
         return sum;
     }
 
-    static constexpr float scale = 1;
     __m512 q[PARTS][2];
 };
 
@@ -167,9 +166,13 @@ struct Query<int8_t, PARTS> {
         }
         const float most = _mm512_reduce_max_ps(highest);
         const __m512 factor = _mm512_set1_ps(most > 1e-30f ? LARGEST_16 / most : 0.0f);
-        const auto whole = [&](const float* at) { return _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(at), factor))); };
-        for (int part = 0; part < PARTS; part++)
-            q[part] = _mm512_inserti64x4(_mm512_castsi256_si512(whole(numbers + part * PANEL)), whole(numbers + part * PANEL + LANES), 1);
+        const auto whole = [&](const float* at) {
+            return _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(at), factor)));
+        };
+        for (int part = 0; part < PARTS; part++) {
+            const float* const at = numbers + part * PANEL;
+            q[part] = _mm512_inserti64x4(_mm512_castsi256_si512(whole(at)), whole(at + LANES), 1);
+        }
         scale = broken ? NAN : most / LARGEST_16;
     }
 
@@ -192,7 +195,8 @@ void attend(const float* query, const Kept& kept_keys, const Kept& kept_values, 
     constexpr int DIM = PARTS * PANEL;
     constexpr bool SCALED = std::is_same_v<T, int8_t>;
     constexpr int64_t ROW = DIM * sizeof(T);
-    const T *const keys = reinterpret_cast<const T*>(kept_keys.numbers), *const values = reinterpret_cast<const T*>(kept_values.numbers);
+    const T* const keys = reinterpret_cast<const T*>(kept_keys.numbers);
+    const T* const values = reinterpret_cast<const T*>(kept_values.numbers);
     const Query<T, PARTS> q(query);
 
     // 1) scores; the last group is filled up with the last position again, the last register with nothing
@@ -291,8 +295,8 @@ struct Model {
 
 // Float32 beside weights of float32, else bfloat16; int8 beside any, where there are scales.
 struct Cache {
-    char *keys, *values;                 // (layers, slots, heads, positions, head_dim)
-    float *key_scales, *value_scales;    // (layers, slots, heads, positions), or null
+    char *keys, *values;               // (layers, slots, heads, positions, head_dim)
+    float *key_scales, *value_scales;  // (layers, slots, heads, positions), or null
     int64_t slots;
 };
 

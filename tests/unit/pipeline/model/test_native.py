@@ -58,7 +58,12 @@ def make_native(demo: Checkpoint, weights: torch.dtype, *, tiles: bool, spec: Gp
 )
 def decoder(request: pytest.FixtureRequest, demo: Checkpoint) -> NativeDecoder:
     weights, tiles = request.param
-    return make_native(demo, weights, tiles=tiles)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)  # as many as it keeps scratch for
+    try:
+        return make_native(demo, weights, tiles=tiles)
+    finally:
+        torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module", params=["dtype", "int8"], ids=lambda kv: f"kv-{kv}")
