@@ -79,7 +79,7 @@ class EngineConfig(StrictModel):
         None, ge=64, le=8192, description="positions triton sums up at once, part of the numerics; null: by slots [positions]"
     )
     prefill_rows: int = Field(1, ge=1, le=32, description="prompts in one prefill call; a fixed shape, so part of the numerics")
-    block_steps: int = Field(4, ge=1, le=256, description="steps delivered together")
+    block_steps: int = Field(4, ge=1, le=256, description="steps delivered together to a reader that names no sizes")
     max_waiting: int = Field(32, ge=0, le=4096, description="requests that may wait for a slot; more are refused")
     standard_patience_s: float = Field(
         2.0,
@@ -105,6 +105,16 @@ class EngineConfig(StrictModel):
         """KV positions of a slot."""
         return self.max_prompt + self.max_steps
 
+    @property
+    def largest_block(self) -> int:
+        """Steps that can be held back for one block: with more the next round would find no room in the buffer."""
+        return self.buffer_steps - self._rounds_in_buffer * self.steps_per_round
+
+    @property
+    def _rounds_in_buffer(self) -> int:
+        # A GPU begins a round before the one before it has been delivered.
+        return 2 if self.device == "cuda" else 1
+
     @model_validator(mode="after")
     def _int8_weights_are_read_somewhere(self) -> "EngineConfig":
         if self.weights == "int8" and self.dtype != "bfloat16":
@@ -115,13 +125,11 @@ class EngineConfig(StrictModel):
 
     @model_validator(mode="after")
     def _buffer_holds_a_round(self) -> "EngineConfig":
-        # A GPU begins a round before the one before it has been delivered.
-        rounds = 2 if self.device == "cuda" else 1
-        needed = rounds * self.steps_per_round + self.block_steps
-        if self.buffer_steps < needed:
+        if self.largest_block < self.block_steps:
+            rounds = self._rounds_in_buffer
             raise ValueError(
                 f"buffer_steps {self.buffer_steps} must hold at least {'2 x ' * (rounds - 1)}steps_per_round + block_steps "
-                f"= {needed}, or no sequence can ever run"
+                f"= {rounds * self.steps_per_round + self.block_steps}, or no sequence can ever run"
             )
         return self
 

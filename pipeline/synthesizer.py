@@ -40,7 +40,7 @@ from pipeline.types import (
     SynthesisRequest,
     Voice,
 )
-from pipeline.vocoder.stream import StreamDecoder, without_first
+from pipeline.vocoder.stream import StreamDecoder, blocks_for, without_first
 
 Given = TypeVar("Given")
 
@@ -130,10 +130,14 @@ class Synthesizer:
         """The prompts with the request's claim; its first one has the promise, less what has passed since the request began."""
         # What the vocoder needs before it gives the first samples.
         traits = without_first(await self._traits(), request.chunks_left_out)
-        claim = replace(request.claim, first_audio_s=None, first_steps=traits.chunk_steps[0] + traits.look_ahead)
+        first_steps, blocks = traits.chunk_steps[0] + traits.look_ahead, blocks_for(traits)
+        claim = replace(request.claim, first_audio_s=None, first_steps=first_steps, blocks=blocks)
         promised = claim
         if request.claim.first_audio_s is not None:
             promised = replace(claim, first_audio_s=request.claim.first_audio_s - (time.monotonic() - began))
+        if len(prompts) > 1:
+            # The other segments begin with the first one's first step (_Ahead).
+            promised = replace(promised, blocks=(1, blocks[0] - 1, *(blocks[1:] or blocks)))
         return tuple(replace(prompt, claim=claim if number else promised) for number, prompt in enumerate(prompts))
 
     def _voices_of(self, request: SynthesisRequest) -> dict[str, Voice]:

@@ -116,6 +116,8 @@ class Claim:
     """its first audio must be there this soon, or it is refused at once; None: whenever it comes [s]"""
     first_steps: int = 1
     """steps the first audio takes"""
+    blocks: tuple[int, ...] = ()
+    """steps that are of use together: those of the first StepBlock, the second, ..., the last size repeats; empty: any"""
 
 
 @dataclass(frozen=True, slots=True)

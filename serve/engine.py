@@ -94,9 +94,9 @@ class AcousticModel:
         finally:
             self._engine.cancel(sequence)
 
-    @serve.batch(max_batch_size=8, batch_wait_timeout_s=0.002, max_concurrent_batches=8)
+    @serve.batch(max_batch_size=8, batch_wait_timeout_s=0, max_concurrent_batches=8)
     async def _gather(self, arrivals: list[tuple[Sequence, bool]]) -> list[None]:
-        """Submit arrivals together: they prefill in one call. Returns at once: a batch under way is no hold-up."""
+        """Submit what has arrived together: it prefills in one call, like all that comes during a round. Returns at once."""
         self._engine.submit(arrivals)
         return [None] * len(arrivals)
 

@@ -145,6 +145,7 @@ class Engine:
             max_steps=max_steps,
             deadline=now + timeout_s,
             submitted_at=now,
+            blocks=tuple(min(size, self._config.largest_block) for size in prompt.claim.blocks or (self._config.block_steps,)),
             promised_at=None if prompt.claim.first_audio_s is None else now + prompt.claim.first_audio_s,
         )
 
@@ -337,12 +338,12 @@ class Engine:
                 )
             elif output.ended[slot] or sequence.steps >= sequence.max_steps:
                 self._scheduler.release(sequence)
-                sequence.flush(self._config.block_steps, FinishReason.EOS if output.ended[slot] else FinishReason.LENGTH)
+                sequence.flush(FinishReason.EOS if output.ended[slot] else FinishReason.LENGTH)
                 self._sequences += 1
                 self._scheduler.line.learn(sequence)
                 self._sequence_s = smoothed(self._sequence_s, now - sequence.submitted_at)
             else:
-                sequence.flush(self._config.block_steps)
+                sequence.flush()
 
     def _die(self, death: EngineDead) -> None:
         with self._lock:

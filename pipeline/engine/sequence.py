@@ -11,9 +11,10 @@ one thing both sides hold: the engine puts, an asyncio task reads.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import accumulate, chain, repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +80,8 @@ class Sequence:
     """monotonic seconds"""
     submitted_at: float
     """monotonic seconds"""
+    blocks: tuple[int, ...] = (1,)
+    """steps of its first block, its second, ...; the last size repeats"""
     placed_at: float | None = None
     """when it got its first slot [monotonic s]"""
     prefilled_at: float | None = None
@@ -103,6 +106,12 @@ class Sequence:
     """what was unread when the scheduler last found the buffer full: less of it later means that somebody reads"""
     _hidden: list[NDArray[np.float32]] = field(default_factory=list)
     _codes: list[NDArray[np.int64]] = field(default_factory=list)
+    _stops: Iterator[int] = field(init=False)  # steps after which a block is due
+    _due: int = field(init=False)  # the next of them
+
+    def __post_init__(self) -> None:
+        self._stops = accumulate(chain(self.blocks, repeat(self.blocks[-1])))
+        self._due = next(self._stops)
 
     @property
     def lane(self) -> Lane:
@@ -135,11 +144,12 @@ class Sequence:
         self._codes.append(codes)
         self.steps += 1
 
-    def flush(self, block_steps: int, finish: FinishReason | None = None) -> None:
-        """Deliver the steps held back once there are `block_steps` of them, or the sequence has ended."""
-        held = len(self._codes)
-        if held < block_steps and finish is None:
+    def flush(self, finish: FinishReason | None = None) -> None:
+        """Deliver the steps held back once a block is full, or the sequence has ended."""
+        if self.steps < self._due and finish is None:
             return
+        held = len(self._codes)
+        self._due = next(stop for stop in self._stops if stop > self.steps)
         block = StepBlock(
             hidden=np.array(self._hidden, np.float32).reshape(held, self.width),
             codes=np.array(self._codes, np.int64).reshape(held, self.books),

@@ -12,12 +12,13 @@ follows from k alone, never from load or arrival; it is a matter of time, not of
     calls          |-------------|-------------|---|---|---|
     chunks                                         0   1   2          of 8 steps each, look_ahead 52
 
-The steps before the first chunk are decoded while they come, so that with its last one little is left to do.
+The steps before the first chunk are decoded while they come, so that with its last one little is left to do; unless they
+fit into one call, which is done sooner than two.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import chain, pairwise, repeat, takewhile
 
 EARLY_STEPS = 28  # of a call before the first chunk is due: smaller ones cost more a step
 FINAL_STEPS = 4  # of the call that the first chunk leaves with: its time is heard
@@ -36,10 +37,11 @@ class Feeding:
     def stops(self) -> Iterator[tuple[int, bool]]:
         """The steps at which the calls of an utterance without an end end, and whether a chunk leaves with them."""
         first = self.look_ahead + self.chunk_steps[0]
-        begun = first - FINAL_STEPS
-        short = begun % EARLY_STEPS
-        for stop in range(short if short >= FINAL_STEPS else short + EARLY_STEPS, begun + 1, EARLY_STEPS):
-            yield stop, False
+        if first > MOST_STEPS:
+            begun = first - FINAL_STEPS
+            short = begun % EARLY_STEPS
+            for stop in range(short if short >= FINAL_STEPS else short + EARLY_STEPS, begun + 1, EARLY_STEPS):
+                yield stop, False
         yield first, True
         begun = first
         for size in chain(self.chunk_steps[1:], repeat(self.chunk_steps[-1])):
@@ -47,6 +49,13 @@ class Feeding:
                 yield stop, False
             begun += size
             yield begun, True
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Steps from call to call: nothing can be done with fewer. The last size repeats."""
+        grown = self.look_ahead + sum(self.chunk_steps) + self.chunk_steps[-1]
+        stops = takewhile(lambda stop: stop <= grown, (stop for stop, _ in self.stops()))
+        return tuple(stop - before for before, stop in pairwise((0, *stops)))
 
     def calls(self, fed: int, *, known: int, ended: bool) -> Iterator[tuple[int, bool]]:
         """Where the calls end that can be made now, after one that ended at step `fed`, and whether a chunk leaves with them.

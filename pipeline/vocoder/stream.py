@@ -191,6 +191,11 @@ def chunk(samples: NDArray[np.float32], first_sample: int, *, is_last: bool) -> 
     return AudioChunk(samples=samples, first_sample=first_sample, is_last=is_last)
 
 
+def blocks_for(traits: DecoderTraits) -> tuple[int, ...]:
+    """Steps that are of use together, from the first on; the last size repeats."""
+    return (Feeding if traits.carries else Schedule)(traits.chunk_steps, traits.look_ahead).blocks
+
+
 def without_first(traits: DecoderTraits, count: int) -> DecoderTraits:
     """The same without the first `count` chunk sizes, of which the last one always stays: no size is new."""
     return traits if not count else replace(traits, chunk_steps=traits.chunk_steps[min(count, len(traits.chunk_steps) - 1) :])

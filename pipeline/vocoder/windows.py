@@ -101,6 +101,11 @@ class Schedule:
         )
 
     @property
+    def blocks(self) -> tuple[int, ...]:
+        """Steps from window to window: nothing can be done with fewer. The last size repeats."""
+        return self.chunk_steps[0] + max(self.look_ahead, 1), *(self.chunk_steps[1:] or self.chunk_steps)
+
+    @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
         """The different windows there are: (rows, steps of a full body) each, smallest first."""
         return tuple((size + 2 * self.look_ahead, size) for size in sorted(set(self.chunk_steps)))

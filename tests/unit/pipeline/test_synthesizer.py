@@ -89,6 +89,23 @@ def test_as_many_segments_as_allowed_run_at_once():
     assert generator.most == 3
 
 
+def test_steps_are_asked_for_in_blocks_the_vocoder_can_use_and_one_is_enough_to_begin_the_other_segments():
+    class Asked(StepMaker):
+        async def generate(
+            self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
+        ) -> AsyncGenerator[StepBlock, None]:
+            self.blocks[prompt.segment.index] = prompt.claim.blocks
+            async for block in super().generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted):
+                yield block
+
+    generator = Asked()
+    generator.blocks = {}
+    hear(make_request("one."), generator=generator)
+    assert generator.blocks == {0: (5, 5, 5)}, "two steps of look-ahead and three of the first chunk, then five each"
+    hear(make_request(), generator=generator)
+    assert generator.blocks == {0: (1, 4, 5, 5), **dict.fromkeys(range(1, 5), (5, 5, 5))}
+
+
 def test_speed_stretches_the_whole():
     assert len(hear(make_request(speed=2.0))) == pytest.approx(len(hear(make_request())) / 2, rel=0.02)
 

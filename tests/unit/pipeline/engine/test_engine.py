@@ -6,6 +6,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, aclosing, closing
+from dataclasses import replace
+from itertools import accumulate, chain, repeat
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ from pipeline.errors import (
 )
 from pipeline.model.weights import Checkpoint
 from pipeline.native import build
-from pipeline.types import FinishReason, Head, Prompt, SamplingParams, SeedMode
+from pipeline.types import Claim, FinishReason, Head, Prompt, SamplingParams, SeedMode, StepBlock
 from tests.factories import Take, collect, make_prompt, make_speaker, take
 from tests.machine import needs_native
 
@@ -131,6 +133,30 @@ def test_rounds_blocks_and_buffers_change_no_bit(make_engine, demo, change):
     requests = [distinct(number, demo.gpt_spec.width) for number in range(6)]
     plain, changed = run_together(make_engine(), requests), run_together(make_engine(**change), requests)
     assert all(one.equals(another) for one, another in zip(plain, changed, strict=True))
+
+
+@pytest.mark.parametrize("steps_per_round", [1, 3])
+@pytest.mark.parametrize("blocks", [(), (1,), (7, 3, 5), (30, 8), (1000,)])
+def test_blocks_come_in_the_sizes_that_are_of_use_and_change_no_bit(make_engine, demo, blocks, steps_per_round):
+    """A size beyond the buffer is cut to what the buffer holds: nobody waits for ever."""
+    engine = make_engine(steps_per_round=steps_per_round, buffer_steps=16, ignore_eos=True)
+    prompt, sampling = make_prompt(9, max_steps=60), SamplingParams(seed=3)
+    asked = replace(prompt, claim=Claim(blocks=blocks))
+
+    async def read() -> list[StepBlock]:
+        return [block async for block in engine.generate(asked, sampling, timeout_s=100)]
+
+    found = asyncio.run(read())
+    due = accumulate(chain(wished := [min(size, 16 - steps_per_round) for size in blocks or (4,)], repeat(wished[-1])))
+    ends, stop = [], next(due)
+    for end in range(steps_per_round, 60, steps_per_round):  # the end of each round but the last
+        if end >= stop:
+            ends.append(end)
+            stop = next(one for one in due if one > end)
+    assert [block.first_step + len(block.codes) for block in found] == [*ends, 60]
+    plain = take(engine, prompt, sampling)
+    assert np.array_equal(np.concatenate([block.hidden for block in found]), plain.hidden)
+    assert np.array_equal(np.concatenate([block.codes for block in found]), plain.codes)
 
 
 def test_prompts_prefilled_together_equal_prompts_prefilled_alone(make_engine, demo):

@@ -193,7 +193,7 @@ class House:
                 self.heard_at[id(sequence)] = self.now
             if sequence.steps >= sequence.max_steps:
                 self.scheduler.release(sequence)
-                sequence.flush(1, FinishReason.LENGTH)
+                sequence.flush(FinishReason.LENGTH)
                 self.scheduler.line.learn(sequence)
                 self.done.append(sequence)
         self.scheduler.check()

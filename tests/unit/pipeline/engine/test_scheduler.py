@@ -28,7 +28,7 @@ def submit(scheduler: Scheduler, sequence: Sequence, *, admitted: bool = False) 
 
 def step(sequence: Sequence) -> None:
     sequence.emit(np.zeros(WIDTH, np.float32), np.zeros(4, np.int64))
-    sequence.flush(4)
+    sequence.flush()
 
 
 def in_loop(function):
@@ -194,10 +194,10 @@ class AnyHistory(RuleBasedStateMachine):
             assert sequence.pending_steps <= self.config.buffer_steps, "never more than the buffer is made ahead"
             if sequence.steps >= sequence.max_steps:
                 self.scheduler.release(sequence)
-                sequence.flush(2, FinishReason.LENGTH)
+                sequence.flush(FinishReason.LENGTH)
                 self._leave(sequence)
             else:
-                sequence.flush(2)
+                sequence.flush()
         assert set(plan.prefill) <= set(plan.decode), "who was prefilled decodes in the same round"
 
     def _leave(self, sequence: Sequence) -> None:

@@ -1,4 +1,4 @@
-from itertools import islice
+from itertools import accumulate, chain, islice, repeat
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,11 +30,23 @@ def test_every_chunk_leaves_when_its_last_step_is_settled_and_no_call_is_long(fe
 
 
 @given(feedings)
-def test_the_first_chunk_leaves_with_a_short_call_once_there_is_enough_to_divide(feeding):
+def test_the_first_chunk_leaves_with_the_only_call_or_with_a_short_one(feeding):
     stops = list(islice(feeding.stops(), 20))
     index = [leaves for _, leaves in stops].index(True)
-    if feeding.look_ahead + feeding.chunk_steps[0] >= 2 * FINAL_STEPS and index:
+    if feeding.look_ahead + feeding.chunk_steps[0] <= MOST_STEPS:
+        assert index == 0
+    else:
         assert stops[index][0] - stops[index - 1][0] == FINAL_STEPS
+
+
+@given(feedings)
+def test_blocks_end_wherever_a_call_does_and_the_ramp_has_no_others(feeding):
+    blocks = feeding.blocks
+    ends = list(accumulate(chain(blocks, repeat(blocks[-1], 100))))
+    stops = [stop for stop, _ in islice(feeding.stops(), 300) if stop <= feeding.look_ahead + sum(feeding.chunk_steps)]
+    assert ends[: len(stops)] == stops
+    if feeding.chunk_steps[-1] <= MOST_STEPS:
+        assert ends == [stop for stop, _ in islice(feeding.stops(), len(ends))]
 
 
 @given(feedings, st.integers(0, 300), st.lists(st.integers(1, 60), max_size=20))

@@ -1,3 +1,5 @@
+from itertools import accumulate, chain, islice, repeat
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,6 +74,14 @@ def test_a_body_waits_for_its_look_ahead():
     assert schedule.window(0, known=60, ended=False) is not None
     assert schedule.window(0, known=59, ended=True) is not None
     assert schedule.window(1, known=60, ended=False) is None
+
+
+@given(schedules)
+def test_a_block_ends_where_a_window_becomes_possible(schedule):
+    ends = accumulate(chain(schedule.blocks, repeat(schedule.blocks[-1])))
+    for index, known in enumerate(islice(ends, 12)):
+        assert schedule.window(index, known=known, ended=False) is not None
+        assert schedule.window(index, known=known - 1, ended=False) is None
 
 
 def test_without_look_ahead_a_body_still_waits_for_one_step_more():
