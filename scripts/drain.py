@@ -1,7 +1,7 @@
 """Drain: lets a running service end: nothing new is taken, what is being spoken is heard to its end. Then stop it.
 
 In:    a configuration file, the Ray cluster of this environment
-Out:   exit code 0 once every stream has ended, 1 when some were left after --grace
+Out:   exit code 0 once every stream has ended, 1 when some were left after --grace, or nobody answers
 Never: stopping anything; a drained service is not ready and answers 503 `draining` until it is stopped or deployed anew
 """
 
@@ -11,11 +11,10 @@ import sys
 import time
 from pathlib import Path
 
-import ray
 from ray import serve
-from ray.exceptions import RayError
 
 from pipeline.errors import ConfigError
+from scripts.connection import connected
 from serve.config_file import check_file
 
 POLL_S = 0.2
@@ -34,14 +33,8 @@ def main() -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1
-    ray.init(address=args.address, namespace="serve", log_to_driver=False)
-    try:
+    with connected(args.address):
         left = asyncio.run(drain(application["name"], args.grace))
-    except RayError as error:
-        print(f"the service does not answer: {type(error).__name__}", file=sys.stderr)
-        return 1
-    finally:
-        ray.shutdown()
     if left:
         print(f"{left} streams were still being spoken after {args.grace:g} s", file=sys.stderr)
     return 1 if left else 0

@@ -1,7 +1,7 @@
 """Leave: takes one machine out of a running cluster: replicas start elsewhere, theirs are heard to the end. Then stop it.
 
 In:    the Ray cluster of this environment; a node of it
-Out:   exit code 0 once nothing of Serve's runs on the node, 1 when something was left after --grace
+Out:   exit code 0 once nothing of Serve's runs on the node, 1 when something was left after --grace, or nobody answers
 Never: stopping anything; a machine that was told to leave takes no new work until it is stopped
 """
 
@@ -12,8 +12,9 @@ import time
 import ray
 from ray._raylet import GcsClient
 from ray.core.generated.autoscaler_pb2 import DrainNodeReason
-from ray.exceptions import RayError
 from ray.serve.context import _get_global_client
+
+from scripts.connection import connected
 
 POLL_S = 0.5
 HEAD = "node:__internal_head__"  # the resource only the first machine has
@@ -31,21 +32,8 @@ def main() -> int:
     )
     parser.add_argument("--address", default="auto", help="of the Ray cluster (%(default)s)")
     args = parser.parse_args()
-    try:
-        ray.init(address=args.address, namespace="serve", log_to_driver=False)
-    except (ConnectionError, RayError) as error:
-        print(f"the cluster does not answer: {type(error).__name__}", file=sys.stderr)
-        return 1
-    try:
+    with connected(args.address):
         left = leave(args.node or ray.get_runtime_context().get_node_id(), args.grace)
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return 1
-    except RayError as error:
-        print(f"the cluster does not answer any more: {type(error).__name__}", file=sys.stderr)
-        return 1
-    finally:
-        ray.shutdown()
     if left:
         print(f"after {args.grace:g} s there still were {', '.join(left)}", file=sys.stderr)
     return 1 if left else 0
