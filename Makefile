@@ -36,7 +36,7 @@ say: $(VENV)/ready  ## speak TEXT into hello.wav, without Ray
 judge: $(VENV)/ready  ## how many words a recogniser mishears in held-out sentences (CHECKPOINT=demo), beside the teacher's own
 	$(RUN) -m scripts.judge --local --checkpoint $(CHECKPOINT)
 
-bench: $(VENV)/ready  ## measure the service beside the ChatTTS package itself: some 20 minutes on two cores
+bench: $(VENV)/ready  ## measure the service beside the ChatTTS package itself: some 17 minutes on two cores
 	$(RUN) -m scripts.bench all --quick
 
 gpu-check:  ## on a GPU machine: parity, bit-equality, step times, speech, aims -> JSON (GPU_PYTHON=python3, nothing is installed)
