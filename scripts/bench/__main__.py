@@ -124,7 +124,7 @@ def parse() -> argparse.Namespace:
         epilog="; ".join(f"{name}: {first_line(module.__doc__)}" for name, module in SCENARIOS.items()),
     )
     parser.add_argument("scenarios", nargs="+", choices=[*SCENARIOS, "all", "summary"], metavar="SCENARIO")
-    parser.add_argument("--quick", action="store_true", help="shorter speech, fewer loads: all of it in some 17 minutes on 2 cores")
+    parser.add_argument("--quick", action="store_true", help="shorter speech, fewer loads: all in some 17 minutes on 2 cores")
     parser.add_argument("--repeats", type=int, default=3, help="rounds of each figure; the median is reported")
     parser.add_argument("--seed", type=int, default=1, help="of texts, lengths and arrivals")
     parser.add_argument("--config", type=Path, default=Path("configs/dev.yaml"), help="what the service is started with")
