@@ -9,13 +9,13 @@ Two timers of processor time: at the limit an exception ends what runs in Python
 the process, which also ends what runs in a library.
 """
 
-import asyncio
 import os
 import pickle
 import signal
 import sys
+from collections.abc import Coroutine
 from types import FrameType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from pipeline.errors import EngineFault, SynthesisError, TextTooHard
 from pipeline.text.frontend import LocalTextFrontend
@@ -50,7 +50,7 @@ def _answer(frontend: LocalTextFrontend, question: bytes) -> object:
         signal.setitimer(signal.ITIMER_PROF, 2 * limit_s)
         signal.setitimer(signal.ITIMER_VIRTUAL, limit_s)
         try:
-            return asyncio.run(getattr(frontend, name)(*arguments))
+            return _finished(getattr(frontend, name)(*arguments))
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             signal.setitimer(signal.ITIMER_PROF, 0)
@@ -69,6 +69,15 @@ def _answer(frontend: LocalTextFrontend, question: bytes) -> object:
         place = "" if frame is None else f"{frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}"
         print(f"text worker: {type(error).__name__} at {place}", file=sys.stderr, flush=True)
         return EngineFault(f"reading the text failed ({type(error).__name__})")
+
+
+def _finished(work: Coroutine[Any, Any, object]) -> object:
+    """What a coroutine returns that waits for nothing: an event loop for each question would cost more than many an answer."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("the front end waits for nothing")
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

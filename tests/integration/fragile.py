@@ -1,7 +1,9 @@
 """The service with acoustic replicas that die of words: a real process that really ends, in the middle of a sequence."""
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,7 +19,8 @@ from serve.engine import AcousticModel
 FRAGILE = "fragile"  # ends the first replica that speaks it, no other
 POISON = "poison"  # ends every replica that speaks it
 DEATHS_FILE = "deaths.txt"  # in $RAY_TMPDIR: a line a death
-BLOCKS_BEFORE = 3  # handed on by a replica before it dies: some steps, no audio yet
+STEPS_BEFORE = 12  # handed on by a replica before it dies: some steps, no audio yet
+ON_THE_WAY_S = 0.1  # until they have left its process
 
 
 class FragileModel(AcousticModel.func_or_class):
@@ -25,14 +28,14 @@ class FragileModel(AcousticModel.func_or_class):
 
     async def generate(self, prompt: Prompt, *rest: Any) -> AsyncGenerator[StepBlock | SynthesisError, None]:
         text, path = prompt.segment.text.lower(), Path(os.environ["RAY_TMPDIR"]) / DEATHS_FILE
-        number = 0
         async for block in super().generate(prompt, *rest):
-            yield block
-            number += 1
-            if number == BLOCKS_BEFORE and (POISON in text or (FRAGILE in text and not path.exists())):
+            if isinstance(block, StepBlock) and (POISON in text or (FRAGILE in text and not path.exists())):
+                yield replace(block, hidden=block.hidden[:STEPS_BEFORE], codes=block.codes[:STEPS_BEFORE], finish=None)
+                await asyncio.sleep(ON_THE_WAY_S)
                 with path.open("a") as deaths:
                     deaths.write(f"{os.getpid()}\n")
                 os._exit(1)
+            yield block
 
 
 def build_app(args: dict[str, Any]) -> Application:
