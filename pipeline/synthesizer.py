@@ -137,7 +137,7 @@ class Synthesizer:
             promised = replace(claim, first_audio_s=request.claim.first_audio_s - (time.monotonic() - began))
         if len(prompts) > 1:
             # The other segments begin with the first one's first step (_Ahead).
-            promised = replace(promised, blocks=(1, blocks[0] - 1, *(blocks[1:] or blocks)))
+            promised = replace(promised, blocks=(1, blocks[0] - 1, *blocks[1:]))
         return tuple(replace(prompt, claim=claim if number else promised) for number, prompt in enumerate(prompts))
 
     def _voices_of(self, request: SynthesisRequest) -> dict[str, Voice]:

@@ -157,23 +157,15 @@ struct Query {
 template <int PARTS>
 struct Query<int8_t, PARTS> {
     explicit Query(const float* numbers) {
-        __m512 highest = _mm512_setzero_ps();
-        __mmask16 broken = 0;
-        for (int i = 0; i < PARTS * PANEL; i += LANES) {
-            const __m512 v = _mm512_loadu_ps(numbers + i);
-            highest = _mm512_max_ps(highest, _mm512_abs_ps(v));
-            broken |= _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-        }
-        const float most = _mm512_reduce_max_ps(highest);
-        const __m512 factor = _mm512_set1_ps(most > 1e-30f ? LARGEST_16 / most : 0.0f);
+        const Rounding how = rounding(numbers, PARTS * PANEL, LARGEST_16);
         const auto whole = [&](const float* at) {
-            return _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(at), factor)));
+            return _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(at), how.factor)));
         };
         for (int part = 0; part < PARTS; part++) {
             const float* const at = numbers + part * PANEL;
             q[part] = _mm512_inserti64x4(_mm512_castsi256_si512(whole(at)), whole(at + LANES), 1);
         }
-        scale = broken ? NAN : most / LARGEST_16;
+        scale = how.scale;
     }
 
     __m512i products(const int8_t* key) const {

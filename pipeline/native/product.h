@@ -172,21 +172,32 @@ struct TileBf16 {
     }
 };
 
+// How a row of numbers becomes integers.
+struct Rounding {
+    __m512 factor;  // integers are the nearest to number x factor
+    float scale;    // numbers are about integer x scale; NaN where one of them is
+};
+
+// By the largest number of the row, which becomes `largest`.
+inline Rounding rounding(const float* x, int64_t inputs, float largest) {
+    __m512 highest = _mm512_setzero_ps();
+    __mmask16 broken = 0;
+    for (int64_t i = 0; i < inputs; i += LANES) {
+        const __m512 v = _mm512_loadu_ps(x + i);
+        highest = _mm512_max_ps(highest, _mm512_abs_ps(v));
+        broken |= _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);  // a maximum may lose a NaN
+    }
+    const float most = _mm512_reduce_max_ps(highest);
+    return {_mm512_set1_ps(most > 1e-30f ? largest / most : 0.0f), broken ? NAN : most / largest};
+}
+
 struct TileInt8 {
     using Weight = int8_t;
     using Sum = int32_t;
     static constexpr float LARGEST = 127 * 256 + 127;
 
     static float split(const float* x, int64_t inputs, int8_t* high, int8_t* low) {
-        __m512 highest = _mm512_setzero_ps();
-        __mmask16 broken = 0;
-        for (int64_t i = 0; i < inputs; i += LANES) {
-            const __m512 v = _mm512_loadu_ps(x + i);
-            highest = _mm512_max_ps(highest, _mm512_abs_ps(v));
-            broken |= _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);  // a maximum may lose a NaN
-        }
-        const float most = _mm512_reduce_max_ps(highest);
-        const __m512 factor = _mm512_set1_ps(most > 1e-30f ? LARGEST / most : 0.0f);
+        const auto [factor, scale] = rounding(x, inputs, LARGEST);
         const __m512i half = _mm512_set1_epi32(128);
         for (int64_t i = 0; i < inputs; i += LANES) {
             const __m512i whole = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + i), factor));
@@ -195,7 +206,7 @@ struct TileInt8 {
             _mm_storeu_si128(reinterpret_cast<__m128i*>(low + i), _mm512_cvtepi32_epi8(least));
             _mm_storeu_si128(reinterpret_cast<__m128i*>(high + i), _mm512_cvtepi32_epi8(most_significant));
         }
-        return broken ? NAN : most / LARGEST;
+        return scale;
     }
 
     static __m512 whole(const int32_t* high, const int32_t* low) {

@@ -52,7 +52,7 @@ class Feeding:
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """Steps from call to call: nothing can be done with fewer. The last size repeats."""
+        """Steps from call to call: nothing can be done with fewer. Two sizes at least; the last repeats."""
         grown = self.look_ahead + sum(self.chunk_steps) + self.chunk_steps[-1]
         stops = takewhile(lambda stop: stop <= grown, (stop for stop, _ in self.stops()))
         return tuple(stop - before for before, stop in pairwise((0, *stops)))

@@ -102,7 +102,7 @@ class Schedule:
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """Steps from window to window: nothing can be done with fewer. The last size repeats."""
+        """Steps from window to window: nothing can be done with fewer. Two sizes at least; the last repeats."""
         return self.chunk_steps[0] + max(self.look_ahead, 1), *(self.chunk_steps[1:] or self.chunk_steps)
 
     @property
