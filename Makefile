@@ -17,11 +17,7 @@ help:  ## list the targets
 serve: $(VENV)/ready  ## install, start the server (CONFIG=configs/dev.yaml)
 	@$(RUN) -m scripts.start $(CONFIG)
 
-test: $(VENV)/ready  ## the whole suite: lint, types, every test
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
-	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m unit -n auto
+test: check  ## the whole suite: lint, types, every test
 	$(RUN) -m pytest -m "not unit"
 
 check: $(VENV)/ready  ## the fast ring: lint, types, unit tests
@@ -43,7 +39,7 @@ gpu-check:  ## on a GPU machine: parity, bit-equality, step times, speech, aims 
 	$(GPU_PYTHON) -m scripts.gpu_check
 
 clean:  ## remove the virtual environment and every cache of the tools
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .schemathesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The installed project is the folder itself, so that Ray's processes import it wherever they start.

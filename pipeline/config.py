@@ -34,6 +34,13 @@ class TextConfig(StrictModel):
     read_cpu_s: float = Field(
         0.5, gt=0, le=60, description="processor time to read a text, for each 1000 characters begun; more is a 422 [s]"
     )
+    read_wall_s: float = Field(
+        4.0,
+        gt=0,
+        le=600,
+        description="a text worker that has not answered so long after its processor time would be over hangs: it is killed "
+        "and replaced [s]",
+    )
     refine_steps: int = Field(384, ge=1, le=1024, description="step cap of the refine pass; upstream's max_new_token")
 
     @property
@@ -98,7 +105,7 @@ class EngineConfig(StrictModel):
     )
     buffer_steps: int = Field(256, ge=1, le=4096, description="undelivered steps at which a sequence pauses")
     stall_timeout_s: float = Field(30.0, gt=0, description="a paused sequence whose reader takes nothing is cut after [s]")
-    round_timeout_s: float = Field(30.0, gt=0, description="a round that takes longer counts as hung [s]")
+    round_timeout_s: float = Field(8.0, gt=0, description="a round that takes longer counts as hung [s]")
 
     @property
     def positions(self) -> int:
@@ -160,7 +167,7 @@ class VocoderConfig(StrictModel):
         "float32", description="matrix products on a GPU: exact, or on tensor cores with 10 bits of mantissa"
     )
     max_waiting: int = Field(256, ge=1, le=65536, description="calls that may wait; more are refused")
-    call_timeout_s: float = Field(30.0, gt=0, description="a call that takes longer counts as hung [s]")
+    call_timeout_s: float = Field(8.0, gt=0, description="a call that takes longer counts as hung [s]")
 
     @property
     def can_carry(self) -> bool:

@@ -4,6 +4,7 @@ SynthesisError
 |-- InvalidRequest            the client can fix it
 |   |-- TextTooLong
 |   |-- NoSpeakableText
+|   |-- PartlyUnspeakable     the checkpoint does not know all of the text, and the client wants to know
 |   |-- UnknownVoice
 |   |-- UnsupportedFormat
 |   |-- ReadOnlyVoice         it is built in
@@ -28,8 +29,10 @@ SynthesisError
 `-- EngineFault               our fault
     |-- NonFiniteOutput       one sequence ends, the engine lives
     `-- EngineDead            the health check fails, the replica is replaced
+        `-- WorkerDied        only a process that worked for the replica, and it is replaced already
 ConfigError                   a file the operator wrote is wrong
 CheckpointError               a checkpoint on disk is not what it claims to be
+OutOfMemory                   what is loaded does not fit
 
 Every message says what was given, what is allowed and what to do. None ever quotes a client's text.
 """
@@ -65,6 +68,10 @@ class TextTooLong(InvalidRequest):
 
 class NoSpeakableText(InvalidRequest):
     """Nothing is left to say once the text is cleaned."""
+
+
+class PartlyUnspeakable(InvalidRequest):
+    """The checkpoint does not know all of the text, and the request asked to be told."""
 
 
 class UnknownVoice(InvalidRequest):
@@ -152,7 +159,17 @@ class ReaderStalled(SynthesisError):
 
 
 class StoreUnavailable(SynthesisError):
-    """The store does not answer: nothing can be kept right now, what is known goes on working."""
+    """The store does not answer: nothing can be kept right now, what is known goes on working.
+
+    `message` is for clients. str() is for operators: it names the place of the store as well.
+    """
+
+    def __init__(self, message: str, *, place: str = "") -> None:
+        super().__init__(message)
+        self.place = place
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}" if self.place else self.message
 
 
 class StoreFull(StoreUnavailable):
@@ -171,9 +188,21 @@ class EngineDead(EngineFault):
     """The engine's loop has died or hangs."""
 
 
+class WorkerDied(EngineDead):
+    """A process that worked for the replica has ended, and with it what it was asked. `worker` names it, and no other one."""
+
+    def __init__(self, message: str, *, worker: str = "") -> None:
+        super().__init__(message)
+        self.worker = worker
+
+
 class ConfigError(Exception):
     """A configuration file is wrong: the message has the key's path, what was found and what is allowed."""
 
 
 class CheckpointError(Exception):
     """A checkpoint is wrong: the message has the file, what was expected and what was found."""
+
+
+class OutOfMemory(Exception):
+    """What is loaded does not fit into memory: the message says what, and what to do."""

@@ -30,9 +30,11 @@ from pipeline.errors import DeadlineExceeded
 from pipeline.protocols import CodeGenerator, TextFrontend, VoiceSource, WaveDecoder
 from pipeline.text.guard import Refined
 from pipeline.text.script import Script
+from pipeline.text.segment import least_steps
 from pipeline.types import (
     AudioChunk,
     CacheResult,
+    Head,
     Prompt,
     SamplingParams,
     SpeechPlan,
@@ -41,6 +43,9 @@ from pipeline.types import (
     Voice,
 )
 from pipeline.vocoder.stream import StreamDecoder, blocks_for, without_first
+
+TOO_SHORT = "too_short"
+"""warning: that many segments ended sooner than anybody could have said them"""
 
 Given = TypeVar("Given")
 
@@ -93,7 +98,15 @@ class Synthesizer:
         if cached is not None:
             await cached.check(prompts, request.sampling)
         delivery = Delivery(request, [prompt.segment for prompt in prompts], voices)
-        ahead = _Ahead(generator, prompts, request.sampling, deadline, self._parallel_segments, admitted=admitted)
+        ahead = _Ahead(
+            generator,
+            prompts,
+            request.sampling,
+            deadline,
+            self._parallel_segments,
+            admitted=admitted,
+            speed_token=request.speed_token,
+        )
         first_sample = 0
         async with aclosing(self._spoken(plan, delivery, ahead, request.chunks_left_out)) as pieces:
             async for samples in pieces:
@@ -102,7 +115,8 @@ class Synthesizer:
                     source = CacheResult.BYPASS if cached is None else cached.result
                     yield AudioChunk(samples, first_sample, is_last=False, warnings=warnings, cache=source)
                     first_sample += len(samples)
-        yield AudioChunk(np.zeros(0, np.float32), first_sample, is_last=True, report=delivery.report)
+        warnings = ((TOO_SHORT, ahead.too_short),) if ahead.too_short else ()
+        yield AudioChunk(np.zeros(0, np.float32), first_sample, is_last=True, warnings=warnings, report=delivery.report)
 
     async def read(self, request: SynthesisRequest) -> Script:
         """What would be said, without saying it: no step of the model.
@@ -187,7 +201,14 @@ class _Ahead:
         parallel: int,
         *,
         admitted: bool,
+        speed_token: int = 0,
     ) -> None:
+        """
+        Args:
+            speed_token: the pace the prompts ask for.
+        """
+        self.too_short = 0
+        self._speed_token = speed_token
         self._generator = generator
         self._prompts = prompts
         self._sampling = sampling
@@ -222,12 +243,21 @@ class _Ahead:
             steps = self._generator.generate(
                 self._prompts[index], self._sampling, timeout_s=time_left_s, admitted=self._admitted or index > 0
             )
+            count = 0
             async with aclosing(steps):
                 async for block in steps:
                     self._first_runs.set()
+                    count += len(block.codes)
+                    if block.finish is not None:
+                        self._look_at_length(self._prompts[index], count)
                     queue.put_nowait(block)
         except Exception as error:
             queue.put_nowait(error)
+
+    def _look_at_length(self, prompt: Prompt, steps: int) -> None:
+        """A segment that ends before anybody could have said it is counted: what it says is not its text."""
+        if prompt.head is Head.CODE and steps < least_steps(prompt.segment.text, self._speed_token):
+            self.too_short += 1
 
 
 async def _blocks(queue: asyncio.Queue[StepBlock | BaseException]) -> AsyncGenerator[StepBlock, None]:

@@ -259,6 +259,10 @@ class SynthesisRequest:
     """the text in passages, where there is more to say about it than the fields here do; else empty"""
     control_tags: bool = False
     """of a text without passages"""
+    tags_taught: bool = True
+    """False: no control tag is a token, whatever the checkpoint says: each is dropped and counted"""
+    strict: bool = False
+    """a text the checkpoint does not know all of is refused"""
     lexicon: tuple[LexiconEntry, ...] = ()
     """of two entries for one word the first counts"""
     normalize: tuple[tuple[str, bool | str], ...] = ()
@@ -446,7 +450,7 @@ class AudioChunk:
     first_sample: int
     is_last: bool
     warnings: tuple[tuple[str, int], ...] = ()
-    """SpeechPlan.warnings, on a stream's first chunk"""
+    """(code, how often): SpeechPlan.warnings on a stream's first chunk, on its last what the model made of the text"""
     cache: CacheResult = CacheResult.BYPASS
     """where the steps of the first segment came from"""
     report: AudioReport | None = None

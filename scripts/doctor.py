@@ -2,7 +2,8 @@
 
 In:    a configuration file
 Out:   one line a finding, worst last; exit code 1 when the service would not start or not work; --json for machines
-Owns:  nothing; it starts nothing, downloads nothing and changes nothing (a made checkpoint is made, as at a start)
+Owns:  nothing; it starts nothing, downloads nothing and changes nothing (a made checkpoint and machine code are made, as at
+       a start)
 Never: a guess: what could not be looked at is said to be unknown
 """
 
@@ -10,16 +11,18 @@ import argparse
 import json
 import os
 import platform
+import resource
 import shutil
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
+import redis
 import torch
 from packaging.requirements import Requirement
 from rich.console import Console
@@ -30,7 +33,14 @@ from pipeline.checkpoints import cache_home, resolve
 from pipeline.config import PipelineConfig
 from pipeline.errors import CheckpointError, ConfigError, SynthesisError
 from pipeline.manifest import verify_files
+from pipeline.model.native import SOURCE as DECODE_STEP
 from pipeline.model.spec import SAMPLE_RATE
+from pipeline.native.build import NativeUnavailable, library
+from pipeline.store.choose import REDIS_SCHEMES
+from pipeline.vocoder.carry import SOURCE as VOCODER
+from scripts.processes import is_free
+from scripts.start import OPEN_FILES
+from serve.config import AppConfig
 from serve.config_file import ConfigFile, check_file
 
 PACKAGE = "chattts-serve"
@@ -40,6 +50,7 @@ HAPROXY_PORTS = {9101: "HAProxy's metrics", 8404: "HAProxy's statistics"}
 LEAST_FREE_DISK = 5 * GIB  # Ray's logs and object spilling; below it Ray warns and may refuse
 LEAST_SHARED_MEMORY = 1 * GIB  # Ray's object store
 VOCODER_MEMORY = 2 * GIB  # weights, windows and graphs of a vocoder on a GPU, generously
+REDIS_TIMEOUT_S = 3.0
 
 
 class Verdict(StrEnum):
@@ -91,10 +102,13 @@ def examine(path: Path) -> Iterator[Finding]:
     yield checkpoint(pipeline.checkpoint)
     yield device(pipeline)
     yield processor(pipeline)
+    yield from machine_code(pipeline)
+    yield from redis_servers(checked.app)
     yield codecs()
     yield from ports(checked)
     yield disk(cache_home())
     yield shared_memory()
+    yield descriptors()
 
 
 def python() -> Finding:
@@ -188,6 +202,54 @@ def cpu_flags() -> set[str] | None:
     return next((set(line.split(":", 1)[1].split()) for line in lines if line.startswith("flags")), None)
 
 
+def machine_code(pipeline: PipelineConfig) -> Iterator[Finding]:
+    """What a CPU's decode step and vocoder are compiled to, built as a start builds it. It needs a C++ compiler, once."""
+    engine, vocoder = pipeline.engine, pipeline.vocoder
+    if engine.device == "cpu" and engine.decode != "torch":
+        needed = engine.decode == "native" or engine.weights == "int8"
+        yield built("decode step", DECODE_STEP, "engine.decode to torch and engine.weights to dtype", needed=needed)
+    if vocoder.can_carry:
+        yield built("vocoder", VOCODER, "vocoder.method to windows", needed=vocoder.method == "carry")
+
+
+def built(what: str, source: Path, instead: str, *, needed: bool) -> Finding:
+    """Whether one source is machine code here; where the configuration does not insist, torch does the same, slower."""
+    try:
+        library(source)
+    except NativeUnavailable as reason:
+        verdict = Verdict.FAIL if needed else Verdict.WARN
+        return Finding(what, verdict, str(reason), f"install a C++ compiler (Debian's package is g++), or set {instead}")
+    return Finding(what, Verdict.FINE, "is compiled")
+
+
+def redis_servers(app: AppConfig) -> Iterator[Finding]:
+    """Every Redis the configuration names, once, asked for a sign of life."""
+    for url, keys in redis_urls(app).items():
+        what, place = "redis", f"{urlsplit(url).hostname}:{urlsplit(url).port or 6379} ({', '.join(keys)})"
+        try:
+            with redis.Redis.from_url(url, socket_timeout=REDIS_TIMEOUT_S, socket_connect_timeout=REDIS_TIMEOUT_S) as client:
+                client.ping()
+        except (redis.RedisError, ValueError) as error:
+            yield Finding(what, Verdict.FAIL, f"{place} does not answer: {error}", f"start it, or correct {keys[0]}")
+        else:
+            yield Finding(what, Verdict.FINE, f"{place} answers")
+
+
+def redis_urls(app: AppConfig) -> dict[str, list[str]]:
+    """url -> the keys of the configuration that name it."""
+    found: dict[str, list[str]] = {}
+
+    def look(value: object, at: str) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                look(inner, f"{at}.{key}" if at else str(key))
+        elif isinstance(value, str) and urlsplit(value).scheme in REDIS_SCHEMES:
+            found.setdefault(value, []).append(at)
+
+    look(app.model_dump(), "")
+    return found
+
+
 def codecs() -> Finding:
     """Encodes a tenth of a second in every format."""
     samples = np.zeros(SAMPLE_RATE // 10, np.float32)
@@ -224,17 +286,6 @@ def ports(checked: ConfigFile) -> Iterator[Finding]:
         )
 
 
-def is_free(host: str, port: int) -> bool:
-    """Whether somebody could listen there now."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-        return True
-
-
 def disk(home: Path) -> Finding:
     """Room for checkpoints and Ray's logs."""
     place = next(folder for folder in (home, *home.parents) if folder.exists())
@@ -247,14 +298,32 @@ def disk(home: Path) -> Finding:
 
 
 def shared_memory() -> Finding:
-    """Ray's object store lives in /dev/shm; containers get 64 MiB by default."""
+    """Ray's object store and HAProxy's log of its start live in /dev/shm; containers get 64 MiB by default."""
+    what, do = "shared memory", "remove what fills it (ls -l /dev/shm); in a container: docker run --shm-size=2g"
     try:
-        total = shutil.disk_usage("/dev/shm").total
+        usage = shutil.disk_usage("/dev/shm")
     except OSError:
-        return Finding("shared memory", Verdict.WARN, "unknown: there is no /dev/shm", "Ray falls back to the disk")
-    if total < LEAST_SHARED_MEMORY:
-        return Finding("shared memory", Verdict.WARN, f"/dev/shm has {total // MIB} MiB", "docker run --shm-size=2g")
-    return Finding("shared memory", Verdict.FINE, f"/dev/shm has {total // MIB} MiB")
+        return Finding(what, Verdict.WARN, "unknown: there is no /dev/shm", "Ray falls back to the disk")
+    found = f"/dev/shm has {usage.free // MIB} of {usage.total // MIB} MiB free"
+    if usage.free < MIB:
+        return Finding(what, Verdict.FAIL, f"{found}: HAProxy would die of it, and Ray's processes", do)
+    if usage.free < LEAST_SHARED_MEMORY:
+        return Finding(what, Verdict.WARN, f"{found}: Ray's object store goes to the disk", do)
+    return Finding(what, Verdict.FINE, found)
+
+
+def descriptors() -> Finding:
+    """How many files and sockets a process may have open. Ray raises its own limit to the hard one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    what = "file descriptors"
+    if most == resource.RLIM_INFINITY or most >= OPEN_FILES["haproxy"]:
+        return Finding(what, Verdict.FINE, "no limit" if most == resource.RLIM_INFINITY else f"{most} a process")
+    return Finding(
+        what,
+        Verdict.FAIL,
+        f"{most} a process (the hard limit): HAProxy ends at once with less than {OPEN_FILES['haproxy']}",
+        f"ulimit -Hn {OPEN_FILES['haproxy']} (systemd: LimitNOFILE, docker run --ulimit nofile), or start with --plain",
+    )
 
 
 SIGNS: dict[Verdict, Callable[[str], str]] = {

@@ -18,6 +18,7 @@ from scripts.connection import connected
 from serve.config_file import check_file
 
 POLL_S = 0.2
+ANSWER_S = 10.0  # the replicas', beyond --grace
 LINGER_S = 1.0  # the proxy hands the last bytes over after the replica has
 
 
@@ -33,7 +34,7 @@ def main() -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1
-    with connected(args.address):
+    with connected(args.address, args.grace + ANSWER_S):
         left = asyncio.run(drain(application["name"], args.grace))
     if left:
         print(f"{left} streams were still being spoken after {args.grace:g} s", file=sys.stderr)

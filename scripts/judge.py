@@ -1,8 +1,8 @@
 """Judge: is what comes out the sentence that went in? A recogniser writes down held-out sentences; its mistakes are counted.
 
 In:    a service's address, or --local
-Out:   mistakes beside those it makes on the teacher's own voice; last line JSON
-Owns:  nothing
+Out:   mistakes beside those it makes on the teacher's own voice; last line JSON; exit code 1 when a figure is beyond its limit
+Owns:  the limits, those of the demo checkpoint's card
 Never: what a text means; demo_voice/hearing.py has the recogniser
 
     python -m scripts.judge --local
@@ -18,10 +18,11 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import requests
@@ -40,6 +41,10 @@ from scripts.say import open_rooms
 SEED = 1
 TIMEOUT_S = 120.0
 SPINE_SLOTS = 4
+WORDS_ABOVE_TEACHER, DIGITS_ABOVE_TEACHER = 12.0, 5.0  # percentage points
+REAL_TIME_FACTOR = 0.5
+TEACHER = {"words": 7.1, "digits": 5.5}
+"""what is misheard of flite's own voice, in percent: the card's figures, for machines without flite"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +67,10 @@ class Score:
     def rate(self) -> float:
         """Word error rate."""
         return self.mistakes / max(1, self.words)
+
+    def figures(self) -> dict[str, float]:
+        """As they are printed."""
+        return {"words": self.words, "mistakes": self.mistakes, "wer": round(self.rate, 4)}
 
 
 Voice = Callable[[str], Spoken]
@@ -124,6 +133,28 @@ def score(recogniser: Recogniser, spoken: Iterable[tuple[str, Spoken]], *, digit
 
 def main() -> int:
     """Judge one voice."""
+    args = parsed()
+    chosen = [one for kind in (False, True) for one in [s for s in held_out() if is_digits(s) == kind][: args.sentences]]
+    try:
+        spoken = say_locally(args, chosen) if args.local else say_remotely(args, chosen)
+    except (SynthesisError, CheckpointError, ConfigError, requests.RequestException) as error:
+        print(error, file=sys.stderr)
+        return 1
+    audio_s = sum(len(one.samples) / one.rate for one in spoken)
+    result: dict[str, Any] = {"voice": args.voice}
+    result |= {"dtype": args.dtype, "weights": args.weights, "kv": args.kv} if args.local else {}
+    result |= hear(list(zip(chosen, spoken, strict=True)), shown=args.show)
+    result |= {"audio_s": round(audio_s, 1), "real_time_factor": round(sum(one.took_s for one in spoken) / audio_s, 3)}
+    above = {"words": args.words_above_teacher, "digits": args.digits_above_teacher}
+    broken = beyond(result, above, args.real_time_factor)
+    for sentence in broken:
+        print(sentence, file=sys.stderr)
+    print(json.dumps(result))
+    return int(bool(broken))
+
+
+def parsed() -> argparse.Namespace:
+    """What the command line asks for."""
     parser = argparse.ArgumentParser(description="Count the words a recogniser mishears.")
     parser.add_argument("url", nargs="?", help="of a running service")
     parser.add_argument("--local", action="store_true", help="the same spine in this process, without a service")
@@ -136,45 +167,70 @@ def main() -> int:
     parser.add_argument("--parallel", type=int, default=1, help="requests at a time, with a URL")
     parser.add_argument("--sentences", type=int, help="only so many of each kind")
     parser.add_argument("--show", action="store_true", help="print what was misheard")
+    limits = parser.add_argument_group("limits", "beyond one of them the exit code is 1; defaults: the demo checkpoint's card")
+    points = "percentage points misheard above the teacher's (%(default)s)"
+    limits.add_argument("--words-above-teacher", type=float, default=WORDS_ABOVE_TEACHER, metavar="POINTS", help=points)
+    limits.add_argument("--digits-above-teacher", type=float, default=DIGITS_ABOVE_TEACHER, metavar="POINTS", help=points)
+    limits.add_argument("--real-time-factor", type=float, default=REAL_TIME_FACTOR, metavar="FACTOR", help="(%(default)s)")
     args = parser.parse_args()
     if args.local == bool(args.url):
         parser.error("give a URL or --local")
-    sentences = [one for kind in (False, True) for one in [s for s in held_out() if is_digits(s) == kind][: args.sentences]]
-    try:
-        if args.local:
-            config = PipelineConfig.model_validate(
-                {
-                    "checkpoint": args.checkpoint,
-                    "engine": {"slots": SPINE_SLOTS, "dtype": args.dtype, "weights": args.weights, "kv": args.kv},
-                    "vocoder": {"use_decoder": not args.codes},
-                }
-            )
-            spoken = asyncio.run(say_all(config, args.voice, sentences))
-        else:
-            with ThreadPoolExecutor(args.parallel) as pool:
-                spoken = list(pool.map(service(args.url, args.voice), sentences))
-    except (SynthesisError, CheckpointError, ConfigError, requests.RequestException) as error:
-        print(error, file=sys.stderr)
-        return 1
+    return args
+
+
+def say_locally(args: argparse.Namespace, sentences: list[str]) -> list[Spoken]:
+    """Each sentence, in this process."""
+    config = PipelineConfig.model_validate(
+        {
+            "checkpoint": args.checkpoint,
+            "engine": {"slots": SPINE_SLOTS, "dtype": args.dtype, "weights": args.weights, "kv": args.kv},
+            "vocoder": {"use_decoder": not args.codes},
+        }
+    )
+    return asyncio.run(say_all(config, args.voice, sentences))
+
+
+def say_remotely(args: argparse.Namespace, sentences: list[str]) -> list[Spoken]:
+    """Each sentence, by a running service."""
+    with ThreadPoolExecutor(args.parallel) as pool:
+        return list(pool.map(service(args.url, args.voice), sentences))
+
+
+def hear(spoken: list[tuple[str, Spoken]], *, shown: bool) -> dict[str, dict[str, float]]:
+    """Figures of words and of digits, the teacher's beside them where flite is installed; a printed line each."""
     recogniser = Recogniser()
     has_teacher = shutil.which("flite") is not None
     if not has_teacher:
-        print("flite is not installed (Debian package flite): no figures of the teacher", file=sys.stderr)
-    result: dict[str, object] = {"voice": args.voice}
-    result |= {"dtype": args.dtype, "weights": args.weights, "kv": args.kv} if args.local else {}
+        print("flite is not installed (Debian package flite): the teacher's figures are the card's", file=sys.stderr)
+    result = {}
     for kind, digits in (("words", False), ("digits", True)):
-        ours = score(recogniser, zip(sentences, spoken, strict=True), digits=digits, shown=args.show)
-        result[kind] = {"words": ours.words, "mistakes": ours.mistakes, "wer": round(ours.rate, 4)}
+        ours = score(recogniser, spoken, digits=digits, shown=shown)
+        result[kind] = ours.figures()
         line = f"{kind:7s} {ours.words:4d} words, error rate {ours.rate:.3f}"
         if has_teacher:
-            theirs = score(recogniser, [(s, teacher(s)) for s in sentences if is_digits(s) == digits], digits=digits)
-            result[f"teacher {kind}"] = {"words": theirs.words, "mistakes": theirs.mistakes, "wer": round(theirs.rate, 4)}
+            theirs = score(recogniser, [(s, teacher(s)) for s, _ in spoken if is_digits(s) == digits], digits=digits)
+            result[f"teacher {kind}"] = theirs.figures()
             line += f", the teacher's {theirs.rate:.3f}"
         print(line)
-    audio_s = sum(len(one.samples) / one.rate for one in spoken)
-    result |= {"audio_s": round(audio_s, 1), "real_time_factor": round(sum(one.took_s for one in spoken) / audio_s, 3)}
-    print(json.dumps(result))
-    return 0
+    return result
+
+
+def beyond(result: Mapping[str, Any], above: Mapping[str, float], real_time_factor: float) -> list[str]:
+    """A sentence for each figure beyond its limit.
+
+    Args:
+        result: what `main` prints.
+        above: words and digits -> percentage points above the teacher's.
+    """
+    broken = []
+    for kind, points in above.items():
+        ours = 100 * result[kind]["wer"]
+        theirs = 100 * result[f"teacher {kind}"]["wer"] if f"teacher {kind}" in result else TEACHER[kind]
+        if ours > theirs + points:
+            broken.append(f"{ours:.1f} % of the {kind} were misheard; at most {theirs:.1f} + {points:g} % may be")
+    if result["real_time_factor"] > real_time_factor:
+        broken.append(f"the real-time factor is {result['real_time_factor']}; at most {real_time_factor:g} may it be")
+    return broken
 
 
 if __name__ == "__main__":

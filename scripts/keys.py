@@ -18,7 +18,8 @@ from pipeline.store.store import Store
 from pipeline.types import Lane
 from serve.config import STORE_FILE
 from serve.config_file import check_file
-from serve.keys import KEY_ID, NAMESPACE, KeyRecord, Quota, Scope, make_key, read_record
+from serve.keys import KEY_ID, NAMESPACE, UNMARKED, KeyRecord, Quota, Scope, make_key, read_record
+from serve.keys_mark import FORGET, mark_of
 
 QUOTA = Quota()
 DEFAULT = KeyRecord.model_fields
@@ -39,7 +40,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     where = argparse.ArgumentParser(add_help=False)
     where.add_argument("--config", type=Path, help="the environment's file, which names the store; without it, this machine's")
     where.add_argument("--store", help="redis://... or the path of a file, in place of what the configuration names")
-    verbs = parser.add_subparsers(required=True, metavar="add|list|revoke")
+    verbs = parser.add_subparsers(required=True, metavar="add|list|revoke|forget")
 
     adding = verb = verbs.add_parser("add", parents=[where], help="make a key and print it, once")
     verb.add_argument("name", help="whose it is, for people")
@@ -60,6 +61,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     verb = verbs.add_parser("revoke", parents=[where], help="take a key away")
     verb.add_argument("id", type=known_shape, help="as list shows it")
     verb.set_defaults(run=revoke)
+
+    verb = verbs.add_parser("forget", parents=[where], help="forget that there were keys: this machine is served without one")
+    verb.set_defaults(run=forget)
     parser.epilog = adding.format_usage()
     return parser.parse_args(arguments)
 
@@ -71,6 +75,11 @@ def add(store: Store, options: argparse.Namespace) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
+    mark = mark_of(store, cache_home())
+    try:
+        mark.set()  # before the key: there is never a key that nothing remembers
+    except OSError as error:
+        print(f"{mark.path} cannot be written ({error.strerror}): {UNMARKED}", file=sys.stderr)
     store.put(NAMESPACE, key_id, record.model_dump_json().encode(), replaces=0)
     print(key)
     print(f"id {key_id}; this is the only time the key is shown", file=sys.stderr)
@@ -95,6 +104,23 @@ def show(store: Store, options: argparse.Namespace) -> int:
 def revoke(store: Store, options: argparse.Namespace) -> int:
     if not store.delete(NAMESPACE, options.id):
         print("there is no key of this id; `list` shows them", file=sys.stderr)
+        return 1
+    if not any(entry.versions for entry in store.changes(NAMESPACE).entries):
+        print(f"no key is left, so nobody is served; {FORGET} opens the service to its own machine again", file=sys.stderr)
+    return 0
+
+
+def forget(store: Store, options: argparse.Namespace) -> int:
+    """For a service whose keys are gone for good; on each machine of it, where the store is a Redis."""
+    keys = sum(bool(entry.versions) for entry in store.changes(NAMESPACE).entries)
+    if keys:
+        print(f"{store.place} holds {keys} keys: nothing is forgotten; `revoke` takes a key away", file=sys.stderr)
+        return 1
+    mark = mark_of(store, cache_home())
+    try:
+        mark.remove()
+    except OSError as error:
+        print(f"{mark.path} cannot be removed: {error.strerror}", file=sys.stderr)
         return 1
     return 0
 

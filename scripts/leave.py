@@ -17,6 +17,7 @@ from ray.serve.context import _get_global_client
 from scripts.connection import connected
 
 POLL_S = 0.5
+ANSWER_S = 10.0  # the cluster's, beyond --grace
 HEAD = "node:__internal_head__"  # the resource only the first machine has
 
 
@@ -32,7 +33,7 @@ def main() -> int:
     )
     parser.add_argument("--address", default="auto", help="of the Ray cluster (%(default)s)")
     args = parser.parse_args()
-    with connected(args.address):
+    with connected(args.address, args.grace + ANSWER_S):
         left = leave(args.node or ray.get_runtime_context().get_node_id(), args.grace)
     if left:
         print(f"after {args.grace:g} s there still were {', '.join(left)}", file=sys.stderr)

@@ -165,6 +165,17 @@ PANELS: tuple[Panel, ...] = (
         "Work that waits is audio that is late.",
     ),
     Panel(
+        "Text worker",
+        "s",
+        {
+            "an answer, {{replica}}": "max by (replica) (ray_chattts_text_read_seconds)",
+            "answers a second": "sum(rate(ray_chattts_text_answers_total[1m]))",
+            "waiting": "sum(ray_chattts_text_waiting)",
+            "replaced, an hour": "sum(increase(ray_chattts_text_restarts_total[1h]))",
+        },
+        "The process that reads texts. Waiting above zero: a text replica more. Replaced: it was killed, or hung.",
+    ),
+    Panel(
         "Work ahead",
         "none",
         {
@@ -343,6 +354,13 @@ ALERTS: tuple[Alert, ...] = (
         "2m",
         "page",
         "A stage fails whoever asks, and requests are refused at once",
+    ),
+    Alert(
+        "ChatTTSTextWorkerDies",
+        "sum(increase(ray_chattts_text_restarts_total[15m])) > 3",
+        "0m",
+        "ticket",
+        "The process that reads texts dies or hangs again and again",
     ),
     Alert(
         "ChatTTSQuarantine",

@@ -28,6 +28,7 @@ from pipeline.engine.engine import Engine
 from pipeline.errors import CheckpointError, ConfigError, SynthesisError
 from pipeline.model.weights import open_checkpoint
 from pipeline.synthesizer import Synthesizer
+from pipeline.taught import read_taught
 from pipeline.text.frontend import LocalTextFrontend
 from pipeline.text.ssml import parse
 from pipeline.types import AudioChunk, AudioOptions, Denoise, SamplingParams, SynthesisRequest
@@ -86,6 +87,8 @@ async def speak(config: PipelineConfig, request: SynthesisRequest) -> tuple[np.n
                     chunks.append(chunk)
                     spoken_s = (chunk.first_sample + len(chunk.samples)) / request.audio.sample_rate
                     progress.update(shown, description=f"{spoken_s:.1f} s of audio")
+    for code, count in (warning for chunk in chunks for warning in chunk.warnings):
+        print(f"{code}: {count}", file=sys.stderr)
     return np.concatenate([chunk.samples for chunk in chunks]), first_s, time.perf_counter() - started
 
 
@@ -125,8 +128,11 @@ def main() -> int:
             "vocoder": {"device": args.device},
         }
     )
-    token, stretch = share_speed(args.speed, args.speed_mode)
     try:
+        if args.speed_mode != "stretch" and not read_taught(resolve(args.checkpoint, cache_home())).speed_tokens:
+            print(f"{args.checkpoint} was not taught another pace: --speed-mode stretch is taken", file=sys.stderr)
+            args.speed_mode = "stretch"
+        token, stretch = share_speed(args.speed, args.speed_mode)
         audio = audio_format(container, args.sample_rate, args.bitrate)
         options = AudioOptions(
             sample_rate=audio.sample_rate,

@@ -18,16 +18,18 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.audio.formats import CONTAINERS
-from pipeline.checkpoints import Licence
 from pipeline.errors import SynthesisError
 from serve.backend import Backend
 from serve.cache_api import cache_routes
+from serve.cross_origin import CrossOrigin
 from serve.described import AUDIO_TYPES, answers, describe, takes
 from serve.errors import ApiError, bad_request, of, plain_status
 from serve.gate import Guarded
+from serve.model_desk import ModelDesk
 from serve.reply import SpeechReply
 from serve.schemas import SpeechBody
 from serve.source_api import source_routes
@@ -56,8 +58,9 @@ def create_api(get_backend: Callable[[], Backend], *, announce_request_id: bool 
         get_backend: called by each request; the backend may be built after the routes are.
         announce_request_id: False where the server in front sends X-Request-ID itself, as Serve does.
     """
-    api = FastAPI(title=NAME, version=version(), docs_url="/docs", redoc_url=None)
+    api = FastAPI(title=NAME, version=version(), docs_url="/docs", redoc_url=None, redirect_slashes=False)
     api.add_middleware(Guarded, gate=lambda: (get_backend().gate, get_backend().watch))
+    api.add_middleware(CrossOrigin, policy=lambda: get_backend().gate.origins)
     api.add_middleware(NamedRequests, announce=announce_request_id)
     page = PAGE.read_text(encoding="utf-8")
 
@@ -67,7 +70,7 @@ def create_api(get_backend: Callable[[], Backend], *, announce_request_id: bool 
         "/v1/audio/speech",
         openapi_extra=takes(SpeechBody),
         response_class=Response,
-        responses={**AUDIO, **answers(400, 401, 403, 404, 408, 413, 422, 429, 500, 503, 504)},
+        responses={**AUDIO, **answers(400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504)},
     )
     async def speech(request: Request) -> Response:
         return SpeechReply(request, get_backend(), request_id_of(request))
@@ -79,7 +82,7 @@ def create_api(get_backend: Callable[[], Backend], *, announce_request_id: bool 
     @api.get("/v1/models")
     async def models() -> dict[str, Any]:
         desk = get_backend().models
-        return {"object": "list", "data": [{**model_card(name, desk.licence(name)), **desk.state(name)} for name in desk.ids]}
+        return {"object": "list", "data": [model_card(name, desk) for name in desk.ids]}
 
     @api.get("/v1/models/{name}")
     async def model(name: str) -> dict[str, Any]:
@@ -88,7 +91,7 @@ def create_api(get_backend: Callable[[], Backend], *, announce_request_id: bool 
             error = plain_status(404)
             error.message = "no such model; GET /v1/models lists them"
             raise error
-        return {**model_card(name, desk.licence(name)), **desk.state(name)}
+        return model_card(name, desk)
 
     @api.get("/live")
     async def live() -> dict[str, str]:
@@ -108,6 +111,7 @@ def create_api(get_backend: Callable[[], Backend], *, announce_request_id: bool 
             "in_flight": backend.door.inside,
             "max_in_flight": backend.door.places,
             "stay_s": round(backend.door.stay_s, 3),
+            "receiving": backend.bodies.arriving,
         }
         return {"name": NAME, "version": version(), "door": door, **await backend.health()}
 
@@ -128,7 +132,11 @@ def create_api(get_backend: Callable[[], Backend], *, announce_request_id: bool 
     async def refuse_parameters(request: Request, error: Exception) -> Response:
         return await refuse(request, bad_request("invalid_request", "a path or query parameter is not valid"))
 
+    async def forget(request: Request, error: Exception) -> Response:
+        return Response(status_code=499)  # the client left before its body was complete: nobody reads this
+
     describe(api)
+    api.add_exception_handler(ClientDisconnect, forget)
     api.add_exception_handler(ApiError, refuse)
     api.add_exception_handler(SynthesisError, refuse)
     api.add_exception_handler(HTTPException, refuse_route)
@@ -177,8 +185,9 @@ def version() -> str:
         return "0.0.0"
 
 
-def model_card(name: str, weights: Licence) -> dict[str, Any]:
-    """OpenAI's shape, and what may be done with the weights."""
+def model_card(name: str, desk: ModelDesk) -> dict[str, Any]:
+    """OpenAI's shape, what may be done with the weights, and what they speak."""
+    weights = desk.licence(name)
     return {
         "id": name,
         "object": "model",
@@ -188,4 +197,6 @@ def model_card(name: str, weights: Licence) -> dict[str, Any]:
         "license_url": weights.url,
         "attribution": weights.attribution,
         "commercial_use": weights.commercial_use,
+        "languages": list(desk.languages(name)),
+        **desk.state(name),
     }

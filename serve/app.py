@@ -6,6 +6,7 @@ Owns:  the order of construction
 Never: requests
 """
 
+import logging
 from typing import Any
 
 from ray.serve import Application
@@ -13,10 +14,13 @@ from ray.serve import Application
 from serve.config import project_path, read_app_config
 from serve.config_file import check_file
 from serve.engine import AcousticModel
+from serve.exposure import exposure_of_this_cluster
 from serve.ingress import Ingress
 from serve.text import TextNormalizer
 from serve.tracing import check_tracing
 from serve.vocoder import Vocoder
+
+LOG = logging.getLogger("ray.serve")
 
 
 def build_app(args: dict[str, Any]) -> Application:
@@ -32,6 +36,8 @@ def build_app(args: dict[str, Any]) -> Application:
         file.check_code()
         listens = file.listens
     check_tracing(config.tracing)
+    if (risk := exposure_of_this_cluster()) is not None:
+        LOG.warning(risk)
     versions, tracing = config.versions, config.tracing
     pipelines = {version.id: version.pipeline for version in versions}
     stages = {"TextNormalizer": deployed(TextNormalizer, pipelines, tracing)}

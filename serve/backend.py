@@ -15,6 +15,7 @@ from pipeline.text.lexicons import LexiconLibrary
 from pipeline.text.script import Script
 from pipeline.types import AudioChunk, SynthesisRequest
 from pipeline.voices.catalogue import VoiceInfo
+from serve.body_reader import BodyReader
 from serve.config import LanesConfig, LimitsConfig, OfferConfig
 from serve.degrader import Degrader
 from serve.door import Door
@@ -22,6 +23,8 @@ from serve.figures import SpeechWatch, Unwatched
 from serve.gate import Gate
 from serve.idempotency import Idempotency
 from serve.model_desk import ModelDesk, only_model
+from serve.overload import RecentOverload
+from serve.request_log import RefusalTally
 from serve.tracing import Tracing
 from serve.voice_desk import VoiceDesk
 
@@ -41,6 +44,7 @@ class Backend:
     voices: Callable[[], Sequence[VoiceInfo]]
     desk: VoiceDesk
     limits: LimitsConfig
+    bodies: BodyReader
     door: Door
     why_not_ready: Callable[[], Awaitable[str | None]]
     """None when a request would be served now, else the reason"""
@@ -57,6 +61,10 @@ class Backend:
     offer: OfferConfig = field(default_factory=OfferConfig)
     degrader: Degrader = field(default_factory=Degrader)
     """what is given up under load"""
+    overload: RecentOverload = field(default_factory=RecentOverload)
+    """whether the engine had no room a moment ago"""
+    refusals: RefusalTally = field(default_factory=RefusalTally)
+    """those for want of room, for the log"""
     watch: SpeechWatch = field(default_factory=Unwatched)
     """is told about every reply"""
     tracing: Tracing = field(default_factory=Tracing)

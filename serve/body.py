@@ -1,19 +1,16 @@
-"""Body: what arrives with a request: counted, in time, and checked once.
+"""Body: what a request says, parsed and checked once.
 
-In:    a request
-Out:   bytes; a frozen pydantic model of them; ApiError
+In:    the bytes of a body, the fields of a form
+Out:   a frozen pydantic model of them; ApiError
 Owns:  nothing
 Never: a client's text in an error message
 """
 
-import asyncio
-from collections.abc import AsyncGenerator
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import Request
 
-from serve.config import LimitsConfig
 from serve.errors import ApiError, bad_request
 
 B = TypeVar("B", bound=BaseModel)
@@ -47,41 +44,6 @@ class Body(BaseModel):
 def is_strict(request: Request) -> bool:
     """?strict=1: refuse what has no effect instead of naming it."""
     return request.query_params.get("strict") in ("1", "true")
-
-
-async def read_bytes(request: Request, limits: LimitsConfig) -> bytes:
-    """The body, counted as it arrives.
-
-    Raises:
-        ApiError: 413, 408
-    """
-    received = bytearray()
-    try:
-        async with asyncio.timeout(limits.body_timeout_s):
-            async for piece in counted(request, limits.max_body_bytes):
-                received += piece
-    except TimeoutError:
-        raise bad_request("body_timeout", "the body did not arrive in time", status=408) from None
-    return bytes(received)
-
-
-async def counted(request: Request, limit: int) -> AsyncGenerator[bytes, None]:
-    """The body's pieces, as long as there are not too many of them.
-
-    Raises:
-        ApiError: 413
-    """
-    received = 0
-    async for piece in request.stream():
-        received += len(piece)
-        if received > limit:
-            raise too_large(limit)
-        yield piece
-
-
-def too_large(limit: int) -> ApiError:
-    """413"""
-    return bad_request("body_too_large", f"the body is larger than {limit} bytes", status=413)
 
 
 def read_body(kind: type[B], raw: bytes) -> B:

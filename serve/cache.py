@@ -30,7 +30,7 @@ def open_cache(config: CacheConfig, store: Store | None) -> tuple[CodeCache, Ide
     )
 
 
-async def follow_purges(cache: CodeCache, each_s: float) -> None:
+async def follow_purges(cache: CodeCache, each_s: float, problems: dict[str, str] | None = None) -> None:
     """Forget what other replicas have purged, until cancelled."""
     loop = asyncio.get_running_loop()
 
@@ -38,7 +38,7 @@ async def follow_purges(cache: CodeCache, each_s: float) -> None:
         if cache.epochs.refresh():
             loop.call_soon_threadsafe(cache.drop_purged)
 
-    await follow("cache", refresh, each_s)
+    await follow("purges of the cache", refresh, each_s, problems)
 
 
 async def follow_build(model: CachedModel, ask: Callable[[], Awaitable[str]]) -> None:

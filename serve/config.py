@@ -57,6 +57,15 @@ class LimitsConfig(StrictModel):
     )
     max_body_bytes: int = Field(1 << 20, ge=1024, le=64 << 20, description="largest request body [bytes]")
     body_timeout_s: float = Field(30.0, gt=0, le=600, description="the request body must have arrived after [s]")
+    body_grace_s: float = Field(10.0, gt=0, le=600, description="after this long a body must keep the least rate [s]")
+    body_min_bytes_per_s: float = Field(6400.0, ge=0, le=1 << 30, description="least rate of a body, on average [bytes/s]")
+    max_receiving: int = Field(
+        128,
+        ge=1,
+        le=65_536,
+        description="bodies on their way into one ingress replica at once; beyond it the slowest is refused",
+    )
+    max_receiving_bytes: int = Field(64 << 20, ge=1024, le=1 << 34, description="what they hold together, likewise [bytes]")
     first_audio_timeout_s: float = Field(
         15.0, gt=0, le=600, description="no audio after this long is a 504; a request's deadline_ms replaces it [s]"
     )
@@ -98,10 +107,10 @@ class LanesConfig(StrictModel):
 class KeysConfig(StrictModel):
     """Who may call."""
 
-    open: bool = Field(
-        False,
-        description="clients without a key are served wherever they come from: for a service behind another door; false: they "
-        "are served from this machine, and only as long as there is no key",
+    open: bool | None = Field(
+        None,
+        description="true: clients without a key are served wherever they come from, for a service behind another door; false: "
+        "nobody is; null: they are served from this machine, and only as long as there has never been a key",
     )
     store: Annotated[str, AfterValidator(store_url)] | None = Field(
         None,
@@ -109,6 +118,25 @@ class KeysConfig(StrictModel):
         "this machine; null: voices.store",
     )
     refresh_s: float = Field(0.5, ge=0.05, le=60, description="every replica looks for new and revoked keys each [s]")
+
+
+Host = Annotated[str, Field(pattern=r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\])$")]
+Origin = Annotated[str, Field(pattern=r"^[a-z][a-z0-9+.-]*://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?$")]
+
+
+class HttpConfig(StrictModel):
+    """Whom a browser may call for."""
+
+    allowed_hosts: tuple[Host, ...] = Field(
+        (),
+        description="names of this machine, in lower case and without a port, that a request's Host may have while clients of "
+        "this machine need no key; localhost and loopback addresses always may",
+    )
+    allowed_origins: tuple[Origin, ...] = Field(
+        (),
+        description="scheme://host[:port] of web pages that may call: they get CORS headers, and need no key where clients of "
+        "this machine need none; none: the service's own page alone",
+    )
 
 
 class TracingConfig(StrictModel):
@@ -157,6 +185,7 @@ class AppConfig(StrictModel):
     )
     voices: VoicesConfig = Field(default_factory=VoicesConfig)
     keys: KeysConfig = Field(default_factory=KeysConfig)
+    http: HttpConfig = Field(default_factory=HttpConfig)
     lanes: LanesConfig = Field(default_factory=LanesConfig)
     pipeline: PipelineConfig = Field(default_factory=PipelineConfig)
     models: dict[VersionId, ModelConfig] = Field(

@@ -25,7 +25,7 @@ from ray.serve.schema import DeploymentSchema, RayActorOptionsSchema, ServeAppli
 from pipeline.errors import ConfigError
 from pipeline.strict_yaml import parse_yaml
 from serve.config import IMPORT_PATH, PROJECT, AppConfig, dotted, explain, project_path, read_app_config, unknown_key
-from serve.gate import is_local_host
+from serve.cross_origin import is_local_host
 from serve.model_config import RoutesConfig, deployments_of, wrong_routes
 from serve.scaling import WorkAhead
 
@@ -60,8 +60,7 @@ WORK_AHEAD = "serve.scaling:WorkAhead"
 
 # Deployments must not be gathered at the router: a request that finds every replica full is polled, not woken
 # (twelve requests a second instead of forty, measured). So Serve's limits lie above our own.
-DOOR_MARGIN = 8  # requests beyond max_in_flight which reach the door, to be refused there with a proper body
-VOCODER_BATCHES = 2  # max_concurrent_batches of serve/vocoder.py
+DOOR_MARGIN = 256  # requests beyond max_in_flight that the door refuses itself, saying when a place will be free
 
 SERVES_HOST = "0.0.0.0"  # where a file names none
 
@@ -234,17 +233,22 @@ def _wrong_sums(document: dict[str, Any]) -> Iterator[str]:
     application = document["applications"][0]
     app = read_app_config(application.get("args", {}))
     deployments = {deployment["name"]: deployment for deployment in application.get("deployments") or []}
-    least = {"Ingress": (app.limits.max_in_flight + DOOR_MARGIN, f"limits.max_in_flight + {DOOR_MARGIN}")}
+    refusable = max(DOOR_MARGIN, 2 * app.limits.max_receiving)
+    formula = f"limits.max_in_flight + max({DOOR_MARGIN}, 2 * limits.max_receiving)"
+    least = {"Ingress": (app.limits.max_in_flight + refusable, formula)}
     for version in app.versions:
         engine, speech = version.pipeline.engine, version.pipeline.speech
         # An admitted request's further segments wait in the engine without a limit of their own.
         segments = speech.parallel_segments * (engine.slots + engine.max_waiting)
         least[version.acoustic] = (segments, "speech.parallel_segments * (engine.slots + engine.max_waiting)")
-        least[version.vocoder] = (VOCODER_BATCHES * version.pipeline.vocoder.rows, f"{VOCODER_BATCHES} * vocoder.rows")
+        least[version.vocoder] = (version.pipeline.vocoder.rows, "vocoder.rows")
     for name, (floor, formula) in least.items():
         limit = _option(deployments, name, "max_ongoing_requests")
         if limit < floor:
             yield f"{name}.max_ongoing_requests: {limit} is below {formula} = {floor}"
+    queue = _option(deployments, "Ingress", "max_queued_requests")
+    if 0 <= queue < DOOR_MARGIN:
+        yield f"Ingress.max_queued_requests: {queue} is below {DOOR_MARGIN}: Serve itself would refuse a burst of requests"
 
 
 def _unstated_door(document: dict[str, Any]) -> Iterator[str]:
@@ -259,5 +263,5 @@ def _unstated_door(document: dict[str, Any]) -> Iterator[str]:
 
 
 def _option(deployments: Mapping[str, Mapping[str, Any]], name: str, key: str) -> Any:
-    default = 5 if key == "max_ongoing_requests" else None  # Serve's
+    default = {"max_ongoing_requests": 5, "max_queued_requests": -1}[key]  # Serve's
     return deployments.get(name, {}).get(key, default)

@@ -27,9 +27,13 @@ class Door:
         self._turned_away = 0  # since somebody last left
         self._clock = clock
 
-    @contextmanager
-    def enter(self) -> Iterator[None]:
-        """Take a place for as long as the block runs.
+    @property
+    def is_full(self) -> bool:
+        """Whether check() would raise."""
+        return self.closed or self.inside >= self.places
+
+    def check(self) -> None:
+        """Whether there is a place now, without taking it.
 
         Raises:
             AtCapacity: every place is taken. Draining: the door was closed.
@@ -39,6 +43,15 @@ class Door:
         if self.inside >= self.places:
             self._turned_away += 1
             raise AtCapacity(f"all {self.places} places are taken (limits.max_in_flight)", retry_after_s=self.retry_after_s())
+
+    @contextmanager
+    def enter(self) -> Iterator[None]:
+        """Take a place for as long as the block runs.
+
+        Raises:
+            AtCapacity, Draining: as check().
+        """
+        self.check()
         self.inside += 1
         entered = self._clock()
         try:

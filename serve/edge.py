@@ -10,12 +10,17 @@ leave (?1 switches it off) and its routing hints. serve/reply.py keeps its own l
 Headers beyond any use are refused here; ones that never end are for the load balancer in front: no ASGI code ever sees them.
 """
 
+from ray import serve
+from ray.serve.exceptions import RayServeException
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve.api import sound_request_id
+from serve.backend import Backend
+from serve.early_refusal import EarlyRefusal
+from serve.envelope import Enveloped
 from serve.errors import bad_request
 
 # Compared with `_` for `-`: Serve itself takes both spellings of some.
@@ -54,8 +59,18 @@ class WithoutSteering:
 
 
 def middlewares() -> list[Middleware]:
-    """What Serve asks the callback for; it puts these outside its own."""
-    return [Middleware(WithoutSteering)]
+    """What Serve asks the callback for; it puts these outside its own, the last one outermost."""
+    return [Middleware(Enveloped), Middleware(EarlyRefusal, backend=backend_here), Middleware(WithoutSteering)]
+
+
+def backend_here() -> Backend | None:
+    """The insides of the ingress replica this process is; None in a proxy."""
+    try:
+        replica = serve.get_replica_context().servable_object
+    except RayServeException:
+        return None
+    found: Backend | None = getattr(replica, "backend", None)
+    return found
 
 
 def steers(name: bytes) -> bool:

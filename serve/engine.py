@@ -3,7 +3,7 @@
 In:    handle calls generate, encode, stats
 Out:   StepBlocks, codes of recordings
 Owns:  one Engine and its health, the encoder of recordings once somebody has needed it
-Never: scheduling: @serve.batch gathers arrivals into one submit, the engine decides the rest
+Never: scheduling: @serve.batch only gathers arrivals for admission, what is decoded together is the engine's slots
 """
 
 import asyncio
@@ -29,6 +29,7 @@ from pipeline.text.segment import predicted_steps
 from pipeline.types import Head, Prompt, SamplingParams, Segment, StepBlock
 from pipeline.vocoder.encoder import Encoder
 from pipeline.voices.seeds import read_statistics
+from serve.background import Background, trouble_of
 from serve.config import TracingConfig
 from serve.ending import end_process
 from serve.metrics import EngineMetrics, every_period
@@ -66,7 +67,8 @@ class AcousticModel:
             self._latest = self._load.look(stats, time.monotonic())
             metrics.show(stats, config.steps_per_round, self._latest)
 
-        self._shown = asyncio.create_task(every_period(look))
+        self._background = Background()
+        self._background.start("metrics", every_period(look))
         self._gather.set_max_batch_size(config.slots)  # type: ignore[attr-defined]
 
     async def generate(
@@ -96,7 +98,8 @@ class AcousticModel:
 
     @serve.batch(max_batch_size=8, batch_wait_timeout_s=0, max_concurrent_batches=8)
     async def _gather(self, arrivals: list[tuple[Sequence, bool]]) -> list[None]:
-        """Submit what has arrived together: it prefills in one call, like all that comes during a round. Returns at once."""
+        """Submit what has arrived together, most often one; returns at once. No batch of the model is made here: the engine's
+        slots are one, whatever came when."""
         self._engine.submit(arrivals)
         return [None] * len(arrivals)
 
@@ -118,7 +121,14 @@ class AcousticModel:
 
     async def stats(self) -> dict[str, Any]:
         """The engine at this moment, and where it runs."""
-        return {**placed(), "gpu_mem_percent": gpu_mem_percent(self._device), **asdict(self._engine.stats())}
+        stats = self._engine.stats()
+        return {
+            **placed(),
+            "trouble": trouble_of(self.check_health),
+            "has_work": stats.slots_used + stats.waiting > 0,
+            "gpu_mem_percent": gpu_mem_percent(self._device),
+            **asdict(stats),
+        }
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """For serve/scaling.py, WorkAhead, where the configuration names it."""
@@ -126,6 +136,7 @@ class AcousticModel:
 
     def check_health(self) -> None:
         """Serve replaces the replica when this raises three times in a row."""
+        self._background.check()
         self._engine.check_health()
 
     def __del__(self) -> None:

@@ -25,6 +25,7 @@ from pipeline.errors import (
     NonFiniteOutput,
     NoSpeakableText,
     NotCached,
+    PartlyUnspeakable,
     ReaderStalled,
     ReadOnlyVoice,
     ReferenceRejected,
@@ -40,6 +41,7 @@ from pipeline.errors import (
     UnknownVoice,
     UnsupportedFormat,
     VoiceExists,
+    WorkerDied,
 )
 
 
@@ -58,6 +60,7 @@ KINDS: dict[type[SynthesisError], Kind] = {
     InvalidRequest: Kind(400, "invalid_request_error", "invalid_request", False),
     TextTooLong: Kind(413, "invalid_request_error", "input_too_long", False),
     NoSpeakableText: Kind(400, "invalid_request_error", "no_speakable_text", False),
+    PartlyUnspeakable: Kind(400, "invalid_request_error", "partly_unspeakable", False),
     UnknownVoice: Kind(400, "invalid_request_error", "voice_not_found", False),
     UnsupportedFormat: Kind(400, "invalid_request_error", "unsupported_format", False),
     Conflict: Kind(409, "conflict_error", "conflict", False),
@@ -83,6 +86,7 @@ KINDS: dict[type[SynthesisError], Kind] = {
     # The same seed gives the same numbers: a client library that retries it would ask for the fault twice more.
     NonFiniteOutput: Kind(500, "server_error", "generation_failed", False),
     EngineDead: Kind(503, "overloaded_error", "engine_dead", True, 2.0),
+    WorkerDied: Kind(503, "overloaded_error", "engine_dead", True, 2.0),
     SynthesisError: Kind(500, "server_error", "internal_error", False),
 }
 

@@ -15,12 +15,14 @@ from pipeline.errors import StoreUnavailable
 LOG = logging.getLogger("ray.serve.chattts")
 
 
-async def follow(what: str, refresh: Callable[[], object], each_s: float) -> None:
+async def follow(what: str, refresh: Callable[[], object], each_s: float, problems: dict[str, str] | None = None) -> None:
     """Refresh again and again. A store that is away is said once.
 
     Args:
         what: the name of the records, for the log.
+        problems: why which records cannot be refreshed now, for clients; kept up to date here.
     """
+    problems = {} if problems is None else problems
     away = False
     while True:
         try:
@@ -28,10 +30,12 @@ async def follow(what: str, refresh: Callable[[], object], each_s: float) -> Non
             if away:
                 LOG.info("%s: the store is back", what)
             away = False
+            problems.pop(what, None)
         except StoreUnavailable as error:
             if not away:
-                LOG.warning("%s: %s; the %s known so far go on working", what, error.message, what)
+                LOG.warning("%s: %s; the %s known so far go on working", what, error, what)
             away = True
+            problems[what] = error.message
         except Exception:
             LOG.exception("%s: could not be refreshed", what)
         await asyncio.sleep(each_s)

@@ -5,18 +5,17 @@ Out:   a Caller on the request, its permit held until the reply is over; or 401,
 Owns:  nothing but what the quotas count
 Never: Ray, bodies; a key in a message, a log or a tag
 
-Without any key in the store only clients of this machine are served, unless `keys.open` says otherwise. What a proxy claims
-about its client (X-Forwarded-For and its kin) can close the gate and never opens it.
+Without any key in the store only clients of this machine are served, unless `keys.open` says otherwise; other sites' pages in
+this machine's browsers are none of them (serve/cross_origin.py). What a proxy claims about its client (X-Forwarded-For and its
+kin) can close the gate and never opens it.
 """
 
 import asyncio
-import ipaddress
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -26,9 +25,10 @@ from starlette.types import Scope as AsgiScope
 
 from pipeline.errors import StoreUnavailable
 from pipeline.types import Lane
+from serve.cross_origin import CrossOriginPolicy, is_local_host, is_loopback
 from serve.errors import ApiError, Kind, of
 from serve.figures import SpeechWatch
-from serve.keys import Key, KeyRing, Quota, Scope
+from serve.keys import LOST, Key, KeyRing, Quota, Scope
 from serve.quotas import LocalQuotas, Quotas, Verdict
 
 LOG = logging.getLogger("ray.serve.chattts")
@@ -53,7 +53,8 @@ class Need:
     """whether the model works while it lasts"""
 
 
-OPEN_PATHS = ("/", "/live", "/ready", "/health", "/version", "/source", "/source.tar.gz", "/docs", "/openapi.json")
+PROBES = ("/live", "/ready")
+OPEN_PATHS = ("/", *PROBES, "/health", "/source", "/source.tar.gz", "/docs", "/openapi.json")
 OPEN = Need()
 ANY = Need(frozenset(Scope))
 
@@ -139,19 +140,22 @@ class Gate:
         ring: KeyRing | None = None,
         quotas: Quotas | None = None,
         *,
-        is_open: bool = False,
+        is_open: bool | None = None,
         trusts: Callable[[str], bool] | None = None,
+        origins: CrossOriginPolicy | None = None,
     ) -> None:
         """
         Args:
             ring: None: there are no keys and never will be.
-            is_open: clients without a key are served wherever they come from.
+            is_open: clients without a key are served wherever they come from; None: from this machine, while there is none.
             trusts: whether a peer's address is this machine's.
+            origins: which hosts and web pages count as this machine's; None: none beside its own.
         """
         self._ring = ring
         self._quotas: Quotas = quotas or LocalQuotas()
         self._is_open = is_open
         self._trusts = trusts or is_loopback
+        self.origins = origins or CrossOriginPolicy()
         self._stay_s = 2.0
 
     def key_of(self, headers: Headers, peer: str) -> Key | None:
@@ -163,9 +167,11 @@ class Gate:
         claimed = claimed_key(headers)
         ring = self._ring
         if ring is not None and not ring.is_known and not (self._is_open and claimed is None):
-            raise of(StoreUnavailable("which keys there are could not be read yet (keys.store)"))
+            raise of(StoreUnavailable("which keys there are could not be read yet (keys.store); /health and the log say why"))
         if ring is None or ring.is_empty:
-            if self._is_open or (self._trusts(peer) and not any(name in headers for name in FORWARDED)):
+            if ring is not None and ring.are_lost and not self._is_open:
+                raise of(StoreUnavailable(LOST))
+            if self._is_open or (self._is_open is None and self._comes_from_here(headers, peer)):
                 return None
             raise unauthorised(
                 "no_keys_configured",
@@ -180,6 +186,20 @@ class Gate:
         if key is None:
             raise unauthorised("invalid_api_key", "no such key; it may have been revoked")
         return key
+
+    def check_browser(self, method: str, path: str, headers: Headers, peer: str) -> None:
+        """Refuse what another site's page sends through a browser of this machine, where being of this machine is enough.
+
+        Raises:
+            ApiError: 403
+        """
+        ring = self._ring
+        without_keys = self._is_open is None and (ring is None or (ring.is_known and ring.is_empty))
+        if without_keys and self._comes_from_here(headers, peer):
+            self.origins.check(headers, opens_page=method in ("GET", "HEAD") and path in OPEN_PATHS)
+
+    def _comes_from_here(self, headers: Headers, peer: str) -> bool:
+        return self._trusts(peer) and not any(name in headers for name in FORWARDED)
 
     @asynccontextmanager
     async def admitted(self, key: Key, *, stream: bool) -> AsyncIterator[tuple[Caller, dict[str, str]]]:
@@ -220,11 +240,11 @@ class Guarded:
         if kind not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        path = scope["path"].removeprefix(scope.get("root_path", "")) or "/"
-        needed = need(scope.get("method", "GET"), path) if kind == "http" else Need(frozenset({Scope.SPEECH}), stream=True)
-        if needed.scopes is None:
-            await self._app(scope, receive, send)
+        method, path = scope.get("method", "GET"), scope["path"].removeprefix(scope.get("root_path", "")) or "/"
+        if path in PROBES and kind == "http":
+            await self._app(scope, receive, send)  # probes call a replica by whatever address it has
             return
+        needed = need(method, path) if kind == "http" else Need(frozenset({Scope.SPEECH}), stream=True)
         gate, watch = self._gate()
         state = scope.setdefault("state", {})
         started = False
@@ -235,19 +255,21 @@ class Guarded:
             await send(message)
 
         try:
-            client = scope.get("client")
-            key = gate.key_of(Headers(scope=scope), client[0] if client else "")
-            if key is None:
+            headers, client = Headers(scope=scope), scope.get("client")
+            peer = client[0] if client else ""
+            gate.check_browser(method, path, headers, peer)
+            key = None if needed.scopes is None else gate.key_of(headers, peer)
+            if key is None or needed.scopes is None:
                 state["caller"] = NOBODY
                 await self._app(scope, receive, send_on)
                 return
             check_scope(key, needed.scopes)
-            async with gate.admitted(key, stream=needed.stream) as (caller, headers):
+            async with gate.admitted(key, stream=needed.stream) as (caller, rates):
                 state["caller"] = caller
 
                 async def send_with_rate(message: Message) -> None:
                     if message["type"] == "http.response.start":
-                        MutableHeaders(scope=message).update(headers)
+                        MutableHeaders(scope=message).update(rates)
                     await send_on(message)
 
                 await self._app(scope, receive, send_with_rate)
@@ -307,20 +329,6 @@ def rate_headers(verdict: Verdict, quota: Quota) -> dict[str, str]:
         "x-ratelimit-remaining-requests": remaining,
         "x-ratelimit-reset-requests": f"{reset_s:.3f}s",
     }
-
-
-def is_loopback(address: str) -> bool:
-    """127.0.0.0/8 and ::1, also inside IPv6."""
-    try:
-        found: Any = ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    return bool((getattr(found, "ipv4_mapped", None) or found).is_loopback)
-
-
-def is_local_host(host: str) -> bool:
-    """Whether a service that listens there is heard by its own machine only."""
-    return host == "localhost" or is_loopback(host)
 
 
 def trust(*, listens: str | None, behind_proxy: bool, own: Collection[str]) -> Callable[[str], bool]:

@@ -21,7 +21,8 @@ from ray.exceptions import RayActorError, RayError, RayTaskError, TaskCancelledE
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
 from ray.serve.handle import DeploymentHandle
 
-from pipeline.errors import AtCapacity, EngineDead, EngineFault, SynthesisError
+from pipeline.errors import AtCapacity, EngineDead, EngineFault, SynthesisError, WorkerDied
+from pipeline.taught import Taught
 from pipeline.text.guard import Refined
 from pipeline.text.script import Script
 from pipeline.types import (
@@ -118,7 +119,7 @@ class RemoteGenerator:
             try:
                 async for item in blocks:
                     block = unheard(raised(item), handed_on)
-                    call.answered()
+                    call.gave_sign()
                     if block is not None:
                         handed_on = block.first_step + len(block.hidden)
                         yield block
@@ -212,6 +213,12 @@ async def ask_speakers(handle: Handle) -> tuple[int, NDArray[np.float16] | None]
     return speakers
 
 
+async def ask_taught(handle: Handle) -> dict[str, Taught]:
+    """Version of the model -> what its checkpoint was taught; waits until a replica of the text stage has read it."""
+    taught: dict[str, Taught] = await _pure(Breaker("text", BreakerConfig()), lambda: handle.taught.remote())
+    return taught
+
+
 async def ask_build(handle: Handle) -> str:
     """What makes the steps behind a handle; see pipeline/engine/build.py."""
     build: str = await _pure(Breaker("acoustic", BreakerConfig()), lambda: handle.build.remote())
@@ -219,13 +226,25 @@ async def ask_build(handle: Handle) -> str:
 
 
 async def ask_stats(handle: Handle) -> list[dict[str, Any]]:
-    """The stats of every replica behind the handle that answers in time."""
+    """The stats of every replica behind the handle that answers in time. One that hangs takes no other's answer with it."""
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            answers = await handle.broadcast("stats").results_async(return_exceptions=True)
-    except (TimeoutError, RayError, *SERVE_ERRORS):
+            # `results_async` would wait for all of them, or for none.
+            asked = await handle.broadcast("stats")._fetch_replica_results_async()
+    except Exception:  # of whatever kind: there is no answer
         return []
+    answers = await asyncio.gather(*map(_in_time, asked))
     return [answer for answer in answers if isinstance(answer, dict)]
+
+
+async def _in_time(asked: Any) -> object:
+    """One replica's answer, None when it gives none."""
+    try:
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            return await asked.get_async()
+    except Exception:
+        asked.cancel()
+        return None
 
 
 def to_domain(error: BaseException) -> SynthesisError:
@@ -271,12 +290,17 @@ def _tell_death(error: BaseException, stage: str, began: float) -> None:
     """Put a replica's death on record for the request it worked for, if the error is one.
 
     The request was inside: what a dead replica had not taken yet, Serve's router has sent to another one without a word.
+    A replica's worker process counts as one.
     """
     while isinstance(error, RayTaskError) and isinstance(error.cause, BaseException):
         error = error.cause
     case = CASE.get()
-    if case is not None and isinstance(error, RayActorError) and error.actor_id is not None:
+    if case is None:
+        return
+    if isinstance(error, RayActorError) and error.actor_id is not None:
         case.saw_death_of(error.actor_id, stage, began)
+    elif isinstance(error, WorkerDied) and error.worker:
+        case.saw_death_of(error.worker, stage, began)
 
 
 def _may_try_again(failure: SynthesisError) -> bool:

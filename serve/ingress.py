@@ -33,15 +33,19 @@ from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import VoiceLibrary
 from serve.api import create_api
 from serve.backend import Backend
+from serve.background import Background
+from serve.body_reader import BodyReader
 from serve.cache import follow_purges, open_cache
 from serve.config import STORE_FILE, AppConfig, VoicesConfig, explain, project_path
+from serve.cross_origin import CrossOriginPolicy
 from serve.degrader import Degrader
 from serve.door import Door
 from serve.following import follow
 from serve.gate import Gate, trust
-from serve.handles import Handle, RemoteEncoder, ask_build, ask_speakers
-from serve.keys import KeyRing
-from serve.lines import Lines
+from serve.handles import Handle, RemoteEncoder, ask_build, ask_speakers, ask_taught
+from serve.keys import LOST, KeyRing
+from serve.keys_mark import mark_of
+from serve.lines import Lines, fullest_gpu
 from serve.metrics import IngressMetrics, every_period
 from serve.model_config import RoutesConfig, wrong_routes
 from serve.model_desk import ModelDesk
@@ -71,45 +75,33 @@ def build_api() -> FastAPI:
     return create_api(backend, announce_request_id=False)
 
 
-async def open_records(config: VoicesConfig) -> Store | None:
-    """The store of what clients keep. One that cannot be opened costs what is in it, never the service."""
-    url = str(cache_home() / STORE_FILE) if config.store is None else config.store
-    try:
-        return await asyncio.to_thread(open_store, url)
-    except StoreUnavailable as error:
-        LOG.warning("store: %s; nothing can be kept (voices.store)", error.message)
-        return None
+def open_records(config: VoicesConfig) -> Store:
+    """The store of what clients keep. One that cannot be used costs what is in it, never the service."""
+    return open_store(str(cache_home() / STORE_FILE) if config.store is None else config.store)
 
 
-async def open_keys(config: AppConfig, records: Store | None) -> tuple[KeyRing, Quotas]:
+async def open_keys(config: AppConfig, records: Store) -> tuple[KeyRing, Quotas]:
     """The keys, read once, and where their quotas are counted."""
     url = config.keys.store or config.voices.store
-    store = records
-    if config.keys.store is not None:
-        try:
-            store = await asyncio.to_thread(open_store, config.keys.store)
-        except StoreUnavailable as error:
-            LOG.warning("keys: %s (keys.store)", error.message)
-            store = None
-    ring = KeyRing(store)
+    store = records if config.keys.store is None else open_store(config.keys.store)
+    # A service that says keys only is closed without a key, whatever there was.
+    ring = KeyRing(store, mark_of(store, cache_home()) if config.keys.open is None else None)
     try:
         await asyncio.to_thread(ring.refresh)
     except StoreUnavailable as error:
-        LOG.warning("keys: %s; nobody is served before they have been read, unless keys.open", error.message)
+        LOG.error("keys: %s; nobody is served before they have been read, unless keys.open", error)
     share = LocalQuotas(lambda: serve.get_replica_context().world_size)
     return ring, RedisQuotas(url, share) if url is not None and "://" in url else share
 
 
-async def open_library(
-    config: VoicesConfig, speakers: tuple[int, NDArray[np.float16] | None], store: Store | None
-) -> VoiceLibrary:
+async def open_library(config: VoicesConfig, speakers: tuple[int, NDArray[np.float16] | None], store: Store) -> VoiceLibrary:
     """Catalogue and store, for the speakers of a checkpoint: an embedding's width, and their statistics."""
     catalogue = VoiceCatalogue.load(project_path(config.catalogue), *speakers)
     library = VoiceLibrary(catalogue, store, max_voices=config.max_voices, allow_inline=config.inline)
     try:
         await asyncio.to_thread(library.refresh)
     except StoreUnavailable as error:
-        LOG.warning("voices: %s; starting with the shipped ones", error.message)
+        LOG.error("voices: %s; starting with the shipped ones", error)
     return library
 
 
@@ -126,7 +118,7 @@ class Ingress:
         """
         first = config.versions[0]
         acoustic = stages[first.acoustic]
-        store = await open_records(config.voices)
+        store = open_records(config.voices)
         voices = await open_library(config.voices, await ask_speakers(acoustic), store)
         self._lexicons = LexiconLibrary(store)
         self._quarantine = Quarantine(config.quarantine)
@@ -150,10 +142,11 @@ class Ingress:
             told=watch.compared,
         )
         stream = partial(self._quarantine.stream, lines.stream)
+        models = ModelDesk(rollout, await ask_taught(stages["TextNormalizer"]))
         self.backend = Backend(
             stream=stream,
             voice_id=voices.canonical,
-            read=lines.read,
+            read=partial(self._quarantine.answer, lines.read),
             refine=partial(self._quarantine.answer, lines.refine),
             lexicons=self._lexicons,
             voices=voices.list,
@@ -164,35 +157,47 @@ class Ingress:
                 RemoteEncoder(acoustic, lines.breakers[first.stage("acoustic")]),
                 model=first.pipeline.checkpoint,
                 max_prompt=first.pipeline.engine.max_prompt,
+                speaks=models.languages(),
             ),
             limits=config.limits,
+            bodies=BodyReader(config.limits),
             door=door,
             why_not_ready=self._why_not_ready,
             health=self._health,
             purge=cache.purge,
             idempotency=idempotency,
-            models=ModelDesk(rollout),
+            models=models,
             offer=config.offer,
             degrader=Degrader(config.degrade),
             watch=watch,
             lanes=config.lanes,
-            gate=Gate(ring, quotas, is_open=config.keys.open, trusts=trusts),
+            gate=Gate(
+                ring,
+                quotas,
+                is_open=config.keys.open,
+                trusts=trusts,
+                origins=CrossOriginPolicy(config.http.allowed_hosts, config.http.allowed_origins),
+            ),
             tracing=Tracing(config.tracing, "Ingress", placed()["replica"]),
         )
-        self._following = (
-            asyncio.create_task(self.backend.desk.follow()),
-            asyncio.create_task(follow("lexicons", self._lexicons.refresh, config.voices.refresh_s)),
-            asyncio.create_task(follow("keys", ring.refresh, config.keys.refresh_s)),
-            *([asyncio.create_task(quotas.follow())] if isinstance(quotas, RedisQuotas) else []),
-            asyncio.create_task(every_period(partial(self._show, watch))),
-            asyncio.create_task(follow_purges(cache, config.voices.refresh_s)),
-            *lines.follow_builds(),
-            *([asyncio.create_task(self._look_at_load(watch))] if config.degrade.rungs else []),
-        )
+        self._ring = ring
+        self._away: dict[str, str] = {}  # why which records cannot be read now
+        self._background = background = Background()
+        background.start("voices", self.backend.desk.follow(self._away))
+        background.start("lexicons", follow("lexicons", self._lexicons.refresh, config.voices.refresh_s, self._away))
+        background.start("keys", follow("keys", ring.refresh, config.keys.refresh_s, self._away))
+        if isinstance(quotas, RedisQuotas):
+            background.start("quotas", quotas.follow())
+        background.start("metrics", every_period(partial(self._show, watch)))
+        background.start("purges", follow_purges(cache, config.voices.refresh_s, self._away))
+        for following in lines.follow_builds():
+            background.start("builds", following)
+        background.start("silent stages", lines.watch_silence())
+        if config.degrade.rungs:
+            background.start("load", self._look_at_load(watch))
         self._first_audio_s = await self._speak_first_words()
-        if len(config.versions) > 1:
-            await lines.look()  # before the first request: a version without replicas would keep it waiting
-            self._following += (asyncio.create_task(lines.probe()),)
+        await lines.look()  # before the first request: a version without replicas would keep it waiting
+        background.start("probes", lines.probe())
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
         """New shares of the versions, without a restart. Ones that are wrong change nothing: requests go on as before."""
@@ -244,6 +249,10 @@ class Ingress:
                     LOG.warning("not ready yet: %s", error)
                 await asyncio.sleep(RETRY_S)
 
+    def check_health(self) -> None:
+        """Serve replaces the replica when this raises three times in a row, or its loop is too busy to answer."""
+        self._background.check()
+
     async def drain(self) -> int:
         """Take nothing new; returns how many requests are still inside. See scripts/drain.py."""
         return self.backend.door.close()
@@ -255,11 +264,14 @@ class Ingress:
         return f"no answer from {' and '.join(silent)}" if silent else None
 
     async def _health(self) -> dict[str, Any]:
-        acoustic, vocoder = await asyncio.gather(self._lines.stats("acoustic"), self._lines.stats("vocoder"))
+        text, acoustic, vocoder = await asyncio.gather(*map(self._lines.stats, ("text", "acoustic", "vocoder")))
         rollout = self._rollout
         return {
             "first_audio_s": round(self._first_audio_s, 3),
             "cache": asdict(self._cache.stats()),
+            "stores": self._away | ({"keys": LOST} if self._ring.are_lost else {}),
+            "gpu_mem_percent": fullest_gpu((*acoustic, *vocoder)),
+            "text": text,
             "acoustic": acoustic,
             "vocoder": vocoder,
             "breakers": {stage: breaker.shown() for stage, breaker in self._lines.breakers.items()},

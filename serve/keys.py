@@ -12,6 +12,7 @@ buy an attacker processor time at the door. Digests are compared in constant tim
 
 import hashlib
 import hmac
+import logging
 import re
 import secrets
 from dataclasses import dataclass
@@ -21,10 +22,12 @@ from enum import StrEnum
 from pydantic import Field, ValidationError
 
 from pipeline.config import StrictModel
-from pipeline.errors import StoreUnavailable
 from pipeline.store.mirror import Mirror
 from pipeline.store.store import Store
 from pipeline.types import Lane
+from serve.keys_mark import FORGET, KeysMark
+
+LOG = logging.getLogger("ray.serve.chattts")
 
 NAMESPACE = "keys"
 ID_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
@@ -32,6 +35,13 @@ ID_LENGTH = 10
 SECRET_BYTES = 32
 KEY_ID = re.compile(rf"[{ID_LETTERS}]{{{ID_LENGTH}}}")
 KEY = re.compile(rf"ck-({KEY_ID.pattern})-([A-Za-z0-9_-]{{43}})")
+
+
+LOST = (
+    "this service has had keys, and their store holds none: it was lost, emptied, or its last key was revoked. Restore the "
+    f"store or make a key (python -m scripts.keys add NAME); {FORGET} opens the service to its own machine again"
+)
+UNMARKED = "if the store of the keys is lost, nothing remembers that there were keys; keys.open: false does not depend on it"
 
 
 class Scope(StrEnum):
@@ -101,13 +111,18 @@ def read_record(key: str, version: int, value: bytes) -> KeyRecord:
 class KeyRing:
     """All keys, in memory."""
 
-    def __init__(self, store: Store | None) -> None:
+    def __init__(self, store: Store, mark: KeysMark | None = None) -> None:
         """
         Args:
-            store: None: it could not be opened, and nobody knows which keys there are.
+            mark: remembers that there have been keys; None: nothing does.
         """
-        self._mirror = None if store is None else Mirror(store, NAMESPACE, read_record)
+        self._mirror = Mirror(store, NAMESPACE, read_record)
+        self._place = store.place
+        self._mark = mark
         self._known = False
+        self._can_mark = True
+        self.are_lost = False
+        """whether there have been keys and the store holds none: it was emptied or replaced"""
 
     def refresh(self) -> None:
         """Take over what has changed, all of it at once.
@@ -115,9 +130,13 @@ class KeyRing:
         Raises:
             StoreUnavailable: the keys stay what they were.
         """
-        if self._mirror is None:
-            raise StoreUnavailable("the store of the keys cannot be opened (keys.store)")
         self._mirror.refresh()
+        were_lost = self.are_lost
+        self.are_lost = self.is_empty and self._mark is not None and self._mark.is_set
+        if self.are_lost and not were_lost:
+            LOG.error("keys: %s: %s", self._place, LOST)
+        if not self.is_empty:
+            self._remember()
         self._known = True
 
     @property
@@ -128,17 +147,26 @@ class KeyRing:
     @property
     def is_empty(self) -> bool:
         """Whether no key is configured. A record that cannot be read is one: a broken key opens no door."""
-        return self._mirror is None or self._mirror.is_empty
+        return self._mirror.is_empty
 
     def find(self, claimed: str) -> Key | None:
         """The key of that text; None when there is none."""
         parts = KEY.fullmatch(claimed)
         key_id, secret = parts.groups() if parts else ("", "")
-        record = self._mirror.get(key_id) if self._mirror is not None else None
+        record = self._mirror.get(key_id)
         expected = "0" * 64 if record is None else record.sha256
         if not hmac.compare_digest(_digest(secret), expected) or record is None:
             return None
         return Key(key_id, record)
+
+    def _remember(self) -> None:
+        if self._mark is None or not self._can_mark:
+            return
+        try:
+            self._mark.set()
+        except OSError as error:
+            self._can_mark = False  # said once
+            LOG.warning("keys: %s cannot be written (%s): %s", self._mark.path, error.strerror, UNMARKED)
 
 
 def _digest(secret: str) -> str:

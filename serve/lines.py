@@ -2,13 +2,13 @@
 
 In:    SynthesisRequest with the version the model desk chose
 Out:   what that version's Synthesizer makes of it
-Owns:  one Synthesizer over handles a version, the breakers, the probes
+Owns:  one Synthesizer over handles a version, the breakers, the probes, the looks at stages that give no sign of life
 Never: HTTP; another version in the middle of a request
 """
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -34,6 +34,8 @@ from serve.shadow import Comparison, Shadow
 from serve.stages import TimedDecoder, TimedFrontend, TimedGenerator
 
 STEPS_A_SECOND = SAMPLE_RATE / SAMPLES_PER_STEP
+TEXT = "TextNormalizer"
+LOOK_S = 1.0  # between two looks at calls without a sign of life
 GIVEN_UP_S = 5.0  # a listener who leaves after so long without a sound was kept waiting by the version
 
 
@@ -62,6 +64,7 @@ class Lines:
         self._rollout = rollout
         self._handles = handles
         self.breakers = {"text": Breaker("text", config)}
+        self._deployments = {"text": TEXT}  # stage -> the deployment that works for it
         self._synthesizers: dict[str, Synthesizer] = {}
         self._cached: dict[str, CachedModel] = {}
         self._shadow = Shadow(self._spoken, has_room, told)
@@ -70,11 +73,12 @@ class Lines:
                 self.breakers.setdefault(stage, Breaker(stage, config))
                 for stage in (version.stage("acoustic"), version.stage("vocoder"))
             )
+            self._deployments |= {acoustic.stage: version.acoustic, vocoder.stage: version.vocoder}
             generator = TimedGenerator(RemoteGenerator(handles[version.acoustic], acoustic))
             cached = CachedModel(generator, cache, hidden=version.pipeline.vocoder.use_decoder)
             self._cached[version.id] = cached
             self._synthesizers[version.id] = Synthesizer(
-                TimedFrontend(RemoteFrontend(handles["TextNormalizer"], self.breakers["text"], version.id)),
+                TimedFrontend(RemoteFrontend(handles[TEXT], self.breakers["text"], version.id)),
                 generator,
                 TimedDecoder(RemoteDecoder(handles[version.vocoder], vocoder)),
                 voices,
@@ -132,17 +136,15 @@ class Lines:
 
     # Looking at them.
 
-    def follow_builds(self) -> list[asyncio.Task[None]]:
-        """Tasks that keep the cache told which build makes a version's steps."""
+    def follow_builds(self) -> list[Coroutine[Any, Any, None]]:
+        """Work that keeps the cache told which build makes a version's steps."""
         handles = {version: self._handles[self._rollout.versions[version].acoustic] for version in self._cached}
-        return [
-            asyncio.create_task(follow_build(cached, partial(ask_build, handles[version])))
-            for version, cached in self._cached.items()
-        ]
+        return [follow_build(cached, partial(ask_build, handles[version])) for version, cached in self._cached.items()]
 
     async def stats(self, kind: str) -> list[dict[str, Any]]:
         """What every replica of a kind of stage says of itself, and which deployment it belongs to."""
-        answers = await self._ask(getattr(version, kind) for version in self._rollout.versions.values())
+        deployments = [TEXT] if kind == "text" else [getattr(version, kind) for version in self._rollout.versions.values()]
+        answers = await self._ask(deployments)
         single = len(answers) == 1
         return [one if single else {"deployment": name, **one} for name, found in answers.items() for one in found]
 
@@ -161,11 +163,11 @@ class Lines:
         return fullness, rtf
 
     async def silent(self) -> list[str]:
-        """Deployments from which no answer comes, of versions that are in service: without them requests would fail."""
+        """Deployments without a replica that is well, of versions that are in service: without them requests would fail."""
         rollout = self._rollout
         needed = [one for one in rollout.versions.values() if rollout.shares(one.name)[one.id] > 0]
-        answers = await self._ask(name for one in needed for name in (one.acoustic, one.vocoder))
-        return [name for name, found in answers.items() if not found]
+        answers = await self._ask([TEXT, *(name for one in needed for name in (one.acoustic, one.vocoder))])
+        return [name for name, found in answers.items() if not any(map(is_well, found))]
 
     async def probe(self) -> None:
         """Look at every version again and again."""
@@ -176,8 +178,18 @@ class Lines:
     async def look(self) -> None:
         """Once."""
         for version in self._rollout.versions.values():
-            answers = await self._ask((version.acoustic, version.vocoder))
+            answers = await self._ask((TEXT, version.acoustic, version.vocoder))
             self._rollout.probed(version.id, trouble_in(answers, self._rollout.routes.probe.gpu_mem_percent))
+
+    async def watch_silence(self) -> None:
+        """Ask the replicas of stages that give no sign of life whether they hang, again and again."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await asyncio.gather(*(self._look_into(breaker) for breaker in self.breakers.values() if breaker.is_silent))
+
+    async def _look_into(self, breaker: Breaker) -> None:
+        well = [one for one in await ask_stats(self._handles[self._deployments[breaker.stage]]) if is_well(one)]
+        breaker.judge_silence(is_well=bool(well), has_work=any(one.get("has_work", True) for one in well))
 
     async def _ask(self, deployments: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
         """What the replicas of each deployment say of themselves, each asked once, all at the same time."""
@@ -195,13 +207,25 @@ def is_its_failure(error: BaseException) -> bool:
     return is_fault(error) or isinstance(error, NonFiniteOutput | StageUnavailable | DeadlineExceeded)
 
 
+def is_well(stats: Mapping[str, Any]) -> bool:
+    """Whether a replica that has answered can also work, by its own account."""
+    return not stats.get("trouble")
+
+
+def fullest_gpu(replicas: Iterable[Mapping[str, Any]]) -> float | None:
+    """How full the fullest GPU's memory is, of those the replicas run on [%]; None: none of them has one."""
+    return max((one["gpu_mem_percent"] for one in replicas if one.get("gpu_mem_percent") is not None), default=None)
+
+
 def trouble_in(answers: Mapping[str, Iterable[Mapping[str, Any]]], most_gpu_mem_percent: float) -> str:
     """What is wrong with the replicas of a version; empty: nothing. One of several replicas that is full is trouble."""
     for name, found in answers.items():
         replicas = list(found)
         if not replicas:
             return f"no answer from {name}"
-        fullest = max((one.get("gpu_mem_percent") or 0.0 for one in replicas), default=0.0)
-        if fullest > most_gpu_mem_percent:
+        if not any(map(is_well, replicas)):
+            return f"{name}: {replicas[0]['trouble']}"
+        fullest = fullest_gpu(replicas)
+        if fullest is not None and fullest > most_gpu_mem_percent:
             return f"GPU memory of {name} is {fullest:.0f} % full"
     return ""

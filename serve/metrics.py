@@ -1,6 +1,6 @@
 """Metrics: names, units, buckets, and who moves them. The only file that talks to a metrics registry.
 
-In:    SpeechFigures of the ingress; what the engine and the vocoder say of themselves
+In:    SpeechFigures of the ingress; what text worker, engine and vocoder say of themselves
 Out:   Ray metrics; Ray's exporter puts `ray_` before every name
 Owns:  the metrics of this replica
 Never: a client's text, ids or keys as tags
@@ -115,8 +115,13 @@ PARKED = Metric(Kind.COUNTER, "chattts_parked_total", "bulk sequences interrupte
 WASTED = Metric(Kind.COUNTER, "chattts_wasted_steps_total", "steps made for nobody, by why", ("reason",))
 KV_CACHE = Metric(Kind.GAUGE, "chattts_kv_bytes", "memory of the KV cache")
 
-BUSY = Metric(Kind.GAUGE, "chattts_busy", "share of a replica of engine or vocoder that is in use")
+BUSY = Metric(Kind.GAUGE, "chattts_busy", "share of a replica of text, engine or vocoder that is in use")
 BACKLOG = Metric(Kind.GAUGE, "chattts_backlog_seconds", "how long a replica would need for what waits at it")
+
+TEXT_WAITING = Metric(Kind.GAUGE, "chattts_text_waiting", "texts that wait for the text worker")
+TEXT_READ = Metric(Kind.GAUGE, "chattts_text_read_seconds", "mean time of the text worker's latest answers")
+TEXT_ANSWERS = Metric(Kind.COUNTER, "chattts_text_answers_total", "answers of the text worker, health checks included")
+TEXT_RESTARTS = Metric(Kind.COUNTER, "chattts_text_restarts_total", "text workers that died or hung and were replaced")
 
 VOCODER_WAITING = Metric(Kind.GAUGE, "chattts_vocoder_waiting", "calls that wait for the vocoder")
 VOCODER_CALL = Metric(Kind.GAUGE, "chattts_vocoder_call_seconds", "mean time of the vocoder's latest calls")
@@ -132,7 +137,8 @@ METRICS: tuple[Metric, ...] = (
     DEGRADE_LEVEL,
     VERSION_REQUESTS, VERSION_FAILED, VERSION_SHARE, VERSION_OUT, ROLL_BACKS, SHADOWS, SHADOW_DURATION, SHADOW_LOUDNESS,
     SLOTS, BATCH_ROWS, WAITING_ROWS, STEP, STEPS, SEGMENTS, QUEUE_WAIT, PARKED, WASTED, KV_CACHE,
-    BUSY, BACKLOG, VOCODER_WAITING, VOCODER_CALL, VOCODER_CALLS, VOCODER_JOBS,
+    BUSY, BACKLOG, TEXT_WAITING, TEXT_READ, TEXT_ANSWERS, TEXT_RESTARTS,
+    VOCODER_WAITING, VOCODER_CALL, VOCODER_CALLS, VOCODER_JOBS,
 )  # fmt: skip
 
 
@@ -157,6 +163,11 @@ class _Registered:
     def show(self, metric: Metric, value: float, **tags: str) -> None:
         """Set a gauge."""
         self._of(metric).set(value, tags=tags)
+
+    def show_load(self, load: Load) -> None:
+        """Set what replicas are scaled by."""
+        self.show(BUSY, load.busy)
+        self.show(BACKLOG, load.backlog_s)
 
     def observe(self, metric: Metric, value: float, **tags: str) -> None:
         """Put a value into a histogram."""
@@ -270,8 +281,7 @@ class EngineMetrics:
     def show(self, stats: Mapping[str, Any], steps_per_round: int, load: Load) -> None:
         """Follow EngineStats and the load they amount to."""
         registered = self._registered
-        registered.show(BUSY, load.busy)
-        registered.show(BACKLOG, load.backlog_s)
+        registered.show_load(load)
         registered.show(SLOTS, stats["slots"])
         registered.show(BATCH_ROWS, stats["slots_used"])
         registered.show(WAITING_ROWS, stats["waiting"])
@@ -279,6 +289,22 @@ class EngineMetrics:
         registered.show(KV_CACHE, stats["kv_bytes"])
         registered.follow(STEPS, stats["steps"])
         registered.follow(SEGMENTS, stats["sequences"])
+
+
+class TextMetrics:
+    """TextStats over Ray's registry."""
+
+    def __init__(self) -> None:
+        self._registered = _Registered()
+
+    def show(self, stats: Mapping[str, Any], load: Load) -> None:
+        """Follow TextStats and the load they amount to."""
+        registered = self._registered
+        registered.show_load(load)
+        registered.show(TEXT_WAITING, stats["waiting"])
+        registered.show(TEXT_READ, stats["read_s"])
+        registered.follow(TEXT_ANSWERS, stats["answers"])
+        registered.follow(TEXT_RESTARTS, stats["restarts"])
 
 
 class VocoderMetrics:
@@ -290,8 +316,7 @@ class VocoderMetrics:
     def show(self, stats: Mapping[str, Any], load: Load) -> None:
         """Follow VocoderStats and the load they amount to."""
         registered = self._registered
-        registered.show(BUSY, load.busy)
-        registered.show(BACKLOG, load.backlog_s)
+        registered.show_load(load)
         registered.show(VOCODER_WAITING, stats["waiting"])
         registered.show(VOCODER_CALL, stats["call_s"])
         registered.follow(VOCODER_CALLS, stats["calls"])

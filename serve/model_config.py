@@ -24,9 +24,9 @@ class CompatConfig(StrictModel):
     """What clients may go on saying although this version does not know it, and what it takes for granted."""
 
     ssml: bool = Field(True, description="false: of an SSML document its words and breaks are spoken, without manners")
-    control_tags: bool = Field(True, description="false: the version was not taught [laugh] and the like; they are dropped")
-    refine: bool = Field(True, description="false: the text is spoken as it is")
-    speed_token: bool = Field(True, description="false: every speed is a stretch")
+    control_tags: bool = Field(True, description="false: [laugh] and the like are dropped; true: as its checkpoint was taught")
+    refine: bool | None = Field(None, description="false: the text is spoken as it is; null: as its checkpoint was taught")
+    speed_token: bool | None = Field(None, description="false: every speed is a stretch; null: as its checkpoint was taught")
     sample_rate: int | None = Field(None, description="of a request that names none; null: the service's [Hz]")
     temperature: float | None = Field(None, ge=0.01, le=2.0, description="likewise")
     top_p: float | None = Field(None, ge=0.05, le=1.0, description="likewise")

@@ -76,14 +76,21 @@ class LocalQuotas:
 
     is_away = False
 
-    def __init__(self, replicas: Callable[[], int] = lambda: 1, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        replicas: Callable[[], int] = lambda: 1,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
         """
         Args:
             replicas: how many processes share each quota.
-            clock: seconds since 1970.
+            clock: monotonic seconds: rates do not care what time of day somebody sets.
+            wall_clock: seconds since 1970, for the days alone.
         """
         self._replicas = replicas
         self._clock = clock
+        self._wall_clock = wall_clock
         self._keys: dict[str, _Used] = {}
 
     async def enter(self, key: str, quota: Quota, permit: str | None) -> Verdict:
@@ -111,7 +118,7 @@ class LocalQuotas:
 
     async def write(self, key: str, quota: Quota, characters: int) -> Verdict:
         """See Quotas."""
-        used, now, share = self._used(key), self._clock(), 1 / max(1, self._replicas())
+        used, now, share = self._used(key), self._wall_clock(), 1 / max(1, self._replicas())
         limit = quota.characters_a_day
         if limit is not None and self._today(used, now) + characters > portion(limit, share):
             return Verdict("quota_exceeded", DAY_S - now % DAY_S)
@@ -121,7 +128,7 @@ class LocalQuotas:
     def record_characters(self, key: str, characters: int) -> None:
         """As record()."""
         used = self._used(key)
-        used.characters = self._today(used, self._clock()) + characters
+        used.characters = self._today(used, self._wall_clock()) + characters
 
     def heard(self, key: str, quota: Quota, audio_s: float) -> None:
         """See Quotas."""
@@ -151,7 +158,7 @@ class LocalQuotas:
         return Verdict("", 0.0, math.floor(room / step + 1e-9) - 1, ahead + step)
 
     def _today(self, used: _Used, now: float) -> int:
-        today = int(now // DAY_S)
+        today = int(now // DAY_S)  # an earlier one is another one too: a clock that was set back locks nobody out
         if used.day != today:
             used.day, used.characters = today, 0
         return used.characters

@@ -31,37 +31,65 @@ LEASE_S = 15.0
 PERIOD_S = 1.0
 """how often leases are renewed and audio is reported"""
 
-# KEYS: rate, audio, streams. ARGV: seconds a request (0: no rate), burst, whether audio is limited, streams (0: no limit),
-# permit ('': none), lease.
-ENTER = """
+NUMBERS = ("clock", "rate", "audio", "streams")
+# KEYS of one key's numbers, the same for both scripts below: clock, rate, audio, streams. Redis' clock is the time of day, and
+# somebody may set it back: what was due is then due as much earlier, or a key would wait for the old time to come again.
+NOW = """
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1e6
+local back = tonumber(redis.call('GET', KEYS[1]) or '0') - now
+if back > 0 then
+  for each = 2, 3 do
+    local due = redis.call('GET', KEYS[each])
+    if due then redis.call('SET', KEYS[each], string.format('%.6f', due - back), 'KEEPTTL') end
+  end
+  for _, permit in ipairs(redis.call('ZRANGE', KEYS[4], 0, -1)) do redis.call('ZINCRBY', KEYS[4], -back, permit) end
+end
+redis.call('SET', KEYS[1], string.format('%.6f', now), 'EX', 2592000)
+"""
+# ARGV: seconds a request (0: no rate), burst, whether audio is limited, streams (0: no limit), permit ('': none), lease.
+ENTER = (
+    NOW
+    + """
 local step, burst, streams = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4])
 local due, ahead, remaining = now, 0, -1
 if step > 0 then
-  due = math.max(tonumber(redis.call('GET', KEYS[1]) or '0'), now)
+  due = math.max(tonumber(redis.call('GET', KEYS[2]) or '0'), now)
   ahead = due - now
   local room = step * burst - ahead
   if room < step * (1 - 1e-6) then return {'rate_limited', tostring(step - room), 0, tostring(ahead)} end
   remaining = math.floor(room / step + 1e-6) - 1
 end
 if ARGV[3] == '1' then
-  local over = tonumber(redis.call('GET', KEYS[2]) or '0') - now - 60
+  local over = tonumber(redis.call('GET', KEYS[3]) or '0') - now - 60
   if over >= 0 then return {'quota_exceeded', tostring(over), remaining, tostring(ahead)} end
 end
 if ARGV[5] ~= '' then
-  redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now)
-  if streams > 0 and redis.call('ZCARD', KEYS[3]) >= streams then
+  redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', now)
+  if streams > 0 and redis.call('ZCARD', KEYS[4]) >= streams then
     return {'too_many_concurrent_requests', '0', remaining, tostring(ahead)}
   end
-  redis.call('ZADD', KEYS[3], string.format('%.6f', now + ARGV[6]), ARGV[5])
-  redis.call('PEXPIRE', KEYS[3], math.ceil(ARGV[6] * 2000))
+  redis.call('ZADD', KEYS[4], string.format('%.6f', now + ARGV[6]), ARGV[5])
+  redis.call('PEXPIRE', KEYS[4], math.ceil(ARGV[6] * 2000))
 end
 if step > 0 then
-  redis.call('SET', KEYS[1], string.format('%.6f', due + step), 'PX', math.ceil((ahead + step) * 1000) + 1000)
+  redis.call('SET', KEYS[2], string.format('%.6f', due + step), 'PX', math.ceil((ahead + step) * 1000) + 1000)
 end
 return {'', '0', remaining, tostring(ahead + step)}
 """
+)
+# ARGV: lease, seconds the audio's number moves on, permits.
+RENEW = (
+    NOW
+    + """
+if ARGV[2] ~= '0' then
+  local due = math.max(tonumber(redis.call('GET', KEYS[3]) or '0'), now) + ARGV[2]
+  redis.call('SET', KEYS[3], string.format('%.6f', due), 'PX', math.ceil((due - now) * 1000) + 1000)
+end
+for each = 3, #ARGV do redis.call('ZADD', KEYS[4], string.format('%.6f', now + ARGV[1]), ARGV[each]) end
+if #ARGV > 2 then redis.call('PEXPIRE', KEYS[4], math.ceil(ARGV[1] * 2000)) end
+"""
+)
 # KEYS: characters without their day. ARGV: characters, limit.
 WRITE = """
 local clock = redis.call('TIME')
@@ -72,17 +100,6 @@ if sum + ARGV[1] > tonumber(ARGV[2]) then return {'quota_exceeded', tostring(864
 redis.call('HSET', KEYS[1], 'day', today, 'characters', sum + ARGV[1])
 redis.call('EXPIRE', KEYS[1], 172800)
 return {'', '0'}
-"""
-# KEYS: streams, audio. ARGV: lease, seconds the audio's number moves on, permits.
-RENEW = """
-local clock = redis.call('TIME')
-local now = clock[1] + clock[2] / 1e6
-if ARGV[2] ~= '0' then
-  local due = math.max(tonumber(redis.call('GET', KEYS[2]) or '0'), now) + ARGV[2]
-  redis.call('SET', KEYS[2], string.format('%.6f', due), 'PX', math.ceil((due - now) * 1000) + 1000)
-end
-for each = 3, #ARGV do redis.call('ZADD', KEYS[1], string.format('%.6f', now + ARGV[1]), ARGV[each]) end
-if #ARGV > 2 then redis.call('PEXPIRE', KEYS[1], math.ceil(ARGV[1] * 2000)) end
 """
 
 
@@ -114,7 +131,7 @@ class RedisQuotas:
         step = 0.0 if quota.requests_per_s is None else 1 / quota.requests_per_s
         limited = int(quota.audio_s_a_minute is not None)
         values: list[str | float] = [step, quota.burst, limited, quota.streams or 0, permit or "", self._lease_s]
-        answer = await self._ask(lambda: self._enter(_names(key, "rate", "audio", "streams"), values))
+        answer = await self._ask(lambda: self._enter(_names(key, *NUMBERS), values))
         if answer is None:
             verdict = await self._local.enter(key, quota, permit)
         else:
@@ -170,7 +187,7 @@ class RedisQuotas:
         for key, moved_s in pending.items():
             permits = self._permits.get(key, set())
             values = [self._lease_s, moved_s or "0", *permits]
-            question = partial(self._renew, _names(key, "streams", "audio"), values)
+            question = partial(self._renew, _names(key, *NUMBERS), values)
             answers = answers and await self._ask(question, finds_back=True) is not None
             if not answers:
                 self._audio[key] = self._audio.get(key, 0.0) + moved_s  # next time

@@ -22,17 +22,17 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from pipeline.audio.encode import Encoder, encode_whole
-from pipeline.errors import DeadlineExceeded, ReaderStalled, SynthesisError
+from pipeline.errors import AtCapacity, DeadlineExceeded, ReaderStalled, SynthesisError
 from pipeline.types import AudioChunk, AudioReport, CacheResult, Claim, Lane
 from pipeline.voices.names import shown
 from serve.backend import Backend
-from serve.body import is_strict, read_body, read_bytes
+from serve.body import is_strict, read_body
 from serve.errors import ApiError, of
 from serve.figures import Outcome, PlayCursor, SpeechFigures
 from serve.gate import caller_of
 from serve.idempotency import HEADER as IDEMPOTENCY_KEY
 from serve.idempotency import checked_key, seed_of
-from serve.request_log import log_in, log_out, traced
+from serve.request_log import WANT_OF_ROOM, log_in, log_out, traced
 from serve.schemas import SpeechBody, SpeechOrder, ignored_header, to_order
 from serve.stages import CURRENT, Stages
 from serve.text_schemas import read_text, warnings_header
@@ -87,9 +87,11 @@ class SpeechReply(Response):
         door, watch = self._backend.door, self._backend.watch
         CURRENT.set(self._stages)  # of this task and of those it starts: the reply is the last thing it does
         try:
+            door.check()  # before the body is read: nobody sends one in vain
+            raw = await self._backend.bodies.read_json(self._request)
             with door.enter():
                 watch.present(door.inside)
-                self._taken = order = await self._accepted(await read_bytes(self._request, self._limits))
+                self._taken = order = await self._accepted(raw)
                 await self._unless_the_client_leaves(receive, self._speak(order, send))
         except ClientDisconnect:
             pass  # the listener's good right; the line below says so
@@ -103,7 +105,10 @@ class SpeechReply(Response):
             watch.present(door.inside)
             figures = self._figures()
             watch.ended(figures)
-            log_out(self._request_id, self._caller.id, self._taken, figures, self._stages)
+            if self._taken is None and self._code in WANT_OF_ROOM:
+                self._backend.refusals.add(self._code)
+            else:
+                log_out(self._request_id, self._caller.id, self._taken, figures, self._stages)
 
     async def _accepted(self, raw: bytes) -> SpeechOrder:
         """The order, charged for: once, however often its Idempotency-Key comes with it."""
@@ -130,6 +135,10 @@ class SpeechReply(Response):
         strict, voice = is_strict(self._request), backend.voice_id(said.voice_name)
         fitted = backend.models.fit(said, self._request, voice, strict=strict)
         body = fitted.body
+        claim = self._claim(body.priority)
+        backend.degrader.let_in(claim.lane)
+        if seed is None and body.seed is None:  # with a seed the cache may have it
+            backend.overload.check(fitted.version.id, claim.lane)
         order = to_order(
             body,
             request_id=self._request_id,
@@ -141,9 +150,8 @@ class SpeechReply(Response):
             cache_control=self._request.headers.get("cache-control", ""),
             tenant=self._caller.id,
             seed=seed,
-            claim=self._claim(body.priority),
+            claim=claim,
         )
-        backend.degrader.let_in(order.request.claim.lane)
         return replace(order, request=eased.fit(fitted.fit(order.request)), ignored=(*order.ignored, *fitted.without))
 
     def _claim(self, wished: str | None) -> Claim:
@@ -188,6 +196,10 @@ class SpeechReply(Response):
                         await self._send_streamed(order, chunks, send)
         except TimeoutError:
             raise DeadlineExceeded(f"not finished after {self._limits.total_timeout_s:g} s (limits.total_timeout_s)") from None
+        except AtCapacity as error:
+            if type(error) is AtCapacity:  # a deadline that cannot be kept says nothing about others
+                self._backend.overload.note(order.request.model, order.request.claim.lane, error)
+            raise
         if self._outcome is Outcome.LEFT:
             self._outcome = Outcome.DONE
 
@@ -351,6 +363,7 @@ class SpeechReply(Response):
                 "sha256": sha256,
                 **({"trimmed_ms": self._report.trimmed_ms} if order.request.audio.trim else {}),
             },
+            "warnings": self._warnings,
         }
 
     def _figures(self) -> SpeechFigures:

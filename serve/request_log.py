@@ -2,11 +2,13 @@
 
 In:    what was ordered, what came of it
 Out:   log lines: words for people, the same as fields for machines (`logging_config: {encoding: JSON}`)
-Owns:  nothing
+Owns:  the number of those refused for want of room in the present second
 Never: text, audio, names of voices, keys, anything of a client's but its key's id and the request id it may choose
 """
 
+import asyncio
 import logging
+from collections import Counter
 
 from serve.figures import Outcome, SpeechFigures
 from serve.schemas import SpeechOrder
@@ -16,6 +18,11 @@ from serve.stages import Fields, Stages
 LOG = logging.getLogger("ray.serve.chattts")
 
 FIELDS = "ray_serve_extra_fields"  # Serve's JSON formatter puts what is in it beside the message
+
+
+WANT_OF_ROOM = frozenset({"overloaded", "draining"})
+"""codes of refusals that come in bursts: a line each would cost more than the refusal"""
+SECOND = 1.0
 
 
 def log_in(request_id: str, key: str, order: SpeechOrder) -> None:
@@ -31,6 +38,24 @@ def log_out(request_id: str, key: str, order: SpeechOrder | None, figures: Speec
     _say(level, "out", {"request": request_id, "key": key, **ordered, **became})
 
 
+class RefusalTally:
+    """Refusals for want of room, told as one line a second."""
+
+    def __init__(self) -> None:
+        self._untold: Counter[str] = Counter()
+
+    def add(self, code: str) -> None:
+        """Count one. Needs a running event loop."""
+        if not self._untold:
+            asyncio.get_running_loop().call_later(SECOND, self._tell)
+        self._untold[code] += 1
+
+    def _tell(self) -> None:
+        for code, requests in self._untold.items():
+            _say(logging.WARNING, "refused", {"code": code, "requests": requests})
+        self._untold.clear()
+
+
 def traced(figures: SpeechFigures, stages: Stages) -> Fields:
     """What became of a request: the same in its line and in its trace."""
     spoken: Fields = {}
@@ -39,6 +64,8 @@ def traced(figures: SpeechFigures, stages: Stages) -> Fields:
     if figures.first_audio_s is not None:
         spoken["ttfb_s"] = round(figures.first_audio_s, 4)
         spoken["stalled_s"] = round(figures.stalled_s, 4)
+    if figures.warnings:
+        spoken["warnings"] = ",".join(f"{code}:{count}" for code, count in sorted(figures.warnings.items()))
     if figures.audio_s > 0:
         spoken["rtf"] = round(figures.took_s / figures.audio_s, 4)
     passed = {} if figures.outcome is Outcome.REFUSED and not stages.segments else stages.figures()

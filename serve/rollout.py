@@ -121,10 +121,10 @@ class Rollout:
         track.good_looks = 0 if trouble else track.good_looks + 1
         if not track.trouble and track.bad_looks >= bad:
             track.trouble = trouble
-            LOG.error("versions: %s is out of service: %s", version, trouble)
+            LOG.error("versions: %s has trouble: %s", version, trouble)
         elif track.trouble and track.good_looks >= good:
             track.trouble = ""
-            LOG.warning("versions: %s is back in service", version)
+            LOG.warning("versions: %s is well again", version)
 
     def roll_backs(self, version: str) -> int:
         """Since the replica started."""

@@ -137,3 +137,18 @@ class VocoderLoad:
         busy = min(calls * stats["call_s"] / passed_s, 1.0) if passed_s > 0 else 0.0
         waiting = max(self.inside - self._rows, 0)
         return Load(busy, math.ceil(waiting / self._rows) * stats["call_s"])
+
+
+class TextLoad:
+    """A text replica's load: how long its workers were answering."""
+
+    def __init__(self) -> None:
+        self._looked_at: float | None = None
+        self._busy_s = 0.0
+
+    def look(self, stats: Mapping[str, Any], now: float) -> Load:
+        """The load since the last look [TextStats, monotonic s]."""
+        worked_s = stats["busy_s"] - self._busy_s
+        passed_s = 0.0 if self._looked_at is None else now - self._looked_at
+        self._busy_s, self._looked_at = stats["busy_s"], now
+        return Load(min(worked_s / passed_s, 1.0) if passed_s > 0 else 0.0, stats["waiting"] * stats["read_s"])

@@ -212,6 +212,7 @@ def to_request(
         text=text.text,
         passages=text.passages,
         control_tags=text.control_tags,
+        strict=strict,
         lexicon=text.lexicon,
         normalize=text.normalize,
         warnings=text.warnings,

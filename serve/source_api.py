@@ -24,7 +24,7 @@ from serve.config import PROJECT
 LICENCE = "AGPL-3.0-or-later"
 ARCHIVE = "/source.tar.gz"
 FOLDERS = ("pipeline", "serve", "scripts", "tests")
-KINDS = frozenset({".py", ".cpp", ".h", ".html", ".txt", ".tsv", ".npy", ".json"})
+KINDS = frozenset({".py", ".sh", ".cpp", ".h", ".html", ".txt", ".tsv", ".npy", ".json"})
 FILES = ("pyproject.toml", "Makefile", "README.md", "LICENSE", "NOTICE")
 MOST_BYTES = 32 << 20  # of one file: nothing larger is source
 
@@ -65,6 +65,6 @@ def archive(root: Path) -> bytes:
             if path.is_file() and not path.is_symlink() and path.stat().st_size <= MOST_BYTES:
                 entry = tarfile.TarInfo(f"chattts-serve/{path.relative_to(root)}")
                 data = path.read_bytes()
-                entry.size, entry.mode = len(data), 0o644
+                entry.size, entry.mode = len(data), 0o755 if path.suffix == ".sh" else 0o644
                 packed.addfile(entry, io.BytesIO(data))
     return gzip.compress(content.getvalue(), mtime=0)

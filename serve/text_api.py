@@ -16,13 +16,14 @@ from pydantic import BaseModel, Field
 
 from pipeline.errors import DeadlineExceeded, UnknownLexicon
 from pipeline.model.spec import SAMPLE_RATE, SAMPLES_PER_STEP
+from pipeline.text.guard import Refined, diff
 from pipeline.text.lexicons import LEXICON_ID
 from pipeline.text.script import Script
 from pipeline.text.segment import predicted_steps
 from pipeline.text.ssml import STYLES
 from pipeline.types import MAX_SPEED, MIN_SPEED, Aside, LexiconEntry, Passage, Segment, SynthesisRequest
 from serve.backend import Backend
-from serve.body import is_strict, read_body, read_bytes
+from serve.body import is_strict, read_body
 from serve.described import answers, takes
 from serve.errors import ApiError, Kind, bad_request
 from serve.schemas import SpeechBody, ignored_header, to_request
@@ -115,10 +116,11 @@ class RefineReply(BaseModel):
     """POST /v1/text/refine."""
 
     refined: str
-    accepted: bool = Field(description="nothing but control tags and fillers was added, in every segment")
+    accepted: bool = Field(description="it was refined, and nothing but control tags and fillers was added, in every segment")
     diff: list[ChangeReply]
     segments: list[RefinedReply]
     seed: int
+    ignored_fields: list[str] = Field(description="refine among them: the checkpoint has no refine pass, the text is as it was")
 
 
 class HintReply(BaseModel):
@@ -198,7 +200,7 @@ def text_routes(get_backend: Callable[[], Backend]) -> APIRouter:
     """Every route of this module."""
     routes = APIRouter(tags=["text"])
 
-    @routes.post("/v1/text/normalize", openapi_extra=takes(TextBody), responses=answers(400, 408, 413, 422, 429, 503))
+    @routes.post("/v1/text/normalize", openapi_extra=takes(TextBody), responses=answers(400, 408, 413, 415, 422, 429, 503))
     async def normalize(request: Request) -> NormalizeReply:
         """What would be said, and what became of every character."""
         body = await _body(TextBody, request, get_backend())
@@ -210,7 +212,7 @@ def text_routes(get_backend: Callable[[], Backend]) -> APIRouter:
             dropped=list(script.dropped),
         )
 
-    @routes.post("/v1/text/ssml", openapi_extra=takes(TextBody), responses=answers(400, 408, 413, 422, 503))
+    @routes.post("/v1/text/ssml", openapi_extra=takes(TextBody), responses=answers(400, 408, 413, 415, 422, 503))
     async def ssml(request: Request) -> SsmlReply:
         """How an SSML document is understood."""
         body = await _body(TextBody, request, get_backend())
@@ -222,11 +224,13 @@ def text_routes(get_backend: Callable[[], Backend]) -> APIRouter:
             warnings=_warnings(written.warnings),
         )
 
-    @routes.post("/v1/audio/speech/plan", openapi_extra=takes(SpeechBody), responses=answers(400, 404, 408, 413, 422, 429, 503))
+    @routes.post(
+        "/v1/audio/speech/plan", openapi_extra=takes(SpeechBody), responses=answers(400, 404, 408, 413, 415, 422, 429, 503)
+    )
     async def plan(request: Request) -> PlanReply:
         """What POST /v1/audio/speech would do with this body, without doing it."""
         body = await _body(SpeechBody, request, get_backend())
-        asked = _speech_request(body, request, get_backend())
+        asked, ignored = _speech_request(body, request, get_backend())
         script = await _within_limits(get_backend(), get_backend().read(asked))
         segments = [_planned(segment, asked) for segment in script.segments]
         silence_s = (sum(segment.silence_ms for segment in segments) + script.closing_silence_ms) / 1000
@@ -239,21 +243,21 @@ def text_routes(get_backend: Callable[[], Backend]) -> APIRouter:
             predicted_seconds=round(sum(segment.seconds for segment in segments) + silence_s, 3),
             warnings=_warnings(script.warnings),
             dropped=list(script.dropped),
-            ignored_fields=ignored_header(tuple(body.ignored)).split(", ") if body.ignored else [],
+            ignored_fields=ignored,
         )
 
-    @routes.post("/v1/text/refine", openapi_extra=takes(SpeechBody), responses=answers(400, 404, 408, 413, 422, 429, 503, 504))
+    @routes.post(
+        "/v1/text/refine", openapi_extra=takes(SpeechBody), responses=answers(400, 404, 408, 413, 415, 422, 429, 503, 504)
+    )
     async def refine(request: Request) -> RefineReply:
         """What ChatTTS's refine pass makes of the text, and whether the guard lets it pass."""
         backend = get_backend()
         body = await _body(SpeechBody, request, backend)
         if body.refine is False:
             body = body.model_copy(update={"refine": True})
-        asked = _speech_request(body, request, backend)
-        if asked.refine is None:
-            raise bad_request("unknown_field", f"{asked.model} has no refine pass", param="model")
+        asked, ignored = _speech_request(body, request, backend)
         with backend.door.enter():
-            segments = await _within_limits(backend, backend.refine(asked))
+            segments = await _within_limits(backend, backend.refine(asked) if asked.refine else _unrefined(backend, asked))
         replies = [
             RefinedReply(
                 source=segment.source,
@@ -268,7 +272,8 @@ def text_routes(get_backend: Callable[[], Backend]) -> APIRouter:
             accepted=all(reply.accepted for reply in replies),
             diff=[change for reply in replies for change in reply.diff],
             segments=replies,
-            seed=asked.refine.sampling.seed,
+            seed=asked.refine.sampling.seed if asked.refine else asked.sampling.seed,
+            ignored_fields=ignored,
         )
 
     @routes.get("/v1/styles")
@@ -288,7 +293,9 @@ def text_routes(get_backend: Callable[[], Backend]) -> APIRouter:
             raise _no_such_lexicon() from None
         return LexiconReply(id=lexicon_id, entries={entry.word: _sound(entry) for entry in entries})
 
-    @routes.put("/v1/lexicons/{lexicon_id}", openapi_extra=takes(LexiconBody), responses=answers(400, 408, 409, 413, 503, 507))
+    @routes.put(
+        "/v1/lexicons/{lexicon_id}", openapi_extra=takes(LexiconBody), responses=answers(400, 408, 409, 413, 415, 503, 507)
+    )
     async def put_lexicon(lexicon_id: str, request: Request) -> KeptReply:
         """Keep a lexicon, in place of what was there; every replica knows it within a second."""
         _check_id(lexicon_id)
@@ -314,7 +321,7 @@ def text_routes(get_backend: Callable[[], Backend]) -> APIRouter:
 
 
 async def _body(kind: type[B], request: Request, backend: Backend) -> B:
-    body = read_body(kind, await read_bytes(request, backend.limits))
+    body = read_body(kind, await backend.bodies.read_json(request))
     if isinstance(body, TextBody) and not isinstance(body, SpeechBody):
         check_ignored(body.ignored, (), strict=is_strict(request))
     return body
@@ -333,10 +340,11 @@ def _written(body: TextBody, request: Request, backend: Backend) -> WrittenText:
 def _text_request(body: TextBody, request: Request, backend: Backend) -> SynthesisRequest:
     """Spoken by nobody: the text alone counts."""
     speech = SpeechBody(**{name: getattr(body, name) for name in TextBody.model_fields})
-    return _speech_request(speech, request, backend)
+    return _speech_request(speech, request, backend)[0]
 
 
-def _speech_request(body: SpeechBody, request: Request, backend: Backend) -> SynthesisRequest:
+def _speech_request(body: SpeechBody, request: Request, backend: Backend) -> tuple[SynthesisRequest, list[str]]:
+    """What the body asks for, and which of its fields have no effect."""
     voice = backend.voice_id(body.voice_name)
     fitted = backend.models.fit(body, request, voice, strict=is_strict(request))
     asked = to_request(
@@ -347,7 +355,15 @@ def _speech_request(body: SpeechBody, request: Request, backend: Backend) -> Syn
         limits=backend.limits,
         strict=is_strict(request),
     )
-    return fitted.fit(asked)
+    ignored = (*body.ignored, *fitted.without)
+    return fitted.fit(asked), ignored_header(ignored).split(", ") if ignored else []
+
+
+async def _unrefined(backend: Backend, asked: SynthesisRequest) -> list[Refined]:
+    """What a checkpoint without a refine pass makes of the text: nothing."""
+    script = await backend.read(asked)
+    texts = [segment.text for segment in script.segments]
+    return [Refined(text, text, tuple(diff(text, text)), accepted=False) for text in texts]
 
 
 async def _within_limits(backend: Backend, answer: Awaitable[T]) -> T:

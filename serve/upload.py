@@ -18,6 +18,7 @@ from pipeline.voices.reference import Reference, Report
 from serve.config import PROJECT
 
 READ_TIMEOUT_S = 30.0
+NO_CHILD_RETRY_S = 5.0
 AT_ONCE = 2  # recordings in one ingress replica
 REFUSALS = {kind.__name__: kind for kind in (ReferenceRejected, UnsupportedFormat)}
 
@@ -33,7 +34,7 @@ class UploadReader:
 
         Raises:
             ReferenceRejected, UnsupportedFormat
-            AtCapacity: others are being read.
+            AtCapacity: others are being read, or the machine has no room for a process.
         """
         if self._reading >= AT_ONCE:
             raise AtCapacity(f"{AT_ONCE} recordings are being read; wait for one", retry_after_s=2.0)
@@ -50,13 +51,18 @@ class UploadReader:
 
 
 async def _ask_child(content: bytes) -> bytes:
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "pipeline.voices.reference"),
-        cwd=PROJECT,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
+    try:
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "pipeline.voices.reference"),
+            cwd=PROJECT,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+    except OSError as error:  # no more file descriptors, processes or memory
+        raise AtCapacity(
+            f"no recording can be read at this moment ({error.strerror}); try again", retry_after_s=NO_CHILD_RETRY_S
+        ) from error
     try:
         async with asyncio.timeout(READ_TIMEOUT_S):
             answer, _ = await child.communicate(content)

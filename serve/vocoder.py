@@ -3,13 +3,15 @@
 In:    handle calls feed, decode, traits, stats
 Out:   samples, and what the next feed of the same utterance carries
 Owns:  one pipeline Vocoder and its health
-Never: streams: feeds and windows of many requests come as they like, and know nothing of each other
+Never: streams: feeds and windows of many requests come as they like, and know nothing of each other; batches: the pipeline's
+       vocoder takes what waits, up to vocoder.rows
 """
 
 import asyncio
 import time
+from collections.abc import Awaitable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +24,16 @@ from pipeline.model.device import gpu_mem_percent
 from pipeline.model.weights import open_checkpoint
 from pipeline.types import DecoderTraits, Feed, Heard, HiddenWindow
 from pipeline.vocoder.vocoder import Vocoder as LocalVocoder
+from serve.background import Background, trouble_of
 from serve.config import TracingConfig
 from serve.ending import end_process
+from serve.handles import as_value
 from serve.metrics import VocoderMetrics, every_period
 from serve.placement import placed
 from serve.scaling import Load, VocoderLoad
 from serve.tracing import Tracing
+
+T = TypeVar("T")
 
 
 @serve.deployment(name="Vocoder")
@@ -49,8 +55,8 @@ class Vocoder:
             self._latest = self._load.look(stats, time.monotonic())
             metrics.show(stats, self._latest)
 
-        self._shown = asyncio.create_task(every_period(look))
-        self._gather.set_max_batch_size(config.rows)  # type: ignore[attr-defined]
+        self._background = Background()
+        self._background.start("metrics", every_period(look))
 
     async def traits(self) -> DecoderTraits:
         """See protocols.WaveDecoder: what this machine could build."""
@@ -59,35 +65,23 @@ class Vocoder:
     async def feed(self, feed: Feed, trace: str = "") -> Heard | SynthesisError:
         """See protocols.WaveDecoder; errors are values. `trace`: see serve/tracing.py."""
         with self._tracing.within(trace, "vocoder.call", {"steps": len(feed.steps)}), self._load.call():
-            try:
-                return await self._vocoder.feed(feed)
-            except EngineDead as death:
-                end_process(death)
-            except SynthesisError as error:
-                return error
+            return await answered(self._vocoder.feed(feed))
 
     async def decode(self, window: HiddenWindow, trace: str = "") -> NDArray[np.float32] | SynthesisError:
         """See protocols.WaveDecoder; errors are values. `trace`: see serve/tracing.py."""
-        with (
-            self._tracing.within(trace, "vocoder.call", {"steps": window.body_stop - window.body_start}),
-            self._load.call(),
-        ):
-            samples = await self._gather(window)
-        if isinstance(samples, EngineDead):
-            end_process(samples)
-        if isinstance(samples, BaseException) and not isinstance(samples, SynthesisError):
-            raise samples
-        return samples
-
-    # The vocoder's own thread picks what it decodes next; two batches keep it busy while a third is gathered.
-    @serve.batch(max_batch_size=8, batch_wait_timeout_s=0.002, max_concurrent_batches=2)
-    async def _gather(self, windows: list[HiddenWindow]) -> list[NDArray[np.float32] | BaseException]:
-        """Decode windows together. A failure is a value: raised here, it would fail the whole batch."""
-        return await asyncio.gather(*(self._vocoder.decode(window) for window in windows), return_exceptions=True)
+        attributes = {"steps": window.body_stop - window.body_start}
+        with self._tracing.within(trace, "vocoder.call", attributes), self._load.call():
+            return await answered(self._vocoder.decode(window))
 
     async def stats(self) -> dict[str, Any]:
         """The vocoder at this moment, and where it runs."""
-        return {**placed(), "gpu_mem_percent": gpu_mem_percent(self._device), **asdict(self._vocoder.stats())}
+        return {
+            **placed(),
+            "trouble": trouble_of(self.check_health),
+            "has_work": self._load.inside > 0,
+            "gpu_mem_percent": gpu_mem_percent(self._device),
+            **asdict(self._vocoder.stats()),
+        }
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """For serve/scaling.py, WorkAhead, where the configuration names it."""
@@ -95,12 +89,21 @@ class Vocoder:
 
     def check_health(self) -> None:
         """Serve replaces the replica when this raises three times in a row."""
+        self._background.check()
         self._vocoder.check_health()
 
     def __del__(self) -> None:
         vocoder = getattr(self, "_vocoder", None)
         if vocoder is not None:
             vocoder.close()
+
+
+async def answered(answer: Awaitable[T]) -> T | SynthesisError:
+    """See as_value; a vocoder that has died ends its process instead."""
+    value = await as_value(answer)
+    if isinstance(value, EngineDead):
+        end_process(value)
+    return value
 
 
 def load_vocoder(config: VocoderConfig, checkpoint: str) -> LocalVocoder:

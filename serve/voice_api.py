@@ -7,7 +7,8 @@ Never: Ray, torch; a client's words in an error; a recording kept any longer tha
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Request
@@ -15,7 +16,6 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.requests import ClientDisconnect
 
 from pipeline.errors import InvalidRequest, UnknownVoice
 from pipeline.voices.catalogue import VoiceInfo
@@ -24,9 +24,11 @@ from pipeline.voices.records import MAX_GAIN_DB, MAX_LANGUAGES, MAX_NOTE_CHARS, 
 from pipeline.voices.seeds import MAX_SEED
 from pipeline.voices.strings import decode_embedding, encode_embedding
 from serve.backend import Backend
-from serve.body import Body, counted, read_body, read_bytes, read_values, too_large
+from serve.body import Body, read_body, read_values
+from serve.body_reader import FORM, check_content, media_type_of, too_large
 from serve.described import answers, takes
 from serve.errors import ApiError, Kind, bad_request
+from serve.model_desk import ModelDesk
 from serve.reply import MADE
 from serve.schemas import MODELS
 from serve.voice_desk import Card
@@ -136,23 +138,25 @@ def add_voice_routes(api: FastAPI, get_backend: Callable[[], Backend]) -> None:
 
     @api.get("/v1/audio/voices")
     async def voices(legacy: str = "0") -> dict[str, Any]:
-        entries = get_backend().voices()
+        backend = get_backend()
+        entries = backend.voices()
         if legacy in ("1", "true"):
             return {"voices": [entry.name for entry in entries]}
-        return {"voices": [voice_card(entry) for entry in entries]}
+        cards = [voice_card(entry, backend.models) for entry in entries]
+        return {"voices": cards, "languages": list(backend.models.languages())}
 
     @api.post(
         "/v1/audio/voices",
         status_code=201,
         openapi_extra=takes_form(),
-        responses=answers(400, 403, 408, 409, 413, 422, 429, 503, 507),
+        responses=answers(400, 403, 408, 409, 413, 415, 422, 429, 503, 507),
     )
     async def create(request: Request) -> Response:
         backend = get_backend()
         desk = backend.desk
-        if request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+        if media_type_of(request) == FORM:
             return await clone(request, backend)
-        body = read_body(NewVoiceBody, await read_bytes(request, backend.limits))
+        body = read_body(NewVoiceBody, await backend.bodies.read_json(request))
         card = body.card()
         given = [body.seed is not None, body.embedding is not None, body.blend is not None]
         if sum(given) != 1:
@@ -171,10 +175,10 @@ def add_voice_routes(api: FastAPI, get_backend: Callable[[], Backend]) -> None:
                 raise bad_request("invalid_embedding", f"embedding: {error}", param="embedding") from None
             return created(backend, await desk.from_embedding(card, embedding))
 
-    @api.post("/v1/audio/voices/random", openapi_extra=takes(RandomBody), responses=answers(400, 408, 413))
+    @api.post("/v1/audio/voices/random", openapi_extra=takes(RandomBody), responses=answers(400, 408, 413, 415))
     async def random(request: Request) -> dict[str, Any]:
         backend = get_backend()
-        body = read_body(RandomBody, await read_bytes(request, backend.limits))
+        body = read_body(RandomBody, await backend.bodies.read_json(request))
         wish = body.filter
         if wish.like and wish.unlike:
             raise bad_request("conflicting_fields", "filter is like or unlike, not both", param="filter")
@@ -196,11 +200,11 @@ def add_voice_routes(api: FastAPI, get_backend: Callable[[], Backend]) -> None:
         "/v1/audio/voices/blend",
         status_code=201,
         openapi_extra=takes(BlendBody),
-        responses=answers(400, 408, 409, 413, 429, 503, 507),
+        responses=answers(400, 408, 409, 413, 415, 429, 503, 507),
     )
     async def blend(request: Request) -> Response:
         backend = get_backend()
-        body = read_body(BlendBody, await read_bytes(request, backend.limits))
+        body = read_body(BlendBody, await backend.bodies.read_json(request))
         with backend.door.enter():
             return created(backend, await backend.desk.from_blend(body.card(), body.expression))
 
@@ -209,18 +213,18 @@ def add_voice_routes(api: FastAPI, get_backend: Callable[[], Backend]) -> None:
         return await or_404(described(get_backend(), name))
 
     @api.patch(
-        "/v1/audio/voices/{name}", openapi_extra=takes(EditBody), responses=answers(400, 403, 404, 408, 409, 413, 503, 507)
+        "/v1/audio/voices/{name}", openapi_extra=takes(EditBody), responses=answers(400, 403, 404, 408, 409, 413, 415, 503, 507)
     )
     async def edit(name: str, request: Request) -> Response:
         backend = get_backend()
-        body = read_body(EditBody, await read_bytes(request, backend.limits))
+        body = read_body(EditBody, await backend.bodies.read_json(request))
         changes = {key: value for key, value in body.model_dump().items() if value is not None}
         if not changes:
             raise bad_request("missing_field", "give at least one of name, languages, description, licence and gain_db")
         if "name" in changes:
             changes["title"] = changes.pop("name")
         stored = await or_404(backend.desk.edit(name, changes))
-        return JSONResponse(voice_card(backend.desk.library.info(stored)))
+        return JSONResponse(voice_card(backend.desk.library.info(stored), backend.models))
 
     @api.delete("/v1/audio/voices/{name}", status_code=204, response_class=Response, responses=answers(400, 403, 404, 503))
     async def delete(name: str) -> Response:
@@ -257,21 +261,9 @@ async def clone(request: Request, backend: Backend) -> Response:
             "this service makes no voices from recordings (voices.clone)",
             Kind(403, "permission_error", "clone_disabled", False),
         )
+    backend.door.check()
     limit = desk.config.max_upload_bytes
-    try:
-        async with asyncio.timeout(backend.limits.body_timeout_s):
-            parser = MultiPartParser(
-                request.headers,
-                pieces(request, limit + FORM_ROOM),
-                max_files=1,
-                max_fields=FORM_FIELDS,
-                max_part_size=FORM_ROOM,
-            )
-            form = await parser.parse()
-    except TimeoutError:
-        raise bad_request("body_timeout", "the body did not arrive in time", status=408) from None
-    except (MultiPartException, UnicodeDecodeError, KeyError):
-        raise bad_request("invalid_form", "the body is no form with one file and a few fields") from None
+    form = await read_form(request, backend, limit + FORM_ROOM)
     try:
         consent = str(form.get("consent", "")).strip()
         if consent.lower() in NO_CONSENT:
@@ -298,6 +290,21 @@ async def clone(request: Request, backend: Backend) -> Response:
             "loudness_lufs": report.loudness_lufs,
         },
     )
+
+
+async def read_form(request: Request, backend: Backend, most_bytes: int) -> FormData:
+    """One file and a few fields.
+
+    Raises:
+        ApiError: 400, 408, 413, 415
+    """
+    check_content(request, FORM)
+    async with aclosing(backend.bodies.pieces(request, most_bytes)) as pieces:
+        parser = MultiPartParser(request.headers, pieces, max_files=1, max_fields=FORM_FIELDS, max_part_size=FORM_ROOM)
+        try:
+            return await parser.parse()
+        except (MultiPartException, UnicodeError, KeyError):
+            raise bad_request("invalid_form", "the body is no form with one file and a few fields") from None
 
 
 async def recording(form: FormData, limit: int) -> bytes:
@@ -330,16 +337,16 @@ async def described(backend: Backend, name: str) -> dict[str, Any]:
     else:
         info = next((each for each in backend.voices() if each.name == canonical), VoiceInfo(canonical, (), (), "", canonical))
     embedding = None if voice.embedding is None else encode_embedding(voice.embedding)
-    return {**voice_card(info), "embedding": embedding}
+    return {**voice_card(info, backend.models), "embedding": embedding}
 
 
-def voice_card(info: VoiceInfo) -> dict[str, Any]:
-    """What a client is told about a voice."""
+def voice_card(info: VoiceInfo, models: ModelDesk) -> dict[str, Any]:
+    """What a client is told about a voice; one that says no languages speaks the checkpoint's."""
     return {
         "id": info.name,
         "name": info.title or info.name,
         "aliases": list(info.aliases),
-        "languages": list(info.languages),
+        "languages": list(info.languages or models.languages()),
         "origin": info.origin,
         "description": info.description,
         "licence": info.licence,
@@ -362,7 +369,7 @@ def preview_url(name: str) -> str:
 
 def created(backend: Backend, stored: StoredVoice, **more: Any) -> Response:
     """201 with the new voice."""
-    card = voice_card(backend.desk.library.info(stored))
+    card = voice_card(backend.desk.library.info(stored), backend.models)
     return JSONResponse({**card, **more}, 201, {"Location": f"/v1/audio/voices/{stored.id}"})
 
 
@@ -372,15 +379,6 @@ async def or_404(answer: Awaitable[R]) -> R:
         return await answer
     except UnknownVoice as error:
         raise ApiError(error.message, Kind(404, "not_found_error", "voice_not_found", False), param="id") from None
-
-
-async def pieces(request: Request, limit: int) -> AsyncGenerator[bytes, None]:
-    """The body as it arrives; the form's parser knows no clients that leave."""
-    try:
-        async for piece in counted(request, limit):
-            yield piece
-    except ClientDisconnect:
-        raise bad_request("client_closed", "the client left before its body was complete", status=499) from None
 
 
 def _expression(blend: str | tuple[BlendPart, ...]) -> str:

@@ -77,13 +77,16 @@ class VoiceDesk:
         *,
         model: str,
         max_prompt: int,
+        speaks: tuple[str, ...] = ("zh", "en"),
     ) -> None:
         """
         Args:
             stream: the service's own speech.
             model: the checkpoint, for the records.
             max_prompt: the engine's longest prompt [positions].
+            speaks: languages of the checkpoint; a preview is in one of them.
         """
+        self._speaks = speaks
         self.library = library
         self.config = config
         self._stream = stream
@@ -92,9 +95,9 @@ class VoiceDesk:
         self._model = model
         self._max_sample_steps = max_prompt - ROOM_FOR_TEXT
 
-    async def follow(self) -> None:
-        """Take over what other replicas write, until cancelled."""
-        await follow("voices", self.library.refresh, self.config.refresh_s)
+    async def follow(self, problems: dict[str, str] | None = None) -> None:
+        """Take over what other replicas write, until cancelled; see follow()."""
+        await follow("voices", self.library.refresh, self.config.refresh_s, problems)
 
     # -- making ------------------------------------------------------------------------------------------------------
 
@@ -183,7 +186,7 @@ class VoiceDesk:
                 if kept is not None:
                     return kept
         languages = () if stored is None else stored.record.languages
-        samples = await self._say(self.library.canonical(name), PREVIEW_TEXT[_language(languages)])
+        samples = await self._say(self.library.canonical(name), PREVIEW_TEXT[self._language(languages)])
         return await asyncio.to_thread(_preview, samples, 0.0)  # the voice's own gain is in it
 
     async def score(self, name: str) -> dict[str, float]:
@@ -194,7 +197,7 @@ class VoiceDesk:
         """
         stored = self.library.find(name)
         canonical = self.library.canonical(name)
-        texts = SCORE_TEXTS[_language(() if stored is None else stored.record.languages)]
+        texts = SCORE_TEXTS[self._language(() if stored is None else stored.record.languages)]
         takes = await asyncio.gather(*(self._say(canonical, text, seed) for seed, text in enumerate(texts)))
         score = await asyncio.to_thread(stability, takes)
         if stored is not None:
@@ -246,7 +249,7 @@ class VoiceDesk:
     async def _make(self, card: Card, fields: dict[str, Any], voice: Voice) -> StoredVoice:
         voice_id = self._check_card(card)
         with self.library.guest(voice) as name:
-            samples = await self._say(name, PREVIEW_TEXT[_language(card.languages)])
+            samples = await self._say(name, PREVIEW_TEXT[self._language(card.languages)])
         loudness = await asyncio.to_thread(loudness_lufs, samples)
         gain_db = static_gain_db(loudness, self.config.loudness_lufs) if card.gain_db is None else card.gain_db
         record = VoiceRecord.model_validate(
@@ -283,9 +286,9 @@ class VoiceDesk:
     def _kept_preview(self, stored: StoredVoice) -> bytes | None:
         return self.library.preview(stored)
 
-
-def _language(languages: tuple[str, ...]) -> str:
-    return "zh" if languages[:1] == ("zh",) else "en"
+    def _language(self, languages: tuple[str, ...]) -> str:
+        """What a voice of these languages is heard in: its first, else English, as far as the checkpoint speaks it."""
+        return next((each for each in (*languages[:1], "en") if each in self._speaks), self._speaks[0])
 
 
 def _preview(samples: NDArray[np.float32], gain_db: float) -> bytes:

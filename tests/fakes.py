@@ -45,6 +45,7 @@ from pipeline.types import (
 from pipeline.voices.catalogue import VoiceCatalogue, VoiceInfo
 from pipeline.voices.library import VoiceLibrary
 from serve.backend import Backend
+from serve.body_reader import BodyReader
 from serve.config import LimitsConfig, VoicesConfig
 from serve.degrader import Degrader
 from serve.door import Door
@@ -160,6 +161,7 @@ def make_backend(
         voices=lambda: VOICES,
         desk=make_desk(speaker.stream),
         limits=limits,
+        bodies=BodyReader(limits),
         door=Door(limits.max_in_flight),
         why_not_ready=why_not_ready,
         health=health,

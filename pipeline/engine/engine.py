@@ -33,6 +33,7 @@ from pipeline.engine.sequence import Sequence, StepStream
 from pipeline.engine.watch import EngineWatch, Unwatched
 from pipeline.errors import DeadlineExceeded, EngineDead, NonFiniteOutput, SynthesisError, TextTooLong
 from pipeline.model.weights import Checkpoint
+from pipeline.out_of_memory import named_out_of_memory
 from pipeline.types import FinishReason, Prompt, SamplingParams, StepBlock
 
 logger = logging.getLogger(__name__)
@@ -100,6 +101,7 @@ class Engine:
 
         Raises:
             ConfigError: the KV cache does not fit its budget. CheckpointError: the files are wrong.
+            OutOfMemory: the model does not fit into memory.
         """
         self._config = config
         self._clock = clock
@@ -119,8 +121,9 @@ class Engine:
         self._thread = threading.Thread(
             target=self._run, args=(lambda: build(config, checkpoint), built), name="engine", daemon=True
         )
-        self._thread.start()
-        self._runner = built.result()
+        with named_out_of_memory("the acoustic model", "lower engine.slots and engine.kv_budget_mib, or give it more memory"):
+            self._thread.start()
+            self._runner = built.result()
 
     def open(self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float) -> Sequence:
         """Make a sequence for the running asyncio task; nothing is queued yet.

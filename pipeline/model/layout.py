@@ -22,6 +22,7 @@ TOKENIZER_FILE = "asset/tokenizer/tokenizer.json"
 TOKENIZER_CONFIG_FILE = "asset/tokenizer/tokenizer_config.json"
 SPECIAL_TOKENS_FILE = "asset/tokenizer/special_tokens_map.json"
 SPEAKERS_FILE = "asset/speaker_stat.npy"  # ours, and optional: standard deviation and mean of the speakers it was taught
+TAUGHT_FILE = "asset/taught.json"  # ours, and optional: what it was taught; without it everything (pipeline/taught.py)
 MANIFEST_FILE = "SHA256SUMS"  # at the root, in the format of sha256sum
 
 FILES = (

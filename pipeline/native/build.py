@@ -3,9 +3,10 @@
 In:    a source file of another room
 Out:   the loaded library
 Owns:  the folder of built libraries
-Never: what the code computes, the choice whether it is used
+Never: what the code computes, the choice whether it is used; code that is damaged, or that another user may have written
 
-It needs Linux on x86-64 with AVX-512 and, once per machine and release, a C++ compiler and some seconds.
+It needs Linux on x86-64 with AVX-512 and, once per machine and release, a C++ compiler and some seconds. A built library ends
+with its own SHA-256, which a loader does not look at: one file, so that the two are never out of step.
 """
 
 import ctypes
@@ -13,6 +14,7 @@ import hashlib
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import tempfile
 from functools import cache
@@ -21,6 +23,7 @@ from pathlib import Path
 import torch
 
 from pipeline.checkpoints import cache_home
+from pipeline.durable import write_durably
 
 HEADERS = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
@@ -29,6 +32,9 @@ COMPILERS = ("c++", "g++", "clang++")
 AMX = ("-mamx-tile", "-mamx-bf16", "-mamx-int8")
 FLAGS = ("-std=c++20", "-O3", "-march=x86-64-v4", *AMX, "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC")
 COMPILE_TIMEOUT_S = 120.0
+DIGEST_BYTES = hashlib.sha256().digest_size
+WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+ROOT = 0  # who may write anything anyway: a library built into an image is root's
 
 
 class NativeUnavailable(Exception):
@@ -44,19 +50,21 @@ def library(source: Path, folder: Path | None = None) -> ctypes.CDLL:
         folder: `native` in the cache folder if not given.
 
     Raises:
-        NativeUnavailable: another kind of machine, or no working compiler.
+        NativeUnavailable: another kind of machine, no working compiler, or a folder others may write to.
     """
     if platform.system() != "Linux" or platform.machine() != "x86_64" or not torch.cpu._is_avx512_supported():
         raise NativeUnavailable("it needs Linux on x86-64 with AVX-512")
     parts = (source, *sorted(HEADERS.glob("*.h")), *sorted(source.parent.glob("*.h")))
     key = hashlib.sha256(b"".join([" ".join(FLAGS).encode(), *(part.read_bytes() for part in parts)])).hexdigest()[:16]
     built = (folder or cache_home() / "native") / f"{source.stem}-{key}.so"
-    if not built.exists():
-        _compile(source, built)
     try:
+        _secure(built.parent)
+        if not _is_whole(built):
+            code = _compile(source)
+            write_durably(built, code + hashlib.sha256(code).digest(), mode=0o755)
         return ctypes.CDLL(str(built))
     except OSError as error:
-        raise NativeUnavailable(f"{built} cannot be loaded: {error}") from error
+        raise NativeUnavailable(f"{built} cannot be built or loaded: {error}") from error
 
 
 @cache
@@ -65,19 +73,51 @@ def has_tiles() -> bool:
     return torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx()
 
 
-def _compile(source: Path, target: Path) -> None:
+def _secure(folder: Path) -> None:
+    """Where code is loaded from, nobody else may put any."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid == os.geteuid() and found.st_mode & WRITABLE_BY_OTHERS:
+        folder.chmod(stat.S_IMODE(found.st_mode) & ~WRITABLE_BY_OTHERS)
+        found = folder.stat()
+    if not _is_ours(found):
+        raise NativeUnavailable(
+            f"{folder} belongs to another user or others may write to it, and code is loaded from there: make it this user's "
+            "own (chown, chmod go-w), or set CHATTTS_HOME to another folder"
+        )
+
+
+def _is_ours(found: os.stat_result) -> bool:
+    """Written by this user or by root, and by nobody else."""
+    return found.st_uid in (os.geteuid(), ROOT) and not found.st_mode & WRITABLE_BY_OTHERS
+
+
+def _is_whole(built: Path) -> bool:
+    """Whether the library is there as it was built."""
+    try:
+        content, found = built.read_bytes(), built.stat()
+    except FileNotFoundError:
+        return False
+    return _is_ours(found) and hashlib.sha256(content[:-DIGEST_BYTES]).digest() == content[-DIGEST_BYTES:]
+
+
+def _compile(source: Path) -> bytes:
+    """The library's bytes.
+
+    Raises:
+        NativeUnavailable: there is no compiler, or it refuses.
+        OSError
+    """
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
         raise NativeUnavailable(f"there is no C++ compiler here ({', '.join(COMPILERS)})")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        # Built beside its place and moved there whole: several processes may start at once.
-        with tempfile.TemporaryDirectory(dir=target.parent) as draft:
-            made = Path(draft) / target.name
-            command = [compiler, *FLAGS, "-I", str(HEADERS), "-o", str(made), str(source)]
+    with tempfile.TemporaryDirectory() as draft:
+        made = Path(draft) / source.with_suffix(".so").name
+        command = [compiler, *FLAGS, "-I", str(HEADERS), "-o", str(made), str(source)]
+        try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
-            if done.returncode != 0:
-                raise NativeUnavailable(f"{compiler} refused {source.name}: {done.stderr.strip()[-400:]}")
-            os.replace(made, target)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise NativeUnavailable(f"{target} cannot be built: {error}") from error
+        except subprocess.SubprocessError as error:
+            raise NativeUnavailable(f"{compiler} did not finish {source.name}: {error}") from error
+        if done.returncode != 0:
+            raise NativeUnavailable(f"{compiler} refused {source.name}: {done.stderr.strip()[-400:]}")
+        return made.read_bytes()

@@ -29,10 +29,9 @@ def check_store_url(url: str) -> str:
 
 
 def open_store(url: str) -> Store:
-    """A Redis or a file.
+    """A Redis or a file; it is first asked by the first call.
 
     Raises:
         ConfigError: another kind of URL.
-        StoreUnavailable: the file cannot be made.
     """
     return RedisStore(url) if "://" in check_store_url(url) else SqliteStore(Path(url))

@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import redis
 from redis.backoff import NoBackoff
@@ -26,6 +27,10 @@ CONNECT_TIMEOUT_S = 0.5
 ANSWER_TIMEOUT_S = 2.0
 PREFIX = "chattts"
 
+FULL = (
+    "the store has no room left (Redis: maxmemory); nothing was changed. Delete voices or lexicons, or give Redis more memory"
+)
+
 # A namespace is four keys (in one slot of a cluster, by the braces): meta {epoch, revision}, heads {key -> "version live
 # first"}, values {key@version -> bytes}, log: keys by the revision of their last change.
 PUT = """
@@ -36,6 +41,11 @@ local newest = tonumber(live) == 1 and tonumber(version) or 0
 if newest ~= tonumber(ARGV[3]) then return {0, newest} end
 version = tonumber(version) + 1
 if newest == 0 then first = version end
+if tonumber(ARGV[5]) > 0 then
+  local oldest = version - ARGV[5] + 1
+  for each = first, oldest - 1 do redis.call('HDEL', KEYS[3], ARGV[1] .. '@' .. each) end
+  first = math.max(first, oldest)
+end
 redis.call('HSETNX', KEYS[1], 'epoch', ARGV[4])
 local revision = redis.call('HINCRBY', KEYS[1], 'revision', 1)
 redis.call('HSET', KEYS[3], ARGV[1] .. '@' .. version, ARGV[2])
@@ -86,6 +96,7 @@ class RedisStore:
     """See store.Store. Nothing is asked of the server before the first call: it may come up later."""
 
     def __init__(self, url: str) -> None:
+        self.place = url_without_password(url)
         self._redis = redis.Redis.from_url(
             url,
             socket_connect_timeout=CONNECT_TIMEOUT_S,
@@ -97,12 +108,12 @@ class RedisStore:
         self._changes = self._redis.register_script(CHANGES)
         self._get = self._redis.register_script(GET)
 
-    def put(self, namespace: str, key: str, value: bytes, *, replaces: int) -> int:
+    def put(self, namespace: str, key: str, value: bytes, *, replaces: int, keeps: int | None = None) -> int:
         """See store.Store."""
         check_address(namespace, key)
         check_value(value)
-        with _readable_errors():
-            done, version = self._put(_keys(namespace), [key, value, replaces, secrets.token_hex(8)])
+        with self._readable_errors():
+            done, version = self._put(_keys(namespace), [key, value, replaces, secrets.token_hex(8), keeps or 0])
         if not done:
             raise Conflict(f"version {version} is the newest there is, not {replaces}; read it again and repeat the change")
         return int(version)
@@ -110,20 +121,20 @@ class RedisStore:
     def delete(self, namespace: str, key: str) -> bool:
         """See store.Store."""
         check_address(namespace, key)
-        with _readable_errors():
+        with self._readable_errors():
             return bool(self._delete(_keys(namespace), [key]))
 
     def get(self, namespace: str, key: str) -> tuple[int, bytes] | None:
         """See store.Store."""
         check_address(namespace, key)
-        with _readable_errors():
+        with self._readable_errors():
             version, *value = self._get(_keys(namespace), [key])
         return (int(version), bytes(value[0])) if version else None
 
     def changes(self, namespace: str, since: str = START) -> Changes:
         """See store.Store."""
         epoch, _, revision = since.partition(":")
-        with _readable_errors():
+        with self._readable_errors():
             own_epoch, newest, whole, found = self._changes(_keys(namespace), [epoch, revision or 0])
         entries = tuple(Entry(key.decode(), tuple(_pairs(versions))) for key, *versions in found)
         return Changes(f"{own_epoch.decode()}:{newest}", entries, is_whole=bool(whole))
@@ -131,6 +142,23 @@ class RedisStore:
     def close(self) -> None:
         """See store.Store."""
         self._redis.close()
+
+    @contextmanager
+    def _readable_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OutOfMemoryError as error:
+            raise StoreFull(FULL, place=self.place) from error
+        except (RedisError, OSError) as error:
+            raise StoreUnavailable(
+                f"the store does not answer ({type(error).__name__}); try again", place=self.place
+            ) from error
+
+
+def url_without_password(url: str) -> str:
+    """What may stand in a log: scheme, host, port and number of the database."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _keys(namespace: str) -> list[str]:
@@ -140,13 +168,3 @@ def _keys(namespace: str) -> list[str]:
 def _pairs(flat: list[Any]) -> Iterator[tuple[int, bytes]]:
     for version, value in zip(flat[::2], flat[1::2], strict=True):
         yield int(version), bytes(value)
-
-
-@contextmanager
-def _readable_errors() -> Iterator[None]:
-    try:
-        yield
-    except OutOfMemoryError as error:
-        raise StoreFull("the store has no room left (Redis: maxmemory); nothing was changed") from error
-    except (RedisError, OSError) as error:
-        raise StoreUnavailable(f"the store does not answer ({type(error).__name__}); try again") from error

@@ -42,13 +42,17 @@ class Changes:
 
 
 class Store(Protocol):
-    """Blocking; safe to share between threads. Every method may raise StoreUnavailable."""
+    """Blocking; safe to share between threads. Every method but close() may raise StoreUnavailable."""
 
-    def put(self, namespace: str, key: str, value: bytes, *, replaces: int) -> int:
+    place: str
+    """where it is, for operators: a path, or a URL without its password"""
+
+    def put(self, namespace: str, key: str, value: bytes, *, replaces: int, keeps: int | None = None) -> int:
         """Write the next version of a key and return its number; once this returns, the value is on disk or in Redis.
 
         Args:
             replaces: the newest version there is, 0 when the key is not there.
+            keeps: how many versions stay, this one among them; None: all.
 
         Raises:
             Conflict: another version is the newest.

@@ -2,7 +2,7 @@
 
 In:    SynthesisRequest, Voice, the text tokens of a refine pass
 Out:   Script; SpeechPlan: one prompt a segment, in order; Refined
-Owns:  the tokenizer
+Owns:  the tokenizer, what the checkpoint was taught
 Never: the engine, audio, threads
 """
 
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from pipeline.config import TextConfig
 from pipeline.errors import RefineRejected, TextTooLong
+from pipeline.taught import read_taught
 from pipeline.text.guard import Refined, accepts, diff
-from pipeline.text.normalize import is_speakable
+from pipeline.text.normalize import is_speakable, vocabulary_of
 from pipeline.text.script import Script, write_script
 from pipeline.text.segment import max_steps
 from pipeline.text.tokenizer import PromptTokenizer
@@ -37,19 +38,22 @@ class LocalTextFrontend:
             max_steps: the engine's longest sequence [steps].
 
         Raises:
-            CheckpointError: the checkpoint has no ChatTTS tokenizer.
+            CheckpointError: the checkpoint has no ChatTTS tokenizer, or its taught.json is none.
         """
         self._tokenizer = PromptTokenizer(checkpoint, max_prompt=max_prompt)
+        taught = read_taught(checkpoint)
+        self._languages = taught.languages
+        self._vocabulary = vocabulary_of(self._tokenizer.knows, taught.control_tags)
         self._config = config
         self._max_steps = max_steps
 
     async def read(self, request: SynthesisRequest) -> Script:
         """See protocols.TextFrontend."""
-        return write_script(request, self._config)
+        return self._script(request)
 
     async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
         """See protocols.TextFrontend."""
-        script = write_script(request, self._config)
+        script = self._script(request)
         if request.refine is None:
             prompts = tuple(self._code_prompt(segment, request, voices) for segment in script.segments)
         else:
@@ -84,6 +88,9 @@ class LocalTextFrontend:
             Refined(segment.text, text, tuple(diff(segment.text, text)), is_speakable(text) and accepts(segment.text, text))
             for segment, text in zip(_segments(plan), self._decoded(refined), strict=True)
         ]
+
+    def _script(self, request: SynthesisRequest) -> Script:
+        return write_script(request, self._config, self._vocabulary, self._languages)
 
     def _decoded(self, refined: list[NDArray[np.int64]]) -> list[str]:
         return [self._tokenizer.decode_refined(ids.tolist()) for ids in refined]

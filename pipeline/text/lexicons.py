@@ -60,11 +60,9 @@ class LexiconLibrary:
         newest = store.get(NAMESPACE, lexicon_id)
         if newest is None and len(mirror.newest()) >= MAX_LEXICONS:
             raise Conflict(f"there are {MAX_LEXICONS} lexicons, as many as are kept; delete one first")
-        if newest is not None and newest[0] % KEPT_VERSIONS == 0:
-            # Every replica holds every version, and nobody asks for an old one.
-            store.delete(NAMESPACE, lexicon_id)
-            newest = None
-        version = store.put(NAMESPACE, lexicon_id, _encode(entries), replaces=newest[0] if newest else 0)
+        # Every replica holds every version that is kept, and nobody asks for an old one.
+        replaces = newest[0] if newest else 0
+        version = store.put(NAMESPACE, lexicon_id, _encode(entries), replaces=replaces, keeps=KEPT_VERSIONS)
         self.refresh()
         return version
 

@@ -13,8 +13,10 @@ CONTROL_TAGS = frozenset(
     + [f"[break_{k}]" for k in range(8)]
     + [f"[laugh_{k}]" for k in range(3)]
     + [f"[oral_{k}]" for k in range(10)]
+    + [f"[speed_{k}]" for k in range(10)]
 )
-"""What a client may write. ChatTTS has more ([Stts], [spk_emb], [speed_k] ...): those shape the prompt and are ours alone."""
+"""What a client may write. ChatTTS has more ([Stts], [spk_emb] ...): those shape the prompt and are ours alone."""
+PAUSE_TAGS = frozenset(["[uv_break]", "[v_break]", "[lbreak]", "[llbreak]"])
 
 _TAG = "|".join(re.escape(tag) for tag in sorted(CONTROL_TAGS))
 _TAG_OR_BRACKET = re.compile(rf"({_TAG})|[\[\]]")

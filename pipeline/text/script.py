@@ -1,6 +1,6 @@
 """Script: a request's text as it will be said: passages normalised, cut into segments, everything dropped counted.
 
-In:    SynthesisRequest
+In:    SynthesisRequest, what the checkpoint knows
 Out:   Script
 Owns:  nothing
 Never: tokens, voices, the model
@@ -11,23 +11,33 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.config import TextConfig
-from pipeline.errors import InvalidLexicon, InvalidSsml, NoSpeakableText
+from pipeline.errors import InvalidLexicon, InvalidSsml, NoSpeakableText, PartlyUnspeakable
 from pipeline.text.lexicon import find
 from pipeline.text.normalize import (
-    LANGUAGE_CHOICES,
+    ANYTHING,
+    UNKNOWN,
+    UNTAUGHT_TAG,
     Language,
     LanguageChoice,
     NormalizeOptions,
     Reading,
+    Vocabulary,
     detect_language,
     is_speakable,
     normalize,
 )
+from pipeline.text.normalize.chinese import kept_characters
 from pipeline.text.pinyin import homophones
 from pipeline.text.say_as import written_as
 from pipeline.text.segment import Range, split
-from pipeline.text.spoken import Span, Spoken
+from pipeline.text.spoken import Span, Spoken, TextWarning
 from pipeline.types import MAX_SPEED, MIN_SPEED, Aside, Hint, Passage, Segment, SynthesisRequest
+
+CANTONESE_KEPT = "cantonese_kept"
+"""warning: rare characters of Cantonese that were left as they are; they are heard"""
+WITHOUT_WORDS = "without_words"
+"""warning: tags and signs of a passage with no word in it"""
+REFUSED_WHEN_STRICT = (UNKNOWN, UNTAUGHT_TAG)
 
 _STOPS = " ,.，。、"
 
@@ -46,13 +56,25 @@ class Script:
     """the request's characters that are not heard"""
 
 
-def write_script(request: SynthesisRequest, config: TextConfig) -> Script:
+def write_script(
+    request: SynthesisRequest,
+    config: TextConfig,
+    vocabulary: Vocabulary = ANYTHING,
+    languages: tuple[Language, ...] = ("zh", "en"),
+) -> Script:
     """Read a request's text.
 
+    Args:
+        vocabulary: of the checkpoint; what it does not know is dropped and counted.
+        languages: the checkpoint speaks; numbers and signs are read in one of them.
+
     Raises:
-        NoSpeakableText: there is neither a word in it nor a silence.
+        NoSpeakableText: there is neither a word in it nor a silence, or the checkpoint knows none of its words.
+        PartlyUnspeakable: the request is strict, and the checkpoint does not know all of it.
         InvalidLexicon, InvalidSsml: pinyin that is none.
     """
+    if not request.tags_taught:
+        vocabulary = replace(vocabulary, control_tags=frozenset())
     config = config.brief if request.brief else config
     passages = request.passages or (Passage(request.text, control_tags=request.control_tags, language=request.language),)
     segments: list[Segment] = []
@@ -62,43 +84,69 @@ def write_script(request: SynthesisRequest, config: TextConfig) -> Script:
     silence_ms = offset = 0
     for passage in passages:
         silence_ms += passage.silence_ms
-        spoken = _spoken(passage, request)
+        if passage.language not in ("auto", *languages):
+            warnings["unsupported_language"] += 1
+        spoken = _spoken(passage, request, vocabulary, languages)
+        if not is_speakable(spoken.text):
+            spoken = _unsaid(spoken)
         warnings.update({warning.code: warning.count for warning in spoken.warnings})
+        if dict(request.normalize).get("homophones", True) and (kept := kept_characters(spoken.text)):
+            warnings[CANTONESE_KEPT] += kept
         dropped += [(offset + span.source_start, offset + span.source_stop) for span in spoken.spans if span.kind == "dropped"]
-        if is_speakable(spoken.text):
+        if spoken.text:
             if not MIN_SPEED <= request.speed * passage.manner.rate <= MAX_SPEED:
                 warnings["rate_bounded"] += 1
-            cuts = split(spoken.text, config, whole=_rewritten(passage.text, spoken), is_first=not segments)
-            for cut in cuts:
-                heard = _within(spoken.spans, cut, offset)
-                segments.append(
-                    Segment(
-                        text=spoken.text[slice(*cut)],
-                        index=len(segments),
-                        is_last=False,
-                        language=detect_language(spoken.text[slice(*cut)]),
-                        source=(heard[0].source_start, heard[-1].source_stop),
-                        manner=passage.manner,
-                        silence_ms=silence_ms,
-                    )
-                )
+            for segment, heard in _cut(passage, spoken, config, offset, first=len(segments)):
+                segments.append(replace(segment, silence_ms=silence_ms))
                 spans.append(heard)
                 silence_ms = 0
         offset += len(passage.text)
-    if segments:
-        segments[-1] = replace(segments[-1], is_last=True)
-    elif not silence_ms:
+    if not segments and (not silence_ms or warnings[UNKNOWN]):
         raise NoSpeakableText(
-            "the text has nothing to say: after dropping emoji, control characters, punctuation and unknown scripts "
-            "no letter, digit or Chinese character is left; send some Chinese or English words",
+            "the text has nothing to say: after dropping emoji, control characters, punctuation and what the checkpoint "
+            f"does not know no word is left; it speaks {', '.join(languages)}: send some words of that",
             param="input",
         )
+    if request.strict:
+        _refuse(warnings)
+    if segments:
+        segments[-1] = replace(segments[-1], is_last=True)
     return Script(tuple(segments), tuple(spans), silence_ms, tuple(sorted(warnings.items())), tuple(_joined(dropped)))
 
 
-def _spoken(passage: Passage, request: SynthesisRequest) -> Spoken:
+def _cut(
+    passage: Passage, spoken: Spoken, config: TextConfig, offset: int, *, first: int
+) -> Iterator[tuple[Segment, tuple[Span, ...]]]:
+    """The segments of a passage, numbered from `first`, each with its spans."""
+    cuts = split(spoken.text, config, whole=_rewritten(passage.text, spoken), is_first=not first)
+    following = [*cuts[1:], (len(spoken.text), 0)]
+    for index, (cut, (reach, _)) in enumerate(zip(cuts, following, strict=True), start=first):
+        text, heard = spoken.text[slice(*cut)], _within(spoken.spans, cut, offset)
+        source = (heard[0].source_start, heard[-1].source_stop)
+        segment = Segment(text, index, is_last=False, language=detect_language(text), source=source, manner=passage.manner)
+        yield segment, _within(spoken.spans, cut, offset, reach=reach)
+
+
+def _refuse(warnings: Counter[str]) -> None:
+    refused = [f"{code}={warnings[code]}" for code in REFUSED_WHEN_STRICT if warnings[code]]
+    if refused:
+        raise PartlyUnspeakable(
+            f"strict=1 refuses a text of which the checkpoint cannot say everything: {', '.join(refused)} characters; "
+            "POST /v1/text/normalize shows which, without strict the rest is said",
+            param="input",
+        )
+
+
+def _unsaid(spoken: Spoken) -> Spoken:
+    """A passage without words makes no segment: its tags and signs are dropped as well."""
+    heard = sum(span.source_stop - span.source_start for span in spoken.spans if span.kind != "dropped")
+    spans = tuple(Span(span.source_start, span.source_stop, 0, 0, "dropped") for span in spoken.spans)
+    return Spoken("", spans, (*spoken.warnings, *([TextWarning(WITHOUT_WORDS, heard)] if heard else [])))
+
+
+def _spoken(passage: Passage, request: SynthesisRequest, vocabulary: Vocabulary, languages: tuple[Language, ...]) -> Spoken:
     hints = find(request.lexicon, passage.text, taken=passage.hints, control_tags=passage.control_tags)
-    language: LanguageChoice = next(known for known in LANGUAGE_CHOICES if known == passage.language)
+    language = _language(passage.language, languages)
     spoken_in = detect_language(passage.text) if language == "auto" else language
     readings = [
         Reading(hint.start, hint.stop, said)
@@ -106,7 +154,20 @@ def _spoken(passage: Passage, request: SynthesisRequest) -> Spoken:
         if (said := _sound(hint, passage.text[hint.start : hint.stop], spoken_in, from_ssml=hint in passage.hints))
     ]
     options = replace(NormalizeOptions(), **dict(request.normalize))  # type: ignore[arg-type]  # checked at the door
-    return normalize(passage.text, language=language, options=options, control_tags=passage.control_tags, readings=readings)
+    return normalize(
+        passage.text,
+        language=language,
+        options=options,
+        control_tags=passage.control_tags,
+        readings=readings,
+        vocabulary=vocabulary,
+    )
+
+
+def _language(asked: str, languages: tuple[Language, ...]) -> LanguageChoice:
+    """What signs and digits are read in: as asked where the checkpoint speaks it, else the one language it has."""
+    known: tuple[LanguageChoice, ...] = languages if len(languages) == 1 else ("auto", *languages)
+    return next((language for language in known if language == asked), known[0])
 
 
 def _sound(hint: Hint, written: str, language: Language, *, from_ssml: bool) -> str:
@@ -133,19 +194,23 @@ def _rewritten(written: str, spoken: Spoken) -> Iterator[Range]:
                 yield start, stop
 
 
-def _within(spans: Sequence[Span], cut: Range, offset: int) -> tuple[Span, ...]:
-    """The spans heard in a segment, counted from the segment's beginning and from the request's."""
+def _within(spans: Sequence[Span], cut: Range, offset: int, *, reach: int = 0) -> tuple[Span, ...]:
+    """The spans heard in a segment, counted from the segment's beginning and from the request's.
+
+    Args:
+        reach: where the next segment begins: the spaces before it belong to this one, without being a part of its text.
+    """
     start, stop = cut
     return tuple(
         Span(
             span.source_start + offset,
             span.source_stop + offset,
-            max(span.spoken_start, start) - start,
+            min(max(span.spoken_start, start), stop) - start,
             min(span.spoken_stop, stop) - start,
             span.kind,
         )
         for span in spans
-        if span.spoken_start < stop and span.spoken_stop > start
+        if span.kind != "dropped" and span.spoken_start < max(stop, reach) and span.spoken_stop > start
     )
 
 

@@ -8,6 +8,7 @@ Never: torch, the GPU, raw user text: brackets that are no control tag are dropp
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,9 @@ PROMPT_MARKS = (
     *("[Stts]", "[Ptts]", "[spk_emb]", "[empty_spk]", "[Sbreak]", "[Pbreak]", "[Ebreak]"),
     *(f"[speed_{k}]" for k in range(SPEED_TOKENS)),
 )
-"""Special tokens that only this room may write."""
+"""Special tokens that only this room may write, but for [speed_k] inside a text."""
+UNKNOWN_TOKEN = "[UNK]"
+REMEMBERED_CHARACTERS = 65_536
 
 
 class PromptTokenizer:
@@ -52,6 +55,19 @@ class PromptTokenizer:
         for mark in PROMPT_MARKS:
             special_ids.add(self._special_id(mark))
         self._forbidden_ids = special_ids - spoken_tag_ids
+        self._unknown_id = self._tokenizer.token_to_id(UNKNOWN_TOKEN)
+        self._knows_character = lru_cache(REMEMBERED_CHARACTERS)(self._is_known)
+
+    def knows(self, text: str) -> bool:
+        """Whether a text without brackets becomes tokens of the vocabulary, none of them [UNK].
+
+        The prompts below are written as upstream does, [UNK] and all: the model was taught nothing for it and speaks noise,
+        so what is unknown is left out of a text before it gets here.
+        """
+        return self._knows_character(text) if len(text) == 1 else self._is_known(text)
+
+    def _is_known(self, text: str) -> bool:
+        return self._unknown_id not in self._encode(text)
 
     def code_prompt(self, segment: Segment, voice: Voice, *, speed_token: int, max_steps: int) -> Prompt:
         """The prompt that lets `voice` speak the segment.

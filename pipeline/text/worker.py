@@ -1,7 +1,7 @@
 """Worker: the child process of isolated.py. Reads questions from stdin, writes answers to stdout, ends with its parent.
 
 In:    frames: the front end's arguments, then (limit_s, method, arguments) again and again
-Out:   frames: what the method returned, or the SynthesisError in its place
+Out:   frames: None once it is ready, then what the method returned, or the SynthesisError in its place
 Owns:  one LocalTextFrontend, this process's timers
 Never: a client's text on stderr
 
@@ -38,10 +38,9 @@ def main() -> None:
     assert setup is not None
     checkpoint, config, max_prompt, max_steps = pickle.loads(setup)  # noqa: S301  # our own parent's own words
     frontend = LocalTextFrontend(checkpoint, config, max_prompt=max_prompt, max_steps=max_steps)
+    _send(answers, None)
     while (question := _receive(questions)) is not None:
-        data = pickle.dumps(_answer(frontend, question))
-        answers.write(len(data).to_bytes(FRAME) + data)
-        answers.flush()
+        _send(answers, _answer(frontend, question))
 
 
 def _answer(frontend: LocalTextFrontend, question: bytes) -> object:
@@ -82,6 +81,12 @@ def _finished(work: Coroutine[Any, Any, object]) -> object:
 
 def _stop(number: int, frame: FrameType | None) -> None:
     raise _TimeIsUpError
+
+
+def _send(stream: BinaryIO, answer: object) -> None:
+    data = pickle.dumps(answer)
+    stream.write(len(data).to_bytes(FRAME) + data)
+    stream.flush()
 
 
 def _receive(stream: BinaryIO) -> bytes | None:

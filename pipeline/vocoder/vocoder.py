@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from pipeline.config import VocoderConfig
 from pipeline.errors import AtCapacity, EngineDead
 from pipeline.model.weights import Checkpoint
+from pipeline.out_of_memory import named_out_of_memory
 from pipeline.types import DecoderTraits, Feed, Heard, HiddenWindow
 from pipeline.vocoder.methods import Method, Work, build_method
 
@@ -79,8 +80,9 @@ class Vocoder:
         self._thread = threading.Thread(
             target=self._work, args=(lambda: build(config, checkpoint), built), name="vocoder", daemon=True
         )
-        self._thread.start()
-        self._method = built.result()
+        with named_out_of_memory("the vocoder", "lower vocoder.rows, or give it more memory"):
+            self._thread.start()
+            self._method = built.result()
 
     async def traits(self) -> DecoderTraits:
         """What it takes, as this machine allows it."""

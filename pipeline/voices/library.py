@@ -233,7 +233,12 @@ class VoiceLibrary:
                 raise
             raise VoiceExists("there is a voice of this name; GET /v1/audio/voices lists them", param="name") from None
         if preview:
-            store.put(PREVIEWS, f"{voice_id}@{version}", preview, replaces=0)
+            try:
+                store.put(PREVIEWS, f"{voice_id}@{version}", preview, replaces=0)
+            except StoreUnavailable:
+                if not replaces:  # who tries again must not hear that there is such a voice
+                    store.delete(VOICES, voice_id)
+                raise
         self.refresh()
         stored = self._voices.get(voice_id, version)
         if stored is None:

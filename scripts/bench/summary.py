@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from scripts.bench.record import RESULTS, ROOT, Result, read
+from scripts.bench.timeline import CONTINUOUS_S
 
 README = ROOT / "README.md"
 PLOT = "comparison.png"
+SERVICE = "P"
 
 PATH_NAMES = {"P0": "without Serve", "fast": "fast path (`make serve`)", "plain": "default path (`serve run`)"}
 PATH_FIGURES = {
@@ -142,6 +144,36 @@ def path_table(folder: Path = RESULTS) -> str | None:
     return "\n".join(lines)
 
 
+def gap_table(folder: Path = RESULTS) -> str | None:
+    """How many listeners heard no gap at each load of B3 and B4, or None while there is neither."""
+    crowds, arrivals = read("b3", folder), read("b4", folder)
+    lines = [
+        "| load on this service | audio seconds a second | first audio, p95 | streams without a gap |",
+        "|---|---|---|---|",
+    ]
+    for count, figures in (crowds or {"systems": {}})["systems"].get(SERVICE, {}).items():
+        load = "one request at a time" if count == "1" else f"{count} in flight"
+        medians = {name: figures[name]["median"] for name in ("audio_s_per_s", "ttfb_p95_s", "continuous")}
+        lines.append(gap_line(f"{load} (B3)", f"{medians['audio_s_per_s']:.3g}", medians["ttfb_p95_s"], medians["continuous"]))
+    for row in (arrivals or {"rates": []})["rates"]:
+        load = f"{row['rate']:.2f} requests a second, at random times (B4)"
+        lines.append(gap_line(load, "", row["ttfb_p95_s"], row["continuous"]))
+    if len(lines) == 2:
+        return None
+    smooth = arrivals and arrivals["smooth_knee"]
+    if smooth:
+        lines += [
+            "",
+            f"A gap is a pause of {CONTINUOUS_S:g} s or more: none up to {smooth:.2f} requests a second at random times.",
+        ]
+    return "\n".join(lines)
+
+
+def gap_line(load: str, rate: str, first_audio_s: float, continuous: float) -> str:
+    """One line of that table."""
+    return f"| {load} | {rate} | {first_audio_s:.2f} s | {100 * continuous:.0f} % |"
+
+
 def write_readme(sections: Mapping[str, str], readme: Path = README) -> None:
     """Put each text between the markers of its name.
 
@@ -160,7 +192,9 @@ def write_readme(sections: Mapping[str, str], readme: Path = README) -> None:
 
 def readme_sections(folder: Path = RESULTS) -> dict[str, str]:
     """Every part of the README that comes from results."""
-    first, paths = markdown(summarise(folder)), path_table(folder)
+    first, gaps, paths = markdown(summarise(folder)), gap_table(folder), path_table(folder)
+    if gaps:
+        first += f"\n\nThese rates count audio, whatever the pauses. At which load a listener hears none:\n\n{gaps}"
     if (folder / PLOT).exists():
         first += f"\n\n![audio seconds a second, one and eight in flight](scripts/bench/results/{PLOT})"
     return {"benchmarks": first, **({"data paths": paths} if paths else {})}

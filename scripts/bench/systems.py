@@ -49,7 +49,7 @@ STOP_TIMEOUT_S = 60.0
 THAW_TIMEOUT_S = 60.0
 POLL_S = 0.05
 # Ray gives its workers niceness 15: whatever else the machine does would slow them, and not U or P0.
-ENVIRONMENT = {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+ENVIRONMENT = {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class Remote(System):
 class Served(Remote):
     """S or P: a command that starts Ray and listens, in a folder of its own by which its processes are known."""
 
-    def __init__(self, name: str, endpoint: Endpoint, command: list[str], folder: Path) -> None:
+    def __init__(self, name: str, endpoint: Endpoint, command: list[str], folder: Path, **variables: str) -> None:
         super().__init__(name, endpoint)
         self._folder = folder
         self.log = folder / "log"
@@ -201,7 +201,7 @@ class Served(Remote):
             self._process = subprocess.Popen(
                 command,
                 cwd=ROOT,
-                env={**os.environ, **ENVIRONMENT, "RAY_TMPDIR": str(folder)},
+                env={**os.environ, **ENVIRONMENT, "RAY_TMPDIR": str(folder), **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -273,7 +273,9 @@ def start_static(checkpoint: str, threads: int) -> Served:
     command = [sys.executable, "-m", "scripts.bench.static_batch", str(resolve(checkpoint, cache_home()))]
     command += ["--port", str(port), "--threads", str(threads), "--temp-dir", str(folder)]
     endpoint = Endpoint(f"http://127.0.0.1:{port}", extra=_steps)
-    return Served("S", endpoint, command, folder)
+    # Without a token, so that none is written into the user's home, and heard on 127.0.0.1 alone; P has its own ways to both.
+    alone = {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    return Served("S", endpoint, command, folder, **alone)
 
 
 def copy_bandwidth() -> float:

@@ -10,7 +10,7 @@ Never: training
 
 The tokenizer carries the pronouncing dictionary: it lower-cases, writes phones for words, and cuts those into single
 tokens with BERT's marks. Tokens that were not taught borrow the embedding of the nearest one that was; the text head
-ends at once, so a refined text is the text itself.
+ends at once. TAUGHT says which of them are heard: the service names the others to whoever asks for them.
 """
 
 import argparse
@@ -37,6 +37,7 @@ from pipeline.model.layout import (
     MEL_DECODER_FILE,
     SPEAKERS_FILE,
     SPECIAL_TOKENS_FILE,
+    TAUGHT_FILE,
     TOKENIZER_CONFIG_FILE,
     TOKENIZER_FILE,
     VOCOS_FILE,
@@ -53,6 +54,7 @@ from pipeline.recipes import (
     special_tokens,
     tokenizer_config,
 )
+from pipeline.taught import Taught, taught_file
 from scripts.demo_voice.codes import BOOKS
 from scripts.demo_voice.corpus import TOKEN_IDS
 from scripts.demo_voice.network import BOTTLENECK, CodeTable, Size, Speaking, speaker_vectors
@@ -64,12 +66,12 @@ from scripts.demo_voice.train_vocos import WIDTH as VOCOS_WIDTH
 from scripts.demo_voice.train_vocos import Vocos
 
 VOCABULARY = (*STOPS, "?", "!", *SYMBOLS.values(), *(f"##{symbol}" for symbol in SYMBOLS.values()))
+PAUSES = ("[uv_break]", "[v_break]", "[lbreak]", "[llbreak]")
 # Token nobody taught -> the taught one it borrows from.
 STAND_INS = (
-    dict.fromkeys(("?", "!"), ".")
-    | dict.fromkeys(("[uv_break]", "[v_break]", "[lbreak]", "[llbreak]"), ",")
-    | {f"[speed_{level}]": "[speed_5]" for level in range(10)}
+    dict.fromkeys(("?", "!"), ".") | dict.fromkeys(PAUSES, ",") | {f"[speed_{level}]": "[speed_5]" for level in range(10)}
 )
+TAUGHT = Taught(languages=("en",), control_tags=PAUSES, speed_tokens=False, refine=False)
 UNTAUGHT_STD = 1e-3
 END_OF_REFINING = ("[Ebreak]", "[break_7]")  # the likeliest text token, and the one drawn where the end is not allowed yet
 REFINE_PULL = 40.0  # of their rows along the hidden state's mean
@@ -128,6 +130,7 @@ def export(trained: Trained, folder: Path) -> None:
         TOKENIZER_FILE: tokenizer(),
         TOKENIZER_CONFIG_FILE: tokenizer_config(),
         SPECIAL_TOKENS_FILE: special_tokens(),
+        TAUGHT_FILE: taught_file(TAUGHT),
     }
     for file, content in documents.items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +143,7 @@ def export(trained: Trained, folder: Path) -> None:
         halves = {name: tensors[name].detach().half().contiguous() for name in expected}
         save_file(halves, folder / file, metadata={"format": "pt"})
     np.save(folder / SPEAKERS_FILE, speaker_statistics(trained.recipe.width))
-    write_manifest(folder, {file: file_sha256(folder / file) for file in (*FILES, SPEAKERS_FILE)})
+    write_manifest(folder, {file: file_sha256(folder / file) for file in (*FILES, SPEAKERS_FILE, TAUGHT_FILE)})
 
 
 def tokenizer() -> bytes:

@@ -85,6 +85,7 @@ def test_a_right_file_speaks(capsys):
             frames = [part.to_ndarray()[0] for frame in file.decode(audio=0) for part in resampler.resample(frame)]
         heard = Recogniser().hear(np.concatenate(frames), 24_000, digits=True)
         assert mistakes(words_of(said), heard) <= 3, heard
+        assert "can run any code as this user" in log.read_text(), "Ray asks for no token here"
         assert "<textarea" in requests.get(url, headers={"Accept": "text/html"}, timeout=10).text
 
 

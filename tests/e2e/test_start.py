@@ -1,108 +1,83 @@
 """`make serve` as a newcomer types it: scripts.start on Serve's fast data path, HAProxy in front, back-pressure to the end."""
 
+import asyncio
 import contextlib
+import http.client
+import json
 import os
-import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
 
+from scripts.announce import gcs_address, own_listeners
 from serve.config import PROJECT
-from tests.integration.cluster import FLAT, free_port, wait_until
+from tests.e2e import attacker
+from tests.e2e.network import another_machine
+from tests.e2e.started import HAPROXY_PORTS, Started, nothing_is_left, started
+from tests.integration.cluster import FLAT, is_idle, wait_until
+from tests.services import needed_program
 
-START_TIMEOUT_S = 180.0
 STALL_S = 3.0
 SENTENCE = "Many words follow one another here, and none of them is the last one yet. "
 # Long enough to be under way whenever somebody looks: what a reader does not take yet is decoded ahead all the same.
 LONG = {"input": SENTENCE * 200, "response_format": "pcm", "seed": 1, "cache": "no-store", **FLAT}
+CHANGES = {
+    "checkpoint: demo": "checkpoint: small-random",  # ends no sequence early; words are test_words.py's
+    "limits: {": f"limits: {{max_text_chars: 100000, stall_timeout_s: {STALL_S}, ",
+}
+# An office: a proxy nobody can pass, and a cluster that is gone.
+OFFICE = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY"), "http://127.0.0.1:9")
+OFFICE |= {"RAY_ADDRESS": "192.0.2.77:6379"}
 
 
-@dataclass
-class Service:
-    """A service started by scripts.start."""
-
-    url: str
-    port: int
-    process: subprocess.Popen
-    log: Path
+class Service(Started):
+    """A service of scripts.start, and what clients do with it."""
 
     def speak(self, **fields: object) -> requests.Response:
         body = {"input": "Hello there.", "response_format": "pcm", "seed": 5, "cache": "no-store"} | fields
         return requests.post(f"{self.url}/v1/audio/speech", json=body, timeout=60)
 
-    def slots_used(self) -> int:
-        engines = requests.get(f"{self.url}/health", timeout=10).json()["acoustic"]
-        return sum(engine["slots_used"] + engine["waiting"] for engine in engines)
+    def health(self) -> dict[str, Any]:
+        return requests.get(f"{self.url}/health", timeout=10).json()
 
     def in_flight(self) -> int:
-        return requests.get(f"{self.url}/health", timeout=10).json()["door"]["in_flight"]
+        return self.health()["door"]["in_flight"]
+
+    def is_idle(self) -> bool:
+        return is_idle(self.health())
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    port = free_port()
-    # Short: Ray puts sockets below it, and a socket's path may have 107 characters.
-    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        config, log = Path(folder) / "config.yaml", Path(folder) / "log"
-        text = (PROJECT / "configs/dev.yaml").read_text()
-        for right, ours in (
-            ("port: 8000", f"port: {port}"),
-            ("source: configs/dev.yaml", f"source: {config}"),
-            ("checkpoint: demo", "checkpoint: small-random"),  # ends no sequence early; words are test_words.py's
-            ("limits: {", f"limits: {{max_text_chars: 100000, stall_timeout_s: {STALL_S}, "),
-        ):
-            assert right in text
-            text = text.replace(right, ours)
-        config.write_text(text)
-        with log.open("w") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "scripts.start", str(config)],
-                cwd=PROJECT,
-                env={**os.environ, "RAY_TMPDIR": folder, "OMP_NUM_THREADS": "1"},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            try:
-                started = time.monotonic()
-                while "Stop:  Ctrl-C" not in log.read_text():
-                    assert process.poll() is None, log.read_text()
-                    assert time.monotonic() - started < START_TIMEOUT_S, log.read_text()
-                    time.sleep(0.2)
-                yield Service(f"http://127.0.0.1:{port}", port, process, log)
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGINT)
-                try:
-                    process.wait(timeout=60)
-                except subprocess.TimeoutExpired:
-                    os.killpg(process.pid, signal.SIGKILL)
+def service(home: Path, folder: Path) -> Iterator[Service]:
+    with started(home=home, folder=folder, changes=CHANGES, **OFFICE) as begun:
+        begun.wait_until_ready()
+        yield Service(**vars(begun))
 
 
 def test_it_says_where_the_page_is_and_how_to_hear_something(service: Service):
-    said = service.log.read_text()
+    said = service.said()
     assert f"Page:  {service.url}/" in said
     assert f"Hear:  curl {service.url}/v1/audio/speech" in said
     assert "haproxy" in said.lower(), "the fast data path is on"
 
 
 def test_the_announced_line_works_in_a_shell_and_ffmpeg_plays_it(service: Service, tmp_path: Path):
-    (line,) = [line for line in service.log.read_text().splitlines() if "Hear:" in line]
+    (line,) = [line for line in service.said().splitlines() if "Hear:" in line]
     subprocess.run(line.split("Hear:")[1], shell=True, cwd=tmp_path, check=True, capture_output=True, timeout=60)
     sound = tmp_path / "hello.wav"
     assert sound.stat().st_size > 10_000
-    if shutil.which("ffmpeg"):
-        played = subprocess.run(["ffmpeg", "-v", "error", "-i", sound, "-f", "null", "-"], capture_output=True, text=True)
-        assert (played.returncode, played.stderr) == (0, "")
+    ffmpeg = needed_program("ffmpeg", "ffmpeg")
+    played = subprocess.run([ffmpeg, "-v", "error", "-i", sound, "-f", "null", "-"], capture_output=True, text=True)
+    assert (played.returncode, played.stderr) == (0, "")
 
 
 def test_streamed_audio_equals_buffered_audio(service: Service):
@@ -112,14 +87,16 @@ def test_streamed_audio_equals_buffered_audio(service: Service):
     assert streamed.content == buffered.content
 
 
-def test_a_client_that_leaves_frees_its_slots_within_a_second(service: Service):
+def test_a_client_that_leaves_frees_its_slots(service: Service):
     for headers in ({}, {"x-request-disconnect-disabled": "?1"}):
         with requests.post(f"{service.url}/v1/audio/speech", json=LONG, headers=headers, stream=True, timeout=60) as reply:
             chunks = reply.iter_content(4096)  # kept: urllib3 closes the connection of one that is thrown away
             assert next(chunks)
             # Slots may look free in between: the demo's steps take a tenth of a millisecond and run ahead of the reader.
-            wait_until(lambda: service.in_flight() > 0, 5.0)
-        wait_until(lambda: service.slots_used() == service.in_flight() == 0, 1.5)
+            wait_until(lambda: service.in_flight() > 0, 60.0)
+        wait_until(service.is_idle, 60.0)
+    wait_until(lambda: service.said().count("outcome=left") == 2, 60.0)
+    assert "reader_stalled" not in service.said(), "it was noticed that they left, before they were slow"
 
 
 def test_a_reader_that_takes_nothing_is_cut_and_costs_no_memory(service: Service):
@@ -130,17 +107,211 @@ def test_a_reader_that_takes_nothing_is_cut_and_costs_no_memory(service: Service
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.settimeout(60)
         client.connect(("127.0.0.1", service.port))
-        head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = "POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        head += f"Content-Length: {len(body)}\r\n\r\n"
         client.sendall(head.encode() + body)
         assert b" 200 " in client.recv(1024)
         wait_until(lambda: service.in_flight() == 0, 60.0)
-    wait_until(lambda: service.slots_used() == 0, 1.5)
-    wait_until(lambda: "reader_stalled" in service.log.read_text(), 5.0)
+    wait_until(service.is_idle, 60.0)
+    wait_until(lambda: "reader_stalled" in service.said(), 60.0)
     assert service.speak(seed=1).status_code == 200, "the others never noticed"
 
 
+def test_haproxys_files_and_socket_are_for_this_user_alone(service: Service):
+    (folder,) = {config.parent for config in haproxys(service).values()}
+    assert stat.S_IMODE(folder.stat().st_mode) == stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "admin.sock").stat().st_mode) == 0o600
+    assert folder.parent.parent == Path("/tmp"), "a folder of its own: another user's would be in the way"
+
+
+@pytest.mark.parametrize("half_closes", [False, True])
+def test_what_haproxy_and_the_replicas_server_refuse_comes_in_the_envelope(service: Service, half_closes: bool):
+    """A header that uvicorn cannot read; a client that ends its half of the connection long before the reply is there."""
+    body = json.dumps({**LONG, "stream": False}).encode()
+    accept, length = ("*/*", len(body)) if half_closes else ("*\x01", 0)
+    head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: {accept}\r\n"
+    with socket.create_connection(("127.0.0.1", service.port), timeout=60) as client:
+        client.sendall(f"{head}Content-Length: {length}\r\n\r\n".encode() + body[:length])
+        if half_closes:
+            client.shutdown(socket.SHUT_WR)
+        reply = client.makefile("rb")
+        assert b" 400 " in reply.readline()
+        headers = http.client.parse_headers(reply)
+        error = json.loads(reply.read(int(headers["Content-Length"])))["error"]
+        assert (headers["Content-Type"], error["code"]) == ("application/json", "bad_request")
+    wait_until(service.is_idle, 60.0)
+
+
+def test_a_burst_is_refused_in_the_envelope_and_some_of_it_is_heard(service: Service, capsys: pytest.CaptureFixture[str]):
+    """Three times 300 requests at once, for 32 places. The time of refusals is shown, not judged: other work goes on here."""
+    replies = asyncio.run(bursts(service.port, rounds=3, size=300))
+    refusals = sorted(took_s for status, _, took_s in replies if status != 200)
+    with capsys.disabled():
+        p50, p95 = (round(refusals[int(share * len(refusals))], 3) for share in (0.5, 0.95))
+        print(f"\n  {len(refusals)} of {len(replies)} refused; p50 {p50} s, p95 {p95} s")
+    assert {status for status, _, _ in replies} == {200, 429}
+    assert {code for _, code, _ in replies} <= {"", "overloaded", "deadline_unmeetable"}
+    wait_until(service.is_idle, 30.0)
+
+
+async def bursts(port: int, *, rounds: int, size: int) -> list[tuple[int, str, float]]:
+    """Status, error code and seconds to the head of every reply; each burst begins when the one before has been heard."""
+    body = json.dumps({"input": "Hello there.", "response_format": "pcm", "cache": "no-store"}).encode()
+    head = "POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    raw = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+    async def ask() -> tuple[int, str, float]:
+        began = time.perf_counter()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(raw)
+        head = await reader.readuntil(b"\r\n\r\n")
+        took_s, status = time.perf_counter() - began, int(head.split()[1])
+        rest = await reader.read()
+        writer.close()
+        return status, "" if status == 200 else json.loads(rest)["error"]["code"], took_s
+
+    return [reply for _ in range(rounds) for reply in await asyncio.gather(*(ask() for _ in range(size)))]
+
+
+@pytest.mark.parametrize("victim", ["HAProxy", "its manager"])
+def test_while_haproxy_is_replaced_nobody_is_told_that_the_path_is_wrong(service: Service, victim: str):
+    """Connections are refused, then there is a 503 until the replicas are known. A 404 would be final."""
+    before, seen = set(haproxys(service)), set()
+    (listener,) = before
+    os.kill(listener if victim == "HAProxy" else parent_of(listener), signal.SIGKILL)
+
+    def is_back() -> bool:
+        with contextlib.suppress(requests.RequestException):
+            seen.add(requests.get(f"{service.url}/live", timeout=10).status_code)
+        return set(haproxys(service)) - before != set() and 200 in seen and service.speak().status_code == 200
+
+    wait_until(lambda: before - set(haproxys(service)), 30.0)
+    seen.clear()
+    wait_until(is_back, 60.0)
+    assert seen <= {200, 503}
+
+
+def test_nobody_without_the_token_gets_anything_out_of_its_ports(service: Service, tmp_path: Path):
+    """From another machine nothing is open but calls between replicas, and no port lets in who has no token."""
+    opened = own_listeners(service.processes())
+    gcs = gcs_address(service.processes())
+    assert gcs is not None
+    ports = sorted({listener.port for _, listener in opened})
+    assert len(ports) > 10, "Ray's own are among them"
+    mark = tmp_path / "was here"
+    arguments = [str(mark), gcs.rpartition(":")[2], *map(str, ports)]
+    with another_machine() as (prefix, address):
+        outside = attack(prefix, address, arguments)
+    inside = attack([], "127.0.0.1", arguments)
+    assert not mark.exists()
+    assert not outside["driver"]
+    assert not inside["driver"]
+    replicas = {listener.port for process, listener in opened if process.name == "ray::ServeRepli" and not listener.is_local}
+    assert set(outside["open"]) == replicas
+    for port in replicas:
+        assert outside["http"][str(port)] == {}
+        assert outside["grpc"][str(port)][attacker.METHODS[-1]] == "UNAUTHENTICATED"
+    assert inside["open"] == ports
+    for port, codes in inside["grpc"].items():
+        # The last is said by what talks HTTP alone.
+        assert set(codes.values()) <= {"UNAUTHENTICATED", "UNIMPLEMENTED", "UNAVAILABLE", "UNKNOWN"}, (port, codes)
+    for method in attacker.METHODS:
+        assert any(codes[method] == "UNAUTHENTICATED" for codes in inside["grpc"].values()), method
+    for port, statuses in inside["http"].items():
+        assert all(status >= 400 for status in statuses.values()), (port, statuses)
+    assert any(401 in statuses.values() for statuses in inside["http"].values()), "agent and dashboard ask for the token"
+
+
+def attack(prefix: list[str], address: str, arguments: list[str]) -> Any:
+    """What the attacker found."""
+    command = [*prefix, sys.executable, attacker.__file__, address, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_it_says_which_ports_are_open_to_whom(service: Service):
+    lines = service.said().split("Open:")[1].split("Ray:")[0].splitlines()
+    elsewhere = [line for line in lines if "whoever reaches this machine" in line]
+    assert all("calls between replicas" in line and "with the token only" in line for line in elsewhere)
+    assert any(f"{service.port} " in line and "page and API" in line and "this machine" in line for line in lines)
+    assert any("Ray's dashboard" in line and "this machine, with the token" in line for line in lines)
+
+
+def test_the_token_is_private_and_in_no_list_of_processes(service: Service):
+    run = service.run_folder()
+    token = (run / "token").read_text()
+    assert len(bytes.fromhex(token)) == 32
+    modes = {path.name: path.stat().st_mode & 0o777 for path in run.iterdir()}
+    assert modes == {"token": 0o600, "env": 0o600, "lock": 0o600, "sockets": 0o700}
+    assert run.stat().st_mode & 0o777 == run.parent.stat().st_mode & 0o777 == 0o700
+    assert not [found for found in service.processes() if token in found.command()]
+
+
+def test_the_line_for_rays_commands_works_in_a_shell(service: Service):
+    (line,) = [line for line in service.said().splitlines() if line.startswith("  Ray:")]
+    environment = {name: value for name, value in service.environment.items() if name not in OFFICE}
+    done = subprocess.run(
+        ["bash", "-c", line.split("Ray:")[1]],
+        env=environment | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert "status: RUNNING" in done.stdout, done.stderr
+
+
+def test_a_second_start_says_who_has_the_ports_and_starts_nothing(service: Service, home: Path, folder: Path):
+    ports = {name: service.environment[name] for name in HAPROXY_PORTS}
+    with started(home=home, folder=folder / "second", port=service.port, **ports) as second:
+        assert second.exit_code() == 1
+        said = second.said().splitlines()
+        assert any(f"127.0.0.1:{service.port} is taken by haproxy" in line for line in said)
+        assert len(said) == 1 + len(ports), "a sentence for each port, and nothing else"
+        assert "Page:" not in second.said()
+    assert service.speak(seed=1).status_code == 200
+
+
+def test_it_leaves_a_foreign_cluster_alone_and_raises_the_limit_of_files(service: Service):
+    assert "RAY_ADDRESS is left aside" in service.said()
+    limits = Path(f"/proc/{service.serve_run().pid}/limits").read_text()
+    (files,) = [line.split()[3] for line in limits.splitlines() if line.startswith("Max open files")]
+    assert int(files) > 8000
+
+
+def test_draining_finds_the_service_and_its_token_by_itself(service: Service):
+    """The last but one: a drained service takes nothing new."""
+    environment = {name: value for name, value in service.environment.items() if name not in OFFICE}
+    command = [sys.executable, "-m", "scripts.drain", str(service.config), "--grace", "60"]
+    done = subprocess.run(command, env=environment, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert service.speak().json()["error"]["code"] == "draining"
+
+
 def test_ctrl_c_ends_it(service: Service):
-    os.killpg(service.process.pid, signal.SIGINT)
-    service.process.wait(timeout=60)
-    with pytest.raises(requests.ConnectionError):
-        requests.get(service.url, timeout=5)
+    session = service.serve_run().session
+    run = service.run_folder()
+    service.process.send_signal(signal.SIGINT)
+    assert service.exit_code() == 0
+    nothing_is_left(session, service.url)
+    assert not run.exists()
+    assert not haproxys(service)
+
+
+def haproxys(service: Service) -> dict[int, Path]:
+    """The processes that are HAProxy of this service, with their configurations; those that only finish streams left out."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError):
+            arguments = process.joinpath("cmdline").read_bytes().split(b"\0")
+            config = Path(os.fsdecode(arguments[arguments.index(b"-f") + 1]))
+            is_ours = f"bind 127.0.0.1:{service.port}\n" in config.read_text()
+            if is_ours and process.joinpath("exe").readlink().name == "haproxy":
+                found[int(process.name)] = config
+    return found
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

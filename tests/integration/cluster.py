@@ -33,12 +33,14 @@ FLAT = {"temperature": 2.0, "top_p": 1.0, "top_k": 626, "repetition_penalty": 1.
 LONG_SPEECH = json.dumps(
     {"input": LONG[: len(LONG) // 20] * 50, "response_format": "pcm", "seed": 1, "cache": "no-store", **FLAT}
 ).encode()
+LONG_STEPS = 12_000  # and more, if nobody stops it
 
 # Before Ray starts its processes; a session of its own beside whatever else runs on the machine.
 ENVIRONMENT = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.02",
+    "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
     "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "30",  # ten by default: a busy machine starts a proxy later than that
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # five by default
@@ -98,6 +100,11 @@ class Cluster:
         used: int = sum(stats["slots_used"] for stats in replicas)
         return used
 
+    def steps(self) -> int:
+        """Steps made so far, all acoustic replicas together."""
+        made: int = sum(stats["steps"] for stats in self.health()["acoustic"])
+        return made
+
     def in_flight(self) -> int:
         """Requests inside the ingress. Slots may look free meanwhile: the demo's steps run far ahead of a reader."""
         inside: int = self.health()["door"]["in_flight"]
@@ -107,7 +114,9 @@ class Cluster:
         """A raw connection with a speech request sent."""
         client = socket.create_connection(("127.0.0.1", self.port), timeout=60)
         client.sendall(
-            f"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\n{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+            f"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"{head}Content-Length: {len(body)}\r\n\r\n".encode()
+            + body
         )
         return client
 
@@ -118,6 +127,15 @@ class Cluster:
             pid
             for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
             if _read(pid, "cmdline").startswith(wanted) and str(self.temp_dir).encode() in _read(pid, "environ")
+        ]
+
+    def text_workers(self, app: str) -> list[int]:
+        """Process ids of the text workers beside an application's text replicas."""
+        parents = self.replicas(app, "TextNormalizer")
+        return [
+            pid
+            for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+            if b"pipeline.text.worker" in _read(pid, "cmdline") and _parent(pid) in parents
         ]
 
     def kill_replica(self, app: str, deployment: str) -> int:
@@ -183,6 +201,13 @@ def stop_cluster() -> None:
     ray.shutdown()
 
 
+def is_idle(health: dict[str, Any]) -> bool:
+    """No request inside, no slot taken, and an acoustic replica that says so."""
+    engines = health["acoustic"]
+    used: int = sum(engine["slots_used"] + engine["waiting"] for engine in engines)
+    return engines != [] and health["door"]["in_flight"] == used == 0
+
+
 def wait_until(condition: Callable[[], Any], timeout_s: float) -> float:
     """Seconds until the condition held; fails the test when it never does."""
     began = time.monotonic()
@@ -190,6 +215,12 @@ def wait_until(condition: Callable[[], Any], timeout_s: float) -> float:
         assert time.monotonic() - began < timeout_s, "it never came true"
         time.sleep(0.02)
     return time.monotonic() - began
+
+
+def _parent(pid: int) -> int:
+    """-1: there is no such process."""
+    fields = _read(pid, "stat").rpartition(b") ")[2].split()
+    return int(fields[1]) if fields else -1
 
 
 def _read(pid: int, name: str) -> bytes:

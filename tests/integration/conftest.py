@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.cluster import Cluster, start_cluster, stop_cluster, wait_until
+from tests.integration.cluster import Cluster, is_idle, start_cluster, stop_cluster, wait_until
 
 
 @pytest.fixture(scope="session")
@@ -18,13 +18,6 @@ def started() -> Iterator[Cluster]:
 @pytest.fixture
 def cluster(started: Cluster) -> Iterator[Cluster]:
     """The cluster with nothing under way, before and after."""
-    wait_until(lambda: idle(started), 30.0)
+    wait_until(lambda: is_idle(started.health()), 30.0)
     yield started
-    wait_until(lambda: idle(started), 30.0)
-
-
-def idle(cluster: Cluster) -> bool:
-    """No request inside, no slot taken."""
-    health = cluster.health()
-    engines = health["acoustic"]
-    return engines != [] and health["door"]["in_flight"] == sum(e["slots_used"] + e["waiting"] for e in engines) == 0
+    wait_until(lambda: is_idle(started.health()), 30.0)

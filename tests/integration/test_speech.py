@@ -1,14 +1,20 @@
 """The application of configs/dev.yaml on a real cluster: what clients hear, and what happens when they crowd or leave."""
 
 import concurrent.futures
+import contextlib
+import json
+import select
+import socket
 import time
+from collections.abc import Iterator
+from http.client import HTTPResponse
 from pathlib import Path
 
 import numpy as np
 import pytest
 import requests
 
-from tests.integration.cluster import FLAT, LONG, LONG_SPEECH, Cluster, wait_until
+from tests.integration.cluster import LONG_SPEECH, LONG_STEPS, Cluster, wait_until
 
 STEERING = {
     "x-request-disconnect-disabled": "?1",
@@ -69,38 +75,46 @@ def test_the_refine_pass_speaks_too(cluster: Cluster):
     assert first.content == cluster.speak(input="This is refined.", refine={"oral": 3, "laugh": 1, "break": 5}, seed=9).content
 
 
-def test_first_audio_is_quick(cluster: Cluster, capsys):
+def test_the_first_audio_comes_while_the_rest_is_being_made(cluster: Cluster, capsys):
     times = []
-    for seed in range(10):
+    for _ in range(10):
         began = time.perf_counter()
-        with requests.post(
-            cluster.url("/v1/audio/speech"),
-            json={"input": LONG, "response_format": "pcm", "seed": seed, "cache": "no-store"},
-            stream=True,
-            timeout=60,
-        ) as reply:
-            next(reply.iter_content(1))
+        body = json.loads(LONG_SPEECH)
+        with requests.post(cluster.url("/v1/audio/speech"), json=body, stream=True, timeout=60) as reply:
+            pieces = reply.iter_content(1)  # kept: one that is thrown away closes the connection
+            next(pieces)
             times.append(time.perf_counter() - began)
+            assert cluster.in_flight() == 1
+        wait_until(lambda: cluster.in_flight() == 0, 60.0)
     with capsys.disabled():
         print(f"\n  first audio after {1000 * min(times):.0f} .. {1000 * max(times):.0f} ms, alone")
-    assert min(times) < 5
 
 
 @pytest.mark.parametrize("steering", [{}, STEERING], ids=["plain", "steering headers"])
-def test_a_client_that_leaves_frees_its_slots_within_a_second(cluster: Cluster, steering: dict[str, str]):
+def test_a_client_that_leaves_frees_its_slots(cluster: Cluster, steering: dict[str, str]):
     head = "".join(f"{name}: {value}\r\n" for name, value in steering.items())
     client = cluster.connect(LONG_SPEECH, head)
     assert b" 200 " in client.recv(4096)
-    wait_until(lambda: cluster.in_flight() > 0, 5.0)
+    assert cluster.in_flight() == 1
+    steps = cluster.steps()
     client.close()
-    wait_until(lambda: cluster.slots_used() == cluster.in_flight() == 0, 1.0)
+    wait_until(lambda: cluster.slots_used() == cluster.in_flight() == 0, 60.0)
+    assert cluster.steps() - steps < LONG_STEPS / 2, "it was given up, not finished"
 
 
 def test_a_client_cannot_shorten_or_lift_time_limits(cluster: Cluster):
-    reply = cluster.speak(headers={"x-request-timeout-seconds": "0.001"})
-    assert reply.status_code == 200
-    reply = cluster.speak(input=LONG, stream=False, **FLAT, deadline_ms=50, headers={"x-request-timeout-seconds": "0"})
-    assert (reply.status_code, reply.json()["error"]["code"]) == (504, "timeout")
+    assert cluster.speak(headers={"x-request-timeout-seconds": "0.001"}).status_code == 200
+    with speaking(cluster, 8):  # as many as there are slots: nobody else's first audio can be there in time
+        wait_until(lambda: cluster.slots_used() == 8, 60.0)
+        reply = cluster.speak(stream=False, deadline_ms=50, headers={"x-request-timeout-seconds": "0"})
+    assert (reply.status_code, reply.json()["error"]["code"]) in [(504, "timeout"), (429, "deadline_unmeetable")]
+
+
+@contextlib.contextmanager
+def speaking(cluster: Cluster, number: int) -> Iterator[list[socket.socket]]:
+    """So many long speeches under way, or refused."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(contextlib.closing(cluster.connect(LONG_SPEECH))) for _ in range(number)]
 
 
 def test_a_client_cannot_put_words_into_our_headers(cluster: Cluster):
@@ -109,32 +123,40 @@ def test_a_client_cannot_put_words_into_our_headers(cluster: Cluster):
     assert "," not in reply.headers["X-Request-ID"]
 
 
-def test_a_crowd_is_served_or_told_when_to_come_back(cluster: Cluster, capsys):
-    def ask(seed: int) -> tuple[requests.Response, float]:
-        began = time.perf_counter()
-        reply = cluster.speak(input=LONG[:600], seed=seed)
-        return reply, time.perf_counter() - began
+def test_a_crowd_is_served_or_told_when_to_come_back(cluster: Cluster):
+    with speaking(cluster, 60) as clients:  # twice as many as there are places, each for much longer than all need to come
 
-    with concurrent.futures.ThreadPoolExecutor(60) as pool:
-        replies = list(pool.map(ask, range(60)))
-    served = [reply for reply, _ in replies if reply.status_code == 200]
-    refused = [(reply, took_s) for reply, took_s in replies if reply.status_code != 200]
-    assert len(served) >= 8
-    assert refused
-    for reply, _ in refused:
-        assert reply.status_code in (429, 503), reply.text
-        assert reply.json()["error"]["code"] == "overloaded"
-        assert int(reply.headers["Retry-After"]) >= 1
-    with capsys.disabled():
-        times = sorted(took_s for _, took_s in refused)
-        median_ms = 1000 * times[len(times) // 2]
-        print(f"\n  60 at once: {len(served)} served, {len(refused)} refused after {median_ms:.0f} ms (median)")
+        def answered() -> list[socket.socket]:
+            return select.select(clients, [], [], 0)[0]
+
+        wait_until(lambda: len(answered()) >= 60 - 32 + 1, 60.0)
+        replies = [HTTPResponse(client) for client in answered()]
+        for reply in replies:
+            reply.begin()
+        refused = [reply for reply in replies if reply.status != 200]
+        assert len(refused) >= 60 - 32 > 0
+        assert len(refused) < len(replies), "and some are heard"
+        for reply in refused:
+            assert reply.status in (429, 503)
+            assert json.load(reply)["error"]["code"] == "overloaded"
+            assert int(reply.headers["Retry-After"]) >= 1
 
 
 def test_unknown_routes_keep_the_envelope_behind_serve(cluster: Cluster):
     reply = requests.get(cluster.url("/v1/nothing"), timeout=10)
     assert reply.status_code == 404
     assert reply.json()["error"]["code"] == "not_found"
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [({"Host": "evil.example"}, "host_not_allowed"), ({"Origin": "http://evil.example"}, "origin_not_allowed")],
+)
+def test_foreign_pages_are_refused_behind_serve(cluster: Cluster, headers: dict[str, str], code: str):
+    for method, route in (("POST", "/v1/audio/speech"), ("POST", "/admin/cache/purge"), ("GET", "/v1/models")):
+        reply = requests.request(method, cluster.url(route), json={"input": "Hi."}, headers=headers, timeout=10)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (403, code)
+    assert requests.get(cluster.url("/ready"), headers=headers, timeout=10).status_code == 200
 
 
 @pytest.mark.parametrize(("deployment", "has_torch"), [("Ingress", False), ("TextNormalizer", False), ("AcousticModel", True)])

@@ -94,5 +94,5 @@ def test_what_the_policy_sees_is_exported(elastic: Cluster):
         wanted = ("ray_chattts_busy", "ray_chattts_backlog_seconds")
         return {(name, tags["deployment"]) for name in wanted for tags, _ in samples.get(name, [])}
 
-    wait_until(lambda: len(names()) == 4, 40.0)
-    assert {deployment for _, deployment in names()} == {"AcousticModel", "Vocoder"}
+    wait_until(lambda: len(names()) == 6, 40.0)
+    assert {deployment for _, deployment in names()} == {"TextNormalizer", "AcousticModel", "Vocoder"}

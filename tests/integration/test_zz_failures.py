@@ -14,9 +14,11 @@ ROUTE = "/fragile"
 
 
 def test_a_killed_acoustic_replica_cuts_its_streams_and_comes_back(cluster: Cluster, capsys):
-    reply = requests.post(cluster.url("/v1/audio/speech"), data=LONG_SPEECH, stream=True, timeout=60)
+    typed = {"Content-Type": "application/json"}
+    reply = requests.post(cluster.url("/v1/audio/speech"), data=LONG_SPEECH, headers=typed, stream=True, timeout=60)
     pieces = reply.iter_content(4096)
-    next(pieces)
+    first = next(pieces)
+    assert reply.status_code == 200, first
     killed = cluster.kill_replica("chattts", "AcousticModel")
     died = time.monotonic()
     with pytest.raises(requests.exceptions.ChunkedEncodingError):

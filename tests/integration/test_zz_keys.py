@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 import requests
 
+from pipeline.checkpoints import cache_home
+from pipeline.store.choose import open_store
 from scripts import keys as keys_script
+from serve.keys import LOST
+from serve.keys_mark import mark_of
 from tests.integration.cluster import LONG_SPEECH, Cluster, deploy, document_of, wait_until
 from tests.integration.test_metrics import EXPORT_TIMEOUT_S, scrape
 from tests.services import RedisServer
@@ -26,8 +30,9 @@ def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
 
 @contextmanager
 def keyed(cluster: Cluster, store: str, **engine: object) -> Iterator[None]:
-    """The demo beside the session's own application, with a store of keys of its own."""
-    document = document_of("dev.yaml", app="keyed", route=ROUTE, keys={"store": store}, pipeline={"engine": engine})
+    """The demo beside the session's own application, with a store of its own for keys and voices."""
+    own = {"keys": {"store": store}, "voices": {"store": store}}
+    document = document_of("dev.yaml", app="keyed", route=ROUTE, **own, pipeline={"engine": engine})
     plain = document_of("dev.yaml", app="chattts", route="/")
     plain["http_options"]["port"] = cluster.port
     deploy(plain, document)
@@ -109,3 +114,37 @@ def test_while_redis_is_away_keys_go_on_and_the_metric_says_so(
         redis_server.start()
         wait_until(lambda: alone() == 0.0, EXPORT_TIMEOUT_S)
         assert speak(cluster, key).status_code == 200, "the common count goes on where it was"
+    mark_of(open_store(redis_server.url), cache_home()).remove()  # another test's Redis may have this one's port
+
+
+def test_a_store_that_is_damaged_at_the_start_or_lost_later_opens_nothing(cluster: Cluster, capsys: pytest.CaptureFixture[str]):
+    store = Path(os.environ["RAY_TMPDIR"]) / "damaged.sqlite"
+    store.write_bytes(os.urandom(20_000))
+
+    def said() -> tuple[int, str]:
+        reply = speak(cluster, None)
+        return reply.status_code, "" if reply.ok else reply.json()["error"]["message"]
+
+    with keyed(cluster, str(store)):
+        assert said() == (503, "which keys there are could not be read yet (keys.store); /health and the log say why")
+        problems = cluster.health(ROUTE)["stores"]
+        assert set(problems) == {"keys", "voices", "lexicons", "purges of the cache"}
+        for problem in problems.values():
+            assert "file is not a database; restore it from a backup, or move it away" in problem
+            assert str(store) not in problem, "whoever asks /health needs no key"
+        store.unlink()
+        wait_until(lambda: said() == (200, ""), 30.0)
+        assert cluster.health(ROUTE)["stores"] == {}
+        make_key(capsys, str(store))
+        wait_until(lambda: said()[0] == 401, 30.0)
+        store.unlink()
+        cluster.kill_replica("keyed", "Ingress")
+
+        def is_closed() -> bool:
+            """The one that starts now finds an empty store. A dead one is a 500 until Serve knows."""
+            reply = requests.get(cluster.url(f"{ROUTE}/v1/models"), timeout=30)
+            assert reply.status_code != 200, "there were keys, and nobody needs one"
+            return LOST in reply.text
+
+        wait_until(is_closed, 60.0)
+        assert cluster.health(ROUTE)["stores"] == {"keys": LOST}

@@ -20,7 +20,7 @@ def test_acoustic_replicas_and_the_vocoder_get_gpus_of_their_own(cluster: Cluste
     first = document_of("dev.yaml", app="chattts", route="/")
     small = {"checkpoint": "small-random", "engine": {"device": "cpu", "dtype": "float32", "slots": 4, "threads": 1},
              "vocoder": {"device": "cpu", "rows": 2, "threads": 1}}  # fmt: skip
-    second = document_of("two-gpu.yaml", app="two-gpu", route=ROUTE, pipeline=small)
+    second = document_of("two-gpu.yaml", app="two-gpu", route=ROUTE, pipeline=small, keys={"open": True})  # as it is: keys only
     for deployment in second["applications"][0]["deployments"]:
         deployment["ray_actor_options"]["num_cpus"] = 0.1
         if deployment["name"] == "AcousticModel":

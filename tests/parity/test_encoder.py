@@ -1,7 +1,6 @@
 """The encoder of reference recordings against the ChatTTS package: codes exactly."""
 
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,15 +13,12 @@ from pipeline.model.weights import Checkpoint, open_checkpoint
 from pipeline.vocoder.encoder import MIN_SAMPLES, Encoder
 from scripts.bench.upstream import load_chat
 
-# A trained checkpoint of the demo's size, where there is one.
-PROBE = next((p / "shared/data/demo-probe" for p in Path(__file__).resolve().parents if (p / "shared/data").exists()), None)
-needs_probe = pytest.mark.skipif(PROBE is None, reason="shared/data/demo-probe is missing")
-KINDS = ["small-random", "full-random", pytest.param("probe", marks=needs_probe)]
+KINDS = ["small-random", "full-random", "demo"]
 
 
 @cache
 def checkpoint(kind: str) -> Checkpoint:
-    return open_checkpoint(PROBE if kind == "probe" and PROBE else resolve(kind, cache_home()))
+    return open_checkpoint(resolve(kind, cache_home()))
 
 
 @cache

@@ -8,15 +8,18 @@ Never: tokens, voices, torch
 
 One pass, in reading order: written (Unicode to plain signs, each with its place), languages (what each place is read
 in), scan (the first rule that fits reads what is there: codes, calendar, quantities, marks; numbers and words are
-their tables), join (one text and its spans). Nothing here can write a bracket: only a tag of the source becomes a tag.
+their tables), known (what the checkpoint cannot say is dropped), join (one text and its spans). Nothing here can write a
+bracket: only a tag of the source becomes a tag.
 """
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pipeline.text.markup import CONTROL_TAGS
 from pipeline.text.normalize.codes import MAX_WORD_LETTERS
 from pipeline.text.normalize.join import join
+from pipeline.text.normalize.known import ANYTHING, UNKNOWN, UNTAUGHT_TAG, Vocabulary, only_known, vocabulary_of
 from pipeline.text.normalize.languages import detect_language, language_runs, paint
 from pipeline.text.normalize.options import LANGUAGE_CHOICES, PLAIN, Language, LanguageChoice, NormalizeOptions, Reading
 from pipeline.text.normalize.scan import scan
@@ -24,17 +27,22 @@ from pipeline.text.normalize.written import write
 from pipeline.text.spoken import Spoken
 
 __all__ = [
+    "ANYTHING",
     "LANGUAGE_CHOICES",
     "MAX_WORD_LETTERS",
     "PLAIN",
+    "UNKNOWN",
+    "UNTAUGHT_TAG",
     "Language",
     "LanguageChoice",
     "NormalizeOptions",
     "Reading",
+    "Vocabulary",
     "detect_language",
     "is_speakable",
     "language_runs",
     "normalize",
+    "vocabulary_of",
 ]
 
 _TAG = re.compile("|".join(re.escape(tag) for tag in sorted(CONTROL_TAGS)))
@@ -49,6 +57,7 @@ def normalize(
     control_tags: bool = False,
     readings: Sequence[Reading] = (),
     fallback: Language = "en",
+    vocabulary: Vocabulary = ANYTHING,
 ) -> Spoken:
     """Rewrite a text so that the model can say all of it. Never raises: what cannot be said is dropped and counted.
 
@@ -57,11 +66,13 @@ def normalize(
         control_tags: whether a tag of markup.CONTROL_TAGS is one; else its brackets are punctuation.
         readings: in order, without overlap; each is said as it stands.
         fallback: what auto takes when the text has no words of either language.
+        vocabulary: what it does not know is dropped and counted too.
     """
     tags = [found.span() for found in _TAG.finditer(text)] if control_tags else []
     written = write(text, tags=tags, readings=readings, entities=options.html)
     painted = paint(written.text, language, fallback)
-    return join(written, scan(written, painted, options), text)
+    spoken = join(written, only_known(scan(written, painted, options), vocabulary), text)
+    return replace(spoken, text=spoken.text.translate(vocabulary.signs))
 
 
 def is_speakable(text: str) -> bool:

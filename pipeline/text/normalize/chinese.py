@@ -1,12 +1,13 @@
 """Chinese: runs of characters, simplified, and their misread ones replaced.
 
 In:    a run of Chinese characters
-Out:   a run of Chinese characters
+Out:   a run of Chinese characters of the same length, as far as OpenCC keeps it
 Owns:  OpenCC's tables and the package's homophones, read once
 Never: numbers, signs
 """
 
 import json
+import re
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +15,8 @@ from pathlib import Path
 import opencc
 
 FIRST, LAST = "一", "\u9fff"  # of the block ChatTTS was trained on
+CANTONESE = frozenset("佢哋喺嘢唔冇嘅咗啲嚟睇冚嗰噉咁喎啱瞓諗嘥攞嗮唞踎孭啩")
+"""characters Cantonese is written with and Mandarin hardly ever"""
 
 
 @cache
@@ -36,11 +39,30 @@ def homophones() -> dict[int, str]:
 
 
 def plain_chinese(run: str, *, replace_homophones: bool) -> str:
-    """Traditional characters become simplified ones, then, when asked, rare ones become common ones of their sound."""
+    """Traditional characters become simplified ones, then, when asked, rare ones become common ones of their sound.
+
+    A run with a Cantonese character in it keeps its rare ones: a Mandarin sound for each would make other words of them.
+    """
     simplified = str(simplifier().convert(run))
     if len(simplified) == len(run):  # as every phrase of the table has it
         simplified = "".join(map(_within_reach, run, simplified))
-    return simplified.translate(homophones()) if replace_homophones else simplified
+    return simplified if is_cantonese(run) or not replace_homophones else simplified.translate(homophones())
+
+
+def is_cantonese(run: str) -> bool:
+    """Whether a run of Chinese characters is Cantonese, as far as one character tells."""
+    return not CANTONESE.isdisjoint(run)
+
+
+def kept_characters(text: str) -> int:
+    """How many rare characters of the Cantonese runs of a spoken text were left as they are."""
+    runs = re.findall(f"[{FIRST}-{LAST}]+", text)
+    return sum(ord(character) in homophones() for run in runs if is_cantonese(run) for character in run)
+
+
+def is_chinese(text: str) -> bool:
+    """Whether a text is a run of Chinese characters and nothing else."""
+    return all(FIRST <= character <= LAST for character in text)
 
 
 def _within_reach(traditional: str, simplified: str) -> str:

@@ -20,7 +20,7 @@ from pipeline.text.normalize.languages import language_at
 from pipeline.text.normalize.options import Language, NormalizeOptions
 from pipeline.text.normalize.rule import Drop, Gap, Rule
 from pipeline.text.normalize.words import CURRENCIES, SIGNS
-from pipeline.text.normalize.written import OPAQUE, Written
+from pipeline.text.normalize.written import OPAQUE, UNREADABLE, Written
 
 _ORDER = (
     *(*codes.ADDRESSES, *calendar.RULES, *codes.GROUPS, *codes.DOTTED, *quantities.RULES, *codes.NAMES),
@@ -88,6 +88,8 @@ def _read(
     sign = text[place]
     if sign == OPAQUE:
         return place + 1, _opaque(written, place, language, options)
+    if sign == UNREADABLE:
+        return place + 1, Drop(written.unreadable[place])
     run = _CHINESE.match(text, place)
     if run:
         return run.end(), plain_chinese(run[0], replace_homophones=options.homophones)

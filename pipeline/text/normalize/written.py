@@ -18,6 +18,10 @@ from pipeline.text.normalize.options import Reading
 
 OPAQUE = "\ue000"
 """stands for a control tag, a given reading or an emoji; a private character of the source never gets this far"""
+UNREADABLE = "\ue001"
+"""stands for a character nobody here can read: a drop with a place of its own, also in the middle of a word"""
+SILENT_CODES = frozenset(["invisible", "mark"])
+"""drops that no reader would hear: a word goes on across them"""
 
 _SIGNS = {
     **dict.fromkeys("\n\r\v\f\x85\u2028\u2029", "\n"),
@@ -109,6 +113,8 @@ class Written:
     """place of an OPAQUE -> what is said for it"""
     emoji: dict[int, str]
     """place of an OPAQUE -> the emoji it stands for"""
+    unreadable: dict[int, str]
+    """place of an UNREADABLE -> why it is dropped"""
 
 
 def write(source: str, *, tags: Sequence[tuple[int, int]], readings: Sequence[Reading], entities: bool) -> Written:
@@ -145,11 +151,13 @@ class _Writer:
         self._tags: dict[int, str] = {}
         self._readings: dict[int, str] = {}
         self._emoji: dict[int, str] = {}
+        self._unreadable: dict[int, str] = {}
 
     def written(self) -> Written:
         text = "".join(self._parts)
         assert len(text) == len(self._starts) == len(self._stops)
-        return Written(text, self._starts, self._stops, self._drops, self._tags, self._readings, self._emoji)
+        found = (self._drops, self._tags, self._readings, self._emoji, self._unreadable)
+        return Written(text, self._starts, self._stops, *found)
 
     def opaque(self, start: int, stop: int, reading: str | None) -> None:
         if reading is None:
@@ -204,8 +212,11 @@ class _Writer:
                 self._drop(start, stop, self._drops[-1][2] if self._drops and self._drops[-1][1] == start else "mark")
             return
         said, code = _plain(character)
-        if code:
+        if code in SILENT_CODES:
             self._drop(start, stop, code)
+        elif code:
+            self._unreadable[len(self._starts)] = code
+            self._put(UNREADABLE, start, stop)
         elif said[0].isdecimal() and self._parts and self._parts[-1][-1].isdigit() and unicodedata.category(character) != "Nd":
             self._put(f" {said}", start, stop)  # 1① is not 11
         else:

@@ -1,9 +1,13 @@
-"""The manifests: rendered as kubectl renders them, held against Kubernetes' schemas, KubeRay's, Serve's and our own rules."""
+"""The manifests as kubectl renders them, held against Kubernetes' schemas, KubeRay's, Serve's and our own rules."""
 
+import math
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,23 +19,21 @@ import yaml
 
 from scripts import start
 from scripts.embed_serve_config import OVERLAYS, patch_of, patch_path
+from serve import haproxy
 from serve.config_file import check_file, find_mistakes
+from tests.kustomize import Manifest, containers, render
 
 ROOT = Path(__file__).resolve().parents[3]
-CRD = Path(os.environ.get("CHATTTS_KUBERAY_CRD", ROOT.parent / "shared/data/kuberay/ray.io_rayservices.yaml"))
+CRD = ROOT / "tests/data/kuberay/ray.io_rayservices.yaml"
 KUBERNETES = "1.32"
 FAREWELL_S = 35  # what Serve takes on top of graceful_shutdown_timeout_s
 START_S = 120  # what a replica may take to start, weights included, so that it speaks before the one it replaces goes
-
-Manifest = dict[str, Any]
 
 
 @pytest.fixture(scope="session")
 def rendered() -> dict[str, list[Manifest]]:
     """overlay -> its documents."""
-    if shutil.which("kubectl") is None:  # Debian's is too old for these overlays, so nothing can install it here
-        pytest.skip("kubectl 1.27 or later is not installed: the overlays cannot be rendered")
-    return {overlay: render(overlay) for overlay in OVERLAYS}
+    return {overlay: render(ROOT / "k8s/overlays" / overlay) for overlay in OVERLAYS}
 
 
 @pytest.fixture(params=OVERLAYS)
@@ -43,12 +45,6 @@ def documents(request, rendered) -> list[Manifest]:
 def ray_service(documents) -> Manifest:
     (found,) = of_kind(documents, "RayService")
     return found
-
-
-def render(overlay: str) -> list[Manifest]:
-    path = ROOT / "k8s" / "overlays" / overlay
-    done = subprocess.run(["kubectl", "kustomize", str(path)], capture_output=True, text=True, check=True)
-    return list(yaml.safe_load_all(done.stdout))
 
 
 def of_kind(documents: list[Manifest], kind: str) -> list[Manifest]:
@@ -81,10 +77,6 @@ def all_pods(documents: list[Manifest]) -> dict[str, Manifest]:
     return pods
 
 
-def containers_of(pod: Manifest) -> list[Manifest]:
-    return pod["spec"]["containers"] + pod["spec"].get("initContainers", [])
-
-
 def matches(selector: Manifest, labels: dict[str, str]) -> bool:
     return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
 
@@ -103,18 +95,24 @@ def closed(schema: Any) -> Any:
     return out
 
 
-def test_ray_services_fit_kuberays_schema(ray_service):
-    if not CRD.exists():
-        pytest.skip("KubeRay's CRD is not at hand: name its file in CHATTTS_KUBERAY_CRD (ray.io_rayservices.yaml, release 1.7)")
-    crd = yaml.safe_load(CRD.read_text())
+@pytest.fixture(scope="session")
+def ray_service_schema() -> Manifest:
+    crd = yaml.load(CRD.read_text(), Loader=yaml.CSafeLoader)
     (version,) = [version for version in crd["spec"]["versions"] if version["name"] == "v1"]
     schema = closed(version["schema"]["openAPIV3Schema"])
     schema["properties"]["metadata"] = {"type": "object"}
-    jsonschema.validate(ray_service, schema)
-    cluster_of(ray_service)["headGroupSpec"]["tempIate"] = {}
+    return schema
+
+
+def test_ray_services_fit_kuberays_schema(ray_service, ray_service_schema):
+    jsonschema.validate(ray_service, ray_service_schema)
+
+
+def test_a_misspelt_key_does_not_fit_kuberays_schema(ray_service, ray_service_schema):
+    wrong = deepcopy(ray_service)
+    cluster_of(wrong)["headGroupSpec"]["tempIate"] = {}
     with pytest.raises(jsonschema.ValidationError, match="tempIate"):
-        jsonschema.validate(ray_service, schema)
-    del cluster_of(ray_service)["headGroupSpec"]["tempIate"]
+        jsonschema.validate(wrong, ray_service_schema)
 
 
 def test_everything_else_fits_kubernetes_schema(documents):
@@ -145,38 +143,101 @@ def test_the_embedded_configuration_is_the_file(overlay, config, rendered):
     assert embedded == check_file(ROOT / config).document
 
 
-def test_replicas_fit_the_smallest_cluster(ray_service):
-    """Every deployment's first replicas have a place before the autoscaler has done anything."""
-    groups = cluster_of(ray_service)["workerGroupSpecs"]
-    places = [room_of(group) for group in groups for _ in range(group["minReplicas"])]
-    wanted = []
-    for deployment in serve_config_of(ray_service)["applications"][0]["deployments"]:
-        replicas = deployment.get("num_replicas") or deployment["autoscaling_config"]["min_replicas"]
-        options = deployment["ray_actor_options"]
-        wanted += [(options.get("num_gpus", 0), options["num_cpus"], deployment["name"])] * replicas
-    for gpus, cpus, name in sorted(wanted, reverse=True):
-        place = next((p for p in places if p["gpu"] >= gpus and p["cpu"] >= cpus), None)
-        assert place is not None, f"no worker has room for {name}"
-        place["gpu"] -= gpus
-        place["cpu"] -= cpus
+def deployments_of(ray_service: Manifest) -> list[Manifest]:
+    return serve_config_of(ray_service)["applications"][0]["deployments"]
+
+
+def first_replicas(deployment: Manifest) -> int:
+    return deployment.get("num_replicas") or deployment["autoscaling_config"]["min_replicas"]
 
 
 def room_of(group: Manifest) -> dict[str, float]:
+    """What Ray may place on one worker."""
     limits = group["template"]["spec"]["containers"][0]["resources"]["limits"]
-    return {"cpu": float(limits["cpu"]), "gpu": float(limits.get("nvidia.com/gpu", 0))}
+    own = {name: float(count) for name, count in group.get("resources", {}).items()}
+    return {"cpu": float(limits["cpu"]), "gpu": float(limits.get("nvidia.com/gpu", 0)), **own}
+
+
+def place(deployments: list[Manifest], replicas: dict[str, int], workers: list[dict[str, float]]) -> dict[str, list[int]]:
+    """deployment -> the workers its replicas find room on, the hungriest first, as Ray's scheduler has to."""
+    places: dict[str, list[int]] = {deployment["name"]: [] for deployment in deployments}
+
+    def wants(deployment: Manifest) -> dict[str, float]:
+        options = deployment["ray_actor_options"]
+        return {"gpu": options.get("num_gpus", 0), "cpu": options["num_cpus"], **options.get("resources", {})}
+
+    for deployment in sorted(deployments, key=lambda one: (wants(one)["gpu"], wants(one)["cpu"]), reverse=True):
+        name, most = deployment["name"], deployment.get("max_replicas_per_node", 100)
+        for _ in range(replicas[name]):
+            fits = (
+                number
+                for number, room in enumerate(workers)
+                if all(room.get(what, 0) >= amount for what, amount in wants(deployment).items())
+                and places[name].count(number) < most
+            )
+            number = next(fits, None)
+            assert number is not None, f"no worker has room for {name}"
+            places[name].append(number)
+            for what, amount in wants(deployment).items():
+                workers[number][what] = workers[number].get(what, 0) - amount
+    return places
+
+
+def workers_of(ray_service: Manifest, count: str) -> list[dict[str, float]]:
+    return [room_of(group) for group in cluster_of(ray_service)["workerGroupSpecs"] for _ in range(group[count])]
+
+
+def test_replicas_fit_the_smallest_cluster(ray_service):
+    """Every deployment's first replicas have a place before the autoscaler has done anything."""
+    deployments = deployments_of(ray_service)
+    place(deployments, {one["name"]: first_replicas(one) for one in deployments}, workers_of(ray_service, "minReplicas"))
+
+
+def test_a_rolling_update_finds_room_in_the_largest_cluster(ray_service):
+    deployments = deployments_of(ray_service)
+    replicas = {
+        one["name"]: first_replicas(one) + math.ceil(first_replicas(one) * one.get("max_surge_percent", 0) / 100)
+        for one in deployments
+    }
+    place(deployments, replicas, workers_of(ray_service, "maxReplicas"))
+
+
+def test_a_machine_may_go_and_an_ingress_replica_is_left(rendered):
+    """In production: each on a CPU worker of its own, and those are kept on different machines."""
+    (ray_service,) = of_kind(rendered["prod"], "RayService")
+    deployments = deployments_of(ray_service)
+    groups = cluster_of(ray_service)["workerGroupSpecs"]
+    owners = [group["groupName"] for group in groups for _ in range(group["minReplicas"])]
+    places = place(
+        deployments, {one["name"]: first_replicas(one) for one in deployments}, workers_of(ray_service, "minReplicas")
+    )["Ingress"]
+    assert len(set(places)) == len(places) >= 2
+    assert {owners[number] for number in places} == {"cpu"}
+    # Wherever else it may be placed later, no other group can take it.
+    assert [group["groupName"] for group in groups if group.get("resources", {}).get("cpu_worker")] == ["cpu"]
+
+
+def test_workers_of_a_group_stand_on_different_machines(rendered):
+    (ray_service,) = of_kind(rendered["prod"], "RayService")
+    for group in cluster_of(ray_service)["workerGroupSpecs"]:
+        (spread,) = group["template"]["spec"]["topologySpreadConstraints"]
+        assert (spread["topologyKey"], spread["maxSkew"]) == ("kubernetes.io/hostname", 1)
+        assert spread["labelSelector"] == {"matchLabels": {"ray.io/group": group["groupName"]}}, "KubeRay's label of its pods"
+        if group["groupName"] == "cpu":
+            assert (spread["whenUnsatisfiable"], spread["minDomains"]) == ("DoNotSchedule", 2)
 
 
 def test_scaling_deployments_find_machines_to_scale_to(ray_service):
     gpus = sum(room_of(group)["gpu"] * group["maxReplicas"] for group in cluster_of(ray_service)["workerGroupSpecs"])
     most = 0
-    for deployment in serve_config_of(ray_service)["applications"][0]["deployments"]:
+    for deployment in deployments_of(ray_service):
         replicas = deployment.get("num_replicas") or deployment["autoscaling_config"]["max_replicas"]
         most += replicas * deployment["ray_actor_options"].get("num_gpus", 0)
     assert most <= gpus
 
 
 def test_streams_are_heard_to_their_end(ray_service):
-    deployments = serve_config_of(ray_service)["applications"][0]["deployments"]
+    deployments = deployments_of(ray_service)
     longest = max(deployment["graceful_shutdown_timeout_s"] for deployment in deployments)
     for group, pod in ray_pods(ray_service).items():
         if group != "head":
@@ -191,8 +252,7 @@ def test_streams_are_heard_to_their_end(ray_service):
 
 def test_idle_nodes_outlive_a_lull(ray_service):
     downscale = max(
-        deployment.get("autoscaling_config", {}).get("downscale_delay_s", 0)
-        for deployment in serve_config_of(ray_service)["applications"][0]["deployments"]
+        deployment.get("autoscaling_config", {}).get("downscale_delay_s", 0) for deployment in deployments_of(ray_service)
     )
     assert cluster_of(ray_service)["autoscalerOptions"]["idleTimeoutSeconds"] >= max(600, downscale)
 
@@ -251,7 +311,7 @@ def test_every_container_is_locked_down(documents):
     for name, pod in all_pods(documents).items():
         assert pod["spec"]["securityContext"]["runAsNonRoot"] is True, name
         assert isinstance(pod["spec"]["securityContext"]["runAsUser"], int), name
-        for container in containers_of(pod):
+        for container in containers(pod):
             context = container["securityContext"]
             assert context["allowPrivilegeEscalation"] is False, name
             assert context["capabilities"]["drop"] == ["ALL"], name
@@ -259,7 +319,7 @@ def test_every_container_is_locked_down(documents):
 
 def test_every_container_knows_its_limits(documents):
     for name, pod in all_pods(documents).items():
-        for container in containers_of(pod):
+        for container in containers(pod):
             resources = container["resources"]
             assert resources["requests"]["memory"] == resources["limits"]["memory"], name
             assert "cpu" in resources["limits"], name
@@ -267,7 +327,7 @@ def test_every_container_knows_its_limits(documents):
 
 def test_every_image_has_a_version(documents):
     for name, pod in all_pods(documents).items():
-        for container in containers_of(pod):
+        for container in containers(pod):
             _, _, tag = container["image"].rpartition(":")
             assert tag[0].isdigit(), f"{name}: {container['image']}"
 
@@ -277,7 +337,7 @@ def test_mounts_have_volumes(documents):
         claims = [claim["metadata"]["name"] for claim in document.get("spec", {}).get("volumeClaimTemplates", [])]
         for name, pod in all_pods([document]).items():
             volumes = {volume["name"] for volume in pod["spec"].get("volumes", [])} | set(claims)
-            for container in containers_of(pod):
+            for container in containers(pod):
                 assert {mount["name"] for mount in container.get("volumeMounts", [])} <= volumes, name
 
 
@@ -293,12 +353,21 @@ def test_workers_are_ready_when_the_model_is(ray_service):
 def test_all_of_ray_runs_in_one_environment(documents, ray_service):
     (environment,) = of_kind(documents, "ConfigMap")
     for pod in ray_pods(ray_service).values():
-        for container in containers_of(pod):
+        for container in containers(pod):
             assert {"configMapRef": {"name": environment["metadata"]["name"]}} in container["envFrom"]
     local = dict(start.ENVIRONMENT)
-    # One machine on loopback: Ctrl-C does not wait, and there is nobody to keep out.
-    del local["RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S"], local["RAY_AUTH_MODE"]
+    del local["RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S"]  # one machine: Ctrl-C does not wait
     assert local.items() <= environment["data"].items()
+
+
+def test_haproxy_starts_through_our_program(documents):
+    (environment,) = of_kind(documents, "ConfigMap")
+    named = Path(environment["data"]["RAY_SERVE_HAPROXY_BINARY_PATH"])
+    (workdir,) = re.findall(r"^WORKDIR (\S+)$", (ROOT / "k8s/Dockerfile").read_text(), re.MULTILINE)
+    program = ROOT / named.relative_to(workdir)
+    assert os.access(program, os.X_OK)
+    theirs = {name: value for name, value in haproxy.environment(Path("/tmp")).items() if "HEALTH" in name}
+    assert theirs.items() <= environment["data"].items()
 
 
 def test_disruption_budgets_cover_every_ray_pod(documents, ray_service):
@@ -348,10 +417,18 @@ def test_the_image_is_built_as_hadolint_likes_it():
     assert done.returncode == 0, done.stdout
 
 
+def copied_into_the_image() -> list[str]:
+    lines = (ROOT / "k8s/Dockerfile").read_text().splitlines()
+    return [source for line in lines if line.startswith("COPY") for source in line.split()[2:-1]]
+
+
+def test_the_image_keeps_every_licence():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {"LICENSE", "NOTICE"} <= set(project["license-files"]) <= set(copied_into_the_image())
+
+
 def test_the_image_holds_what_it_copies():
     ignored = (ROOT / ".dockerignore").read_text().split()
-    for line in (ROOT / "k8s/Dockerfile").read_text().splitlines():
-        if line.startswith("COPY"):
-            for source in line.split()[2:-1]:
-                assert (ROOT / source).exists()
-                assert f"!{source}" in ignored, source
+    for source in copied_into_the_image():
+        assert (ROOT / source).exists()
+        assert f"!{source}" in ignored, source

@@ -60,6 +60,10 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {'ray_chattts_breaker_open{stage="vocoder"}': "0x100 1x80"},
         {'ray_chattts_breaker_open{stage="vocoder"}': "0x100 1 0x79"},
     ),
+    "ChatTTSTextWorkerDies": (
+        {'ray_chattts_text_restarts_total{replica="a"}': "0x165 1 2 3 4 5 6x10"},
+        {'ray_chattts_text_restarts_total{replica="a"}': "0x165 1 2x14"},
+    ),
     "ChatTTSQuarantine": ({"ray_chattts_quarantined": "0x150 1x30"}, {"ray_chattts_quarantined": "1x100 0x80"}),
     "ChatTTSQuotasAlone": (
         {'ray_chattts_quotas_alone{replica="a"}': "0x180", 'ray_chattts_quotas_alone{replica="b"}': "0x170 1x10"},

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -162,6 +163,34 @@ def test_warnings_come_with_the_first_chunk_alone():
     first, *others = asyncio.run(warned())
     assert first == (("emoji", 2),)
     assert set(others) == {()}
+
+
+class Hasty(StepMaker):
+    """Ends every segment after a step, but for those it is told to finish."""
+
+    def __init__(self, *whole: int) -> None:
+        super().__init__()
+        self.whole = whole
+
+    async def generate(
+        self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
+    ) -> AsyncGenerator[StepBlock, None]:
+        if prompt.segment.index not in self.whole:
+            prompt = replace(prompt, ids=prompt.ids[:1])
+        async for block in super().generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted):
+            yield block
+
+
+@pytest.mark.parametrize(("whole", "counted"), [((), 5), ((0, 3), 3), ((0, 1, 2, 3, 4), 0)])
+def test_segments_nobody_can_have_said_are_counted_with_the_last_chunk(whole, counted):
+    async def warned() -> list[object]:
+        frontend = PromptMaker(warnings=(("emoji", 2),))
+        async with aclosing(make_synthesizer(Hasty(*whole), frontend=frontend).stream(make_request())) as stream:
+            return [chunk.warnings async for chunk in stream]
+
+    first, *_, last = asyncio.run(warned())
+    assert first == (("emoji", 2),)
+    assert last == ((("too_short", counted),) if counted else ())
 
 
 def test_refine_speaks_what_the_refine_pass_wrote():

@@ -7,7 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scripts.bench.record import RESULTS, is_done, publish, read
-from scripts.bench.summary import CPU, README, Judged, markdown, number_format, readme_sections, summarise, write_readme
+from scripts.bench.summary import (
+    CPU,
+    README,
+    Judged,
+    gap_table,
+    markdown,
+    number_format,
+    readme_sections,
+    summarise,
+    write_readme,
+)
 
 MORE = Judged("speed", "b1", "speed", must=2.0, aim=3.0)
 LESS = Judged("delay", "b1", "delay", must=15.0, aim=4.0, unit="ms", less_is_better=True)
@@ -75,6 +85,30 @@ def test_a_result_holds_the_machine_and_the_commit_and_is_the_last_line(tmp_path
 def test_a_figure_says_what_its_service_rounds(changes: dict[str, str], said: str):
     engine = {f"pipeline.engine.{name}": value for name, value in ({"dtype": "bfloat16"} | changes).items()}
     assert number_format({"options": {"service": {"changes": engine}}}) == f"this service in {said}"
+
+
+def medians(**figures: float) -> dict:
+    return {name: {"median": value, "min": value, "max": value, "n": 3} for name, value in figures.items()}
+
+
+def test_gaps_stand_beside_the_rates(tmp_path):
+    assert gap_table(tmp_path) is None
+    crowd = {
+        "1": medians(audio_s_per_s=1.717, ttfb_p95_s=0.743, continuous=1.0),
+        "8": medians(audio_s_per_s=5.487, ttfb_p95_s=1.667, continuous=0.6875),
+    }
+    publish("b3", {"options": {"quick": True}, "judged": {}, "systems": {"U": {}, "P": crowd}}, tmp_path)
+    rates = [
+        {"rate": 0.758, "ttfb_p95_s": 0.872, "continuous": 1.0},
+        {"rate": 1.516, "ttfb_p95_s": 1.547, "continuous": 0.583},
+    ]
+    publish("b4", {"options": {"quick": True}, "judged": {}, "rates": rates, "knee": 1.516, "smooth_knee": 0.758}, tmp_path)
+    said = gap_table(tmp_path)
+    assert "| one request at a time (B3) | 1.72 | 0.74 s | 100 % |" in said
+    assert "| 8 in flight (B3) | 5.49 | 1.67 s | 69 % |" in said
+    assert "| 1.52 requests a second, at random times (B4) |  | 1.55 s | 58 % |" in said
+    assert "none up to 0.76 requests a second" in said
+    assert said in readme_sections(tmp_path)["benchmarks"]
 
 
 def test_the_tables_stand_between_their_markers(tmp_path):

@@ -1,9 +1,12 @@
 """Scripts that work on a running cluster say in a sentence that there is none."""
 
 import os
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
+from scripts.runs import Run
 from serve.config import PROJECT
 from tests.ports import free_port
 
@@ -33,3 +36,59 @@ def test_a_cluster_that_is_not_there_is_named_in_a_sentence():
 
 def test_what_is_no_address_is_named_in_a_sentence():
     assert last_words("nowhere") == [(1, "Invalid address format: nowhere")] * len(SCRIPTS)
+
+
+HANGS = """
+import sys
+from scripts import connection
+connection.CONNECT_S = 1.0
+with connection.connected(sys.argv[1], 1.0):
+    pass
+"""
+
+
+def test_a_cluster_that_takes_connections_and_answers_nothing_is_not_waited_for():
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        command = [sys.executable, "-c", HANGS, f"127.0.0.1:{deaf.getsockname()[1]}"]
+        done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "the cluster does not answer: nothing came of it within 2 s"
+
+
+def last_words_in(home: Path, **variables: str) -> str:
+    """What scripts.drain ends with, told no address."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_AUTH", "RAY_ADDRESS"))}
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.drain", "configs/dev.yaml"],
+        cwd=PROJECT,
+        env=environment | IMPATIENT | {"CHATTTS_HOME": str(home)} | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    return done.stderr
+
+
+def begin_run(home: Path, address: str) -> Run:
+    run = Run.begin(home)
+    run.note({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(run.token), "RAY_ADDRESS": address})
+    return run
+
+
+def test_the_one_service_of_this_machine_is_found_with_its_token(tmp_path: Path):
+    address = f"127.0.0.1:{free_port()}"
+    run = begin_run(tmp_path, address)
+    assert f"Using address {address} " in last_words_in(tmp_path)
+    elsewhere = f"127.0.0.1:{free_port()}"
+    assert f"Using address {elsewhere} " in last_words_in(tmp_path, RAY_ADDRESS=elsewhere)
+    run.end()
+
+
+def test_of_several_services_none_is_guessed(tmp_path: Path):
+    runs = [begin_run(tmp_path, f"127.0.0.1:{port}") for port in (1, 2)]
+    said = last_words_in(tmp_path).splitlines()[-1]
+    assert said.startswith("several services run here (127.0.0.1:")
+    for run in runs:
+        run.end()

@@ -17,6 +17,7 @@ from vector_quantize_pytorch import GroupedResidualFSQ
 
 from pipeline.model.layout import TOKENIZER_FILE
 from pipeline.model.weights import open_checkpoint, verify
+from pipeline.taught import read_taught
 from pipeline.text.normalize import normalize
 from pipeline.vocoder.codes import CodeEmbedding
 from pipeline.vocoder.mel_decoder import MelDecoder
@@ -169,7 +170,8 @@ def test_the_recogniser_hears_the_teacher():
 
 
 def test_the_exported_checkpoint_opens_and_vouches_for_every_file(checkpoint):
-    assert "asset/speaker_stat.npy" in verify(checkpoint)
+    assert {"asset/speaker_stat.npy", "asset/taught.json"} <= set(verify(checkpoint))
+    assert not read_taught(checkpoint).refine
     opened = open_checkpoint(checkpoint)
     assert (opened.gpt_spec.width, opened.gpt_spec.layers, opened.gpt_spec.audio_vocab) == (64, 3, CODES + 1)
     for part in (opened.gpt, opened.embed, opened.mel_decoder, opened.dvae, opened.vocos):

@@ -1,6 +1,7 @@
 """The doctor finds what is wrong, says what to do, and finds nothing where nothing is."""
 
 import json
+import resource
 import shutil
 import socket
 import subprocess
@@ -8,15 +9,23 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
 from pipeline.model.layout import MEL_DECODER_FILE
+from pipeline.native.build import library
 from scripts import doctor
 from scripts.doctor import Finding, Verdict
+from serve.config import read_app_config
 from serve.config_file import check_file
+from tests.disks import small_disk
+from tests.machine import needs_native
+from tests.ports import free_port
+from tests.services import RedisServer
 
 ROOT = Path(__file__).resolve().parents[3]
 DEV = ROOT / "configs/dev.yaml"
+CPU = check_file(ROOT / "configs/cpu.yaml")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -28,6 +37,7 @@ def test_it_looks_at_everything_and_speaks_json(demo_root: Path):
     report = json.loads(done.stdout)
     looked_at = {finding["what"] for finding in report["findings"]}
     assert {"python", "packages", "configuration", "checkpoint", "device", "processor", "codecs", "port", "disk"} <= looked_at
+    assert {"decode step", "vocoder"} <= looked_at
     failed = [finding for finding in report["findings"] if finding["verdict"] == "fail"]
     assert done.returncode == int(bool(failed))
     # A server may be running here; everything else is this suite's own environment.
@@ -90,6 +100,66 @@ def test_bfloat16_without_the_instructions_for_it_is_a_warning(monkeypatch):
     assert doctor.processor(config).verdict is not Verdict.FAIL
 
 
+@needs_native
+def test_machine_code_that_is_built_needs_no_compiler():
+    findings = list(doctor.machine_code(CPU.app.pipeline))
+    assert [(finding.what, finding.verdict) for finding in findings] == [
+        ("decode step", Verdict.FINE),
+        ("vocoder", Verdict.FINE),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("engine", "vocoder", "verdicts"),
+    [
+        ({"dtype": "bfloat16", "weights": "int8"}, {}, {"decode step": "fail", "vocoder": "warn"}),
+        ({"decode": "native"}, {"method": "carry"}, {"decode step": "fail", "vocoder": "fail"}),
+        ({}, {}, {"decode step": "warn", "vocoder": "warn"}),
+        ({"decode": "torch"}, {"method": "windows"}, {}),
+    ],
+)
+def test_a_compiler_that_is_missing_matters_where_the_configuration_insists(monkeypatch, tmp_path, engine, vocoder, verdicts):
+    monkeypatch.setenv("CHATTTS_HOME", str(tmp_path))  # nothing is built there
+    monkeypatch.setenv("PATH", "")
+    library.cache_clear()
+    pipeline = PipelineConfig(engine=EngineConfig(**engine), vocoder=VocoderConfig(**vocoder))
+    findings = list(doctor.machine_code(pipeline))
+    assert {finding.what: finding.verdict for finding in findings} == verdicts
+    assert all("g++" in finding.do for finding in findings)
+
+
+def test_every_redis_of_the_configuration_is_asked_and_a_dead_one_is_named(tmp_path: Path):
+    alive = RedisServer(tmp_path)
+    dead = f"redis://:secret@127.0.0.1:{free_port()}/0"
+    path = tmp_path / "shared.yaml"
+    stores = f"{{voices: {{store: '{alive.url}'}}, keys: {{store: '{dead}', open: false}}, cache: {{redis: '{alive.url}'}}}}"
+    config = yaml.safe_load(DEV.read_text())
+    config["applications"][0]["args"] |= yaml.safe_load(stores) | {"source": str(path)}
+    path.write_text(yaml.safe_dump(config))
+    try:
+        done = run(str(path), "--json")
+    finally:
+        alive.kill()
+    assert done.returncode == 1
+    fine, failed = (finding for finding in json.loads(done.stdout)["findings"] if finding["what"] == "redis")
+    assert fine["verdict"] == "fine"
+    assert f"127.0.0.1:{alive.port} (voices.store, cache.redis)" in fine["found"]
+    assert failed["verdict"] == "fail"
+    assert "keys.store" in failed["found"]
+    assert "secret" not in done.stdout + done.stderr
+
+
+def test_a_redis_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(doctor, "REDIS_TIMEOUT_S", 0.2)
+    server = RedisServer(tmp_path)
+    server.freeze()
+    try:
+        (found,) = doctor.redis_servers(read_app_config({"voices": {"store": server.url}}))
+    finally:
+        server.kill()
+    assert found.verdict is Verdict.FAIL
+
+
 def test_a_port_in_use_is_found_and_a_free_one_is_not():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -113,3 +183,30 @@ def test_a_missing_package_is_named(monkeypatch):
     assert "surely-not-installed is missing" in found.found
     assert "pydantic" in found.found
     assert "numpy" not in found.found
+
+
+@pytest.mark.parametrize(
+    ("size", "filled", "verdict"), [("2g", 0, Verdict.FINE), ("300m", 0, Verdict.WARN), ("4m", 4 << 20, Verdict.FAIL)]
+)
+def test_shared_memory_is_measured_by_what_is_free(size: str, filled: int, verdict: Verdict):
+    code = (
+        "from pathlib import Path; from scripts.doctor import shared_memory\n"
+        f"Path('/dev/shm/filler').write_bytes(bytes({filled})); print(shared_memory().verdict.value)"
+    )
+    prefix = small_disk("/dev/shm", size)
+    if prefix is None:
+        pytest.skip("no mount namespace here")
+    done = subprocess.run([*prefix, sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout == f"{verdict.value}\n", done.stderr
+
+
+@pytest.mark.parametrize(("limit", "verdict"), [(256, Verdict.FAIL), (4096, Verdict.FAIL), (10_500, Verdict.FINE)])
+def test_the_limit_of_descriptors_is_looked_at(limit: int, verdict: Verdict):
+    code = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({min(limit, 4096)}, {limit}))\n"
+        "from scripts.doctor import descriptors; print(descriptors().verdict.value)"
+    )
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < limit:
+        pytest.skip("this machine's own limit is lower")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout == f"{verdict.value}\n", done.stderr

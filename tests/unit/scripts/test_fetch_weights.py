@@ -4,9 +4,8 @@ import hashlib
 import http.server
 import socket
 import threading
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -35,7 +34,7 @@ PATH = "/2Noise/ChatTTS/resolve/main/"
 FILE = "asset/Vocos.safetensors"
 CONTENTS = {file: hashlib.shake_256(file.encode()).digest(20_000 + 1_000 * index) for index, file in enumerate(FILES)}
 HASHES = {file: hashlib.sha256(content).hexdigest() for file, content in CONTENTS.items()}
-PATIENCE = Patience(attempts=3, connect_timeout_s=2.0, silence_timeout_s=0.3)
+PATIENCE = Patience(attempts=3, connect_timeout_s=60.0, silence_timeout_s=60.0)
 
 
 @dataclass
@@ -92,7 +91,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if hub.silent_after is not None:
             self.wfile.write(body[: hub.silent_after])
             hub.silent_after = None
-            time.sleep(1.0)
+            self.connection.recv(1)  # until the client has had enough and leaves
             return
         self.wfile.write(body[: hub.cut_after.get(file)])
 
@@ -277,9 +276,8 @@ def test_busy_server_is_asked_again(hub: Hub, tmp_path: Path) -> None:
 
 def test_silent_connection_is_left_and_resumed(hub: Hub, tmp_path: Path) -> None:
     hub.silent_after = 5_000
-    fetch(tmp_path, hub.endpoint)
-    assert hub.fetched(FILES[0])[0] is None
-    assert len(hub.fetched(FILES[0])) == 2
+    fetch(tmp_path, hub.endpoint, replace(PATIENCE, attempts=100, silence_timeout_s=0.5))
+    assert hub.fetched(FILES[0])[:2] == [None, "bytes=5000-"]
     assert_complete(tmp_path)
 
 

@@ -14,6 +14,8 @@ import uvicorn
 from serve.api import create_api
 from serve.backend import Backend
 
+POST = "POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
 
 @dataclass
 class Live:
@@ -31,14 +33,13 @@ class Live:
         return requests.post(f"{self.url}/v1/audio/speech", json=body, timeout=20)
 
     def post(self, raw: bytes, **headers: str) -> requests.Response:
-        return requests.post(f"{self.url}/v1/audio/speech", data=raw, headers=headers, timeout=20)
+        kind = {"Content-Type": "application/json"}
+        return requests.post(f"{self.url}/v1/audio/speech", data=raw, headers={**kind, **headers}, timeout=20)
 
     def connect(self, body: bytes, head: str = "") -> socket.socket:
         """A raw connection with the request sent."""
         client = socket.create_connection(("127.0.0.1", self.port), timeout=20)
-        client.sendall(
-            f"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\n{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-        )
+        client.sendall(f"{POST}{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         return client
 
 
@@ -69,7 +70,7 @@ def read_all(client: socket.socket) -> bytes:
     return bytes(received)
 
 
-def wait_until(condition: Any, timeout_s: float = 5.0) -> float:
+def wait_until(condition: Any, timeout_s: float = 60.0) -> float:
     """Seconds until the condition held; fails the test when it never does."""
     began = time.monotonic()
     while not condition():

@@ -26,7 +26,7 @@ from pipeline.errors import (
 from pipeline.types import AudioOptions, Denoise
 from serve.config import LimitsConfig
 from tests.fakes import CHUNK, Speaker, make_backend, sine
-from tests.unit.serve.live import read_all, serving, wait_until
+from tests.unit.serve.live import POST, read_all, serving, wait_until
 
 CANARY = "canary-7f3a"
 
@@ -125,7 +125,7 @@ def test_rates_and_telephone_formats_say_what_they_are(live, fields, media_type)
     reply = live.speak(**fields)
     assert (reply.status_code, reply.headers["Content-Type"]) == (200, media_type)
     raw = json.dumps({"input": "Hello there.", "output_format": "pcm_8000", "stream": False})
-    named = requests.post(f"{live.url}/v1/audio/speech", data=raw, timeout=20)
+    named = live.post(raw.encode())
     assert named.headers["Content-Type"] == "audio/pcm; rate=8000; channels=1"
 
 
@@ -134,8 +134,8 @@ def test_audio_fields_reach_the_domain():
     with serving(make_backend(speaker)) as live:
 
         def options(**fields: object) -> AudioOptions:
-            raw = json.dumps({"input": "x", **fields})
-            assert requests.post(f"{live.url}/v1/audio/speech?strict=1", data=raw, timeout=20).status_code == 200
+            body = {"input": "x", **fields}
+            assert requests.post(f"{live.url}/v1/audio/speech?strict=1", json=body, timeout=20).status_code == 200
             return speaker.requests[-1].audio
 
         assert options() == options(post=False) == options(post={}) == AudioOptions(), "nothing happens unasked"
@@ -304,15 +304,13 @@ def test_strict_refuses_what_it_would_ignore(live):
 
 
 def test_large_bodies_are_refused_as_they_arrive(live):
-    began = time.monotonic()
-    client = socket.create_connection(("127.0.0.1", live.port), timeout=10)
-    client.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    client = socket.create_connection(("127.0.0.1", live.port), timeout=60)
+    client.sendall(f"{POST}Transfer-Encoding: chunked\r\n\r\n".encode())
     piece = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
     for _ in range(17):  # 1 MiB and 64 KiB of a body that never ends
         client.sendall(piece)
     assert b" 413 " in client.recv(4096)
     client.close()
-    assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize(
@@ -388,18 +386,16 @@ def test_a_failure_inside_events_is_an_event():
 
 
 def test_no_first_audio_in_time_is_a_504():
-    speaker = Speaker(first_pause_s=30)
+    speaker = Speaker(first_pause_s=3600)
     with serving(make_backend(speaker, LimitsConfig(first_audio_timeout_s=0.2))) as live:
-        began = time.monotonic()
         assert live.speak().status_code == 504
         assert live.speak(deadline_ms=50, stream=False).status_code == 504
-        assert time.monotonic() - began < 2
-        assert speaker.closed == 2
+        assert (speaker.closed, speaker.produced) == (2, 0), "nobody waited for it"
 
 
 def test_a_long_pause_and_a_long_whole_cut_the_body():
     for limits in (LimitsConfig(chunk_timeout_s=0.2), LimitsConfig(total_timeout_s=0.3)):
-        speaker = Speaker(pause_s=30)
+        speaker = Speaker(pause_s=3600)
         with serving(make_backend(speaker, limits)) as live:
             received = read_all(live.connect(b'{"input": "Hi.", "response_format": "pcm"}'))
             assert b" 200 OK" in received
@@ -411,7 +407,7 @@ def test_a_body_that_never_comes_is_let_go():
     backend = make_backend(Speaker(), LimitsConfig(body_timeout_s=0.2))
     with serving(backend) as live:
         client = socket.create_connection(("127.0.0.1", live.port), timeout=5)
-        client.sendall(b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        client.sendall(f"{POST}Content-Length: 100\r\n\r\n{{".encode())
         assert b" 408 " in client.recv(4096)
         client.close()
         wait_until(lambda: backend.door.inside == 0)
@@ -431,7 +427,7 @@ def test_not_ready_says_why():
 @pytest.mark.parametrize("heard", [False, True])
 @pytest.mark.parametrize("container", ["pcm", "mp3"])
 def test_a_client_that_leaves_closes_the_stream(heard, container):
-    speaker = Speaker(chunks=None, pause_s=0.02, first_pause_s=0 if heard else 30)
+    speaker = Speaker(chunks=None, pause_s=0.02, first_pause_s=0 if heard else 3600)
     backend = make_backend(speaker)
     with serving(backend) as live:
         client = live.connect(b'{"input": "Hi.", "response_format": "%s"}' % container.encode())
@@ -440,11 +436,8 @@ def test_a_client_that_leaves_closes_the_stream(heard, container):
         wait_until(lambda: speaker.opened == 1)
         assert backend.door.inside == 1
         client.close()
-        wait_until(lambda: speaker.closed == 1, timeout_s=1.0)
-        wait_until(lambda: backend.door.inside == 0, timeout_s=1.0)
-        produced = speaker.produced
-        time.sleep(0.2)
-        assert speaker.produced == produced
+        wait_until(lambda: speaker.closed == 1)  # from here on it can produce nothing
+        wait_until(lambda: backend.door.inside == 0)
 
 
 def test_a_reader_that_takes_nothing_holds_the_voice_and_is_cut():
@@ -452,8 +445,7 @@ def test_a_reader_that_takes_nothing_holds_the_voice_and_is_cut():
     backend = make_backend(speaker, LimitsConfig(stall_timeout_s=0.5))
     with serving(backend) as live:
         client = live.connect(b'{"input": "Hi.", "response_format": "pcm"}')
-        took_s = wait_until(lambda: speaker.closed == 1, timeout_s=5.0)
-        assert took_s > 0.4
+        wait_until(lambda: speaker.closed == 1)
         assert speaker.produced < 40  # 20 MB: what the kernel's buffers take
         assert not read_all(client).endswith(b"0\r\n\r\n")
         client.close()
@@ -472,7 +464,8 @@ def test_a_full_house_refuses_at_once(capsys):
             times.append(time.perf_counter() - began)
             assert (reply.status_code, error_of(reply)["code"]) == (429, "overloaded")
             assert int(reply.headers["Retry-After"]) >= 1
-        assert max(times) < 0.5
+        assert backend.door.inside == 2, "they were refused while the house was full, not after it"
+        assert speaker.opened == 2
         with capsys.disabled():
             print(f"\n  refused after {1000 * min(times):.1f} .. {1000 * max(times):.1f} ms")
         for client in inside:

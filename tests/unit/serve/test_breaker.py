@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing, suppress
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from pipeline.types import FinishReason, StepBlock
 from serve.breaker import Breaker, BreakerConfig, State
 from serve.handles import unheard
 
-CONFIG = BreakerConfig(failures=3, share=0.5, window_s=10, open_s=2)
+CONFIG = BreakerConfig(failures=3, share=0.5, window_s=20, open_s=2, silence_s=3)
 FAULTS = [EngineDead("dead"), RuntimeError("a bug")]
 NO_FAULTS = [
     AtCapacity("full", retry_after_s=1),
@@ -44,11 +44,23 @@ def call(breaker: Breaker, error: BaseException | None = None) -> None:
             raise
 
 
-def opened(clock: Clock) -> Breaker:
-    breaker = Breaker("acoustic", CONFIG, clock=clock)
+def fail(breaker: Breaker) -> None:
+    """Calls that fail, as many as open it."""
     for _ in range(CONFIG.failures):
         call(breaker, EngineDead("dead"))
     assert breaker.state is State.OPEN
+
+
+def fall_silent(breaker: Breaker, clock: Clock) -> None:
+    """Calls under way without a sign of life, for as long as opens it, and no replica that is well."""
+    clock.now += CONFIG.silence_s
+    breaker.judge_silence(is_well=False, has_work=False)
+    assert breaker.state is State.OPEN
+
+
+def opened(clock: Clock) -> Breaker:
+    breaker = Breaker("acoustic", CONFIG, clock=clock)
+    fail(breaker)
     return breaker
 
 
@@ -101,7 +113,7 @@ def test_one_call_tries_and_its_answer_closes():
         assert breaker.state is State.HALF_OPEN
         with pytest.raises(StageUnavailable):
             call(breaker)
-        trial.answered()
+        trial.gave_sign()
         assert breaker.state is State.CLOSED, "the first answer counts, not the end of the stream"
         call(breaker)
     assert breaker.failures == 0
@@ -134,6 +146,142 @@ def test_a_try_without_a_sign_of_life_does_not_keep_others_out():
         clock.now += CONFIG.open_s
         call(breaker)
         assert breaker.state is State.CLOSED
+
+
+# A stage that hangs ends no call.
+
+
+def hang(breaker: Breaker, calls: int) -> ExitStack:
+    """Calls under way that nobody answers."""
+    under_way = ExitStack()
+    for _ in range(calls):
+        under_way.enter_context(breaker.watch())
+    return under_way
+
+
+def test_a_stage_without_a_sign_of_life_opens_it_when_no_replica_is_well():
+    clock = Clock()
+    breaker = Breaker("acoustic", CONFIG, clock=clock)
+    clock.now += 600
+    with hang(breaker, 1):
+        clock.now += CONFIG.silence_s - 0.1
+        assert not breaker.is_silent
+        clock.now += 0.1
+        assert breaker.is_silent
+        breaker.judge_silence(is_well=False, has_work=False)
+        assert breaker.state is State.OPEN
+        with pytest.raises(StageUnavailable):
+            call(breaker)
+        clock.now += CONFIG.open_s
+        call(breaker)
+        assert breaker.state is State.CLOSED
+
+
+def test_impatient_callers_do_not_hide_that_nobody_is_answered():
+    """Each leaves before silence_s is over, as one with a short deadline does; others come."""
+    clock = Clock()
+    breaker = Breaker("vocoder", CONFIG, clock=clock)
+    for _ in range(5):
+        with suppress(asyncio.CancelledError), hang(breaker, 2):
+            clock.now += CONFIG.silence_s / 4
+            raise asyncio.CancelledError
+        clock.now += 0.1
+    with hang(breaker, 1):
+        assert breaker.is_silent
+        breaker.judge_silence(is_well=False, has_work=False)
+        assert breaker.state is State.OPEN
+
+
+def test_a_time_without_calls_is_no_silence():
+    clock = Clock()
+    breaker = Breaker("vocoder", CONFIG, clock=clock)
+    with suppress(asyncio.CancelledError), hang(breaker, 1):
+        clock.now += CONFIG.silence_s / 2
+        raise asyncio.CancelledError
+    clock.now += 60
+    assert not breaker.is_silent
+    with hang(breaker, 1):
+        assert not breaker.is_silent
+
+
+def test_calls_that_wait_while_others_are_answered_are_not_silent():
+    clock = Clock()
+    breaker = Breaker("acoustic", CONFIG, clock=clock)
+    with hang(breaker, 5), breaker.watch() as stream:
+        for _ in range(10):
+            clock.now += CONFIG.silence_s / 2
+            stream.gave_sign()
+            assert not breaker.is_silent
+        clock.now += CONFIG.silence_s
+        assert breaker.is_silent
+
+
+def test_calls_whose_replicas_are_at_work_are_nobodys_fault():
+    clock = Clock()
+    breaker = Breaker("acoustic", CONFIG, clock=clock)
+    with hang(breaker, 20):
+        for _ in range(20):
+            clock.now += CONFIG.silence_s
+            assert breaker.is_silent
+            breaker.judge_silence(is_well=True, has_work=True)
+        assert breaker.state is State.CLOSED
+        assert breaker.failures == 0
+
+
+def test_calls_of_which_no_replica_knows_have_failed_once_each():
+    clock = Clock()
+    breaker = Breaker("text", CONFIG, clock=clock)
+    for count in range(1, CONFIG.failures + 1):
+        assert breaker.state is State.CLOSED
+        with suppress(asyncio.CancelledError), hang(breaker, 1):  # its caller's time is over
+            clock.now += CONFIG.silence_s
+            with hang(breaker, 1):  # has just come
+                for _ in range(3):
+                    breaker.judge_silence(is_well=True, has_work=False)
+            assert breaker.failures == count
+            raise asyncio.CancelledError
+    assert breaker.state is State.OPEN
+
+
+def test_a_sign_that_comes_while_the_replicas_are_asked_opens_nothing():
+    clock = Clock()
+    breaker = Breaker("text", CONFIG, clock=clock)
+    with breaker.watch() as one:
+        clock.now += CONFIG.silence_s
+        assert breaker.is_silent
+        one.gave_sign()
+        breaker.judge_silence(is_well=False, has_work=False)
+        assert breaker.state is State.CLOSED
+
+
+def test_an_answer_ends_a_silence_whoever_waited_for_it():
+    """A replica is killed, a request waits for the next one and is answered: nobody else is shut out after that."""
+    clock = Clock()
+    breaker = Breaker("vocoder", CONFIG, clock=clock)
+    with breaker.watch() as waiting:
+        fall_silent(breaker, clock)
+        waiting.gave_sign()
+        assert breaker.state is State.CLOSED
+    call(breaker)
+
+
+def test_an_answer_under_way_does_not_close_what_failures_opened():
+    breaker = Breaker("acoustic", CONFIG, clock=Clock())
+    with breaker.watch() as early:
+        fail(breaker)
+        early.gave_sign()
+        assert breaker.state is State.OPEN
+
+
+def test_a_trial_that_fails_after_a_silence_is_a_failure():
+    clock = Clock()
+    breaker = Breaker("acoustic", CONFIG, clock=clock)
+    with breaker.watch() as waiting:
+        fall_silent(breaker, clock)
+        clock.now += CONFIG.open_s
+        call(breaker, EngineDead("dead"))
+        waiting.gave_sign()
+        assert breaker.state is State.OPEN
 
 
 class Machine(RuleBasedStateMachine):
@@ -178,7 +326,7 @@ class Machine(RuleBasedStateMachine):
     def go_on(self, how, data):
         watching, one = self.under_way[data.draw(st.integers(0, len(self.under_way) - 1))]
         if how == "answer":
-            one.answered()
+            one.gave_sign()
             return
         self.under_way.remove((watching, one))
         error = EngineDead("x") if how == "fault" else GeneratorExit()
@@ -228,7 +376,7 @@ def test_an_error_inside_a_stream_is_counted_once():
 
     async def stream() -> AsyncIterator[int]:
         with breaker.watch() as watched:
-            watched.answered()
+            watched.gave_sign()
             yield 1
             raise EngineDead("dead")
 

@@ -20,11 +20,12 @@ DOCUMENTS = {path.name: parse_yaml(path.read_text()) for path in CONFIGS}
 
 
 def keys_of(value: object, at: tuple = ()) -> Iterator[tuple]:
-    """Paths of every mapping key anywhere in the document."""
+    """Paths of every mapping key anywhere in the document, but for the names operators give to Ray's resources."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield (*at, key)
-            yield from keys_of(inner, (*at, key))
+            if key != "resources":
+                yield from keys_of(inner, (*at, key))
     elif isinstance(value, list):
         for index, inner in enumerate(value):
             yield from keys_of(inner, (*at, index))
@@ -118,6 +119,8 @@ def test_any_mutation_of_any_key_is_refused_with_its_path(data):
         (("args", "limits", "max_in_flight", -1), "applications[0].args.limits.max_in_flight"),
         (("import_path", "serve.app:build"), "must be serve.app:build_app"),
         (("deployments", 0, "max_ongoing_requests", 5), "Ingress.max_ongoing_requests: 5 is below"),
+        (("args", "limits", "max_receiving", 300), "Ingress.max_ongoing_requests: 512 is below"),
+        (("deployments", 0, "max_queued_requests", 64), "Ingress.max_queued_requests: 64 is below"),
         (("deployments", 2, "max_ongoing_requests", 95), "AcousticModel.max_ongoing_requests: 95 is below"),
         (("deployments", 2, "num_replicas", -1), "num_replicas"),
         (("deployments", 2, "name", "Acoustic"), "did you mean AcousticModel?"),

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -14,10 +15,18 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError
 from ray.serve._private.common import DeploymentID
 from ray.serve.exceptions import DeploymentUnavailableError
 
-from pipeline.errors import AtCapacity, EngineDead, NonFiniteOutput, StageUnavailable, SynthesisError
-from pipeline.types import FinishReason, SamplingParams, StepBlock
+from pipeline.errors import (
+    AtCapacity,
+    EngineDead,
+    NonFiniteOutput,
+    RequestQuarantined,
+    StageUnavailable,
+    SynthesisError,
+    WorkerDied,
+)
+from pipeline.types import FinishReason, SamplingParams, StepBlock, SynthesisRequest
 from serve.breaker import Breaker, BreakerConfig
-from serve.handles import RemoteDecoder, RemoteGenerator
+from serve.handles import RemoteDecoder, RemoteFrontend, RemoteGenerator
 from serve.quarantine import CASE, Quarantine, QuarantineConfig
 from tests.factories import make_prompt
 
@@ -259,6 +268,63 @@ def test_a_request_that_ended_two_replicas_of_a_stage_is_tried_no_more(first):
     quarantine, results = observe(work)
     assert results == [None]
     assert quarantine.held == 1
+
+
+class Texts:
+    """A text deployment whose readings end like this, one after the other."""
+
+    def __init__(self, *answers: object) -> None:
+        self.answers = list(answers)
+        self.read = self
+
+    async def remote(self, version: str, request: object) -> object:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception) and not isinstance(answer, SynthesisError):
+            raise answer
+        return answer
+
+
+def test_a_text_whose_worker_dies_is_read_once_more():
+    texts = Texts(WorkerDied("ended", worker="a"), "script")
+    frontend = RemoteFrontend(texts)
+
+    async def work() -> object:
+        return await frontend.read(SynthesisRequest("r", "hi", "v"))
+
+    quarantine, results = observe(work)
+    assert (results, quarantine.held) == (["script"], 0)
+    assert (frontend.breaker.retries, frontend.breaker.failures) == (1, 0)
+
+
+def test_a_text_that_ends_two_workers_is_a_503_and_read_by_no_third():
+    texts = Texts(WorkerDied("ended", worker="a"), WorkerDied("ended", worker="b"), "script")
+    frontend = RemoteFrontend(texts)
+    quarantine = Quarantine(QuarantineConfig())
+    request = SynthesisRequest("r", "hi", "v")
+
+    async def run() -> None:
+        with pytest.raises(WorkerDied):
+            await quarantine.answer(frontend.read, request)
+        with pytest.raises(RequestQuarantined):
+            await quarantine.answer(frontend.read, request)
+        assert texts.answers == ["script"]
+        assert await quarantine.answer(frontend.read, replace(request, text="hello")) == "script"
+
+    asyncio.run(run())
+
+
+def test_workers_that_cannot_be_started_are_held_against_no_text():
+    frontend = RemoteFrontend(Texts(*[EngineDead("no text worker can be started")] * 4, "script"))
+    quarantine = Quarantine(QuarantineConfig())
+
+    async def run() -> None:
+        for _ in range(2):
+            with pytest.raises(EngineDead):
+                await quarantine.answer(frontend.read, SynthesisRequest("r", "hi", "v"))
+        assert await quarantine.answer(frontend.read, SynthesisRequest("r", "hi", "v")) == "script"
+
+    asyncio.run(run())
+    assert frontend.breaker.failures == 2
 
 
 @pytest.mark.parametrize(

@@ -45,10 +45,9 @@ def add(
     return key, key_id
 
 
-def ring_of(store: Store | None) -> KeyRing:
+def ring_of(store: Store) -> KeyRing:
     ring = KeyRing(store)
-    if store is not None:
-        ring.refresh()
+    ring.refresh()
     return ring
 
 
@@ -106,10 +105,12 @@ def test_behind_haproxy_every_peer_looks_local_so_the_listening_address_decides(
 
 def test_a_store_that_was_never_read_lets_nobody_in(store: Store):
     assert status(Gate(KeyRing(store)), LOOPBACK) == "store_unavailable"
-    assert status(Gate(KeyRing(None)), LOOPBACK) == "store_unavailable"
-    with pytest.raises(StoreUnavailable):
-        KeyRing(None).refresh()
-    assert status(Gate(KeyRing(None), is_open=True), "8.8.8.8") == "in"
+    assert status(Gate(KeyRing(store), is_open=False), LOOPBACK) == "store_unavailable"
+    assert status(Gate(KeyRing(store), is_open=True), "8.8.8.8") == "in"
+
+
+def test_keys_only_is_keys_only_before_there_is_one_too(store: Store):
+    assert status(Gate(ring_of(store), is_open=False), LOOPBACK) == "no_keys_configured"
 
 
 def test_a_record_nobody_can_read_opens_nothing(store: Store):
@@ -124,7 +125,7 @@ def test_a_service_others_can_hear_states_who_may_call():
             {"name": "x", "route_prefix": "/", "import_path": "serve.app:build_app", "args": {}, "deployments": []}
         ],
     }
-    for name, most in (("Ingress", 80), ("AcousticModel", 1000), ("Vocoder", 64)):
+    for name, most in (("Ingress", 400), ("AcousticModel", 1000), ("Vocoder", 64)):
         document["applications"][0]["deployments"].append({"name": name, "max_ongoing_requests": most})
     (mistake,) = find_mistakes(document)
     assert "keys.open" in mistake

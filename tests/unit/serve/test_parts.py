@@ -14,14 +14,27 @@ from ray.exceptions import RayActorError, RayTaskError
 from ray.serve.exceptions import BackPressureError
 
 from pipeline import errors
-from pipeline.errors import AtCapacity, Draining, EngineDead, EngineFault, NonFiniteOutput, StageUnavailable, SynthesisError
+from pipeline.errors import (
+    AtCapacity,
+    DeadlineUnmeetable,
+    Draining,
+    EngineDead,
+    EngineFault,
+    NonFiniteOutput,
+    StageUnavailable,
+    SynthesisError,
+)
+from pipeline.types import Lane
 from serve import app, edge
 from serve.body import read_body
 from serve.config import DEPLOYMENTS, PROJECT
 from serve.door import Door
 from serve.errors import KINDS, ApiError, of
 from serve.handles import to_domain
+from serve.overload import RecentOverload
 from serve.schemas import SpeechBody, ignored_header
+from tests.fakes import Speaker, make_backend
+from tests.unit.serve.live import serving
 
 # Door.
 
@@ -128,6 +141,43 @@ def test_serves_own_errors_become_the_domains():
     assert "x" not in to_domain(RuntimeError("x")).message.split()
 
 
+# Overload.
+
+
+def test_what_was_refused_a_moment_ago_is_refused_at_once_in_lanes_no_more_urgent():
+    clock = Clock()
+    overload = RecentOverload(0.5, clock=clock)
+    overload.check("v1", Lane.STANDARD)
+    overload.note("v1", Lane.STANDARD, AtCapacity("full", retry_after_s=3.0))
+    clock.now = 0.4
+    for lane in (Lane.STANDARD, Lane.BULK):
+        with pytest.raises(AtCapacity) as refused:
+            overload.check("v1", lane)
+        assert refused.value.retry_after_s == pytest.approx(2.6)
+    overload.check("v1", Lane.INTERACTIVE)
+    overload.check("v2", Lane.STANDARD)
+    clock.now = 0.5
+    overload.check("v1", Lane.STANDARD)
+
+
+@pytest.mark.parametrize(
+    ("error", "asked"), [(AtCapacity("full", retry_after_s=3.0), 1), (DeadlineUnmeetable("late", retry_after_s=3.0), 5)]
+)
+def test_a_burst_asks_a_full_engine_once(error: AtCapacity, asked: int):
+    speaker = Speaker(fails_at=0, error=error)
+    backend = make_backend(speaker)
+    object.__setattr__(backend, "overload", RecentOverload(600))
+    with serving(backend) as live:
+        replies = [live.speak() for _ in range(5)]
+        assert {reply.status_code for reply in replies} == {429}
+        assert {reply.headers["Retry-After"] for reply in replies} == {"3"}
+        assert speaker.opened == asked
+        live.speak(seed=7)
+        assert speaker.opened == asked + 1, "the cache may have it"
+        live.speak(priority="interactive")
+        assert speaker.opened == asked + 2
+
+
 # Edge.
 
 
@@ -137,7 +187,7 @@ def headers_behind_the_edge(*headers: tuple[bytes, bytes]) -> dict[bytes, bytes]
     async def inner(scope, receive, send):
         seen.update(scope["headers"])
 
-    asyncio.run(edge.middlewares()[0].cls(inner)({"type": "http", "headers": list(headers)}, None, None))
+    asyncio.run(edge.middlewares()[-1].cls(inner)({"type": "http", "headers": list(headers)}, None, None))
     return seen
 
 
@@ -175,7 +225,7 @@ def test_headers_beyond_any_use_are_refused_before_anything_reads_them():
         raise AssertionError("it reached the routes")
 
     scope = {"type": "http", "headers": [(b"x-filler", b"y" * edge.MOST_HEADER_BYTES)]}
-    asyncio.run(edge.middlewares()[0].cls(never)(scope, None, send))
+    asyncio.run(edge.middlewares()[-1].cls(never)(scope, None, send))
     assert sent[0]["status"] == 431
     assert json.loads(sent[1]["body"])["error"]["code"] == "headers_too_large"
     assert headers_behind_the_edge((b"x-filler", b"y" * (edge.MOST_HEADER_BYTES - 100)))

@@ -127,3 +127,17 @@ def test_a_refused_request_has_no_line_in_and_no_stages(caplog):
     assert out["outcome"] == "refused"
     assert out["code"] == server_code
     assert "segments" not in out
+
+
+def test_refusals_for_want_of_room_are_told_by_their_number(caplog):
+    caplog.set_level(logging.INFO)
+    backend = make_backend(Speaker(chunks=None, pause_s=0.01), LimitsConfig(max_in_flight=1))
+    with serving(backend) as server:
+        client = server.connect(b'{"input": "Hello.", "response_format": "pcm"}')
+        wait_until(lambda: backend.door.inside == 1)
+        assert [server.speak().status_code for _ in range(30)] == [429] * 30
+        assert lines(caplog, "out") == []
+        wait_until(lambda: sum(line["requests"] for line in lines(caplog, "refused")) == 30)
+        assert {line["code"] for line in lines(caplog, "refused")} == {"overloaded"}
+        client.close()
+        wait_until(lambda: len(lines(caplog, "out")) == 1)

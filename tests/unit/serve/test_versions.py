@@ -261,7 +261,7 @@ def test_what_a_version_does_not_know_is_left_out_and_said():
     body = SpeechBody(input="x", refine=True, speed=1.2, speed_mode="token", allow_control_tags=True)
     fitted, lost = adapted(body, LITTLE)
     assert lost == ("refine", "speed_mode", "allow_control_tags")
-    assert (fitted.refine, fitted.speed_mode, fitted.allow_control_tags) == (False, "stretch", False)
+    assert (fitted.refine, fitted.speed_mode) == (False, "stretch")
     assert (fitted.sample_rate, fitted.top_k) == (16_000, 10)
 
 
@@ -273,9 +273,9 @@ def test_what_a_client_says_is_no_default():
     assert adapted(body, CompatConfig())[0] is body
 
 
-def test_of_a_document_words_and_silence_are_left():
+def test_of_a_document_words_tags_and_silence_are_left():
     passage = Passage("Word.", (Hint(0, 4, Aside.SAY_AS, "characters"),), True, "en", Manner("nova", 1.5, 3.0), 500)
-    assert plain(passage) == Passage("Word.", language="en", silence_ms=500)
+    assert plain(passage) == Passage("Word.", control_tags=True, language="en", silence_ms=500)
 
 
 def test_a_reply_says_what_was_lost_and_strict_refuses():

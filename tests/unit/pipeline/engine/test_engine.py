@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
@@ -28,6 +29,7 @@ from pipeline.errors import (
 from pipeline.model.weights import Checkpoint
 from pipeline.native import build
 from pipeline.types import Claim, FinishReason, Head, Prompt, SamplingParams, SeedMode, StepBlock
+from tests.clock import HeldClock
 from tests.factories import Take, collect, make_prompt, make_speaker, take
 from tests.machine import needs_native
 
@@ -54,9 +56,11 @@ NUMERICS = [
 def make_engine(demo: Checkpoint) -> Iterator[MakeEngine]:
     with ExitStack() as engines:
 
-        def make(build: Callable[..., Rounds] = make_runner, **overrides: object) -> Engine:
+        def make(
+            build: Callable[..., Rounds] = make_runner, clock: Callable[[], float] = time.monotonic, **overrides: object
+        ) -> Engine:
             settings = {"slots": 4, "threads": 1, "max_prompt": 64, "max_steps": 128} | overrides
-            return engines.enter_context(closing(Engine(EngineConfig.model_validate(settings), demo, build=build)))
+            return engines.enter_context(closing(Engine(EngineConfig.model_validate(settings), demo, clock, build=build)))
 
         yield make
 
@@ -113,6 +117,12 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.005)
+
+
+def pass_time(engine: Engine, clock: HeldClock, seconds: float) -> None:
+    """The engine looks at the clock again, and has looked once a whole request has gone through it."""
+    clock.advance(seconds)
+    assert len(take(engine, make_prompt(max_steps=5), SamplingParams(min_steps=5)).codes) == 5
 
 
 @pytest.mark.parametrize("numerics", NUMERICS, ids=lambda numerics: "-".join(numerics.values()))
@@ -270,11 +280,10 @@ def test_full_waiting_room_refuses_at_once_and_says_when(make_engine):
     async def crowd() -> list[Take | BaseException]:
         slow = [asyncio.create_task(ask(128)) for _ in range(3)]
         await asyncio.sleep(0)  # every task has run to its first wait: one sequence for the slot, two in the waiting room
-        started = time.monotonic()
         with pytest.raises(AtCapacity, match="max_waiting") as refusal:
             await ask(8)
         assert refusal.value.retry_after_s > 0
-        assert time.monotonic() - started < 1
+        assert not any(task.done() for task in slow), "it did not wait for one of them to end"
         return await asyncio.gather(*slow, ask(8, admitted=True), return_exceptions=True)
 
     assert all(isinstance(result, Take) for result in asyncio.run(crowd())), "nobody who was let in is turned away later"
@@ -329,17 +338,20 @@ def test_slow_reader_pauses_itself_alone_and_loses_nothing(make_engine):
 
 
 def test_reader_that_stops_is_cut_after_the_stated_time(make_engine):
-    engine = make_engine(buffer_steps=16, stall_timeout_s=0.3)
+    clock = HeldClock()
+    engine = make_engine(buffer_steps=16, stall_timeout_s=30, slots=2, clock=clock)
 
     async def stop() -> None:
-        blocks = engine.generate(make_prompt(max_steps=128), SamplingParams(min_steps=128), timeout_s=60)
+        blocks = engine.generate(make_prompt(max_steps=128), SamplingParams(min_steps=128), timeout_s=600)
         await anext(blocks)
-        started = time.monotonic()
-        while engine.stats().slots_used:
-            assert time.monotonic() - started < 10
-            await asyncio.sleep(0.02)
-        assert time.monotonic() - started >= 0.25
-        with pytest.raises(ReaderStalled, match="stall_timeout_s"):
+        (slow,) = engine._scheduler._running()
+        wait_until(lambda: slow.paused_since is not None)
+        await asyncio.to_thread(pass_time, engine, clock, 29.9)
+        assert engine.stats().slots_used == 1, "it may still read on"
+        clock.advance(0.2)
+        engine.submit([])
+        wait_until(lambda: engine.stats().slots_used == 0)
+        with pytest.raises(ReaderStalled, match=r"30 s \(engine.stall_timeout_s"):
             async for _ in blocks:
                 pass
 
@@ -347,17 +359,27 @@ def test_reader_that_stops_is_cut_after_the_stated_time(make_engine):
 
 
 def test_deadline_ends_who_runs_and_who_waits(make_engine):
-    engine = make_engine(slots=1, buffer_steps=16)  # so the first waits for its reader, however fast the machine
+    clock = HeldClock()
+    engine = make_engine(slots=1, buffer_steps=16, clock=clock)  # so the first waits for its reader, and the second for it
 
-    async def late() -> list[BaseException | None]:
-        async def one() -> None:
-            async for _ in engine.generate(make_prompt(max_steps=128), SamplingParams(min_steps=128), timeout_s=0.05):
-                await asyncio.sleep(0.1)
+    async def late() -> None:
+        running, waiting = (
+            engine.generate(make_prompt(max_steps=128), SamplingParams(min_steps=128), timeout_s=5) for _ in range(2)
+        )
+        await anext(running)
+        second = asyncio.create_task(anext(waiting))
+        await asyncio.sleep(0)
+        assert (engine.stats().slots_used, engine.stats().waiting) == (1, 1)
+        clock.advance(5)
+        engine.submit([])
+        with pytest.raises(DeadlineExceeded):
+            async for _ in running:
+                pass
+        with pytest.raises(DeadlineExceeded):
+            await second
 
-        return await asyncio.gather(one(), one(), return_exceptions=True)
-
-    assert all(isinstance(result, DeadlineExceeded) for result in asyncio.run(late()))
-    wait_until(lambda: engine.stats().slots_used == 0 and engine.stats().waiting == 0)
+    asyncio.run(late())
+    assert (engine.stats().slots_used, engine.stats().waiting) == (0, 0)
 
 
 def test_loop_that_dies_tells_its_readers_and_the_health_check(make_engine, monkeypatch):
@@ -383,23 +405,31 @@ def test_loop_that_dies_tells_its_readers_and_the_health_check(make_engine, monk
 
 
 def test_round_that_hangs_fails_the_health_check_with_its_age(make_engine, monkeypatch):
-    engine = make_engine(round_timeout_s=0.1)
-    step = engine._runner._step
+    clock = HeldClock()
+    engine = make_engine(round_timeout_s=10, clock=clock)
+    step, hanging, go_on = engine._runner._step, threading.Event(), threading.Event()
 
-    def slow(*args: object, **kwargs: object) -> None:
-        time.sleep(0.6)
+    def hang(*args: object, **kwargs: object) -> None:
+        hanging.set()
+        assert go_on.wait(60)
         step(*args, **kwargs)
 
-    monkeypatch.setattr(engine._runner, "_step", slow)
+    monkeypatch.setattr(engine._runner, "_step", hang)
 
-    async def hang() -> None:
+    async def ask() -> None:
         task = asyncio.create_task(collect(engine.generate(make_prompt(max_steps=2), SamplingParams(), timeout_s=60)))
-        await asyncio.sleep(0.4)
-        with pytest.raises(EngineDead, match=r"a round has been running for 0\.[2-6]"):
+        try:
+            assert await asyncio.to_thread(hanging.wait, 60)
+            clock.advance(10)
             engine.check_health()
+            clock.advance(2.5)
+            with pytest.raises(EngineDead, match=r"a round has been running for 12\.5 s; the limit is 10 s"):
+                engine.check_health()
+        finally:
+            go_on.set()
         await task
 
-    asyncio.run(hang())
+    asyncio.run(ask())
     engine.check_health()
 
 

@@ -1,12 +1,19 @@
 """Native code: built once, found again, and a plain answer where it cannot be had."""
 
 import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from pipeline.native import build
 from pipeline.native.build import NativeUnavailable, library
 from tests.machine import needs_native
+
+ROOT = Path(__file__).resolve().parents[4]
+STRANGER = 65534
 
 
 @pytest.fixture
@@ -63,3 +70,107 @@ def test_another_kind_of_machine_says_so(source, tmp_path, monkeypatch):
     monkeypatch.setattr(build.platform, "machine", lambda: "riscv64")
     with pytest.raises(NativeUnavailable, match="AVX-512"):
         library(source, tmp_path / "built")
+
+
+# A process that dies takes the test with it: loading happens in one of its own.
+LOAD = """
+import sys
+from pathlib import Path
+from pipeline.native import build
+build.HEADERS = Path(sys.argv[1]).parent / "headers"
+print(build.library(Path(sys.argv[1]), Path(sys.argv[2])).answer(), flush=True)
+"""
+
+
+def load(source: Path, built: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", LOAD, str(source), str(built)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def cut(content: bytes) -> bytes:
+    return content[: len(content) // 3]
+
+
+def flip(content: bytes) -> bytes:
+    """Every byte of the code's third quarter."""
+    half, end = len(content) // 2, 3 * len(content) // 4
+    return content[:half] + bytes(byte ^ 0x5A for byte in content[half:end]) + content[end:]
+
+
+def flip_one_bit(content: bytes) -> bytes:
+    return content[:1000] + bytes([content[1000] ^ 1]) + content[1001:]
+
+
+def take_off_the_digest(content: bytes) -> bytes:
+    return content[: -build.DIGEST_BYTES]
+
+
+@needs_native
+@pytest.mark.parametrize("damage", [cut, flip, flip_one_bit, take_off_the_digest, lambda content: b""])
+def test_a_damaged_library_is_built_anew_and_never_loaded(source, tmp_path, damage):
+    built = tmp_path / "built"
+    assert library(source, built).answer() == 42
+    (file,) = built.glob("*.so")
+    whole = file.read_bytes()
+    file.unlink()  # this process has the old one open
+    file.write_bytes(damage(whole))
+    file.chmod(0o755)
+    loading = load(source, built)
+    assert loading.communicate(timeout=120) == ("42\n", "")
+    assert loading.returncode == 0
+    assert len(file.read_bytes()) == len(whole)
+
+
+@needs_native
+def test_a_damaged_library_without_a_compiler_is_not_loaded(source, tmp_path, monkeypatch):
+    built = tmp_path / "built"
+    library(source, built)
+    library.cache_clear()
+    (file,) = built.glob("*.so")
+    file.write_bytes(flip(file.read_bytes()))
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(NativeUnavailable, match="no C"):
+        library(source, built)
+
+
+@needs_native
+def test_several_may_build_at_once(source, tmp_path):
+    built = tmp_path / "built"
+    for loading in [load(source, built) for _ in range(4)]:
+        assert loading.communicate(timeout=120) == ("42\n", "")
+    assert len(list(built.iterdir())) == 1, "no draft is left"
+
+
+@needs_native
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
+def test_a_folder_of_ours_is_closed_to_others(source, tmp_path, mode):
+    built = tmp_path / "built"
+    built.mkdir()
+    built.chmod(mode)
+    assert library(source, built).answer() == 42
+    assert built.stat().st_mode & 0o022 == 0
+
+
+@needs_native
+def test_a_library_others_may_have_written_is_built_anew(source, tmp_path):
+    built = tmp_path / "built"
+    library(source, built)
+    (file,) = built.glob("*.so")
+    before = file.stat().st_ino
+    file.chmod(0o777)
+    library.cache_clear()
+    assert library(source, built).answer() == 42
+    assert (file.stat().st_ino != before, file.stat().st_mode & 0o022) == (True, 0)
+
+
+@needs_native
+def test_a_folder_of_somebody_else_is_not_used(source, tmp_path, monkeypatch):
+    built = tmp_path / "built"
+    built.mkdir()
+    if os.geteuid() == 0:
+        os.chown(built, STRANGER, -1)
+    else:
+        monkeypatch.setattr(build.os, "geteuid", lambda: STRANGER)
+    with pytest.raises(NativeUnavailable, match="belongs to another user or others may write to it"):
+        library(source, built)
+    assert list(built.iterdir()) == []

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import StoreUnavailable, UnknownLexicon
+from pipeline.errors import StoreFull, StoreUnavailable, UnknownLexicon
 from pipeline.store.sqlite import SqliteStore
 from pipeline.text.lexicon import find
 from pipeline.text.lexicons import KEPT_VERSIONS, LexiconLibrary
@@ -131,3 +131,19 @@ def test_without_a_store_nothing_is_kept():
         LexiconLibrary().put("mine", WORDS)
     with pytest.raises(UnknownLexicon):
         LexiconLibrary().get("mine")
+
+
+def test_a_full_store_keeps_the_lexicon_there_is(tmp_path, monkeypatch):
+    store = SqliteStore(tmp_path / "store")
+    library = LexiconLibrary(store)
+    for _ in range(KEPT_VERSIONS):
+        library.put("mine", WORDS)
+
+    def full(*args: object, **options: object) -> int:
+        raise StoreFull("full")
+
+    monkeypatch.setattr(store, "put", full)
+    with pytest.raises(StoreFull):
+        library.put("mine", WORDS[:1])
+    library.refresh()
+    assert library.get("mine") == WORDS

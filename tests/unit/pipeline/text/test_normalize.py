@@ -381,6 +381,21 @@ def test_homophones_can_be_switched_off():
     assert said("瀹茶", homophones=False) == "瀹茶"
 
 
+@pytest.mark.parametrize(
+    ("written", "spoken"),
+    [
+        ("佢哋喺度食嘢，唔該晒。", "佢哋喺度食嘢，唔该晒。"),
+        ("你有冇見過？", "你有冇见过。"),
+        ("香港嘅天氣好熱", "香港嘅天气好热"),
+        ("嚟睇咗啲戲", "嚟睇咗啲戏"),
+        ("他们在这里吃东西，谢谢。", "他们在这里吃东西，谢谢。"),
+        ("他在瀹茶", "他在月茶"),
+    ],
+)
+def test_cantonese_keeps_its_characters_and_mandarin_its_replacements(written, spoken):
+    assert normalize(written).text == spoken
+
+
 def test_plain_interprets_nothing():
     assert normalize("2024年5kg 50%", options=PLAIN).text == "二零二四年五kg五零百分号"
 
@@ -418,6 +433,9 @@ def test_spans_lead_from_the_words_back_to_the_text():
         ("hi \ud800 there", "surrogate", 1),
         ("hi \ue000\ue001 there", "private_use", 2),
         ("你好㐀", "rare_character", 1),
+        ("你㐀好", "rare_character", 1),
+        ("heאlo", "unsupported_script", 1),
+        ("a\ue000b", "private_use", 1),
         ("<i>hi</i> there", "markup", 7),
         ("♔ hi", "emoji", 1),
         ("⌘ hi", "symbol", 1),

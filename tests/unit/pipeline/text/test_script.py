@@ -87,6 +87,12 @@ def test_lexicons_and_hints_say_how_words_sound():
     assert segment.text == "崇庆仲"
 
 
+def test_cantonese_that_was_kept_is_counted():
+    assert dict(script("佢哋喺度食嘢，唔該晒。").warnings) == {"cantonese_kept": 5}
+    assert dict(script("他们在这里吃东西，谢谢，瀹茶。").warnings) == {}
+    assert dict(script("佢哋好。", normalize=(("homophones", False),)).warnings) == {}
+
+
 def test_pinyin_that_is_none_names_who_said_it():
     with pytest.raises(InvalidLexicon):
         script("重", lexicon=(LexiconEntry("重", Aside.PINYIN, "xyz1"),))

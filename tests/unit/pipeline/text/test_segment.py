@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.config import TextConfig
 from pipeline.text.markup import CONTROL_TAGS, neutralise, split_tags
-from pipeline.text.segment import letter_weight, max_steps, split
+from pipeline.text.segment import least_steps, letter_weight, max_steps, predicted_steps, split
 
 CONFIG = TextConfig(first_clause_chars=8, first_segment_chars=20, min_segment_chars=20, max_segment_chars=40)
 TEXTS = st.lists(
@@ -166,3 +166,24 @@ def test_step_caps():
 
 def test_a_hundred_thousand_characters_are_cut_in_linear_time():
     assert len(pieces("x" * 100_000)) == 1 + -(-(100_000 - 20) // 40)
+
+
+@pytest.mark.parametrize(
+    ("text", "speed_token", "steps"),
+    [
+        ("Hello there.", 5, 10),
+        ("Hello there.", 0, 10),
+        ("Hello there.", 9, 5),
+        ("Hello [speed_9] there. [laugh]", 5, 5),
+        ("今天天气真不错，我们走。", 5, 30),
+        ("A", 5, 1),
+        ("[laugh].", 5, 0),
+    ],
+)
+def test_fewer_steps_than_these_say_nothing(text, speed_token, steps):
+    assert least_steps(text, speed_token) == steps
+
+
+@given(TEXTS)
+def test_a_segment_of_ordinary_length_is_far_above_the_least(text):
+    assert 3 * least_steps(text, 5) <= predicted_steps(text) <= max_steps(text, CONFIG, 10_000)

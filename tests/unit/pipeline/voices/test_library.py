@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import Conflict, InvalidRequest, StoreUnavailable, UnknownVoice, VoiceExists
+from pipeline.errors import Conflict, InvalidRequest, StoreFull, StoreUnavailable, UnknownVoice, VoiceExists
 from pipeline.store.sqlite import SqliteStore
 from pipeline.store.store import Store
 from pipeline.types import Voice
@@ -258,3 +258,19 @@ def test_names_are_taken_apart_without_surprise(text: str):
     assert shown(text) == text
     with contextlib.suppress(InvalidRequest):
         assert all(weight > 0 for _, weight in split_blend(text))
+
+
+def test_a_voice_whose_preview_has_no_room_is_not_there(library: VoiceLibrary, store: Store, monkeypatch: pytest.MonkeyPatch):
+    put = store.put
+
+    def full(namespace: str, key: str, value: bytes, *, replaces: int, keeps: int | None = None) -> int:
+        if namespace == PREVIEWS:
+            raise StoreFull("full")
+        return put(namespace, key, value, replaces=replaces, keeps=keeps)
+
+    monkeypatch.setattr(store, "put", full)
+    with pytest.raises(StoreFull):
+        library.add("anna", record("Anna"), b"preview")
+    monkeypatch.undo()
+    library.add("anna", record("Anna"), b"preview")
+    assert library.preview(library.find("anna")) == b"preview"

@@ -1,6 +1,7 @@
 """Recordings from strangers: what is taken, what is refused, and that nothing gets through by claiming to be something else."""
 
 import contextlib
+import struct
 import subprocess
 import sys
 import tracemalloc
@@ -107,6 +108,87 @@ def test_a_file_that_unpacks_to_hours_is_stopped_early():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 64 << 20
+
+
+def wav(samples: bytes, rate: int, *, channels: int = 1, bits: int = 16, kind: int = 1, size: int | None = None) -> bytes:
+    """A header that says anything, over 16-bit samples."""
+    frame = channels * bits // 8
+    head = struct.pack("<IHHIIHH", 16, kind, channels, rate, rate * frame & 0xFFFFFFFF, frame & 0xFFFF, bits)
+    size = len(samples) if size is None else size
+    body = b"WAVEfmt " + head + b"data" + struct.pack("<I", size) + samples
+    return b"RIFF" + struct.pack("<I", min(size + 36, 0xFFFFFFFF)) + body
+
+
+def id3(size: int, content: bytes) -> bytes:
+    """A tag that says it has `size` bytes."""
+    return b"ID3\x04\0\0" + bytes(size >> shift & 127 for shift in (21, 14, 7, 0)) + content
+
+
+def flac_blocks(kind: int, size: int, number: int = 1) -> bytes:
+    """Metadata nobody asked for."""
+    return (bytes([kind]) + size.to_bytes(3, "big") + bytes(size)) * number
+
+
+def bombs(samples: np.ndarray, rate: int) -> dict[str, bytes]:
+    pcm = (samples * 32767).astype("<i2").tobytes()
+    mp3, flac = written(samples, rate, "MP3"), written(samples, rate, "FLAC")
+    hour = written(np.zeros(8000 * 3600, np.int16), 8000, "FLAC")
+    return {
+        "claims 4 GB": wav(pcm, rate, size=0xFFFFFFF0),
+        "claims nothing": wav(pcm, rate, size=0),
+        **{f"{hz} Hz": wav(pcm, hz) for hz in (0, 1, 2**31, 2**32 - 1)},
+        **{f"{channels} channels": wav(pcm, rate, channels=channels) for channels in (0, 3, 1000, 65_535)},
+        "huge floats": wav(np.full(4 * rate, 1e30, "<f4").tobytes(), rate, bits=32, kind=3),
+        "no numbers": wav(np.full(4 * rate, np.nan, "<f8").tobytes(), rate, bits=64, kind=3),
+        "an hour of silence": hour,
+        "a tag of 9 MB": id3(9_000_000, bytes(9_000_000)) + mp3,
+        "a tag that claims 256 MB": id3(2**28 - 1, bytes(100)) + mp3,
+        "900,000 tags": id3(0, b"") * 900_000 + mp3,
+        "a block of 9 MB": flac[:42] + flac_blocks(1, 9_000_000) + flac[42:],
+        "two million blocks": flac[:42] + flac_blocks(1, 0, 2_000_000) + flac[42:],
+        "a picture of 9 MB": flac[:42] + flac_blocks(6, 9_000_000) + flac[42:],
+        "millions of chunks": wav(pcm, rate)[:12] + (b"junk" + bytes(4)) * 1_000_000 + wav(pcm, rate)[12:],
+        "frames of nothing": b"\xff\xfb\x90\x64" * 2_500_000,
+        "sync without end": b"\xff" * 10_000_000,
+        "noise": b"OggS" + np.random.default_rng(1).bytes(9_000_000),
+    }
+
+
+LIMITED = """
+import resource, sys
+from pipeline.voices import reference
+
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
+for size in map(int, sys.argv[1:]):
+    try:
+        reference.read_reference(sys.stdin.buffer.read(size))
+    except (reference.ReferenceRejected, reference.UnsupportedFormat):
+        pass
+"""
+
+
+def test_bombs_are_read_or_refused_in_half_the_memory_and_time_of_the_process(speech: tuple[np.ndarray, int]):
+    """All of them one after the other; a crash or a limit that is reached ends the process."""
+    files = bombs(*speech)
+    command = [sys.executable, "-c", LIMITED, *(str(len(content)) for content in files.values())]
+    done = subprocess.run(command, cwd=ROOT, input=b"".join(files.values()), capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+
+
+@pytest.mark.parametrize("work", ["bytearray(reference.MEMORY_LIMIT)", "all(iter(lambda: 1, 0))"], ids=["memory", "time"])
+def test_the_process_ends_at_its_limits(work: str):
+    code = f"""
+import sys
+from pipeline.voices import reference
+
+reference.CPU_LIMIT_S = 1
+reference.read_reference = lambda content: {work}
+print("not ended", reference.main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, input=b"", capture_output=True, check=False)
+    assert done.returncode != 0
+    assert b"not ended" not in done.stdout
 
 
 def test_the_process_answers_in_one_line_and_samples(speech: tuple[np.ndarray, int]):

@@ -1,0 +1,44 @@
+"""Background: the tasks a replica runs besides its calls, whose end nobody awaits.
+
+In:    coroutines that should run as long as the replica does
+Out:   EngineDead when one of them has ended
+Owns:  the tasks
+Never: starting one again: the replica is replaced
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from pipeline.errors import EngineDead
+
+
+class Background:
+    """Of one replica."""
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    def start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run it from now on. `name` is what the log says of it."""
+        self._tasks.append(asyncio.create_task(work, name=name))
+
+    def check(self) -> None:
+        """For a replica's check_health.
+
+        Raises:
+            EngineDead: a task has ended.
+        """
+        for task in self._tasks:
+            if task.done():
+                why = "was cancelled" if task.cancelled() else f"ended ({type(task.exception()).__name__})"
+                raise EngineDead(f"the background task {task.get_name()} {why}; it should run as long as the replica")
+
+
+def trouble_of(check_health: Callable[[], None]) -> str:
+    """What a check says against a replica, for its stats; empty: nothing."""
+    try:
+        check_health()
+    except EngineDead as trouble:
+        return trouble.message
+    return ""

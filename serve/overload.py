@@ -1,0 +1,41 @@
+"""Overload: what the engine refused a moment ago is refused at the ingress, before it costs a call.
+
+In:    refusals for want of room, by version and lane; newcomers
+Out:   AtCapacity
+Owns:  until when each lane of each version counts as full
+Never: Ray, bodies; requests that the cache may answer, which need no room
+"""
+
+import time
+from collections.abc import Callable
+
+from pipeline.errors import AtCapacity
+from pipeline.types import Lane
+
+HOLD_S = 0.1  # much shorter than a sentence: the line of those who wait does not run dry meanwhile
+
+
+class RecentOverload:
+    """Of one ingress replica. A burst costs the engine one refusal each HOLD_S, and those being spoken to next to nothing."""
+
+    def __init__(self, hold_s: float = HOLD_S, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._hold_s = hold_s
+        self._clock = clock
+        self._full: dict[tuple[str, Lane], tuple[float, float]] = {}  # until when; when a place is expected
+
+    def note(self, version: str, lane: Lane, error: AtCapacity) -> None:
+        """The engine had no room for this lane: nor has it for less urgent ones."""
+        now = self._clock()
+        for other in list(Lane)[list(Lane).index(lane) :]:
+            self._full[version, other] = now + self._hold_s, now + error.retry_after_s
+
+    def check(self, version: str, lane: Lane) -> None:
+        """Whether to try.
+
+        Raises:
+            AtCapacity: somebody as urgent was refused within the last moment.
+        """
+        until, place_at = self._full.get((version, lane), (0.0, 0.0))
+        now = self._clock()
+        if now < until:
+            raise AtCapacity("the engine's places to wait are taken (engine.max_waiting)", retry_after_s=place_at - now)

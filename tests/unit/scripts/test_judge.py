@@ -1,0 +1,60 @@
+"""The judge: it says no above its limits, which are the demo checkpoint's card's."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts import judge
+from scripts.judge import DIGITS_ABOVE_TEACHER, REAL_TIME_FACTOR, TEACHER, WORDS_ABOVE_TEACHER, beyond
+
+CARD = (Path(__file__).resolve().parents[3] / "pipeline/assets/demo/README.md").read_text()
+ABOVE = {"words": 12.0, "digits": 5.0}
+
+
+def result(words: float, digits: float, factor: float, *, teacher: float | None = 0.05) -> dict:
+    theirs = {} if teacher is None else {"teacher words": {"wer": teacher}, "teacher digits": {"wer": teacher}}
+    return {"words": {"wer": words}, "digits": {"wer": digits}, "real_time_factor": factor, **theirs}
+
+
+def cells(figure: str) -> list[str]:
+    (line,) = [line for line in CARD.splitlines() if line.startswith(f"| {figure}")]
+    return line.split("|")
+
+
+def test_the_limits_are_the_cards():
+    for figure, limit, teacher in (
+        ("words misheard", WORDS_ABOVE_TEACHER, TEACHER["words"]),
+        ("digits misheard", DIGITS_ABOVE_TEACHER, TEACHER["digits"]),
+    ):
+        _, _, must, _, measured, *_ = cells(figure)
+        assert must.strip() == f"<= {limit:g} points"
+        assert re.search(r"the teacher ([\d.]+) %", measured)[1] == f"{teacher:g}"
+    assert cells("real-time factor")[2].strip() == f"<= {REAL_TIME_FACTOR:g}"
+
+
+@pytest.mark.parametrize(
+    ("found", "broken"),
+    [
+        (result(0.17, 0.10, 0.5), []),
+        (result(0.171, 0.10, 0.5), ["17.1 % of the words were misheard; at most 5.0 + 12 % may be"]),
+        (result(0.0, 0.101, 0.5), ["10.1 % of the digits were misheard; at most 5.0 + 5 % may be"]),
+        (result(0.0, 0.0, 0.51), ["the real-time factor is 0.51; at most 0.5 may it be"]),
+        (result(0.191, 0.105, 0.1, teacher=None), []),
+        (result(0.192, 0.105, 0.1, teacher=None), ["19.2 % of the words were misheard; at most 7.1 + 12 % may be"]),
+    ],
+)
+def test_a_figure_beyond_its_limit_is_named(found, broken):
+    assert beyond(found, ABOVE, 0.5) == broken
+
+
+@pytest.mark.parametrize(("limit", "code"), [("1e9", 0), ("0", 1)])
+def test_its_exit_code_says_so(limit, code, taught_root, monkeypatch, capsys):
+    everything = ["--words-above-teacher", "100", "--digits-above-teacher", "100", "--real-time-factor", limit]
+    monkeypatch.setattr(sys, "argv", ["judge", "--local", "--checkpoint", str(taught_root), "--sentences", "1", *everything])
+    assert judge.main() == code
+    said = capsys.readouterr()
+    assert json.loads(said.out.splitlines()[-1])["words"]["words"] > 0
+    assert ("the real-time factor is" in said.err) == bool(code)

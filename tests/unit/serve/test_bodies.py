@@ -1,0 +1,195 @@
+"""Bodies on their way in: slow ones take nobody's place, wrong ones are refused by what they say they are."""
+
+import asyncio
+import contextlib
+import gzip
+import json
+import socket
+from collections.abc import Iterator
+
+import pytest
+import requests
+
+from serve.api import create_api
+from serve.config import LimitsConfig
+from tests.fakes import Speaker, make_backend
+from tests.unit.serve.live import POST, Live, read_all, serving, wait_until
+
+SPEECH = b'{"input": "Hi.", "response_format": "pcm"}'
+FORM = "POST /v1/audio/voices HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+FORM_START = b'--x\r\nContent-Disposition: form-data; name="audio_sample"; filename="a"\r\n\r\n'
+
+
+@contextlib.contextmanager
+def senders(live: Live, number: int, start: bytes = b"{", head: str = POST, size: int = 1000) -> Iterator[list[socket.socket]]:
+    """Connections whose body never goes on after its first bytes."""
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection(("127.0.0.1", live.port), timeout=20)) for _ in range(number)]
+        for client in clients:
+            client.sendall(f"{head}Content-Length: {size}\r\n\r\n".encode() + start)
+        yield clients
+
+
+def code_of(answer: bytes) -> str:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"\r\nconnection: close" in head.lower(), "the rest of the body is never read"
+    return f"{head.split()[1].decode()} {json.loads(body)['error']['code']}"
+
+
+def test_slow_senders_take_no_place():
+    backend = make_backend(Speaker(), LimitsConfig(max_in_flight=4, max_receiving=65))
+    with serving(backend) as live, senders(live, 64):
+        wait_until(lambda: backend.bodies.arriving == 64)
+        assert backend.door.inside == 0
+        assert [live.speak().status_code for _ in range(20)] == [200] * 20
+        assert backend.bodies.arriving == 64, "nor were they in anybody's way"
+
+
+@pytest.mark.parametrize(("head", "start"), [(POST, b"{"), (FORM, FORM_START)], ids=["json", "form"])
+def test_of_too_many_bodies_the_slowest_gives_way(head: str, start: bytes):
+    backend = make_backend(Speaker(), LimitsConfig(max_receiving=4))
+    object.__setattr__(backend.desk.config, "clone", True)
+    with serving(backend) as live, senders(live, 4, start, head) as first:
+        wait_until(lambda: backend.bodies.arriving == 4)
+        with senders(live, 3, start, head):
+            wait_until(lambda: sum(client_has_answer(client) for client in first) == 3)
+            assert backend.bodies.arriving == 4
+            assert live.speak().status_code == 200, "who sends in one piece is let in, and drops another one"
+            assert sum(client_has_answer(client) for client in first) == 4
+        assert [code_of(read_all(client)) for client in first] == ["408 body_timeout"] * 4
+        wait_until(lambda: backend.bodies.arriving == 0)
+
+
+def client_has_answer(client: socket.socket) -> bool:
+    client.setblocking(False)
+    try:
+        return bool(client.recv(1, socket.MSG_PEEK))
+    except BlockingIOError:
+        return False
+    finally:
+        client.settimeout(20)
+
+
+def test_bodies_are_bounded_in_bytes_together():
+    backend = make_backend(Speaker(), LimitsConfig(max_receiving_bytes=100_000))
+    with serving(backend) as live, senders(live, 1, b"x" * 60_000, size=90_000) as (first,):
+        wait_until(lambda: backend.bodies.arriving == 1)
+        with senders(live, 1, b"x" * 60_000, size=90_000) as (second,):
+            wait_until(lambda: client_has_answer(first) or client_has_answer(second))
+            assert backend.bodies.arriving == 1
+            assert code_of(read_all(first if client_has_answer(first) else second)) == "408 body_timeout"
+    wait_until(lambda: backend.bodies.arriving == 0)
+
+
+def test_a_body_that_dribbles_is_let_go_long_before_the_longest_time():
+    limits = LimitsConfig(body_grace_s=0.1, body_min_bytes_per_s=1_000_000, body_timeout_s=600)
+    backend = make_backend(Speaker(), limits)
+    with serving(backend) as live, senders(live, 1, size=10_000) as (client,):
+
+        def dribble() -> bool:
+            with contextlib.suppress(OSError):
+                client.sendall(b" ")
+            return client_has_answer(client)
+
+        wait_until(dribble, timeout_s=20)
+        assert code_of(read_all(client)) == "408 body_timeout"
+        assert live.post(b" " * 1_000_000 + SPEECH).status_code == 200, "a large body in good time"
+
+
+def test_a_full_house_refuses_before_the_body_is_there():
+    speaker = Speaker(chunks=None, pause_s=0.02)
+    backend = make_backend(speaker, LimitsConfig(max_in_flight=1))
+    with serving(backend) as live:
+        inside = live.connect(SPEECH)
+        wait_until(lambda: backend.door.inside == 1)
+        with senders(live, 1, b"") as (client,):
+            assert b" 429 " in client.recv(4096)
+        inside.close()
+
+
+@pytest.mark.parametrize("path", ["/v1/audio/speech", "/v1/text/normalize", "/v1/audio/voices"])
+@pytest.mark.parametrize("content", ["application/json", "multipart/form-data; boundary=x"])
+def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_error(path: str, content: str):
+    backend = make_backend(Speaker())
+    object.__setattr__(backend.desk.config, "clone", True)
+    messages = [{"type": "http.request", "body": FORM_START, "more_body": True}, {"type": "http.disconnect"}]
+
+    async def receive():
+        return messages.pop(0) if len(messages) > 1 else messages[0]
+
+    async def send(message):
+        assert message.get("status", 499) in (499, 415)
+
+    headers = [(b"host", b"localhost"), (b"content-type", content.encode())]
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "headers": headers,
+        "client": ("127.0.0.1", 1),
+        "query_string": b"",
+    }
+    asyncio.run(create_api(lambda: backend)(scope, receive, send))
+    assert backend.bodies.arriving == 0
+
+
+# What a body says it is.
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[Live]:
+    with serving(make_backend(Speaker())) as server:
+        yield server
+
+
+ROUTES = [
+    ("POST", "/v1/audio/speech"),
+    ("POST", "/v1/text/normalize"),
+    ("POST", "/v1/text/ssml"),
+    ("POST", "/v1/audio/speech/plan"),
+    ("POST", "/v1/text/refine"),
+    ("PUT", "/v1/lexicons/x"),
+    ("POST", "/v1/audio/voices"),
+    ("POST", "/v1/audio/voices/random"),
+    ("POST", "/v1/audio/voices/blend"),
+    ("PATCH", "/v1/audio/voices/x"),
+]
+
+
+def test_every_route_with_a_body_is_in_the_list():
+    paths = create_api(lambda: make_backend(Speaker())).openapi()["paths"]
+    found = {
+        (method.upper(), path) for path, methods in paths.items() for method, one in methods.items() if "requestBody" in one
+    }
+    assert found == {
+        (method, path.replace("/x", "/{name}" if "voices" in path else "/{lexicon_id}")) for method, path in ROUTES
+    }
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+@pytest.mark.parametrize(
+    "content",
+    [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonp", "", "text/plain; application/json"],
+)
+def test_a_body_that_is_not_said_to_be_json_is_a_415(live: Live, method: str, path: str, content: str | None):
+    headers = {} if content is None else {"Content-Type": content}
+    reply = requests.request(method, live.url + path, data=b'{"input": "Hi."}', headers=headers, timeout=5)
+    error = reply.json()["error"]
+    assert (reply.status_code, error["code"]) == (415, "unsupported_media_type")
+    assert "-H 'Content-Type: application/json'" in error["message"]
+
+
+@pytest.mark.parametrize("content", ["application/json", "Application/JSON; charset=utf-8", "application/json ;charset=UTF-8"])
+def test_json_may_name_its_charset(live: Live, content: str):
+    assert live.post(SPEECH, **{"Content-Type": content}).status_code == 200
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_compressed_bodies_are_a_415(live: Live, method: str, path: str):
+    for coding in ("gzip", "br", "gzip, identity"):
+        headers = {"Content-Type": "application/json", "Content-Encoding": coding}
+        reply = requests.request(method, live.url + path, data=gzip.compress(SPEECH), headers=headers, timeout=5)
+        error = reply.json()["error"]
+        assert (reply.status_code, error["code"]) == (415, "unsupported_content_encoding")
+        assert reply.headers["Accept-Encoding"] == "identity"
+    assert live.post(SPEECH, **{"Content-Encoding": "identity"}).status_code == 200

@@ -1,0 +1,93 @@
+"""A full replica refuses before Serve has begun; whatever else there is to say is said where it always is."""
+
+import asyncio
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from serve.backend import Backend
+from serve.config import LimitsConfig
+from serve.early_refusal import EarlyRefusal
+from serve.figures import Outcome, SpeechFigures, Unwatched
+from serve.gate import Gate
+from tests.fakes import Speaker, make_backend
+
+
+class Watch(Unwatched):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[SpeechFigures] = []
+
+    def ended(self, figures: SpeechFigures) -> None:
+        self.told.append(figures)
+
+
+def full() -> Backend:
+    backend = make_backend(Speaker(), LimitsConfig(max_in_flight=1))
+    backend.door.inside = 1
+    return dataclasses.replace(backend, watch=Watch())
+
+
+def ask(
+    backend: Backend | None, *, method: str = "POST", path: str = "/v1/audio/speech", peer: str = "127.0.0.1", **headers: str
+) -> list[Any]:
+    """What the client gets; nothing where the request goes on to Serve."""
+    sent: list[Any] = []
+
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        """Goes on."""
+
+    async def receive() -> Any:
+        raise AssertionError("it read the body")
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    raw = [(b"host", b"localhost"), (b"x-request-id", b"abc"), *((k.encode(), v.encode()) for k, v in headers.items())]
+    scope = {"type": "http", "method": method, "path": path, "headers": raw, "client": (peer, 1)}
+    asyncio.run(EarlyRefusal(serve, backend=lambda: backend)(scope, receive, send))
+    return sent
+
+
+@pytest.mark.parametrize("path", ["/v1/audio/speech", "/tts/v1/audio/speech"])
+def test_it_is_refused_and_counted_as_the_route_would(path):
+    backend = full()
+    start, body = ask(backend, path=path)
+    headers, error = dict(start["headers"]), json.loads(body["body"])["error"]
+    assert (start["status"], error["code"], error["request_id"]) == (429, "overloaded", "abc")
+    assert (headers[b"retry-after"], headers[b"x-request-id"]) == (b"2", b"abc")
+    assert [(one.outcome, one.code) for one in backend.watch.told] == [(Outcome.REFUSED, "overloaded")]
+
+
+def test_a_replica_about_to_stop_says_so():
+    backend = make_backend(Speaker())
+    backend.door.close()
+    start, body = ask(backend)
+    assert (start["status"], json.loads(body["body"])["error"]["code"]) == (503, "draining")
+
+
+def test_with_a_place_left_it_goes_on():
+    assert ask(make_backend(Speaker())) == []
+
+
+def test_in_a_proxy_it_goes_on():
+    assert ask(None) == []
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/v1/audio/speech"), ("POST", "/v1/text/plan"), ("GET", "/live")])
+def test_other_routes_go_on(method, path):
+    assert ask(full(), method=method, path=path) == []
+
+
+def test_whom_the_gate_turns_away_hears_it_from_the_gate():
+    backend = dataclasses.replace(full(), gate=Gate())
+    assert ask(backend, peer="10.1.2.3") == [], "a stranger without a key"
+    assert ask(backend, **{"sec-fetch-site": "cross-site"}) == [], "another site's page"
+    assert backend.watch.told == []
+
+
+def test_a_page_hears_it_from_the_routes_with_the_headers_it_needs_to_read_it():
+    assert ask(full(), origin="http://localhost") == []

@@ -1,0 +1,202 @@
+"""Keys whose store is lost, damaged or away: the service stays closed, says why, and opens by one command alone."""
+
+import contextlib
+import logging
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import requests
+
+from pipeline.errors import StoreUnavailable
+from pipeline.store.choose import open_store
+from pipeline.store.redis import RedisStore
+from pipeline.store.store import Store
+from scripts import keys as keys_script
+from serve.keys import LOST, KeyRing
+from serve.keys_mark import KeysMark, mark_of
+from tests.services import RedisServer
+from tests.unit.serve.test_keys import LOOPBACK, Gate, guarded, speak, status
+
+
+@pytest.fixture(params=["file", "redis"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("CHATTTS_HOME", str(tmp_path / "home"))
+    if request.param == "file":
+        yield str(tmp_path / "store.sqlite")
+        return
+    server = RedisServer(tmp_path)
+    yield server.url
+    server.kill()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+def started(url: str, home: Path) -> tuple[KeyRing, Store]:
+    """The keys of a replica that begins now."""
+    store = open_store(url)
+    ring = KeyRing(store, mark_of(store, home))
+    ring.refresh()
+    return ring, store
+
+
+def add(url: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert keys_script.main(["add", "anna", "--store", url]) == 0
+    return capsys.readouterr().out.strip()
+
+
+def lose(url: str) -> None:
+    """As `rm store.sqlite*` and FLUSHALL do."""
+    if "://" in url:
+        RedisStore(url)._redis.flushall()
+        return
+    for path in Path(url).parent.glob("store.sqlite*"):
+        path.unlink()
+
+
+def test_without_a_key_ever_this_machine_is_served(url: str, home: Path):
+    ring, store = started(url, home)
+    assert status(Gate(ring), LOOPBACK) == "in"
+    assert not mark_of(store, home).is_set
+    store.put("voices", "anna", b"one", replaces=0)
+    lose(url)
+    assert status(Gate(started(url, home)[0]), LOOPBACK) == "in", "voices are lost, keys there were none"
+
+
+def test_a_lost_store_opens_nothing_until_somebody_says_so(
+    url: str, home: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+):
+    key = add(url, capsys)
+    running, store = started(url, home)
+    assert stat.S_IMODE(mark_of(store, home).path.stat().st_mode) == 0o600
+    lose(url)
+    with caplog.at_level(logging.ERROR):
+        ring, store = started(url, home)
+    assert f"{store.place}: {LOST}" in caplog.text
+    for each in (ring, running):  # who begins now, and who has seen the keys
+        each.refresh()
+        with guarded(Gate(each)) as live:
+            for headers in ({}, {"X-API-Key": key}):
+                reply = speak(live, **headers)
+                assert (reply.status_code, reply.json()["error"]["message"]) == (503, LOST)
+                assert int(reply.headers["Retry-After"]) >= 1
+            assert requests.get(f"{live.url}/live", timeout=5).status_code == 200
+    assert status(Gate(ring, is_open=True), "8.8.8.8") == "in", "another door stands in front"
+    assert "keys forget" in LOST
+    assert keys_script.main(["forget", "--store", url]) == 0
+    ring.refresh()
+    assert status(Gate(ring), LOOPBACK) == "in"
+
+
+def test_a_store_that_is_restored_serves_its_keys_again(tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]):
+    url = str(tmp_path / "store.sqlite")
+    key = add(url, capsys)
+    shutil.copy(url, tmp_path / "backup")
+    lose(url)
+    ring, _ = started(url, home)
+    assert status(Gate(ring), LOOPBACK, x_api_key=key) == "store_unavailable"
+    shutil.copy(tmp_path / "backup", url)
+    ring.refresh()
+    assert status(Gate(ring), LOOPBACK, x_api_key=key) == "in"
+    assert status(Gate(ring), LOOPBACK) == "missing_api_key"
+
+
+def test_a_new_key_opens_for_itself(url: str, home: Path, capsys: pytest.CaptureFixture[str]):
+    add(url, capsys)
+    lose(url)
+    key = add(url, capsys)
+    ring, _ = started(url, home)
+    assert status(Gate(ring), LOOPBACK, x_api_key=key) == "in"
+    assert status(Gate(ring), LOOPBACK) == "missing_api_key"
+
+
+def test_revoking_the_last_key_closes_and_says_how_to_open(url: str, home: Path, capsys: pytest.CaptureFixture[str]):
+    first, second = (key.split("-")[1] for key in (add(url, capsys), add(url, capsys)))
+    assert keys_script.main(["revoke", first, "--store", url]) == 0
+    assert "forget" not in capsys.readouterr().err
+    assert keys_script.main(["forget", "--store", url]) == 1
+    assert "holds 1 keys: nothing is forgotten" in capsys.readouterr().err
+    assert keys_script.main(["revoke", second, "--store", url]) == 0
+    assert "scripts.keys forget opens the service" in capsys.readouterr().err
+    ring, _ = started(url, home)
+    assert status(Gate(ring), LOOPBACK) == "store_unavailable"
+    assert keys_script.main(["forget", "--store", url]) == 0
+    ring.refresh()
+    assert status(Gate(ring), LOOPBACK) == "in"
+
+
+def test_a_replica_remembers_keys_it_has_not_seen_made(url: str, home: Path, capsys: pytest.CaptureFixture[str]):
+    """On another machine, or by a release before this one."""
+    add(url, capsys)
+    mark_of(open_store(url), home).remove()
+    _, store = started(url, home)
+    assert mark_of(store, home).is_set
+    lose(url)
+    assert status(Gate(started(url, home)[0]), LOOPBACK) == "store_unavailable"
+
+
+def test_what_cannot_be_remembered_is_said_once_and_keys_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+):
+    key = add(str(tmp_path / "store.sqlite"), capsys)
+    (tmp_path / "file").touch()
+    store = open_store(str(tmp_path / "store.sqlite"))
+    ring = KeyRing(store, KeysMark(tmp_path / "file" / "below", store.place))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            ring.refresh()
+    assert caplog.text.count(f"{tmp_path / 'file' / 'below'} cannot be written") == 1
+    assert status(Gate(ring), LOOPBACK, x_api_key=key) == "in"
+
+
+def test_a_mark_nobody_can_look_for_counts_as_one(tmp_path: Path):
+    assert KeysMark(Path(f"/{'x' * 300}/mark"), "store").is_set
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def garble(path: Path) -> None:
+    path.write_bytes(os.urandom(20_000))
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("damage", [cut, empty, garble, folder])
+def test_a_damaged_store_at_the_start_closes_a_service_that_had_keys(
+    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], None]
+):
+    path = tmp_path / "store.sqlite"
+    key = add(str(path), capsys)
+    damage(path)
+    store = open_store(str(path))
+    ring = KeyRing(store, mark_of(store, home))
+    with contextlib.suppress(StoreUnavailable):
+        ring.refresh()
+    for headers in ({}, {"x_api_key": key}):
+        assert status(Gate(ring), LOOPBACK, **headers) == "store_unavailable"
+    assert status(Gate(ring, is_open=True), LOOPBACK) == "in"
+
+
+def test_the_script_names_the_store_it_cannot_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "store.sqlite"
+    path.write_bytes(b"nothing of the kind" * 500)
+    for arguments in (["list"], ["forget"], ["add", "anna"], ["revoke", "a" * 10]):
+        assert keys_script.main([*arguments, "--store", str(path)]) == 1
+        said = capsys.readouterr().err
+        assert said.startswith(f"{path}: the store's file cannot be used: file is not a database; restore it from a backup")
+        assert said.count("\n") == 1

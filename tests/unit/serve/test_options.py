@@ -1,0 +1,223 @@
+"""What a checkpoint was not taught: over HTTP, on the demo checkpoint itself. Nothing says yes and does something else."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import requests
+
+from pipeline.checkpoints import DEMO_FOLDER
+from pipeline.config import PipelineConfig, SpeechConfig
+from pipeline.synthesizer import Synthesizer
+from pipeline.taught import EVERYTHING, Taught, read_taught
+from pipeline.types import AudioChunk, SynthesisRequest
+from pipeline.voices.catalogue import VoiceCatalogue
+from scripts.say import Rooms, open_rooms
+from serve.backend import Backend
+from serve.model_config import ONLY, CompatConfig, versions_of
+from serve.model_desk import ModelDesk, adapted
+from serve.rollout import Rollout
+from serve.schemas import SpeechBody
+from serve.voice_desk import VoiceDesk
+from tests.fakes import Speaker, StepCounter, ToneDecoder, make_backend
+from tests.unit.pipeline.test_synthesizer import Hasty
+from tests.unit.serve.live import Live, serving, wait_until
+
+CHINESE = "今天天气真不错，我们一起去公园散步吧。"
+CONFIG = {"checkpoint": "demo", "engine": {"slots": 4, "dtype": "float32"}}
+DEMO = read_taught(DEMO_FOLDER)
+
+
+def desk(taught: Taught) -> ModelDesk:
+    return ModelDesk(Rollout(versions_of(PipelineConfig(), {})), {ONLY: taught})
+
+
+def around(synthesizer: Synthesizer, taught: Taught = DEMO) -> Backend:
+    """A backend whose speech is the spine's."""
+    backend = make_backend(Speaker(), models=desk(taught))
+    return replace(backend, stream=synthesizer.stream, read=synthesizer.read, refine=synthesizer.refine)
+
+
+@pytest.fixture(scope="module")
+def rooms() -> Iterator[Rooms]:
+    opened = open_rooms(PipelineConfig.model_validate(CONFIG))
+    with asyncio.Runner() as runner:
+        yield runner.run(opened.__aenter__())
+        runner.run(opened.__aexit__(None, None, None))
+
+
+@pytest.fixture(scope="module")
+def live(rooms: Rooms) -> Iterator[Live]:
+    with serving(around(rooms.synthesizer)) as server:
+        yield server
+
+
+def post(live: Live, route: str, **body: object) -> requests.Response:
+    return requests.post(f"{live.url}{route}", json=body, timeout=60)
+
+
+def speak(live: Live, query: str = "", **body: object) -> requests.Response:
+    return post(live, f"/v1/audio/speech{query}", **{"response_format": "pcm", "seed": 1, "stream": False, **body})
+
+
+def seconds(reply: requests.Response) -> float:
+    assert reply.status_code == 200, reply.text
+    return len(reply.content) / 2 / 24_000
+
+
+def refusal(reply: requests.Response) -> tuple[int, str]:
+    return reply.status_code, reply.json()["error"]["code"]
+
+
+# Text.
+
+
+@pytest.mark.parametrize("route", ["/v1/audio/speech", "/v1/audio/speech/plan", "/v1/text/normalize"])
+def test_a_text_in_a_language_it_does_not_speak_is_refused_and_says_which_it_does(live, route):
+    reply = post(live, route, input=CHINESE)
+    assert refusal(reply) == (400, "no_speakable_text")
+    assert "speaks en:" in reply.json()["error"]["message"]
+
+
+def test_what_is_unknown_is_counted_everywhere(live):
+    text = "Hello 世界 there."
+    reply = speak(live, input=text)
+    assert reply.headers["X-Text-Warnings"] == "2; unknown_to_model=2"
+    assert reply.content == speak(live, input="Hello there.").content
+    for route in ("/v1/audio/speech/plan", "/v1/text/normalize"):
+        shown = post(live, route, input=text).json()
+        assert shown["warnings"] == [{"code": "unknown_to_model", "count": 2}]
+        assert shown["dropped"] == [[6, 8]]
+        assert refusal(post(live, f"{route}?strict=1", input=text)) == (400, "partly_unspeakable")
+    assert refusal(speak(live, "?strict=1", input=text)) == (400, "partly_unspeakable")
+
+
+def test_tags_it_was_not_taught_are_counted_and_pauses_are_heard(live):
+    plain = speak(live, input="One two three.")
+    tagged = speak(live, input="One [laugh] two [speed_9] three.", allow_control_tags=True)
+    assert tagged.headers["X-Text-Warnings"] == "16; control_tag_not_taught=16"
+    assert tagged.content == plain.content
+    paused = speak(live, input="One [uv_break] two three.", allow_control_tags=True)
+    assert "X-Text-Warnings" not in paused.headers
+    assert paused.content != plain.content
+    ssml = "<speak>One [laugh] two <emphasis>three</emphasis>.</speak>"
+    shown = post(live, "/v1/text/normalize", input=ssml, input_type="ssml", allow_control_tags=True).json()
+    assert shown["warnings"] == [{"code": "control_tag_not_taught", "count": 7}]
+    assert shown["text"] == "One two [uv_break]three."
+
+
+# Options.
+
+
+@pytest.mark.parametrize("mode", ["stretch", "auto", "token"])
+@pytest.mark.parametrize("speed", [0.5, 2.0])
+def test_a_speed_is_that_speed_in_every_mode(live, mode, speed):
+    text = "Five one one, two five five."
+    reply = speak(live, input=text, speed=speed, speed_mode=mode)
+    assert seconds(reply) == pytest.approx(seconds(speak(live, input=text)) / speed, rel=0.01)
+    assert reply.headers.get("X-Ignored-Fields") == (None if mode == "stretch" else "speed_mode")
+
+
+@pytest.mark.parametrize("field", [{"refine": True}, {"speed_mode": "token"}, {"speed_mode": "auto"}, {"language": "zh"}])
+def test_fields_without_effect_are_named_or_refused(live, field):
+    (name,) = field
+    reply = speak(live, input="One two.", **field)
+    assert reply.headers["X-Ignored-Fields"] == name
+    assert reply.content == speak(live, input="One two.").content
+    refused = speak(live, "?strict=1", input="One two.", **field)
+    assert refusal(refused) == (400, "unknown_field")
+    assert refused.json()["error"]["param"] == name
+    assert post(live, "/v1/audio/speech/plan", input="One two.", **field).json()["ignored_fields"] == [name]
+
+
+def test_a_text_nobody_refines_comes_back_as_it_is(live):
+    shown = post(live, "/v1/text/refine", input="Hello there. I am here.", refine={"guard": "strict", "oral": 2}).json()
+    assert shown["refined"] == "Hello there. I am here."
+    assert shown["accepted"] is False
+    assert shown["ignored_fields"] == ["refine"]
+    assert {change["op"] for change in shown["diff"]} == {"equal"}
+    assert refusal(post(live, "/v1/text/refine?strict=1", input="Hello there.")) == (400, "unknown_field")
+
+
+def test_the_manifest_is_the_default_and_the_operator_has_the_last_word():
+    body = SpeechBody(input="x", refine=True, speed=0.5, speed_mode="auto", language="zh", allow_control_tags=True)
+    assert adapted(body, CompatConfig(), EVERYTHING) == (body, ())
+    fitted, lost = adapted(body, CompatConfig(), DEMO)
+    assert lost == ("refine", "speed_mode", "language")
+    assert (fitted.refine, fitted.speed_mode, fitted.language) == (False, "stretch", "auto")
+    assert adapted(body, CompatConfig(refine=True, speed_token=True), DEMO)[1] == ("language",)
+    assert adapted(body, CompatConfig(refine=False, speed_token=False), EVERYTHING)[1] == ("refine", "speed_mode")
+    no_tags = Taught(control_tags=())
+    assert adapted(body, CompatConfig(), no_tags)[1] == ("allow_control_tags",)
+    assert adapted(body, CompatConfig(control_tags=False), EVERYTHING)[1] == ("allow_control_tags",)
+
+
+def test_a_version_without_tags_says_none_as_words():
+    version = replace(versions_of(PipelineConfig(), {})[0], compat=CompatConfig(control_tags=False))
+    models = ModelDesk(Rollout((version,)))
+    with serving(make_backend(Speaker(), models=models)) as live:
+        shown = post(live, "/v1/text/normalize", input="a [laugh] b", allow_control_tags=True).json()
+    assert shown["text"] == "a b"
+    assert shown["warnings"] == [{"code": "control_tag_not_taught", "count": 7}]
+
+
+def test_languages_are_told(live):
+    models = requests.get(f"{live.url}/v1/models", timeout=10).json()["data"]
+    assert [card["languages"] for card in models] == [["en"]] * len(models)
+    voices = requests.get(f"{live.url}/v1/audio/voices", timeout=10).json()
+    assert voices["languages"] == ["en"]
+    assert {card["id"]: card["languages"] for card in voices["voices"]} == {"default": ["en", "zh"], "calm": ["en"]}
+
+
+def test_a_voice_is_previewed_in_a_language_the_checkpoint_speaks():
+    heard: list[str] = []
+
+    async def stream(request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
+        heard.append(request.text)
+        async with aclosing(Speaker().stream(request)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    library = SimpleNamespace(
+        find=lambda name: SimpleNamespace(record=SimpleNamespace(languages=("zh",))), canonical=str, preview=lambda stored: None
+    )
+    make = partial(VoiceDesk, library, SimpleNamespace(making_timeout_s=5), stream, StepCounter(), model="m", max_prompt=999)
+    for speaks in (("en",), ("zh", "en"), ("zh",)):
+        asyncio.run(make(speaks=speaks).preview("anna"))
+    assert [text.isascii() for text in heard] == [True, False, False]
+
+
+# Audio that is too short to be its text.
+
+
+def hasty(rooms: Rooms) -> Backend:
+    """The demo's text, a model that stops at once."""
+    catalogue = VoiceCatalogue.load(None, 256)
+    return around(Synthesizer(rooms.frontend, Hasty(), ToneDecoder(), catalogue, SpeechConfig()))
+
+
+def test_audio_too_short_for_its_text_is_reported(rooms, caplog):
+    with serving(hasty(rooms)) as live:
+        reply = speak(live, input="Hello there. It is a quiet day.")
+        assert reply.headers["X-Text-Warnings"].endswith("too_short=1")
+        events = speak(live, input="Hello 世 there.", stream=True, stream_format="sse").text
+        done = json.loads(events.strip().splitlines()[-1].removeprefix("data: "))
+        assert done["type"] == "speech.audio.done"
+        assert done["warnings"] == {"unknown_to_model": 1, "too_short": 1}
+        with caplog.at_level("INFO"):
+            assert "X-Text-Warnings" not in speak(live, input="Hello there.", stream=True).headers
+            wait_until(lambda: "warnings=too_short:1" in caplog.text, 30.0)  # the line is written behind the last byte
+
+
+def test_audio_of_an_ordinary_length_is_not(live):
+    for text in ("Hello there.", "I.", "Mississippi."):
+        assert "X-Text-Warnings" not in speak(live, input=text).headers
+    events = speak(live, input="Hello there.", stream=True, stream_format="sse").text
+    assert json.loads(events.strip().splitlines()[-1].removeprefix("data: "))["warnings"] == {}
+    assert np.any(np.frombuffer(speak(live, input="Hello there.").content, "<i2"))
