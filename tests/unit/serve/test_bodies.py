@@ -5,12 +5,15 @@ import contextlib
 import gzip
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from types import SimpleNamespace
 
 import pytest
 import requests
 
+from serve import body_reader
 from serve.api import create_api
+from serve.body_reader import BodyReader
 from serve.config import LimitsConfig
 from tests.fakes import Speaker, make_backend
 from tests.unit.serve.live import POST, Live, read_all, serving, wait_until
@@ -58,6 +61,29 @@ def test_of_too_many_bodies_the_slowest_gives_way(head: str, start: bytes):
             assert sum(client_has_answer(client) for client in first) == 4
         assert [code_of(read_all(client)) for client in first] == ["408 body_timeout"] * 4
         wait_until(lambda: backend.bodies.arriving == 0)
+
+
+def test_the_newest_body_stays_however_close_behind_the_others_it_comes(monkeypatch: pytest.MonkeyPatch):
+    async def wait_for_more() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    async def arrive() -> None:
+        began = asyncio.get_running_loop().time()
+        reader = BodyReader(LimitsConfig(max_receiving=2))
+        readings = []
+        for number in range(4):
+            monkeypatch.setattr(body_reader, "_now", lambda number=number: began + number * 1e-6)
+            request = SimpleNamespace(stream=wait_for_more, headers={"content-type": "application/json"})
+            readings.append(asyncio.create_task(reader.read_json(request)))
+            for _ in range(10):
+                await asyncio.sleep(0)
+        assert [reading.done() for reading in readings] == [True, True, False, False]
+        for reading in readings:
+            reading.cancel()
+        await asyncio.gather(*readings, return_exceptions=True)
+
+    asyncio.run(arrive())
 
 
 def client_has_answer(client: socket.socket) -> bool:
