@@ -1,11 +1,11 @@
-"""Clock: monotonic seconds that stand still until a test moves them."""
+"""Clock: seconds that stand still until a test moves them."""
 
 
 class HeldClock:
     """Time of its own; several threads may read it."""
 
-    def __init__(self) -> None:
-        self.now = 1000.0
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
 
     def __call__(self) -> float:
         return self.now

@@ -5,8 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,6 +15,7 @@ from ray.serve.config import HTTPOptions
 
 from serve.config import PROJECT
 from tests.ports import free_port
+from tests.waiting import wait_until
 
 WRAPPER = PROJECT / "serve" / "haproxy.sh"
 
@@ -153,11 +153,3 @@ def listens(port: int, host: str = "127.0.0.1") -> bool:
     except OSError:
         return False
     return True
-
-
-def wait_until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
-    """Fails when it never comes true."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < limit_s, "it never came true"
-        time.sleep(0.02)

@@ -16,8 +16,8 @@ import requests
 
 from scripts.processes import Process, end_session, members, processes, sessions_with
 from serve.config import PROJECT
-from tests.integration.cluster import wait_until
 from tests.ports import free_port
+from tests.waiting import wait_until
 
 START_TIMEOUT_S = 600.0  # half a minute where the machine is idle
 STOP_TIMEOUT_S = 240.0

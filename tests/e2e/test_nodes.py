@@ -25,8 +25,9 @@ from ray.serve.context import _get_global_client
 
 from scripts.leave import leave
 from serve.config import PROJECT
-from tests.integration.cluster import ENVIRONMENT, deploy, document_of, wait_until
+from tests.integration.cluster import ENVIRONMENT, deploy, document_of
 from tests.ports import free_port
+from tests.waiting import wait_until
 
 CLIENTS = 4
 BACK_S = 300.0  # replicas start anew: on a busy machine that takes its time

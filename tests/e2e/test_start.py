@@ -23,8 +23,9 @@ from serve.config import PROJECT
 from tests.e2e import attacker
 from tests.e2e.network import another_machine
 from tests.e2e.started import HAPROXY_PORTS, Started, nothing_is_left, started
-from tests.integration.cluster import FLAT, is_idle, wait_until
+from tests.integration.cluster import FLAT, is_idle
 from tests.services import needed_program
+from tests.waiting import wait_until
 
 STALL_S = 3.0
 SENTENCE = "Many words follow one another here, and none of them is the last one yet. "

@@ -8,7 +8,6 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from ray.serve.schema import ServeDeploySchema
 from pipeline.strict_yaml import parse_yaml
 from serve.config import PROJECT
 from tests.ports import free_port
+from tests.waiting import wait_until
 
 START_TIMEOUT_S = 600.0  # seconds where the machine is idle
 
@@ -206,15 +206,6 @@ def is_idle(health: dict[str, Any]) -> bool:
     engines = health["acoustic"]
     used: int = sum(engine["slots_used"] + engine["waiting"] for engine in engines)
     return engines != [] and health["door"]["in_flight"] == used == 0
-
-
-def wait_until(condition: Callable[[], Any], timeout_s: float) -> float:
-    """Seconds until the condition held; fails the test when it never does."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < timeout_s, "it never came true"
-        time.sleep(0.02)
-    return time.monotonic() - began
 
 
 def _parent(pid: int) -> int:

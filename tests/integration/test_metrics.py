@@ -8,7 +8,8 @@ import requests
 
 from scripts.monitoring import RAY_METRICS
 from serve.metrics import METRICS, Kind
-from tests.integration.cluster import LONG_SPEECH, Cluster, wait_until
+from tests.integration.cluster import LONG_SPEECH, Cluster
+from tests.waiting import wait_until
 
 EXPORT_TIMEOUT_S = 40.0
 

@@ -6,7 +6,8 @@ import av
 import openai
 import pytest
 
-from tests.integration.cluster import LONG_SPEECH, Cluster, wait_until
+from tests.integration.cluster import LONG_SPEECH, Cluster
+from tests.waiting import wait_until
 
 VOICE = "alloy"
 

@@ -9,8 +9,9 @@ import pytest
 import requests
 from ray import serve
 
-from tests.integration.cluster import FLAT, LONG, Cluster, deploy, document_of, wait_until
+from tests.integration.cluster import FLAT, LONG, Cluster, deploy, document_of
 from tests.integration.test_metrics import scrape
+from tests.waiting import wait_until
 
 ROUTE = "/elastic"
 CLIENTS = 6

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import requests
 
-from tests.integration.cluster import LONG_SPEECH, Cluster, deploy, document_of, wait_until
+from tests.integration.cluster import LONG_SPEECH, Cluster, deploy, document_of
 from tests.integration.fragile import DEATHS_FILE, FRAGILE, POISON
+from tests.waiting import wait_until
 
 ROUTE = "/fragile"
 

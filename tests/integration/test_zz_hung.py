@@ -10,7 +10,8 @@ from contextlib import contextmanager, suppress
 import pytest
 import requests
 
-from tests.integration.cluster import Cluster, deploy, document_of, wait_until
+from tests.integration.cluster import Cluster, deploy, document_of
+from tests.waiting import wait_until
 
 BACK_S = 120.0  # a dozen seconds where the machine is idle
 IN_A_HURRY = {"deadline_ms": 1500}

@@ -14,9 +14,10 @@ from pipeline.store.choose import open_store
 from scripts import keys as keys_script
 from serve.keys import LOST
 from serve.keys_mark import mark_of
-from tests.integration.cluster import LONG_SPEECH, Cluster, deploy, document_of, wait_until
+from tests.integration.cluster import LONG_SPEECH, Cluster, deploy, document_of
 from tests.integration.test_metrics import EXPORT_TIMEOUT_S, scrape
 from tests.services import RedisServer
+from tests.waiting import wait_until
 
 ROUTE = "/keyed"
 

@@ -13,8 +13,9 @@ import pytest
 import requests
 
 from tests.collector import Collector, collecting
-from tests.integration.cluster import Cluster, deploy, document_of, wait_until
+from tests.integration.cluster import Cluster, deploy, document_of
 from tests.services import needed_program
+from tests.waiting import wait_until
 
 ROUTE = "/observed"
 CANARY = "Zorblequix"  # a word of letters: no rule of the text front end changes it

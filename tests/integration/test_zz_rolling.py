@@ -12,7 +12,8 @@ import pytest
 import requests
 
 from serve.config import PROJECT
-from tests.integration.cluster import FLAT, LONG, Cluster, deploy, document_of, wait_until
+from tests.integration.cluster import FLAT, LONG, Cluster, deploy, document_of
+from tests.waiting import wait_until
 
 ROUTE = "/rolling"
 CLIENTS = 3

@@ -15,8 +15,9 @@ from safetensors.numpy import load_file, save_file
 from pipeline import recipes
 from pipeline.manifest import file_sha256, read_manifest, write_manifest
 from pipeline.model.layout import EMBED_FILE, GPT_FILE
-from tests.integration.cluster import Cluster, deploy, document_of, wait_until
+from tests.integration.cluster import Cluster, deploy, document_of
 from tests.integration.test_metrics import scrape, total
+from tests.waiting import wait_until
 
 ROUTE = "/versions"
 V1, V2 = "chattts@v1", "chattts@v2"

@@ -68,12 +68,3 @@ def read_all(client: socket.socket) -> bytes:
         while piece := client.recv(65536):
             received += piece
     return bytes(received)
-
-
-def wait_until(condition: Any, timeout_s: float = 60.0) -> float:
-    """Seconds until the condition held; fails the test when it never does."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < timeout_s, "it never came true"
-        time.sleep(0.005)
-    return time.monotonic() - began

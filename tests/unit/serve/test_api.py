@@ -26,7 +26,8 @@ from pipeline.errors import (
 from pipeline.types import AudioOptions, Denoise
 from serve.config import LimitsConfig
 from tests.fakes import CHUNK, Speaker, make_backend, sine
-from tests.unit.serve.live import POST, read_all, serving, wait_until
+from tests.unit.serve.live import POST, read_all, serving
+from tests.waiting import wait_until
 
 CANARY = "canary-7f3a"
 

@@ -16,7 +16,8 @@ from serve.api import create_api
 from serve.body_reader import BodyReader
 from serve.config import LimitsConfig
 from tests.fakes import Speaker, make_backend
-from tests.unit.serve.live import POST, Live, read_all, serving, wait_until
+from tests.unit.serve.live import POST, Live, read_all, serving
+from tests.waiting import wait_until
 
 SPEECH = b'{"input": "Hi.", "response_format": "pcm"}'
 FORM = "POST /v1/audio/voices HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"

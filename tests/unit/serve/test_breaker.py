@@ -14,6 +14,7 @@ from pipeline.errors import AtCapacity, EngineDead, InvalidRequest, NonFiniteOut
 from pipeline.types import FinishReason, StepBlock
 from serve.breaker import Breaker, BreakerConfig, State
 from serve.handles import unheard
+from tests.clock import HeldClock
 
 CONFIG = BreakerConfig(failures=3, share=0.5, window_s=20, open_s=2, silence_s=3)
 FAULTS = [EngineDead("dead"), RuntimeError("a bug")]
@@ -24,14 +25,6 @@ NO_FAULTS = [
     asyncio.CancelledError(),
     GeneratorExit(),
 ]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def call(breaker: Breaker, error: BaseException | None = None) -> None:
@@ -51,14 +44,14 @@ def fail(breaker: Breaker) -> None:
     assert breaker.state is State.OPEN
 
 
-def fall_silent(breaker: Breaker, clock: Clock) -> None:
+def fall_silent(breaker: Breaker, clock: HeldClock) -> None:
     """Calls under way without a sign of life, for as long as opens it, and no replica that is well."""
     clock.now += CONFIG.silence_s
     breaker.judge_silence(is_well=False, has_work=False)
     assert breaker.state is State.OPEN
 
 
-def opened(clock: Clock) -> Breaker:
+def opened(clock: HeldClock) -> Breaker:
     breaker = Breaker("acoustic", CONFIG, clock=clock)
     fail(breaker)
     return breaker
@@ -66,7 +59,7 @@ def opened(clock: Clock) -> Breaker:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_it_opens_after_enough_failures_and_says_when_to_come_back(fault):
-    clock = Clock()
+    clock = HeldClock()
     breaker = Breaker("acoustic", CONFIG, clock=clock)
     for _ in range(CONFIG.failures):
         assert breaker.state is State.CLOSED
@@ -80,7 +73,7 @@ def test_it_opens_after_enough_failures_and_says_when_to_come_back(fault):
 
 @pytest.mark.parametrize("error", NO_FAULTS, ids=repr)
 def test_clients_load_and_single_rows_open_nothing(error):
-    breaker = Breaker("acoustic", CONFIG, clock=Clock())
+    breaker = Breaker("acoustic", CONFIG, clock=HeldClock())
     for _ in range(20):
         call(breaker, error)
     assert breaker.state is State.CLOSED
@@ -88,7 +81,7 @@ def test_clients_load_and_single_rows_open_nothing(error):
 
 
 def test_failures_that_are_few_among_many_open_nothing():
-    breaker = Breaker("vocoder", CONFIG, clock=Clock())
+    breaker = Breaker("vocoder", CONFIG, clock=HeldClock())
     for _ in range(20):
         call(breaker)
         call(breaker)
@@ -97,7 +90,7 @@ def test_failures_that_are_few_among_many_open_nothing():
 
 
 def test_old_failures_do_not_count():
-    clock = Clock()
+    clock = HeldClock()
     breaker = Breaker("text", CONFIG, clock=clock)
     for _ in range(20):
         call(breaker, EngineDead("dead"))
@@ -106,7 +99,7 @@ def test_old_failures_do_not_count():
 
 
 def test_one_call_tries_and_its_answer_closes():
-    clock = Clock()
+    clock = HeldClock()
     breaker = opened(clock)
     clock.now += CONFIG.open_s
     with breaker.watch() as trial:
@@ -120,7 +113,7 @@ def test_one_call_tries_and_its_answer_closes():
 
 
 def test_a_failed_try_opens_again():
-    clock = Clock()
+    clock = HeldClock()
     breaker = opened(clock)
     clock.now += CONFIG.open_s
     call(breaker, EngineDead("still dead"))
@@ -130,7 +123,7 @@ def test_a_failed_try_opens_again():
 
 
 def test_a_try_that_is_given_up_leaves_its_place_to_the_next():
-    clock = Clock()
+    clock = HeldClock()
     breaker = opened(clock)
     clock.now += CONFIG.open_s
     call(breaker, GeneratorExit())
@@ -139,7 +132,7 @@ def test_a_try_that_is_given_up_leaves_its_place_to_the_next():
 
 
 def test_a_try_without_a_sign_of_life_does_not_keep_others_out():
-    clock = Clock()
+    clock = HeldClock()
     breaker = opened(clock)
     clock.now += CONFIG.open_s
     with breaker.watch():
@@ -160,7 +153,7 @@ def hang(breaker: Breaker, calls: int) -> ExitStack:
 
 
 def test_a_stage_without_a_sign_of_life_opens_it_when_no_replica_is_well():
-    clock = Clock()
+    clock = HeldClock()
     breaker = Breaker("acoustic", CONFIG, clock=clock)
     clock.now += 600
     with hang(breaker, 1):
@@ -179,7 +172,7 @@ def test_a_stage_without_a_sign_of_life_opens_it_when_no_replica_is_well():
 
 def test_impatient_callers_do_not_hide_that_nobody_is_answered():
     """Each leaves before silence_s is over, as one with a short deadline does; others come."""
-    clock = Clock()
+    clock = HeldClock()
     breaker = Breaker("vocoder", CONFIG, clock=clock)
     for _ in range(5):
         with suppress(asyncio.CancelledError), hang(breaker, 2):
@@ -193,7 +186,7 @@ def test_impatient_callers_do_not_hide_that_nobody_is_answered():
 
 
 def test_a_time_without_calls_is_no_silence():
-    clock = Clock()
+    clock = HeldClock()
     breaker = Breaker("vocoder", CONFIG, clock=clock)
     with suppress(asyncio.CancelledError), hang(breaker, 1):
         clock.now += CONFIG.silence_s / 2
@@ -205,7 +198,7 @@ def test_a_time_without_calls_is_no_silence():
 
 
 def test_calls_that_wait_while_others_are_answered_are_not_silent():
-    clock = Clock()
+    clock = HeldClock()
     breaker = Breaker("acoustic", CONFIG, clock=clock)
     with hang(breaker, 5), breaker.watch() as stream:
         for _ in range(10):
@@ -217,7 +210,7 @@ def test_calls_that_wait_while_others_are_answered_are_not_silent():
 
 
 def test_calls_whose_replicas_are_at_work_are_nobodys_fault():
-    clock = Clock()
+    clock = HeldClock()
     breaker = Breaker("acoustic", CONFIG, clock=clock)
     with hang(breaker, 20):
         for _ in range(20):
@@ -229,7 +222,7 @@ def test_calls_whose_replicas_are_at_work_are_nobodys_fault():
 
 
 def test_calls_of_which_no_replica_knows_have_failed_once_each():
-    clock = Clock()
+    clock = HeldClock()
     breaker = Breaker("text", CONFIG, clock=clock)
     for count in range(1, CONFIG.failures + 1):
         assert breaker.state is State.CLOSED
@@ -244,7 +237,7 @@ def test_calls_of_which_no_replica_knows_have_failed_once_each():
 
 
 def test_a_sign_that_comes_while_the_replicas_are_asked_opens_nothing():
-    clock = Clock()
+    clock = HeldClock()
     breaker = Breaker("text", CONFIG, clock=clock)
     with breaker.watch() as one:
         clock.now += CONFIG.silence_s
@@ -256,7 +249,7 @@ def test_a_sign_that_comes_while_the_replicas_are_asked_opens_nothing():
 
 def test_an_answer_ends_a_silence_whoever_waited_for_it():
     """A replica is killed, a request waits for the next one and is answered: nobody else is shut out after that."""
-    clock = Clock()
+    clock = HeldClock()
     breaker = Breaker("vocoder", CONFIG, clock=clock)
     with breaker.watch() as waiting:
         fall_silent(breaker, clock)
@@ -266,7 +259,7 @@ def test_an_answer_ends_a_silence_whoever_waited_for_it():
 
 
 def test_an_answer_under_way_does_not_close_what_failures_opened():
-    breaker = Breaker("acoustic", CONFIG, clock=Clock())
+    breaker = Breaker("acoustic", CONFIG, clock=HeldClock())
     with breaker.watch() as early:
         fail(breaker)
         early.gave_sign()
@@ -274,7 +267,7 @@ def test_an_answer_under_way_does_not_close_what_failures_opened():
 
 
 def test_a_trial_that_fails_after_a_silence_is_a_failure():
-    clock = Clock()
+    clock = HeldClock()
     breaker = Breaker("acoustic", CONFIG, clock=clock)
     with breaker.watch() as waiting:
         fall_silent(breaker, clock)
@@ -289,7 +282,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = Clock()
+        self.clock = HeldClock()
         self.breaker = Breaker("acoustic", CONFIG, clock=self.clock)
         self.faults = 0
         self.under_way: list = []
@@ -372,7 +365,7 @@ def test_two_tries_make_one_sequence(handed_on, sizes):
 
 
 def test_an_error_inside_a_stream_is_counted_once():
-    breaker = Breaker("acoustic", CONFIG, clock=Clock())
+    breaker = Breaker("acoustic", CONFIG, clock=HeldClock())
 
     async def stream() -> AsyncIterator[int]:
         with breaker.watch() as watched:

@@ -17,6 +17,7 @@ from serve.config import read_app_config
 from serve.degrader import Degrader
 from serve.ladder import REFUSALS, DegradeConfig, Ladder, Rung
 from serve.schemas import PostBody, SpeechBody
+from tests.clock import HeldClock
 from tests.fakes import Speaker, make_backend
 from tests.unit.serve.live import serving
 
@@ -26,15 +27,7 @@ CHUNKS = (8, 16, 32, 48, 96)
 NOISY = PostBody(denoise="on", gain_db=3.0)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def looks(ladder: Ladder, clock: Clock, seconds: int, fullness: float, rtf: float = 0.0) -> list[int]:
+def looks(ladder: Ladder, clock: HeldClock, seconds: int, fullness: float, rtf: float = 0.0) -> list[int]:
     """A look a second; the levels."""
     levels = []
     for _ in range(seconds):
@@ -48,7 +41,7 @@ def looks(ladder: Ladder, clock: Clock, seconds: int, fullness: float, rtf: floa
 
 
 def test_it_climbs_while_it_is_full_and_comes_back_by_itself():
-    clock = Clock()
+    clock = HeldClock(0.0)
     ladder = Ladder(CONFIG, clock=clock)
     levels = looks(ladder, clock, 100, FULL)
     assert levels == sorted(levels)
@@ -60,14 +53,14 @@ def test_it_climbs_while_it_is_full_and_comes_back_by_itself():
 
 
 def test_between_the_two_marks_nothing_changes():
-    clock = Clock()
+    clock = HeldClock(0.0)
     ladder = Ladder(CONFIG, clock=clock)
     looks(ladder, clock, 13, FULL)
     assert len(set(looks(ladder, clock, 500, 0.65))) == 1
 
 
 def test_slowness_gives_things_up_but_refuses_nobody():
-    clock = Clock()
+    clock = HeldClock(0.0)
     ladder = Ladder(CONFIG, clock=clock)
     looks(ladder, clock, 500, CALM, rtf=2.0)
     assert ladder.rungs == tuple(Rung)[:-2]
@@ -86,7 +79,7 @@ def test_slowness_gives_things_up_but_refuses_nobody():
 def test_it_never_changes_faster_than_its_hysteresis_and_always_comes_back(weather, climb_s, rest_s, rungs):
     ordered = tuple(rung for rung in Rung if rung in rungs)
     config = DegradeConfig(rungs=ordered, climb_s=climb_s, rest_s=rest_s, version="small@v1")
-    clock = Clock()
+    clock = HeldClock(0.0)
     ladder = Ladder(config, clock=clock)
     changed_at = 0.0
     for fullness, rtf, wait_s in weather:

@@ -25,8 +25,9 @@ from starlette.routing import Route
 
 from serve.config import PROJECT
 from serve.haproxy import REPLIES, TemplateChanged, is_loopback, rewrite_file, rewritten
-from tests.haproxy import WRAPPER, Replica, environment, generated, listens, manager, replica, running, wait_until
+from tests.haproxy import WRAPPER, Replica, environment, generated, listens, manager, replica, running
 from tests.ports import free_port
+from tests.waiting import wait_until
 
 
 @pytest.fixture

@@ -24,7 +24,8 @@ from serve.gate import ANY, OPEN_PATHS, Gate, is_loopback, need, trust
 from serve.keys import KEY, NAMESPACE, KeyRing, Quota, Scope, make_key
 from serve.quotas import LocalQuotas
 from tests.fakes import Speaker, make_backend
-from tests.unit.serve.live import Live, serving, wait_until
+from tests.unit.serve.live import Live, serving
+from tests.waiting import wait_until
 
 FREE = Quota(requests_per_s=None, streams=None, characters_a_day=None)
 LOOPBACK = "127.0.0.1"

@@ -27,7 +27,8 @@ from serve.schemas import SpeechBody
 from serve.voice_desk import VoiceDesk
 from tests.fakes import Speaker, StepCounter, ToneDecoder, make_backend
 from tests.unit.pipeline.test_synthesizer import Hasty
-from tests.unit.serve.live import Live, serving, wait_until
+from tests.unit.serve.live import Live, serving
+from tests.waiting import wait_until
 
 CHINESE = "今天天气真不错，我们一起去公园散步吧。"
 CONFIG = {"checkpoint": "demo", "engine": {"slots": 4, "dtype": "float32"}}

@@ -33,18 +33,11 @@ from serve.errors import KINDS, ApiError, of
 from serve.handles import to_domain
 from serve.overload import RecentOverload
 from serve.schemas import SpeechBody, ignored_header
+from tests.clock import HeldClock
 from tests.fakes import Speaker, make_backend
 from tests.unit.serve.live import serving
 
 # Door.
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_a_closed_door_lets_nobody_in_and_nobody_out_early():
@@ -70,7 +63,7 @@ def test_the_door_counts_and_gives_places_back():
 
 
 def test_waiting_times_follow_how_long_requests_stay():
-    clock = Clock()
+    clock = HeldClock(0.0)
     door = Door(4, clock=clock)
     for _ in range(50):
         with door.enter():
@@ -145,7 +138,7 @@ def test_serves_own_errors_become_the_domains():
 
 
 def test_what_was_refused_a_moment_ago_is_refused_at_once_in_lanes_no_more_urgent():
-    clock = Clock()
+    clock = HeldClock(0.0)
     overload = RecentOverload(0.5, clock=clock)
     overload.check("v1", Lane.STANDARD)
     overload.note("v1", Lane.STANDARD, AtCapacity("full", retry_after_s=3.0))

@@ -14,21 +14,14 @@ from hypothesis import strategies as st
 from pipeline.errors import AtCapacity, EngineDead, RequestQuarantined
 from pipeline.types import AudioChunk, AudioOptions, RefineParams, SamplingParams, SynthesisRequest
 from serve.quarantine import CASE, Case, Death, Quarantine, QuarantineConfig, ended
+from tests.clock import HeldClock
 
 REQUEST = SynthesisRequest("r1", "Some words.", "nova", sampling=SamplingParams(seed=3))
 STAGES = ("text", "acoustic", "vocoder")
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def make() -> tuple[Quarantine, Clock]:
-    clock = Clock()
+def make() -> tuple[Quarantine, HeldClock]:
+    clock = HeldClock(0.0)
     return Quarantine(QuarantineConfig(), clock=clock), clock
 
 
@@ -37,7 +30,7 @@ def fail(watching, error: Exception) -> None:
         watching.gen.throw(error)
 
 
-def die(quarantine: Quarantine, clock: Clock, digest: bytes, *replicas: str, stage: str = "acoustic") -> None:
+def die(quarantine: Quarantine, clock: HeldClock, digest: bytes, *replicas: str, stage: str = "acoustic") -> None:
     """A request whose calls fail, one after the other."""
     watching = quarantine.enter(digest)
     case = watching.__enter__()
@@ -47,7 +40,7 @@ def die(quarantine: Quarantine, clock: Clock, digest: bytes, *replicas: str, sta
     fail(watching, EngineDead("dead"))
 
 
-def crowd(quarantine: Quarantine, clock: Clock, members: list[bytes], *replicas: str) -> None:
+def crowd(quarantine: Quarantine, clock: HeldClock, members: list[bytes], *replicas: str) -> None:
     """Requests that are inside the same replicas, one after the other."""
     for replica in replicas:
         began, clock.now = clock.now, clock.now + 0.1

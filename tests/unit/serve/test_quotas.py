@@ -18,22 +18,13 @@ from hypothesis import strategies as st
 from serve.keys import Quota
 from serve.quotas import LocalQuotas, portion
 from serve.quotas_redis import LEASE_S, RedisQuotas
+from tests.clock import HeldClock
 from tests.services import RedisServer
 
 ROOT = Path(__file__).resolve().parents[3]
 # So slow that no test's own time gives anything back.
 SLOW = Quota(requests_per_s=0.0001, burst=6, streams=3, characters_a_day=1000, audio_s_a_minute=0.001)
 STREAMS = Quota(requests_per_s=None, characters_a_day=None, streams=2)
-
-
-class Clock:
-    """Stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = 1e9
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Counted:
@@ -72,7 +63,7 @@ rates = st.builds(Quota, requests_per_s=st.floats(0.5, 50), burst=st.integers(1,
 
 @given(rates, st.lists(st.floats(0, 3), max_size=60), st.integers(1, 4))
 def test_no_stretch_of_time_holds_more_requests_than_burst_and_rate(quota, pauses, replicas):
-    clock = Clock()
+    clock = HeldClock(1e9)
     doors = [LocalQuotas(lambda: replicas, clock) for _ in range(replicas)]
     taken: list[float] = []
     for number, pause in enumerate(pauses):
@@ -87,7 +78,7 @@ def test_no_stretch_of_time_holds_more_requests_than_burst_and_rate(quota, pause
 
 @given(rates, st.lists(st.floats(0, 1), min_size=1, max_size=40))
 def test_who_comes_back_when_told_is_let_in(quota, pauses):
-    clock = Clock()
+    clock = HeldClock(1e9)
     quotas = LocalQuotas(clock=clock)
     for pause in pauses:
         clock.now += pause
@@ -98,7 +89,7 @@ def test_who_comes_back_when_told_is_let_in(quota, pauses):
 
 
 def test_audio_may_run_over_and_the_next_request_waits_for_it():
-    clock = Clock()
+    clock = HeldClock(1e9)
     quotas = LocalQuotas(clock=clock)
     quota = Quota(audio_s_a_minute=30.0)
     quotas.heard("key", quota, 29.0)
@@ -111,7 +102,7 @@ def test_audio_may_run_over_and_the_next_request_waits_for_it():
 
 
 def test_a_day_begins_anew_at_midnight():
-    clock = Clock()
+    clock = HeldClock(1e9)
     quotas = LocalQuotas(wall_clock=clock)
     quota = Quota(characters_a_day=100)
     assert not asyncio.run(quotas.write("key", quota, 100)).refusal
@@ -123,7 +114,7 @@ def test_a_day_begins_anew_at_midnight():
 
 @pytest.mark.parametrize("jump_s", [-3600.0, -86_400.0 * 365, 86_400.0])
 def test_a_clock_that_jumps_locks_no_key_out(jump_s: float):
-    clock, wall = Clock(), Clock()
+    clock, wall = HeldClock(1e9), HeldClock(1e9)
     quotas = LocalQuotas(clock=clock, wall_clock=wall)
     quota = Quota(requests_per_s=1.0, burst=1, characters_a_day=100, audio_s_a_minute=60.0)
     assert not asyncio.run(quotas.enter("key", quota, None)).refusal

@@ -15,7 +15,8 @@ from serve.config import LimitsConfig
 from serve.request_log import FIELDS
 from serve.stages import TimedDecoder, TimedFrontend, TimedGenerator
 from tests.fakes import PromptMaker, Speaker, StepMaker, ToneDecoder, make_backend
-from tests.unit.serve.live import Live, serving, wait_until
+from tests.unit.serve.live import Live, serving
+from tests.waiting import wait_until
 
 
 class AnyVoice:

@@ -28,6 +28,7 @@ from serve.model_desk import ModelDesk, adapted, listener_of, plain
 from serve.rollout import Rollout
 from serve.schemas import SpeechBody
 from serve.shadow import Comparison, Shadow, compare
+from tests.clock import HeldClock
 from tests.fakes import Speaker, make_backend, sine
 from tests.unit.serve.live import serving
 
@@ -35,16 +36,8 @@ V1, V2, V3 = "chattts@v1", "chattts@v2", "chattts@v3"
 VERSIONS = versions_of(PipelineConfig(), {V1: ModelConfig(), V2: ModelConfig(), V3: ModelConfig(), "small@v1": ModelConfig()})
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def rollout(clock: Clock | None = None, /, **weights: float) -> Rollout:
-    made = Rollout(VERSIONS, clock=clock or Clock())
+def rollout(clock: HeldClock | None = None, /, **weights: float) -> Rollout:
+    made = Rollout(VERSIONS, clock=clock or HeldClock(0.0))
     made.configure(RoutesConfig(weights={f"chattts@{version}": weight for version, weight in weights.items()}))
     return made
 
@@ -93,7 +86,7 @@ def feed(made: Rollout, version: str, count: int, *, failed: int = 0, first_audi
 
 
 def test_a_canary_that_fails_is_rolled_back_and_tried_again_later_and_later():
-    clock = Clock()
+    clock = HeldClock(0.0)
     made = rollout(clock, v1=90, v2=10)
     feed(made, V1, 100, failed=1)
     feed(made, V2, 19, failed=19)
@@ -139,7 +132,7 @@ def test_the_stable_version_is_never_rolled_back():
 
 
 def test_old_requests_do_not_count():
-    clock = Clock()
+    clock = HeldClock(0.0)
     made = rollout(clock, v1=90, v2=10)
     feed(made, V2, 15, failed=15)
     clock.now += 301
@@ -206,7 +199,7 @@ def test_when_all_are_out_the_stable_one_speaks():
     st.tuples(*[st.integers(0, 5)] * 3),
 )
 def test_whatever_happens_shares_add_up_and_somebody_speaks(events, weights):
-    clock = Clock()
+    clock = HeldClock(0.0)
     made = rollout(clock, v1=weights[0], v2=weights[1], v3=weights[2])
     for version, failed, first_audio_s, pause_s in events:
         made.ended(version, failed=failed, first_audio_s=first_audio_s)

@@ -3,8 +3,7 @@
 import asyncio
 import concurrent.futures
 import io
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from tests.fakes import Speaker, make_backend, make_desk
 from tests.recordings import SAID, spoken, written
 from tests.services import RedisServer
 from tests.unit.serve.live import Live, serving
+from tests.waiting import until
 
 WIDTH = 256
 CATALOGUE = Path(__file__).resolve().parents[3] / "configs" / "voices.yaml"
@@ -306,12 +306,6 @@ def test_a_replica_that_follows_knows_a_new_voice_with_its_next_look_and_hears_o
     def said(what: str) -> int:
         lines = [record.getMessage() for record in caplog.records]
         return len([line for line in lines if line.startswith("voices: ") and what in line])
-
-    async def until(condition: Callable[[], bool]) -> None:
-        began = time.monotonic()
-        while not condition():
-            assert time.monotonic() - began < 60, "it never came true"
-            await asyncio.sleep(0.02)
 
     async def follow() -> None:
         problems: dict[str, str] = {}

@@ -7,7 +7,8 @@ from pipeline.errors import AtCapacity, EngineDead
 from serve.config import LimitsConfig
 from serve.figures import Outcome, SpeechFigures
 from tests.fakes import CHUNK, Speaker, make_backend
-from tests.unit.serve.live import Live, serving, wait_until
+from tests.unit.serve.live import Live, serving
+from tests.waiting import wait_until
 
 SAMPLE_RATE = 24_000
 

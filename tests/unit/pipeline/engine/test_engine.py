@@ -32,6 +32,7 @@ from pipeline.types import Claim, FinishReason, Head, Prompt, SamplingParams, Se
 from tests.clock import HeldClock
 from tests.factories import Take, collect, make_prompt, make_speaker, take
 from tests.machine import needs_native
+from tests.waiting import wait_until
 
 MakeEngine = Callable[..., Engine]
 
@@ -110,13 +111,6 @@ def run_together(engine: Engine, requests: list[tuple[Prompt, SamplingParams]]) 
         )
 
     return asyncio.run(together())
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.005)
 
 
 def pass_time(engine: Engine, clock: HeldClock, seconds: float) -> None:
@@ -205,7 +199,7 @@ def test_whoever_is_cancelled_the_others_never_notice(make_engine, demo, build):
     assert sum(result is not None for result in results) > 10
     assert sum(result is None for result in results) > 5
     assert all(result is None or result.equals(one) for result, one in zip(results, alone, strict=True))
-    wait_until(lambda: engine.stats().slots_used == 0 and engine.stats().waiting == 0)
+    wait_until(lambda: engine.stats().slots_used == 0 and engine.stats().waiting == 0, 20.0)
     engine._scheduler.check()
 
 
@@ -298,7 +292,7 @@ def test_reader_that_leaves_frees_its_slot_within_a_round(make_engine):
         return engine.stats().rounds
 
     rounds = asyncio.run(leave())
-    wait_until(lambda: engine.stats().slots_used == 0)
+    wait_until(lambda: engine.stats().slots_used == 0, 20.0)
     assert engine.stats().rounds <= rounds + 1
 
 
@@ -345,12 +339,12 @@ def test_reader_that_stops_is_cut_after_the_stated_time(make_engine):
         blocks = engine.generate(make_prompt(max_steps=128), SamplingParams(min_steps=128), timeout_s=600)
         await anext(blocks)
         (slow,) = engine._scheduler._running()
-        wait_until(lambda: slow.paused_since is not None)
+        wait_until(lambda: slow.paused_since is not None, 20.0)
         await asyncio.to_thread(pass_time, engine, clock, 29.9)
         assert engine.stats().slots_used == 1, "it may still read on"
         clock.advance(0.2)
         engine.submit([])
-        wait_until(lambda: engine.stats().slots_used == 0)
+        wait_until(lambda: engine.stats().slots_used == 0, 20.0)
         with pytest.raises(ReaderStalled, match=r"30 s \(engine.stall_timeout_s"):
             async for _ in blocks:
                 pass

@@ -6,7 +6,6 @@ On both event loops: Ray and uvicorn run uvloop, whose pipes to a dead process f
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from pipeline.text import isolated as module
 from pipeline.text.frontend import LocalTextFrontend
 from pipeline.text.isolated import IsolatedFrontend
 from pipeline.types import SynthesisRequest, Voice
+from tests.waiting import until
 
 VOICES = {"v": Voice("v", None)}
 LONG = "1,234.5 on 2026-11-21, " * 2000  # half a second of work
@@ -61,13 +61,6 @@ def state(process: int) -> str:
         return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0]
     except OSError:
         return ""
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < PATIENCE_S, "it never came true"
-        await asyncio.sleep(0.01)
 
 
 def test_it_answers_as_the_front_end_itself(demo_root, run):
