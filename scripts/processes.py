@@ -17,6 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from serve.hosts import is_loopback
+
 PROC = Path("/proc")
 POLL_S = 0.1
 KILL_ROUNDS = 50  # a process may start another one while it is being killed
@@ -51,8 +53,7 @@ class Listener:
     @property
     def is_local(self) -> bool:
         """Whether only this machine can reach it."""
-        mapped = self.address.ipv4_mapped if isinstance(self.address, ipaddress.IPv6Address) else None
-        return (mapped or self.address).is_loopback
+        return is_loopback(str(self.address))
 
 
 def processes() -> Iterator[Process]:

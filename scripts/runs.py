@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from pipeline.durable import write_durably
 from scripts.processes import end_session, sessions_with
 
 ID_VARIABLE = "CHATTTS_RUN"
@@ -46,7 +47,7 @@ class Run:
         """
         with _alone(home) as place:
             folder = Path(tempfile.mkdtemp(dir=place))  # mode 700
-            write_private(folder / "token", secrets.token_hex(TOKEN_BYTES))
+            write_durably(folder / "token", secrets.token_hex(TOKEN_BYTES).encode(), mode=0o600)
             (folder / SOCKETS).symlink_to(tempfile.mkdtemp(prefix="chattts-", dir="/tmp"))
             lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -75,7 +76,7 @@ class Run:
     def note(self, environment: Mapping[str, str]) -> None:
         """Write down how to reach the cluster."""
         lines = [f"export {name}={shlex.quote(value)}\n" for name, value in environment.items()]
-        write_private(self.access, "".join(lines))
+        write_durably(self.access, "".join(lines).encode(), mode=0o600)
 
     def end(self) -> None:
         """Remove the folder: the token is of no further use."""
@@ -128,16 +129,6 @@ def variable(folder: Path) -> str:
 def runs_folder(home: Path) -> Path:
     """Where the folders of runs are."""
     return home.absolute() / "runs"
-
-
-def write_private(path: Path, text: str) -> None:
-    """A whole file or none, which only its owner may read, at no moment anybody else."""
-    draft = path.with_suffix(".new")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
 
 
 @contextmanager

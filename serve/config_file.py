@@ -25,7 +25,7 @@ from ray.serve.schema import DeploymentSchema, RayActorOptionsSchema, ServeAppli
 from pipeline.errors import ConfigError
 from pipeline.strict_yaml import parse_yaml
 from serve.config import IMPORT_PATH, PROJECT, AppConfig, dotted, explain, project_path, read_app_config, unknown_key
-from serve.cross_origin import is_local_host
+from serve.hosts import is_local_host
 from serve.model_config import RoutesConfig, deployments_of, wrong_routes
 from serve.scaling import WorkAhead
 

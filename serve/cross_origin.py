@@ -11,10 +11,8 @@ rebinding), and the page must come from the service itself (else it is cross-sit
 neither is needed: a foreign page has no key, and browsers attach none by themselves.
 """
 
-import ipaddress
 import re
 from collections.abc import Callable, Collection
-from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
@@ -22,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from serve.errors import ApiError, Kind
+from serve.hosts import is_local_host
 
 AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:@/\[\]]+)(:\d{1,5})?")  # host and port, nothing else
 
@@ -107,20 +106,6 @@ class CrossOrigin:
             await send(message)
 
         await self._app(scope, receive, send_with_cors)
-
-
-def is_loopback(address: str) -> bool:
-    """127.0.0.0/8 and ::1, also inside IPv6."""
-    try:
-        found: Any = ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    return bool((getattr(found, "ipv4_mapped", None) or found).is_loopback)
-
-
-def is_local_host(host: str) -> bool:
-    """Whether a name or address means this machine alone, for clients and for a service that listens there."""
-    return host == "localhost" or is_loopback(host)
 
 
 def _foreign_page() -> ApiError:

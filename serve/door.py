@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pipeline.errors import AtCapacity, Draining
+from pipeline.ewma import Ewma
 
-MEMORY = 0.2  # weight of the newest stay in the moving average
+EWMA_WEIGHT = 0.2  # of the newest stay in the mean one
+FIRST_STAY_S = 2.0  # until the first request has left: about one sentence
 LONGEST_WAIT_S = 60.0
 
 
@@ -23,9 +25,14 @@ class Door:
         self.places = places
         self.inside = 0
         self.closed = False
-        self.stay_s = 2.0  # until the first request has left: about one sentence
+        self._stay_s = Ewma(EWMA_WEIGHT, FIRST_STAY_S)
         self._turned_away = 0  # since somebody last left
         self._clock = clock
+
+    @property
+    def stay_s(self) -> float:
+        """How long a request stays, on average [s]."""
+        return self._stay_s.value
 
     @property
     def is_full(self) -> bool:
@@ -59,7 +66,7 @@ class Door:
         finally:
             self.inside -= 1
             self._turned_away = 0
-            self.stay_s += MEMORY * (self._clock() - entered - self.stay_s)
+            self._stay_s.add(self._clock() - entered)
 
     def close(self) -> int:
         """Let nobody in any more; who is inside stays to the end.

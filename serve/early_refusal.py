@@ -18,7 +18,7 @@ from pipeline.errors import SynthesisError
 from serve.backend import Backend
 from serve.errors import ApiError, of
 from serve.figures import Outcome, SpeechFigures
-from serve.gate import check_scope, need
+from serve.gate import need
 
 METHOD, PATH = "POST", "/v1/audio/speech"
 
@@ -43,7 +43,7 @@ class EarlyRefusal:
             await self._app(scope, receive, send)
             return
         try:
-            check_gate(backend, scope, headers)
+            backend.gate.caller_key(METHOD, PATH, need(METHOD, PATH), scope, headers)
             backend.door.check()
         except ApiError:
             await self._app(scope, receive, send)
@@ -60,16 +60,3 @@ class EarlyRefusal:
 def is_speech(scope: Scope) -> bool:
     """Whether somebody wants to hear something; the path begins with the application's."""
     return scope["type"] == "http" and scope["method"] == METHOD and str(scope["path"]).endswith(PATH)
-
-
-def check_gate(backend: Backend, scope: Scope, headers: Headers) -> None:
-    """
-    Raises:
-        ApiError: the gate turns the request away.
-    """
-    client = scope.get("client")
-    peer = client[0] if client else ""
-    backend.gate.check_browser(METHOD, PATH, headers, peer)
-    key = backend.gate.key_of(headers, peer)
-    if key is not None:
-        check_scope(key, need(METHOD, PATH).scopes or frozenset())

@@ -9,7 +9,7 @@ Never: changing either: they are chosen before Ray starts
 import ray
 from ray._private.authentication.authentication_utils import is_token_auth_enabled
 
-from serve.cross_origin import is_local_host
+from serve.hosts import is_local_host
 
 
 def exposure(address: str, *, asks_for_token: bool) -> str | None:

@@ -24,14 +24,19 @@ from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from pipeline.errors import StoreUnavailable
+from pipeline.ewma import Ewma
 from pipeline.types import Lane
-from serve.cross_origin import CrossOriginPolicy, is_local_host, is_loopback
+from serve.cross_origin import CrossOriginPolicy
 from serve.errors import ApiError, Kind, of
 from serve.figures import SpeechWatch
+from serve.hosts import is_local_host, is_loopback
 from serve.keys import LOST, Key, KeyRing, Quota, Scope
 from serve.quotas import LocalQuotas, Quotas, Verdict
 
 LOG = logging.getLogger("ray.serve.chattts")
+
+EWMA_WEIGHT = 0.2  # of the newest stream in the mean time of one
+FIRST_STAY_S = 2.0  # until the first stream has ended
 
 ANONYMOUS = "anonymous"
 FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "x-forwarded-host", "via")
@@ -156,7 +161,7 @@ class Gate:
         self._is_open = is_open
         self._trusts = trusts or is_loopback
         self.origins = origins or CrossOriginPolicy()
-        self._stay_s = 2.0
+        self._stay_s = Ewma(EWMA_WEIGHT, FIRST_STAY_S)
 
     def key_of(self, headers: Headers, peer: str) -> Key | None:
         """The key a request brings; None where none is needed.
@@ -198,6 +203,22 @@ class Gate:
         if without_keys and self._comes_from_here(headers, peer):
             self.origins.check(headers, opens_page=method in ("GET", "HEAD") and path in OPEN_PATHS)
 
+    def caller_key(self, method: str, path: str, needed: Need, scope: AsgiScope, headers: Headers) -> Key | None:
+        """The key a request is allowed by, None when it needs none; scope is ASGI's.
+
+        Raises:
+            ApiError: 401, 403, 503
+        """
+        client = scope.get("client")
+        peer = client[0] if client else ""
+        self.check_browser(method, path, headers, peer)
+        if needed.scopes is None:
+            return None
+        key = self.key_of(headers, peer)
+        if key is not None:
+            check_scope(key, needed.scopes)
+        return key
+
     def _comes_from_here(self, headers: Headers, peer: str) -> bool:
         return self._trusts(peer) and not any(name in headers for name in FORWARDED)
 
@@ -219,13 +240,15 @@ class Gate:
             if verdict.refusal:
                 permit = None  # it holds none
                 if verdict.refusal == "too_many_concurrent_requests":
-                    verdict = Verdict(verdict.refusal, self._stay_s / (quota.streams or 1), verdict.remaining, verdict.reset_s)
+                    verdict = Verdict(
+                        verdict.refusal, self._stay_s.value / (quota.streams or 1), verdict.remaining, verdict.reset_s
+                    )
                 raise refused(verdict, quota)
             yield Caller(key.id, key.record.lanes, quota, self._quotas), rate_headers(verdict, quota)
         finally:
             if permit is not None:
                 self._quotas.leave(key.id, permit)
-                self._stay_s += 0.2 * (asyncio.get_running_loop().time() - began - self._stay_s)
+                self._stay_s.add(asyncio.get_running_loop().time() - began)
 
 
 class Guarded:
@@ -255,15 +278,11 @@ class Guarded:
             await send(message)
 
         try:
-            headers, client = Headers(scope=scope), scope.get("client")
-            peer = client[0] if client else ""
-            gate.check_browser(method, path, headers, peer)
-            key = None if needed.scopes is None else gate.key_of(headers, peer)
-            if key is None or needed.scopes is None:
+            key = gate.caller_key(method, path, needed, scope, Headers(scope=scope))
+            if key is None:
                 state["caller"] = NOBODY
                 await self._app(scope, receive, send_on)
                 return
-            check_scope(key, needed.scopes)
             async with gate.admitted(key, stream=needed.stream) as (caller, rates):
                 state["caller"] = caller
 

@@ -8,7 +8,6 @@ Never: Ray and everything else that takes long to import: each reload of the con
 
 import ctypes
 import importlib.util
-import ipaddress
 import json
 import os
 import re
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from serve.errors import ApiError, Kind, bad_request
+from serve.hosts import is_local_host
 
 HEAD_TIMEOUT_S = 10
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -186,12 +186,7 @@ def is_bind(section: str, line: str) -> bool:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a listener there; `*` and names are not addresses."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    return is_local_host(host.strip("[]"))
 
 
 def error_lines(folder: Path) -> list[str]:

@@ -17,9 +17,10 @@ from collections.abc import Iterator
 
 from pipeline.config import EngineConfig
 from pipeline.engine.sequence import Sequence
+from pipeline.ewma import Ewma
 from pipeline.types import Lane
 
-SMOOTHING = 0.1
+EWMA_WEIGHT = 0.1  # of the latest sequence in the share of its steps that one makes
 
 
 class Line:
@@ -34,7 +35,7 @@ class Line:
         self._waiting: list[Sequence] = []
         self._served = dict.fromkeys(Lane, 0.0)  # virtual begin of the last one that left a lane's line
         self._ends: dict[tuple[Lane, str], float] = {}  # virtual end of a tenant's last one
-        self._share = 0.5  # steps a sequence makes of those it may: a running mean
+        self._share = Ewma(EWMA_WEIGHT, 0.5)  # steps a sequence makes of those it may
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -50,11 +51,11 @@ class Line:
     def predict(self, sequence: Sequence) -> float:
         """Steps it will probably make."""
         least = sequence.sampling.min_steps
-        return min(float(sequence.max_steps), max(least, self._share * sequence.max_steps, sequence.steps + 1.0))
+        return min(float(sequence.max_steps), max(least, self._share.value * sequence.max_steps, sequence.steps + 1.0))
 
     def learn(self, sequence: Sequence) -> None:
         """A sequence has ended by itself."""
-        self._share += SMOOTHING * (sequence.steps / sequence.max_steps - self._share)
+        self._share.add(sequence.steps / sequence.max_steps)
 
     def tag(self, sequence: Sequence) -> float:
         """Its virtual begin, were it to join now."""

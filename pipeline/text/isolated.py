@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from pipeline.config import TextConfig
 from pipeline.errors import EngineDead, SynthesisError, TextTooHard, WorkerDied
+from pipeline.ewma import Ewma
 from pipeline.text.guard import Refined
 from pipeline.text.script import Script
 from pipeline.types import SpeechPlan, SynthesisRequest, Voice
@@ -40,7 +41,7 @@ START_S = 60.0  # most a worker may take until it is ready for its first questio
 END_S = 1.0  # most a worker whose pipes failed may take until its exit code is there
 SLOW_S = 2.0  # an answer that takes longer is unusual enough to be told
 MOST_FAILURES = 3  # workers in a row that gave no answer: no text's fault any more
-EMA_WEIGHT = 0.2  # of the latest answer in the mean time of one
+EWMA_WEIGHT = 0.2  # of the latest answer in the mean time of one
 
 HEALTH = SynthesisRequest("health-check", "Are you there?", "health-check")
 
@@ -76,7 +77,7 @@ class IsolatedFrontend:
         self._waiting = 0
         self._asked_at: float | None = None
         self._answers = 0
-        self._read_s = 0.0
+        self._read_s = Ewma(EWMA_WEIGHT, 0.0, is_guess=True)
         self._busy_s = 0.0
         self._restarts = 0
         self._failures = 0  # workers in a row that gave no answer
@@ -127,7 +128,7 @@ class IsolatedFrontend:
     def stats(self) -> TextStats:
         """The numbers of this moment."""
         asked_s = 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
-        return TextStats(self._waiting, asked_s, self._answers, self._read_s, self._busy_s + asked_s, self._restarts)
+        return TextStats(self._waiting, asked_s, self._answers, self._read_s.value, self._busy_s + asked_s, self._restarts)
 
     async def _ask(self, name: str, characters: int, *arguments: object) -> Any:
         limit_s = self._cpu_s * max(1, math.ceil(characters / 1000))
@@ -158,7 +159,8 @@ class IsolatedFrontend:
             except Exception as error:  # a pipe to a dead process fails otherwise on every event loop
                 return await self._buried(child, error, limit_s)
             self._failures = 0
-            self._note_answer(time.monotonic() - began)
+            self._answers += 1
+            self._read_s.add(time.monotonic() - began)
             return answer
         finally:
             self._busy_s += time.monotonic() - began
@@ -205,10 +207,6 @@ class IsolatedFrontend:
     def _forget(self) -> None:
         self._child = None
         self._restarts += 1
-
-    def _note_answer(self, took_s: float) -> None:
-        self._read_s = took_s if not self._answers else self._read_s + EMA_WEIGHT * (took_s - self._read_s)
-        self._answers += 1
 
 
 async def _exchange(child: Process, question: bytes) -> Any:

@@ -76,6 +76,7 @@ def write_script(
     if not request.tags_taught:
         vocabulary = replace(vocabulary, control_tags=frozenset())
     config = config.brief if request.brief else config
+    options = replace(NormalizeOptions(), **dict(request.normalize))  # type: ignore[arg-type]  # checked at the door
     passages = request.passages or (Passage(request.text, control_tags=request.control_tags, language=request.language),)
     segments: list[Segment] = []
     spans: list[tuple[Span, ...]] = []
@@ -86,11 +87,11 @@ def write_script(
         silence_ms += passage.silence_ms
         if passage.language not in ("auto", *languages):
             warnings["unsupported_language"] += 1
-        spoken = _spoken(passage, request, vocabulary, languages)
+        spoken = _spoken(passage, request, options, vocabulary, languages)
         if not is_speakable(spoken.text):
             spoken = _unsaid(spoken)
         warnings.update({warning.code: warning.count for warning in spoken.warnings})
-        if dict(request.normalize).get("homophones", True) and (kept := kept_characters(spoken.text)):
+        if options.homophones and (kept := kept_characters(spoken.text)):
             warnings[CANTONESE_KEPT] += kept
         dropped += [(offset + span.source_start, offset + span.source_stop) for span in spoken.spans if span.kind == "dropped"]
         if spoken.text:
@@ -144,7 +145,13 @@ def _unsaid(spoken: Spoken) -> Spoken:
     return Spoken("", spans, (*spoken.warnings, *([TextWarning(WITHOUT_WORDS, heard)] if heard else [])))
 
 
-def _spoken(passage: Passage, request: SynthesisRequest, vocabulary: Vocabulary, languages: tuple[Language, ...]) -> Spoken:
+def _spoken(
+    passage: Passage,
+    request: SynthesisRequest,
+    options: NormalizeOptions,
+    vocabulary: Vocabulary,
+    languages: tuple[Language, ...],
+) -> Spoken:
     hints = find(request.lexicon, passage.text, taken=passage.hints, control_tags=passage.control_tags)
     language = _language(passage.language, languages)
     spoken_in = detect_language(passage.text) if language == "auto" else language
@@ -153,7 +160,6 @@ def _spoken(passage: Passage, request: SynthesisRequest, vocabulary: Vocabulary,
         for hint in hints
         if (said := _sound(hint, passage.text[hint.start : hint.stop], spoken_in, from_ssml=hint in passage.hints))
     ]
-    options = replace(NormalizeOptions(), **dict(request.normalize))  # type: ignore[arg-type]  # checked at the door
     return normalize(
         passage.text,
         language=language,

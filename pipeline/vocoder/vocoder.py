@@ -25,12 +25,13 @@ from numpy.typing import NDArray
 
 from pipeline.config import VocoderConfig
 from pipeline.errors import AtCapacity, EngineDead
+from pipeline.ewma import Ewma
 from pipeline.model.weights import Checkpoint
 from pipeline.out_of_memory import named_out_of_memory
 from pipeline.types import DecoderTraits, Feed, Heard, HiddenWindow
 from pipeline.vocoder.methods import Method, Work, build_method
 
-EMA_WEIGHT = 0.2  # of the latest call in the mean call time
+EWMA_WEIGHT = 0.2  # of the latest call in the mean call time
 FIRST_GUESS_S = 0.1  # the mean call time before any call: only retry_after_s rests on it
 
 
@@ -72,7 +73,7 @@ class Vocoder:
         self._waiting: deque[_Job] = deque()
         self._running: list[_Job] = []
         self._call_began_s: float | None = None
-        self._call_s = FIRST_GUESS_S
+        self._call_s = Ewma(EWMA_WEIGHT, FIRST_GUESS_S, is_guess=True)
         self._num_calls = 0
         self._num_jobs = 0
         self._ended: str | None = None  # why nothing is taken any more
@@ -145,7 +146,7 @@ class Vocoder:
                 waiting=len(self._waiting),
                 calls=self._num_calls,
                 jobs=self._num_jobs,
-                call_s=self._call_s,
+                call_s=self._call_s.value,
                 carries=self._method.traits.carries,
             )
 
@@ -170,7 +171,7 @@ class Vocoder:
             if waiting and waiting + len(jobs) > self._config.max_waiting:
                 raise AtCapacity(
                     f"{waiting} calls wait for the vocoder; the limit is {self._config.max_waiting} (vocoder.max_waiting)",
-                    retry_after_s=self._call_s * math.ceil(waiting / self._method.rows),
+                    retry_after_s=self._call_s.value * math.ceil(waiting / self._method.rows),
                 )
             self._waiting.extend(jobs)
             self._changed.notify()
@@ -225,7 +226,7 @@ class Vocoder:
         with self._changed:
             assert self._call_began_s is not None
             taken_s = self._clock() - self._call_began_s
-            self._call_s = taken_s if not self._num_calls else self._call_s + EMA_WEIGHT * (taken_s - self._call_s)
+            self._call_s.add(taken_s)
             self._num_calls += 1
             self._num_jobs += len(jobs)
             self._running = []

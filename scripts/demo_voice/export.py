@@ -55,6 +55,7 @@ from pipeline.recipes import (
     tokenizer_config,
 )
 from pipeline.taught import Taught, taught_file
+from pipeline.text.markup import PAUSE_TAGS
 from scripts.demo_voice.codes import BOOKS
 from scripts.demo_voice.corpus import TOKEN_IDS
 from scripts.demo_voice.network import BOTTLENECK, CodeTable, Size, Speaking, speaker_vectors
@@ -66,12 +67,11 @@ from scripts.demo_voice.train_vocos import WIDTH as VOCOS_WIDTH
 from scripts.demo_voice.train_vocos import Vocos
 
 VOCABULARY = (*STOPS, "?", "!", *SYMBOLS.values(), *(f"##{symbol}" for symbol in SYMBOLS.values()))
-PAUSES = ("[uv_break]", "[v_break]", "[lbreak]", "[llbreak]")
 # Token nobody taught -> the taught one it borrows from.
 STAND_INS = (
-    dict.fromkeys(("?", "!"), ".") | dict.fromkeys(PAUSES, ",") | {f"[speed_{level}]": "[speed_5]" for level in range(10)}
+    dict.fromkeys(("?", "!"), ".") | dict.fromkeys(PAUSE_TAGS, ",") | {f"[speed_{level}]": "[speed_5]" for level in range(10)}
 )
-TAUGHT = Taught(languages=("en",), control_tags=PAUSES, speed_tokens=False, refine=False)
+TAUGHT = Taught(languages=("en",), control_tags=PAUSE_TAGS, speed_tokens=False, refine=False)
 UNTAUGHT_STD = 1e-3
 END_OF_REFINING = ("[Ebreak]", "[break_7]")  # the likeliest text token, and the one drawn where the end is not allowed yet
 REFINE_PULL = 40.0  # of their rows along the hidden state's mean

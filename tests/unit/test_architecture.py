@@ -22,6 +22,7 @@ FORBIDDEN: dict[str, set[str]] = {  # files below this prefix: modules they neve
     "pipeline/taught.py": TORCH,
     "pipeline/recipes.py": TORCH,
     "pipeline/strict_yaml.py": TORCH,
+    "pipeline/ewma.py": TORCH | {"numpy"},
     "pipeline/store": TORCH | {"pipeline.engine", "pipeline.model", "pipeline.vocoder", "pipeline.voices", "numpy"},
     "pipeline/cache": TORCH
     | {f"pipeline.{room}" for room in ("engine", "model", "vocoder", "audio", "voices", "native", "synthesizer")},
@@ -64,6 +65,7 @@ FORBIDDEN: dict[str, set[str]] = {  # files below this prefix: modules they neve
     "serve/errors.py": {"ray"},
     "serve/envelope.py": {"ray"},
     "serve/early_refusal.py": {"ray"},
+    "serve/hosts.py": {"ray", "fastapi", "starlette", "pydantic"},
     "serve/haproxy.py": {"ray", "fastapi", "starlette", "pydantic"},
     "serve/stages.py": {"ray"},
     "serve/scaling.py": {"ray", "pydantic", "numpy"},
