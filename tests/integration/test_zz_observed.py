@@ -69,8 +69,13 @@ def test_a_trace_leads_through_every_process_and_carries_the_request_id(observed
     assert reply.status_code == 200
 
     def complete() -> bool:
-        names = [span.name for span in observed.collector.trace_of("traced-1")]
-        return {"speech", "text.plan", "acoustic.generate", "queue", "prefill", "first_steps", "vocoder.call"} <= {*names}
+        """Each process exports by itself, and a segment's first spans before its last one: all of them have come."""
+        spans = observed.collector.trace_of("traced-1")
+        names, ids = [span.name for span in spans], {span.span_id for span in spans}
+        kinds = {"speech", "text.plan", "acoustic.generate", "queue", "prefill", "first_steps", "vocoder.call"}
+        segments = next((span.attributes["segments"] for span in spans if span.name == "speech"), None)
+        closed = all(span.parent_id in ids for span in spans if span.name != "speech")
+        return kinds <= {*names} and names.count("acoustic.generate") == segments and closed
 
     wait_until(complete, EXPORT_TIMEOUT_S)
     spans = observed.collector.trace_of("traced-1")
