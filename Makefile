@@ -15,7 +15,7 @@ help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 serve: $(VENV)/ready  ## install, start the server (CONFIG=configs/dev.yaml)
-	@$(RUN) -m scripts.start $(CONFIG)
+	@$(RUN) -m scripts.launch.start $(CONFIG)
 
 test: check  ## the whole suite: lint, types, every test
 	$(RUN) -m pytest -m "not unit"
@@ -30,13 +30,13 @@ say: $(VENV)/ready  ## speak TEXT into hello.wav, without Ray
 	$(RUN) -m scripts.say "$(TEXT)" -o hello.wav
 
 judge: $(VENV)/ready  ## how many words a recogniser mishears in held-out sentences (CHECKPOINT=demo), beside the teacher's own
-	$(RUN) -m scripts.judge --local --checkpoint $(CHECKPOINT)
+	$(RUN) -m scripts.evaluate.intelligibility --local --checkpoint $(CHECKPOINT)
 
 bench: $(VENV)/ready  ## measure the service beside the ChatTTS package itself: some 17 minutes on two cores
 	$(RUN) -m scripts.bench all --quick
 
 gpu-check:  ## on a GPU machine: parity, bit-equality, step times, speech, aims -> JSON (GPU_PYTHON=python3, nothing is installed)
-	$(GPU_PYTHON) -m scripts.gpu_check
+	$(GPU_PYTHON) -m scripts.evaluate.gpu_check
 
 clean:  ## remove the virtual environment and every cache of the tools
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .schemathesis *.egg-info

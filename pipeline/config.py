@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pipeline.model.spec import REACH_STEPS
+from pipeline.spec import REACH_STEPS
 
 
 class StrictModel(BaseModel):

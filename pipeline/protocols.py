@@ -1,7 +1,7 @@
 """Protocols: what the spine needs, and nothing about who provides it.
 
 In a script the engine and the vocoder stand behind these themselves, in tests small fakes do, under Ray Serve
-the adapters of serve/handles.py.
+the adapters of serve/remote/remote_stages.py.
 """
 
 from collections.abc import AsyncGenerator, Mapping
@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.text.guard import Refined
+from pipeline.text.refine_guard import Refined
 from pipeline.text.script import Script
 from pipeline.types import (
     DecoderTraits,

@@ -23,12 +23,12 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.audio.delivery import Delivery
-from pipeline.cache.steps import CachedModel
+from pipeline.audio.post_processor import Delivery
+from pipeline.cache.cached_generator import CachedModel
 from pipeline.config import SpeechConfig
 from pipeline.errors import DeadlineExceeded
 from pipeline.protocols import CodeGenerator, TextFrontend, VoiceSource, WaveDecoder
-from pipeline.text.guard import Refined
+from pipeline.text.refine_guard import Refined
 from pipeline.text.script import Script
 from pipeline.text.segment import least_steps
 from pipeline.types import (

@@ -29,19 +29,19 @@ from rich.console import Console
 
 from pipeline.audio.encode import encode_whole
 from pipeline.audio.formats import CONTAINERS, audio_format
-from pipeline.checkpoints import cache_home, resolve
+from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.manifest import verify_files
 from pipeline.config import PipelineConfig
 from pipeline.errors import CheckpointError, ConfigError, SynthesisError
-from pipeline.manifest import verify_files
-from pipeline.model.native import SOURCE as DECODE_STEP
-from pipeline.model.spec import SAMPLE_RATE
+from pipeline.model.cpu.native import SOURCE as DECODE_STEP
 from pipeline.native.build import NativeUnavailable, library
-from pipeline.store.choose import REDIS_SCHEMES
-from pipeline.vocoder.carry import SOURCE as VOCODER
-from scripts.processes import is_free
-from scripts.start import OPEN_FILES
-from serve.config import AppConfig
-from serve.config_file import ConfigFile, check_file
+from pipeline.spec import SAMPLE_RATE
+from pipeline.store.open import REDIS_SCHEMES
+from pipeline.vocoder.incremental.carry import SOURCE as VOCODER
+from scripts.launch.processes import is_free
+from scripts.launch.start import OPEN_FILES
+from serve.config.app_config import AppConfig
+from serve.config.config_file import ConfigFile, check_file
 
 PACKAGE = "chattts-serve"
 MIB, GIB = 1 << 20, 1 << 30
@@ -95,7 +95,7 @@ def examine(path: Path) -> Iterator[Finding]:
     try:
         checked = check_file(path)
     except ConfigError as error:
-        yield Finding("configuration", Verdict.FAIL, str(error), f"python -m scripts.check_config {path}")
+        yield Finding("configuration", Verdict.FAIL, str(error), f"python -m scripts.operate.check_config {path}")
         return
     yield Finding("configuration", Verdict.FINE, f"{path} is right")
     pipeline = checked.app.pipeline

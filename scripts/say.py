@@ -22,15 +22,15 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from pipeline.audio.encode import encode_whole
 from pipeline.audio.formats import CONTAINERS, audio_format
 from pipeline.audio.tempo import MAX_SPEED, MIN_SPEED, share_speed
-from pipeline.checkpoints import cache_home, resolve
+from pipeline.checkpoint.capabilities import read_taught
+from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.config import PipelineConfig
 from pipeline.engine.engine import Engine
 from pipeline.errors import CheckpointError, ConfigError, SynthesisError
-from pipeline.model.weights import open_checkpoint
 from pipeline.synthesizer import Synthesizer
-from pipeline.taught import read_taught
 from pipeline.text.frontend import LocalTextFrontend
-from pipeline.text.ssml import parse
+from pipeline.text.markup.ssml import parse
 from pipeline.types import AudioChunk, AudioOptions, Denoise, SamplingParams, SynthesisRequest
 from pipeline.vocoder.vocoder import Vocoder
 from pipeline.voices.catalogue import VoiceCatalogue

@@ -11,14 +11,14 @@ from typing import Any
 
 from ray.serve import Application
 
-from serve.config import project_path, read_app_config
-from serve.config_file import check_file
-from serve.engine import AcousticModel
-from serve.exposure import exposure_of_this_cluster
-from serve.ingress import Ingress
-from serve.text import TextNormalizer
-from serve.tracing import check_tracing
-from serve.vocoder import Vocoder
+from serve.config.app_config import project_path, read_app_config
+from serve.config.config_file import check_file
+from serve.deployments.acoustic_model import AcousticModel
+from serve.deployments.cluster_exposure import exposure_of_this_cluster
+from serve.deployments.ingress import Ingress
+from serve.deployments.text_normalizer import TextNormalizer
+from serve.deployments.vocoder import Vocoder
+from serve.observability.tracing import check_tracing
 
 LOG = logging.getLogger("ray.serve")
 

@@ -10,8 +10,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRITON_INTERPRET", "1")  # the GPU's kernels, run in Python; read when they are defined
 
-from pipeline.checkpoints import cache_home, resolve
-from pipeline.model.weights import Checkpoint, open_checkpoint
+from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
 
 # A property is wrong or right, not slow: how fast examples come is a matter of what else the machine does.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])

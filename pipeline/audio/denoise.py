@@ -17,8 +17,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from pipeline.audio.blocks import Blocks
-from pipeline.model.spec import SAMPLE_RATE
+from pipeline.audio.framing import Blocks
+from pipeline.spec import SAMPLE_RATE
 from pipeline.types import Denoise
 
 AUTO_BELOW_DB = 20.0

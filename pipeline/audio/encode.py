@@ -27,8 +27,8 @@ from av.codec.context import Flags
 from av.error import FFmpegError
 from numpy.typing import NDArray
 
-from pipeline.audio.blocks import Blocks
 from pipeline.audio.formats import AudioFormat
+from pipeline.audio.framing import Blocks
 from pipeline.errors import EngineFault, NonFiniteOutput
 
 # In every container that has a place for it. No date and no version: bytes depend on the samples alone.

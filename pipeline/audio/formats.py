@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from pipeline.errors import UnsupportedFormat
-from pipeline.model.spec import SAMPLE_RATE
+from pipeline.spec import SAMPLE_RATE
 
 CONTAINERS = ("mp3", "opus", "aac", "flac", "wav", "pcm", "ulaw", "alaw")
 SAMPLE_RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)  # Hz

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from pipeline.audio.blocks import Blocks
+from pipeline.audio.framing import Blocks
 
 CEILING_DBTP = -1.0
 

@@ -11,7 +11,7 @@ Source: ITU-R BS.1770-5: K-weighting, blocks of 400 ms, gates at -70 LUFS and 10
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.model.spec import SAMPLE_RATE
+from pipeline.spec import SAMPLE_RATE
 
 SILENCE_LUFS = -70.0
 """what the standard's absolute gate drops; quieter than any speech"""

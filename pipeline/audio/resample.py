@@ -10,7 +10,7 @@ import numpy as np
 import soxr
 from numpy.typing import NDArray
 
-from pipeline.model.spec import SAMPLE_RATE
+from pipeline.spec import SAMPLE_RATE
 
 # libsoxr's 20 bits: no error a 16-bit sample could show, at half the delay of its next better filter (39 ms, not 79).
 _QUALITY = "HQ"

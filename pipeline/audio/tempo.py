@@ -17,9 +17,9 @@ from av.error import EOFError as NothingMore
 from av.error import FFmpegError
 from numpy.typing import NDArray
 
-from pipeline.audio.blocks import Blocks
+from pipeline.audio.framing import Blocks
 from pipeline.errors import EngineFault
-from pipeline.model.spec import SAMPLE_RATE
+from pipeline.spec import SAMPLE_RATE
 from pipeline.types import MAX_SPEED, MIN_SPEED
 
 NEUTRAL_TOKEN = 5

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.audio.blocks import Blocks
-from pipeline.model.spec import SAMPLE_RATE
+from pipeline.audio.framing import Blocks
+from pipeline.spec import SAMPLE_RATE
 
 FRAME = SAMPLE_RATE // 100  # samples: 10 ms
 MAX_FRAMES = 200

@@ -17,11 +17,11 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
 
-from pipeline.cache.epochs import Epochs
-from pipeline.cache.flights import Flight
+from pipeline.cache.invalidation import Epochs
 from pipeline.cache.key import Place
 from pipeline.cache.memory import MemoryTier
-from pipeline.cache.pack import pack, unpack
+from pipeline.cache.serialization import pack, unpack
+from pipeline.cache.single_flight import Flight
 from pipeline.errors import AtCapacity, DeadlineExceeded
 from pipeline.types import CacheResult, Claim, Lane, StepBlock
 

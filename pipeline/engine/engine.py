@@ -26,13 +26,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
+from pipeline.engine.observer import EngineWatch, Unwatched
 from pipeline.engine.runner import RoundOutput, Rounds, Runner
 from pipeline.engine.scheduler import Pace, Plan, Scheduler
 from pipeline.engine.sequence import Sequence, StepStream
-from pipeline.engine.watch import EngineWatch, Unwatched
 from pipeline.errors import DeadlineExceeded, EngineDead, NonFiniteOutput, SynthesisError, TextTooLong
-from pipeline.model.weights import Checkpoint
 from pipeline.out_of_memory import named_out_of_memory
 from pipeline.types import FinishReason, Prompt, SamplingParams, StepBlock
 

@@ -25,19 +25,19 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
 from pipeline.engine import kv_cache
 from pipeline.engine.runner import DTYPES, Parked, RoundOutput, remember
 from pipeline.engine.scheduler import PREFILL_BUCKET, Plan, prefill_bucket
 from pipeline.engine.sequence import Sequence
 from pipeline.model.embedding import Embedding
-from pipeline.model.gpu_gpt import GpuGpt
-from pipeline.model.graphs import record, use_own_stream
-from pipeline.model.kernels import step
-from pipeline.model.kernels.step import SlotState
+from pipeline.model.gpu.gpu_gpt import GpuGpt
+from pipeline.model.gpu.graphs import record, use_own_stream
+from pipeline.model.gpu.kernels import step
+from pipeline.model.gpu.kernels.step import SlotState
 from pipeline.model.sampling import RowParams, counter_uniforms, draw, filter_logits, upstream_noise
-from pipeline.model.spec import CODEBOOKS, REPETITION_WINDOW
-from pipeline.model.weights import Checkpoint
+from pipeline.spec import CODEBOOKS, REPETITION_WINDOW
 from pipeline.types import Head, SeedMode
 
 LONGEST_GRAPHED = 512

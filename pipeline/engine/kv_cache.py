@@ -8,10 +8,10 @@ Never: who a slot belongs to
 
 import torch
 
+from pipeline.checkpoint.weights import GptSpec
 from pipeline.config import EngineConfig
 from pipeline.errors import ConfigError
 from pipeline.model.gpt import KeysValues
-from pipeline.model.weights import GptSpec
 from pipeline.native.memory import Arena
 
 MIB = 1 << 20

@@ -25,19 +25,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
 from pipeline.engine import kv_cache
 from pipeline.engine.scheduler import Plan, prefill_bucket
 from pipeline.engine.sequence import Sequence
 from pipeline.errors import ConfigError
+from pipeline.model.cpu.native import NativeDecoder
+from pipeline.model.cpu.native_step import HeadTensors, NativeStep, SlotTensors
 from pipeline.model.embedding import Embedding
 from pipeline.model.gpt import Extent, Gpt
-from pipeline.model.native import NativeDecoder
-from pipeline.model.native_step import HeadTensors, NativeStep, SlotTensors
 from pipeline.model.sampling import RowParams, counter_uniforms, draw, filter_logits, penalty_powers, upstream_noise
-from pipeline.model.spec import CODEBOOKS, REPETITION_WINDOW
-from pipeline.model.weights import Checkpoint
 from pipeline.native.build import NativeUnavailable
+from pipeline.spec import CODEBOOKS, REPETITION_WINDOW
 from pipeline.types import Head, SeedMode
 
 logger = logging.getLogger(__name__)

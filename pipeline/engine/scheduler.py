@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeline.config import EngineConfig
-from pipeline.engine.line import Line
 from pipeline.engine.sequence import Sequence
+from pipeline.engine.waiting_queue import Line
 from pipeline.errors import AtCapacity, DeadlineExceeded, DeadlineUnmeetable, ReaderStalled, SynthesisError
 from pipeline.types import Lane
 

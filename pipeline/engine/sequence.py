@@ -19,7 +19,7 @@ from itertools import accumulate, chain, repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.model.spec import CODEBOOKS
+from pipeline.spec import CODEBOOKS
 from pipeline.types import Admission, FinishReason, Head, Lane, Prompt, SamplingParams, StepBlock
 
 

@@ -11,7 +11,7 @@ Source: ChatTTS/model/embed.py; weight norm is w = g * v / |v| a row.
 import torch
 import torch.nn.functional as F
 
-from pipeline.model.spec import CODEBOOKS
+from pipeline.spec import CODEBOOKS
 
 
 class Embedding:

@@ -9,7 +9,7 @@ Two ways through the same weights:
   prefill  (P prompts, L positions each) writes L positions of P slots; L is padded to a bucket, causality hides the padding
   decode   (S slots, 1 position each) writes one position of every slot; idle slots compute rows nobody reads
 
-Both have a fast twin for CPUs, pipeline/model/native.py: float32 sums instead of roundings to `dtype` in between, so its
+Both have a fast twin for CPUs, pipeline/model/cpu/native.py: float32 sums instead of roundings to `dtype` in between, so its
 bits differ from torch's, and a row's are as much its own. It looks at no padding.
 
 Source: the Llama architecture as transformers' LlamaModel runs it for ChatTTS (RMSNorm, rotary halves, SwiGLU).
@@ -24,10 +24,10 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from pipeline.checkpoint.weights import GptSpec
+from pipeline.model.cpu.native import NativeDecoder
 from pipeline.model.linear import Linear, Product
-from pipeline.model.native import NativeDecoder
 from pipeline.model.quantise import dequantise, quantise
-from pipeline.model.weights import GptSpec
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,7 +6,7 @@ Owns:  the weight, packed or rounded
 Never: bias, training
 
 Three of them: Linear here, QuantisedLinear here for int8 weights in torch, and for those on a GPU
-pipeline/model/kernels/product.py.
+pipeline/model/gpu/kernels/product.py.
 
 On a CPU Linear reorders its weight once for the kernels of oneDNN. Measured with 2 AMX cores at (6144, 768) bfloat16:
 packed reads 23-28 GB/s for every M from 1 to 16, unpacked 15. One M is one kernel and one order of summation, so a

@@ -6,7 +6,7 @@ Owns:  nothing
 Never: what the rows are
 
 Symmetric, by the largest number of a row, to the nearest integer, ties to the even one. The largest error is half a scale.
-pipeline/model/kernels/attention.py does the same in a kernel, pipeline/model/decode.cpp on a CPU, bit for bit.
+pipeline/model/gpu/kernels/attention.py does the same in a kernel, pipeline/model/cpu/decode.cpp on a CPU, bit for bit.
 """
 
 import torch

@@ -12,7 +12,7 @@ EOS forbidden while too early, softmax, draw. Two ways to draw (pipeline/types.p
   UPSTREAM  argmax(p / q), q one constant tensor of exponentials a seed. This is what torch.multinomial computes,
             and upstream re-seeds its generator at every step, so its noise never changes.
 
-Probabilities and their sums are float64: so its fast twin on a CPU, pipeline/model/draw.h, which sums up in another order,
+Probabilities and their sums are float64: so its fast twin on a CPU, pipeline/model/cpu/draw.h, which sums up in another order,
 draws the same tokens.
 """
 
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipeline.model.spec import CODEBOOKS, MIN_TOKENS_TO_KEEP, REPETITION_WINDOW
+from pipeline.spec import CODEBOOKS, MIN_TOKENS_TO_KEEP, REPETITION_WINDOW
 from pipeline.types import Head, SamplingParams
 
 

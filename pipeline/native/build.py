@@ -22,8 +22,8 @@ from pathlib import Path
 
 import torch
 
-from pipeline.checkpoints import cache_home
-from pipeline.durable import write_durably
+from pipeline.checkpoint.locate import cache_home
+from pipeline.store.durable_file import write_durably
 
 HEADERS = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")

@@ -1,6 +1,6 @@
 // product: packed matrix products, a panel of 32 outputs at a time, in the arithmetic the machine is best at.
 //
-// In:    rows of float32 inputs, packed weights (pipeline/model/native.py packs them)
+// In:    rows of float32 inputs, packed weights (pipeline/model/cpu/native.py packs them)
 // Out:   sums, 32 a row and panel
 // Owns:  a thread's tile registers while a Multiplier lives
 // Never: any sum across threads or across rows

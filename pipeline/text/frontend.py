@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.checkpoint.capabilities import read_taught
 from pipeline.config import TextConfig
 from pipeline.errors import RefineRejected, TextTooLong
-from pipeline.taught import read_taught
-from pipeline.text.guard import Refined, accepts, diff
 from pipeline.text.normalize import is_speakable, vocabulary_of
+from pipeline.text.refine_guard import Refined, accepts, diff
 from pipeline.text.script import Script, write_script
 from pipeline.text.segment import max_steps
 from pipeline.text.tokenizer import PromptTokenizer

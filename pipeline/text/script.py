@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from pipeline.config import TextConfig
 from pipeline.errors import InvalidLexicon, InvalidSsml, NoSpeakableText, PartlyUnspeakable
-from pipeline.text.lexicon import find
+from pipeline.text.lexicon.matching import find
+from pipeline.text.markup.say_as import written_as
 from pipeline.text.normalize import (
     ANYTHING,
     UNKNOWN,
@@ -28,7 +29,6 @@ from pipeline.text.normalize import (
 )
 from pipeline.text.normalize.chinese import kept_characters
 from pipeline.text.pinyin import homophones
-from pipeline.text.say_as import written_as
 from pipeline.text.segment import Range, split
 from pipeline.text.spoken import Span, Spoken, TextWarning
 from pipeline.types import MAX_SPEED, MIN_SPEED, Aside, Hint, Passage, Segment, SynthesisRequest

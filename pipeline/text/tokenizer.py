@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from pipeline.checkpoint.layout import TOKENIZER_FILE
+from pipeline.checkpoint.manifest import read_verified
 from pipeline.errors import CheckpointError, TextTooLong
-from pipeline.manifest import read_verified
-from pipeline.model.layout import TOKENIZER_FILE
-from pipeline.model.spec import CODEBOOKS
-from pipeline.text.markup import CONTROL_TAGS, neutralise
+from pipeline.spec import CODEBOOKS
+from pipeline.text.markup.control_tags import CONTROL_TAGS, neutralise
 from pipeline.types import Head, Prompt, RefineParams, Segment, Voice
 
 SPEED_TOKENS = 10

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import EngineFault, NonFiniteOutput
-from pipeline.model.spec import SAMPLES_PER_STEP
 from pipeline.protocols import WaveDecoder
+from pipeline.spec import SAMPLES_PER_STEP
 from pipeline.types import AudioChunk, Carried, DecoderTraits, Feed, HiddenWindow, StepBlock
-from pipeline.vocoder.feeding import Feeding
-from pipeline.vocoder.windows import Schedule, Window
+from pipeline.vocoder.incremental.feeding import Feeding
+from pipeline.vocoder.windowed.windows import Schedule, Window
 
 WINDOWS_IN_FLIGHT = 2  # one is decoded while the other travels; more would only hold memory
 EMPTY = AudioChunk(samples=np.zeros(0, np.float32), first_sample=0, is_last=True)

@@ -23,13 +23,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import VocoderConfig
 from pipeline.errors import AtCapacity, EngineDead
 from pipeline.ewma import Ewma
-from pipeline.model.weights import Checkpoint
 from pipeline.out_of_memory import named_out_of_memory
 from pipeline.types import DecoderTraits, Feed, Heard, HiddenWindow
-from pipeline.vocoder.methods import Method, Work, build_method
+from pipeline.vocoder.strategies import Method, Work, build_method
 
 EWMA_WEIGHT = 0.2  # of the latest call in the mean call time
 FIRST_GUESS_S = 0.1  # the mean call time before any call: only retry_after_s rests on it

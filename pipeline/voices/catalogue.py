@@ -18,10 +18,10 @@ from pydantic import Field, ValidationError, model_validator
 
 from pipeline.config import StrictModel
 from pipeline.errors import ConfigError, UnknownVoice
-from pipeline.strict_yaml import parse_yaml
 from pipeline.types import Voice
 from pipeline.voices.seeds import MAX_SEED, draw_embedding
 from pipeline.voices.strings import decode_embedding, decode_sample
+from pipeline.yaml_loader import parse_yaml
 
 DEFAULT = "default"
 MAX_CATALOGUE_BYTES = 4 * 2**20

@@ -13,7 +13,7 @@ import numpy as np
 import pyloudnorm
 from numpy.typing import NDArray
 
-from pipeline.model.spec import SAMPLE_RATE
+from pipeline.spec import SAMPLE_RATE
 
 QUIETEST_LUFS = -70.0  # BS.1770's absolute gate: below it a signal has no loudness
 SHORTEST_S = 0.4  # one block of BS.1770

@@ -22,7 +22,7 @@ import soxr
 from numpy.typing import NDArray
 
 from pipeline.errors import ReferenceRejected, UnsupportedFormat
-from pipeline.model.spec import SAMPLE_RATE
+from pipeline.spec import SAMPLE_RATE
 from pipeline.voices.measure import loudness_lufs
 from pipeline.voices.vad import FRAME, SPEECH, VAD_RATE, speech_probabilities
 

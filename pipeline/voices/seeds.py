@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.checkpoint.layout import SPEAKERS_FILE
+from pipeline.checkpoint.manifest import read_verified
 from pipeline.errors import CheckpointError
-from pipeline.manifest import read_verified
-from pipeline.model.layout import SPEAKERS_FILE
 
 MAX_SEED = 2**32 - 1
 

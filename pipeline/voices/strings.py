@@ -14,7 +14,7 @@ import numpy as np
 import pybase16384
 from numpy.typing import NDArray
 
-from pipeline.model.spec import CODEBOOKS
+from pipeline.spec import CODEBOOKS
 
 MAX_CODE = 625  # EOS included: upstream's encoder never writes it, and its decoder does not mind
 MAX_SAMPLE_STEPS = 1_500  # 32 s; more would leave a prompt no room for text

@@ -9,8 +9,8 @@ import time
 
 import torch
 
+from pipeline.checkpoint.weights import GptSpec
 from pipeline.engine.kv_cache import SCALE_BYTES
-from pipeline.model.weights import GptSpec
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 COPIED = 1 << 28

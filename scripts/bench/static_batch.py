@@ -25,7 +25,7 @@ from ray import serve
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from pipeline.model.spec import HOP, SAMPLES_PER_STEP
+from pipeline.spec import HOP, SAMPLES_PER_STEP
 from scripts.bench.upstream import load_chat
 from scripts.bench.worker import exactly, to_pcm
 

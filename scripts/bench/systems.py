@@ -7,7 +7,7 @@ Never: torch, Ray: this process only asks
 
     U       the ChatTTS package behind a lock, one request after another
     S       the same package's batch call under @serve.batch, behind Ray Serve's HTTP
-    P       this service: scripts.start on a configuration
+    P       this service: scripts.launch.start on a configuration
     P0      the same engine, vocoder and spine in one process, without Serve
 
 A process that is not measured is stopped by SIGSTOP, all of its Ray included, and continued when its turn comes: it keeps
@@ -36,8 +36,8 @@ from typing import Any, NamedTuple
 import requests
 import yaml
 
-from pipeline.checkpoints import cache_home, resolve
-from pipeline.strict_yaml import parse_yaml
+from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.yaml_loader import parse_yaml
 from scripts.bench.client import Endpoint, http_speaker
 from scripts.bench.load import Load, drive
 from scripts.bench.record import ROOT
@@ -295,7 +295,7 @@ def start_service(settings: Settings) -> Served:
     folder, port = _folder(), free_port()
     source = folder / "config.yaml"
     source.write_text(yaml.safe_dump(document(settings, port, source)))
-    command = [sys.executable, "-m", "scripts.start", str(source), *(["--plain"] if settings.path == "plain" else [])]
+    command = [sys.executable, "-m", "scripts.launch.start", str(source), *(["--plain"] if settings.path == "plain" else [])]
     return Served("P", Endpoint(f"http://127.0.0.1:{port}", extra=_seeded), command, folder)
 
 

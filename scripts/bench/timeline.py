@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from pipeline.model.spec import SAMPLE_RATE
+from pipeline.spec import SAMPLE_RATE
 
 REFUSALS = (429, 503)
 AUDIBLE = 33

@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 
 from pipeline.audio.encode import Encoder
 from pipeline.audio.formats import audio_format
-from pipeline.checkpoints import cache_home, resolve
+from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.config import PipelineConfig
-from pipeline.model.spec import CODEBOOKS, SAMPLE_RATE
-from pipeline.model.weights import open_checkpoint
+from pipeline.spec import CODEBOOKS, SAMPLE_RATE
 from pipeline.types import FinishReason, SamplingParams, SpeechPlan, StepBlock, SynthesisRequest
 from pipeline.vocoder.stream import StreamDecoder
 from pipeline.voices.catalogue import DEFAULT

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.model.spec import STEPS_PER_SECOND
+from pipeline.spec import STEPS_PER_SECOND
 
 # English at an even pace: 15 letters a second. With these a text of k letters speaks BASE + 3 k steps, in one segment.
 BASE_STEPS = 1

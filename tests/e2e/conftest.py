@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.started import short_folder
+from tests.support.started import short_folder
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import requests
 
-from scripts.processes import members
-from tests.e2e.started import Started, nothing_is_left, started
-from tests.ports import free_port
+from scripts.launch.processes import members
+from tests.support.ports import free_port
+from tests.support.started import Started, nothing_is_left, started
 
 
 def speaks(service: Started) -> bool:
@@ -19,7 +19,7 @@ def speaks(service: Started) -> bool:
 
 
 def code_after_killing(title: str, service: Started, capsys: pytest.CaptureFixture[str]) -> int:
-    """What scripts.start ends with by itself."""
+    """What scripts.launch.start ends with by itself."""
     os.kill(service.one(title).pid, signal.SIGKILL)
     began = time.monotonic()
     code = service.exit_code()

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import requests
 
-from scripts.processes import end_session
-from tests.e2e.started import STOP_TIMEOUT_S, nothing_is_left, started
-from tests.integration.cluster import FLAT, LONG
-from tests.ports import free_port
-from tests.waiting import wait_until
+from scripts.launch.processes import end_session
+from tests.support.cluster import FLAT, LONG
+from tests.support.ports import free_port
+from tests.support.started import STOP_TIMEOUT_S, nothing_is_left, started
+from tests.support.waiting import wait_until
 
 STREAMS = 4
 BODY = {"input": LONG * 2, "response_format": "pcm", "seed": 1, "deadline_ms": 200_000, "cache": "no-store", **FLAT}

@@ -23,11 +23,11 @@ from ray import serve
 from ray.cluster_utils import Cluster as Machines
 from ray.serve.context import _get_global_client
 
-from scripts.leave import leave
-from serve.config import PROJECT
-from tests.integration.cluster import ENVIRONMENT, deploy, document_of
-from tests.ports import free_port
-from tests.waiting import wait_until
+from scripts.operate.leave_node import leave
+from serve.config.app_config import PROJECT
+from tests.support.cluster import ENVIRONMENT, deploy, document_of
+from tests.support.ports import free_port
+from tests.support.waiting import wait_until
 
 CLIENTS = 4
 BACK_S = 300.0  # replicas start anew: on a busy machine that takes its time
@@ -148,7 +148,7 @@ def test_a_machine_that_leaves_under_load_cuts_nothing(nodes: Nodes):
     assert expected.status_code == 200
     fresh, (staying, leaving) = nodes.add_voice(), nodes.voices
     with talking(nodes) as heard:
-        command = [sys.executable, "-m", "scripts.leave", "--node", leaving.node_id, "--grace", "400"]
+        command = [sys.executable, "-m", "scripts.operate.leave_node", "--node", leaving.node_id, "--grace", "400"]
         command += ["--address", nodes.machines.address]
         done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=450)
         assert done.returncode == 0, done.stderr

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 import requests
 
-from scripts.demo_voice.hearing import Recogniser, mistakes
-from scripts.judge import words_of
-from serve.config import PROJECT
-from tests.integration.cluster import ENVIRONMENT, free_port
+from scripts.evaluate.intelligibility import words_of
+from scripts.train_demo.hearing import Recogniser, mistakes
+from serve.config.app_config import PROJECT
+from tests.support.cluster import ENVIRONMENT, free_port
 
 START_TIMEOUT_S = 180.0
 

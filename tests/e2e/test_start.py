@@ -1,4 +1,4 @@
-"""`make serve` as a newcomer types it: scripts.start on Serve's fast data path, HAProxy in front, back-pressure to the end."""
+"""`make serve` as a newcomer types it: on Serve's fast data path, HAProxy in front, back-pressure to the end."""
 
 import asyncio
 import contextlib
@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 import requests
 
-from scripts.announce import gcs_address, own_listeners
-from serve.config import PROJECT
-from tests.e2e import attacker
-from tests.e2e.network import another_machine
-from tests.e2e.started import HAPROXY_PORTS, Started, nothing_is_left, started
-from tests.integration.cluster import FLAT, is_idle
-from tests.services import needed_program
-from tests.waiting import wait_until
+from scripts.launch.announce import gcs_address, own_listeners
+from serve.config.app_config import PROJECT
+from tests.support import attacker
+from tests.support.cluster import FLAT, is_idle
+from tests.support.network import another_machine
+from tests.support.services import needed_program
+from tests.support.started import HAPROXY_PORTS, Started, nothing_is_left, started
+from tests.support.waiting import wait_until
 
 STALL_S = 3.0
 SENTENCE = "Many words follow one another here, and none of them is the last one yet. "
@@ -41,7 +41,7 @@ OFFICE |= {"RAY_ADDRESS": "192.0.2.77:6379"}
 
 
 class Service(Started):
-    """A service of scripts.start, and what clients do with it."""
+    """A service of scripts.launch.start, and what clients do with it."""
 
     def speak(self, **fields: object) -> requests.Response:
         body = {"input": "Hello there.", "response_format": "pcm", "seed": 5, "cache": "no-store"} | fields
@@ -285,7 +285,7 @@ def test_it_leaves_a_foreign_cluster_alone_and_raises_the_limit_of_files(service
 def test_draining_finds_the_service_and_its_token_by_itself(service: Service):
     """The last but one: a drained service takes nothing new."""
     environment = {name: value for name, value in service.environment.items() if name not in OFFICE}
-    command = [sys.executable, "-m", "scripts.drain", str(service.config), "--grace", "60"]
+    command = [sys.executable, "-m", "scripts.operate.drain", str(service.config), "--grace", "60"]
     done = subprocess.run(command, env=environment, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 0, done.stderr
     assert service.speak().json()["error"]["code"] == "draining"

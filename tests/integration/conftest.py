@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.cluster import Cluster, is_idle, start_cluster, stop_cluster
-from tests.waiting import wait_until
+from tests.support.cluster import Cluster, is_idle, start_cluster, stop_cluster
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="session")

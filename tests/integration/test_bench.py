@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from serve.config import PROJECT
-from tests.integration.cluster import Cluster
+from serve.config.app_config import PROJECT
+from tests.support.cluster import Cluster
 
 
 def bench(folder: Path, *arguments: str) -> list[dict]:

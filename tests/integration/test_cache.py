@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import requests
 
-from tests.integration.cluster import Cluster
-from tests.waiting import wait_until
+from tests.support.cluster import Cluster
+from tests.support.waiting import wait_until
 
 TEXT = {"input": "This is said twice. The second time nobody makes it.", "cache": "default", "seed": 77}
 

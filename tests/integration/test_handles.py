@@ -9,12 +9,12 @@ import pytest
 from ray import serve
 
 from pipeline.errors import EngineFault, TextTooLong
-from pipeline.model.spec import HOP
+from pipeline.spec import HOP
 from pipeline.types import FinishReason, Prompt, SamplingParams, StepBlock
 from pipeline.vocoder.stream import StreamDecoder
-from serve.engine import warm_up_prompt
-from serve.handles import RemoteDecoder, RemoteGenerator, ask_speakers
-from tests.integration.cluster import Cluster
+from serve.deployments.acoustic_model import warm_up_prompt
+from serve.remote.remote_stages import RemoteDecoder, RemoteGenerator, ask_speakers
+from tests.support.cluster import Cluster
 
 
 @pytest.fixture(params=[True, False], ids=["by reference", "by value"])

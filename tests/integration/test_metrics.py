@@ -6,10 +6,10 @@ import time
 import pytest
 import requests
 
-from scripts.monitoring import RAY_METRICS
-from serve.metrics import METRICS, Kind
-from tests.integration.cluster import LONG_SPEECH, Cluster
-from tests.waiting import wait_until
+from scripts.generate.monitoring import RAY_METRICS
+from serve.observability.metrics import METRICS, Kind
+from tests.support.cluster import LONG_SPEECH, Cluster
+from tests.support.waiting import wait_until
 
 EXPORT_TIMEOUT_S = 40.0
 
@@ -82,7 +82,7 @@ def test_every_metric_of_the_list_is_exported_with_its_tags(cluster: Cluster):
                 "chattts_roll_backs_total",
                 "chattts_parked_total",
             )
-            and not metric.name.startswith("chattts_shadow_")  # tests/integration/test_zz_versions.py has them
+            and not metric.name.startswith("chattts_shadow_")  # tests/integration/disruptive/test_versions.py has them
             and not any(
                 set(metric.tags) <= set(tags) for tags, _ in samples.get(metric.exported + suffix.get(metric.kind, ""), [])
             )

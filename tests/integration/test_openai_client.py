@@ -6,8 +6,8 @@ import av
 import openai
 import pytest
 
-from tests.integration.cluster import LONG_SPEECH, Cluster
-from tests.waiting import wait_until
+from tests.support.cluster import LONG_SPEECH, Cluster
+from tests.support.waiting import wait_until
 
 VOICE = "alloy"
 

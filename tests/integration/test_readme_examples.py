@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cluster import Cluster
-from tests.services import needed_program
+from tests.support.cluster import Cluster
+from tests.support.services import needed_program
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
 SECTIONS = ("Text", "Sound", "Voices", "Keys", "Lanes")

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import requests
 
-from tests.integration.cluster import LONG_SPEECH, LONG_STEPS, Cluster
-from tests.waiting import wait_until
+from tests.support.cluster import LONG_SPEECH, LONG_STEPS, Cluster
+from tests.support.waiting import wait_until
 
 STEERING = {
     "x-request-disconnect-disabled": "?1",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import requests
 
-from tests.integration.cluster import Cluster
+from tests.support.cluster import Cluster
 
 FUZZING_S = "45"
 # 504 is what a request asks for with only-if-cached (RFC 9111), or with a deadline this machine does not keep.

@@ -10,9 +10,9 @@ import pytest
 import requests
 import soundfile
 
-from tests.integration.cluster import FLAT, LONG, Cluster
-from tests.recordings import spoken, written
-from tests.waiting import wait_until
+from tests.support.cluster import FLAT, LONG, Cluster
+from tests.support.recordings import spoken, written
+from tests.support.waiting import wait_until
 
 SAID = {
     "slt": "Good morning. This is the voice that I would like to hear from now on.",

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from pipeline.audio.encode import encode_whole
 from pipeline.audio.formats import CONTAINERS, audio_format
 from pipeline.config import PipelineConfig
-from pipeline.model.spec import SAMPLE_RATE
+from pipeline.spec import SAMPLE_RATE
 from pipeline.types import SamplingParams, SynthesisRequest
-from scripts.demo_voice.hearing import Recogniser, mistakes
-from scripts.demo_voice.sentences import held_out, words_of
-from scripts.judge import is_digits
+from scripts.evaluate.intelligibility import is_digits
 from scripts.say import open_rooms
+from scripts.train_demo.hearing import Recogniser, mistakes
+from scripts.train_demo.sentences import held_out, words_of
 
 DIGITS = [sentence for sentence in held_out() if is_digits(sentence)][:12]
 WORDS = [sentence for sentence in held_out() if not is_digits(sentence)][:6]

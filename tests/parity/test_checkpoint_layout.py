@@ -16,8 +16,7 @@ from vocos.feature_extractors import MelSpectrogramFeatures
 from vocos.heads import ISTFTHead
 from vocos.models import VocosBackbone
 
-from pipeline.checkpoints import cache_home, resolve
-from pipeline.model.layout import (
+from pipeline.checkpoint.layout import (
     DVAE_FILE,
     EMBED_FILE,
     GPT_FILE,
@@ -28,9 +27,10 @@ from pipeline.model.layout import (
     VQ_LEVELS,
     ConvStack,
 )
-from pipeline.model.spec import CODEBOOKS, FFT_SIZE, HOP, MEL_BANDS, SAMPLE_RATE
-from pipeline.model.weights import open_checkpoint
-from pipeline.recipes import AUDIO_VOCAB, RECIPES, Recipe
+from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.random_weights import AUDIO_VOCAB, RECIPES, Recipe
+from pipeline.checkpoint.weights import open_checkpoint
+from pipeline.spec import CODEBOOKS, FFT_SIZE, HOP, MEL_BANDS, SAMPLE_RATE
 
 STEPS = 60
 TEXTS = [

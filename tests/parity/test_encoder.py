@@ -7,10 +7,10 @@ import pytest
 import torch
 from ChatTTS.model.speaker import Speaker
 
-from pipeline.checkpoints import cache_home, resolve
-from pipeline.model.spec import SAMPLE_RATE, SAMPLES_PER_STEP
-from pipeline.model.weights import Checkpoint, open_checkpoint
-from pipeline.vocoder.encoder import MIN_SAMPLES, Encoder
+from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
+from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
+from pipeline.vocoder.reference_encoder import MIN_SAMPLES, Encoder
 from scripts.bench.upstream import load_chat
 
 KINDS = ["small-random", "full-random", "demo"]

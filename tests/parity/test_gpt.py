@@ -15,15 +15,15 @@ from ChatTTS.model.speaker import Speaker
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.config import EngineConfig
 from pipeline.engine.engine import Engine
 from pipeline.model.gpt import Extent, Gpt, KeysValues
 from pipeline.model.sampling import RowParams, filter_logits
-from pipeline.model.weights import open_checkpoint
 from pipeline.text.tokenizer import PromptTokenizer
 from pipeline.types import RefineParams, SamplingParams, SeedMode, Segment, Voice
 from scripts.bench.upstream import load_chat
-from tests.factories import Take, collect
+from tests.support.factories import Take, collect
 
 STEPS = 64
 TEXTS = [

@@ -20,11 +20,11 @@ import torch
 
 from pipeline.config import PipelineConfig
 from pipeline.native.build import has_tiles
-from pipeline.text.ssml import parse
+from pipeline.text.markup.ssml import parse
 from pipeline.types import AudioOptions, Denoise, SamplingParams, SynthesisRequest
 from scripts.say import open_rooms
-from serve.config import PROJECT
-from serve.config_file import check_file
+from serve.config.app_config import PROJECT
+from serve.config.config_file import check_file
 
 TABLE = Path(__file__).resolve().parents[1] / "data" / "recorded_audio.json"
 SSML = '<speak>Five one one. <break time="250ms"/> <prosody rate="120%">Two five five.</prosody></speak>'

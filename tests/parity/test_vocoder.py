@@ -11,18 +11,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.checkpoints import cache_home, resolve
+from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
 from pipeline.config import VocoderConfig
-from pipeline.model.spec import HOP
-from pipeline.model.weights import Checkpoint, open_checkpoint
+from pipeline.spec import HOP
 from pipeline.types import FinishReason, StepBlock
-from pipeline.vocoder.codes import CodeEmbedding
-from pipeline.vocoder.network import build_network
 from pipeline.vocoder.stream import StreamDecoder
 from pipeline.vocoder.vocoder import Vocoder
+from pipeline.vocoder.windowed.code_embedding import CodeEmbedding
+from pipeline.vocoder.windowed.network import build_network
 from scripts.bench.upstream import load_chat
-from tests.machine import needs_native
-from tests.reference_vocoder import decode_whole
+from tests.support.machine import needs_native
+from tests.support.reference_vocoder import decode_whole
 
 LENGTHS = (1, 2, 3, 7, 51, 52, 53, 60, 104, 105, 150, 300)
 TOLERANCE = 1e-4

@@ -17,11 +17,11 @@ FORBIDDEN: dict[str, set[str]] = {  # files below this prefix: modules they neve
     "pipeline/errors.py": TORCH,
     "pipeline/config.py": TORCH,
     "pipeline/protocols.py": TORCH,
-    "pipeline/checkpoints.py": TORCH,
-    "pipeline/manifest.py": TORCH,
-    "pipeline/taught.py": TORCH,
-    "pipeline/recipes.py": TORCH,
-    "pipeline/strict_yaml.py": TORCH,
+    "pipeline/checkpoint/locate.py": TORCH,
+    "pipeline/checkpoint/manifest.py": TORCH,
+    "pipeline/checkpoint/capabilities.py": TORCH,
+    "pipeline/checkpoint/random_weights.py": TORCH,
+    "pipeline/yaml_loader.py": TORCH,
     "pipeline/ewma.py": TORCH | {"numpy"},
     "pipeline/store": TORCH | {"pipeline.engine", "pipeline.model", "pipeline.vocoder", "pipeline.voices", "numpy"},
     "pipeline/cache": TORCH
@@ -41,42 +41,42 @@ FORBIDDEN: dict[str, set[str]] = {  # files below this prefix: modules they neve
     "pipeline/engine": {"pipeline.vocoder", "pipeline.text", "pipeline.audio", "pipeline.synthesizer", "pipeline.voices"},
     "pipeline/vocoder": {"pipeline.engine", "pipeline.text", "pipeline.audio", "pipeline.synthesizer", "pipeline.voices"},
     "pipeline/engine/scheduler.py": {"torch", "numpy"},
-    "pipeline/vocoder/windows.py": {"torch", "numpy"},
+    "pipeline/vocoder/windowed/windows.py": {"torch", "numpy"},
     "pipeline/vocoder/stream.py": TORCH,
     "pipeline/synthesizer.py": TORCH | {"pipeline.engine", "pipeline.model.gpt", "pipeline.vocoder.vocoder"},
-    "pipeline/engine/line.py": {"torch", "numpy"},
-    "serve/gate.py": {"ray"},
-    "serve/keys.py": {"ray"},
-    "serve/quotas.py": {"ray"},
+    "pipeline/engine/waiting_queue.py": {"torch", "numpy"},
+    "serve/access/authentication.py": {"ray"},
+    "serve/access/api_keys.py": {"ray"},
+    "serve/access/quotas.py": {"ray"},
     "serve": TORCH | {"scripts", "tests"},
-    "serve/api.py": {"ray"},
-    "serve/schemas.py": {"ray"},
-    "serve/body.py": {"ray"},
-    "serve/body_reader.py": {"ray"},
-    "serve/cross_origin.py": {"ray"},
-    "serve/overload.py": {"ray", "starlette", "fastapi"},
-    "serve/described.py": {"ray"},
-    "serve/text_api.py": {"ray"},
-    "serve/text_schemas.py": {"ray"},
-    "serve/cache.py": {"ray"},
-    "serve/cache_api.py": {"ray"},
-    "serve/idempotency.py": {"ray"},
-    "serve/source_api.py": {"ray"},
+    "serve/http/api.py": {"ray"},
+    "serve/http/schemas/speech.py": {"ray"},
+    "serve/http/schemas/base.py": {"ray"},
+    "serve/http/body_reader.py": {"ray"},
+    "serve/access/cross_origin.py": {"ray"},
+    "serve/remote/recent_refusals.py": {"ray", "starlette", "fastapi"},
+    "serve/http/openapi.py": {"ray"},
+    "serve/http/routes/text.py": {"ray"},
+    "serve/http/schemas/text.py": {"ray"},
+    "serve/remote/code_cache.py": {"ray"},
+    "serve/http/routes/cache.py": {"ray"},
+    "serve/access/idempotency.py": {"ray"},
+    "serve/http/routes/source.py": {"ray"},
     "serve/errors.py": {"ray"},
-    "serve/envelope.py": {"ray"},
-    "serve/early_refusal.py": {"ray"},
-    "serve/hosts.py": {"ray", "fastapi", "starlette", "pydantic"},
-    "serve/haproxy.py": {"ray", "fastapi", "starlette", "pydantic"},
-    "serve/stages.py": {"ray"},
-    "serve/scaling.py": {"ray", "pydantic", "numpy"},
-    "serve/tracing.py": {"ray"},
-    "serve/request_log.py": {"ray"},
-    "serve/config.py": {"ray"},
+    "serve/http/error_envelope.py": {"ray"},
+    "serve/http/early_refusal.py": {"ray"},
+    "serve/config/hosts.py": {"ray", "fastapi", "starlette", "pydantic"},
+    "serve/http/haproxy.py": {"ray", "fastapi", "starlette", "pydantic"},
+    "serve/remote/stage_timing.py": {"ray"},
+    "serve/resilience/autoscaling.py": {"ray", "pydantic", "numpy"},
+    "serve/observability/tracing.py": {"ray"},
+    "serve/observability/request_log.py": {"ray"},
+    "serve/config/app_config.py": {"ray"},
     "scripts": {"tests"},
-    "scripts/processes.py": {"ray"},
-    "scripts/runs.py": {"ray"},
-    "scripts/supervise.py": {"ray"},
-    "scripts/announce.py": {"ray"},
+    "scripts/launch/processes.py": {"ray"},
+    "scripts/launch/runs.py": {"ray"},
+    "scripts/launch/supervise.py": {"ray"},
+    "scripts/launch/announce.py": {"ray"},
 }
 
 
@@ -130,7 +130,14 @@ def test_no_future_annotations():
             assert "from __future__ import " + "annotations" not in source.read_text(), source
 
 
-@pytest.mark.parametrize("modules", ["serve.ingress, pipeline.synthesizer", "serve.text", "serve.config_file, serve.edge"])
+@pytest.mark.parametrize(
+    "modules",
+    [
+        "serve.deployments.ingress, pipeline.synthesizer",
+        "serve.deployments.text_normalizer",
+        "serve.config.config_file, serve.http.proxy_middleware",
+    ],
+)
 def test_cpu_processes_never_load_torch(modules):
     code = f"import {modules}, sys; assert 'torch' not in sys.modules, 'torch was loaded'"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -142,9 +149,13 @@ def test_only_the_named_files_do_the_named_things():
         sources = [*(ROOT / "pipeline").rglob("*.py"), *(ROOT / "serve").rglob("*.py")]
         return {str(source.relative_to(ROOT)) for source in sources if text in source.read_text()}
 
-    assert files_with(".remote(") <= {"serve/handles.py"}
+    assert files_with(".remote(") <= {"serve/remote/remote_stages.py"}
     assert files_with("threading.Thread(") <= {"pipeline/engine/engine.py", "pipeline/vocoder/vocoder.py"}
-    assert files_with("os.environ") <= {"pipeline/checkpoints.py"}
+    assert files_with("os.environ") <= {"pipeline/checkpoint/locate.py"}
     # The time of day jumps: it dates and counts days, and measures nothing that somebody waits for.
-    assert files_with("time.time") <= {"pipeline/checkpoints.py", "serve/quotas.py", "serve/tracing.py"}
-    assert files_with("datetime.now") <= {"serve/keys.py", "serve/voice_desk.py"}
+    assert files_with("time.time") <= {
+        "pipeline/checkpoint/locate.py",
+        "serve/access/quotas.py",
+        "serve/observability/tracing.py",
+    }
+    assert files_with("datetime.now") <= {"serve/access/api_keys.py", "serve/voices/voice_service.py"}

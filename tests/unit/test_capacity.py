@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline.config import EngineConfig, VocoderConfig
 from scripts.bench.record import RESULTS
-from scripts.capacity import (
+from scripts.operate.capacity import (
     GIVEN,
     MISSING,
     PARTS,
@@ -26,7 +26,7 @@ from scripts.capacity import (
     step_time,
     vocoder_rate,
 )
-from serve.config import PROJECT
+from serve.config.app_config import PROJECT
 
 GPU = EngineConfig(device="cuda", dtype="bfloat16", slots=64, kv_budget_mib=8192)
 CPU = EngineConfig(dtype="bfloat16", slots=8)
@@ -145,7 +145,7 @@ def test_a_worked_example():
     assert value(figures, "vocoders beside it") == pytest.approx(made / 1000)
     assert value(figures, "acoustic replicas") == 1
     assert value(figures, "an hour of audio costs") == pytest.approx(3.0 * (1 + made / 1000) / (made / 2))
-    assert quota_lines(asked)[0] == "python -m scripts.keys add a --streams 200 --audio-s-a-minute 12000"
+    assert quota_lines(asked)[0] == "python -m scripts.operate.keys add a --streams 200 --audio-s-a-minute 12000"
 
 
 @given(st.floats(0.1, 1000), st.floats(0.05, 1), st.integers(1, 512), st.floats(0.1, 10_000))
@@ -168,7 +168,9 @@ def test_between_two_points_lies_between_them_and_beyond_is_nothing(points: dict
 
 
 def run(*words: str) -> tuple[int, Any]:
-    done = subprocess.run([sys.executable, "-m", "scripts.capacity", *words], cwd=PROJECT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.operate.capacity", *words], cwd=PROJECT, capture_output=True, text=True
+    )
     return done.returncode, done.stdout + done.stderr
 
 

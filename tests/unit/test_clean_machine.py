@@ -13,8 +13,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.machine import WHY_NOT_NATIVE
-from tests.services import needed_program
+from tests.support.machine import WHY_NOT_NATIVE
+from tests.support.services import needed_program
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ROOT / "tests/debian-packages.txt"
@@ -27,8 +27,8 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "serve": (),
     "scripts": (),
     "scripts/bench": ("bench",),
-    "scripts/demo_voice": ("dev",),
-    "scripts/make_pinyin.py": ("dev",),
+    "scripts/train_demo": ("dev",),
+    "scripts/generate/pinyin_table.py": ("dev",),
     "tests": ("dev",),
 }
 # Imported, not declared: it comes with what is, and in the release that one wants.
@@ -183,4 +183,4 @@ def test_no_tools_cache_is_committed():
 def test_a_trace_is_found():
     folder = "/".join(["", "work", "somewhere"])
     assert traces_in(f"see {folder}") == ["/".join(["", "work", ""])]
-    assert not traces_in("python -m scripts.demo_voice.corpus work/corpus; a/work/b; ./work/x")
+    assert not traces_in("python -m scripts.train_demo.corpus work/corpus; a/work/b; ./work/x")

@@ -97,14 +97,14 @@ def wrong_in(lines: list[str]) -> dict[str, str]:
 
 def test_scripts_of_ours_take_their_words():
     """Of those that are shown with words, or take none."""
-    takes_none = ("python -m scripts.monitoring", "python -m scripts.embed_serve_config")
+    takes_none = ("python -m scripts.generate.monitoring", "python -m scripts.generate.k8s_config")
     found = wrong_in([line for line in SCRIPTS if len(shlex.split(line)) > 3 or line in takes_none])
     assert len(found) >= 20
     assert {line: wrong for line, wrong in found.items() if wrong} == {}
 
 
 def test_a_word_a_script_does_not_know_is_found():
-    (wrong,) = wrong_in(["python -m scripts.drain configs/dev.yaml --grade 3"]).values()
+    (wrong,) = wrong_in(["python -m scripts.operate.drain configs/dev.yaml --grade 3"]).values()
     assert "unrecognized arguments: --grade" in wrong
 
 

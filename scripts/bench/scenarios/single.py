@@ -1,12 +1,12 @@
 """B1, one request: how long it takes, what a decode step costs alone and with eight, and what the vocoder costs.
 
 U against P0: the same work in one process each, so that Serve is no part of it. "decode" is the loop alone, "whole" is text
-to the last sample, buffered. The vocoder is P0's, in core-seconds a second of audio: scripts/capacity.py reads them.
+to the last sample, buffered. The vocoder is P0's, in core-seconds a second of audio: scripts/operate/capacity.py reads them.
 """
 
 from rich.table import Table
 
-from pipeline.model.spec import STEPS_PER_SECOND
+from pipeline.spec import STEPS_PER_SECOND
 from scripts.bench.bench import Bench, Report
 from scripts.bench.show import physics_line, shown
 from scripts.bench.timeline import spread

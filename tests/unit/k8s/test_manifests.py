@@ -17,11 +17,11 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from scripts import start
-from scripts.embed_serve_config import OVERLAYS, patch_of, patch_path
-from serve import haproxy
-from serve.config_file import check_file, find_mistakes
-from tests.kustomize import Manifest, containers, render
+from scripts.generate.k8s_config import OVERLAYS, patch_of, patch_path
+from scripts.launch import start
+from serve.config.config_file import check_file, find_mistakes
+from serve.http import haproxy
+from tests.support.kustomize import Manifest, containers, render
 
 ROOT = Path(__file__).resolve().parents[3]
 CRD = ROOT / "tests/data/kuberay/ray.io_rayservices.yaml"
@@ -136,7 +136,7 @@ def test_everything_lives_in_the_overlays_namespace(documents):
 
 @pytest.mark.parametrize(("overlay", "config"), OVERLAYS.items())
 def test_the_embedded_configuration_is_the_file(overlay, config, rendered):
-    assert patch_path(overlay).read_text() == patch_of(config), "run python -m scripts.embed_serve_config"
+    assert patch_path(overlay).read_text() == patch_of(config), "run python -m scripts.generate.k8s_config"
     (ray_service,) = of_kind(rendered[overlay], "RayService")
     embedded = serve_config_of(ray_service)
     assert find_mistakes(embedded) == []
@@ -243,7 +243,7 @@ def test_streams_are_heard_to_their_end(ray_service):
         if group != "head":
             (worker,) = pod["spec"]["containers"]
             leave = worker["lifecycle"]["preStop"]["exec"]["command"]
-            assert leave[:3] == ["python", "-m", "scripts.leave"], group
+            assert leave[:3] == ["python", "-m", "scripts.operate.leave_node"], group
             grace_s = float(leave[leave.index("--grace") + 1])
             assert grace_s >= longest + START_S, group
             assert pod["spec"]["terminationGracePeriodSeconds"] >= grace_s + FAREWELL_S, group
@@ -304,7 +304,7 @@ def test_production_verifies_its_weights_and_cannot_change_them(rendered):
         assert volume["persistentVolumeClaim"]["claimName"] in claims, group
         assert volume["persistentVolumeClaim"]["readOnly"] is True, group
     (verify,) = ray_pods(ray_service)["gpu"]["spec"]["initContainers"]
-    assert verify["command"] == ["python", "-m", "scripts.fetch_weights", "--offline"]
+    assert verify["command"] == ["python", "-m", "scripts.weights.fetch", "--offline"]
 
 
 def test_every_container_is_locked_down(documents):

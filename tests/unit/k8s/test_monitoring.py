@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from scripts.monitoring import ALERTS, PANELS, RAY_METRICS, ROOT, RUNBOOK, dashboard, files, rules
-from serve.metrics import METRICS, Kind
-from tests.services import needed_program
+from scripts.generate.monitoring import ALERTS, PANELS, RAY_METRICS, ROOT, RUNBOOK, dashboard, files, rules
+from serve.observability.metrics import METRICS, Kind
+from tests.support.services import needed_program
 
 EXPORTED = {
     name
@@ -92,7 +92,7 @@ def promtool(*arguments: str) -> None:
 
 def test_the_files_are_what_the_lists_say():
     for path, text in files().items():
-        assert path.read_text() == text, f"{path.name}: run python -m scripts.monitoring"
+        assert path.read_text() == text, f"{path.name}: run python -m scripts.generate.monitoring"
 
 
 def test_every_metric_a_panel_or_an_alert_names_is_exported():

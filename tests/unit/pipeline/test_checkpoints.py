@@ -13,11 +13,9 @@ import pytest
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-from pipeline import checkpoints, recipes
-from pipeline.checkpoints import cache_home, hub_folder, made_folder, resolve
-from pipeline.errors import CheckpointError
-from pipeline.manifest import read_manifest, read_verified, verify_files
-from pipeline.model.layout import (
+from pipeline.checkpoint import locate as checkpoints
+from pipeline.checkpoint import random_weights as recipes
+from pipeline.checkpoint.layout import (
     EMBED_FILE,
     FILES,
     GPT_CONFIG_FILE,
@@ -27,8 +25,11 @@ from pipeline.model.layout import (
     SPECIAL_TOKENS_FILE,
     TOKENIZER_FILE,
 )
-from pipeline.recipes import make
-from scripts import make_checkpoint
+from pipeline.checkpoint.locate import cache_home, hub_folder, made_folder, resolve
+from pipeline.checkpoint.manifest import read_manifest, read_verified, verify_files
+from pipeline.checkpoint.random_weights import make
+from pipeline.errors import CheckpointError
+from scripts.weights import make_random as make_checkpoint
 
 SMALL_BYTES_LIMIT = 16 << 20
 
@@ -290,7 +291,7 @@ def test_unreadable_manifest_is_refused_with_the_line(line: str, root: Path) -> 
 
 
 def test_finding_and_making_load_no_torch() -> None:
-    code = "import pipeline.checkpoints, sys; assert not {'torch', 'transformers', 'ChatTTS'} & set(sys.modules)"
+    code = "import pipeline.checkpoint.locate, sys; assert not {'torch', 'transformers', 'ChatTTS'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

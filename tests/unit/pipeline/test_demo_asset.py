@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 from safetensors import safe_open
 
-from pipeline.checkpoints import DEMO_FOLDER, resolve
-from pipeline.manifest import read_manifest, verify_files
-from pipeline.model.layout import FILES, SPEAKERS_FILE, TAUGHT_FILE
-from pipeline.model.weights import open_checkpoint
-from pipeline.taught import read_taught, taught_file
+from pipeline.checkpoint.capabilities import read_taught, taught_file
+from pipeline.checkpoint.layout import FILES, SPEAKERS_FILE, TAUGHT_FILE
+from pipeline.checkpoint.locate import DEMO_FOLDER, resolve
+from pipeline.checkpoint.manifest import read_manifest, verify_files
+from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.seeds import read_statistics
-from scripts.demo_voice.export import STAND_INS, TAUGHT
+from scripts.train_demo.export import STAND_INS, TAUGHT
 
 ROOT = Path(__file__).resolve().parents[3]
 MOST_BYTES, MOST_BYTES_OF_A_FILE = 40 << 20, 20 << 20

@@ -19,7 +19,7 @@ import torch
 from pipeline.config import EngineConfig, VocoderConfig
 from pipeline.engine.engine import Engine
 from pipeline.errors import OutOfMemory
-from pipeline.model.weights import open_checkpoint
+from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.vocoder.vocoder import Vocoder
 
 kind, root, mib = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.config import SpeechConfig
 from pipeline.errors import AtCapacity, DeadlineExceeded, NonFiniteOutput, UnknownVoice
-from pipeline.model.spec import HOP, SAMPLES_PER_STEP
+from pipeline.spec import HOP, SAMPLES_PER_STEP
 from pipeline.synthesizer import Synthesizer
 from pipeline.types import (
     AudioChunk,
@@ -25,7 +25,7 @@ from pipeline.types import (
     Voice,
 )
 from pipeline.voices.catalogue import VoiceCatalogue
-from tests.fakes import PromptMaker, StepMaker, ToneDecoder
+from tests.support.fakes import PromptMaker, StepMaker, ToneDecoder
 
 TEXT = "one. two words. three more words. four. five is the last one."
 SENTENCES = [sentence.strip() for sentence in TEXT.split(".") if sentence.strip()]

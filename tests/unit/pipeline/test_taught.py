@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.checkpoint.capabilities import EVERYTHING, Taught, read_taught, taught_file
+from pipeline.checkpoint.layout import TAUGHT_FILE
+from pipeline.checkpoint.manifest import file_sha256, write_manifest
 from pipeline.errors import CheckpointError
-from pipeline.manifest import file_sha256, write_manifest
-from pipeline.model.layout import TAUGHT_FILE
-from pipeline.taught import EVERYTHING, Taught, read_taught, taught_file
-from pipeline.text.markup import CONTROL_TAGS
+from pipeline.text.markup.control_tags import CONTROL_TAGS
 
 
 def checkpoint(root: Path, content: bytes) -> Path:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.config import TextConfig
-from pipeline.model.spec import SAMPLE_RATE, STEPS_PER_SECOND
+from pipeline.spec import SAMPLE_RATE, STEPS_PER_SECOND
 from pipeline.text.frontend import LocalTextFrontend
 from pipeline.types import SynthesisRequest, Voice
 from pipeline.voices.catalogue import DEFAULT

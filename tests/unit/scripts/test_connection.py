@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from scripts.runs import Run
-from serve.config import PROJECT
-from tests.ports import free_port
+from scripts.launch.runs import Run
+from serve.config.app_config import PROJECT
+from tests.support.ports import free_port
 
-SCRIPTS = (["scripts.leave"], ["scripts.drain", "configs/dev.yaml"])
+SCRIPTS = (["scripts.operate.leave_node"], ["scripts.operate.drain", "configs/dev.yaml"])
 IMPATIENT = {"RAY_NUM_REDIS_GET_RETRIES": "1", "RAY_py_gcs_connect_timeout_s": "1", "RAY_gcs_rpc_server_connect_timeout_s": "1"}
 
 
@@ -40,7 +40,7 @@ def test_what_is_no_address_is_named_in_a_sentence():
 
 HANGS = """
 import sys
-from scripts import connection
+from scripts.operate import cluster as connection
 connection.CONNECT_S = 1.0
 with connection.connected(sys.argv[1], 1.0):
     pass
@@ -56,10 +56,10 @@ def test_a_cluster_that_takes_connections_and_answers_nothing_is_not_waited_for(
 
 
 def last_words_in(home: Path, **variables: str) -> str:
-    """What scripts.drain ends with, told no address."""
+    """What scripts.operate.drain ends with, told no address."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_AUTH", "RAY_ADDRESS"))}
     done = subprocess.run(
-        [sys.executable, "-m", "scripts.drain", "configs/dev.yaml"],
+        [sys.executable, "-m", "scripts.operate.drain", "configs/dev.yaml"],
         cwd=PROJECT,
         env=environment | IMPATIENT | {"CHATTTS_HOME": str(home)} | variables,
         capture_output=True,

@@ -10,7 +10,7 @@ import torch
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.seeds import draw_embedding
 from pipeline.voices.strings import decode_embedding, encode_embedding
-from scripts.convert_voice import NoSpeaker, main, read_speaker
+from scripts.weights.convert_voice import NoSpeaker, main, read_speaker
 
 WIDTH = 768
 EMBEDDING = draw_embedding(7, WIDTH)

@@ -15,27 +15,27 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from vector_quantize_pytorch import GroupedResidualFSQ
 
-from pipeline.model.layout import TOKENIZER_FILE
-from pipeline.model.weights import open_checkpoint, verify
-from pipeline.taught import read_taught
+from pipeline.checkpoint.capabilities import read_taught
+from pipeline.checkpoint.layout import TOKENIZER_FILE
+from pipeline.checkpoint.weights import open_checkpoint, verify
 from pipeline.text.normalize import normalize
-from pipeline.vocoder.codes import CodeEmbedding
-from pipeline.vocoder.mel_decoder import MelDecoder
-from pipeline.vocoder.vocos import Vocos
+from pipeline.vocoder.windowed.code_embedding import CodeEmbedding
+from pipeline.vocoder.windowed.mel_decoder import MelDecoder
+from pipeline.vocoder.windowed.vocos import Vocos
 from pipeline.voices.seeds import draw_embedding, read_statistics
-from scripts.demo_voice import train_gpt
-from scripts.demo_voice.codes import BOOKS, CODES, quantise, values_of
-from scripts.demo_voice.corpus import PREFIX, SPEAKER_POSITION, SUFFIX, TOKEN_IDS, align, tokenize
-from scripts.demo_voice.export import export, load_trained
-from scripts.demo_voice.hearing import Recogniser, mistakes
-from scripts.demo_voice.network import Size, Speaking, speaker_vectors
-from scripts.demo_voice.phones import SYMBOLS, lexicon, pronounce, taught_words
-from scripts.demo_voice.sentences import MAX_CHARACTERS, held_out, sentence, words_of
-from scripts.demo_voice.teacher import SPEAKERS, Utterance, speak
-from scripts.demo_voice.train_dvae import Dvae
-from scripts.demo_voice.train_vocos import Vocos as TrainedVocos
-from scripts.judge import is_digits
-from tests.services import needed_program
+from scripts.evaluate.intelligibility import is_digits
+from scripts.train_demo import train_gpt
+from scripts.train_demo.codes import BOOKS, CODES, quantise, values_of
+from scripts.train_demo.corpus import PREFIX, SPEAKER_POSITION, SUFFIX, TOKEN_IDS, align, tokenize
+from scripts.train_demo.export import export, load_trained
+from scripts.train_demo.hearing import Recogniser, mistakes
+from scripts.train_demo.network import Size, Speaking, speaker_vectors
+from scripts.train_demo.phones import SYMBOLS, lexicon, pronounce, taught_words
+from scripts.train_demo.sentences import MAX_CHARACTERS, held_out, sentence, words_of
+from scripts.train_demo.teacher import SPEAKERS, Utterance, speak
+from scripts.train_demo.train_dvae import Dvae
+from scripts.train_demo.train_vocos import Vocos as TrainedVocos
+from tests.support.services import needed_program
 
 ROOT = Path(__file__).resolve().parents[3]
 TINY = Size(width=64, layers=3, heads=2, mlp_width=96, decoder_width=32, decoder_layers=2)
@@ -273,7 +273,7 @@ def test_the_workshop_runs_from_end_to_end_and_resumes(tmp_path):
     tiny = [f"--{name.replace('_', '-')}={getattr(TINY, name)}" for name in Size.__slots__]
 
     def run(module, *arguments):
-        command = [sys.executable, "-m", f"scripts.demo_voice.{module}", *map(str, arguments)]
+        command = [sys.executable, "-m", f"scripts.train_demo.{module}", *map(str, arguments)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipeline.checkpoint.layout import MEL_DECODER_FILE
 from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
-from pipeline.model.layout import MEL_DECODER_FILE
 from pipeline.native.build import library
 from scripts import doctor
 from scripts.doctor import Finding, Verdict
-from serve.config import read_app_config
-from serve.config_file import check_file
-from tests.disks import small_disk
-from tests.machine import needs_native
-from tests.ports import free_port
-from tests.services import RedisServer
+from serve.config.app_config import read_app_config
+from serve.config.config_file import check_file
+from tests.support.disks import small_disk
+from tests.support.machine import needs_native
+from tests.support.ports import free_port
+from tests.support.services import RedisServer
 
 ROOT = Path(__file__).resolve().parents[3]
 DEV = ROOT / "configs/dev.yaml"
@@ -81,7 +81,7 @@ def test_a_checkpoint_that_is_not_there_says_how_to_get_it(monkeypatch, tmp_path
     monkeypatch.setenv("CHATTTS_HOME", str(tmp_path))
     found = doctor.checkpoint("hub:2Noise/ChatTTS")
     assert found.verdict is Verdict.FAIL
-    assert "scripts.fetch_weights" in found.found
+    assert "scripts.weights.fetch" in found.found
 
 
 @pytest.mark.skipif(doctor.torch.cuda.is_available(), reason="there is a GPU here")

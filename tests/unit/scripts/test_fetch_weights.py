@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.checkpoints import hub_folder
+from pipeline.checkpoint.layout import FILES, MANIFEST_FILE
+from pipeline.checkpoint.locate import hub_folder
+from pipeline.checkpoint.manifest import read_manifest, verify_files
 from pipeline.errors import CheckpointError
-from pipeline.manifest import read_manifest, verify_files
-from pipeline.model.layout import FILES, MANIFEST_FILE
-from scripts import fetch_weights
-from scripts.fetch_weights import (
+from scripts.weights import fetch as fetch_weights
+from scripts.weights.fetch import (
     EXIT_INCOMPLETE,
     EXIT_OK,
     EXIT_REFUSED,

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 
-from scripts import gpu_check
+from scripts.evaluate import gpu_check
 
 
 def test_every_check_runs_and_writes_its_figures(tmp_path, monkeypatch, demo_root):

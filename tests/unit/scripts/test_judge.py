@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts import judge
-from scripts.judge import DIGITS_ABOVE_TEACHER, REAL_TIME_FACTOR, TEACHER, WORDS_ABOVE_TEACHER, beyond
+from scripts.evaluate import intelligibility as judge
+from scripts.evaluate.intelligibility import DIGITS_ABOVE_TEACHER, REAL_TIME_FACTOR, TEACHER, WORDS_ABOVE_TEACHER, beyond
 
 CARD = (Path(__file__).resolve().parents[3] / "pipeline/assets/demo/README.md").read_text()
 ABOVE = {"words": 12.0, "digits": 5.0}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.processes import end_session, is_free, listeners, members, owners, process, sessions_with
+from scripts.launch.processes import end_session, is_free, listeners, members, owners, process, sessions_with
 
 # A parent that ends and leaves a child behind, which is then nobody's; neither heeds SIGTERM.
 LEAVES_A_CHILD = """

@@ -7,8 +7,8 @@ import torch
 
 from pipeline.model.embedding import Embedding
 from pipeline.native.build import NativeUnavailable
-from scripts.quality_gate import MOST_TIMES, WAYS, YARDSTICK, Agreement, agreement, measure, passes
-from tests.machine import needs_native
+from scripts.evaluate.quality_gate import MOST_TIMES, WAYS, YARDSTICK, Agreement, agreement, measure, passes
+from tests.support.machine import needs_native
 
 
 def test_equal_states_agree_wholly_and_disturbed_ones_less_and_less(demo):

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from scripts.processes import members
-from scripts.runs import Run, end_leftovers, running
-from serve.config import PROJECT
+from scripts.launch.processes import members
+from scripts.launch.runs import Run, end_leftovers, running
+from serve.config.app_config import PROJECT
 
 # A supervisor with a service: a child in a session of its own, with the run's variable. Both stay.
 SUPERVISOR = """
 import os, subprocess, sys, time
 from pathlib import Path
-from scripts.runs import Run
+from scripts.launch.runs import Run
 run = Run.begin(Path(sys.argv[1]))
 name, _, value = run.variable.partition("=")
 child = subprocess.Popen(["sleep", "600"], env=os.environ | {name: value}, start_new_session=True)

@@ -1,4 +1,4 @@
-"""What scripts.start decides before it starts anything: the environment of Ray's processes, ports, limits, words."""
+"""What scripts.launch.start decides before it starts anything: the environment of Ray's processes, ports, limits, words."""
 
 import os
 import resource
@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from scripts import announce, start
-from scripts.processes import processes
-from scripts.runs import Run
-from scripts.supervise import Service, Signals
-from serve.config import PROJECT
-from serve.config_file import ConfigFile, check_file
-from tests.ports import free_port
+from scripts.launch import announce, start
+from scripts.launch.processes import processes
+from scripts.launch.runs import Run
+from scripts.launch.supervise import Service, Signals
+from serve.config.app_config import PROJECT
+from serve.config.config_file import ConfigFile, check_file
+from tests.support.ports import free_port
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def config(tmp_path: Path) -> ConfigFile:
 
 
 def start_it(config: ConfigFile, home: Path, **options: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "scripts.start", str(config.path)]
+    command = [sys.executable, "-m", "scripts.launch.start", str(config.path)]
     environment = os.environ | {"CHATTTS_HOME": str(home), "PYTHONPATH": str(PROJECT)}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, **options)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.processes import members
-from serve.config import PROJECT
+from scripts.launch.processes import members
+from serve.config.app_config import PROJECT
 
 # `serve run` as far as the supervisor sees it: two children, and a deaf ear where that is asked for.
 COMMAND = """
@@ -32,8 +32,8 @@ sys.exit(3)
 """
 SUPERVISOR = """
 import os, sys
-from scripts import supervise
-from scripts.supervise import Died, Service, Signals, Stopped
+from scripts.launch import supervise
+from scripts.launch.supervise import Died, Service, Signals, Stopped
 supervise.LAST_STEPS_S = supervise.TERM_PATIENCE_S = 1.0
 signals = Signals()
 service = Service([sys.executable, "-c", sys.argv[1], *sys.argv[2:]], os.environ, signals)

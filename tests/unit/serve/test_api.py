@@ -24,10 +24,10 @@ from pipeline.errors import (
     TextTooLong,
 )
 from pipeline.types import AudioOptions, Denoise
-from serve.config import LimitsConfig
-from tests.fakes import CHUNK, Speaker, make_backend, sine
-from tests.unit.serve.live import POST, read_all, serving
-from tests.waiting import wait_until
+from serve.config.app_config import LimitsConfig
+from tests.support.fakes import CHUNK, Speaker, make_backend, sine
+from tests.support.live_server import POST, read_all, serving
+from tests.support.waiting import wait_until
 
 CANARY = "canary-7f3a"
 

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import pytest
 import requests
 
-from serve import body_reader
-from serve.api import create_api
-from serve.body_reader import BodyReader
-from serve.config import LimitsConfig
-from tests.fakes import Speaker, make_backend
-from tests.unit.serve.live import POST, Live, read_all, serving
-from tests.waiting import wait_until
+from serve.config.app_config import LimitsConfig
+from serve.http import body_reader
+from serve.http.api import create_api
+from serve.http.body_reader import BodyReader
+from tests.support.fakes import Speaker, make_backend
+from tests.support.live_server import POST, Live, read_all, serving
+from tests.support.waiting import wait_until
 
 SPEECH = b'{"input": "Hi.", "response_format": "pcm"}'
 FORM = "POST /v1/audio/voices HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"

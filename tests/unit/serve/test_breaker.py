@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from pipeline.errors import AtCapacity, EngineDead, InvalidRequest, NonFiniteOutput, StageUnavailable, SynthesisError
 from pipeline.types import FinishReason, StepBlock
-from serve.breaker import Breaker, BreakerConfig, State
-from serve.handles import unheard
-from tests.clock import HeldClock
+from serve.remote.remote_stages import unheard
+from serve.resilience.circuit_breaker import Breaker, BreakerConfig, State
+from tests.support.clock import HeldClock
 
 CONFIG = BreakerConfig(failures=3, share=0.5, window_s=20, open_s=2, silence_s=3)
 FAULTS = [EngineDead("dead"), RuntimeError("a bug")]

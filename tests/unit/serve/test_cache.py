@@ -5,10 +5,10 @@ import requests
 
 from pipeline.errors import ConfigError, NotCached, StoreUnavailable
 from pipeline.types import CacheMode, CacheResult
-from serve.config import read_app_config
-from serve.gate import ANONYMOUS
-from tests.fakes import Speaker, make_backend
-from tests.unit.serve.live import serving
+from serve.access.authentication import ANONYMOUS
+from serve.config.app_config import read_app_config
+from tests.support.fakes import Speaker, make_backend
+from tests.support.live_server import serving
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import ConfigError
-from pipeline.strict_yaml import parse_yaml
-from serve import config as serve_config
-from serve.config_file import check_file, find_mistakes
+from pipeline.yaml_loader import parse_yaml
+from serve.config.app_config import app_config as serve_config
+from serve.config.config_file import check_file, find_mistakes
 
 CONFIGS = sorted((serve_config.PROJECT / "configs").glob("*.yaml"))
 CONFIGS = [path for path in CONFIGS if path.name != "voices.yaml"]

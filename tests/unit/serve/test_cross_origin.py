@@ -9,14 +9,14 @@ import pytest
 import requests
 
 from pipeline.errors import ConfigError
-from pipeline.store.choose import open_store
-from serve.api import create_api
-from serve.config import read_app_config
-from serve.cross_origin import CrossOriginPolicy
-from serve.gate import Gate
-from tests.browser import Page, browsing, chromium
-from tests.fakes import Speaker, make_backend
-from tests.unit.serve.live import Live, serving
+from pipeline.store.open import open_store
+from serve.access.authentication import Gate
+from serve.access.cross_origin import CrossOriginPolicy
+from serve.config.app_config import read_app_config
+from serve.http.api import create_api
+from tests.support.browser import Page, browsing, chromium
+from tests.support.fakes import Speaker, make_backend
+from tests.support.live_server import Live, serving
 from tests.unit.serve.test_keys import add, ring_of
 
 APP = "http://app.example:3000"

@@ -8,18 +8,18 @@ from pydantic import ValidationError
 
 from pipeline.config import TextConfig
 from pipeline.errors import AtCapacity, ConfigError
-from pipeline.model.spec import REACH_STEPS
+from pipeline.spec import REACH_STEPS
 from pipeline.text.script import write_script
 from pipeline.types import DecoderTraits, Lane, SynthesisRequest
 from pipeline.vocoder.stream import without_first
-from pipeline.vocoder.windows import Schedule
-from serve.config import read_app_config
-from serve.degrader import Degrader
-from serve.ladder import REFUSALS, DegradeConfig, Ladder, Rung
-from serve.schemas import PostBody, SpeechBody
-from tests.clock import HeldClock
-from tests.fakes import Speaker, make_backend
-from tests.unit.serve.live import serving
+from pipeline.vocoder.windowed.windows import Schedule
+from serve.config.app_config import read_app_config
+from serve.http.schemas.speech import PostBody, SpeechBody
+from serve.resilience.degradation import REFUSALS, DegradeConfig, Ladder, Rung
+from serve.speech.load_shedding import Degrader
+from tests.support.clock import HeldClock
+from tests.support.fakes import Speaker, make_backend
+from tests.support.live_server import serving
 
 CONFIG = DegradeConfig(rungs=tuple(Rung), version="small@v1")
 FULL, CALM = 0.9, 0.1

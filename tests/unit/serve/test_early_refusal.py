@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from serve.backend import Backend
-from serve.config import LimitsConfig
-from serve.early_refusal import EarlyRefusal
-from serve.figures import Outcome, SpeechFigures, Unwatched
-from serve.gate import Gate
-from tests.fakes import Speaker, make_backend
+from serve.access.authentication import Gate
+from serve.config.app_config import LimitsConfig
+from serve.http.early_refusal import EarlyRefusal
+from serve.http.services import Backend
+from serve.observability.reply_stats import Outcome, SpeechFigures, Unwatched
+from tests.support.fakes import Speaker, make_backend
 
 
 class Watch(Unwatched):

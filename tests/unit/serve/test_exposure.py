@@ -2,7 +2,7 @@
 
 import pytest
 
-from serve.exposure import exposure, exposure_of_this_cluster
+from serve.deployments.cluster_exposure import exposure, exposure_of_this_cluster
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.recordings import SAID, spoken, written
+from tests.support.recordings import SAID, spoken, written
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -17,9 +17,9 @@ import uvloop
 
 from pipeline.config import TextConfig
 from pipeline.errors import AtCapacity, EngineDead, SynthesisError
-from pipeline.text.isolated import IsolatedFrontend
+from pipeline.text.isolation.frontend import IsolatedFrontend
 from pipeline.types import SynthesisRequest
-from serve.upload import UploadReader
+from serve.voices.upload_reader import UploadReader
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 recording = Path(sys.argv[1]).read_bytes()

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve.figures import PlayCursor
+from serve.observability.reply_stats import PlayCursor
 
 PIECES = st.lists(st.tuples(st.floats(0, 5), st.floats(0.001, 5)), min_size=1, max_size=30)  # (pause before it, its length)
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.voices.reference import Reference
-from tests.fakes import Speaker, make_backend
-from tests.unit.serve.live import Live, serving
+from tests.support.fakes import Speaker, make_backend
+from tests.support.live_server import Live, serving
 
 FORM = "multipart/form-data; boundary=x"
 END = b"--x--\r\n"

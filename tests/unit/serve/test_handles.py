@@ -25,10 +25,10 @@ from pipeline.errors import (
     WorkerDied,
 )
 from pipeline.types import FinishReason, SamplingParams, StepBlock, SynthesisRequest
-from serve.breaker import Breaker, BreakerConfig
-from serve.handles import RemoteDecoder, RemoteFrontend, RemoteGenerator
-from serve.quarantine import CASE, Quarantine, QuarantineConfig
-from tests.factories import make_prompt
+from serve.remote.remote_stages import RemoteDecoder, RemoteFrontend, RemoteGenerator
+from serve.resilience.circuit_breaker import Breaker, BreakerConfig
+from serve.resilience.quarantine import CASE, Quarantine, QuarantineConfig
+from tests.support.factories import make_prompt
 
 
 def block(first_step: int, finish: FinishReason | None = None) -> StepBlock:

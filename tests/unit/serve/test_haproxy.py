@@ -1,4 +1,4 @@
-"""HAProxy behind serve/haproxy.py: Serve's real template, the real binary, no Ray."""
+"""HAProxy behind serve/http/haproxy.py: Serve's real template, the real binary, no Ray."""
 
 import asyncio
 import contextlib
@@ -23,11 +23,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from serve.config import PROJECT
-from serve.haproxy import REPLIES, TemplateChanged, is_loopback, rewrite_file, rewritten
-from tests.haproxy import WRAPPER, Replica, environment, generated, listens, manager, replica, running
-from tests.ports import free_port
-from tests.waiting import wait_until
+from serve.config.app_config import PROJECT
+from serve.http.haproxy import REPLIES, TemplateChanged, is_loopback, rewrite_file, rewritten
+from tests.support.haproxy import WRAPPER, Replica, environment, generated, listens, manager, replica, running
+from tests.support.ports import free_port
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_without_a_configuration_it_is_haproxy_itself():
 
 def test_it_starts_without_ray():
     """Each reload waits for it."""
-    code = "import serve.haproxy, sys; print(sorted({'ray', 'fastapi', 'pydantic', 'yaml'} & set(sys.modules)))"
+    code = "import serve.http.haproxy, sys; print(sorted({'ray', 'fastapi', 'pydantic', 'yaml'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -228,7 +228,7 @@ def test_serves_manager_reloads_it_and_streams_go_on(folder, monkeypatch):
 
 def test_it_frees_its_port_when_its_manager_is_killed_and_ends_what_it_was_sending(folder):
     code = (
-        "import asyncio, sys; from pathlib import Path; from tests.haproxy import manager\n"
+        "import asyncio, sys; from pathlib import Path; from tests.support.haproxy import manager\n"
         "async def run():\n"
         "    of = manager(Path(sys.argv[1]), server=int(sys.argv[2])); await of.start()\n"
         "    print(of.cfg.frontend_port, of._proc.pid, flush=True); await asyncio.sleep(600)\n"

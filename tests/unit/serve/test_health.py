@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from pipeline.errors import EngineDead
-from pipeline.text.isolated import TextStats
-from serve.background import Background, trouble_of
-from serve.config import PROJECT
-from serve.config_file import check_file
-from serve.lines import fullest_gpu, is_well, trouble_in
-from serve.scaling import TextLoad
-from serve.text import together
+from pipeline.text.isolation.frontend import TextStats
+from serve.config.app_config import PROJECT
+from serve.config.config_file import check_file
+from serve.deployments.background_tasks import Background, trouble_of
+from serve.deployments.text_normalizer import together
+from serve.remote.version_pipelines import fullest_gpu, is_well, trouble_in
+from serve.resilience.autoscaling import TextLoad
 
 NOTICED_S = 12.0
 FAILURES = 3  # health checks in a row, Serve's own constant

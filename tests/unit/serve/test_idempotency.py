@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from pipeline.cache.redis import RedisTier
 from pipeline.types import CacheMode
+from serve.access.idempotency import MOST_KEYS, Idempotency, checked_key, seed_of
 from serve.errors import ApiError
-from serve.idempotency import MOST_KEYS, Idempotency, checked_key, seed_of
-from tests.fakes import Speaker, make_backend
-from tests.services import RedisServer
-from tests.unit.serve.live import serving
+from tests.support.fakes import Speaker, make_backend
+from tests.support.live_server import serving
+from tests.support.services import RedisServer
 
 BODY = {"input": "Hello there.", "response_format": "pcm"}
 

@@ -12,20 +12,20 @@ import requests
 from starlette.datastructures import Headers
 
 from pipeline.errors import StoreUnavailable
-from pipeline.store.choose import open_store
+from pipeline.store.open import open_store
 from pipeline.store.store import Store
 from pipeline.types import Lane
-from scripts import keys as keys_script
-from serve.api import create_api
-from serve.config import LimitsConfig
-from serve.config_file import find_mistakes
+from scripts.operate import keys as keys_script
+from serve.access.api_keys import KEY, NAMESPACE, KeyRing, Quota, Scope, make_key
+from serve.access.authentication import ANY, OPEN_PATHS, Gate, is_loopback, need, trust
+from serve.access.quotas import LocalQuotas
+from serve.config.app_config import LimitsConfig
+from serve.config.config_file import find_mistakes
 from serve.errors import ApiError
-from serve.gate import ANY, OPEN_PATHS, Gate, is_loopback, need, trust
-from serve.keys import KEY, NAMESPACE, KeyRing, Quota, Scope, make_key
-from serve.quotas import LocalQuotas
-from tests.fakes import Speaker, make_backend
-from tests.unit.serve.live import Live, serving
-from tests.waiting import wait_until
+from serve.http.api import create_api
+from tests.support.fakes import Speaker, make_backend
+from tests.support.live_server import Live, serving
+from tests.support.waiting import wait_until
 
 FREE = Quota(requests_per_s=None, streams=None, characters_a_day=None)
 LOOPBACK = "127.0.0.1"

@@ -12,13 +12,13 @@ import pytest
 import requests
 
 from pipeline.errors import StoreUnavailable
-from pipeline.store.choose import open_store
+from pipeline.store.open import open_store
 from pipeline.store.redis import RedisStore
 from pipeline.store.store import Store
-from scripts import keys as keys_script
-from serve.keys import LOST, KeyRing
-from serve.keys_mark import KeysMark, mark_of
-from tests.services import RedisServer
+from scripts.operate import keys as keys_script
+from serve.access.api_keys import LOST, KeyRing
+from serve.access.keys_marker import KeysMark, mark_of
+from tests.support.services import RedisServer
 from tests.unit.serve.test_keys import LOOPBACK, Gate, guarded, speak, status
 
 
@@ -123,7 +123,7 @@ def test_revoking_the_last_key_closes_and_says_how_to_open(url: str, home: Path,
     assert keys_script.main(["forget", "--store", url]) == 1
     assert "holds 1 keys: nothing is forgotten" in capsys.readouterr().err
     assert keys_script.main(["revoke", second, "--store", url]) == 0
-    assert "scripts.keys forget opens the service" in capsys.readouterr().err
+    assert "scripts.operate.keys forget opens the service" in capsys.readouterr().err
     ring, _ = started(url, home)
     assert status(Gate(ring), LOOPBACK) == "store_unavailable"
     assert keys_script.main(["forget", "--store", url]) == 0

@@ -12,23 +12,23 @@ import numpy as np
 import pytest
 import requests
 
-from pipeline.checkpoints import DEMO_FOLDER
+from pipeline.checkpoint.capabilities import EVERYTHING, Taught, read_taught
+from pipeline.checkpoint.locate import DEMO_FOLDER
 from pipeline.config import PipelineConfig, SpeechConfig
 from pipeline.synthesizer import Synthesizer
-from pipeline.taught import EVERYTHING, Taught, read_taught
 from pipeline.types import AudioChunk, SynthesisRequest
 from pipeline.voices.catalogue import VoiceCatalogue
 from scripts.say import Rooms, open_rooms
-from serve.backend import Backend
-from serve.model_config import ONLY, CompatConfig, versions_of
-from serve.model_desk import ModelDesk, adapted
-from serve.rollout import Rollout
-from serve.schemas import SpeechBody
-from serve.voice_desk import VoiceDesk
-from tests.fakes import Speaker, StepCounter, ToneDecoder, make_backend
+from serve.config.model_versions import ONLY, CompatConfig, versions_of
+from serve.http.schemas.speech import SpeechBody
+from serve.http.services import Backend
+from serve.speech.model_selection import ModelDesk, adapted
+from serve.versions.rollout import Rollout
+from serve.voices.voice_service import VoiceDesk
+from tests.support.fakes import Speaker, StepCounter, ToneDecoder, make_backend
+from tests.support.live_server import Live, serving
+from tests.support.waiting import wait_until
 from tests.unit.pipeline.test_synthesizer import Hasty
-from tests.unit.serve.live import Live, serving
-from tests.waiting import wait_until
 
 CHINESE = "今天天气真不错，我们一起去公园散步吧。"
 CONFIG = {"checkpoint": "demo", "engine": {"slots": 4, "dtype": "float32"}}

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from pipeline.store.choose import open_store
-from serve.gate import Gate
-from serve.keys import Scope
-from tests.browser import Page, browsing, chromium
-from tests.fakes import Speaker, make_backend
-from tests.unit.serve.live import Live, serving
+from pipeline.store.open import open_store
+from serve.access.api_keys import Scope
+from serve.access.authentication import Gate
+from tests.support.browser import Page, browsing, chromium
+from tests.support.fakes import Speaker, make_backend
+from tests.support.live_server import Live, serving
 from tests.unit.serve.test_keys import add, ring_of
 
 SPOKEN = "document.getElementById('total').textContent.endsWith(' s')"

@@ -25,17 +25,18 @@ from pipeline.errors import (
     SynthesisError,
 )
 from pipeline.types import Lane
-from serve import app, edge
-from serve.body import read_body
-from serve.config import DEPLOYMENTS, PROJECT
-from serve.door import Door
+from serve import app
+from serve.access.admission import Door
+from serve.config.app_config import DEPLOYMENTS, PROJECT
 from serve.errors import KINDS, ApiError, of
-from serve.handles import to_domain
-from serve.overload import RecentOverload
-from serve.schemas import SpeechBody, ignored_header
-from tests.clock import HeldClock
-from tests.fakes import Speaker, make_backend
-from tests.unit.serve.live import serving
+from serve.http import proxy_middleware as edge
+from serve.http.schemas.base import read_body
+from serve.http.schemas.speech import SpeechBody, ignored_header
+from serve.remote.recent_refusals import RecentOverload
+from serve.remote.remote_stages import to_domain
+from tests.support.clock import HeldClock
+from tests.support.fakes import Speaker, make_backend
+from tests.support.live_server import serving
 
 # Door.
 
@@ -271,7 +272,10 @@ def test_deployments_have_the_names_configurations_know():
     assert tuple(deployment.name for deployment in deployed) == DEPLOYMENTS
 
 
-@pytest.mark.parametrize("modules", ["serve.api", "serve.reply", "serve.schemas", "serve.config", "serve.errors"])
+@pytest.mark.parametrize(
+    "modules",
+    ["serve.http.api", "serve.http.speech_response", "serve.http.schemas.speech", "serve.config.app_config", "serve.errors"],
+)
 def test_the_http_layer_does_not_load_ray(modules):
     check = f"import sys, {modules}; assert 'ray' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True, cwd=PROJECT, timeout=60)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from pipeline.errors import AtCapacity, EngineDead, RequestQuarantined
 from pipeline.types import AudioChunk, AudioOptions, RefineParams, SamplingParams, SynthesisRequest
-from serve.quarantine import CASE, Case, Death, Quarantine, QuarantineConfig, ended
-from tests.clock import HeldClock
+from serve.resilience.quarantine import CASE, Case, Death, Quarantine, QuarantineConfig, ended
+from tests.support.clock import HeldClock
 
 REQUEST = SynthesisRequest("r1", "Some words.", "nova", sampling=SamplingParams(seed=3))
 STAGES = ("text", "acoustic", "vocoder")

@@ -15,11 +15,11 @@ import redis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve.keys import Quota
-from serve.quotas import LocalQuotas, portion
-from serve.quotas_redis import LEASE_S, RedisQuotas
-from tests.clock import HeldClock
-from tests.services import RedisServer
+from serve.access.api_keys import Quota
+from serve.access.quotas import LocalQuotas, portion
+from serve.access.redis_quotas import LEASE_S, RedisQuotas
+from tests.support.clock import HeldClock
+from tests.support.services import RedisServer
 
 ROOT = Path(__file__).resolve().parents[3]
 # So slow that no test's own time gives anything back.
@@ -250,9 +250,9 @@ def test_a_redis_whose_clock_jumps_locks_no_key_out(server: RedisServer, jump_s:
 
 HOLDER = """
 import asyncio, sys
-from serve.keys import Quota
-from serve.quotas import LocalQuotas
-from serve.quotas_redis import RedisQuotas
+from serve.access.api_keys import Quota
+from serve.access.quotas import LocalQuotas
+from serve.access.redis_quotas import RedisQuotas
 
 async def hold():
     quotas = RedisQuotas(sys.argv[1], LocalQuotas(), lease_s=600)

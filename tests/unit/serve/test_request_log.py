@@ -11,12 +11,12 @@ from pipeline.config import SpeechConfig
 from pipeline.errors import EngineFault
 from pipeline.synthesizer import Synthesizer
 from pipeline.types import Voice
-from serve.config import LimitsConfig
-from serve.request_log import FIELDS
-from serve.stages import TimedDecoder, TimedFrontend, TimedGenerator
-from tests.fakes import PromptMaker, Speaker, StepMaker, ToneDecoder, make_backend
-from tests.unit.serve.live import Live, serving
-from tests.waiting import wait_until
+from serve.config.app_config import LimitsConfig
+from serve.observability.request_log import FIELDS
+from serve.remote.stage_timing import TimedDecoder, TimedFrontend, TimedGenerator
+from tests.support.fakes import PromptMaker, Speaker, StepMaker, ToneDecoder, make_backend
+from tests.support.live_server import Live, serving
+from tests.support.waiting import wait_until
 
 
 class AnyVoice:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.strict_yaml import parse_yaml
-from serve.config import PROJECT
-from serve.config_file import find_mistakes
-from serve.scaling import BACKLOG_S, BUSY, EngineLoad, Load, VocoderLoad, WorkAhead
+from pipeline.yaml_loader import parse_yaml
+from serve.config.app_config import PROJECT
+from serve.config.config_file import find_mistakes
+from serve.resilience.autoscaling import BACKLOG_S, BUSY, EngineLoad, Load, VocoderLoad, WorkAhead
 
 SHARES = st.lists(st.floats(0, 1), min_size=1, max_size=8)
 

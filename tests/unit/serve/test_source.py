@@ -12,13 +12,13 @@ import requests
 
 from pipeline.config import PipelineConfig
 from pipeline.errors import ConfigError
-from serve.config import PROJECT, OfferConfig, read_app_config
-from serve.model_config import versions_of
-from serve.model_desk import ModelDesk
-from serve.rollout import Rollout
-from serve.source_api import archive
-from tests.fakes import Speaker, make_backend
-from tests.unit.serve.live import serving
+from serve.config.app_config import PROJECT, OfferConfig, read_app_config
+from serve.config.model_versions import versions_of
+from serve.http.routes.source import archive
+from serve.speech.model_selection import ModelDesk
+from serve.versions.rollout import Rollout
+from tests.support.fakes import Speaker, make_backend
+from tests.support.live_server import serving
 
 
 def test_the_service_hands_out_what_it_runs():
@@ -31,7 +31,13 @@ def test_the_service_hands_out_what_it_runs():
     with tarfile.open(fileobj=io.BytesIO(packed.content)) as files:
         names = set(files.getnames())
         assert not [name for name in names if name.endswith(".safetensors")], "weights are no source"
-        for path in ("serve/source_api.py", "pipeline/model/decode.cpp", "scripts/start.py", "LICENSE", "pyproject.toml"):
+        for path in (
+            "serve/http/routes/source.py",
+            "pipeline/model/cpu/decode.cpp",
+            "scripts/launch/start.py",
+            "LICENSE",
+            "pyproject.toml",
+        ):
             found = files.extractfile(f"chattts-serve/{path}")
             assert found is not None
             assert found.read() == (PROJECT / path).read_bytes()
@@ -78,4 +84,4 @@ def test_models_say_what_their_weights_may_be_used_for(checkpoint, name, commerc
 
 
 def test_the_front_page_leads_to_the_source():
-    assert 'href="/source"' in (PROJECT / "serve/page.html").read_text()
+    assert 'href="/source"' in (PROJECT / "serve/http/page.html").read_text()

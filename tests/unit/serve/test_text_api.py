@@ -6,10 +6,10 @@ import pytest
 import requests
 
 from pipeline.store.sqlite import SqliteStore
-from pipeline.text.lexicons import LexiconLibrary
-from serve.config import LimitsConfig
-from tests.fakes import Speaker, make_backend
-from tests.unit.serve.live import Live, serving
+from pipeline.text.lexicon.library import LexiconLibrary
+from serve.config.app_config import LimitsConfig
+from tests.support.fakes import Speaker, make_backend
+from tests.support.live_server import Live, serving
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ import pytest
 
 from pipeline.errors import AtCapacity, ConfigError
 from pipeline.types import Admission, FinishReason, Head, Prompt, Segment, StepBlock
-from serve.config import TracingConfig
-from serve.tracing import Tracing, carried, check_tracing
-from tests.collector import collecting
+from serve.config.app_config import TracingConfig
+from serve.observability.tracing import Tracing, carried, check_tracing
+from tests.support.collector import collecting
 
 CLIENTS = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-00"  # its own sampling says no
 PROMPT = Prompt(np.zeros((12, 4), np.int64), np.ones(12, np.bool_), Head.CODE, Segment("canary", 2, True), max_steps=9)

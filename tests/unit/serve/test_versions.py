@@ -20,17 +20,17 @@ from pipeline.errors import (
     StageUnavailable,
 )
 from pipeline.types import Aside, AudioChunk, Hint, Manner, Passage, SynthesisRequest
-from serve.config import read_app_config
-from serve.config_file import find_mistakes
-from serve.lines import is_its_failure, trouble_in
-from serve.model_config import CompatConfig, ModelConfig, RoutesConfig, ShadowConfig, deployments_of, versions_of
-from serve.model_desk import ModelDesk, adapted, listener_of, plain
-from serve.rollout import Rollout
-from serve.schemas import SpeechBody
-from serve.shadow import Comparison, Shadow, compare
-from tests.clock import HeldClock
-from tests.fakes import Speaker, make_backend, sine
-from tests.unit.serve.live import serving
+from serve.config.app_config import read_app_config
+from serve.config.config_file import find_mistakes
+from serve.config.model_versions import CompatConfig, ModelConfig, RoutesConfig, ShadowConfig, deployments_of, versions_of
+from serve.http.schemas.speech import SpeechBody
+from serve.remote.version_pipelines import is_its_failure, trouble_in
+from serve.speech.model_selection import ModelDesk, adapted, listener_of, plain
+from serve.versions.rollout import Rollout
+from serve.versions.shadow import Comparison, Shadow, compare
+from tests.support.clock import HeldClock
+from tests.support.fakes import Speaker, make_backend, sine
+from tests.support.live_server import serving
 
 V1, V2, V3 = "chattts@v1", "chattts@v2", "chattts@v3"
 VERSIONS = versions_of(PipelineConfig(), {V1: ModelConfig(), V2: ModelConfig(), V3: ModelConfig(), "small@v1": ModelConfig()})

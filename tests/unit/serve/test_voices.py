@@ -13,20 +13,20 @@ import pytest
 import requests
 import soundfile
 
-from pipeline.store.choose import open_store
+from pipeline.store.open import open_store
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import VoiceLibrary
 from pipeline.voices.seeds import draw_embedding
 from pipeline.voices.strings import decode_embedding, encode_embedding
-from serve.backend import Backend
-from serve.config import VoicesConfig
-from serve.voice_desk import Card
-from tests.fakes import WIDTH as FAKE_WIDTH
-from tests.fakes import Speaker, make_backend, make_desk
-from tests.recordings import SAID, spoken, written
-from tests.services import RedisServer
-from tests.unit.serve.live import Live, serving
-from tests.waiting import until
+from serve.config.app_config import VoicesConfig
+from serve.http.services import Backend
+from serve.voices.voice_service import Card
+from tests.support.fakes import WIDTH as FAKE_WIDTH
+from tests.support.fakes import Speaker, make_backend, make_desk
+from tests.support.live_server import Live, serving
+from tests.support.recordings import SAID, spoken, written
+from tests.support.services import RedisServer
+from tests.support.waiting import until
 
 WIDTH = 256
 CATALOGUE = Path(__file__).resolve().parents[3] / "configs" / "voices.yaml"

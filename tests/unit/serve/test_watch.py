@@ -4,11 +4,11 @@ import pytest
 import requests
 
 from pipeline.errors import AtCapacity, EngineDead
-from serve.config import LimitsConfig
-from serve.figures import Outcome, SpeechFigures
-from tests.fakes import CHUNK, Speaker, make_backend
-from tests.unit.serve.live import Live, serving
-from tests.waiting import wait_until
+from serve.config.app_config import LimitsConfig
+from serve.observability.reply_stats import Outcome, SpeechFigures
+from tests.support.fakes import CHUNK, Speaker, make_backend
+from tests.support.live_server import Live, serving
+from tests.support.waiting import wait_until
 
 SAMPLE_RATE = 24_000
 

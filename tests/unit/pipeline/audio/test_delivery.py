@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.audio.delivery import Delivery, silence
 from pipeline.audio.loudness import integrated_loudness
+from pipeline.audio.post_processor import Delivery, silence
 from pipeline.audio.resample import resampled_length
 from pipeline.types import AudioOptions, Denoise, Manner, Segment, SynthesisRequest, Voice
 from tests.unit.pipeline.audio.test_rooms import RATE, noise, speech, true_peak_db

@@ -18,7 +18,7 @@ from pipeline.audio import encode as encoding
 from pipeline.audio.encode import MARK, UNKNOWN_SIZE, Encoder, to_int16, wav_header
 from pipeline.audio.formats import CONTAINERS, SAMPLE_RATES, audio_format
 from pipeline.errors import EngineFault, NonFiniteOutput
-from tests.services import needed_program
+from tests.support.services import needed_program
 
 RATE = 24_000
 FRAME = {"mp3": 576, "opus": 480, "aac": 1024}  # samples

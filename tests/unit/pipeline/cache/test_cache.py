@@ -15,18 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.cache.cache import CodeCache
-from pipeline.cache.epochs import Epochs
+from pipeline.cache.cached_generator import CachedModel
+from pipeline.cache.invalidation import Epochs
 from pipeline.cache.key import Place, place_of
 from pipeline.cache.memory import OVERHEAD, MemoryTier
-from pipeline.cache.pack import pack, unpack
 from pipeline.cache.redis import RedisTier
-from pipeline.cache.steps import CachedModel
+from pipeline.cache.serialization import pack, unpack
+from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig, SpeechConfig, TextConfig, VocoderConfig
-from pipeline.engine.build import WITHOUT_EFFECT, build_of
 from pipeline.engine.engine import Engine
+from pipeline.engine.fingerprint import WITHOUT_EFFECT, build_of
 from pipeline.errors import NotCached
-from pipeline.model.spec import STEPS_PER_SECOND
-from pipeline.model.weights import Checkpoint
+from pipeline.spec import STEPS_PER_SECOND
 from pipeline.store.sqlite import SqliteStore
 from pipeline.synthesizer import Synthesizer
 from pipeline.text.frontend import LocalTextFrontend
@@ -51,8 +51,8 @@ from pipeline.vocoder.vocoder import Vocoder
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import VoiceLibrary
 from pipeline.voices.seeds import read_statistics
-from tests.factories import make_prompt, make_speaker
-from tests.services import RedisServer
+from tests.support.factories import make_prompt, make_speaker
+from tests.support.services import RedisServer
 
 # Keys.
 

@@ -13,6 +13,7 @@ from itertools import accumulate, chain, repeat
 import numpy as np
 import pytest
 
+from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
 from pipeline.engine.engine import Engine, make_runner
 from pipeline.engine.runner import RoundOutput, Rounds, Runner
@@ -26,13 +27,12 @@ from pipeline.errors import (
     ReaderStalled,
     TextTooLong,
 )
-from pipeline.model.weights import Checkpoint
 from pipeline.native import build
 from pipeline.types import Claim, FinishReason, Head, Prompt, SamplingParams, SeedMode, StepBlock
-from tests.clock import HeldClock
-from tests.factories import Take, collect, make_prompt, make_speaker, take
-from tests.machine import needs_native
-from tests.waiting import wait_until
+from tests.support.clock import HeldClock
+from tests.support.factories import Take, collect, make_prompt, make_speaker, take
+from tests.support.machine import needs_native
+from tests.support.waiting import wait_until
 
 MakeEngine = Callable[..., Engine]
 

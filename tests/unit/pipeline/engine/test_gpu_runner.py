@@ -16,7 +16,7 @@ from pipeline.engine.gpu_runner import GpuRunner
 from pipeline.engine.runner import Runner
 from pipeline.errors import NonFiniteOutput
 from pipeline.types import Head, Prompt, SamplingParams, SeedMode
-from tests.factories import Take, collect, make_prompt, make_speaker
+from tests.support.factories import Take, collect, make_prompt, make_speaker
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of infinities that a GPU takes for granted
 

@@ -12,17 +12,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
 from pipeline.engine.engine import Engine, make_runner, smoothed
 from pipeline.engine.gpu_runner import GpuRunner
+from pipeline.engine.observer import Unwatched
 from pipeline.engine.runner import Rounds, Runner
 from pipeline.engine.scheduler import Pace, Scheduler
 from pipeline.engine.sequence import Sequence
-from pipeline.engine.watch import Unwatched
 from pipeline.errors import AtCapacity, DeadlineUnmeetable
-from pipeline.model.weights import Checkpoint
 from pipeline.types import Claim, FinishReason, Head, Lane, Prompt, SamplingParams, SeedMode
-from tests.factories import WIDTH, Take, collect, make_prompt, make_sequence
+from tests.support.factories import WIDTH, Take, collect, make_prompt, make_sequence
 from tests.unit.pipeline.engine.test_engine import NUMERICS, Ahead, distinct
 
 BULK = Claim(Lane.BULK, first_steps=1)

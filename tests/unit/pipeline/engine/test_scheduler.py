@@ -13,7 +13,7 @@ from pipeline.engine.scheduler import Scheduler, prefill_bucket
 from pipeline.engine.sequence import Sequence
 from pipeline.errors import AtCapacity, DeadlineExceeded, ReaderStalled
 from pipeline.types import FinishReason
-from tests.factories import WIDTH, make_sequence
+from tests.support.factories import WIDTH, make_sequence
 
 
 def make_scheduler(**overrides: object) -> Scheduler:

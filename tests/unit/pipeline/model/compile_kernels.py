@@ -11,7 +11,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 from triton.language import bfloat16
 
-from pipeline.model.kernels import attention, layer, product, step
+from pipeline.model.gpu.kernels import attention, layer, product, step
 from pipeline.model.quantise import LARGEST, SMALLEST_SCALE
 
 CAPABILITY = 90

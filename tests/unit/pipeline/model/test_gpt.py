@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from pipeline.checkpoint.weights import Checkpoint
 from pipeline.model.embedding import Embedding
 from pipeline.model.gpt import Extent, Gpt, KeysValues
 from pipeline.model.linear import Linear
 from pipeline.model.quantise import quantise
-from pipeline.model.weights import Checkpoint
 
 SLOTS, POSITIONS = 4, 640
 DTYPES = [torch.float32, torch.bfloat16]

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.model.gpt import Cached, Extent, rotary_tables
-from pipeline.model.gpu_gpt import sdpa
-from pipeline.model.kernels import layer, step
-from pipeline.model.kernels.attention import Attention, positions_per_split
-from pipeline.model.kernels.step import SlotState
+from pipeline.model.gpu.gpu_gpt import sdpa
+from pipeline.model.gpu.kernels import layer, step
+from pipeline.model.gpu.kernels.attention import Attention, positions_per_split
+from pipeline.model.gpu.kernels.step import SlotState
 from pipeline.model.quantise import quantise
 from pipeline.model.sampling import RowParams, draw, filter_logits
-from tests import reference
+from tests.support import reference
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of infinities that a GPU takes for granted
 

@@ -8,13 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.model import native
+from pipeline.checkpoint.weights import Checkpoint, GptSpec
+from pipeline.model.cpu import native
+from pipeline.model.cpu.native import NativeDecoder
 from pipeline.model.gpt import Extent, Gpt, KeysValues, rotary_tables
-from pipeline.model.native import NativeDecoder
 from pipeline.model.quantise import dequantise, quantise
-from pipeline.model.weights import Checkpoint, GptSpec
 from pipeline.native.build import NativeUnavailable
-from tests.machine import needs_native, needs_tiles
+from tests.support.machine import needs_native, needs_tiles
 
 SLOTS, POSITIONS = 11, 200  # more slots than the eight rows one block holds
 

@@ -7,13 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.checkpoint.weights import Checkpoint
+from pipeline.model.cpu.native import NativeDecoder
+from pipeline.model.cpu.native_step import HeadTensors, NativeStep, SlotTensors
 from pipeline.model.gpt import KeysValues, rotary_tables
-from pipeline.model.native import NativeDecoder
-from pipeline.model.native_step import HeadTensors, NativeStep, SlotTensors
 from pipeline.model.sampling import RowParams, draw, filter_logits, penalty_powers
-from pipeline.model.spec import CODEBOOKS, REPETITION_WINDOW
-from pipeline.model.weights import Checkpoint
-from tests.machine import needs_native
+from pipeline.spec import CODEBOOKS, REPETITION_WINDOW
+from tests.support.machine import needs_native
 
 SLOTS, STEPS, POSITIONS = 5, 8, 32
 WIDTH = 128  # the demo's; heads of this many outputs are the identity: a state is its own logits

@@ -5,12 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.checkpoint.weights import Checkpoint
 from pipeline.errors import ConfigError
 from pipeline.model.gpt import Extent, Gpt, KeysValues
-from pipeline.model.gpu_gpt import GpuGpt
-from pipeline.model.kernels.product import Int8Product
+from pipeline.model.gpu.gpu_gpt import GpuGpt
+from pipeline.model.gpu.kernels.product import Int8Product
 from pipeline.model.linear import Product, QuantisedLinear
-from pipeline.model.weights import Checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of infinities that a GPU takes for granted
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.model.sampling import RowParams, counter_uniforms, draw, filter_logits, upstream_noise
 from pipeline.types import Head, SamplingParams
-from tests import reference
+from tests.support import reference
 
 VOCAB = 40
 

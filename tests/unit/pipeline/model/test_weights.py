@@ -9,8 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pipeline.errors import CheckpointError
-from pipeline.model.layout import (
+from pipeline.checkpoint.layout import (
     DVAE_FILE,
     EMBED_FILE,
     GPT_CONFIG_FILE,
@@ -19,8 +18,9 @@ from pipeline.model.layout import (
     MEL_DECODER_FILE,
     VOCOS_FILE,
 )
-from pipeline.model.weights import Checkpoint, GptSpec, check_shapes, open_checkpoint, require, verify
-from pipeline.recipes import make
+from pipeline.checkpoint.random_weights import make
+from pipeline.checkpoint.weights import Checkpoint, GptSpec, check_shapes, open_checkpoint, require, verify
+from pipeline.errors import CheckpointError
 
 DEMO_SPEC = GptSpec(
     layers=3,

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.native import build
 from pipeline.native.build import NativeUnavailable, library
-from tests.machine import needs_native
+from tests.support.machine import needs_native
 
 ROOT = Path(__file__).resolve().parents[4]
 STRANGER = 65534

@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import ConfigError, Conflict, StoreUnavailable
-from pipeline.store.choose import open_store
 from pipeline.store.mirror import Mirror
+from pipeline.store.open import open_store
 from pipeline.store.redis import RedisStore
 from pipeline.store.sqlite import SqliteStore
 from pipeline.store.store import MAX_VALUE_BYTES, START, Store
-from tests.services import RedisServer
+from tests.support.services import RedisServer
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -177,7 +177,7 @@ def test_concurrent_writers_lose_nothing(url: str):
 WRITER = """
 import sys
 from pipeline.errors import Conflict
-from pipeline.store.choose import open_store
+from pipeline.store.open import open_store
 store = open_store(sys.argv[1])
 print("ready", flush=True)
 number = 0
@@ -213,7 +213,7 @@ def test_a_writer_killed_in_the_middle_leaves_whole_versions(url: str):
 
 def test_another_process_sees_a_write_with_its_next_look(url: str):
     reading = (
-        "import sys\nfrom pipeline.store.choose import open_store\nfrom pipeline.store.mirror import Mirror\n"
+        "import sys\nfrom pipeline.store.open import open_store\nfrom pipeline.store.mirror import Mirror\n"
         "mirror = Mirror(open_store(sys.argv[1]), 'seen', lambda key, version, value: value)\n"
         "for _ in range(2):\n    mirror.refresh(); print(mirror.get('new'), flush=True); sys.stdin.readline()\n"
     )

@@ -17,8 +17,8 @@ from pipeline.store.redis import RedisStore
 from pipeline.store.reserve import RESERVE_BYTES
 from pipeline.store.sqlite import SqliteStore
 from pipeline.store.store import Store
-from tests.disks import small_disk
-from tests.services import RedisServer
+from tests.support.disks import small_disk
+from tests.support.services import RedisServer
 
 ROOT = Path(__file__).resolve().parents[4]
 NOBODY = 65534
@@ -271,7 +271,7 @@ FEW_DESCRIPTORS = """
 import os, resource, sys
 from pathlib import Path
 from pipeline.errors import StoreUnavailable
-from pipeline.store.choose import open_store
+from pipeline.store.open import open_store
 
 stores = [open_store(url) for url in sys.argv[1:]]
 for store in stores:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from pipeline.checkpoint.layout import TOKENIZER_FILE
 from pipeline.config import TextConfig
 from pipeline.errors import NoSpeakableText
-from pipeline.model.layout import TOKENIZER_FILE
 from pipeline.text.frontend import LocalTextFrontend
 from pipeline.types import Head, RefineParams, SynthesisRequest, Voice
 

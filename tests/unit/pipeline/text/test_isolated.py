@@ -16,11 +16,11 @@ import uvloop
 
 from pipeline.config import TextConfig
 from pipeline.errors import EngineDead, NoSpeakableText, TextTooHard, WorkerDied
-from pipeline.text import isolated as module
 from pipeline.text.frontend import LocalTextFrontend
-from pipeline.text.isolated import IsolatedFrontend
+from pipeline.text.isolation import frontend as module
+from pipeline.text.isolation.frontend import IsolatedFrontend
 from pipeline.types import SynthesisRequest, Voice
-from tests.waiting import until
+from tests.support.waiting import until
 
 VOICES = {"v": Voice("v", None)}
 LONG = "1,234.5 on 2026-11-21, " * 2000  # half a second of work
@@ -151,7 +151,7 @@ def test_a_worker_killed_at_the_moment_of_asking_costs_one_question_at_most(demo
         for deaths in range(1, 4):
             await says(frontend)
             os.kill(pid(frontend), signal.SIGKILL)
-            with suppress(WorkerDied):  # a 503, and serve/handles.py asks again: never the client's fault
+            with suppress(WorkerDied):  # a 503, and serve/remote/remote_stages.py asks again: never the client's fault
                 await says(frontend)
             assert await says(frontend) == "hi"
             assert frontend.stats().restarts == deaths

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from pipeline.checkpoint.layout import TOKENIZER_FILE
 from pipeline.config import TextConfig
 from pipeline.errors import NoSpeakableText, PartlyUnspeakable, TextTooLong
-from pipeline.model.layout import TOKENIZER_FILE
 from pipeline.text.frontend import LocalTextFrontend
-from pipeline.text.markup import CONTROL_TAGS
+from pipeline.text.markup.control_tags import CONTROL_TAGS
+from pipeline.text.markup.ssml import parse
 from pipeline.text.normalize import is_speakable
 from pipeline.text.script import Script
-from pipeline.text.ssml import parse
 from pipeline.types import Aside, LexiconEntry, Passage, SynthesisRequest, Voice
 
 NO_DROPS = ("cantonese_kept", "unsupported_language")

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from pipeline.errors import StoreFull, StoreUnavailable, UnknownLexicon
 from pipeline.store.sqlite import SqliteStore
-from pipeline.text.lexicon import find
-from pipeline.text.lexicons import KEPT_VERSIONS, LexiconLibrary
+from pipeline.text.lexicon.library import KEPT_VERSIONS, LexiconLibrary
+from pipeline.text.lexicon.matching import find
 from pipeline.text.pinyin import SYLLABLE, TABLE, homophones
 from pipeline.types import Aside, Hint, LexiconEntry
-from scripts.make_pinyin import table
+from scripts.generate.pinyin_table import table
 
 
 def entries(*words: str) -> list[LexiconEntry]:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.text.markup import CONTROL_TAGS
+from pipeline.text.markup.control_tags import CONTROL_TAGS
 from pipeline.text.normalize import (
     MAX_WORD_LETTERS,
     PLAIN,
@@ -599,7 +599,7 @@ def test_towers_of_marks_and_of_emoji_are_soon_read():
 def test_importing_reads_no_tables():
     """Ingress processes import these rooms; OpenCC's and the homophones' tables are read where the first text is."""
     code = (
-        "import serve.ingress; from pipeline.text.normalize.chinese import homophones, simplifier; "
+        "import serve.deployments.ingress; from pipeline.text.normalize.chinese import homophones, simplifier; "
         "assert homophones.cache_info().currsize == simplifier.cache_info().currsize == 0"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=DATA.parents[1])

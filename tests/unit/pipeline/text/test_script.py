@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from pipeline.checkpoint.layout import TOKENIZER_FILE
 from pipeline.config import TextConfig
 from pipeline.errors import InvalidLexicon, InvalidSsml, NoSpeakableText
-from pipeline.model.layout import TOKENIZER_FILE
-from pipeline.text.say_as import written_as
+from pipeline.text.markup.say_as import written_as
+from pipeline.text.markup.ssml import parse
 from pipeline.text.script import Script, write_script
 from pipeline.text.segment import letter_weight
-from pipeline.text.ssml import parse
 from pipeline.text.tokenizer import PromptTokenizer
 from pipeline.types import Aside, LexiconEntry, Segment, SynthesisRequest, Voice
 

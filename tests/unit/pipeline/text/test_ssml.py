@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidSsml
-from pipeline.text.ssml import MAX_BREAK_MS, MAX_BYTES, MAX_DEPTH, MAX_ELEMENTS, MAX_TURNS, SILENT_DB, STYLES, parse
+from pipeline.text.markup.ssml import MAX_BREAK_MS, MAX_BYTES, MAX_DEPTH, MAX_ELEMENTS, MAX_TURNS, SILENT_DB, STYLES, parse
 from pipeline.types import Aside, Hint, Manner, Passage
 
 XMLNS = 'xmlns:mstts="https://www.w3.org/2001/mstts"'

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from pipeline.checkpoint.layout import TOKENIZER_FILE
 from pipeline.errors import CheckpointError, TextTooLong
-from pipeline.model.layout import TOKENIZER_FILE
-from pipeline.text.markup import CONTROL_TAGS
+from pipeline.text.markup.control_tags import CONTROL_TAGS
 from pipeline.text.tokenizer import PROMPT_MARKS, PromptTokenizer
 from pipeline.types import Head, RefineParams, Segment, Voice
 

@@ -9,19 +9,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.checkpoints import cache_home, resolve
+from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
 from pipeline.config import VocoderConfig
 from pipeline.errors import ConfigError, EngineDead, EngineFault
-from pipeline.model.spec import HOP
-from pipeline.model.weights import Checkpoint, open_checkpoint
 from pipeline.native import build
+from pipeline.spec import HOP
 from pipeline.types import Carried, Feed, HiddenWindow
-from pipeline.vocoder.carry import PASS, CarryNetwork, inverse_transform
-from pipeline.vocoder.methods import build_method
-from pipeline.vocoder.network import build_network
+from pipeline.vocoder.incremental.carry import PASS, CarryNetwork, inverse_transform
+from pipeline.vocoder.strategies import build_method
 from pipeline.vocoder.vocoder import Vocoder
-from tests.machine import needs_native, needs_tiles
-from tests.reference_vocoder import decode_whole
+from pipeline.vocoder.windowed.network import build_network
+from tests.support.machine import needs_native, needs_tiles
+from tests.support.reference_vocoder import decode_whole
 
 LONG = PASS + 30  # steps: more than two passes of frames
 ERRORS = {False: 5e-6, True: 3e-5}  # largest, against torch's float32; in tiles an input has 16 bits, and so has a weight

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.config import VocoderConfig
-from pipeline.vocoder.feeding import FINAL_STEPS, MOST_STEPS, Feeding
+from pipeline.vocoder.incremental.feeding import FINAL_STEPS, MOST_STEPS, Feeding
 
 feedings = st.builds(
     Feeding, chunk_steps=st.lists(st.integers(1, 100), min_size=1, max_size=5).map(tuple), look_ahead=st.integers(1, 52)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import DeadlineExceeded, EngineFault, NonFiniteOutput
-from pipeline.model.spec import HOP, SAMPLES_PER_STEP
+from pipeline.spec import HOP, SAMPLES_PER_STEP
 from pipeline.types import AudioChunk, Carried, DecoderTraits, Feed, FinishReason, Heard, HiddenWindow, StepBlock
 from pipeline.vocoder.stream import WINDOWS_IN_FLIGHT, StreamDecoder
 
@@ -357,6 +357,6 @@ def test_a_decoder_that_fails_ends_the_stream_with_its_error(decoder_class):
 
 
 def test_windows_and_stream_load_no_torch():
-    rooms = "pipeline.vocoder.windows, pipeline.vocoder.feeding, pipeline.vocoder.stream"
+    rooms = "pipeline.vocoder.windowed.windows, pipeline.vocoder.incremental.feeding, pipeline.vocoder.stream"
     code = f"import sys, {rooms}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

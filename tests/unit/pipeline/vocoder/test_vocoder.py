@@ -6,15 +6,15 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from pipeline.checkpoints import cache_home, resolve
+from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
 from pipeline.config import VocoderConfig
 from pipeline.errors import AtCapacity, EngineDead, EngineFault
-from pipeline.model.spec import HOP, SAMPLES_PER_STEP
-from pipeline.model.weights import Checkpoint, open_checkpoint
+from pipeline.spec import HOP, SAMPLES_PER_STEP
 from pipeline.types import HiddenWindow
-from pipeline.vocoder.methods import Method, Windowing
-from pipeline.vocoder.network import WindowCalls
+from pipeline.vocoder.strategies import Method, Windowing
 from pipeline.vocoder.vocoder import Vocoder
+from pipeline.vocoder.windowed.network import WindowCalls
 
 CONFIG = VocoderConfig(method="windows", threads=1, chunk_steps=(4, 6), look_ahead=7, rows=4)
 TINY = VocoderConfig(method="windows", chunk_steps=(1, 2), look_ahead=1, rows=2, max_waiting=4)

@@ -3,8 +3,8 @@ from itertools import accumulate, chain, islice, repeat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.model.spec import HOP, REACH_STEPS
-from pipeline.vocoder.windows import Schedule, Window
+from pipeline.spec import HOP, REACH_STEPS
+from pipeline.vocoder.windowed.windows import Schedule, Window
 
 schedules = st.builds(
     Schedule,

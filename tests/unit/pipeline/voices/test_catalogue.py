@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.checkpoint.layout import SPEAKERS_FILE
 from pipeline.errors import CheckpointError, ConfigError, UnknownVoice
-from pipeline.model.layout import SPEAKERS_FILE
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.seeds import MAX_SEED, draw_embedding, read_statistics, standard_normal
 from pipeline.voices.strings import MAX_SAMPLE_STEPS, decode_embedding, decode_sample

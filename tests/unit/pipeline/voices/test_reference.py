@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import ReferenceRejected, UnsupportedFormat
-from pipeline.model.spec import SAMPLE_RATE
+from pipeline.spec import SAMPLE_RATE
 from pipeline.voices.measure import loudness_lufs, median_pitch_hz, stability, static_gain_db
 from pipeline.voices.reference import read_reference, sniff
-from tests.recordings import SAID, spoken, written
+from tests.support.recordings import SAID, spoken, written
 
 ROOT = Path(__file__).resolve().parents[4]
 

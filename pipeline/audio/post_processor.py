@@ -1,0 +1,172 @@
+"""Delivery: the segments of one request as one stream, as the listener asked for it.
+
+In:    a segment begins; its samples (m,) float32 at 24 kHz, in pieces of any size
+Out:   samples float32 at the request's rate, the same ones however the input was cut
+Owns:  every room's memory of this one request
+Never: formats, threads
+
+    each voice's:   denoise, level        each segment's:   trim        one for all:   the rest
+
+    segment -> denoise -> trim -> level -.
+    segment -> denoise -> trim -> level -+-> stretch, exact silence -> resample -> limit -> fade -> out
+    segment -> denoise -> trim -> level -'
+
+Only the rooms that were asked for exist; with none of them the very arrays of the vocoder pass. Neighbouring segments of
+one speed with no silence between them share one stretch, whose windows span the joint.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.audio.denoise import Denoiser
+from pipeline.audio.fade import Fade
+from pipeline.audio.limiter import Limiter
+from pipeline.audio.loudness import Level
+from pipeline.audio.resample import Resample
+from pipeline.audio.tempo import Stretch
+from pipeline.audio.trim import Trim
+from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
+from pipeline.types import MAX_SPEED, MIN_SPEED, AudioOptions, AudioReport, Denoise, Segment, SynthesisRequest, Voice
+
+NOTHING = np.zeros(0, np.float32)
+
+
+class Room(Protocol):
+    """Samples in, samples out, some of them later. Finishing gives what is left, of the stream or of the segment."""
+
+    def feed(self, samples: NDArray[np.float32]) -> NDArray[np.float32]: ...
+
+    def finish(self) -> NDArray[np.float32]: ...
+
+
+class Delivery:
+    """One request's stream. A break of N ms is N x 24 zeros, whatever stands around it and however fast it is spoken."""
+
+    def __init__(self, request: SynthesisRequest, segments: Sequence[Segment], voices: Mapping[str, Voice]) -> None:
+        """
+        Args:
+            segments: all that will begin, in order.
+            voices: every voice the segments name, and the request's own.
+        """
+        self._request = request
+        self._voices = voices
+        self._denoisers: dict[str, Denoiser] = {}
+        self._levels: dict[str, Level] = {}
+        self._trims: list[Trim] = []
+        self._rooms: tuple[Room, ...] = ()  # of the segment under way
+        self._gain = np.float32(1)
+        self._speed = request.speed
+        self._stretch = Stretch(request.speed)
+        options = request.audio
+        levels = any(voice.gain_db for voice in voices.values()) or any(segment.manner.gain_db > 0 for segment in segments)
+        levels = levels or options.loudness_lufs is not None or options.gain_db != 0
+        self._outlet = _outlet(options, limited=levels)
+        self._vocoded: list[int] = []  # samples of each segment so far
+
+    def begin(self, segment: Segment) -> NDArray[np.float32]:
+        """What is heard before the segment's first sample: the rest of the one before, the silence.
+
+        Raises:
+            EngineFault: the time-stretch failed.
+        """
+        rest = self._stretched(_rest(self._rooms))
+        self._vocoded.append(0)
+        self._rooms = self._rooms_of(segment)
+        self._gain = np.float32(10 ** (segment.manner.gain_db / 20))
+        # A segment's rate multiplies the request's speed, within the same bounds.
+        speed = min(MAX_SPEED, max(MIN_SPEED, self._request.speed * segment.manner.rate))
+        if segment.silence_ms or speed != self._speed:
+            rest = np.concatenate([rest, self._stretch.finish(), silence(segment.silence_ms)])
+            self._speed = speed
+            self._stretch = Stretch(speed)
+        return _through(self._outlet, rest)
+
+    def feed(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Take samples of the segment, give those that are final.
+
+        Raises:
+            EngineFault: the time-stretch failed.
+        """
+        self._vocoded[-1] += len(samples)
+        return _through(self._outlet, self._stretched(_through(self._rooms, samples)))
+
+    def finish(self, silence_ms: int) -> NDArray[np.float32]:
+        """The samples that were still inside, and the silence after them.
+
+        Raises:
+            EngineFault: the time-stretch failed, or gave another length than it was asked for.
+        """
+        rest = self._stretched(_rest(self._rooms))
+        rest = np.concatenate([rest, self._stretch.finish(), silence(silence_ms)])
+        return np.concatenate([_through(self._outlet, rest), _rest(self._outlet)])
+
+    @property
+    def is_light(self) -> bool:
+        """Whether a second of audio takes less than some milliseconds: whoever has others waiting need not step aside."""
+        return self._request.audio.denoise is Denoise.OFF and not any(isinstance(room, Limiter) for room in self._outlet)
+
+    @property
+    def report(self) -> AudioReport:
+        """What was done, complete once the stream is finished."""
+        start, end = sum(trim.start_samples for trim in self._trims), sum(trim.end_samples for trim in self._trims)
+        return AudioReport(
+            # A segment's last step gives one hop less, half a step: rounded up it counts.
+            steps=sum(math.ceil(samples / SAMPLES_PER_STEP) for samples in self._vocoded),
+            trimmed_ms=(round(1000 * start / SAMPLE_RATE), round(1000 * end / SAMPLE_RATE)),
+            denoised=any(denoiser.works for denoiser in self._denoisers.values()),
+        )
+
+    def _stretched(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        # The gain comes before the stretch, whose windows may reach over a joint.
+        return self._stretch.feed(samples if self._gain == 1 else samples * self._gain)
+
+    def _rooms_of(self, segment: Segment) -> tuple[Room, ...]:
+        options = self._request.audio
+        name = segment.manner.voice or self._request.voice
+        rooms: list[Room] = []
+        if options.denoise is not Denoise.OFF:
+            rooms.append(self._denoisers.setdefault(name, Denoiser(options.denoise)))
+        if options.trim and (segment.index == 0 or segment.is_last):
+            self._trims.append(Trim(start=segment.index == 0, end=segment.is_last))
+            rooms.append(self._trims[-1])
+        voice = self._voices[name]
+        own_db = voice.gain_db if options.loudness_lufs is None else 0.0
+        if options.loudness_lufs is not None or own_db + options.gain_db:
+            level = Level(options.loudness_lufs, gain_db=own_db + options.gain_db, measured_lufs=voice.loudness_lufs)
+            rooms.append(self._levels.setdefault(name, level))
+        return tuple(rooms)
+
+
+def silence(duration_ms: int) -> NDArray[np.float32]:
+    """Zeros, (duration_ms x 24,)."""
+    return np.zeros(duration_ms * SAMPLE_RATE // 1000, np.float32)
+
+
+def _outlet(options: AudioOptions, *, limited: bool) -> tuple[Room, ...]:
+    """What the joined segments go through; the limiter only where a level is changed."""
+    rooms: list[Room] = []
+    if options.sample_rate != SAMPLE_RATE:
+        rooms.append(Resample(options.sample_rate))
+    if limited:
+        rooms.append(Limiter(options.sample_rate))
+    if fade := round(options.fade_ms / 1000 * options.sample_rate):
+        rooms.append(Fade(fade))
+    return tuple(rooms)
+
+
+def _through(rooms: tuple[Room, ...], samples: NDArray[np.float32]) -> NDArray[np.float32]:
+    for room in rooms:
+        samples = room.feed(samples)
+    return samples
+
+
+def _rest(rooms: tuple[Room, ...]) -> NDArray[np.float32]:
+    """What is left in all of them, each one's rest through those after it."""
+    rest = NOTHING
+    for room in rooms:
+        rest = np.concatenate([room.feed(rest), room.finish()])
+    return rest

@@ -1,0 +1,179 @@
+"""Layout: which tensors a ChatTTS checkpoint holds, under which names, in which shapes.
+
+In:    dimensions
+Out:   name -> shape, one table a file
+Owns:  nothing
+Never: torch, files
+
+Names are upstream's, of the ChatTTS 0.2.5 package; tests/parity/test_checkpoint_layout.py holds each table against its modules.
+"""
+
+from dataclasses import dataclass
+
+from pipeline.spec import FFT_SIZE, MEL_BANDS
+
+GPT_CONFIG_FILE = "asset/gpt/config.json"
+GPT_FILE = "asset/gpt/model.safetensors"
+EMBED_FILE = "asset/Embed.safetensors"
+MEL_DECODER_FILE = "asset/Decoder.safetensors"
+DVAE_FILE = "asset/DVAE.safetensors"
+VOCOS_FILE = "asset/Vocos.safetensors"
+TOKENIZER_FILE = "asset/tokenizer/tokenizer.json"
+TOKENIZER_CONFIG_FILE = "asset/tokenizer/tokenizer_config.json"
+SPECIAL_TOKENS_FILE = "asset/tokenizer/special_tokens_map.json"
+SPEAKERS_FILE = "asset/speaker_stat.npy"  # ours, and optional: standard deviation and mean of the speakers it was taught
+TAUGHT_FILE = (
+    "asset/taught.json"  # ours, and optional: what it was taught; without it everything (pipeline/checkpoint/capabilities.py)
+)
+MANIFEST_FILE = "SHA256SUMS"  # at the root, in the format of sha256sum
+
+FILES = (
+    DVAE_FILE,
+    MEL_DECODER_FILE,
+    EMBED_FILE,
+    VOCOS_FILE,
+    GPT_CONFIG_FILE,
+    GPT_FILE,
+    SPECIAL_TOKENS_FILE,
+    TOKENIZER_FILE,
+    TOKENIZER_CONFIG_FILE,
+)
+# transformers reads the other two; the service does not, and transformers 5 no longer writes one of them.
+NEEDED_FILES = tuple(file for file in FILES if file not in (SPECIAL_TOKENS_FILE, TOKENIZER_CONFIG_FILE))
+
+VQ_GROUPS = 2  # the quantiser splits its width in two and quantises each half twice: 4 codes
+VQ_LEVELS = (5, 5, 5, 5)  # 5**4 = 625 values a code
+KERNEL = 7  # frames a ConvNeXt convolution sees
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class ConvStack:
+    """Dimensions of upstream's DVAEDecoder: two convolutions in, ConvNeXt layers, one convolution out."""
+
+    inputs: int
+    bottleneck: int
+    hidden: int
+    outputs: int
+    layers: int
+
+
+def gpt_shapes(*, layers: int, width: int, attention_width: int, mlp_width: int) -> Shapes:
+    """asset/gpt/model.safetensors, without `embed_tokens`, which nothing uses.
+
+    Args:
+        attention_width: heads x head_dim.
+    """
+    shapes: Shapes = {}
+    for layer in range(layers):
+        at = f"layers.{layer}"
+        shapes |= {
+            f"{at}.input_layernorm.weight": (width,),
+            f"{at}.self_attn.q_proj.weight": (attention_width, width),
+            f"{at}.self_attn.k_proj.weight": (attention_width, width),
+            f"{at}.self_attn.v_proj.weight": (attention_width, width),
+            f"{at}.self_attn.o_proj.weight": (width, attention_width),
+            f"{at}.post_attention_layernorm.weight": (width,),
+            f"{at}.mlp.gate_proj.weight": (mlp_width, width),
+            f"{at}.mlp.up_proj.weight": (mlp_width, width),
+            f"{at}.mlp.down_proj.weight": (width, mlp_width),
+        }
+    return shapes | {"norm.weight": (width,)}
+
+
+def embed_shapes(*, width: int, text_vocab: int, audio_vocab: int, codebooks: int) -> Shapes:
+    """asset/Embed.safetensors: embeddings, and heads as weight-norm pairs (original0: row norms, original1: rows)."""
+    shapes: Shapes = {"emb_text.weight": (text_vocab, width)}
+    shapes |= {f"emb_code.{codebook}.weight": (audio_vocab, width) for codebook in range(codebooks)}
+    heads = {"head_text": text_vocab} | {f"head_code.{codebook}": audio_vocab for codebook in range(codebooks)}
+    for head, rows in heads.items():
+        shapes[f"{head}.parametrizations.weight.original0"] = (rows, 1)
+        shapes[f"{head}.parametrizations.weight.original1"] = (rows, width)
+    return shapes
+
+
+def mel_decoder_shapes(stack: ConvStack) -> Shapes:
+    """asset/Decoder.safetensors: hidden states to mel."""
+    return {
+        "coef": (1, MEL_BANDS, 1),
+        **_conv_stack_shapes("decoder", stack),
+        "out_conv.weight": (MEL_BANDS, stack.outputs, 3),
+    }
+
+
+def dvae_shapes(*, encoder: ConvStack, decoder: ConvStack) -> Shapes:
+    """asset/DVAE.safetensors: recordings to codes, and codes to mel."""
+    width = encoder.inputs
+    group_width = encoder.outputs // VQ_GROUPS
+    shapes = mel_decoder_shapes(decoder) | {
+        "downsample_conv.0.weight": (width, MEL_BANDS, 3),
+        "downsample_conv.0.bias": (width,),
+        "downsample_conv.2.weight": (width, width, 4),
+        "downsample_conv.2.bias": (width,),
+        **_mel_shapes("preprocessor_mel"),
+        **_conv_stack_shapes("encoder", encoder),
+    }
+    for group in range(VQ_GROUPS):
+        at = f"vq_layer.quantizer.rvqs.{group}"
+        shapes |= {
+            f"{at}.project_in.weight": (len(VQ_LEVELS), group_width),
+            f"{at}.project_in.bias": (len(VQ_LEVELS),),
+            f"{at}.project_out.weight": (group_width, len(VQ_LEVELS)),
+            f"{at}.project_out.bias": (group_width,),
+        }
+    return shapes
+
+
+def vocos_shapes(*, width: int, mlp_width: int, layers: int) -> Shapes:
+    """asset/Vocos.safetensors: mel to waveform."""
+    shapes: Shapes = {
+        **_mel_shapes("feature_extractor"),
+        "backbone.embed.weight": (width, MEL_BANDS, KERNEL),
+        "backbone.embed.bias": (width,),
+        "backbone.norm.weight": (width,),
+        "backbone.norm.bias": (width,),
+        "backbone.final_layer_norm.weight": (width,),
+        "backbone.final_layer_norm.bias": (width,),
+        "head.out.weight": (FFT_SIZE + 2, width),  # magnitudes of 513 bins, then their phases
+        "head.out.bias": (FFT_SIZE + 2,),
+        "head.istft.window": (FFT_SIZE,),
+    }
+    for layer in range(layers):
+        at = f"backbone.convnext.{layer}"
+        shapes |= {f"{at}.gamma": (width,), **_convnext_shapes(at, width, mlp_width)}
+    return shapes
+
+
+def _conv_stack_shapes(prefix: str, stack: ConvStack) -> Shapes:
+    shapes: Shapes = {
+        f"{prefix}.conv_in.0.weight": (stack.bottleneck, stack.inputs, 3),
+        f"{prefix}.conv_in.0.bias": (stack.bottleneck,),
+        f"{prefix}.conv_in.2.weight": (stack.hidden, stack.bottleneck, 3),
+        f"{prefix}.conv_in.2.bias": (stack.hidden,),
+        f"{prefix}.conv_out.weight": (stack.outputs, stack.hidden, 1),
+    }
+    for layer in range(stack.layers):
+        at = f"{prefix}.decoder_block.{layer}"
+        shapes |= {f"{at}.weight": (stack.hidden,), **_convnext_shapes(at, stack.hidden, 4 * stack.hidden)}
+    return shapes
+
+
+def _convnext_shapes(prefix: str, width: int, mlp_width: int) -> Shapes:
+    return {
+        f"{prefix}.dwconv.weight": (width, 1, KERNEL),
+        f"{prefix}.dwconv.bias": (width,),
+        f"{prefix}.norm.weight": (width,),
+        f"{prefix}.norm.bias": (width,),
+        f"{prefix}.pwconv1.weight": (mlp_width, width),
+        f"{prefix}.pwconv1.bias": (mlp_width,),
+        f"{prefix}.pwconv2.weight": (width, mlp_width),
+        f"{prefix}.pwconv2.bias": (width,),
+    }
+
+
+def _mel_shapes(prefix: str) -> Shapes:
+    return {
+        f"{prefix}.mel_spec.spectrogram.window": (FFT_SIZE,),
+        f"{prefix}.mel_spec.mel_scale.fb": (FFT_SIZE // 2 + 1, MEL_BANDS),
+    }

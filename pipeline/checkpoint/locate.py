@@ -1,0 +1,151 @@
+"""Checkpoints: finds a checkpoint by name, and makes the random ones on first use.
+
+In:    demo, small-random, full-random, hub:2Noise/ChatTTS or a folder
+Out:   the folder that holds asset/
+Owns:  the cache folder
+Never: torch (processes without a model tokenise too), the network
+"""
+
+import os
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.checkpoint.layout import FILES
+from pipeline.checkpoint.random_weights import RECIPE_VERSION, RECIPES, make, size
+from pipeline.errors import CheckpointError
+
+DEMO = "demo"
+DEMO_FOLDER = Path(__file__).resolve().parents[1] / "assets" / DEMO  # taught by scripts/train_demo, part of the package
+HUB_NAME = "2Noise/ChatTTS"
+FETCH_COMMAND = "python -m scripts.weights.fetch --accept-license cc-by-nc-4.0"
+ABANDONED_AFTER_S = 6 * 3600  # a half-made folder this old belongs to a process that died
+
+
+def cache_home() -> Path:
+    """Where checkpoints are kept: CHATTTS_HOME, or chattts-serve in the user's cache folder.
+
+    The one reading of the environment outside serve/config/app_config.py: scripts find the same folder without Ray.
+    """
+    if chosen := os.environ.get("CHATTTS_HOME"):
+        return Path(chosen).expanduser()
+    caches = os.environ.get("XDG_CACHE_HOME")
+    return (Path(caches) if caches else Path.home() / ".cache") / "chattts-serve"
+
+
+def hub_folder(home: Path) -> Path:
+    """Where scripts/weights/fetch.py puts the real checkpoint."""
+    return home / "hub" / HUB_NAME
+
+
+def made_folder(kind: str, home: Path) -> Path:
+    """Where a made checkpoint of this recipe version is kept."""
+    return home / f"{kind}-v{RECIPE_VERSION}"
+
+
+@dataclass(frozen=True, slots=True)
+class Licence:
+    """What may be done with weights."""
+
+    name: str
+    url: str | None
+    attribution: str
+    commercial_use: bool | None
+    """None: nobody has told us"""
+
+
+def licence_of(name: str) -> Licence:
+    """The licence of the weights of a checkpoint, by the name it is configured with."""
+    if name == DEMO:
+        origin = "taught on synthetic speech of CMU flite's voices rms and slt; see NOTICE"
+        return Licence("AGPL-3.0-or-later, as this project", None, origin, commercial_use=True)
+    if name in RECIPES:
+        return Licence("random numbers, made here: free of any", None, "", commercial_use=True)
+    if name.startswith("hub:"):
+        url = "https://creativecommons.org/licenses/by-nc/4.0/"
+        return Licence("CC-BY-NC-4.0", url, f"{name.removeprefix('hub:')} by 2noise", commercial_use=False)
+    return Licence("as whoever brought the weights says", None, "", commercial_use=None)
+
+
+def resolve(name: str, home: Path) -> Path:
+    """Find a checkpoint; the random ones are made on first use.
+
+    Args:
+        name: demo, small-random, full-random, hub:2Noise/ChatTTS or a folder.
+        home: the cache folder; see cache_home().
+
+    Returns:
+        the folder that holds asset/.
+
+    Raises:
+        CheckpointError: there is no such checkpoint; says what to do.
+    """
+    if name == DEMO:
+        return DEMO_FOLDER
+    if name in RECIPES:
+        return _made_once(name, home)
+    if name.startswith("hub:"):
+        return _fetched(name.removeprefix("hub:"), hub_folder(home))
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        raise CheckpointError(
+            f"checkpoint {name!r}: no such folder; allowed are {DEMO}, {', '.join(RECIPES)}, hub:{HUB_NAME} or a folder"
+        )
+    if not (folder / "asset").is_dir():
+        raise CheckpointError(f"checkpoint {name!r}: the folder holds no asset/; give the folder above asset/")
+    return folder
+
+
+def _fetched(repository: str, folder: Path) -> Path:
+    if repository != HUB_NAME:
+        raise CheckpointError(f"checkpoint hub:{repository}: only hub:{HUB_NAME} is known; give a folder for any other")
+    missing = [file for file in FILES if not (folder / file).is_file()]
+    if missing:
+        raise CheckpointError(
+            f"checkpoint hub:{HUB_NAME}: {folder} lacks {', '.join(missing)}. Its licence is CC BY-NC 4.0 (no commercial use); "
+            f"to accept it and fetch the files: {FETCH_COMMAND}"
+        )
+    return folder
+
+
+def _made_once(kind: str, home: Path) -> Path:
+    """Several processes may come at the same time: each makes its own, one rename wins, the others take the winner's."""
+    folder = made_folder(kind, home)
+    if folder.is_dir():
+        return folder
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(kind, home)
+        draft = Path(tempfile.mkdtemp(prefix=_draft_prefix(kind), dir=home))
+    except OSError as error:
+        raise CheckpointError(
+            f"checkpoint {kind}: {home} cannot be written ({error}); set CHATTTS_HOME to a folder that can"
+        ) from error
+    try:
+        make(kind, draft)
+        draft.chmod(0o755)  # mkdtemp's 0700 would shut out a service that runs as another user
+        draft.rename(folder)
+    except OSError as error:
+        if not folder.is_dir():
+            raise CheckpointError(
+                f"checkpoint {kind}: {folder} could not be made ({error}); {size(kind)} bytes are needed"
+            ) from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return folder
+
+
+def _draft_prefix(kind: str) -> str:
+    return f".{kind}-draft-"
+
+
+def _remove_abandoned(kind: str, home: Path) -> None:
+    for draft in home.glob(f"{_draft_prefix(kind)}*"):
+        try:
+            abandoned = time.time() - draft.stat().st_mtime > ABANDONED_AFTER_S
+        except FileNotFoundError:  # its maker has just finished
+            continue
+        if abandoned:
+            shutil.rmtree(draft, ignore_errors=True)

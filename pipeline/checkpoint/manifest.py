@@ -1,0 +1,100 @@
+"""Manifest: a checkpoint's files, read only as its SHA256SUMS describes them.
+
+In:    a checkpoint's folder
+Out:   the bytes of a file, which are the bytes that were hashed
+Owns:  nothing
+Never: what the files mean
+"""
+
+import hashlib
+import string
+from pathlib import Path
+
+from pipeline.checkpoint.layout import FILES, MANIFEST_FILE, NEEDED_FILES
+from pipeline.errors import CheckpointError
+
+
+def read_manifest(root: Path) -> dict[str, str] | None:
+    """SHA256SUMS as file -> hash; None where a checkpoint has no manifest."""
+    path = root / MANIFEST_FILE
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error}); {_remedy(root)}") from error
+    manifest: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        digest, separator, file = line.partition("  ")
+        if not separator or not file or len(digest) != 64 or set(digest) - set(string.hexdigits):
+            raise CheckpointError(f"{path}: line {number} is not '<sha256>  <file>'; {_remedy(root)}")
+        manifest[file] = digest.lower()
+    return manifest
+
+
+def write_manifest(root: Path, hashes: dict[str, str]) -> None:
+    """SHA256SUMS, as `sha256sum -c` reads it."""
+    lines = [f"{hashes[file]}  {file}\n" for file in sorted(hashes)]
+    (root / MANIFEST_FILE).write_text("".join(lines), encoding="utf-8")
+
+
+def read_verified(root: Path, file: str) -> bytes:
+    """The bytes of one file, which are the very bytes that were hashed where there is a manifest.
+
+    Raises:
+        CheckpointError: the file is missing, not listed in the manifest, or not what the manifest says.
+    """
+    manifest = read_manifest(root)
+    path = root / file
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: the file is missing; {_remedy(root)}") from error
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error}); {_remedy(root)}") from error
+    if manifest is not None:
+        _check_hash(root, file, hashlib.sha256(content).hexdigest(), manifest)
+    return content
+
+
+def verify_files(root: Path) -> tuple[str, ...]:
+    """Hash every file of the checkpoint against its manifest, without keeping any in memory.
+
+    Returns:
+        the files whose hash was confirmed: all that are listed, or none where there is no manifest.
+
+    Raises:
+        CheckpointError: a needed file is missing, or one is there that is not listed or not what the manifest says.
+    """
+    manifest = read_manifest(root)
+    present = [file for file in FILES if (root / file).is_file()]
+    promised = [*NEEDED_FILES, *(manifest or {})]
+    for file in promised:
+        if not (root / file).is_file():
+            raise CheckpointError(f"{root / file}: the file is missing; {_remedy(root)}")
+    if manifest is None:
+        return ()
+    for file in dict.fromkeys([*present, *manifest]):
+        _check_hash(root, file, file_sha256(root / file), manifest)
+    return tuple(manifest)
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, as lower-case hex."""
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _check_hash(root: Path, file: str, found: str, manifest: dict[str, str]) -> None:
+    path = root / file
+    expected = manifest.get(file)
+    if expected is None:
+        raise CheckpointError(f"{path}: not listed in {MANIFEST_FILE}, so nobody vouches for it; {_remedy(root)}")
+    if found != expected:
+        twin = next((other for other, digest in manifest.items() if digest == found), None)
+        hint = f" (these are the bytes of {twin})" if twin else ""
+        raise CheckpointError(f"{path}: expected SHA-256 {expected}, found {found}{hint}; {_remedy(root)}")
+
+
+def _remedy(root: Path) -> str:
+    return f"delete {root} and make or fetch the checkpoint again"

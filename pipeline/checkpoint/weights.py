@@ -1,0 +1,314 @@
+"""Weights: the only file that opens a checkpoint's tensors. Nothing leaves it that has not been checked.
+
+In:    a checkpoint's folder (pipeline/checkpoint/locate.py finds it)
+Out:   GptSpec, and one dictionary of float32 tensors a part, under upstream's names, on the CPU
+Owns:  nothing: a part is read anew at every call, the caller keeps or drops it
+Never: modules, devices, the network
+
+Where there is a SHA256SUMS, the bytes that are parsed are the bytes that were hashed.
+"""
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load
+
+from pipeline.checkpoint.layout import (
+    DVAE_FILE,
+    EMBED_FILE,
+    GPT_CONFIG_FILE,
+    GPT_FILE,
+    MEL_DECODER_FILE,
+    VOCOS_FILE,
+    VQ_GROUPS,
+    ConvStack,
+    Shapes,
+    dvae_shapes,
+    embed_shapes,
+    gpt_shapes,
+    mel_decoder_shapes,
+    vocos_shapes,
+)
+from pipeline.checkpoint.manifest import read_verified, verify_files
+from pipeline.errors import CheckpointError
+from pipeline.spec import CODEBOOKS, MEL_FRAMES_PER_STEP
+
+Tensors = dict[str, torch.Tensor]
+
+DEFAULT_ROPE_THETA = 10_000.0  # transformers' own, of a config.json that does not say
+FLOATS = frozenset({torch.float32, torch.float16, torch.bfloat16})
+REMEDY = "make or fetch the checkpoint again"
+
+
+@dataclass(frozen=True, slots=True)
+class GptSpec:
+    """Dimensions of the GPT acoustic model."""
+
+    layers: int
+    width: int
+    heads: int
+    head_dim: int
+    mlp_width: int
+    max_positions: int
+    rope_theta: float
+    rms_eps: float
+    audio_vocab: int
+    """entries of a codebook, the end included"""
+    text_vocab: int
+    codebooks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint whose dimensions agree. Each part is read, hashed and checked when it is asked for.
+
+    Every part raises CheckpointError: file missing, damaged, swapped, or with other tensors than the spec asks for.
+    """
+
+    root: Path
+    gpt_spec: GptSpec
+
+    def gpt(self) -> Tensors:
+        """The decoder stack: `layers.{n}.…` and `norm.weight`."""
+        return _checked(self.root, GPT_FILE, _gpt_shapes(self.gpt_spec))
+
+    def embed(self) -> Tensors:
+        """Text and code embeddings and heads; heads as weight-norm pairs `parametrizations.weight.original0/1`."""
+        return _checked(self.root, EMBED_FILE, _embed_shapes(self.gpt_spec))
+
+    def mel_decoder(self) -> Tensors:
+        """Hidden states to mel (upstream's Decoder)."""
+        tensors = _read(self.root, MEL_DECODER_FILE)
+        stack = _conv_stack(tensors, "decoder", self.root / MEL_DECODER_FILE)
+        expected = self.gpt_spec.width / MEL_FRAMES_PER_STEP
+        if stack.inputs != expected:
+            raise CheckpointError(
+                f"{self.root / MEL_DECODER_FILE}: takes {stack.inputs} channels, but the GPT's width {self.gpt_spec.width} "
+                f"over {MEL_FRAMES_PER_STEP} frames a step gives {expected:g}; the files are not of one checkpoint: {REMEDY}"
+            )
+        return require(tensors, mel_decoder_shapes(stack), self.root / MEL_DECODER_FILE)
+
+    def dvae(self) -> Tensors:
+        """Recordings to codes, and codes to mel."""
+        path = self.root / DVAE_FILE
+        tensors = _read(self.root, DVAE_FILE)
+        encoder, decoder = _conv_stack(tensors, "encoder", path), _conv_stack(tensors, "decoder", path)
+        # Two mel frames a step: a quantised vector of twice the decoder's width becomes two frames of it.
+        if (encoder.inputs, encoder.outputs) != (decoder.inputs, MEL_FRAMES_PER_STEP * decoder.inputs):
+            raise CheckpointError(
+                f"{path}: the encoder's {encoder.inputs} -> {encoder.outputs} channels do not fit the decoder, "
+                f"expected {decoder.inputs} -> {MEL_FRAMES_PER_STEP * decoder.inputs}: {REMEDY}"
+            )
+        if encoder.outputs % VQ_GROUPS:
+            raise CheckpointError(
+                f"{path}: {encoder.outputs} channels do not split into {VQ_GROUPS} quantiser groups: {REMEDY}"
+            )
+        return require(tensors, dvae_shapes(encoder=encoder, decoder=decoder), path)
+
+    def vocos(self) -> Tensors:
+        """Mel to waveform."""
+        path = self.root / VOCOS_FILE
+        tensors = _read(self.root, VOCOS_FILE)
+        width, *_ = _shape(tensors, "backbone.embed.weight", 3, path)
+        mlp_width, _ = _shape(tensors, "backbone.convnext.0.pwconv1.weight", 2, path)
+        layers = _num_layers(tensors, "backbone.convnext")
+        return require(tensors, vocos_shapes(width=width, mlp_width=mlp_width, layers=layers), path)
+
+
+def open_checkpoint(root: Path) -> Checkpoint:
+    """Read a checkpoint's dimensions, from config.json and the headers of the tensor files, and hold them against each other.
+
+    Raises:
+        CheckpointError: a file is missing, unreadable, or disagrees with another.
+    """
+    config = _Config.of(read_verified(root, GPT_CONFIG_FILE), root / GPT_CONFIG_FILE)
+    embed_path = root / EMBED_FILE
+    # Headers alone, not yet hashed: the parts are held against this spec again when their hashed bytes are parsed.
+    embed = _header(embed_path)
+    text_vocab, width = _shape(embed, "emb_text.weight", 2, embed_path)
+    audio_vocab, _ = _shape(embed, "emb_code.0.weight", 2, embed_path)
+    spec = config.spec(audio_vocab=audio_vocab, text_vocab=text_vocab)
+    if width != spec.width:
+        raise CheckpointError(
+            f"{embed_path}: width {width}, but {GPT_CONFIG_FILE} says hidden_size {spec.width}; "
+            f"the files are not of one checkpoint: {REMEDY}"
+        )
+    gpt = _header(root / GPT_FILE)
+    layers = _num_layers(gpt, "layers")
+    if layers != spec.layers:
+        raise CheckpointError(
+            f"{root / GPT_FILE}: holds {layers} layers, but {GPT_CONFIG_FILE} says num_hidden_layers {spec.layers}: {REMEDY}"
+        )
+    check_shapes(gpt, _gpt_shapes(spec), root / GPT_FILE)
+    check_shapes(embed, _embed_shapes(spec), embed_path)
+    return Checkpoint(root, spec)
+
+
+def verify(root: Path) -> tuple[str, ...]:
+    """Hash every file of a checkpoint, tokenizer included: for a readiness check, before any replica is ready.
+
+    Returns:
+        the files whose hash was confirmed: all that SHA256SUMS lists, or none where the checkpoint has none.
+
+    Raises:
+        CheckpointError: a file is missing, not listed, or not what SHA256SUMS says.
+    """
+    return verify_files(root)
+
+
+def require(tensors: Tensors, shapes: Shapes, path: Path) -> Tensors:
+    """The expected tensors as float32, each held against its shape; further ones are left out.
+
+    Raises:
+        CheckpointError: a tensor is missing, has another shape, or holds no floating-point numbers.
+    """
+    check_shapes({name: tuple(tensor.shape) for name, tensor in tensors.items()}, shapes, path)
+    for name in shapes:
+        if tensors[name].dtype not in FLOATS:
+            raise CheckpointError(
+                f"{path}: {name} is {tensors[name].dtype}, expected one of {', '.join(sorted(map(str, FLOATS)))}: {REMEDY}"
+            )
+    return {name: tensors[name].float() for name in shapes}
+
+
+def check_shapes(found: Mapping[str, tuple[int, ...]], shapes: Shapes, path: Path) -> None:
+    """Hold what a file has against what it should have."""
+    missing = [name for name in shapes if name not in found]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise CheckpointError(f"{path}: tensor {missing[0]}{more} is missing, expected shape {shapes[missing[0]]}: {REMEDY}")
+    for name, shape in shapes.items():
+        if found[name] != shape:
+            raise CheckpointError(f"{path}: {name} has shape {found[name]}, expected {shape}: {REMEDY}")
+
+
+def _gpt_shapes(spec: GptSpec) -> Shapes:
+    return gpt_shapes(
+        layers=spec.layers, width=spec.width, attention_width=spec.heads * spec.head_dim, mlp_width=spec.mlp_width
+    )
+
+
+def _embed_shapes(spec: GptSpec) -> Shapes:
+    return embed_shapes(width=spec.width, text_vocab=spec.text_vocab, audio_vocab=spec.audio_vocab, codebooks=spec.codebooks)
+
+
+def _checked(root: Path, file: str, shapes: Shapes) -> Tensors:
+    return require(_read(root, file), shapes, root / file)
+
+
+def _read(root: Path, file: str) -> Tensors:
+    content = read_verified(root, file)
+    try:
+        return load(content)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise _damaged(root / file, error) from error
+
+
+def _header(path: Path) -> dict[str, tuple[int, ...]]:
+    """Name -> shape of every tensor, without reading any."""
+    try:
+        with safe_open(path, framework="pt") as opened:
+            return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: the file is missing: {REMEDY}") from error
+    except (SafetensorError, OSError) as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: expected a whole safetensors file, found one that is cut short or damaged ({error}): {REMEDY}"
+    )
+
+
+def _conv_stack(tensors: Tensors, prefix: str, path: Path) -> ConvStack:
+    bottleneck, inputs, _ = _shape(tensors, f"{prefix}.conv_in.0.weight", 3, path)
+    outputs, hidden, _ = _shape(tensors, f"{prefix}.conv_out.weight", 3, path)
+    layers = _num_layers(tensors, f"{prefix}.decoder_block")
+    return ConvStack(inputs=inputs, bottleneck=bottleneck, hidden=hidden, outputs=outputs, layers=layers)
+
+
+def _shape(found: Mapping[str, torch.Tensor | tuple[int, ...]], name: str, axes: int, path: Path) -> tuple[int, ...]:
+    """The shape of a tensor that tells dimensions, so none can be expected of it but the number of axes."""
+    if name not in found:
+        raise CheckpointError(f"{path}: tensor {name} is missing: {REMEDY}")
+    value = found[name]
+    shape = tuple(value.shape) if isinstance(value, torch.Tensor) else value
+    if len(shape) != axes or 0 in shape:
+        raise CheckpointError(f"{path}: {name} has shape {shape}, expected {axes} axes, none of them empty: {REMEDY}")
+    return shape
+
+
+def _num_layers(names: Collection[str], prefix: str) -> int:
+    numbers = [int(match.group(1)) for name in names if (match := re.match(rf"{re.escape(prefix)}\.(\d+)\.", name))]
+    return max(numbers, default=-1) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Config:
+    """asset/gpt/config.json, whose keys are transformers' LlamaConfig's."""
+
+    values: dict[str, object]
+    path: Path
+
+    @classmethod
+    def of(cls, content: bytes, path: Path) -> "_Config":
+        try:
+            values = json.loads(content)
+        except ValueError as error:
+            raise CheckpointError(f"{path}: expected JSON, found something that is not ({error}): {REMEDY}") from error
+        if not isinstance(values, dict):
+            raise CheckpointError(f"{path}: expected a JSON object, found {type(values).__name__}: {REMEDY}")
+        return cls(values, path)
+
+    def spec(self, *, audio_vocab: int, text_vocab: int) -> GptSpec:
+        width, heads = self.count("hidden_size"), self.count("num_attention_heads")
+        head_dim = self.count("head_dim", default=width // heads)
+        self.only("num_key_value_heads", heads)
+        self.only("hidden_act", "silu")
+        self.only("attention_bias", False)
+        self.only("mlp_bias", False)
+        self.only("rope_scaling", None)
+        return GptSpec(
+            layers=self.count("num_hidden_layers"),
+            width=width,
+            heads=heads,
+            head_dim=head_dim,
+            mlp_width=self.count("intermediate_size"),
+            max_positions=self.count("max_position_embeddings"),
+            rope_theta=self.rope_theta(),
+            rms_eps=self.positive(self.values.get("rms_norm_eps", 1e-6), "rms_norm_eps"),
+            audio_vocab=audio_vocab,
+            text_vocab=text_vocab,
+            codebooks=CODEBOOKS,
+        )
+
+    def rope_theta(self) -> float:
+        """transformers 5 writes it below `rope_parameters`, transformers 4 at the top, older releases not at all."""
+        parameters = self.values.get("rope_parameters") or {}
+        if not isinstance(parameters, dict):
+            raise CheckpointError(f"{self.path}: rope_parameters is {parameters!r}, expected an object: {REMEDY}")
+        if (kind := parameters.get("rope_type", "default")) != "default":
+            raise CheckpointError(f"{self.path}: rope_parameters.rope_type is {kind!r}, expected 'default': {REMEDY}")
+        theta = parameters.get("rope_theta", self.values.get("rope_theta", DEFAULT_ROPE_THETA))
+        return self.positive(theta, "rope_theta")
+
+    def count(self, key: str, default: int | None = None) -> int:
+        value = self.values.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise CheckpointError(f"{self.path}: {key} is {value!r}, expected a whole number of at least 1: {REMEDY}")
+        return value
+
+    def positive(self, value: object, key: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise CheckpointError(f"{self.path}: {key} is {value!r}, expected a positive number: {REMEDY}")
+        return float(value)
+
+    def only(self, key: str, allowed: object) -> None:
+        if (value := self.values.get(key, allowed)) != allowed:
+            raise CheckpointError(f"{self.path}: {key} is {value!r}; this decoder knows only {allowed!r}")

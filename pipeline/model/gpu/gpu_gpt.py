@@ -1,0 +1,134 @@
+"""GpuGpt: the decoder stack as a GPU decodes it, eight nodes of a CUDA graph a layer.
+
+In:    the residual stream, where every slot stands, who makes the step; the KV cache
+Out:   the last layer's product, which the residual stream has yet to take
+Owns:  the buffers between the products
+Never: the first embedding, the last norm (pipeline/model/gpu/kernels/step.py), sampling
+
+    add_norm - qkv - attend (- join) - attention_out - add_norm - gate_up - gate - down
+
+Prefill is Gpt's own. int8 weights are one copy for both, pipeline/model/gpu/kernels/product.py.
+"""
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+
+from pipeline.checkpoint.weights import GptSpec
+from pipeline.model.gpt import Cached, Extent, Gpt, KeysValues
+from pipeline.model.gpu.kernels.attention import Attention, positions_per_split
+from pipeline.model.gpu.kernels.layer import add_norm, gate
+from pipeline.model.gpu.kernels.product import Int8Product
+
+
+class _Attend(Protocol):
+    def __call__(
+        self,
+        qkv: torch.Tensor,
+        rotation: tuple[torch.Tensor, torch.Tensor],
+        positions: torch.Tensor,
+        busy: torch.Tensor,
+        keys: Cached,
+        values: Cached,
+        seen: torch.Tensor,
+    ) -> None: ...
+
+
+class GpuGpt(Gpt):
+    """The decoder stack over S slots of which the busy ones advance."""
+
+    def __init__(
+        self,
+        tensors: dict[str, torch.Tensor],
+        spec: GptSpec,
+        *,
+        positions: int,
+        rows: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        weights: str,
+        attention: str,
+        split: int | None = None,
+    ) -> None:
+        """
+        Args:
+            weights: `dtype`, or `int8` with a scale an output.
+            attention: `triton` reads what a slot holds, `sdpa` reads the whole cache through torch.
+            split: positions a program of the former sums up; None: as the configuration suggests.
+        """
+        super().__init__(
+            tensors,
+            spec,
+            positions=positions,
+            rows=rows,
+            device=device,
+            dtype=dtype,
+            product=Int8Product if weights == "int8" else None,
+        )
+
+        def buffer(width: int) -> torch.Tensor:
+            return torch.zeros(rows, width, dtype=dtype, device=device)
+
+        self._normed, self._seen, self._gated = buffer(spec.width), buffer(spec.heads * spec.head_dim), buffer(spec.mlp_width)
+        self._attend: _Attend = sdpa
+        if attention == "triton":
+            self._attend = Attention.allocate(
+                slots=rows,
+                heads=spec.heads,
+                head_dim=spec.head_dim,
+                positions=positions,
+                split=split or positions_per_split(rows, spec.heads, positions),
+                device=device,
+            )
+        self.final_norm = self._final_norm
+        self.rms_eps = spec.rms_eps
+
+    def run_layers(
+        self, residual: torch.Tensor, positions: torch.Tensor, busy: torch.Tensor, cache: KeysValues
+    ) -> torch.Tensor:
+        """One position of every slot through all layers.
+
+        Args:
+            residual: (S, width) float32, the embeddings; changed.
+            positions: (S,) int32, where each slot writes.
+            busy: (S,) int32; what comes out for a slot that is 0 here means nothing, and its cache stays as it is or
+                holds anything at its position.
+
+        Returns:
+            (P, S, width): residual + these, normed, is the state. Row i depends on slot i alone.
+        """
+        rotation = self._cos, self._sin
+        delta: torch.Tensor | None = None
+        for layer, (keys, values) in zip(self._layers, cache.layers(), strict=True):
+            add_norm(residual, delta, layer.attention_norm, self._normed, eps=self.rms_eps)
+            self._attend(layer.qkv(self._normed), rotation, positions, busy, keys, values, self._seen)
+            add_norm(residual, layer.attention_out.summands(self._seen), layer.mlp_norm, self._normed, eps=self.rms_eps)
+            gate(layer.gate_up(self._normed), self._gated)
+            delta = layer.down.summands(self._gated)
+        assert delta is not None, "a stack has layers"
+        return delta
+
+
+def sdpa(
+    qkv: torch.Tensor,
+    rotation: tuple[torch.Tensor, torch.Tensor],
+    positions: torch.Tensor,
+    busy: torch.Tensor,
+    keys: Cached,
+    values: Cached,
+    seen: torch.Tensor,
+) -> None:
+    """kernels.attention.Attention's twin in torch: it reads every position there is, and idle slots compute too."""
+    slots, (_, heads, length, head_dim) = len(qkv), keys.numbers.shape
+    at = positions[:slots].long()
+    cos, sin = (table[at].unsqueeze(1) for table in rotation)  # (S, 1, head_dim)
+    parts = qkv.view(slots, 3 * heads, head_dim)
+    turned = parts[:, : 2 * heads].float()
+    turned = (turned * cos + turned.roll(head_dim // 2, -1) * sin).to(qkv.dtype)
+    place = torch.arange(slots, device=qkv.device), slice(None), at
+    keys.write(place, turned[:, heads:])
+    values.write(place, parts[:, 2 * heads :])
+    mask = (torch.arange(length, device=qkv.device) <= at[:, None])[:, None, None, :]
+    query, (k, v) = turned[:, :heads].unsqueeze(2), (part.read(Extent(slots, length), qkv.dtype) for part in (keys, values))
+    seen.copy_(F.scaled_dot_product_attention(query, k, v, attn_mask=mask).reshape(slots, -1))

@@ -1,0 +1,234 @@
+"""Isolated: the text front end in a process of its own, so that no text can hold up or bring down a replica.
+
+In:    what protocols.TextFrontend takes
+Out:   what it gives; TextTooHard when reading took too much processor time, WorkerDied when the worker ended or hung
+Owns:  one worker process (worker.py), started at the first question and again after it has ended
+Never: a second question before the first is answered; a retry (serve/remote/remote_stages.py decides that)
+
+A text's limit is processor time, kept by the worker itself: a crowded machine makes nothing slower that counts. A limit of
+wall-clock time lies well behind it: whoever passes that one does not compute, it hangs.
+"""
+
+import asyncio
+import math
+import pickle
+import signal
+import sys
+import time
+import uuid
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.config import TextConfig
+from pipeline.errors import EngineDead, SynthesisError, TextTooHard, WorkerDied
+from pipeline.ewma import Ewma
+from pipeline.text.refine_guard import Refined
+from pipeline.text.script import Script
+from pipeline.types import SpeechPlan, SynthesisRequest, Voice
+
+PROJECT = Path(__file__).resolve().parents[3]
+WORKER = "pipeline.text.isolation.worker"
+FRAME = 4  # bytes that say how long what follows is
+
+START_S = 60.0  # most a worker may take until it is ready for its first question
+END_S = 1.0  # most a worker whose pipes failed may take until its exit code is there
+SLOW_S = 2.0  # an answer that takes longer is unusual enough to be told
+MOST_FAILURES = 3  # workers in a row that gave no answer: no text's fault any more
+EWMA_WEIGHT = 0.2  # of the latest answer in the mean time of one
+
+HEALTH = SynthesisRequest("health-check", "Are you there?", "health-check")
+
+
+@dataclass(frozen=True, slots=True)
+class TextStats:
+    """One look at a text worker."""
+
+    waiting: int
+    """questions behind the one under way"""
+    asked_s: float
+    """for how long the question under way has had no answer; 0: none is [s]"""
+    answers: int
+    """so far, health checks included"""
+    read_s: float
+    """mean time of the latest answers [s]"""
+    busy_s: float
+    """spent on questions so far [s]"""
+    restarts: int
+    """workers that ended or were ended, so far"""
+
+
+class IsolatedFrontend:
+    """protocols.TextFrontend, elsewhere."""
+
+    def __init__(self, checkpoint: Path, config: TextConfig, *, max_prompt: int, max_steps: int) -> None:
+        """As LocalTextFrontend; a checkpoint without a tokenizer is noticed at the first call."""
+        self._arguments = pickle.dumps((checkpoint, config, max_prompt, max_steps))
+        self._cpu_s = config.read_cpu_s
+        self._wall_s = config.read_wall_s
+        self._turn = asyncio.Lock()  # one question at a time
+        self._child: Process | None = None
+        self._waiting = 0
+        self._asked_at: float | None = None
+        self._answers = 0
+        self._read_s = Ewma(EWMA_WEIGHT, 0.0, is_guess=True)
+        self._busy_s = 0.0
+        self._restarts = 0
+        self._failures = 0  # workers in a row that gave no answer
+
+    async def read(self, request: SynthesisRequest) -> Script:
+        """See protocols.TextFrontend; raises EngineDead besides, as they all do: there is no worker, or it died of this."""
+        script: Script = await self._ask("read", len(request.text), request)
+        return script
+
+    async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
+        """See protocols.TextFrontend."""
+        plan: SpeechPlan = await self._ask("plan", len(request.text), request, voices)
+        return plan
+
+    async def replan(
+        self, request: SynthesisRequest, voices: Mapping[str, Voice], plan: SpeechPlan, refined: list[NDArray[np.int64]]
+    ) -> SpeechPlan:
+        """See protocols.TextFrontend."""
+        replanned: SpeechPlan = await self._ask("replan", len(request.text), request, voices, plan, refined)
+        return replanned
+
+    async def compare(self, plan: SpeechPlan, refined: list[NDArray[np.int64]]) -> list[Refined]:
+        """See protocols.TextFrontend."""
+        characters = sum(len(prompt.segment.text) for prompt in plan.prompts)
+        compared: list[Refined] = await self._ask("compare", characters, plan, refined)
+        return compared
+
+    async def check_health(self) -> None:
+        """Ask the worker to read a few words. One at work on a question is left alone: that one has its limits.
+
+        Raises:
+            EngineDead: the worker cannot be started, has died or hangs. The next question starts another one.
+        """
+        if not self._turn.locked():
+            await self.read(HEALTH)
+        elif self._failures >= MOST_FAILURES:
+            raise EngineDead(f"the last {self._failures} text workers gave no answer")
+
+    @property
+    def trouble(self) -> str:
+        """Why no answer is to be expected at this moment; empty: nothing is wrong."""
+        if self._asked_at is not None and (asked_s := time.monotonic() - self._asked_at) > SLOW_S:
+            return f"the text worker has not answered for {asked_s:.0f} s"
+        if self._failures >= MOST_FAILURES:
+            return f"the last {self._failures} text workers gave no answer"
+        return ""
+
+    def stats(self) -> TextStats:
+        """The numbers of this moment."""
+        asked_s = 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
+        return TextStats(self._waiting, asked_s, self._answers, self._read_s.value, self._busy_s + asked_s, self._restarts)
+
+    async def _ask(self, name: str, characters: int, *arguments: object) -> Any:
+        limit_s = self._cpu_s * max(1, math.ceil(characters / 1000))
+        question = pickle.dumps((limit_s, name, arguments))
+        self._waiting += 1
+        try:
+            await self._turn.acquire()
+        finally:
+            self._waiting -= 1
+        # A caller that leaves must not take half an answer with it: what the worker has begun is waited for all the same.
+        answering = asyncio.create_task(self._answer(question, limit_s))
+        answering.add_done_callback(lambda _: self._turn.release())
+        answer = await asyncio.shield(answering)
+        if isinstance(answer, SynthesisError):
+            raise answer
+        return answer
+
+    async def _answer(self, question: bytes, limit_s: float) -> Any:
+        """The worker's answer, or a SynthesisError in its place."""
+        began = self._asked_at = time.monotonic()
+        try:
+            child = await self._worker()
+            if child is None:
+                return EngineDead("no text worker can be started; its error is in the log of the replica")
+            try:
+                async with asyncio.timeout(limit_s + self._wall_s):
+                    answer = await _exchange(child, question)
+            except Exception as error:  # a pipe to a dead process fails otherwise on every event loop
+                return await self._buried(child, error, limit_s)
+            self._failures = 0
+            self._answers += 1
+            self._read_s.add(time.monotonic() - began)
+            return answer
+        finally:
+            self._busy_s += time.monotonic() - began
+            self._asked_at = None
+
+    async def _worker(self) -> Process | None:
+        """The one that lives, or a new one that is ready for questions; None when it cannot be had."""
+        if self._child is not None and self._child.returncode is not None:
+            self._forget()
+        if self._child is None:
+            command = (sys.executable, "-m", WORKER)
+            try:
+                child = await asyncio.create_subprocess_exec(*command, cwd=PROJECT, stdin=PIPE, stdout=PIPE)
+            except OSError:
+                self._failures += 1
+                return None
+            try:
+                async with asyncio.timeout(START_S):
+                    await _exchange(child, self._arguments)
+            except Exception:
+                self._failures += 1
+                await _ended(child, hangs=True)
+                return None
+            self._child = child
+        return self._child
+
+    async def _buried(self, child: Process, error: Exception, limit_s: float) -> SynthesisError:
+        """What to say of a question whose worker gave no answer. That one is gone afterwards."""
+        self._forget()
+        self._failures += 1
+        code = await _ended(child, hangs=isinstance(error, TimeoutError))
+        if code == -signal.SIGPROF:  # the kernel's word: a library used up twice the text's processor time
+            return TextTooHard(
+                f"reading this text took more than twice its {limit_s:g} s of processor time (text.read_cpu_s): "
+                "send it in smaller pieces",
+                param="input",
+            )
+        if isinstance(error, TimeoutError):
+            message = f"the text worker gave no answer in {limit_s + self._wall_s:g} s (text.read_wall_s) and is replaced"
+        else:
+            message = f"the text worker ended (exit code {code}) and is replaced"
+        return WorkerDied(message, worker=uuid.uuid4().hex)
+
+    def _forget(self) -> None:
+        self._child = None
+        self._restarts += 1
+
+
+async def _exchange(child: Process, question: bytes) -> Any:
+    """One question, one answer."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write(len(question).to_bytes(FRAME) + question)
+    await child.stdin.drain()
+    size = int.from_bytes(await child.stdout.readexactly(FRAME))
+    return pickle.loads(await child.stdout.readexactly(size))  # noqa: S301  # our own child's own words
+
+
+async def _ended(child: Process, *, hangs: bool) -> int:
+    """End it if it has not ended by itself. Its exit code; of a signal the negative number.
+
+    One whose pipes failed is dying already: it is waited for, because kill() would look at it first and so take its exit code
+    away from the event loop, which then makes one up.
+    """
+    if not hangs:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                return await child.wait()
+    with suppress(ProcessLookupError):
+        child.kill()
+    return await child.wait()

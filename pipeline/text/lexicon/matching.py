@@ -1,0 +1,94 @@
+"""Lexicon: words and how they are to sound, wherever they stand in a text.
+
+In:    LexiconEntries, written text
+Out:   Hints: which characters are meant, in order, without overlap
+Owns:  nothing
+Never: what a hint becomes; its own replacements: nothing is looked up twice
+
+The longest word at a place wins. A word of letters matches whole words only; Chinese has no borders. A word with a
+capital in it matches exactly so, a word without matches in any case.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from pipeline.text.markup.control_tags import CONTROL_TAGS, split_tags
+from pipeline.types import Hint, LexiconEntry
+
+Key = tuple[bool, str]
+
+
+def find(entries: Sequence[LexiconEntry], text: str, *, taken: Sequence[Hint] = (), control_tags: bool = False) -> list[Hint]:
+    """Every place in the text where an entry's word stands, and `taken`, in order.
+
+    Args:
+        taken: hints the text has already; no word is looked for in them.
+        control_tags: the text may have control tags; no word is looked for in them either.
+    """
+    if not entries:
+        return list(taken)
+    known: dict[Key, LexiconEntry] = {}
+    for entry in reversed(entries):  # of two entries for one word the first counts
+        known[_key(entry.word)] = entry
+    lengths = sorted({len(entry.word) for entry in entries}, reverse=True)
+    small = _small(text)
+    closed = {hint.start: hint.stop for hint in taken}
+    if control_tags:
+        closed |= dict(_tags(text))
+    hints = list(taken)
+    borders = sorted(closed)
+    ahead = 0
+    place = 0
+    while place < len(text):
+        if place in closed:
+            place = max(place + 1, closed[place])
+            continue
+        while ahead < len(borders) and borders[ahead] < place:
+            ahead += 1
+        end = borders[ahead] if ahead < len(borders) else len(text)
+        for length in lengths:
+            stop = place + length
+            found = None
+            if stop <= end and _is_whole(text, place, stop):
+                found = known.get((True, text[place:stop])) or known.get((False, small[place:stop]))
+            if found is not None:
+                hints.append(Hint(place, stop, found.aside, found.value))
+                place = stop
+                break
+        else:
+            place += 1
+    return sorted(hints, key=lambda hint: hint.start)
+
+
+def _key(word: str) -> Key:
+    """Whether the case counts, and the word as it is looked up."""
+    return (True, word) if _small(word) != word else (False, word)
+
+
+def _small(text: str) -> str:
+    """In small letters, character by character: some characters become two, and places would move."""
+    return "".join(low if len(low := character.lower()) == 1 else character for character in text)
+
+
+def _is_whole(text: str, start: int, stop: int) -> bool:
+    """Whether no word goes on beyond either end."""
+    joined_before = start > 0 and _joins(text[start - 1]) and _joins(text[start])
+    joined_after = stop < len(text) and _joins(text[stop - 1]) and _joins(text[stop])
+    return not joined_before and not joined_after
+
+
+def _joins(character: str) -> bool:
+    """Letters and digits of scripts that put spaces between words."""
+    return (
+        character.isalnum()
+        and not "\u2e80" <= character <= "\u9fff"
+        and not "\uf900" <= character <= "\ufaff"
+        and character < "\U00020000"
+    )
+
+
+def _tags(text: str) -> Iterable[tuple[int, int]]:
+    place = 0
+    for piece in split_tags(text):
+        if piece in CONTROL_TAGS:
+            yield place, place + len(piece)
+        place += len(piece)

@@ -1,0 +1,383 @@
+// carry: the vocoder on a CPU with AVX-512: the next frames of an utterance through every layer, each layer remembering
+// the frames its next ones will see. Every frame passes every layer once, however an utterance is cut into calls.
+//
+// In:    the packed weights (pipeline/vocoder/incremental/carry.py packs them), the next frames, what the layers remember
+// Out:   the samples that no later frame can change; what the layers remember now
+// Owns:  nothing: every buffer comes from the caller
+// Never: allocation, any sum across threads or across frames
+//
+// A frame's numbers are one fixed chain of operations, whatever the frames beside it, its place among them and the number
+// of threads: threads share out outputs, never the terms of a sum, and a block of frames runs the chain of each side by side.
+//
+// What a layer reads to give its outputs o, o + 1, ...: `before` and `after` are how far it sees, i how many frames it has had.
+//
+//    o - before            o                   i                   i + new
+//    |---- remembered, zeros before frame 0 ---|------- new -------|. . zeros, once the utterance has ended
+//    '---- before ---------|---- after --------'
+
+#include <immintrin.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+
+#include "simd.h"
+#include "team.h"
+#include "tiles.h"
+
+namespace {
+
+constexpr int BLOCK = 12;     // frames computed together: 24 sums, and what they are multiplied with, fill the registers
+constexpr int PASS = 96;      // frames that go through the layers together: as many as the second cache holds
+constexpr int PORTION = 1024; // numbers split at once
+constexpr int AHEAD = 256;    // weights asked for in advance
+constexpr int PHASES = 6;     // meetings of a stage, at most
+constexpr int64_t HOP = 256, PIECE = 4 * HOP;
+constexpr int SKEW = LANES;   // numbers between rows, or rows of a power of two would share their lines' places in the cache
+
+// (outputs, inputs) in panels; outputs is a multiple of 16.
+struct Product {
+    const void* weights;
+    const float* bias;
+    int64_t inputs, outputs;
+    int64_t in_tiles;  // the weights are packed for AMX, and inputs is a multiple of 32
+};
+
+struct Norm {
+    const float *weight, *bias;
+};
+
+enum Kind : int64_t {
+    CONVOLUTION,       // of the frames around
+    CONVOLUTION_GELU,  // and a GELU
+    CONVOLUTION_NORM,  // and a LayerNorm
+    CONVNEXT,          // a block
+    SPECTRUM,          // LayerNorm, magnitudes and phases, inverse transform: frames to pieces of 1024 samples
+    OVERLAP,           // pieces, a hop apart, added up to samples
+};
+
+// The layout of these four is repeated in pipeline/vocoder/incremental/carry.py.
+struct Stage {
+    int64_t kind, channels, before, after;  // channels: numbers a frame it reads
+    int64_t kernel, dilation;               // of the depthwise convolution
+    const float *taps, *taps_bias;          // (kernel, channels), (channels,)
+    Norm norm;
+    Product first, second;
+};
+
+struct Network {
+    int64_t count, tiles;    // tiles: whether any product is in them
+    const Stage* stages;
+    double eps;
+    const float* squares;    // (1024,): the window of the inverse transform, squared
+    float* frames[2];        // what a stage reads, what it writes
+    float *normed, *hidden;  // rows of the widest stage
+    int64_t normed_stride, hidden_stride;
+    uint16_t* planes[2];     // the inputs of a product in tiles, laid out as they are; 16 rows of room behind them
+    Count* counts;           // PHASES * (count + 1) * (threads + 1)
+};
+
+struct Call {
+    int64_t seen, count;  // frames of the utterance before this call, and in it
+    int64_t ended;        // it ends with this call
+    const float* frames;  // (count, channels of the first stage)
+    float* memory;        // (before + after, channels) of each stage, one after another
+    float* samples;       // room for all of this call
+    int64_t threads;
+};
+
+// 0.5 x (1 + erf(x / sqrt 2)) to 2e-7 x: erfc by Abramowitz and Stegun 7.1.26.
+inline __m512 gelu(__m512 x) {
+    const __m512 size = _mm512_abs_ps(x), z = _mm512_mul_ps(size, _mm512_set1_ps(0.707106781f)), one = _mm512_set1_ps(1.0f);
+    const __m512 t = _mm512_div_ps(one, _mm512_fmadd_ps(_mm512_set1_ps(0.3275911f), z, one));
+    __m512 y = _mm512_set1_ps(1.061405429f);
+    for (const float a : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f}) y = _mm512_fmadd_ps(y, t, _mm512_set1_ps(a));
+    const __m512 erfc = _mm512_mul_ps(_mm512_mul_ps(y, t), exponential(_mm512_fnmadd_ps(z, z, _mm512_setzero_ps())));
+    const __m512 tail = _mm512_mul_ps(_mm512_mul_ps(size, _mm512_set1_ps(0.5f)), erfc);
+    return _mm512_sub_ps(_mm512_max_ps(_mm512_setzero_ps(), x), tail);
+}
+
+// sin(x) and cos(x): x = n pi / 2 + r in three parts of pi / 2, then their series (coefficients of Cephes' sinf and cosf).
+inline void sine_cosine(__m512 x, __m512& sine, __m512& cosine) {
+    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(0.636619772f)), _MM_FROUND_TO_NEAREST_INT);
+    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(1.57079637e+0f), x);
+    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-4.37113883e-8f), r);
+    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-1.71512451e-15f), r);
+    const __m512 square = _mm512_mul_ps(r, r);
+    __m512 s = _mm512_set1_ps(-1.9515295891e-4f);
+    s = _mm512_fmadd_ps(s, square, _mm512_set1_ps(8.3321608736e-3f));
+    s = _mm512_fmadd_ps(s, square, _mm512_set1_ps(-1.6666654611e-1f));
+    s = _mm512_fmadd_ps(_mm512_mul_ps(s, square), r, r);
+    __m512 c = _mm512_set1_ps(2.443315711809948e-5f);
+    c = _mm512_fmadd_ps(c, square, _mm512_set1_ps(-1.388731625493765e-3f));
+    c = _mm512_fmadd_ps(c, square, _mm512_set1_ps(4.166664568298827e-2f));
+    c = _mm512_fmadd_ps(c, square, _mm512_set1_ps(-0.5f));
+    c = _mm512_fmadd_ps(c, square, _mm512_set1_ps(1.0f));
+    const __m512i quarter = _mm512_cvtps_epi32(n), one = _mm512_set1_epi32(1), two = _mm512_set1_epi32(2);
+    const __mmask16 swapped = _mm512_test_epi32_mask(quarter, one);
+    const __m512i sign = _mm512_set1_epi32(static_cast<int>(0x80000000));
+    const auto negate = [&](__mmask16 where, __m512 v) {
+        return _mm512_castsi512_ps(_mm512_mask_xor_epi32(_mm512_castps_si512(v), where, _mm512_castps_si512(v), sign));
+    };
+    sine = negate(_mm512_test_epi32_mask(quarter, two), _mm512_mask_mov_ps(s, swapped, c));
+    cosine = negate(_mm512_test_epi32_mask(_mm512_add_epi32(quarter, one), two), _mm512_mask_mov_ps(c, swapped, s));
+}
+
+// The sums of one panel for M rows, the last `M - rows` of which are the last row once more.
+template <int M>
+inline void panel_sums(const float* w, const float* bias, const float* x, int64_t stride, int64_t rows, int64_t inputs,
+                       __m512 (&acc)[M][2]) {
+    const float* row[M];
+    for (int m = 0; m < M; m++) {
+        row[m] = x + std::min<int64_t>(m, rows - 1) * stride;
+        acc[m][0] = _mm512_loadu_ps(bias);
+        acc[m][1] = _mm512_loadu_ps(bias + LANES);
+    }
+    for (int64_t i = 0; i < inputs; i++, w += PANEL) {
+        ask_for(w + AHEAD, PANEL * sizeof(float));
+        const __m512 w0 = _mm512_loadu_ps(w), w1 = _mm512_loadu_ps(w + LANES);
+#pragma GCC unroll 12
+        for (int m = 0; m < M; m++) {
+            const __m512 value = _mm512_set1_ps(row[m][i]);
+            acc[m][0] = _mm512_fmadd_ps(w0, value, acc[m][0]);
+            acc[m][1] = _mm512_fmadd_ps(w1, value, acc[m][1]);
+        }
+    }
+}
+
+// The same with AMX. Rows past the last one are computed from whatever lies there, and given to nobody.
+template <class Done>
+void product_in_tiles(Team& team, uint16_t* const (&planes)[2], const Product& p, const float* x, int64_t stride, int64_t rows, Done done) {
+    if (rows == 0) return;
+    const int64_t numbers = (rows - 1) * stride + p.inputs;
+    team.share((numbers + PORTION - 1) / PORTION, [&](int64_t portion) {
+        for (int64_t i = portion * PORTION; i < std::min(numbers, (portion + 1) * PORTION); i += LANES) {
+            __m256i parts[2];
+            split(_mm512_loadu_ps(x + i), parts[0], parts[1]);
+            for (int part = 0; part < 2; part++) _mm256_storeu_si256(reinterpret_cast<__m256i*>(planes[part] + i), parts[part]);
+        }
+    });
+    const auto block = [&]<int BLOCKS>(int64_t panel, int64_t first) {
+        alignas(64) float sums[BLOCKS][2][TILE_ROWS][LANES];
+        const uint16_t* const w = static_cast<const uint16_t*>(p.weights) + panel * PANEL * p.inputs * 2;
+        Tiles::multiply<BLOCKS>(w, planes[0] + first * stride, planes[1] + first * stride, stride, p.inputs, sums);
+        const __m512 bias[2] = {_mm512_loadu_ps(p.bias + panel * PANEL), _mm512_loadu_ps(p.bias + panel * PANEL + LANES)};
+        for (int64_t row = 0; row < std::min<int64_t>(BLOCKS * TILE_ROWS, rows - first); row++) {
+            const auto& own = sums[row / TILE_ROWS];
+            done(first + row, panel * PANEL,
+                 {_mm512_add_ps(bias[0], _mm512_load_ps(own[0][row % TILE_ROWS])),
+                  _mm512_add_ps(bias[1], _mm512_load_ps(own[1][row % TILE_ROWS]))});
+        }
+    };
+    team.share((p.outputs + PANEL - 1) / PANEL, [&](int64_t panel) {
+        int64_t first = 0;
+        for (; rows - first > TILE_ROWS; first += 2 * TILE_ROWS) block.template operator()<2>(panel, first);
+        if (rows - first > 0) block.template operator()<1>(panel, first);
+    });
+}
+
+// For rows [0, rows), x of which begin `stride` apart, and all panels, shared out: done(row, first output, sums).
+template <class Done>
+void product(Team& team, uint16_t* const (&planes)[2], const Product& p, const float* x, int64_t stride, int64_t rows, Done done) {
+    if (p.in_tiles) return product_in_tiles(team, planes, p, x, stride, rows, done);
+    const float* const weights = static_cast<const float*>(p.weights);
+    const auto block = [&]<int M>(int64_t panel, int64_t first) {
+        __m512 acc[M][2];
+        const int64_t count = std::min<int64_t>(M, rows - first);
+        panel_sums<M>(weights + panel * PANEL * p.inputs, p.bias + panel * PANEL, x + first * stride, stride, count, p.inputs, acc);
+#pragma GCC unroll 12
+        for (int m = 0; m < M; m++)
+            if (m < count) done(first + m, panel * PANEL, acc[m]);
+    };
+    team.share((p.outputs + PANEL - 1) / PANEL, [&](int64_t panel) {
+        int64_t first = 0;
+        for (; rows - first > 2 * BLOCK / 3; first += BLOCK) block.template operator()<BLOCK>(panel, first);
+        if (rows - first > BLOCK / 3)
+            block.template operator()<2 * BLOCK / 3>(panel, first);
+        else if (rows - first > 0)
+            block.template operator()<BLOCK / 3>(panel, first);
+    });
+}
+
+// The sums, or their first half where the outputs end with it.
+inline void store(float* at, const __m512 (&sums)[2], int64_t room) {
+    _mm512_storeu_ps(at, sums[0]);
+    if (room >= PANEL) _mm512_storeu_ps(at + LANES, sums[1]);
+}
+
+void layer_norm(const float* x, const Norm& norm, int64_t channels, double eps, float* out) {
+    __m512 sum = _mm512_setzero_ps();
+    for (int64_t i = 0; i < channels; i += LANES) sum = _mm512_add_ps(sum, _mm512_loadu_ps(x + i));
+    const __m512 mean = _mm512_set1_ps(_mm512_reduce_add_ps(sum) / static_cast<float>(channels));
+    __m512 squares = _mm512_setzero_ps();
+    for (int64_t i = 0; i < channels; i += LANES) {
+        const __m512 v = _mm512_sub_ps(_mm512_loadu_ps(x + i), mean);
+        squares = _mm512_fmadd_ps(v, v, squares);
+    }
+    const float variance = _mm512_reduce_add_ps(squares) / static_cast<float>(channels);
+    const __m512 factor = _mm512_set1_ps(1.0f / __builtin_sqrtf(variance + static_cast<float>(eps)));
+    for (int64_t i = 0; i < channels; i += LANES) {
+        const __m512 v = _mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(x + i), mean), factor);
+        _mm512_storeu_ps(out + i, _mm512_fmadd_ps(v, _mm512_loadu_ps(norm.weight + i), _mm512_loadu_ps(norm.bias + i)));
+    }
+}
+
+// x: the first of the frames that output sees.
+void depthwise(const Stage& stage, const float* x, float* out) {
+    for (int64_t i = 0; i < stage.channels; i += LANES) {
+        __m512 sum = _mm512_loadu_ps(stage.taps_bias + i);
+        for (int64_t tap = 0; tap < stage.kernel; tap++)
+            sum = _mm512_fmadd_ps(_mm512_loadu_ps(x + tap * stage.dilation * stage.channels + i),
+                                  _mm512_loadu_ps(stage.taps + tap * stage.channels + i), sum);
+        _mm512_storeu_ps(out + i, sum);
+    }
+}
+
+// Hop t of the samples, of four quarters: 0 of piece t + 2, 1 of t + 1, 2 of t, 3 of t - 1, as far as these exist.
+// x: piece t - 1.
+void overlap(const float* x, const float* squares, bool exists[4], float* out) {
+    for (int64_t i = 0; i < HOP; i += LANES) {
+        __m512 sum = _mm512_setzero_ps(), envelope = _mm512_setzero_ps();
+        for (int quarter = 0; quarter < 4; quarter++) {
+            const int piece = 3 - quarter;
+            if (!exists[piece]) continue;
+            sum = _mm512_add_ps(sum, _mm512_loadu_ps(x + piece * PIECE + quarter * HOP + i));
+            envelope = _mm512_add_ps(envelope, _mm512_loadu_ps(squares + quarter * HOP + i));
+        }
+        _mm512_storeu_ps(out + i, _mm512_div_ps(sum, _mm512_max_ps(envelope, _mm512_set1_ps(1e-11f))));
+    }
+}
+
+// At most PASS frames through all stages. Every thread runs all of it. Returns the samples' end.
+float* pass(const Network& network, const Call& call, int64_t seen, const float* frames, int64_t count, bool ended, float* samples) {
+    Team team(network.counts);
+    std::optional<Tiles> tiles;
+    if (network.tiles) tiles.emplace();
+    float *from = network.frames[0], *to = network.frames[1], *memory = call.memory;
+    const auto remembered = [](const Stage& stage, int64_t had) { return stage.before + std::min(had, stage.after); };
+    const auto blocks = [&](int64_t rows, auto task) {
+        team.share((rows + BLOCK - 1) / BLOCK, [&](int64_t block) {
+            for (int64_t row = block * BLOCK; row < std::min(rows, (block + 1) * BLOCK); row++) task(row);
+        });
+    };
+
+    team.share(1, [&](int64_t) {
+        const Stage& first = network.stages[0];
+        const int64_t held = remembered(first, seen) * first.channels;
+        std::memcpy(from, memory, held * sizeof(float));
+        std::memcpy(from + held, frames, count * first.channels * sizeof(float));
+    });
+    for (const Stage* at = network.stages; at < network.stages + network.count; at++) {
+        const Stage& stage = *at;
+        const bool is_last = stage.kind == OVERLAP;
+        const int64_t channels = stage.channels, size = (stage.before + stage.after) * channels;
+        const int64_t held = remembered(stage, seen), known = seen + count;
+        const int64_t done = std::max<int64_t>(0, seen - stage.after);
+        const int64_t now = ended ? std::max(done, known - is_last) : std::max<int64_t>(0, known - stage.after);
+        const int64_t rows = now - done, next_channels = is_last ? 0 : at[1].channels;
+        float* const out = is_last ? samples : to + remembered(at[1], done) * next_channels;
+
+        team.share(2, [&](int64_t task) {
+            if (task == 0 && !is_last) std::memcpy(to, memory + size, remembered(at[1], done) * next_channels * sizeof(float));
+            if (task == 1 && ended) std::memset(from + (held + count) * channels, 0, stage.after * channels * sizeof(float));
+            if (task == 1 && !ended) {
+                const int64_t kept = remembered(stage, known);
+                std::memcpy(memory, from + (held + count - kept) * channels, kept * channels * sizeof(float));
+            }
+        });
+        const auto plainly = [&](int64_t row, int64_t output, const __m512(&sums)[2]) {
+            store(out + row * next_channels + output, sums, next_channels - output);
+        };
+        switch (stage.kind) {
+            case CONVOLUTION: product(team, network.planes, stage.first, from, channels, rows, plainly); break;
+            case CONVOLUTION_GELU:
+                product(team, network.planes, stage.first, from, channels, rows, [&](int64_t row, int64_t output, const __m512(&sums)[2]) {
+                    plainly(row, output, {gelu(sums[0]), gelu(sums[1])});
+                });
+                break;
+            case CONVOLUTION_NORM:
+                product(team, network.planes, stage.first, from, channels, rows, plainly);
+                blocks(rows, [&](int64_t row) {
+                    float* own = out + row * next_channels;
+                    layer_norm(own, stage.norm, next_channels, network.eps, own);
+                });
+                break;
+            case CONVNEXT:
+                blocks(rows, [&](int64_t row) {
+                    float* own = network.normed + row * network.normed_stride;
+                    depthwise(stage, from + row * channels, own);
+                    layer_norm(own, stage.norm, channels, network.eps, own);
+                });
+                product(team, network.planes, stage.first, network.normed, network.normed_stride, rows,
+                        [&](int64_t row, int64_t output, const __m512(&sums)[2]) {
+                            store(network.hidden + row * network.hidden_stride + output, {gelu(sums[0]), gelu(sums[1])},
+                                  stage.first.outputs - output);
+                        });
+                product(team, network.planes, stage.second, network.hidden, network.hidden_stride, rows,
+                        [&](int64_t row, int64_t output, const __m512(&sums)[2]) {
+                            const float* residual = from + (stage.before + row) * channels + output;
+                            const bool both = channels - output >= PANEL;
+                            plainly(row, output, {_mm512_add_ps(_mm512_loadu_ps(residual), sums[0]),
+                                                  both ? _mm512_add_ps(_mm512_loadu_ps(residual + LANES), sums[1]) : sums[1]});
+                        });
+                break;
+            case SPECTRUM:
+                blocks(rows, [&](int64_t row) {
+                    layer_norm(from + row * channels, stage.norm, channels, network.eps, network.normed + row * network.normed_stride);
+                });
+                // A panel holds 16 logarithms of magnitudes and the 16 phases they belong to.
+                product(team, network.planes, stage.first, network.normed, network.normed_stride, rows,
+                        [&](int64_t row, int64_t output, const __m512(&sums)[2]) {
+                            // In this order NaN stays NaN.
+                            const __m512 magnitude = _mm512_min_ps(_mm512_set1_ps(100.0f), exponential(sums[0]));
+                            __m512 sine, cosine;
+                            sine_cosine(sums[1], sine, cosine);
+                            store(network.hidden + row * network.hidden_stride + output,
+                                  {_mm512_mul_ps(magnitude, cosine), _mm512_mul_ps(magnitude, sine)}, PANEL);
+                        });
+                product(team, network.planes, stage.second, network.hidden, network.hidden_stride, rows, plainly);
+                break;
+            case OVERLAP:
+                blocks(rows, [&](int64_t row) {
+                    bool exists[4];
+                    for (int64_t i = 0; i < 4; i++) {
+                        const int64_t piece = done + row - stage.before + i;
+                        exists[i] = piece >= 0 && piece < known;
+                    }
+                    overlap(from + row * channels, network.squares, exists, out + row * HOP);
+                });
+                samples += rows * HOP;
+                break;
+        }
+        if (rows == 0 && !ended) break;
+        memory += size;
+        seen = done;
+        count = rows;
+        std::swap(from, to);
+    }
+    return samples;
+}
+
+}  // namespace
+
+// Returns how many samples there are.
+extern "C" int64_t carry(const Network* network, const Call* call) {
+    float* end = call->samples;
+    int64_t from = 0;
+    do {
+        const int64_t count = std::min<int64_t>(PASS, call->count - from);
+        const bool ended = call->ended && from + count == call->count;
+        std::memset(static_cast<void*>(network->counts), 0, sizeof(Count) * PHASES * (network->count + 1) * (call->threads + 1));
+        float* reached = end;
+#pragma omp parallel num_threads(call->threads)
+        {
+            float* const own = pass(*network, *call, call->seen + from, call->frames + from * network->stages[0].channels, count, ended, end);
+            if (omp_get_thread_num() == 0) reached = own;
+        }
+        end = reached;
+        from += count;
+    } while (from < call->count);
+    return end - call->samples;
+}

@@ -1,0 +1,76 @@
+"""Codes: the four codes of a step to the numbers the DVAE's mel decoder reads (`use_decoder: false`).
+
+In:    codes (B, R, 4), whole numbers in float32
+Out:   embeddings (B, R, width) float32
+Owns:  its weights
+Never: mel frames
+
+A code of 0..624 is four digits of base 5, lowest first; a digit 0..4 stands for -1, -0.5, 0, 0.5, 1. Codes 2g and
+2g + 1 belong to group g: the second refines the first, on a smaller scale. Their sum, four numbers, is projected
+to the group's part of the embedding.
+
+Source: ChatTTS/model/dvae.py, class GFSQ (`_embed`); vector_quantize_pytorch, GroupedResidualFSQ.
+"""
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pipeline.checkpoint.layout import VQ_GROUPS, VQ_LEVELS
+from pipeline.spec import CODEBOOKS
+from pipeline.vocoder.windowed.convnext import below
+
+# How much smaller each refinement is, a digit: one interval of the code before, over its range.
+# So vector_quantize_pytorch defined it when ChatTTS's weights were trained; from its release 1.27 on it is 1 / level,
+# which decodes every second code of those weights 20 % too small. pyproject.toml bounds the package for the same reason.
+RESIDUAL_SCALES = tuple(1 / (level - 1) for level in VQ_LEVELS)
+
+
+class CodeEmbedding:
+    """The quantiser's way back: codes to embeddings."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._projections = [  # a group each: weight (width / groups, digits), bias (width / groups,)
+            (group["weight"], group["bias"])
+            for index in range(VQ_GROUPS)
+            for group in [below(tensors, f"vq_layer.quantizer.rvqs.{index}.project_out.")]
+        ]
+        device = self._projections[0][0].device
+        self._levels = torch.tensor(VQ_LEVELS, device=device)
+        self._place_values = self._levels.cumprod(0) // self._levels  # 1, 5, 25, 125
+        self._residual_scales = torch.tensor(RESIDUAL_SCALES, device=device)
+
+    def __call__(self, codes: Tensor) -> Tensor:
+        """Embed codes (B, R, codebooks)."""
+        values = self._values(codes)
+        groups = [self._refined(codes_of_group) for codes_of_group in values.chunk(VQ_GROUPS, dim=2)]
+        return torch.cat([F.linear(group, *own) for group, own in zip(groups, self._projections, strict=True)], dim=-1)
+
+    def tables(self) -> list[list[Tensor]]:
+        """What a code adds to its group's part of the embedding: for each group, for each of its codes, (625, width / groups).
+
+        Summed up over a group's codes, that is the embedding, without a product whose order of summation follows the rows.
+        """
+        values = self._values(torch.arange(int(self._levels.prod()), device=self._levels.device))
+        return [
+            [
+                F.linear(values * self._residual_scales**refinement, weight, None if refinement else bias)
+                for refinement in range(CODEBOOKS // VQ_GROUPS)
+            ]
+            for weight, bias in self._projections
+        ]
+
+    def _values(self, codes: Tensor) -> Tensor:
+        """Codes (...) as digits (..., digits) of -1 .. 1."""
+        digits = codes.long().unsqueeze(-1) // self._place_values % self._levels
+        middle = self._levels // 2
+        return (digits - middle) / middle
+
+    def _refined(self, values: Tensor) -> Tensor:
+        """One group's codes (B, R, refinements, digits), each on its own scale, added up: (B, R, digits)."""
+        total = values[:, :, 0]
+        for refinement in range(1, values.shape[2]):
+            total = total + values[:, :, refinement] * self._residual_scales**refinement
+        return total

@@ -1,0 +1,198 @@
+"""Network: windows of steps to samples, one fixed-shape call for each chunk size.
+
+In:    up to `rows` HiddenWindows of one shape
+Out:   the samples of each window's body
+Owns:  the networks' weights; per shape the static buffers and, on a GPU, the captured graph
+Never: threads, queues, who asked
+
+On a CPU a call always computes all its rows; the ones nobody asked for are zeros. On a GPU every row is computed by itself.
+So there is one matrix shape, one kernel and one order of summation, and a window's samples depend on that window alone.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pipeline.checkpoint.weights import Checkpoint
+from pipeline.config import VocoderConfig
+from pipeline.model.gpu.graphs import GraphPool, record, use_own_stream
+from pipeline.spec import CODEBOOKS, HOP, MEL_FRAMES_PER_STEP, SAMPLES_PER_STEP
+from pipeline.types import HiddenWindow
+from pipeline.vocoder.windowed.code_embedding import CodeEmbedding
+from pipeline.vocoder.windowed.mel_decoder import MelDecoder
+from pipeline.vocoder.windowed.vocos import Vocos
+from pipeline.vocoder.windowed.windows import Schedule
+
+
+class Network:
+    """Steps to samples: (code embedding,) mel decoder, Vocos."""
+
+    def __init__(self, mel_decoder: MelDecoder, vocos: Vocos, embedding: CodeEmbedding | None = None) -> None:
+        self._mel_decoder = mel_decoder
+        self._vocos = vocos
+        self._embedding = embedding
+        self.width = CODEBOOKS if embedding else mel_decoder.width
+        """numbers a step must have: 4 codes, or a hidden state"""
+
+    def __call__(self, steps: Tensor, valid: Tensor) -> Tensor:
+        """Decode a call of windows.
+
+        Args:
+            steps: (B, R, width) float32.
+            valid: (B, 2) int64, the steps [start, stop) of each window that exist; any device tensor, never read here
+                by the host, so that a graph captured once serves every place of the edges.
+
+        Returns:
+            samples (B, 512 R) float32: step r of the window gives samples [512 r, 512 (r + 1)).
+        """
+        frame = torch.arange(MEL_FRAMES_PER_STEP * steps.shape[1], device=steps.device)
+        edges = MEL_FRAMES_PER_STEP * valid
+        exists = ((frame >= edges[:, :1]) & (frame < edges[:, 1:])).to(steps.dtype).unsqueeze(-1)  # (B, 2R, 1)
+        embedded = self._embedding(steps) if self._embedding else steps
+        samples: Tensor = self._vocos(self._mel_decoder(embedded, exists), exists)
+        return samples
+
+
+def build_network(config: VocoderConfig, checkpoint: Checkpoint) -> Network:
+    """Read the parts the configuration needs and put them on its device."""
+
+    def placed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor.to(config.device) for name, tensor in tensors.items()}
+
+    vocos = Vocos(placed(checkpoint.vocos()))
+    if config.use_decoder:
+        return Network(MelDecoder(placed(checkpoint.mel_decoder())), vocos)
+    dvae = placed(checkpoint.dvae())
+    return Network(MelDecoder(dvae), vocos, CodeEmbedding(dvae))
+
+
+class WindowCall:
+    """One shape's call, run eagerly. Call it from one thread, in inference mode."""
+
+    def __init__(self, network: Network, *, rows: int, steps: int, look_ahead: int, pinned: bool = False) -> None:
+        """Make the buffers.
+
+        Args:
+            rows: windows in a call.
+            steps: steps in a window, context included.
+            pinned: whether a GPU copies from the buffers.
+        """
+        self._network = network
+        self._body_start = look_ahead
+        self._body = slice(SAMPLES_PER_STEP * look_ahead, SAMPLES_PER_STEP * (steps - look_ahead))
+        self._steps = torch.zeros(rows, steps, network.width, pin_memory=pinned)
+        self._valid = torch.zeros(rows, 2, dtype=torch.int64, pin_memory=pinned)
+
+    def __call__(self, windows: Sequence[HiddenWindow]) -> list[NDArray[np.float32]]:
+        """Decode at most `rows` windows of this shape."""
+        steps, valid = self._steps.numpy(), self._valid.numpy()
+        steps.fill(0)
+        valid.fill(0)
+        for row, window in enumerate(windows):
+            steps[row] = window.frames
+            valid[row] = window.valid_start, window.valid_stop
+        samples = self._run(len(windows))
+        return [self._wanted(window, samples[row]) for row, window in enumerate(windows)]
+
+    def _run(self, count: int) -> NDArray[np.float32]:
+        """Samples of every row's body, (B, m), of which the first `count` are wanted."""
+        return self._network(self._steps, self._valid)[:, self._body].numpy()
+
+    def _wanted(self, window: HiddenWindow, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        """A copy of the body's samples, out of the buffer the next call overwrites."""
+        start = SAMPLES_PER_STEP * (window.body_start - self._body_start)
+        stop = SAMPLES_PER_STEP * (window.body_stop - self._body_start) - (HOP if window.is_last else 0)
+        return samples[start:stop].copy()
+
+
+class RecordedCall(WindowCall):
+    """One shape's call on a GPU: CUDA graphs of 1, 2, 4 ... `rows` windows, recorded when first needed.
+
+    A graph has a branch a window, and every branch is the same work on one window: so branches run beside each other,
+    a lone window pays for one, and a window's samples depend neither on its neighbours nor on their number.
+    """
+
+    def __init__(
+        self, network: Network, *, rows: int, steps: int, look_ahead: int, device: str, tf32: bool, pool: GraphPool
+    ) -> None:
+        super().__init__(network, rows=rows, steps=steps, look_ahead=look_ahead, pinned=True)
+        self._tf32 = tf32
+        self._pool = pool
+        self._gpu_steps, self._gpu_valid = self._steps.to(device), self._valid.to(device)
+        self._gpu_samples = torch.zeros(rows, self._body.stop - self._body.start, device=device)
+        self._samples = torch.zeros_like(self._gpu_samples, device="cpu", pin_memory=True)
+        self._branches = [torch.cuda.Stream() for _ in range(rows)]  # type: ignore[no-untyped-call]
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+
+    def _run(self, count: int) -> NDArray[np.float32]:
+        branches = min(1 << (count - 1).bit_length(), len(self._branches))
+        if branches not in self._graphs:
+            with _matrix_products(tf32=self._tf32):
+                self._graphs[branches] = record(partial(self._compute, branches), pool=self._pool)
+        self._gpu_steps.copy_(self._steps, non_blocking=True)
+        self._gpu_valid.copy_(self._valid, non_blocking=True)
+        self._graphs[branches].replay()
+        self._samples.copy_(self._gpu_samples, non_blocking=True)
+        torch.cuda.current_stream().synchronize()
+        return self._samples.numpy()
+
+    def _compute(self, branches: int) -> None:
+        trunk = torch.cuda.current_stream()
+        for row, branch in enumerate(self._branches[:branches]):
+            own = slice(row, row + 1)
+            branch.wait_stream(trunk)
+            with torch.cuda.stream(branch):
+                self._gpu_samples[own].copy_(self._network(self._gpu_steps[own], self._gpu_valid[own])[:, self._body])
+        for branch in self._branches[:branches]:
+            trunk.wait_stream(branch)
+
+
+@contextmanager
+def _matrix_products(*, tf32: bool) -> Iterator[None]:
+    """float32 products on a GPU's tensor cores or exactly, for what is recorded within."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCalls:
+    """Every call a configuration needs."""
+
+    width: int
+    """numbers a step must have"""
+    by_steps: Mapping[int, Callable[[Sequence[HiddenWindow]], list[NDArray[np.float32]]]]
+    """steps in a window -> what decodes up to `rows` such windows"""
+
+
+def build_window_calls(config: VocoderConfig, checkpoint: Checkpoint) -> WindowCalls:
+    """Read the network and make one call for each shape of the schedule."""
+    if config.device == "cuda":
+        use_own_stream(urgent=False)
+    network = build_network(config, checkpoint)
+    pool = torch.cuda.graph_pool_handle() if config.device == "cuda" else None
+
+    def call(steps: int) -> WindowCall:
+        if config.device == "cpu":
+            return WindowCall(network, rows=config.rows, steps=steps, look_ahead=config.look_ahead)
+        return RecordedCall(
+            network,
+            rows=config.rows,
+            steps=steps,
+            look_ahead=config.look_ahead,
+            device=config.device,
+            tf32=config.matmul == "tf32",
+            pool=pool,
+        )
+
+    shapes = Schedule(config.chunks(carries=False), config.look_ahead).shapes
+    return WindowCalls(network.width, {steps: call(steps) for steps, _ in shapes})

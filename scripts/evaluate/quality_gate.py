@@ -1,0 +1,219 @@
+"""Quality gate: does a fast way of decoding still say what float32 says? `python -m scripts.evaluate.quality_gate CHECKPOINT`
+
+In:    a checkpoint; texts of its own
+Out:   a table, one JSON line; exit status 1 when 8 bits fail
+Owns:  one decoder stack a way, one after another
+
+Every way is given the same history, step for step: the codes that float32 has drawn. So one early difference does not count
+again in every later step, and what is compared are answers to one question:
+
+  hidden error   |state - float32's state| / |float32's state|, the mean over all steps
+  argmax         how often the likeliest code of a codebook is float32's
+  top 20         how many of the 20 likeliest codes are among float32's
+  moved          probability that lies elsewhere than float32's (total variation), at the default temperature
+
+A way with 8 bits passes when it moves at most MOST_TIMES what torch's bfloat16 moves, which is what everybody calls good
+enough. A GPU's ways are judged by their twins in torch, so no GPU is needed; scripts/evaluate/gpu_check.py judges its kernels.
+"""
+
+import argparse
+import json
+import logging
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
+from pipeline.engine import kv_cache
+from pipeline.errors import CheckpointError
+from pipeline.model.embedding import Embedding
+from pipeline.model.gpt import Extent, Gpt
+from pipeline.model.linear import QuantisedLinear
+from pipeline.model.sampling import RowParams, counter_uniforms, draw, filter_logits
+from pipeline.native.build import NativeUnavailable
+from pipeline.text.tokenizer import PromptTokenizer
+from pipeline.types import Head, Prompt, SamplingParams, Segment, Voice
+
+logger = logging.getLogger(__name__)
+
+SENTENCE = "the quick brown fox jumps over the lazy dog and then it sleeps under a tree"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a step is computed."""
+
+    dtype: torch.dtype
+    native: torch.dtype | None = None
+    """weights of a CPU's native decoding"""
+    weights: str = "dtype"
+    """of a GPU"""
+    kv: str = "dtype"
+
+    @property
+    def has_8_bits(self) -> bool:
+        return self.native is torch.int8 or "int8" in (self.weights, self.kv)
+
+
+EXACT, YARDSTICK = "float32", "bfloat16, torch"
+WAYS = {
+    EXACT: Way(torch.float32),
+    YARDSTICK: Way(torch.bfloat16),
+    "bfloat16, native": Way(torch.bfloat16, native=torch.bfloat16),
+    "weights int8, native": Way(torch.bfloat16, native=torch.int8),
+    "kv int8, native": Way(torch.bfloat16, native=torch.bfloat16, kv="int8"),
+    "weights and kv int8, native": Way(torch.bfloat16, native=torch.int8, kv="int8"),
+    "weights int8, GPU": Way(torch.bfloat16, weights="int8"),
+    "kv int8, GPU": Way(torch.bfloat16, kv="int8"),
+    "weights and kv int8, GPU": Way(torch.bfloat16, weights="int8", kv="int8"),
+}
+MOST_TIMES = 4.0
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """One way beside float32; means over steps and codebooks."""
+
+    hidden_error: float
+    argmax: float
+    top_20: float
+    moved: float
+
+
+class Speaker:
+    """One way of decoding, one sequence at a time."""
+
+    def __init__(self, checkpoint: Checkpoint, way: str, positions: int) -> None:
+        how, spec = WAYS[way], checkpoint.gpt_spec
+        self._gpt = Gpt(
+            checkpoint.gpt(),
+            spec,
+            positions=positions,
+            rows=1,
+            device=CPU,
+            dtype=how.dtype,
+            native=how.native,
+            product=QuantisedLinear if how.weights == "int8" else None,
+        )
+        self.embedding = Embedding(checkpoint.embed(), device=CPU)
+        self._cache = kv_cache.zeros(spec, 1, positions, how.dtype, how.kv, CPU)
+        self._extent = Extent(1, positions)
+
+    def read(self, prompt: Prompt) -> torch.Tensor:
+        """The state after the prompt, (1, width)."""
+        ids, mask = torch.from_numpy(prompt.ids), torch.from_numpy(prompt.text_mask)
+        x = self.embedding.embed_prompt(ids, mask, None, None)[None]
+        return self._gpt.prefill(x, torch.tensor([0]), torch.tensor([len(ids) - 1]), self._cache)
+
+    def step(self, codes: torch.Tensor, position: int) -> torch.Tensor:
+        """The state after one more step (1, 4), (1, width)."""
+        return self._gpt.decode(self.embedding.embed_codes(codes), torch.tensor([position]), self._cache, self._extent)
+
+
+def own_history(speaker: Speaker, prompt: Prompt, steps: int, seed: int) -> torch.Tensor:
+    """What a speaker says by itself with the default sampling values: codes (steps, 4)."""
+    sampling, vocab = SamplingParams(seed=seed), speaker.embedding.code_vocab
+    values = (sampling.temperature, 1 - sampling.top_p, sampling.top_k, sampling.repetition_penalty)
+    params = RowParams(*(torch.tensor(value).reshape(1, 1, 1) for value in values))
+    uniforms = torch.from_numpy(counter_uniforms(sampling, Head.CODE, 0, steps))
+    recent, eos = torch.full((1, 4, 16), vocab), torch.full((1, 4, 1), vocab - 1)
+    hidden, said = speaker.read(prompt), []
+    for step in range(steps):
+        logits = speaker.embedding.code_logits(hidden)
+        kept = filter_logits(logits, recent, params, eos=eos, eos_forbidden=torch.ones(1, 1, 1, dtype=torch.bool))
+        codes = draw(kept, uniforms[step : step + 1], torch.ones_like(kept), torch.zeros(1, 1, dtype=torch.bool))
+        recent = torch.cat([recent[..., 1:], codes.unsqueeze(-1)], -1)
+        said.append(codes)
+        hidden = speaker.step(codes, len(prompt.ids) + step)
+    return torch.cat(said)
+
+
+def states(speaker: Speaker, prompt: Prompt, history: torch.Tensor) -> torch.Tensor:
+    """The states a speaker has along a given history: (steps + 1, width)."""
+    first = speaker.read(prompt)
+    rest = [speaker.step(codes[None], len(prompt.ids) + step) for step, codes in enumerate(history)]
+    return torch.cat([first, *rest])
+
+
+def agreement(embedding: Embedding, hidden: torch.Tensor, exact: torch.Tensor) -> Agreement:
+    """Compare states (N, width) with float32's."""
+    ours, theirs = embedding.code_logits(hidden), embedding.code_logits(exact)  # (N, 4, V)
+    top = [logits.topk(20, -1).indices for logits in (ours, theirs)]
+    shared = (top[0].unsqueeze(-1) == top[1].unsqueeze(-2)).any(-1).float().mean()
+    temperature = SamplingParams().temperature
+    moved = ((ours / temperature).softmax(-1) - (theirs / temperature).softmax(-1)).abs().sum(-1) / 2
+    return Agreement(
+        hidden_error=float(((hidden - exact).norm(dim=-1) / exact.norm(dim=-1)).mean()),
+        argmax=float((ours.argmax(-1) == theirs.argmax(-1)).float().mean()),
+        top_20=float(shared),
+        moved=float(moved.mean()),
+    )
+
+
+def measure(root: Path, *, texts: int, steps: int) -> dict[str, Agreement]:
+    """Every way that this machine has but float32, beside float32."""
+    checkpoint, tokenizer = open_checkpoint(root), PromptTokenizer(root, max_prompt=256)
+    prompts = [
+        tokenizer.code_prompt(
+            Segment(" ".join(np.random.default_rng(number).permutation(SENTENCE.split())), 0, is_last=True),
+            Voice("none", None),
+            speed_token=5,
+            max_steps=steps,
+        )
+        for number in range(texts)
+    ]
+    positions = max(len(prompt.ids) for prompt in prompts) + steps
+    with torch.inference_mode():
+        reference = Speaker(checkpoint, EXACT, positions)
+        histories = [own_history(reference, prompt, steps, seed) for seed, prompt in enumerate(prompts)]
+        every = list(zip(prompts, histories, strict=True))
+        exact = torch.cat([states(reference, *one) for one in every])
+        results = {}
+        for way in list(WAYS)[1:]:
+            try:
+                speaker = Speaker(checkpoint, way, positions)
+            except NativeUnavailable as reason:
+                logger.warning("%s is left out: %s", way, reason)
+                continue
+            results[way] = agreement(reference.embedding, torch.cat([states(speaker, *one) for one in every]), exact)
+    return results
+
+
+def passes(results: dict[str, Agreement]) -> bool:
+    """Whether every way with 8 bits stays near enough."""
+    return all(row.moved <= MOST_TIMES * results[YARDSTICK].moved for way, row in results.items() if WAYS[way].has_8_bits)
+
+
+def main() -> int:
+    """Measure and judge."""
+    parser = argparse.ArgumentParser(description="Is decoding with 8 bits near enough to float32?")
+    parser.add_argument("checkpoint", nargs="?", default="demo", help="demo, full-random ... or a folder")
+    parser.add_argument("--texts", type=int, default=4, choices=range(1, 65), metavar="1..64")
+    parser.add_argument("--steps", type=int, default=64, choices=range(1, 1025), metavar="1..1024", help="of each text")
+    args = parser.parse_args()
+    console = Console(stderr=True)
+    try:
+        results = measure(resolve(args.checkpoint, cache_home()), texts=args.texts, steps=args.steps)
+    except CheckpointError as error:
+        console.print(str(error), style="red")
+        return 1
+    table = Table("way", "hidden error", "argmax", "top 20", "moved", title=f"beside float32, {args.checkpoint}")
+    for way, row in results.items():
+        table.add_row(way, f"{row.hidden_error:.2%}", f"{row.argmax:.1%}", f"{row.top_20:.1%}", f"{row.moved:.2%}")
+    console.print(table)
+    verdict = passes(results)
+    console.print(f"8 bits move {'at most' if verdict else 'more than'} {MOST_TIMES:g} times what torch's bfloat16 moves")
+    figures = {way: {name: getattr(row, name) for name in row.__slots__} for way, row in results.items()}
+    print(json.dumps({"checkpoint": args.checkpoint, "passes": verdict, "ways": figures}))
+    return 0 if verdict else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,275 @@
+"""Start: checks a configuration, runs it under `serve run` and says when and where it listens. What `make serve` does.
+
+In:    a configuration file
+Out:   a running service, until Ctrl-C, or until SIGTERM has let every stream end; exit code 1 when it could not start or died
+Owns:  the environment of Ray's processes
+Never: joining a Ray cluster that runs already: what is started here is ended here
+"""
+
+import argparse
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import requests
+from rich.console import Console
+
+from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.errors import CheckpointError, ConfigError
+from scripts.launch import announce
+from scripts.launch.processes import is_free, listeners, owners, process, processes
+from scripts.launch.runs import Run, end_leftovers
+from scripts.launch.supervise import Died, Service, Signals, Stopped
+from serve.config.config_file import ConfigFile, check_file
+from serve.http import haproxy
+
+# The fast data path of Ray Serve: HAProxy in front, replicas answer HTTP themselves, handles by value. It also is the
+# only one with back-pressure to the generator. Everything works without them; a value set outside wins.
+ENVIRONMENT = {
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1",  # throughput mode holds 1000 lines back: those before a crash are lost
+    "RAY_SERVE_LOG_TO_STDERR": "1",  # throughput mode turns it off
+    "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "0.5",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "2",
+    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",  # 30 by default: Ctrl-C would take as long
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # 15 by default: beside any other work the service would starve
+    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve.http.proxy_middleware:middlewares",
+}
+# Whatever the data path. Ray's switch for clusters of one machine, named after the two systems where it is the default: its
+# own address is 127.0.0.1, so GCS, raylet, workers and agents listen there and nowhere else.
+ONE_MACHINE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
+HAPROXY_PORTS = {
+    "RAY_SERVE_HAPROXY_METRICS_PORT": (9101, "HAProxy's metrics"),
+    "RAY_SERVE_HAPROXY_STATS_PORT": (8404, "HAProxy's statistics"),
+    "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": (8500, "Serve's fallback proxy"),
+}
+# HAProxy asks for 10,276: two for each connection that Serve's configuration allows, and some.
+OPEN_FILES = {"haproxy": 10_500, "plain": 1024}
+SERVE = "from ray.serve.scripts import cli; cli()"  # the `serve` command, of the Python that runs this
+MANY_FILES = 65536  # what Ray asks for
+START_MARGIN_S = 120.0  # beside limits.start_timeout_s: Ray itself, and everybody's imports on a busy machine
+DRAIN_MARGIN_S = 60.0  # to connect to the cluster and to be answered
+STOP_MARGIN_S = 30.0
+READY_S = 2.0
+ANY_HOST = "0.0.0.0"
+
+
+def main() -> int:
+    """Check, make the checkpoint, run until it ends or somebody ends it."""
+    parser = argparse.ArgumentParser(description="Run the service until Ctrl-C.")
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--plain", action="store_true", help="Serve's default data path, without HAProxy")
+    args = parser.parse_args()
+    signals, console = Signals(), Console()
+    try:
+        checked = check_file(args.config)
+        checkpoint = checked.app.pipeline.checkpoint
+        with console.status(f"checkpoint {checkpoint}"):
+            resolve(checkpoint, cache_home())
+        if ended := end_leftovers(cache_home()):
+            print(f"ended what an earlier start has left running: {', '.join(ended)}", file=sys.stderr)
+        run = Run.begin(cache_home())
+    except (ConfigError, CheckpointError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"cannot write in {cache_home()}: {error.strerror}; CHATTTS_HOME names another folder", file=sys.stderr)
+        return 1
+    try:
+        return start(checked, run, signals, console, is_plain=args.plain)
+    finally:
+        run.end()
+
+
+def start(checked: ConfigFile, run: Run, signals: Signals, console: Console, *, is_plain: bool) -> int:
+    """Look whether it can run, then run it. Returns the exit code."""
+    environment = environment_of(os.environ, run, is_plain=is_plain)
+    if obstacles := [*taken_ports(checked, environment), *few_files(environment)]:
+        print("\n".join(obstacles), file=sys.stderr)
+        return 1
+    if signals.first is not None:
+        return 0
+    if os.environ.get("RAY_ADDRESS"):
+        print("RAY_ADDRESS is left aside: this starts a Ray cluster of its own; `serve deploy` is for a running one")
+    command = [interpreter(run.sockets), "-c", SERVE, "run", "--address", "local", str(checked.path)]
+    service = Service(command, environment, signals)
+    try:
+        return supervise(service, checked, run, environment, console)
+    except Stopped as asked:
+        grace_s = longest_stream_s(checked) if run.access.exists() else 0.0  # before it is noted, nobody has been served
+        if asked.number == signal.SIGTERM and grace_s:
+            drain(service, checked.path, grace_s, environment)
+        return 0 if service.interrupt(grace_s + STOP_MARGIN_S) else 1
+    except Died as error:
+        print(f"{error}: ending the service", file=sys.stderr)
+        return 1
+    finally:
+        service.end()
+
+
+def supervise(service: Service, checked: ConfigFile, run: Run, environment: Mapping[str, str], console: Console) -> int:
+    """Announce the service once it is ready; then watch it for ever.
+
+    Raises:
+        Stopped, Died: see `Service.watch`.
+    """
+    url, port = http_address(checked), http_port(checked)
+    limit_s = checked.app.limits.start_timeout_s + START_MARGIN_S
+    with console.status("starting Ray, loading, warming up"):
+        is_up = service.watch(lambda: is_ready(service, url, port), limit_s=limit_s)
+    opened = announce.own_listeners(service.processes())
+    token, dashboard = token_of(environment), announce.dashboard_url(opened)
+    if not is_up:
+        print(f"not ready after {limit_s:g} s:", *announce.missing(url, dashboard, token), sep="\n  ", file=sys.stderr)
+        return 1
+    run.note(access_of(environment, announce.gcs_address(service.processes()), dashboard))
+    ports = announce.open_ports(opened, port, haproxy_ports(environment), token is not None)
+    console.print(
+        announce.announcement(url, checked.app.pipeline.checkpoint, ports, run.access),
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+    )
+    service.watch(lambda: False, port=port)
+    return 1
+
+
+def interpreter(folder: Path) -> str:
+    """This Python, by a path without white space: Ray hands the path of its workers' Python to a shell, unquoted."""
+    if not any(letter.isspace() for letter in sys.executable):
+        return sys.executable
+    link = folder / "python"
+    link.symlink_to(sys.prefix)
+    return str(link / Path(sys.executable).relative_to(sys.prefix))
+
+
+def environment_of(outside: Mapping[str, str], run: Run, *, is_plain: bool) -> dict[str, str]:
+    """The environment of Ray's processes. What is set outside wins, but for what would lead to somewhere else."""
+    fast = {} if is_plain else ENVIRONMENT | haproxy.environment(run.sockets)
+    environment = fast | ONE_MACHINE | token_access(outside, run.token) | dict(outside)
+    environment.pop("RAY_ADDRESS", None)
+    environment |= without_proxy(outside)
+    name, _, value = run.variable.partition("=")
+    return environment | {name: value}
+
+
+def token_access(outside: Mapping[str, str], token: Path) -> dict[str, str]:
+    """Ray asks for a token: that of the run, unless somebody has chosen one or chosen to have none."""
+    if "RAY_AUTH_TOKEN" in outside or "RAY_AUTH_TOKEN_PATH" in outside:
+        return {"RAY_AUTH_MODE": "token"}
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+
+
+def without_proxy(outside: Mapping[str, str]) -> dict[str, str]:
+    """Ray's processes talk to each other by HTTP and gRPC, and both obey the proxy variables."""
+    chosen = outside.get("no_proxy") or outside.get("NO_PROXY") or ""
+    hosts = [host for host in chosen.split(",") if host.strip()]
+    value = ",".join([*hosts, *(host for host in LOCAL_HOSTS if host not in hosts)])
+    found = {"no_proxy": value, "NO_PROXY": value}
+    return found | ({"no_grpc_proxy": f"{outside['no_grpc_proxy']},{value}"} if "no_grpc_proxy" in outside else {})
+
+
+def token_of(environment: Mapping[str, str]) -> str | None:
+    """What Ray's ports ask for; None where they ask for nothing."""
+    if environment["RAY_AUTH_MODE"].lower() != "token":
+        return None
+    return environment.get("RAY_AUTH_TOKEN") or Path(environment["RAY_AUTH_TOKEN_PATH"]).read_text(encoding="utf-8").strip()
+
+
+def access_of(environment: Mapping[str, str], gcs: str | None, dashboard: str | None) -> dict[str, str]:
+    """The variables with which Ray's commands reach this cluster."""
+    names = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", *ONE_MACHINE)
+    found = {name: environment[name] for name in names if name in environment}
+    return found | ({"RAY_ADDRESS": gcs} if gcs else {}) | ({"RAY_DASHBOARD_ADDRESS": dashboard} if dashboard else {})
+
+
+def haproxy_ports(environment: Mapping[str, str]) -> dict[int, str]:
+    """HAProxy's ports beside the door, with their use."""
+    if environment.get("RAY_SERVE_ENABLE_HA_PROXY") != "1":
+        return {}
+    return {int(environment.get(name, port)): what for name, (port, what) in HAPROXY_PORTS.items()}
+
+
+def taken_ports(checked: ConfigFile, environment: Mapping[str, str]) -> Iterator[str]:
+    """A sentence for each port that somebody else has."""
+    if not is_free(checked.listens, http_port(checked)):
+        yield f"{taken(checked.listens, http_port(checked))}, or change http_options.port in {checked.path}"
+    variables = {what: name for name, (_, what) in HAPROXY_PORTS.items()}
+    for port, what in haproxy_ports(environment).items():
+        if not is_free(ANY_HOST, port):
+            yield f"{taken(ANY_HOST, port)}, set {variables[what]} ({what}), or start with --plain"
+
+
+def taken(host: str, port: int) -> str:
+    """Who holds a port, as far as one can see."""
+    inodes = {listener.inode for listener in listeners() if listener.port == port}
+    holder = next((pid for inode, pid in owners([each.pid for each in processes()]).items() if inode in inodes), None)
+    found = process(holder) if holder is not None else None
+    whose = f"by {found.name}, process {found.pid}" if found is not None else "already"
+    return f"{host}:{port} is taken {whose}: stop that"
+
+
+def few_files(environment: Mapping[str, str]) -> Iterator[str]:
+    """Raise the limit of open files to what is needed; a sentence where that is not allowed."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if now == resource.RLIM_INFINITY:
+        return
+    needed = OPEN_FILES["haproxy" if haproxy_ports(environment) else "plain"]
+    wanted = max(now, MANY_FILES if most == resource.RLIM_INFINITY else min(MANY_FILES, most))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    if wanted < needed:
+        do = f"raise the limit (`ulimit -Hn {needed}`, LimitNOFILE of systemd), or start with --plain, for which 1024 will do"
+        yield f"at most {most} files may be open here, and {needed} are needed: {do}"
+
+
+def longest_stream_s(file: ConfigFile) -> float:
+    """How long an ingress replica may take to end."""
+    return float(file.deployment("Ingress").get("graceful_shutdown_timeout_s", 20.0))  # Serve's own default
+
+
+def drain(service: Service, config: Path, grace_s: float, environment: Mapping[str, str]) -> None:
+    """Let the streams end. In a process of its own: Ray reads its environment when it is imported."""
+    address = announce.gcs_address(service.processes())
+    if address is None:
+        return
+    command = [sys.executable, "-m", "scripts.operate.drain", str(config), "--grace", str(grace_s), "--address", address]
+    draining = subprocess.Popen(command, env=environment, start_new_session=True)
+    if not service.wait_for(draining, grace_s + DRAIN_MARGIN_S):
+        print("not every stream has ended: stopping all the same", file=sys.stderr)
+        draining.kill()
+        draining.wait()
+
+
+def http_port(file: ConfigFile) -> int:
+    """Where Serve listens."""
+    return int((file.document.get("http_options") or {}).get("port", 8000))  # Serve's own default
+
+
+def http_address(file: ConfigFile) -> str:
+    """Where to reach the service from this machine."""
+    host = "127.0.0.1" if file.listens == ANY_HOST else file.listens
+    return f"http://{host}:{http_port(file)}"
+
+
+def is_ready(service: Service, url: str, port: int) -> bool:
+    """Whether /ready says so, and the one who says it is ours."""
+    if not any(listener.port == port for _, listener in announce.own_listeners(service.processes())):
+        return False
+    try:
+        with requests.Session() as session:
+            session.trust_env = False  # the way to this machine leads through no proxy
+            return session.get(f"{url}/ready", timeout=READY_S).status_code == 200
+    except requests.RequestException:
+        return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""Keys: make, list and revoke the keys of a service. A new key is printed once and kept nowhere.
+
+In:    an environment's file, or the store itself; a name
+Out:   the key; the list; replicas follow within keys.refresh_s
+Never: a key in the store: it holds a hash of the secret
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+
+from pipeline.checkpoint.locate import cache_home
+from pipeline.errors import ConfigError, StoreUnavailable
+from pipeline.store.open import open_store
+from pipeline.store.store import Store
+from pipeline.types import Lane
+from serve.access.api_keys import KEY_ID, NAMESPACE, UNMARKED, KeyRecord, Quota, Scope, make_key, read_record
+from serve.access.keys_marker import FORGET, mark_of
+from serve.config.app_config import STORE_FILE
+from serve.config.config_file import check_file
+
+QUOTA = Quota()
+DEFAULT = KeyRecord.model_fields
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parse(arguments)
+    try:
+        store = open_store(options.store or store_of(options.config))
+        return int(options.run(store, options))
+    except (ConfigError, StoreUnavailable) as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m scripts.operate.keys", description=__doc__.partition("\n")[0])
+    where = argparse.ArgumentParser(add_help=False)
+    where.add_argument("--config", type=Path, help="the environment's file, which names the store; without it, this machine's")
+    where.add_argument("--store", help="redis://... or the path of a file, in place of what the configuration names")
+    verbs = parser.add_subparsers(required=True, metavar="add|list|revoke|forget")
+
+    adding = verb = verbs.add_parser("add", parents=[where], help="make a key and print it, once")
+    verb.add_argument("name", help="whose it is, for people")
+    verb.add_argument(
+        "--scopes", type=chosen(Scope), default=DEFAULT["scopes"].default, help="of speech,voices,text,admin; all but admin"
+    )
+    verb.add_argument("--lanes", type=chosen(Lane), default=tuple(Lane), help="of interactive,standard,bulk; all")
+    verb.add_argument("--requests-per-s", type=amount(float), default=QUOTA.requests_per_s, help="%(default)s; none: no limit")
+    verb.add_argument("--burst", type=int, default=QUOTA.burst, help="requests at once, %(default)s")
+    verb.add_argument("--streams", type=amount(int), default=QUOTA.streams, help="under way at once, %(default)s; none")
+    verb.add_argument("--characters-a-day", type=amount(int), default=QUOTA.characters_a_day, help="%(default)s; none")
+    verb.add_argument("--audio-s-a-minute", type=amount(float), default=QUOTA.audio_s_a_minute, help="%(default)s")
+    verb.set_defaults(run=add)
+
+    verb = verbs.add_parser("list", parents=[where], help="every key's id, name, scopes, lanes and quota")
+    verb.set_defaults(run=show)
+
+    verb = verbs.add_parser("revoke", parents=[where], help="take a key away")
+    verb.add_argument("id", type=known_shape, help="as list shows it")
+    verb.set_defaults(run=revoke)
+
+    verb = verbs.add_parser("forget", parents=[where], help="forget that there were keys: this machine is served without one")
+    verb.set_defaults(run=forget)
+    parser.epilog = adding.format_usage()
+    return parser.parse_args(arguments)
+
+
+def add(store: Store, options: argparse.Namespace) -> int:
+    try:
+        quota = Quota(**{name: getattr(options, name) for name in Quota.model_fields})
+        key, key_id, record = make_key(options.name, options.scopes, options.lanes, quota)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    mark = mark_of(store, cache_home())
+    try:
+        mark.set()  # before the key: there is never a key that nothing remembers
+    except OSError as error:
+        print(f"{mark.path} cannot be written ({error.strerror}): {UNMARKED}", file=sys.stderr)
+    store.put(NAMESPACE, key_id, record.model_dump_json().encode(), replaces=0)
+    print(key)
+    print(f"id {key_id}; this is the only time the key is shown", file=sys.stderr)
+    return 0
+
+
+def show(store: Store, options: argparse.Namespace) -> int:
+    for entry in store.changes(NAMESPACE).entries:
+        if not entry.versions:
+            continue
+        version, value = entry.versions[-1]
+        try:
+            record = read_record(entry.key, version, value)
+        except ValueError as error:
+            print(f"{entry.key}  {error}")
+            continue
+        quota = "  ".join(f"{name}={value}" for name, value in record.quota if value is not None)
+        print(f"{entry.key}  {record.name}  {record.created}  {','.join(record.scopes)}  {','.join(record.lanes)}  {quota}")
+    return 0
+
+
+def revoke(store: Store, options: argparse.Namespace) -> int:
+    if not store.delete(NAMESPACE, options.id):
+        print("there is no key of this id; `list` shows them", file=sys.stderr)
+        return 1
+    if not any(entry.versions for entry in store.changes(NAMESPACE).entries):
+        print(f"no key is left, so nobody is served; {FORGET} opens the service to its own machine again", file=sys.stderr)
+    return 0
+
+
+def forget(store: Store, options: argparse.Namespace) -> int:
+    """For a service whose keys are gone for good; on each machine of it, where the store is a Redis."""
+    keys = sum(bool(entry.versions) for entry in store.changes(NAMESPACE).entries)
+    if keys:
+        print(f"{store.place} holds {keys} keys: nothing is forgotten; `revoke` takes a key away", file=sys.stderr)
+        return 1
+    mark = mark_of(store, cache_home())
+    try:
+        mark.remove()
+    except OSError as error:
+        print(f"{mark.path} cannot be removed: {error.strerror}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def store_of(config: Path | None) -> str:
+    """The store an environment keeps its keys in.
+
+    Raises:
+        ConfigError
+    """
+    if config is not None:
+        app = check_file(config).app
+        named = app.keys.store or app.voices.store
+        if named is not None:
+            return named
+    return str(cache_home() / STORE_FILE)
+
+
+def chosen(kind: type[StrEnum]) -> Callable[[str], tuple[StrEnum, ...]]:
+    """For argparse: names separated by commas."""
+
+    def read(text: str) -> tuple[StrEnum, ...]:
+        return tuple(kind(name.strip()) for name in text.split(","))
+
+    read.__name__ = kind.__name__.lower()  # argparse names it when a word is wrong
+    return read
+
+
+def known_shape(text: str) -> str:
+    """For argparse: an id."""
+    if not KEY_ID.fullmatch(text):
+        raise argparse.ArgumentTypeError("an id has ten letters and digits; a whole key has it between its dashes")
+    return text
+
+
+def amount(kind: type[int] | type[float]) -> Callable[[str], float | None]:
+    """For argparse: a number, or none."""
+
+    def read(text: str) -> float | None:
+        return None if text == "none" else kind(text)
+
+    read.__name__ = f"{kind.__name__} or none"
+    return read
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""Leave: takes one machine out of a running cluster: replicas start elsewhere, theirs are heard to the end. Then stop it.
+
+In:    the Ray cluster of this environment; a node of it
+Out:   exit code 0 once nothing of Serve's runs on the node, 1 when something was left after --grace, or nobody answers
+Never: stopping anything; a machine that was told to leave takes no new work until it is stopped
+"""
+
+import argparse
+import sys
+import time
+
+import ray
+from ray._raylet import GcsClient
+from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+from ray.serve.context import _get_global_client
+
+from scripts.operate.cluster import connected
+
+POLL_S = 0.5
+ANSWER_S = 10.0  # the cluster's, beyond --grace
+HEAD = "node:__internal_head__"  # the resource only the first machine has
+
+
+def main() -> int:
+    """Tell Ray, wait for Serve."""
+    parser = argparse.ArgumentParser(description="Have Serve leave one machine, without a stream being cut.")
+    parser.add_argument("--node", help="id of the node, as `ray list nodes` shows it; this machine's where none is given")
+    parser.add_argument(
+        "--grace",
+        type=float,
+        default=740.0,
+        help="longest to wait, above graceful_shutdown_timeout_s by what a replica needs to start [s] (%(default)s)",
+    )
+    parser.add_argument("--address", default="auto", help="of the Ray cluster (%(default)s)")
+    args = parser.parse_args()
+    with connected(args.address, args.grace + ANSWER_S):
+        left = leave(args.node or ray.get_runtime_context().get_node_id(), args.grace)
+    if left:
+        print(f"after {args.grace:g} s there still were {', '.join(left)}", file=sys.stderr)
+    return 1 if left else 0
+
+
+def leave(node: str, grace_s: float) -> list[str]:
+    """Take a node out; returns what of Serve's is still on it at the end.
+
+    Raises:
+        ValueError: the node is none of the cluster's, or the first one.
+    """
+    alive = {found["NodeID"]: found for found in ray.nodes() if found["Alive"]}
+    if node not in alive:
+        raise ValueError(f"{node} is no node of this cluster; there are {', '.join(alive)}")
+    if HEAD in alive[node]["Resources"]:
+        raise ValueError("the first machine carries the cluster and cannot leave it: drain the service (scripts.operate.drain)")
+    deadline = time.time() + grace_s
+    reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+    gcs = GcsClient(address=ray.get_runtime_context().gcs_address)
+    accepted, why = gcs.drain_node(node, reason, "it was told to leave", round(1000 * deadline))
+    if not accepted:
+        raise ValueError(f"Ray does not let it leave: {why}")
+    while (left := on(node)) and time.time() < deadline:
+        time.sleep(POLL_S)
+    return left
+
+
+def on(node: str) -> list[str]:
+    """Replicas and the proxy on a node."""
+    client = _get_global_client(raise_if_no_controller_running=False)
+    if client is None:
+        return []
+    details = client.get_serve_details()
+    replicas = [
+        f"a replica of {name}"
+        for application in details["applications"].values()
+        for name, deployment in application["deployments"].items()
+        for replica in deployment["replicas"]
+        if replica.get("node_id") == node  # one that is still being placed has none
+    ]
+    proxy = details["proxies"].get(node)
+    return replicas + (["the proxy"] if proxy is not None and proxy["status"] != "DRAINED" else [])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

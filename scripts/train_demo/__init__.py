@@ -1,0 +1,14 @@
+"""Teaching the demo checkpoint to speak: flite is the teacher, pocketsphinx the judge.
+
+phones, lexicon.txt     words to sounds           sentences  what is said       teacher  who says it
+corpus   -> shards      codes  -> four numbers a step
+train_vocos, train_dvae, train_gpt  -> weights    (network, loop: what they share)
+export   -> a checkpoint in ChatTTS's layout      hearing, ../judge  -> word error rates
+
+python -m scripts.train_demo.corpus      work/corpus --shards 20
+python -m scripts.train_demo.train_vocos work --steps 3000
+python -m scripts.train_demo.train_dvae  work --steps 1500
+python -m scripts.train_demo.train_gpt   work --tokens 12e6 --compile
+python -m scripts.train_demo.export      work OUT
+python -m scripts.evaluate.intelligibility --local --checkpoint OUT --show
+"""

@@ -1,0 +1,257 @@
+"""Export: the trained networks as a checkpoint in ChatTTS's layout, in half precision.
+
+In:    work/gpt.pt (or several states of it: a mean stands in for a learning rate that never fell), vocos.pt, dvae.pt
+Out:   a folder with asset/ and SHA256SUMS, which the service loads like any other
+Owns:  the tokenizer's dictionary, what stands in for tokens nobody taught
+Never: training
+
+    python -m scripts.train_demo.export work OUT
+    python -m scripts.train_demo.export work OUT --states early.pt later.pt latest.pt --shares 0.25 0.35 0.4
+
+The tokenizer carries the pronouncing dictionary: it lower-cases, writes phones for words, and cuts those into single
+tokens with BERT's marks. Tokens that were not taught borrow the embedding of the nearest one that was; the text head
+ends at once. TAUGHT says which of them are heard: the service names the others to whoever asks for them.
+"""
+
+import argparse
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from torch import Tensor
+
+from pipeline.checkpoint.capabilities import Taught, taught_file
+from pipeline.checkpoint.layout import (
+    DVAE_FILE,
+    EMBED_FILE,
+    FILES,
+    GPT_CONFIG_FILE,
+    GPT_FILE,
+    MEL_DECODER_FILE,
+    SPEAKERS_FILE,
+    SPECIAL_TOKENS_FILE,
+    TAUGHT_FILE,
+    TOKENIZER_CONFIG_FILE,
+    TOKENIZER_FILE,
+    VOCOS_FILE,
+    ConvStack,
+)
+from pipeline.checkpoint.manifest import file_sha256, write_manifest
+from pipeline.checkpoint.random_weights import (
+    CONTROL_TOKENS,
+    LLAMA_VOCAB,
+    SPECIAL_TOKENS,
+    Recipe,
+    gpt_config,
+    hann_window,
+    mel_filters,
+    special_tokens,
+    tokenizer_config,
+)
+from pipeline.text.markup.control_tags import PAUSE_TAGS
+from scripts.train_demo.codes import BOOKS
+from scripts.train_demo.corpus import TOKEN_IDS
+from scripts.train_demo.network import BOTTLENECK, CodeTable, Size, Speaking, speaker_vectors
+from scripts.train_demo.phones import LETTER_RULES, STOPS, SYMBOLS, lexicon
+from scripts.train_demo.teacher import SPEAKERS
+from scripts.train_demo.train_dvae import LAYERS, STACK_WIDTH, WIDTH, Dvae
+from scripts.train_demo.train_vocos import LAYERS as VOCOS_LAYERS
+from scripts.train_demo.train_vocos import WIDTH as VOCOS_WIDTH
+from scripts.train_demo.train_vocos import Vocos
+
+VOCABULARY = (*STOPS, "?", "!", *SYMBOLS.values(), *(f"##{symbol}" for symbol in SYMBOLS.values()))
+# Token nobody taught -> the taught one it borrows from.
+STAND_INS = (
+    dict.fromkeys(("?", "!"), ".") | dict.fromkeys(PAUSE_TAGS, ",") | {f"[speed_{level}]": "[speed_5]" for level in range(10)}
+)
+TAUGHT = Taught(languages=("en",), control_tags=PAUSE_TAGS, speed_tokens=False, refine=False)
+UNTAUGHT_STD = 1e-3
+END_OF_REFINING = ("[Ebreak]", "[break_7]")  # the likeliest text token, and the one drawn where the end is not allowed yet
+REFINE_PULL = 40.0  # of their rows along the hidden state's mean
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trained:
+    """The networks, and what the layout has to say of them."""
+
+    speaking: Speaking
+    vocos: Vocos
+    dvae: Dvae
+    recipe: Recipe
+
+
+def load_trained(work: Path, states: Sequence[Path] = (), shares: Sequence[float] = ()) -> Trained:
+    """Read the training's results.
+
+    Args:
+        states: copies of gpt.pt whose mean is taken; work/gpt.pt alone when there are none.
+        shares: of each state in the mean; equal when there are none.
+    """
+    saved = [torch.load(path, map_location="cpu") for path in states or [work / "gpt.pt"]]
+    mixed = list(zip(saved, shares or [1 / len(saved)] * len(saved), strict=True))
+    size = Size(**saved[0]["size"])
+    mean = {name: sum(share * one["model"][name] for one, share in mixed) for name in saved[0]["model"]}
+    speaking = Speaking(size, saved[0]["model"]["mel_decoder.coef"])
+    speaking.load_state_dict(mean)
+    vocos = Vocos()
+    vocos.load_state_dict(torch.load(work / "vocos.pt")["model"])
+    dvae_state = torch.load(work / "dvae.pt")["model"]
+    dvae = Dvae(dvae_state["mel_decoder.coef"])
+    dvae.load_state_dict(dvae_state)
+    half = size.width // 2
+    recipe = Recipe(
+        layers=size.layers,
+        width=size.width,
+        heads=size.heads,
+        mlp_width=size.mlp_width,
+        llama_vocab=LLAMA_VOCAB,
+        vocabulary=VOCABULARY,
+        mel_decoder=ConvStack(half, BOTTLENECK, size.decoder_width, half, size.decoder_layers),
+        dvae_encoder=ConvStack(WIDTH, BOTTLENECK, STACK_WIDTH, 2 * WIDTH, LAYERS),
+        dvae_decoder=ConvStack(WIDTH, BOTTLENECK, STACK_WIDTH, WIDTH, LAYERS),
+        vocos_width=VOCOS_WIDTH,
+        vocos_mlp_width=3 * VOCOS_WIDTH,
+        vocos_layers=VOCOS_LAYERS,
+    )
+    return Trained(speaking.eval(), vocos.eval(), dvae.eval(), recipe)
+
+
+def export(trained: Trained, folder: Path) -> None:
+    """Write the checkpoint."""
+    documents = {
+        GPT_CONFIG_FILE: gpt_config(trained.recipe),
+        TOKENIZER_FILE: tokenizer(),
+        TOKENIZER_CONFIG_FILE: tokenizer_config(),
+        SPECIAL_TOKENS_FILE: special_tokens(),
+        TAUGHT_FILE: taught_file(TAUGHT),
+    }
+    for file, content in documents.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_bytes(content)
+    for file, tensors in _tensors(trained).items():
+        expected = trained.recipe.shapes()[file]
+        found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        if found != expected:
+            raise ValueError(f"{file}: not the layout's tensors: {sorted(set(found.items()) ^ set(expected.items()))[:4]}")
+        halves = {name: tensors[name].detach().half().contiguous() for name in expected}
+        save_file(halves, folder / file, metadata={"format": "pt"})
+    np.save(folder / SPEAKERS_FILE, speaker_statistics(trained.recipe.width))
+    write_manifest(folder, {file: file_sha256(folder / file) for file in (*FILES, SPEAKERS_FILE, TAUGHT_FILE)})
+
+
+def tokenizer() -> bytes:
+    """BERT's word pieces over phones."""
+    known = (*SPECIAL_TOKENS, *VOCABULARY)
+    made = Tokenizer(models.WordPiece({token: index for index, token in enumerate(known)}, unk_token="[UNK]"))
+    words = [normalizers.Replace(Regex(rf"\b{word}\b"), symbols) for word, symbols in lexicon().items()]
+    letters = [normalizers.Replace(Regex(pattern), sound) for pattern, sound in LETTER_RULES]
+    made.normalizer = normalizers.Sequence([normalizers.Lowercase(), *words, *letters])
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(token, known.index(token)) for token in ("[CLS]", "[SEP]")],
+    )
+    made.decoder = decoders.WordPiece(prefix="##")
+    made.add_special_tokens(list(SPECIAL_TOKENS))
+    made.add_special_tokens(list(CONTROL_TOKENS))
+    return made.to_str().encode()
+
+
+def speaker_statistics(width: int) -> NDArray[np.float16]:
+    """(2, width): standard deviation and mean of the taught speakers' vectors."""
+    vectors = speaker_vectors(torch.tensor([speaker.place for speaker in SPEAKERS]), width)
+    return np.stack([vectors.std(0).numpy(), vectors.mean(0).numpy()]).astype(np.float16)
+
+
+def _tensors(trained: Trained) -> dict[str, dict[str, Tensor]]:
+    speaking = trained.speaking
+    width = speaking.size.width
+    gpt = {name: value for name, value in speaking.state_dict().items() if name.startswith(("layers.", "norm."))}
+    gpt["embed_tokens.weight"] = torch.zeros(LLAMA_VOCAB, width)
+    return {
+        GPT_FILE: gpt,
+        EMBED_FILE: _embed(trained),
+        MEL_DECODER_FILE: speaking.mel_decoder.state_dict(),
+        DVAE_FILE: _dvae(trained.dvae),
+        VOCOS_FILE: trained.vocos.state_dict()
+        | {"head.istft.window": torch.from_numpy(hann_window())}
+        | _features("feature_extractor"),
+    }
+
+
+def _features(at: str) -> dict[str, Tensor]:
+    return {
+        f"{at}.mel_spec.spectrogram.window": torch.from_numpy(hann_window()),
+        f"{at}.mel_spec.mel_scale.fb": torch.from_numpy(mel_filters()),
+    }
+
+
+def _dvae(dvae: Dvae) -> dict[str, Tensor]:
+    state = {re.sub(r"^mel_decoder\.", "", name): value for name, value in dvae.state_dict().items()}
+    projected = re.compile(r"(project_in|project_out)\.(\d)\.(.*)")
+    return {projected.sub(r"vq_layer.quantizer.rvqs.\2.\1.\3", name): value for name, value in state.items()} | _features(
+        "preprocessor_mel"
+    )
+
+
+def _embed(trained: Trained) -> dict[str, Tensor]:
+    speaking, tokens = trained.speaking, trained.recipe.tokens
+    width = speaking.size.width
+    text = UNTAUGHT_STD * torch.randn(len(tokens), width, generator=torch.Generator().manual_seed(0))
+    for row, token in enumerate(tokens):
+        taught = STAND_INS.get(token, token)
+        if taught in TOKEN_IDS:
+            text[row] = speaking.emb_text.weight[TOKEN_IDS[taught]].detach()
+    text[tokens.index("[empty_spk]")] = speaker_vectors(torch.tensor([SPEAKERS[0].place]), width)[0]
+    found = {"emb_text.weight": text}
+    heads = {"head_text": _text_head(trained, text)}
+    for book in range(BOOKS):
+        embedding, head = speaking.emb_code[book], speaking.head_code[book]
+        assert isinstance(embedding, CodeTable)
+        assert isinstance(head, CodeTable)
+        found[f"emb_code.{book}.weight"] = embedding.rows()
+        heads[f"head_code.{book}"] = head.rows()
+    for name, rows in heads.items():  # weight norm: length and direction of each row
+        found[f"{name}.parametrizations.weight.original0"] = rows.norm(dim=1, keepdim=True)
+        found[f"{name}.parametrizations.weight.original1"] = rows
+    return found
+
+
+def _text_head(trained: Trained, text: Tensor) -> Tensor:
+    """A head that draws the end whatever the hidden state of a refine prompt is."""
+    tokens = trained.recipe.tokens
+    prompt = [tokens.index(token) for token in ("[Sbreak]", "[Pbreak]", "[oral_2]", "[laugh_0]", "[break_4]")]
+    with torch.no_grad():
+        hidden, _ = trained.speaking.trunk(text[prompt][None])
+    towards = torch.nn.functional.normalize(hidden[0, -1], dim=0)
+    rows = UNTAUGHT_STD * torch.randn(text.shape, generator=torch.Generator().manual_seed(1))
+    for share, token in zip((1.0, 0.5), END_OF_REFINING, strict=True):
+        rows[tokens.index(token)] = share * REFINE_PULL * towards
+    return rows
+
+
+def main() -> None:
+    """Write the folder."""
+    parser = argparse.ArgumentParser(description="Write the trained voice as a checkpoint.")
+    parser.add_argument("work", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--states", nargs="+", type=Path, default=(), help="copies of gpt.pt, to export their mean")
+    parser.add_argument("--shares", nargs="+", type=float, default=(), help="of each state in the mean; equal when absent")
+    args = parser.parse_args()
+    if args.shares and (len(args.shares) != len(args.states) or not math.isclose(sum(args.shares), 1)):
+        parser.error("--shares are as many as --states, and 1 together")
+    export(load_trained(args.work, args.states, args.shares), args.out)
+    total = sum(path.stat().st_size for path in args.out.rglob("*") if path.is_file())
+    print(f"{args.out}: {total / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()

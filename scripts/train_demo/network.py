@@ -1,0 +1,243 @@
+"""Network: the GPT and its mel decoder as they are trained; parameters carry upstream's names.
+
+In:    text tokens, codes, speaker vectors
+Out:   hidden states, logits of the codes, mel frames, attention of the guided heads
+Owns:  the weights
+Never: data, schedules
+
+Embeddings and heads of the codes are sums over a code's digits, plus a part of its own that starts at zero: codes
+that sound alike begin alike, which spares most of the examples. The export adds them up.
+
+Source: ChatTTS/model/gpt.py, ChatTTS/model/embed.py, ChatTTS/model/dvae.py; transformers, LlamaModel.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from scripts.train_demo.codes import BOOKS, CODES, DIGITS, LEVELS, digit_table
+from scripts.train_demo.corpus import SPEAKER_POSITION, VOCABULARY
+
+ROPE_BASE = 10_000.0
+NORM_EPS = 1e-6
+GUIDED_LAYERS = (1, 2)  # head 0 of each looks at the token being spoken
+SPEAKER_ANGLE = math.pi / 3  # of a speaker at +-1 from the middle
+BOTTLENECK = 64
+SHAPES = 64  # that may be compiled: a layer with guidance and without, a shape of batches each
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Dimensions of the trained checkpoint."""
+
+    width: int = 256
+    layers: int = 6
+    heads: int = 4
+    mlp_width: int = 1024
+    decoder_width: int = 192
+    decoder_layers: int = 4
+
+
+def speaker_vectors(places: Tensor, width: int) -> Tensor:
+    """Places on the line of voices, -1 .. 1, to unit vectors (n, width): a blend of two lies between them."""
+    vectors = torch.zeros(len(places), width)
+    vectors[:, 0], vectors[:, 1] = (places * SPEAKER_ANGLE).sin(), (places * SPEAKER_ANGLE).cos()
+    return vectors
+
+
+class CodeTable(nn.Module):
+    """A row for each code and the end."""
+
+    def __init__(self, width: int, std: float) -> None:
+        super().__init__()
+        self.shared = nn.Parameter(torch.randn(DIGITS * LEVELS, width) * std / math.sqrt(DIGITS))
+        self.own = nn.Parameter(torch.zeros(CODES + 1, width))
+        parts = F.one_hot(digit_table() + LEVELS * torch.arange(DIGITS), DIGITS * LEVELS).sum(1).float()
+        self.register_buffer("parts", F.pad(parts, (0, 0, 0, 1)), persistent=False)
+
+    def rows(self) -> Tensor:
+        """(626, width)"""
+        parts = self.parts
+        assert isinstance(parts, Tensor)
+        return parts @ self.shared + self.own
+
+
+class Layer(nn.Module):
+    """One Llama layer."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.heads = size.heads
+        self.input_layernorm = nn.RMSNorm(size.width, NORM_EPS)
+        self.self_attn = nn.ModuleDict(
+            {name: nn.Linear(size.width, size.width, bias=False) for name in ("q_proj", "k_proj", "v_proj", "o_proj")}
+        )
+        self.post_attention_layernorm = nn.RMSNorm(size.width, NORM_EPS)
+        self.mlp = nn.ModuleDict(
+            {
+                "gate_proj": nn.Linear(size.width, size.mlp_width, bias=False),
+                "up_proj": nn.Linear(size.width, size.mlp_width, bias=False),
+                "down_proj": nn.Linear(size.mlp_width, size.width, bias=False),
+            }
+        )
+
+    def forward(
+        self, x: Tensor, turn: tuple[Tensor, Tensor], mask: Tensor, guide: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """(B, N, width) to the same, and how much of head 0's attention (B, N) lies where `guide` (B, N, N) is."""
+        rows, length, width = x.shape
+        attention, mlp = self.self_attn, self.mlp
+        merged = F.linear(
+            self.input_layernorm(x), torch.cat([attention[name].weight for name in ("q_proj", "k_proj", "v_proj")])
+        )
+        query, key, value = (part.view(rows, length, self.heads, -1).transpose(1, 2) for part in merged.split(width, -1))
+        query, key = rotate(query, turn), rotate(key, turn)
+        scores = (query @ key.transpose(2, 3)).float() / math.sqrt(width // self.heads) + mask
+        looking = scores.softmax(-1)
+        mixed = (looking.to(value.dtype) @ value).transpose(1, 2).reshape(rows, length, width)
+        x = x + attention["o_proj"](mixed)
+        gate, up = (mlp[name](normed) for normed in [self.post_attention_layernorm(x)] for name in ("gate_proj", "up_proj"))
+        x = x + mlp["down_proj"](F.silu(gate) * up)
+        return x, None if guide is None else (looking[:, 0] * guide).sum(-1)
+
+
+def rotation(length: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (length, head_width) of the rotary position embedding."""
+    frequencies = ROPE_BASE ** (-torch.arange(0, head_width, 2, device=device) / head_width)
+    angles = torch.arange(length, device=device)[:, None] * frequencies
+    angles = torch.cat([angles, angles], 1)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+    first, second = x.chunk(2, -1)
+    return (x * turn[0] + torch.cat([-second, first], -1) * turn[1]).to(x.dtype)
+
+
+class ConvNeXtBlock(nn.Module):
+    """Upstream's block of the mel decoders (scale `weight`, dilation 2); Vocos's has the scale `gamma` and no dilation."""
+
+    def __init__(self, width: int, mlp_width: int, *, scale: str, dilation: int) -> None:
+        super().__init__()
+        self.dwconv = nn.Conv1d(width, width, 7, padding=3 * dilation, dilation=dilation, groups=width)
+        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self.pwconv1, self.pwconv2 = nn.Linear(width, mlp_width), nn.Linear(mlp_width, width)
+        self.scale_name = scale
+        self.register_parameter(scale, nn.Parameter(torch.full((width,), 0.1)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, T) to the same."""
+        y = self.norm(self.dwconv(x).transpose(1, 2))
+        y = self.pwconv2(F.gelu(self.pwconv1(y))) * getattr(self, self.scale_name)
+        return x + y.transpose(1, 2)
+
+
+class ConvStack(nn.Module):
+    """Upstream's DVAEDecoder."""
+
+    def __init__(self, inputs: int, outputs: int, width: int, layers: int, bottleneck: int = BOTTLENECK) -> None:
+        super().__init__()
+        self.conv_in = nn.Sequential(
+            nn.Conv1d(inputs, bottleneck, 3, padding=1), nn.GELU(), nn.Conv1d(bottleneck, width, 3, padding=1)
+        )
+        self.decoder_block = nn.ModuleList(ConvNeXtBlock(width, 4 * width, scale="weight", dilation=2) for _ in range(layers))
+        self.conv_out = nn.Conv1d(width, outputs, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, inputs, T) to (B, outputs, T)."""
+        x = self.conv_in(x)
+        for block in self.decoder_block:
+            x = block(x)
+        out: Tensor = self.conv_out(x)
+        return out
+
+
+class MelDecoder(nn.Module):
+    """Steps to mel frames: upstream's DVAE without a quantiser."""
+
+    def __init__(self, step_width: int, width: int, layers: int, coef: Tensor) -> None:
+        super().__init__()
+        self.decoder = ConvStack(step_width // 2, step_width // 2, width, layers)
+        self.out_conv = nn.Conv1d(step_width // 2, 100, 3, padding=1, bias=False)
+        self.register_buffer("coef", coef.view(1, 100, 1).clone())
+
+    def forward(self, steps: Tensor) -> Tensor:
+        """(B, T, step_width) to (B, 100, 2T)."""
+        rows, length, width = steps.shape
+        frames = steps.reshape(rows, 2 * length, width // 2).transpose(1, 2)
+        out: Tensor = self.out_conv(self.decoder(frames)) * self.coef
+        return out
+
+
+class Speaking(nn.Module):
+    """GPT, embeddings, heads and mel decoder."""
+
+    def __init__(self, size: Size, coef: Tensor) -> None:
+        super().__init__()
+        self.size = size
+        self.emb_text = nn.Embedding(len(VOCABULARY), size.width)
+        self.emb_code = nn.ModuleList(CodeTable(size.width, 0.06 * math.sqrt(768 / size.width)) for _ in range(BOOKS))
+        self.head_code = nn.ModuleList(CodeTable(size.width, 0.02) for _ in range(BOOKS))
+        self.layers = nn.ModuleList(Layer(size) for _ in range(size.layers))
+        self.norm = nn.RMSNorm(size.width, NORM_EPS)
+        self.mel_decoder = MelDecoder(size.width, size.decoder_width, size.decoder_layers, coef)
+        self.head_phone = nn.Linear(size.width, len(VOCABULARY))  # training only: says what is being spoken
+        nn.init.normal_(self.emb_text.weight, 0, 0.1)
+        for name, parameter in self.layers.named_parameters():
+            if parameter.dim() == 2:
+                nn.init.normal_(parameter, 0, 0.035 / (math.sqrt(2 * size.layers) if "o_proj" in name or "down" in name else 1))
+
+    def embed(self, tokens: Tensor, codes: Tensor, is_code: Tensor, speakers: Tensor) -> Tensor:
+        """Tokens (B, N) and codes (B, N, 4), whichever `is_code` (B, N) says, to (B, N, width)."""
+        text = self.emb_text(tokens)
+        text = torch.cat([text[:, :SPEAKER_POSITION], speakers[:, None], text[:, SPEAKER_POSITION + 1 :]], 1)
+        sound = sum(F.embedding(codes[..., book], table.rows()) for book, table in enumerate(self._tables(self.emb_code)))
+        return torch.where(is_code[..., None], sound, text)
+
+    def trunk(self, x: Tensor, guide: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
+        """(B, N, width) to hidden states, and of each guided head what lies where `guide` (B, N, N) is: (B, N)."""
+        length = x.shape[1]
+        turn = rotation(length, self.size.width // self.size.heads, x.device)
+        mask = torch.full((length, length), -1e9, device=x.device).triu(1)
+        guided = []
+        for index, layer in enumerate(self.layers):
+            x, right = layer(x, turn, mask, guide if index in GUIDED_LAYERS else None)
+            if right is not None:
+                guided.append(right)
+        return self.norm(x), guided
+
+    def entropies(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Hidden states (M, width) that should name codes (M, 4).
+
+        Returns:
+            A book's cross-entropy, its mean squared log-sum of exponentials, the share of right guesses: (4,) each.
+        """
+        return code_entropies(hidden, [table.rows() for table in self._tables(self.head_code)], targets)
+
+    def compile_parts(self) -> None:
+        """Compile what takes the time: layers once a shape of batches, the rest for all."""
+        torch._dynamo.config.recompile_limit = SHAPES
+        for layer in self.layers:
+            layer.compile(dynamic=False)
+        self.entropies = torch.compile(self.entropies, dynamic=True)
+        self.mel_decoder.compile(dynamic=True)
+
+    @staticmethod
+    def _tables(tables: nn.ModuleList) -> list[CodeTable]:
+        return [table for table in tables if isinstance(table, CodeTable)]
+
+
+def code_entropies(hidden: Tensor, rows: list[Tensor], targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """See Speaking.entropies; `rows` are the books' (626, width)."""
+    found = []
+    for book, table in enumerate(rows):
+        logits = F.linear(hidden, table).float()
+        is_right = torch.arange(len(table), device=logits.device) == targets[:, book, None]
+        right = torch.where(is_right, logits, 0).sum(-1)
+        scale = logits.logsumexp(-1)
+        found.append(torch.stack([(scale - right).mean(), scale.square().mean(), (right >= logits.amax(-1)).float().mean()]))
+    entropies, scales, hits = torch.stack(found, 1)
+    return entropies, scales, hits

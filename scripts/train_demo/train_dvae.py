@@ -1,0 +1,105 @@
+"""Train the DVAE: recordings to the coder's codes, and codes to mel frames.
+
+In:    the corpus's shards, work/coder.pt
+Out:   work/dvae.pt (resumes from it), work/dvae.jsonl
+Owns:  the network, the losses
+Never: the checkpoint's layout
+
+    python -m scripts.train_demo.train_dvae work --steps 3000
+
+The encoder learns the eight numbers the codes are rounded from, so a recording gets the codes the GPT was taught;
+the decoder is what `use_decoder: false` speaks with. Source of the network: ChatTTS/model/dvae.py.
+"""
+
+import argparse
+import random
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from scripts.train_demo.codes import DIGITS, GROUPS, Coder, quantise, values_of
+from scripts.train_demo.corpus import HELD_OUT, load_shard
+from scripts.train_demo.loop import train
+from scripts.train_demo.network import ConvStack, MelDecoder
+from scripts.train_demo.train_gpt import open_coder
+
+WIDTH, STACK_WIDTH, LAYERS = 96, 96, 3
+CROP_STEPS, ROWS = 64, 12
+RATE = 2e-3
+SHARDS = 4  # enough for networks this small
+
+
+class Dvae(nn.Module):
+    """Encoder, projections of the quantiser, mel decoder, under upstream's names."""
+
+    def __init__(self, coef: Tensor) -> None:
+        super().__init__()
+        self.downsample_conv = nn.Sequential(
+            nn.Conv1d(100, WIDTH, 3, padding=1), nn.GELU(), nn.Conv1d(WIDTH, WIDTH, 4, 2, 1), nn.GELU()
+        )
+        self.encoder = ConvStack(WIDTH, GROUPS * WIDTH, STACK_WIDTH, LAYERS)
+        self.project_in = nn.ModuleList(nn.Linear(WIDTH, DIGITS) for _ in range(GROUPS))
+        self.project_out = nn.ModuleList(nn.Linear(DIGITS, WIDTH) for _ in range(GROUPS))
+        self.mel_decoder = MelDecoder(2 * WIDTH, STACK_WIDTH, LAYERS, coef)
+
+    def encode(self, mel: Tensor) -> Tensor:
+        """(B, 100, 2T) mel frames to the numbers (B, T, 8) that are rounded to codes."""
+        steps = self.encoder(self.downsample_conv(mel / self.mel_decoder.coef)).transpose(1, 2)
+        return torch.cat([own(group) for own, group in zip(self.project_in, steps.chunk(GROUPS, -1), strict=True)], -1)
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """(B, T, 4) codes to (B, 100, 2T) mel frames."""
+        values = values_of(codes)
+        steps = torch.cat([own(group) for own, group in zip(self.project_out, values.chunk(GROUPS, -1), strict=True)], -1)
+        out: Tensor = self.mel_decoder(steps)
+        return out
+
+
+def loss(model: Dvae, coder: Coder, mel: Tensor) -> tuple[Tensor, dict[str, float]]:
+    """Of mel frames (B, T, 200)."""
+    numbers = torch.stack([coder.numbers(one) for one in mel])
+    frames = mel.view(len(mel), -1, 100).transpose(1, 2)
+    found = model.encode(frames)
+    inner = slice(2, -2)  # a crop's ends are no utterance's ends
+    encoding = F.smooth_l1_loss(found[:, inner], numbers[:, inner])
+    codes = quantise(numbers)
+    decoding = (model.decode(codes) - frames).abs().mean()
+    same = (quantise(found)[:, inner, ::2] == codes[:, inner, ::2]).float().mean()
+    return encoding + decoding, {"numbers": encoding.item(), "mel": decoding.item(), "same codes": same.item()}
+
+
+def main() -> None:
+    """Train for a number of steps."""
+    parser = argparse.ArgumentParser(description="Train the DVAE.")
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+    coder, coef = open_coder(args.work)
+    numbered = {int(path.stem): path for path in sorted((args.work / "corpus").glob("*.pt"))}
+    mels = {number: [one.mel for one in load_shard(path)] for number, path in list(numbered.items())[: SHARDS + 1]}
+    learning = [mel for number, kept in mels.items() if number != HELD_OUT for mel in kept]
+    model = Dvae(coef)
+
+    def crops(source: list[Tensor], draw: random.Random) -> Tensor:
+        long = [mel for mel in draw.choices(source, k=4 * ROWS) if len(mel) >= CROP_STEPS][:ROWS]
+        begins = [draw.randint(0, len(mel) - CROP_STEPS) for mel in long]
+        return torch.stack([mel[begin : begin + CROP_STEPS].float() for mel, begin in zip(long, begins, strict=True)])
+
+    train(
+        model,
+        args.work / "dvae.pt",
+        steps=args.steps,
+        rate=RATE,
+        learn=lambda step: loss(model, coder, crops(learning, random.Random(f"{args.seed}/{step}"))),
+        judge=lambda: loss(model, coder, crops(mels[HELD_OUT], random.Random(0))),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,397 @@
+"""Train the GPT and its mel decoder: text to codes, hidden states to mel frames.
+
+In:    the corpus's shards
+Out:   work/gpt.pt (resumes from it), work/coder.pt, a log line a minute, work/gpt.png
+Owns:  the losses, the schedule
+Never: the checkpoint's layout
+
+    python -m scripts.train_demo.train_gpt work --until 18:30            # ends then, whatever was reached
+    python -m scripts.train_demo.train_gpt work --tokens 200e6 --device cuda --batch-tokens 24000 --width 384 --layers 8
+
+What makes it learn from few examples: text tokens are phones; two heads are shown where in the text the voice is;
+the hidden state has to name the phone; the codes it reads are spoilt a little, as its own will be when it speaks.
+"""
+
+import argparse
+import json
+import math
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from itertools import cycle, islice
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from scripts.train_demo.codes import BOOKS, CODES, END, PARTS, Coder, fit
+from scripts.train_demo.corpus import HELD_OUT, Example, load_shard
+from scripts.train_demo.network import Size, Speaking, speaker_vectors
+from scripts.train_demo.plot import plot_log
+from scripts.train_demo.teacher import SPEAKERS
+
+BOOK_WEIGHTS = (1.0, 0.2, 0.6, 0.2)
+MEL_WEIGHT = 1.0
+GUIDE_WEIGHT = 0.5
+PHONE_WEIGHT = 0.3
+# Of the logits' scale: at 0 the likeliest code's logit is near 0, and the repetition penalty, a factor, leaves it there.
+SCALE_WEIGHT = 0.02
+GUIDE_WIDTH = 0.7  # tokens
+SPEAKER_NOISE = 0.02
+MEL_SHARE = 3  # one sentence of so many is decoded to mel frames
+WARM_UP_STEPS = 100
+DECAY = 0.35  # last part of the training in which the learning rate falls to zero
+FIT_SHARDS = 2
+REPORT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Of one run; the command line's flags."""
+
+    seed: int = 1
+    batch_tokens: int = 2400
+    rate: float = 1.5e-3  # AdamW: embeddings, heads, mel decoder
+    matrix_rate: float = 1.2e-2  # Muon: the layers' matrices
+    noise: float = 0.4  # most of a sentence's steps that are spoilt
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Item:
+    """An example made ready."""
+
+    tokens: Tensor
+    codes: Tensor
+    mel: Tensor
+    spoken: Tensor
+    phone: Tensor  # token id at every step
+    speaker: int
+
+    @property
+    def length(self) -> int:
+        """Positions."""
+        return len(self.tokens) + len(self.codes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """B sentences of N positions; M of these, counted through all sentences, say a step or the end."""
+
+    tokens: Tensor  # (B, N)
+    codes: Tensor  # (B, N, 4), spoilt
+    is_code: Tensor  # (B, N)
+    speakers: Tensor  # (B, width)
+    saying: Tensor  # (M,): row of all B x N positions
+    targets: Tensor  # (M, 4)
+    phones: Tensor  # (M,); -100 at an end
+    guide: Tensor  # (B, N, N): how right it is to look at each token; zero where nothing is said
+    places: Tensor  # (B / MEL_SHARE, T): of the positions, those that say a step
+    mel: Tensor  # (B / MEL_SHARE, T, 200)
+    is_step: Tensor  # (B / MEL_SHARE, T)
+
+
+def classes(example: Example) -> Tensor:
+    """Which part of which phone every step is."""
+    inside = (example.spoken.float() - example.phone + 0.5).clamp(0, 0.999)
+    return example.tokens.long()[example.phone.long()] * PARTS + (inside * PARTS).long()
+
+
+def open_coder(work: Path) -> tuple[Coder, Tensor]:
+    """The coder and each band's mean magnitude; fitted to the first shards when it is not there yet."""
+    path = work / "coder.pt"
+    if not path.exists():
+        examples = [one for number in range(1, 1 + FIT_SHARDS) for one in load_shard(work / "corpus" / f"{number:03d}.pt")]
+        coder = fit([one.mel for one in examples], [classes(one) for one in examples])
+        frames = torch.cat([one.mel.view(-1, 100) for one in examples]).float()
+        torch.save({"weight": coder.weight, "bias": coder.bias, "coef": frames.mean(0).abs().clamp(min=1.0)}, path)
+    saved = torch.load(path)
+    return Coder(saved["weight"], saved["bias"]), saved["coef"]
+
+
+def items(path: Path, coder: Coder) -> list[Item]:
+    """A shard's examples."""
+    return [
+        Item(
+            tokens=one.tokens.long(),
+            codes=coder.codes(one.mel).short(),
+            mel=one.mel,
+            spoken=one.spoken.float(),
+            phone=one.tokens.long()[one.phone.long()],
+            speaker=one.speaker,
+        )
+        for one in load_shard(path)
+    ]
+
+
+def batches(data: list[Item], settings: Settings, draw: random.Random) -> Iterator[list[Item]]:
+    """One pass: sentences of like length together, batches in any order. All are full: the last begins again."""
+    by_length: dict[int, list[Item]] = {}
+    for one in data:
+        by_length.setdefault(padded(one.length), []).append(one)
+    groups: list[list[Item]] = []
+    for length, alike in sorted(by_length.items()):
+        rows = max(1, round(settings.batch_tokens / length))
+        draw.shuffle(alike)
+        filled = list(islice(cycle(alike), -(-len(alike) // rows) * rows))
+        groups += [filled[begin : begin + rows] for begin in range(0, len(filled), rows)]
+    draw.shuffle(groups)
+    yield from groups
+
+
+def padded(length: int) -> int:
+    """Few different shapes: each is compiled once."""
+    grain = 32 if length <= 256 else 64
+    return -(-length // grain) * grain
+
+
+def spoil(codes: Tensor, other: Tensor, level: float) -> Tensor:
+    """Codes (T, 4) as a model that is not sure would have drawn them: steps out of their time, of another sentence,
+    single codes at random."""
+    steps = len(codes)
+    fate = torch.rand(steps, 1)
+    shifted = codes[(torch.arange(steps) + torch.randint(-2, 3, (steps,))).clamp(0, steps - 1)]
+    foreign = other[torch.randint(len(other), (steps,))]
+    codes = torch.where(fate < level * 0.5, shifted, codes)
+    codes = torch.where((fate >= level * 0.5) & (fate < level * 0.8), foreign, codes)
+    single = torch.rand(steps, BOOKS) < level * torch.tensor([0.2, 0.5, 0.3, 0.5])
+    return torch.where(single, torch.randint(CODES, (steps, BOOKS)), codes)
+
+
+def collate(group: list[Item], width: int, noise: float, draw: random.Random) -> Batch:
+    """Pad a group."""
+    rows = len(group)
+    positions = padded(max(one.length for one in group))
+    tokens = torch.zeros(rows, positions, dtype=torch.long)
+    codes = torch.zeros(rows, positions, BOOKS, dtype=torch.long)
+    is_code = torch.zeros(rows, positions, dtype=torch.bool)
+    guide = torch.zeros(rows, positions, positions)
+    saying, targets, phones = [], [], []
+    for row, one in enumerate(group):
+        text, steps = len(one.tokens), len(one.codes)
+        own = one.codes.long()
+        tokens[row, :text] = one.tokens
+        codes[row, text : text + steps] = spoil(own, draw.choice(group).codes.long(), draw.random() * noise) if noise else own
+        is_code[row, text : text + steps] = True
+        saying.append(torch.arange(text - 1, text + steps) + row * positions)
+        targets.append(F.pad(own, (0, 0, 0, 1), value=END))
+        phones.append(F.pad(one.phone, (0, 1), value=-100))
+        distance = torch.arange(text)[None] - one.spoken[:, None]
+        guide[row, text - 1 : text - 1 + steps, :text] = (-(distance**2) / (2 * GUIDE_WIDTH**2)).exp()
+    decoded = group[: -(-rows // MEL_SHARE)]
+    longest = max(len(one.codes) for one in decoded)
+    places = torch.zeros(len(decoded), longest, dtype=torch.long)
+    mel = torch.zeros(len(decoded), longest, 200)
+    is_step = torch.zeros(len(decoded), longest)
+    for row, one in enumerate(decoded):
+        steps = len(one.codes)
+        places[row, :steps] = torch.arange(steps) + len(one.tokens) - 1
+        mel[row, :steps] = one.mel.float()
+        is_step[row, :steps] = 1
+    speakers = speaker_vectors(torch.tensor([SPEAKERS[one.speaker].place for one in group]), width)
+    if noise:
+        speakers += SPEAKER_NOISE * torch.randn_like(speakers)
+    said = (torch.cat(saying), torch.cat(targets), torch.cat(phones))
+    return Batch(tokens, codes, is_code, F.normalize(speakers), *said, guide, places, mel, is_step)
+
+
+def losses(model: Speaking, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    """The sum that is minimised, and its parts."""
+    x = model.embed(batch.tokens, batch.codes, batch.is_code, batch.speakers)
+    hidden, guided = model.trunk(x, batch.guide)
+    voiced = hidden.flatten(0, 1)[batch.saying]
+    entropies, scales, hits = model.entropies(voiced, batch.targets)
+    phone = F.cross_entropy(model.head_phone(voiced).float(), batch.phones)
+    decoded, steps = batch.places.shape
+    said = hidden[:decoded].gather(1, batch.places[..., None].expand(-1, -1, hidden.shape[-1]))
+    heard = model.mel_decoder(said * batch.is_step[..., None]).float()
+    wanted = batch.mel.view(decoded, 2 * steps, 100).transpose(1, 2)
+    is_frame = batch.is_step.repeat_interleave(2, 1)[:, None]
+    mel = ((heard - wanted).abs() * is_frame).sum() / (is_frame.sum() * 100)
+    speaks = batch.guide.amax(-1) > 0
+    guide = torch.stack([-(right[speaks] + 1e-5).log().mean() for right in guided]).mean()
+    books = ((entropies + SCALE_WEIGHT * scales) * entropies.new_tensor(BOOK_WEIGHTS)).sum() / sum(BOOK_WEIGHTS)
+    total = books + MEL_WEIGHT * mel + GUIDE_WEIGHT * guide + PHONE_WEIGHT * phone
+    parts = {f"book {book}": entropy for book, entropy in enumerate(entropies)}
+    parts |= {"accuracy": hits[0], "mel": mel, "guide": guide, "phone": phone}
+    return total, {name: part.detach() for name, part in parts.items()}
+
+
+class Clock:
+    """How far a run is, 0 .. 1: by tokens, or by the time of day at which it has to end."""
+
+    def __init__(self, tokens: float | None, until: str | None, trained_s: float) -> None:
+        """`trained_s`: what earlier runs took; the pauses between them count for nothing."""
+        self._tokens = tokens
+        self._began = time.time() - trained_s
+        self._ends = _next(until) if until else None
+
+    def progress(self, tokens: int) -> float:
+        """After so many tokens, now."""
+        by_tokens = tokens / self._tokens if self._tokens else 0.0
+        by_time = (time.time() - self._began) / (self._ends - self._began) if self._ends else 0.0
+        return min(1.0, max(by_tokens, by_time))
+
+
+def _next(clock: str) -> float:
+    now = datetime.now()
+    then = datetime.combine(now.date(), datetime.strptime(clock, "%H:%M").time())
+    return (then if then > now else then + timedelta(days=1)).timestamp()
+
+
+def main() -> None:
+    """Train until the tokens or the time are used up."""
+    parser = argparse.ArgumentParser(description="Train the GPT and its mel decoder.")
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--tokens", type=float, help="positions to learn from")
+    parser.add_argument("--until", help="HH:MM, local time")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--compile", action="store_true", help="twice as fast after some minutes; needs a C++ compiler")
+    for name, default in (asdict(Settings()) | asdict(Size())).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
+    args = parser.parse_args()
+    if not args.tokens and not args.until:
+        parser.error("say when to end: --tokens, --until or both")
+    settings = Settings(**{name: getattr(args, name) for name in asdict(Settings())})
+    size = Size(**{name: getattr(args, name) for name in asdict(Size())})
+    torch.set_num_threads(args.threads)
+    training = Training(args.work, settings, size, args.device)
+    if args.compile:
+        training.model.compile_parts()
+    training.run(args.tokens, args.until)
+
+
+class Training:
+    """One run, resumed where it stood."""
+
+    def __init__(self, work: Path, settings: Settings, size: Size, device: str) -> None:
+        self._work, self._settings, self._device = work, settings, device
+        torch.manual_seed(settings.seed)
+        self._coder, coef = open_coder(work)
+        self._file = work / "gpt.pt"
+        saved = torch.load(self._file, map_location="cpu") if self._file.exists() else None
+        self._size = Size(**saved["size"]) if saved else size
+        self.model = Speaking(self._size, coef).to(device)
+        matrices = [p for p in self.model.layers.parameters() if p.dim() == 2]
+        known = {id(p) for p in matrices}
+        others = [p for p in self.model.parameters() if id(p) not in known]
+        self._optimisers: tuple[torch.optim.Optimizer, ...] = (
+            torch.optim.Muon(matrices, lr=settings.matrix_rate, weight_decay=0.02),
+            torch.optim.AdamW(others, lr=settings.rate, betas=(0.9, 0.97), weight_decay=0.01, fused=True),
+        )
+        self._rates = (settings.matrix_rate, settings.rate)
+        self._tokens = self._steps = self._passes = self._in_pass = 0
+        self._trained_s = 0.0
+        if saved:
+            self.model.load_state_dict(saved["model"])
+            for optimiser, state in zip(self._optimisers, saved["optimisers"], strict=True):
+                optimiser.load_state_dict(state)
+            self._tokens, self._steps = saved["tokens"], saved["steps"]
+            self._passes, self._in_pass = saved["passes"], saved["in_pass"]
+            self._trained_s = saved["trained_s"]
+        self._held_out = items(work / "corpus" / f"{HELD_OUT:03d}.pt", self._coder)[:48]
+        self._data: dict[int, list[Item]] = {}
+
+    def run(self, tokens: float | None, until: str | None) -> None:
+        """Learn until the clock says 1."""
+        clock = Clock(tokens, until, self._trained_s)
+        autocast = torch.autocast(self._device.split(":")[0], torch.bfloat16)
+        last, count = time.time(), 0
+        sums: dict[str, Tensor] = {}
+        while True:
+            self._load()
+            order = random.Random(f"{self._settings.seed}/{self._passes}")
+            groups = list(batches([one for shard in self._data.values() for one in shard], self._settings, order))
+            for group in groups[self._in_pass :]:
+                # Seeded by the step, so that a run that was interrupted learns what it would have learnt.
+                draw = random.Random(f"{self._settings.seed}/step {self._steps}")
+                torch.manual_seed(draw.getrandbits(32))
+                progress = clock.progress(self._tokens)
+                self._set_rates(progress)
+                self.model.train()
+                with autocast:
+                    total, parts = losses(
+                        self.model, self._on_device(collate(group, self._size.width, self._settings.noise, draw))
+                    )
+                total.backward()  # type: ignore[no-untyped-call]
+                torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+                for optimiser in self._optimisers:
+                    optimiser.step()
+                    optimiser.zero_grad()
+                self._steps += 1
+                self._in_pass += 1
+                self._tokens += sum(one.length for one in group)
+                count += 1
+                sums = {name: value + sums[name] if sums else value for name, value in parts.items()}
+                if time.time() - last > REPORT_S or progress >= 1:
+                    self._trained_s += time.time() - last
+                    last = time.time()
+                    self._report(progress, {name: value.item() / count for name, value in sums.items()})
+                    sums, count = {}, 0
+                    if progress >= 1:
+                        return
+            self._passes += 1
+            self._in_pass = 0
+
+    def _load(self) -> None:
+        """Take up the shards that have been made since; every pass goes over all there are."""
+        for path in sorted((self._work / "corpus").glob("*.pt")):
+            number = int(path.stem)
+            if number != HELD_OUT and number not in self._data:
+                self._data[number] = items(path, self._coder)
+
+    def _set_rates(self, progress: float) -> None:
+        factor = min(1.0, (self._steps + 1) / WARM_UP_STEPS, max(0.0, (1 - progress) / DECAY))
+        for optimiser, rate in zip(self._optimisers, self._rates, strict=True):
+            for group in optimiser.param_groups:
+                group["lr"] = rate * factor
+
+    def _on_device(self, batch: Batch) -> Batch:
+        return replace(batch, **{name: getattr(batch, name).to(self._device) for name in Batch.__dataclass_fields__})
+
+    def _report(self, progress: float, learned: dict[str, float]) -> None:
+        """Held-out losses, a log line, the state on disk."""
+        self.model.eval()
+        held: list[dict[str, float]] = []
+        exactly = torch.compiler.set_stance("force_eager")
+        with exactly, torch.no_grad(), torch.autocast(self._device.split(":")[0], torch.bfloat16):
+            for begin in range(0, len(self._held_out), 16):
+                batch = collate(self._held_out[begin : begin + 16], self._size.width, 0.0, random.Random(0))
+                parts = losses(self.model, self._on_device(batch))[1]
+                held.append({name: value.item() for name, value in parts.items()})
+        line = {
+            "minutes": round(self._trained_s / 60, 1),
+            "tokens": self._tokens,
+            "steps": self._steps,
+            "passes": self._passes,
+            "shards": len(self._data),
+            "progress": round(progress, 3),
+            "learned": {name: round(value, 3) for name, value in learned.items()},
+            "held_out": {name: round(math.fsum(one[name] for one in held) / len(held), 3) for name in learned},
+        }
+        print(json.dumps(line), flush=True)
+        with (self._work / "gpt.jsonl").open("a") as log:
+            log.write(json.dumps(line) + "\n")
+        draft = self._file.with_suffix(".draft")
+        torch.save(
+            {
+                "model": self.model.state_dict(),
+                "size": asdict(self._size),
+                "optimisers": [optimiser.state_dict() for optimiser in self._optimisers],
+                "tokens": self._tokens,
+                "steps": self._steps,
+                "passes": self._passes,
+                "in_pass": self._in_pass,
+                "trained_s": self._trained_s,
+            },
+            draft,
+        )
+        draft.rename(self._file)
+        plot_log(self._work / "gpt.jsonl", self._work / "gpt.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Makes a checkpoint with random weights: python -m scripts.weights.make_random small-random|full-random OUT
+
+In:    a kind and an empty or absent folder
+Out:   the folder in upstream's layout, with SHA256SUMS
+Never: the network, the cache folder
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from pipeline.checkpoint.random_weights import RECIPES, make, size
+
+EXIT_REFUSED = 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: 0 made, 1 could not be written, 2 refused."""
+    options = _parser().parse_args(arguments)
+    if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
+        print(f"{options.out} is not an empty folder; name one that is empty or not there yet", file=sys.stderr)
+        return EXIT_REFUSED
+    console = Console(stderr=True)
+    try:
+        with _progress(console) as progress:
+            task = progress.add_task(options.kind, total=size(options.kind))
+            make(options.kind, options.out, on_bytes=lambda count: progress.advance(task, count))
+    except OSError as error:
+        print(f"{options.out} could not be written: {error}; {size(options.kind)} bytes are needed", file=sys.stderr)
+        return 1
+    print(options.out)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.weights.make_random", description="Make a checkpoint with random weights."
+    )
+    parser.add_argument(
+        "kind", choices=tuple(RECIPES), help="small-random: 11 MB, speaks noise; full-random: 1.2 GB, the real dimensions"
+    )
+    parser.add_argument("out", type=Path, metavar="OUT", help="an empty or absent folder")
+    return parser
+
+
+def _progress(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, disable=not console.is_terminal)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""Keys: who may call, and what each key allows.
+
+In:    what a client sends as its key; a store with the records
+Out:   Key: the short id that may be logged, what it may do, how much of it
+Owns:  the copy of the records, refreshed from outside
+Never: a key itself, in any record, log, message or tag
+
+A key is `ck-<id>-<secret>`: the id is public and finds the record, the secret is 256 drawn bits. A record holds the secret's
+SHA-256: no list of guesses reaches 256 random bits, so a slow hash and a salt would protect nothing, and every wrong key would
+buy an attacker processor time at the door. Digests are compared in constant time, unknown ids too.
+"""
+
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from pydantic import Field, ValidationError
+
+from pipeline.config import StrictModel
+from pipeline.store.mirror import Mirror
+from pipeline.store.store import Store
+from pipeline.types import Lane
+from serve.access.keys_marker import FORGET, KeysMark
+
+LOG = logging.getLogger("ray.serve.chattts")
+
+NAMESPACE = "keys"
+ID_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
+ID_LENGTH = 10
+SECRET_BYTES = 32
+KEY_ID = re.compile(rf"[{ID_LETTERS}]{{{ID_LENGTH}}}")
+KEY = re.compile(rf"ck-({KEY_ID.pattern})-([A-Za-z0-9_-]{{43}})")
+
+
+LOST = (
+    "this service has had keys, and their store holds none: it was lost, emptied, or its last key was revoked. Restore the "
+    f"store or make a key (python -m scripts.operate.keys add NAME); {FORGET} opens the service to its own machine again"
+)
+UNMARKED = "if the store of the keys is lost, nothing remembers that there were keys; keys.open: false does not depend on it"
+
+
+class Scope(StrEnum):
+    """What a key may do. Listing models and voices takes none of them."""
+
+    SPEECH = "speech"
+    """speak, and refine texts: whatever costs steps"""
+    VOICES = "voices"
+    """make, change, delete, preview and score voices"""
+    TEXT = "text"
+    """normalise and plan texts, keep lexicons"""
+    ADMIN = "admin"
+    """everything under /admin"""
+
+
+class Quota(StrictModel):
+    """How much one key may have; null is no limit."""
+
+    requests_per_s: float | None = Field(10.0, gt=0, le=10_000, description="requests a second, in the long run")
+    burst: int = Field(20, ge=1, le=100_000, description="requests at once, after a pause")
+    streams: int | None = Field(8, ge=1, le=100_000, description="requests with a model behind them, at the same time")
+    characters_a_day: int | None = Field(100_000, ge=1, description="characters a day, UTC")
+    audio_s_a_minute: float | None = Field(None, gt=0, description="seconds of audio a minute, counted as they are made")
+
+
+class KeyRecord(StrictModel):
+    """What the store holds of a key."""
+
+    name: str = Field(min_length=1, max_length=100, description="for people")
+    sha256: str = Field(pattern="^[0-9a-f]{64}$", description="of the secret")
+    created: str
+    scopes: tuple[Scope, ...] = (Scope.SPEECH, Scope.VOICES, Scope.TEXT)
+    lanes: tuple[Lane, ...] = Field(tuple(Lane), min_length=1)
+    quota: Quota = Quota()
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key that was found."""
+
+    id: str
+    """stable, no secret: for logs, errors, shares and cache tenants"""
+    record: KeyRecord
+
+
+def make_key(name: str, scopes: tuple[Scope, ...], lanes: tuple[Lane, ...], quota: Quota) -> tuple[str, str, KeyRecord]:
+    """The key, which is shown once; its id; its record."""
+    key_id = "".join(secrets.choice(ID_LETTERS) for _ in range(ID_LENGTH))
+    secret = secrets.token_urlsafe(SECRET_BYTES)
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    record = KeyRecord(name=name, sha256=_digest(secret), created=created, scopes=scopes, lanes=lanes, quota=quota)
+    return f"ck-{key_id}-{secret}", key_id, record
+
+
+def read_record(key: str, version: int, value: bytes) -> KeyRecord:
+    """For a Mirror.
+
+    Raises:
+        ValueError: the bytes are no record.
+    """
+    try:
+        return KeyRecord.model_validate_json(value)
+    except ValidationError:
+        raise ValueError(f"the record of key {key} is not one of this release") from None
+
+
+class KeyRing:
+    """All keys, in memory."""
+
+    def __init__(self, store: Store, mark: KeysMark | None = None) -> None:
+        """
+        Args:
+            mark: remembers that there have been keys; None: nothing does.
+        """
+        self._mirror = Mirror(store, NAMESPACE, read_record)
+        self._place = store.place
+        self._mark = mark
+        self._known = False
+        self._can_mark = True
+        self.are_lost = False
+        """whether there have been keys and the store holds none: it was emptied or replaced"""
+
+    def refresh(self) -> None:
+        """Take over what has changed, all of it at once.
+
+        Raises:
+            StoreUnavailable: the keys stay what they were.
+        """
+        self._mirror.refresh()
+        were_lost = self.are_lost
+        self.are_lost = self.is_empty and self._mark is not None and self._mark.is_set
+        if self.are_lost and not were_lost:
+            LOG.error("keys: %s: %s", self._place, LOST)
+        if not self.is_empty:
+            self._remember()
+        self._known = True
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the records have been read at least once: until then nobody can say that there is no key."""
+        return self._known
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no key is configured. A record that cannot be read is one: a broken key opens no door."""
+        return self._mirror.is_empty
+
+    def find(self, claimed: str) -> Key | None:
+        """The key of that text; None when there is none."""
+        parts = KEY.fullmatch(claimed)
+        key_id, secret = parts.groups() if parts else ("", "")
+        record = self._mirror.get(key_id)
+        expected = "0" * 64 if record is None else record.sha256
+        if not hmac.compare_digest(_digest(secret), expected) or record is None:
+            return None
+        return Key(key_id, record)
+
+    def _remember(self) -> None:
+        if self._mark is None or not self._can_mark:
+            return
+        try:
+            self._mark.set()
+        except OSError as error:
+            self._can_mark = False  # said once
+            LOG.warning("keys: %s cannot be written (%s): %s", self._mark.path, error.strerror, UNMARKED)
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

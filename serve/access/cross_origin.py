@@ -1,0 +1,120 @@
+"""Cross-origin: which web pages may reach the service through somebody's browser.
+
+In:    Host, Origin and Sec-Fetch-* of a request; the configured hosts and origins
+Out:   403 for a foreign host or page; CORS headers for configured origins
+Owns:  nothing
+Never: Ray, keys, bodies
+
+A service that trusts its own machine trusts every browser on it, and a browser sends requests for any page that is open. Two
+checks keep such pages out: the Host must be a name of this machine (else a foreign name was pointed at its address, DNS
+rebinding), and the page must come from the service itself (else it is cross-site request forgery). Where a key is asked for
+neither is needed: a foreign page has no key, and browsers attach none by themselves.
+"""
+
+import re
+from collections.abc import Callable, Collection
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Send
+from starlette.types import Scope as AsgiScope
+
+from serve.config.hosts import is_local_host
+from serve.errors import ApiError, Kind
+
+AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:@/\[\]]+)(:\d{1,5})?")  # host and port, nothing else
+
+# The wildcards stand for requests without cookies, the only ones there are here; Authorization has to be named beside them.
+PREFLIGHT = {
+    "Access-Control-Allow-Methods": "GET, HEAD, POST, PUT, PATCH, DELETE",
+    "Access-Control-Allow-Headers": "Authorization, *",
+    "Access-Control-Max-Age": "600",
+}
+
+
+class CrossOriginPolicy:
+    """The hosts this service answers to and the pages it trusts, beside its own."""
+
+    def __init__(self, hosts: Collection[str] = (), origins: Collection[str] = ()) -> None:
+        """
+        Args:
+            hosts: names and addresses of this machine beside localhost and loopback, without ports.
+            origins: scheme://host[:port] of pages that may call.
+        """
+        self._hosts = frozenset(hosts)
+        self.origins = frozenset(origins)
+
+    def check(self, headers: Headers, *, opens_page: bool) -> None:
+        """Whether a browser of this machine may send this request.
+
+        Args:
+            opens_page: a GET of something that is meant to be opened by a link.
+
+        Raises:
+            ApiError: 403
+        """
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not self._is_own_host(hosts[0]):
+            raise _forbidden(
+                "host_not_allowed",
+                "without keys this service answers to localhost, a loopback address and the names in http.allowed_hosts alone, "
+                "and the request's Host is none of them",
+            )
+        origin = headers.get("origin")
+        if origin is not None:
+            is_own = origin.partition("://")[2].lower() == hosts[0].lower()
+            if not is_own and origin not in self.origins:
+                raise _foreign_page()
+        elif headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+            if not (opens_page and is_link):
+                raise _foreign_page()
+
+    def _is_own_host(self, authority: str) -> bool:
+        parts = AUTHORITY.fullmatch(authority)
+        if parts is None:
+            return False
+        host = parts[1].lower()
+        return is_local_host(host.strip("[]")) or host in self._hosts
+
+
+class CrossOrigin:
+    """ASGI middleware: CORS for the configured origins; without any, not a header."""
+
+    def __init__(self, app: ASGIApp, *, policy: Callable[[], CrossOriginPolicy]) -> None:
+        self._app = app
+        self._policy = policy
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        origins = self._policy().origins if scope["type"] == "http" else frozenset()
+        if not origins:
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        origin = headers.get("origin", "")
+        granted = {"Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": "*"} if origin in origins else {}
+        if granted and scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+            reply = Response(status_code=204, headers={**granted, **PREFLIGHT, "Vary": "Origin"})
+            await reply(scope, receive, send)
+            return
+
+        async def send_with_cors(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                reply_headers = MutableHeaders(scope=message)
+                reply_headers.add_vary_header("Origin")
+                reply_headers.update(granted)
+            await send(message)
+
+        await self._app(scope, receive, send_with_cors)
+
+
+def _foreign_page() -> ApiError:
+    return _forbidden(
+        "origin_not_allowed",
+        "without keys this service takes no requests from pages of other sites; http.allowed_origins names those that may, "
+        "or make a key: `python -m scripts.operate.keys add NAME`",
+    )
+
+
+def _forbidden(code: str, message: str) -> ApiError:
+    return ApiError(message, Kind(403, "permission_error", code, False))

@@ -1,0 +1,66 @@
+"""Keys' mark: a file that says a service has had keys, for the day the store that holds them is lost.
+
+In:    where that store is
+Out:   whether there have been keys
+Owns:  the file
+Never: a key, or how many there are
+"""
+
+import hashlib
+from pathlib import Path
+
+from pipeline.store.durable_file import write_durably
+from pipeline.store.store import Store
+
+FORGET = "python -m scripts.operate.keys forget"
+
+
+class KeysMark:
+    """Set with the first key and by every replica that sees one; removed by `scripts.operate.keys forget` alone."""
+
+    def __init__(self, path: Path, store: str) -> None:
+        """
+        Args:
+            store: where the store is, as an operator would look for it.
+        """
+        self.path = path
+        self._store = store
+
+    @property
+    def is_set(self) -> bool:
+        """Whether there have been keys; also where nobody can say."""
+        try:
+            self.path.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+        return True
+
+    def set(self) -> None:
+        """Remember that there are keys, on disk once this returns.
+
+        Raises:
+            OSError
+        """
+        if self.is_set:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        text = f"Keys were made in {self._store}. Without them nobody is served, until: {FORGET} --store {self._store}\n"
+        write_durably(self.path, text.encode(), mode=0o600)
+
+    def remove(self) -> None:
+        """Forget it.
+
+        Raises:
+            OSError
+        """
+        self.path.unlink(missing_ok=True)
+
+
+def mark_of(store: Store, home: Path) -> KeysMark:
+    """Beside a file, under a name that `store.sqlite*` does not remove as well; in the cache folder for a Redis."""
+    if "://" in store.place:
+        return KeysMark(home / f"keys-of-{hashlib.sha256(store.place.encode()).hexdigest()[:16]}", store.place)
+    path = Path(store.place)
+    return KeysMark(path.with_name(f"keys-of-{path.name}"), store.place)

@@ -1,0 +1,169 @@
+"""Quotas: how much of its quota a key has used, and whether it may have more.
+
+In:    a key's id and quota, what is asked for, a clock
+Out:   Verdict
+Owns:  the counts of this process; shared ones are in serve/access/redis_quotas.py
+Never: keys, HTTP
+
+A rate is kept as one number, the time at which everything taken so far would have been due (GCRA): taking something moves it
+on, and it may lie ahead of the clock by the burst. Audio is counted once it is there, so its number may run further ahead, and
+the next request waits until it is within a minute again.
+
+With n replicas that cannot see each other each allows an n-th, and at least one: never no limit.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from serve.access.api_keys import Quota
+
+MINUTE_S = 60.0
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """May it?"""
+
+    refusal: str = ""
+    """code of API replies; empty: it may"""
+    retry_after_s: float = 0.0
+    remaining: int | None = None
+    """requests that could follow at once; None where requests have no rate"""
+    reset_s: float = 0.0
+    """until the whole burst is there again"""
+
+
+class Quotas(Protocol):
+    """Counts by key."""
+
+    is_away: bool
+    """whether the count that replicas share is away, and this one counts alone"""
+
+    async def enter(self, key: str, quota: Quota, permit: str | None) -> Verdict:
+        """Take one request and, with a permit, one stream: both or nothing."""
+        ...
+
+    async def write(self, key: str, quota: Quota, characters: int) -> Verdict:
+        """Take characters of the day: all or nothing."""
+        ...
+
+    def heard(self, key: str, quota: Quota, audio_s: float) -> None:
+        """Audio was made; counted soon. Never waits."""
+        ...
+
+    def leave(self, key: str, permit: str) -> None:
+        """The stream is over. Never waits, harmless when it never began."""
+        ...
+
+
+@dataclass(slots=True)
+class _Used:
+    """What one key has used."""
+
+    rate_due: float = 0.0
+    audio_due: float = 0.0
+    day: int = 0
+    characters: int = 0
+    permits: set[str] = field(default_factory=set)
+
+
+class LocalQuotas:
+    """Quotas counted in this process: an n-th of each."""
+
+    is_away = False
+
+    def __init__(
+        self,
+        replicas: Callable[[], int] = lambda: 1,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """
+        Args:
+            replicas: how many processes share each quota.
+            clock: monotonic seconds: rates do not care what time of day somebody sets.
+            wall_clock: seconds since 1970, for the days alone.
+        """
+        self._replicas = replicas
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._keys: dict[str, _Used] = {}
+
+    async def enter(self, key: str, quota: Quota, permit: str | None) -> Verdict:
+        """See Quotas."""
+        used, now, share = self._used(key), self._clock(), 1 / max(1, self._replicas())
+        verdict = self._rate(used, now, quota, share)
+        if verdict.refusal:
+            return verdict
+        if quota.audio_s_a_minute is not None and used.audio_due - now >= MINUTE_S:
+            return Verdict("quota_exceeded", used.audio_due - now - MINUTE_S, verdict.remaining, verdict.reset_s)
+        if permit is not None and quota.streams is not None and len(used.permits) >= portion(quota.streams, share):
+            return Verdict("too_many_concurrent_requests", 0.0, verdict.remaining, verdict.reset_s)
+        self.record(key, quota, permit)
+        return verdict
+
+    def record(self, key: str, quota: Quota, permit: str | None) -> None:
+        """Take over what somebody else has allowed, so that a share is of what was used."""
+        used, now, share = self._used(key), self._clock(), 1 / max(1, self._replicas())
+        if quota.requests_per_s is not None:
+            step = 1 / (quota.requests_per_s * share)
+            # A debt beyond the burst is nobody's here: the others allowed it.
+            used.rate_due = min(max(used.rate_due, now) + step, now + step * portion(quota.burst, share))
+        if permit is not None:
+            used.permits.add(permit)
+
+    async def write(self, key: str, quota: Quota, characters: int) -> Verdict:
+        """See Quotas."""
+        used, now, share = self._used(key), self._wall_clock(), 1 / max(1, self._replicas())
+        limit = quota.characters_a_day
+        if limit is not None and self._today(used, now) + characters > portion(limit, share):
+            return Verdict("quota_exceeded", DAY_S - now % DAY_S)
+        self.record_characters(key, characters)
+        return Verdict()
+
+    def record_characters(self, key: str, characters: int) -> None:
+        """As record()."""
+        used = self._used(key)
+        used.characters = self._today(used, self._wall_clock()) + characters
+
+    def heard(self, key: str, quota: Quota, audio_s: float) -> None:
+        """See Quotas."""
+        if quota.audio_s_a_minute is not None:
+            used, now, share = self._used(key), self._clock(), 1 / max(1, self._replicas())
+            used.audio_due = max(used.audio_due, now) + audio_s * MINUTE_S / (quota.audio_s_a_minute * share)
+
+    def leave(self, key: str, permit: str) -> None:
+        """See Quotas."""
+        self._used(key).permits.discard(permit)
+
+    def streams(self, key: str) -> int:
+        """Permits held now."""
+        return len(self._used(key).permits)
+
+    def _used(self, key: str) -> _Used:
+        return self._keys.setdefault(key, _Used())
+
+    def _rate(self, used: _Used, now: float, quota: Quota, share: float) -> Verdict:
+        if quota.requests_per_s is None:
+            return Verdict()
+        step = 1 / (quota.requests_per_s * share)
+        ahead = max(used.rate_due, now) - now
+        room = step * portion(quota.burst, share) - ahead
+        if room < step * (1 - 1e-9):  # a whole request, but for rounding
+            return Verdict("rate_limited", step - room, 0, ahead)
+        return Verdict("", 0.0, math.floor(room / step + 1e-9) - 1, ahead + step)
+
+    def _today(self, used: _Used, now: float) -> int:
+        today = int(now // DAY_S)  # an earlier one is another one too: a clock that was set back locks nobody out
+        if used.day != today:
+            used.day, used.characters = today, 0
+        return used.characters
+
+
+def portion(limit: int, share: float) -> int:
+    """One replica's part of a whole number: at least one."""
+    return max(1, math.floor(limit * share + 1e-9))

@@ -1,0 +1,228 @@
+"""Quotas in Redis: one count for all replicas of all nodes.
+
+In:    see serve/access/quotas.py
+Out:   see serve/access/quotas.py
+Owns:  a connection pool; the permits this process holds, and audio it has not reported yet
+Never: a wait longer than its time limit; a request without a limit when Redis is away
+
+Each question is one script, which Redis runs whole or not at all, by its own clock. A permit is a lease: the process that
+holds it renews it, and of a process that has died nothing is left after LEASE_S. While Redis is away each replica allows its
+share (LocalQuotas, which follows all the time), and asks Redis again each PERIOD_S: no request waits for it twice.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from redis import asyncio as redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from serve.access.api_keys import Quota
+from serve.access.quotas import MINUTE_S, LocalQuotas, Verdict
+
+LOG = logging.getLogger("ray.serve.chattts")
+
+ANSWER_TIMEOUT_S = 0.5
+LEASE_S = 15.0
+PERIOD_S = 1.0
+"""how often leases are renewed and audio is reported"""
+
+NUMBERS = ("clock", "rate", "audio", "streams")
+# KEYS of one key's numbers, the same for both scripts below: clock, rate, audio, streams. Redis' clock is the time of day, and
+# somebody may set it back: what was due is then due as much earlier, or a key would wait for the old time to come again.
+NOW = """
+local clock = redis.call('TIME')
+local now = clock[1] + clock[2] / 1e6
+local back = tonumber(redis.call('GET', KEYS[1]) or '0') - now
+if back > 0 then
+  for each = 2, 3 do
+    local due = redis.call('GET', KEYS[each])
+    if due then redis.call('SET', KEYS[each], string.format('%.6f', due - back), 'KEEPTTL') end
+  end
+  for _, permit in ipairs(redis.call('ZRANGE', KEYS[4], 0, -1)) do redis.call('ZINCRBY', KEYS[4], -back, permit) end
+end
+redis.call('SET', KEYS[1], string.format('%.6f', now), 'EX', 2592000)
+"""
+# ARGV: seconds a request (0: no rate), burst, whether audio is limited, streams (0: no limit), permit ('': none), lease.
+ENTER = (
+    NOW
+    + """
+local step, burst, streams = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4])
+local due, ahead, remaining = now, 0, -1
+if step > 0 then
+  due = math.max(tonumber(redis.call('GET', KEYS[2]) or '0'), now)
+  ahead = due - now
+  local room = step * burst - ahead
+  if room < step * (1 - 1e-6) then return {'rate_limited', tostring(step - room), 0, tostring(ahead)} end
+  remaining = math.floor(room / step + 1e-6) - 1
+end
+if ARGV[3] == '1' then
+  local over = tonumber(redis.call('GET', KEYS[3]) or '0') - now - 60
+  if over >= 0 then return {'quota_exceeded', tostring(over), remaining, tostring(ahead)} end
+end
+if ARGV[5] ~= '' then
+  redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', now)
+  if streams > 0 and redis.call('ZCARD', KEYS[4]) >= streams then
+    return {'too_many_concurrent_requests', '0', remaining, tostring(ahead)}
+  end
+  redis.call('ZADD', KEYS[4], string.format('%.6f', now + ARGV[6]), ARGV[5])
+  redis.call('PEXPIRE', KEYS[4], math.ceil(ARGV[6] * 2000))
+end
+if step > 0 then
+  redis.call('SET', KEYS[2], string.format('%.6f', due + step), 'PX', math.ceil((ahead + step) * 1000) + 1000)
+end
+return {'', '0', remaining, tostring(ahead + step)}
+"""
+)
+# ARGV: lease, seconds the audio's number moves on, permits.
+RENEW = (
+    NOW
+    + """
+if ARGV[2] ~= '0' then
+  local due = math.max(tonumber(redis.call('GET', KEYS[3]) or '0'), now) + ARGV[2]
+  redis.call('SET', KEYS[3], string.format('%.6f', due), 'PX', math.ceil((due - now) * 1000) + 1000)
+end
+for each = 3, #ARGV do redis.call('ZADD', KEYS[4], string.format('%.6f', now + ARGV[1]), ARGV[each]) end
+if #ARGV > 2 then redis.call('PEXPIRE', KEYS[4], math.ceil(ARGV[1] * 2000)) end
+"""
+)
+# KEYS: characters without their day. ARGV: characters, limit.
+WRITE = """
+local clock = redis.call('TIME')
+local today = math.floor(clock[1] / 86400)
+local used = redis.call('HMGET', KEYS[1], 'day', 'characters')
+local sum = (used[1] == tostring(today)) and tonumber(used[2]) or 0
+if sum + ARGV[1] > tonumber(ARGV[2]) then return {'quota_exceeded', tostring(86400 - clock[1] % 86400)} end
+redis.call('HSET', KEYS[1], 'day', today, 'characters', sum + ARGV[1])
+redis.call('EXPIRE', KEYS[1], 172800)
+return {'', '0'}
+"""
+
+
+class RedisQuotas:
+    """Quotas over Redis, and over this replica's share while it is away."""
+
+    def __init__(self, url: str, local: LocalQuotas, *, lease_s: float = LEASE_S) -> None:
+        self._redis = redis.Redis.from_url(
+            url,
+            socket_connect_timeout=ANSWER_TIMEOUT_S,
+            socket_timeout=ANSWER_TIMEOUT_S,
+            retry=Retry(NoBackoff(), 0),
+        )
+        self._enter = self._redis.register_script(ENTER)
+        self._write = self._redis.register_script(WRITE)
+        self._renew = self._redis.register_script(RENEW)
+        self._local = local
+        self._lease_s = lease_s
+        self._permits: dict[str, set[str]] = {}
+        self._audio: dict[str, float] = {}  # seconds the audio's number is to move on
+        self._leaving: set[asyncio.Task[None]] = set()
+        self.is_away = False
+
+    async def enter(self, key: str, quota: Quota, permit: str | None) -> Verdict:
+        """See Quotas."""
+        if permit is not None:
+            # Before the question: an answer that is lost on its way must not leave a permit nobody renews or gives back.
+            self._permits.setdefault(key, set()).add(permit)
+        step = 0.0 if quota.requests_per_s is None else 1 / quota.requests_per_s
+        limited = int(quota.audio_s_a_minute is not None)
+        values: list[str | float] = [step, quota.burst, limited, quota.streams or 0, permit or "", self._lease_s]
+        answer = await self._ask(lambda: self._enter(_names(key, *NUMBERS), values))
+        if answer is None:
+            verdict = await self._local.enter(key, quota, permit)
+        else:
+            refusal, retry_s, remaining, reset_s = answer
+            verdict = Verdict(refusal.decode(), float(retry_s), None if remaining < 0 else remaining, float(reset_s))
+            if not verdict.refusal:
+                self._local.record(key, quota, permit)
+        if verdict.refusal and permit is not None:
+            self._permits.get(key, set()).discard(permit)
+        return verdict
+
+    async def write(self, key: str, quota: Quota, characters: int) -> Verdict:
+        """See Quotas."""
+        limit = quota.characters_a_day
+        if limit is None:
+            return Verdict()
+        answer = await self._ask(lambda: self._write(_names(key, "characters"), [characters, limit]))
+        if answer is None:
+            return await self._local.write(key, quota, characters)
+        verdict = Verdict(answer[0].decode(), float(answer[1]))
+        if not verdict.refusal:
+            self._local.record_characters(key, characters)
+        return verdict
+
+    def heard(self, key: str, quota: Quota, audio_s: float) -> None:
+        """See Quotas."""
+        self._local.heard(key, quota, audio_s)
+        if quota.audio_s_a_minute is not None:
+            self._audio[key] = self._audio.get(key, 0.0) + audio_s * MINUTE_S / quota.audio_s_a_minute
+
+    def leave(self, key: str, permit: str) -> None:
+        """See Quotas."""
+        self._local.leave(key, permit)
+        held = self._permits.get(key, set())
+        held.discard(permit)
+        if not held:
+            self._permits.pop(key, None)
+        task = asyncio.create_task(self._leave(key, permit))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def follow(self) -> None:
+        """Renew leases and report audio, again and again; finds out when Redis is away and when it is back."""
+        while True:
+            await self.renew()
+            await asyncio.sleep(PERIOD_S)
+
+    async def renew(self) -> None:
+        """Once. The first question that is not answered ends it: the others would wait as long."""
+        was_away, answers = self.is_away, True
+        audio, self._audio = self._audio, {}
+        pending = {**audio, **{key: audio.get(key, 0.0) for key in self._permits}}
+        for key, moved_s in pending.items():
+            permits = self._permits.get(key, set())
+            values = [self._lease_s, moved_s or "0", *permits]
+            question = partial(self._renew, _names(key, *NUMBERS), values)
+            answers = answers and await self._ask(question, finds_back=True) is not None
+            if not answers:
+                self._audio[key] = self._audio.get(key, 0.0) + moved_s  # next time
+        if not pending:  # who waits for a request to find out makes that request wait
+            await self._ask(self._redis.ping, finds_back=True)
+        if was_away and not self.is_away:
+            LOG.info("keys: the store is back; quotas are counted together again")
+
+    async def close(self) -> None:
+        """Give back what this process holds."""
+        for key, permits in list(self._permits.items()):
+            for permit in list(permits):
+                self.leave(key, permit)
+        await asyncio.gather(*self._leaving, return_exceptions=True)
+        await self._redis.aclose()
+
+    async def _leave(self, key: str, permit: str) -> None:
+        await self._ask(lambda: self._redis.zrem(_names(key, "streams")[0], permit))
+
+    async def _ask(self, question: Callable[[], Awaitable[Any]], *, finds_back: bool = False) -> Any:
+        """The answer (True where Redis says nil); None when Redis is away, and at once until renew() finds it back."""
+        if self.is_away and not finds_back:
+            return None
+        try:
+            async with asyncio.timeout(2 * ANSWER_TIMEOUT_S):
+                answer = await question()
+        except (RedisError, OSError, TimeoutError) as error:
+            if not self.is_away:
+                LOG.warning("keys: the store does not answer (%s); each replica allows its share", type(error).__name__)
+            self.is_away = True
+            return None
+        self.is_away = self.is_away and not finds_back
+        return True if answer is None else answer
+
+
+def _names(key: str, *parts: str) -> list[str]:
+    """Of one key's numbers: in one slot of a cluster, by the braces."""
+    return [f"{{chattts:quota:{key}}}:{part}" for part in parts]

@@ -1,0 +1,267 @@
+"""Config file: reads one environment's YAML and checks the whole of it, Serve's own keys included.
+
+In:    configs/*.yaml: Serve's deploy config with our AppConfig in `args:`
+Out:   the mapping and the AppConfig, or a ConfigError that names every mistake
+Owns:  nothing
+Never: starting anything
+
+Serve itself accepts and ignores most misspelt keys, and YAML takes the last of two equal ones. The allowed keys of every level
+are read from Serve's own schema classes, so they are those of the installed release.
+"""
+
+import inspect
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from ray.runtime_env import RuntimeEnv
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, ControllerOptions, GangSchedulingConfig, RequestRouterConfig
+from ray.serve.schema import DeploymentSchema, RayActorOptionsSchema, ServeApplicationSchema, ServeDeploySchema
+
+from pipeline.errors import ConfigError
+from pipeline.yaml_loader import parse_yaml
+from serve.config.app_config import IMPORT_PATH, PROJECT, AppConfig, dotted, explain, project_path, read_app_config, unknown_key
+from serve.config.hosts import is_local_host
+from serve.config.model_versions import RoutesConfig, deployments_of, wrong_routes
+from serve.resilience.autoscaling import WorkAhead
+
+Loc = tuple[int | str, ...]
+
+# Plain dicts in Serve's schema, whose keys are known all the same.
+INSIDE_DICTS: dict[tuple[type[BaseModel], str], type[BaseModel] | frozenset[str]] = {
+    (DeploymentSchema, "autoscaling_config"): AutoscalingConfig,
+    (DeploymentSchema, "request_router_config"): RequestRouterConfig,
+    (AutoscalingPolicy, "policy_kwargs"): frozenset(inspect.signature(WorkAhead).parameters),
+    (DeploymentSchema, "gang_scheduling_config"): GangSchedulingConfig,
+    (ServeApplicationSchema, "autoscaling_policy"): frozenset({"policy_function", "policy_kwargs"}),
+    (ServeApplicationSchema, "runtime_env"): frozenset(RuntimeEnv.known_fields),
+    (ControllerOptions, "runtime_env"): frozenset(RuntimeEnv.known_fields),
+    (RayActorOptionsSchema, "runtime_env"): frozenset(RuntimeEnv.known_fields),
+}
+# Accepted by the schema and refused or ignored by Serve.
+DEAD_KEYS: dict[type[BaseModel], set[str]] = {ServeApplicationSchema: {"host", "port"}}
+
+# The environment a file may set for Ray's processes: a misspelt variable would be ignored without a word.
+ENVIRONMENT = frozenset(
+    {
+        "OMP_NUM_THREADS",
+        "PYTHONPATH",
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH",
+        "TOKENIZERS_PARALLELISM",
+    }
+)
+
+WORK_AHEAD = "serve.resilience.autoscaling:WorkAhead"
+
+# Deployments must not be gathered at the router: a request that finds every replica full is polled, not woken
+# (twelve requests a second instead of forty, measured). So Serve's limits lie above our own.
+DOOR_MARGIN = 256  # requests beyond max_in_flight that the door refuses itself, saying when a place will be free
+
+SERVES_HOST = "0.0.0.0"  # where a file names none
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConfigFile:
+    """A file that passed."""
+
+    path: Path
+    document: dict[str, Any]
+    app: AppConfig
+
+    @property
+    def listens(self) -> str:
+        """The host Serve listens on."""
+        return str((self.document.get("http_options") or {}).get("host") or SERVES_HOST)
+
+    def check_code(self) -> None:
+        """Whether this is the code the file names, if it names any: `PYTHONPATH` in the application's runtime_env.
+
+        Raises:
+            ConfigError: it is not. Ray puts the folder it was started in before every other one.
+        """
+        (application,) = self.document["applications"]
+        named = ((application.get("runtime_env") or {}).get("env_vars") or {}).get("PYTHONPATH")
+        if named is not None and PROJECT not in [Path(folder).resolve() for folder in named.split(os.pathsep)]:
+            raise ConfigError(
+                f"{self.path}: runtime_env names the code in {named}, and {PROJECT} was imported: "
+                "start Ray in a folder that holds no `serve` and no `pipeline`"
+            )
+
+    def deployment(self, name: str) -> dict[str, Any]:
+        """Serve's options of one deployment; empty when the file has none."""
+        (application,) = self.document["applications"]
+        found: dict[str, Any] = next((d for d in application.get("deployments", []) if d["name"] == name), {})
+        return found
+
+
+def check_file(path: Path) -> ConfigFile:
+    """Read and check a file.
+
+    Raises:
+        ConfigError: all its mistakes, one a line.
+    """
+    try:
+        document = parse_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    mistakes = find_mistakes(document)
+    if not mistakes:
+        source = document["applications"][0].get("args", {}).get("source")
+        if source is not None and project_path(source).resolve() != path.resolve():
+            mistakes = [f"applications[0].args.source: names another file, {source}"]
+    if mistakes:
+        raise ConfigError("\n".join(f"{path}: {mistake}" for mistake in mistakes))
+    return ConfigFile(path, document, read_app_config(document["applications"][0].get("args", {})))
+
+
+def find_mistakes(document: Any) -> list[str]:
+    """Every mistake of a parsed file; the later kinds of check need the earlier ones to pass."""
+    if not isinstance(document, dict):
+        return ["the file must be a mapping with the key applications"]
+    return (
+        list(_wrong_keys(document, ServeDeploySchema, ()))
+        or list(_wrong_shape(document))
+        or list(_wrong_args(document))
+        or list(_wrong_values(document))
+        or list(_wrong_sums(document))
+        or list(_unstated_door(document))
+    )
+
+
+def _wrong_keys(value: Any, allowed: type[BaseModel] | frozenset[str], loc: Loc) -> Iterator[str]:
+    """Walk the document beside the schema."""
+    if not isinstance(value, dict):
+        return
+    keys = allowed if isinstance(allowed, frozenset) else frozenset(allowed.model_fields) - DEAD_KEYS.get(allowed, set())
+    for key, inner in value.items():
+        here = (*loc, str(key))
+        if key not in keys:
+            yield unknown_key(dotted("", here), sorted(keys))
+        elif key == "args":
+            continue  # ours: serve/config/app_config.py says it better
+        elif key == "env_vars":
+            yield from _wrong_keys(inner, ENVIRONMENT, here)
+        elif isinstance(allowed, type):
+            below = INSIDE_DICTS.get((allowed, key)) or _model_in(allowed.model_fields[key].annotation)
+            if below is None:
+                continue
+            items = enumerate(inner) if isinstance(inner, list) else [(None, inner)]
+            for index, item in items:
+                yield from _wrong_keys(item, below, here if index is None else (*here, index))
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The schema class inside Optional, Union or List."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (Union, UnionType, list):
+        return next((model for inner in get_args(annotation) if (model := _model_in(inner))), None)
+    return None
+
+
+def _wrong_shape(document: dict[str, Any]) -> Iterator[str]:
+    applications = document.get("applications")
+    if not isinstance(applications, list) or len(applications) != 1 or not isinstance(applications[0], dict):
+        yield "applications: must be a list of exactly one application"
+
+
+def _wrong_args(document: dict[str, Any]) -> Iterator[str]:
+    try:
+        read_app_config(document["applications"][0].get("args", {}), at="applications[0].args")
+    except ConfigError as error:
+        yield from str(error).splitlines()
+
+
+def _wrong_values(document: dict[str, Any]) -> Iterator[str]:
+    """Types and bounds as Serve sees them, and the names it cannot know."""
+    application = document["applications"][0]
+    if application.get("import_path") != IMPORT_PATH:
+        yield f"applications[0].import_path: must be {IMPORT_PATH}, found {application.get('import_path')}"
+    names = []
+    app = read_app_config(application.get("args", {}))
+    known = deployments_of(app.versions)
+    for index, deployment in enumerate(application.get("deployments") or []):
+        at = ("applications", 0, "deployments", index)
+        name = deployment.get("name")
+        if name not in known:
+            yield unknown_key(dotted("", (*at, str(name))), list(known)).replace("unknown key", "unknown deployment")
+        if name == "Ingress" and "user_config" in deployment:
+            yield from _wrong_routes(deployment["user_config"], app, dotted("", (*at, "user_config")))
+        if name in names:
+            yield f"{dotted('', (*at, 'name'))}: {name} appears twice"
+        names.append(name)
+        yield from _wrong_policy(deployment, (*at, "autoscaling_config", "policy", "policy_kwargs"))
+        for key, model in (("autoscaling_config", AutoscalingConfig), ("request_router_config", RequestRouterConfig)):
+            if key in deployment:
+                yield from _invalid(model, deployment[key], dotted("", (*at, key)))
+    yield from _invalid(ServeDeploySchema, document, "")
+
+
+def _wrong_policy(deployment: Mapping[str, Any], at: Loc) -> Iterator[str]:
+    """Serve would find out in its controller, and go on with as many replicas as there are."""
+    policy = (deployment.get("autoscaling_config") or {}).get("policy") or {}
+    if policy.get("policy_function") == WORK_AHEAD:
+        try:
+            WorkAhead(**(policy.get("policy_kwargs") or {}))
+        except (TypeError, ValueError) as error:
+            yield f"{dotted('', at)}: {error}"
+
+
+def _wrong_routes(user_config: Any, app: AppConfig, at: str) -> Iterator[str]:
+    mistakes = list(_invalid(RoutesConfig, user_config or {}, at))
+    yield from mistakes or (f"{at}.{one}" for one in wrong_routes(RoutesConfig.model_validate(user_config or {}), app.versions))
+
+
+def _invalid(model: type[BaseModel], value: Any, at: str) -> Iterator[str]:
+    try:
+        model.model_validate(value)
+    except ValidationError as error:
+        yield from explain(model, error, at)
+    except (ValueError, TypeError, ImportError) as error:
+        yield f"{at or 'the file'}: {error}"
+
+
+def _wrong_sums(document: dict[str, Any]) -> Iterator[str]:
+    """Limits that must lie above other limits."""
+    application = document["applications"][0]
+    app = read_app_config(application.get("args", {}))
+    deployments = {deployment["name"]: deployment for deployment in application.get("deployments") or []}
+    refusable = max(DOOR_MARGIN, 2 * app.limits.max_receiving)
+    formula = f"limits.max_in_flight + max({DOOR_MARGIN}, 2 * limits.max_receiving)"
+    least = {"Ingress": (app.limits.max_in_flight + refusable, formula)}
+    for version in app.versions:
+        engine, speech = version.pipeline.engine, version.pipeline.speech
+        # An admitted request's further segments wait in the engine without a limit of their own.
+        segments = speech.parallel_segments * (engine.slots + engine.max_waiting)
+        least[version.acoustic] = (segments, "speech.parallel_segments * (engine.slots + engine.max_waiting)")
+        least[version.vocoder] = (version.pipeline.vocoder.rows, "vocoder.rows")
+    for name, (floor, formula) in least.items():
+        limit = _option(deployments, name, "max_ongoing_requests")
+        if limit < floor:
+            yield f"{name}.max_ongoing_requests: {limit} is below {formula} = {floor}"
+    queue = _option(deployments, "Ingress", "max_queued_requests")
+    if 0 <= queue < DOOR_MARGIN:
+        yield f"Ingress.max_queued_requests: {queue} is below {DOOR_MARGIN}: Serve itself would refuse a burst of requests"
+
+
+def _unstated_door(document: dict[str, Any]) -> Iterator[str]:
+    """A service that other machines can reach says who may call."""
+    application = document["applications"][0]
+    host = str((document.get("http_options") or {}).get("host") or SERVES_HOST)
+    if not is_local_host(host) and "open" not in (application.get("args", {}).get("keys") or {}):
+        yield (
+            f"http_options.host: {host} is heard by other machines: state applications[0].args.keys.open, false to serve keys "
+            "only (python -m scripts.operate.keys add NAME), true where another door stands in front"
+        )
+
+
+def _option(deployments: Mapping[str, Mapping[str, Any]], name: str, key: str) -> Any:
+    default = {"max_ongoing_requests": 5, "max_queued_requests": -1}[key]  # Serve's
+    return deployments.get(name, {}).get(key, default)

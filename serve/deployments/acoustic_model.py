@@ -1,0 +1,161 @@
+"""AcousticModel: the engine, deployed. One replica a GPU.
+
+In:    handle calls generate, encode, stats
+Out:   StepBlocks, codes of recordings
+Owns:  one Engine and its health, the encoder of recordings once somebody has needed it
+Never: scheduling: @serve.batch only gathers arrivals for admission, what is decoded together is the engine's slots
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from ray import serve
+
+from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.weights import open_checkpoint
+from pipeline.config import EngineConfig
+from pipeline.engine.engine import Engine
+from pipeline.engine.fingerprint import build_of
+from pipeline.engine.sequence import Sequence
+from pipeline.errors import EngineDead, SynthesisError
+from pipeline.model.gpu.device_memory import gpu_mem_percent
+from pipeline.text.segment import predicted_steps
+from pipeline.types import Head, Prompt, SamplingParams, Segment, StepBlock
+from pipeline.vocoder.reference_encoder import Encoder
+from pipeline.voices.seeds import read_statistics
+from serve.config.app_config import TracingConfig
+from serve.deployments.background_tasks import Background, trouble_of
+from serve.deployments.process_exit import end_process
+from serve.deployments.replica_info import placed
+from serve.observability.metrics import EngineMetrics, every_period
+from serve.observability.tracing import Tracing
+from serve.resilience.autoscaling import EngineLoad, Load
+
+WARM_UP_POSITIONS = 16
+WARM_UP_STEPS = 16
+
+
+@serve.deployment(name="AcousticModel")
+class AcousticModel:
+    """Streams the steps of many segments at once."""
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, config: EngineConfig, checkpoint: str, tracing: TracingConfig | None = None
+    ) -> None:
+        self._tracing = Tracing(tracing, "AcousticModel", placed()["replica"])
+        # In a thread: loading takes long, and the replica's loop must go on answering Serve meanwhile.
+        files = await asyncio.to_thread(lambda: open_checkpoint(resolve(checkpoint, cache_home())))
+        self._files = files
+        self._device = config.device
+        self._encoder: Encoder | None = None
+        self._encoding = asyncio.Lock()
+        metrics = EngineMetrics()
+        self._engine = await asyncio.to_thread(Engine, config, files, watch=metrics)
+        self._build = await asyncio.to_thread(build_of, config, files)
+        await self._engine.warm_up(warm_up_prompt())
+        self._load = EngineLoad(config.steps_per_round)
+        self._latest = Load()
+
+        def look() -> None:
+            stats = asdict(self._engine.stats())
+            self._latest = self._load.look(stats, time.monotonic())
+            metrics.show(stats, config.steps_per_round, self._latest)
+
+        self._background = Background()
+        self._background.start("metrics", every_period(look))
+        self._gather.set_max_batch_size(config.slots)  # type: ignore[attr-defined]
+
+    async def generate(
+        self, prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool, trace: str = ""
+    ) -> AsyncGenerator[StepBlock | SynthesisError, None]:
+        """See protocols.CodeGenerator; an error is a value, and the last. `trace`: see serve/observability/tracing.py."""
+        try:
+            # Opened here, so that a cancellation at any moment reaches the sequence, gathered or not.
+            sequence = self._engine.open(prompt, sampling, timeout_s=timeout_s)
+        except SynthesisError as error:
+            yield error
+            return
+        try:
+            with self._tracing.generation(trace, prompt) as took, self._load.waiting(steps_ahead(prompt)) as waiting:
+                await self._gather((sequence, admitted))
+                async with aclosing(self._engine.read(sequence)) as blocks:
+                    async for block in blocks:
+                        took(block)
+                        waiting.begun()
+                        yield block if block.finish is None else replace(block, build=self._build)
+        except EngineDead as death:
+            end_process(death)
+        except SynthesisError as error:
+            yield error
+        finally:
+            self._engine.cancel(sequence)
+
+    @serve.batch(max_batch_size=8, batch_wait_timeout_s=0, max_concurrent_batches=8)
+    async def _gather(self, arrivals: list[tuple[Sequence, bool]]) -> list[None]:
+        """Submit what has arrived together, most often one; returns at once. No batch of the model is made here: the engine's
+        slots are one, whatever came when."""
+        self._engine.submit(arrivals)
+        return [None] * len(arrivals)
+
+    async def speakers(self) -> tuple[int, NDArray[np.float16] | None]:
+        """Numbers in a speaker embedding of this checkpoint, and the statistics of those it was taught."""
+        width = self._files.gpt_spec.width
+        return width, read_statistics(self._files.root, width)
+
+    async def build(self) -> str:
+        """What its steps are made by; see pipeline/engine/fingerprint.py."""
+        return self._build
+
+    async def encode(self, samples: NDArray[np.float32]) -> NDArray[np.int64]:
+        """See protocols.RecordingEncoder. One at a time: it takes a core from the engine for as long as it runs."""
+        async with self._encoding:
+            if self._encoder is None:
+                self._encoder = await asyncio.to_thread(lambda: Encoder(self._files.dvae()))
+            return await asyncio.to_thread(self._encoder.encode_alone, samples)
+
+    async def stats(self) -> dict[str, Any]:
+        """The engine at this moment, and where it runs."""
+        stats = self._engine.stats()
+        return {
+            **placed(),
+            "trouble": trouble_of(self.check_health),
+            "has_work": stats.slots_used + stats.waiting > 0,
+            "gpu_mem_percent": gpu_mem_percent(self._device),
+            **asdict(stats),
+        }
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """For serve/resilience/autoscaling.py, WorkAhead, where the configuration names it."""
+        return self._latest.as_stats()
+
+    def check_health(self) -> None:
+        """Serve replaces the replica when this raises three times in a row."""
+        self._background.check()
+        self._engine.check_health()
+
+    def __del__(self) -> None:
+        engine = getattr(self, "_engine", None)
+        if engine is not None:
+            engine.close()
+
+
+def steps_ahead(prompt: Prompt) -> int:
+    """About how many steps a segment will take."""
+    return min(predicted_steps(prompt.segment.text), prompt.max_steps) if prompt.head is Head.CODE else prompt.max_steps
+
+
+def warm_up_prompt() -> Prompt:
+    """A short prompt of token 0: its sound does not matter."""
+    return Prompt(
+        ids=np.zeros((WARM_UP_POSITIONS, 4), np.int64),
+        text_mask=np.ones(WARM_UP_POSITIONS, np.bool_),
+        head=Head.CODE,
+        segment=Segment(text="", index=0, is_last=True),
+        max_steps=WARM_UP_STEPS,
+    )

@@ -1,0 +1,35 @@
+"""Exposure: whether strangers can run code on this cluster, and the words for it.
+
+In:    Ray's address of this node, its mode of authentication
+Out:   a warning, or None
+Owns:  nothing
+Never: changing either: they are chosen before Ray starts
+"""
+
+import ray
+from ray._private.authentication.authentication_utils import is_token_auth_enabled
+
+from serve.config.hosts import is_local_host
+
+
+def exposure(address: str, *, asks_for_token: bool) -> str | None:
+    """What to warn of.
+
+    Args:
+        address: Ray's, of this node.
+        asks_for_token: whether Ray's processes refuse who has no token.
+    """
+    if asks_for_token or is_local_host(address):
+        return None
+    return (
+        f"whoever reaches {address} can run any code as this user: Ray listens there and asks for no token "
+        "(RAY_AUTH_MODE=disabled). Start with RAY_AUTH_MODE=token, by `make serve`, or behind a firewall"
+    )
+
+
+def exposure_of_this_cluster() -> str | None:
+    """The same for the cluster this process belongs to; None where it belongs to none."""
+    if not ray.is_initialized():
+        return None
+    address = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    return exposure(address, asks_for_token=is_token_auth_enabled())

@@ -1,0 +1,124 @@
+"""TextNormalizer: the text front end, deployed.
+
+In:    handle calls read, plan, replan, compare, stats
+Out:   what protocols.TextFrontend says
+Owns:  one IsolatedFrontend for all versions that read alike, and their health
+Never: torch, the GPU
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from ray import serve
+
+from pipeline.checkpoint.capabilities import Taught, read_taught
+from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.config import PipelineConfig
+from pipeline.errors import SynthesisError
+from pipeline.text.isolation.frontend import IsolatedFrontend, TextStats
+from pipeline.text.refine_guard import Refined
+from pipeline.text.script import Script
+from pipeline.types import SpeechPlan, SynthesisRequest, Voice
+from serve.config.app_config import TracingConfig
+from serve.deployments.background_tasks import Background
+from serve.deployments.replica_info import placed
+from serve.observability.metrics import TextMetrics, every_period
+from serve.observability.tracing import Tracing
+from serve.remote.remote_stages import as_value
+from serve.resilience.autoscaling import TextLoad
+
+
+@serve.deployment(name="TextNormalizer")
+class TextNormalizer:
+    """CPU only; as many replicas as the text needs."""
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, versions: Mapping[str, PipelineConfig], tracing: TracingConfig | None = None
+    ) -> None:
+        """Args:
+        versions: version of the model -> what it is; those that differ in nothing the text knows of share a process.
+        """
+        self._tracing = Tracing(tracing, "TextNormalizer", placed()["replica"])
+        self._taught: dict[str, Taught] = {}
+        made: dict[tuple[object, ...], IsolatedFrontend] = {}
+        self._frontends: dict[str, IsolatedFrontend] = {}
+        for version, pipeline in versions.items():
+            # In a thread: it may take long, and the replica's loop must go on answering Serve meanwhile.
+            engine, folder = pipeline.engine, await asyncio.to_thread(resolve, pipeline.checkpoint, cache_home())
+            self._taught[version] = read_taught(folder)
+            key = (folder, pipeline.text, engine.max_prompt, engine.max_steps)
+            if key not in made:
+                made[key] = IsolatedFrontend(folder, pipeline.text, max_prompt=engine.max_prompt, max_steps=engine.max_steps)
+            self._frontends[version] = made[key]
+        self._workers = tuple(made.values())
+        metrics, load = TextMetrics(), TextLoad()
+
+        def look() -> None:
+            stats = asdict(self._stats())
+            metrics.show(stats, load.look(stats, time.monotonic()))
+
+        self._background = Background()
+        self._background.start("metrics", every_period(look))
+
+    async def read(self, version: str, request: SynthesisRequest) -> Script | SynthesisError:
+        """See protocols.TextFrontend; errors are values."""
+        return await as_value(self._frontends[version].read(request))
+
+    async def taught(self) -> dict[str, Taught]:
+        """Version of the model -> what its checkpoint was taught."""
+        return self._taught
+
+    async def compare(self, version: str, plan: SpeechPlan, refined: list[NDArray[np.int64]]) -> list[Refined] | SynthesisError:
+        """See protocols.TextFrontend; errors are values."""
+        return await as_value(self._frontends[version].compare(plan, refined))
+
+    async def plan(
+        self, version: str, request: SynthesisRequest, voices: Mapping[str, Voice], trace: str = ""
+    ) -> SpeechPlan | SynthesisError:
+        """See protocols.TextFrontend; errors are values. `trace`: see serve/observability/tracing.py."""
+        with self._tracing.within(trace, "text.plan"):
+            return await as_value(self._frontends[version].plan(request, voices))
+
+    async def replan(
+        self,
+        version: str,
+        request: SynthesisRequest,
+        voices: Mapping[str, Voice],
+        plan: SpeechPlan,
+        refined: list[NDArray[np.int64]],
+        trace: str = "",
+    ) -> SpeechPlan | SynthesisError:
+        """See protocols.TextFrontend; errors are values. `trace`: see serve/observability/tracing.py."""
+        with self._tracing.within(trace, "text.replan"):
+            return await as_value(self._frontends[version].replan(request, voices, plan, refined))
+
+    async def stats(self) -> dict[str, Any]:
+        """The text workers at this moment, and where they run."""
+        trouble = next(filter(None, (worker.trouble for worker in self._workers)), "")
+        stats = self._stats()
+        return {**placed(), "trouble": trouble, "has_work": stats.asked_s > 0, **asdict(stats)}
+
+    async def check_health(self) -> None:
+        """Serve replaces the replica when this raises three times in a row; a worker that died or hangs is replaced before."""
+        self._background.check()
+        await asyncio.gather(*(worker.check_health() for worker in self._workers))
+
+    def _stats(self) -> TextStats:
+        return together([worker.stats() for worker in self._workers])
+
+
+def together(stats: list[TextStats]) -> TextStats:
+    """The workers of one replica as one."""
+    return TextStats(
+        waiting=sum(one.waiting for one in stats),
+        asked_s=max(one.asked_s for one in stats),
+        answers=sum(one.answers for one in stats),
+        read_s=max(one.read_s for one in stats),
+        busy_s=sum(one.busy_s for one in stats),
+        restarts=sum(one.restarts for one in stats),
+    )

@@ -1,0 +1,113 @@
+"""Vocoder: the vocoder, deployed. On a GPU of its own, a share of one, or CPUs.
+
+In:    handle calls feed, decode, traits, stats
+Out:   samples, and what the next feed of the same utterance carries
+Owns:  one pipeline Vocoder and its health
+Never: streams: feeds and windows of many requests come as they like, and know nothing of each other; batches: the pipeline's
+       vocoder takes what waits, up to vocoder.rows
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from ray import serve
+
+from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.weights import open_checkpoint
+from pipeline.config import VocoderConfig
+from pipeline.errors import EngineDead, SynthesisError
+from pipeline.model.gpu.device_memory import gpu_mem_percent
+from pipeline.types import DecoderTraits, Feed, Heard, HiddenWindow
+from pipeline.vocoder.vocoder import Vocoder as LocalVocoder
+from serve.config.app_config import TracingConfig
+from serve.deployments.background_tasks import Background, trouble_of
+from serve.deployments.process_exit import end_process
+from serve.deployments.replica_info import placed
+from serve.observability.metrics import VocoderMetrics, every_period
+from serve.observability.tracing import Tracing
+from serve.remote.remote_stages import as_value
+from serve.resilience.autoscaling import Load, VocoderLoad
+
+T = TypeVar("T")
+
+
+@serve.deployment(name="Vocoder")
+class Vocoder:
+    """Decodes the steps of many streams."""
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, config: VocoderConfig, checkpoint: str, tracing: TracingConfig | None = None
+    ) -> None:
+        self._tracing = Tracing(tracing, "Vocoder", placed()["replica"])
+        self._device = config.device
+        self._vocoder = await asyncio.to_thread(load_vocoder, config, checkpoint)
+        metrics = VocoderMetrics()
+        self._load = VocoderLoad(config.rows)
+        self._latest = Load()
+
+        def look() -> None:
+            stats = asdict(self._vocoder.stats())
+            self._latest = self._load.look(stats, time.monotonic())
+            metrics.show(stats, self._latest)
+
+        self._background = Background()
+        self._background.start("metrics", every_period(look))
+
+    async def traits(self) -> DecoderTraits:
+        """See protocols.WaveDecoder: what this machine could build."""
+        return await self._vocoder.traits()
+
+    async def feed(self, feed: Feed, trace: str = "") -> Heard | SynthesisError:
+        """See protocols.WaveDecoder; errors are values. `trace`: see serve/observability/tracing.py."""
+        with self._tracing.within(trace, "vocoder.call", {"steps": len(feed.steps)}), self._load.call():
+            return await answered(self._vocoder.feed(feed))
+
+    async def decode(self, window: HiddenWindow, trace: str = "") -> NDArray[np.float32] | SynthesisError:
+        """See protocols.WaveDecoder; errors are values. `trace`: see serve/observability/tracing.py."""
+        attributes = {"steps": window.body_stop - window.body_start}
+        with self._tracing.within(trace, "vocoder.call", attributes), self._load.call():
+            return await answered(self._vocoder.decode(window))
+
+    async def stats(self) -> dict[str, Any]:
+        """The vocoder at this moment, and where it runs."""
+        return {
+            **placed(),
+            "trouble": trouble_of(self.check_health),
+            "has_work": self._load.inside > 0,
+            "gpu_mem_percent": gpu_mem_percent(self._device),
+            **asdict(self._vocoder.stats()),
+        }
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """For serve/resilience/autoscaling.py, WorkAhead, where the configuration names it."""
+        return self._latest.as_stats()
+
+    def check_health(self) -> None:
+        """Serve replaces the replica when this raises three times in a row."""
+        self._background.check()
+        self._vocoder.check_health()
+
+    def __del__(self) -> None:
+        vocoder = getattr(self, "_vocoder", None)
+        if vocoder is not None:
+            vocoder.close()
+
+
+async def answered(answer: Awaitable[T]) -> T | SynthesisError:
+    """See as_value; a vocoder that has died ends its process instead."""
+    value = await as_value(answer)
+    if isinstance(value, EngineDead):
+        end_process(value)
+    return value
+
+
+def load_vocoder(config: VocoderConfig, checkpoint: str) -> LocalVocoder:
+    """Verified weights, on their device, warm."""
+    vocoder = LocalVocoder(config, open_checkpoint(resolve(checkpoint, cache_home())))
+    vocoder.warm_up()
+    return vocoder

@@ -1,0 +1,168 @@
+"""Body reader: receives request bodies, a bounded number of them at once and none slower than the least rate.
+
+In:    requests
+Out:   the bytes of a body; or 408, 413, 415
+Owns:  the list of bodies that are on their way in
+Never: what is in a body; a place at the door, which is taken once a body is there
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from serve.config.app_config import LimitsConfig
+from serve.errors import ApiError, Kind, bad_request
+
+JSON = "application/json"
+FORM = "multipart/form-data"
+HEAD_START = 1024  # bytes every body is taken to have sent before its first, or the newest would always be the slowest
+
+
+@dataclass(slots=True, eq=False)
+class _Arriving:
+    """One body on its way in."""
+
+    since: float
+    received: int = 0
+    is_dropped: bool = False
+    waiting: asyncio.Timeout | None = None
+
+    def rate(self, now: float) -> float:
+        """Bytes a second so far."""
+        return (self.received + HEAD_START) / max(now - self.since, 1e-9)
+
+
+class BodyReader:
+    """Receives bodies. Where there are too many of them, or too many bytes, the slowest one is dropped: whoever sends a body in
+    one piece is never in anybody's way, and senders that dribble cannot shut out the others."""
+
+    def __init__(self, limits: LimitsConfig) -> None:
+        self._limits = limits
+        self._arriving: set[_Arriving] = set()
+
+    @property
+    def arriving(self) -> int:
+        """Bodies on their way in."""
+        return len(self._arriving)
+
+    async def read_json(self, request: Request) -> bytes:
+        """The whole of a body that is said to be JSON.
+
+        Raises:
+            ApiError: 408, 413, 415
+        """
+        check_content(request, JSON)
+        received = bytearray()
+        async for piece in self.pieces(request, self._limits.max_body_bytes):
+            received += piece
+        return bytes(received)
+
+    async def pieces(self, request: Request, most_bytes: int) -> AsyncGenerator[bytes, None]:
+        """A body as it arrives.
+
+        Raises:
+            ApiError: 413, larger than most_bytes; 408, too slow.
+        """
+        body = _Arriving(_now())
+        self._arriving.add(body)
+        self._make_room()
+        stream = request.stream()
+        try:
+            while (piece := await self._next(stream, body)) is not None:
+                body.received += len(piece)
+                if body.received > most_bytes:
+                    raise too_large(most_bytes)
+                self._make_room()
+                yield piece
+        finally:
+            self._arriving.discard(body)
+
+    async def _next(self, stream: AsyncGenerator[bytes, None], body: _Arriving) -> bytes | None:
+        """The next piece, None at the end."""
+        limits = self._limits
+        if body.is_dropped:
+            raise _dropped()
+        try:
+            async with asyncio.timeout_at(_deadline(body, limits)) as body.waiting:
+                return await anext(stream, None)
+        except TimeoutError:
+            raise _dropped() if body.is_dropped else _too_slow(limits) from None
+        finally:
+            body.waiting = None
+
+    def _make_room(self) -> None:
+        while len(self._arriving) > 1 and self._are_too_many():
+            slowest = min(self._arriving, key=lambda body: body.rate(_now()))
+            self._arriving.remove(slowest)
+            slowest.is_dropped = True
+            if slowest.waiting is not None:
+                slowest.waiting.reschedule(_now())
+
+    def _are_too_many(self) -> bool:
+        limits = self._limits
+        return (
+            len(self._arriving) > limits.max_receiving
+            or sum(body.received for body in self._arriving) > limits.max_receiving_bytes
+        )
+
+
+def check_content(request: Request, media_type: str) -> None:
+    """Whether the body is of the media type, as it is.
+
+    Raises:
+        ApiError: 415
+    """
+    if request.headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
+        raise ApiError(
+            "compressed bodies are not taken here: send it without Content-Encoding",
+            Kind(415, "invalid_request_error", "unsupported_content_encoding", False),
+            headers={"Accept-Encoding": "identity"},
+        )
+    if media_type_of(request) != media_type:
+        raise bad_request(
+            "unsupported_media_type",
+            f"the body must be {media_type}; with curl: -H 'Content-Type: application/json', or -F for a form",
+            status=415,
+        )
+
+
+def media_type_of(request: Request) -> str:
+    """Of the body, without parameters; empty where the request says nothing of it."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def too_large(limit: int) -> ApiError:
+    """413"""
+    return _cut_off(bad_request("body_too_large", f"the body is larger than {limit} bytes", status=413))
+
+
+def _too_slow(limits: LimitsConfig) -> ApiError:
+    return _timed_out(
+        f"the body did not arrive in time: all of it within {limits.body_timeout_s:g} s, after {limits.body_grace_s:g} s at "
+        f"{limits.body_min_bytes_per_s:g} bytes a second at least"
+    )
+
+
+def _dropped() -> ApiError:
+    return _timed_out("too many bodies are on their way, and this one came the slowest; send it again in one piece")
+
+
+def _timed_out(message: str) -> ApiError:
+    return _cut_off(ApiError(message, Kind(408, "invalid_request_error", "body_timeout", True)))
+
+
+def _cut_off(refusal: ApiError) -> ApiError:
+    """Nobody reads the rest of the body, so the connection cannot go on."""
+    refusal.headers["Connection"] = "close"
+    return refusal
+
+
+def _deadline(body: _Arriving, limits: LimitsConfig) -> float:
+    kept_s = body.received / limits.body_min_bytes_per_s if limits.body_min_bytes_per_s else limits.body_timeout_s
+    return body.since + min(limits.body_timeout_s, max(limits.body_grace_s, kept_s))
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,77 @@
+"""Envelope: what Serve refuses in plain text, said as every other error is.
+
+In:    Serve's own HTTP server, around which serve/http/proxy_middleware.py puts this
+Out:   the same replies; an error in plain text, or an exception nobody caught, in OpenAI's envelope
+Owns:  nothing
+Never: Serve's own pages below /-/, which its tools read; a reply that has begun
+"""
+
+import logging
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serve.errors import ApiError, Kind, of, plain_status
+
+LOG = logging.getLogger("ray.serve.chattts")
+
+KEPT = ("retry-after", "x-request-id")
+
+
+class Enveloped:
+    """ASGI middleware: errors in plain text become JSON."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"].removeprefix(scope.get("root_path", "")).startswith("/-/"):
+            await self._app(scope, receive, send)
+            return
+        request_id = Headers(scope=scope).get("x-request-id", "")
+        has_begun = is_replaced = False
+
+        async def send_json(message: Message) -> None:
+            nonlocal has_begun, is_replaced
+            if message["type"] == "http.response.start":
+                has_begun = True
+                is_replaced = is_plain_error(message)
+                if is_replaced:
+                    headers = Headers(raw=message["headers"])
+                    kept = {name: headers[name] for name in KEPT if name in headers}
+                    await refuse(refusal_of(message["status"]), kept)
+            if not is_replaced:
+                await send(message)
+
+        async def refuse(error: ApiError, headers: dict[str, str]) -> None:
+            named = {"x-request-id": request_id, **{name.lower(): value for name, value in error.reply_headers().items()}}
+            await JSONResponse(error.body(request_id), error.kind.status, named | headers)(scope, receive, send)
+
+        try:
+            await self._app(scope, receive, send_json)
+        except Exception as error:
+            if has_begun:
+                raise
+            LOG.exception("request=%s ended by an error outside the application", request_id)
+            await refuse(of(error), {})
+
+
+def is_plain_error(start: Message) -> bool:
+    """Whether a reply begins that no client of ours can read."""
+    return start["status"] >= 400 and Headers(raw=start["headers"]).get("content-type", "text/plain").startswith("text/plain")
+
+
+def refusal_of(status: int) -> ApiError:
+    """What Serve means by a status."""
+    if status in (429, 503):
+        return ApiError(
+            "the service takes no more requests right now", Kind(status, "overloaded_error", "overloaded", True, 1.0)
+        )
+    if status in (408, 504):
+        return ApiError("the request took longer than it may", Kind(status, "server_error", "timeout", True))
+    if status >= 500:
+        return ApiError(
+            "an internal error; its request_id finds it in the log", Kind(status, "server_error", "internal_error", True)
+        )
+    return plain_status(status)

@@ -1,0 +1,79 @@
+"""Edge: takes from a request the headers with which a client could steer Serve, before Serve reads them.
+
+In:    RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=serve.http.proxy_middleware:middlewares in the environment of Ray's processes
+Out:   ASGI middleware around Serve's own HTTP server: the proxy's, or the ingress replica's under direct ingress
+Owns:  nothing
+Never: bodies
+
+Serve reads these headers before any application code runs: its time limit (0 switches it off), its watch for clients that
+leave (?1 switches it off) and its routing hints. speech_response.py keeps its own limits and its own watch all the same.
+Headers beyond any use are refused here; ones that never end are for the load balancer in front: no ASGI code ever sees them.
+"""
+
+from ray import serve
+from ray.serve.exceptions import RayServeException
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serve.errors import bad_request
+from serve.http.api import sound_request_id
+from serve.http.early_refusal import EarlyRefusal
+from serve.http.error_envelope import Enveloped
+from serve.http.services import Backend
+
+# Compared with `_` for `-`: Serve itself takes both spellings of some.
+STEERING = frozenset(
+    {
+        b"x_request_timeout_seconds",
+        b"x_request_disconnect_disabled",
+        b"x_session_id",
+        b"serve_multiplexed_model_id",
+        b"ray_serve_multiplexed_model_id",
+        b"x_request_id",  # put back below, made harmless: Serve echoes whatever the client claims
+    }
+)
+STEERING_PREFIX = b"x_ray_"
+
+MOST_HEADER_BYTES = 32 << 10
+TOO_LARGE = bad_request("headers_too_large", f"the headers are larger than {MOST_HEADER_BYTES} bytes", status=431)
+
+
+class WithoutSteering:
+    """Drops the steering headers."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket"):
+            request_id = sound_request_id(Headers(scope=scope).get("x-request-id"))
+            if scope["type"] == "http" and sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEADER_BYTES:
+                headers = {"X-Request-ID": request_id, "Connection": "close", **TOO_LARGE.reply_headers()}
+                await JSONResponse(TOO_LARGE.body(request_id), TOO_LARGE.kind.status, headers)(scope, receive, send)
+                return
+            kept = [(name, value) for name, value in scope["headers"] if not steers(name)]
+            scope = {**scope, "headers": [*kept, (b"x-request-id", request_id.encode())]}
+        await self._app(scope, receive, send)
+
+
+def middlewares() -> list[Middleware]:
+    """What Serve asks the callback for; it puts these outside its own, the last one outermost."""
+    return [Middleware(Enveloped), Middleware(EarlyRefusal, backend=backend_here), Middleware(WithoutSteering)]
+
+
+def backend_here() -> Backend | None:
+    """The insides of the ingress replica this process is; None in a proxy."""
+    try:
+        replica = serve.get_replica_context().servable_object
+    except RayServeException:
+        return None
+    found: Backend | None = getattr(replica, "backend", None)
+    return found
+
+
+def steers(name: bytes) -> bool:
+    """Whether Serve would obey this header."""
+    plain = name.lower().replace(b"-", b"_")
+    return plain in STEERING or plain.startswith(STEERING_PREFIX)

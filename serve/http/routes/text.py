@@ -1,0 +1,442 @@
+"""Text API: the routes that look at a text instead of speaking it, and the lexicons.
+
+In:    HTTP
+Out:   JSON
+Owns:  nothing
+Never: Ray, torch; a step of the model, but for /v1/text/refine
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Literal, TypeVar
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, Field
+
+from pipeline.errors import DeadlineExceeded, UnknownLexicon
+from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
+from pipeline.text.lexicon.library import LEXICON_ID
+from pipeline.text.markup.ssml import STYLES
+from pipeline.text.refine_guard import Refined, diff
+from pipeline.text.script import Script
+from pipeline.text.segment import predicted_steps
+from pipeline.types import MAX_SPEED, MIN_SPEED, Aside, LexiconEntry, Passage, Segment, SynthesisRequest
+from serve.errors import ApiError, Kind, bad_request
+from serve.http.openapi import answers, takes
+from serve.http.schemas.base import is_strict, read_body
+from serve.http.schemas.speech import SpeechBody, ignored_header, to_request
+from serve.http.schemas.text import LexiconBody, TextBody, WrittenText, check_ignored, entries_of, read_text
+from serve.http.services import Backend
+
+T = TypeVar("T")
+B = TypeVar("B", bound=BaseModel)
+
+
+class SpanReply(BaseModel):
+    """Characters of the input, and the characters of the segment they are heard as."""
+
+    source: tuple[int, int]
+    spoken: tuple[int, int]
+    kind: Literal["text", "control"]
+
+
+class WarningReply(BaseModel):
+    """Something in the text that could not be spoken as written."""
+
+    code: str
+    count: int = Field(description="characters, or elements of SSML")
+
+
+class SegmentReply(BaseModel):
+    """A piece of the text that is spoken as one."""
+
+    text: str
+    language: Literal["zh", "en"]
+    source: tuple[int, int] = Field(description="the characters of the input it came from")
+    spans: list[SpanReply]
+
+
+class NormalizeReply(BaseModel):
+    """POST /v1/text/normalize."""
+
+    text: str
+    segments: list[SegmentReply]
+    warnings: list[WarningReply]
+    dropped: list[tuple[int, int]] = Field(description="the characters of the input that are not heard")
+
+
+class PlannedSegment(BaseModel):
+    """A segment, and how long it will take to say."""
+
+    index: int
+    text: str
+    language: Literal["zh", "en"]
+    source: tuple[int, int]
+    voice: str
+    rate: float
+    gain_db: float
+    silence_ms: int = Field(description="exact silence before it")
+    steps: int = Field(description="predicted; 46.875 are a second before any time-stretch")
+    seconds: float = Field(description="predicted, without the silence")
+
+
+class PlanReply(BaseModel):
+    """POST /v1/audio/speech/plan."""
+
+    voice: str
+    characters: int
+    segments: list[PlannedSegment]
+    closing_silence_ms: int
+    predicted_steps: int
+    predicted_seconds: float
+    warnings: list[WarningReply]
+    dropped: list[tuple[int, int]]
+    ignored_fields: list[str]
+
+
+class ChangeReply(BaseModel):
+    """Words that follow each other and share a fate."""
+
+    op: Literal["equal", "insert", "delete", "replace"]
+    source: str
+    refined: str
+
+
+class RefinedReply(BaseModel):
+    """One segment before and after."""
+
+    source: str
+    refined: str
+    accepted: bool
+    diff: list[ChangeReply]
+
+
+class RefineReply(BaseModel):
+    """POST /v1/text/refine."""
+
+    refined: str
+    accepted: bool = Field(description="it was refined, and nothing but control tags and fillers was added, in every segment")
+    diff: list[ChangeReply]
+    segments: list[RefinedReply]
+    seed: int
+    ignored_fields: list[str] = Field(description="refine among them: the checkpoint has no refine pass, the text is as it was")
+
+
+class HintReply(BaseModel):
+    """How a word of a passage is to sound."""
+
+    start: int
+    stop: int
+    kind: Literal["alias", "pinyin", "say-as"]
+    value: str
+
+
+class PassageReply(BaseModel):
+    """Text in one manner."""
+
+    text: str
+    language: Literal["auto", "zh", "en"]
+    voice: str | None
+    rate: float
+    gain_db: float
+    silence_ms: int
+    hints: list[HintReply]
+
+
+class MarkReply(BaseModel):
+    """Where a mark stands."""
+
+    name: str
+    position: int = Field(description="characters of the text content before it")
+
+
+class SsmlReply(BaseModel):
+    """POST /v1/text/ssml."""
+
+    text: str
+    passages: list[PassageReply]
+    marks: list[MarkReply]
+    warnings: list[WarningReply]
+
+
+class SoundReply(BaseModel):
+    """How a word sounds; one of the two."""
+
+    alias: str | None = None
+    pinyin: str | None = None
+
+
+class LexiconReply(BaseModel):
+    """A stored lexicon."""
+
+    id: str
+    entries: dict[str, SoundReply]
+
+
+class KeptReply(BaseModel):
+    """What was kept."""
+
+    id: str
+    version: int
+    entries: int
+
+
+class StyleReply(BaseModel):
+    """A style of mstts:express-as."""
+
+    id: str
+    rate: float
+    gain_db: float
+
+
+class StylesReply(BaseModel):
+    """GET /v1/styles."""
+
+    styles: list[StyleReply]
+
+
+def text_routes(get_backend: Callable[[], Backend]) -> APIRouter:
+    """Every route of this module."""
+    routes = APIRouter(tags=["text"])
+
+    @routes.post("/v1/text/normalize", openapi_extra=takes(TextBody), responses=answers(400, 408, 413, 415, 422, 429, 503))
+    async def normalize(request: Request) -> NormalizeReply:
+        """What would be said, and what became of every character."""
+        body = await _body(TextBody, request, get_backend())
+        script = await _within_limits(get_backend(), get_backend().read(_text_request(body, request, get_backend())))
+        return NormalizeReply(
+            text=" ".join(segment.text for segment in script.segments),
+            segments=[_segment(script, index) for index in range(len(script.segments))],
+            warnings=_warnings(script.warnings),
+            dropped=list(script.dropped),
+        )
+
+    @routes.post("/v1/text/ssml", openapi_extra=takes(TextBody), responses=answers(400, 408, 413, 415, 422, 503))
+    async def ssml(request: Request) -> SsmlReply:
+        """How an SSML document is understood."""
+        body = await _body(TextBody, request, get_backend())
+        written = _written(body.model_copy(update={"input_type": "ssml"}), request, get_backend())
+        return SsmlReply(
+            text=written.text,
+            passages=[_passage(passage) for passage in written.passages],
+            marks=[MarkReply(name=name, position=position) for name, position in written.marks],
+            warnings=_warnings(written.warnings),
+        )
+
+    @routes.post(
+        "/v1/audio/speech/plan", openapi_extra=takes(SpeechBody), responses=answers(400, 404, 408, 413, 415, 422, 429, 503)
+    )
+    async def plan(request: Request) -> PlanReply:
+        """What POST /v1/audio/speech would do with this body, without doing it."""
+        body = await _body(SpeechBody, request, get_backend())
+        asked, ignored = _speech_request(body, request, get_backend())
+        script = await _within_limits(get_backend(), get_backend().read(asked))
+        segments = [_planned(segment, asked) for segment in script.segments]
+        silence_s = (sum(segment.silence_ms for segment in segments) + script.closing_silence_ms) / 1000
+        return PlanReply(
+            voice=asked.voice,
+            characters=len(asked.text),
+            segments=segments,
+            closing_silence_ms=script.closing_silence_ms,
+            predicted_steps=sum(segment.steps for segment in segments),
+            predicted_seconds=round(sum(segment.seconds for segment in segments) + silence_s, 3),
+            warnings=_warnings(script.warnings),
+            dropped=list(script.dropped),
+            ignored_fields=ignored,
+        )
+
+    @routes.post(
+        "/v1/text/refine", openapi_extra=takes(SpeechBody), responses=answers(400, 404, 408, 413, 415, 422, 429, 503, 504)
+    )
+    async def refine(request: Request) -> RefineReply:
+        """What ChatTTS's refine pass makes of the text, and whether the guard lets it pass."""
+        backend = get_backend()
+        body = await _body(SpeechBody, request, backend)
+        if body.refine is False:
+            body = body.model_copy(update={"refine": True})
+        asked, ignored = _speech_request(body, request, backend)
+        with backend.door.enter():
+            segments = await _within_limits(backend, backend.refine(asked) if asked.refine else _unrefined(backend, asked))
+        replies = [
+            RefinedReply(
+                source=segment.source,
+                refined=segment.refined,
+                accepted=segment.accepted,
+                diff=[ChangeReply(op=change.op, source=change.source, refined=change.refined) for change in segment.diff],
+            )
+            for segment in segments
+        ]
+        return RefineReply(
+            refined=" ".join(reply.refined for reply in replies),
+            accepted=all(reply.accepted for reply in replies),
+            diff=[change for reply in replies for change in reply.diff],
+            segments=replies,
+            seed=asked.refine.sampling.seed if asked.refine else asked.sampling.seed,
+            ignored_fields=ignored,
+        )
+
+    @routes.get("/v1/styles")
+    async def styles() -> StylesReply:
+        """What mstts:express-as knows."""
+        return StylesReply(
+            styles=[StyleReply(id=name, rate=manner.rate, gain_db=manner.gain_db) for name, manner in STYLES.items()]
+        )
+
+    @routes.get("/v1/lexicons/{lexicon_id}", responses=answers(400, 404))
+    async def lexicon(lexicon_id: str) -> LexiconReply:
+        """A stored lexicon."""
+        _check_id(lexicon_id)
+        try:
+            entries = get_backend().lexicons.get(lexicon_id)
+        except UnknownLexicon:
+            raise _no_such_lexicon() from None
+        return LexiconReply(id=lexicon_id, entries={entry.word: _sound(entry) for entry in entries})
+
+    @routes.put(
+        "/v1/lexicons/{lexicon_id}", openapi_extra=takes(LexiconBody), responses=answers(400, 408, 409, 413, 415, 503, 507)
+    )
+    async def put_lexicon(lexicon_id: str, request: Request) -> KeptReply:
+        """Keep a lexicon, in place of what was there; every replica knows it within a second."""
+        _check_id(lexicon_id)
+        backend = get_backend()
+        entries = entries_of((await _body(LexiconBody, request, backend)).entries)
+        version = await asyncio.to_thread(backend.lexicons.put, lexicon_id, entries)
+        return KeptReply(id=lexicon_id, version=version, entries=len(entries))
+
+    @routes.delete("/v1/lexicons/{lexicon_id}", status_code=204, responses=answers(400, 404, 503))
+    async def delete_lexicon(lexicon_id: str) -> Response:
+        """Remove a lexicon."""
+        _check_id(lexicon_id)
+        try:
+            await asyncio.to_thread(get_backend().lexicons.delete, lexicon_id)
+        except UnknownLexicon:
+            raise _no_such_lexicon() from None
+        return Response(status_code=204)
+
+    return routes
+
+
+# What the routes share.
+
+
+async def _body(kind: type[B], request: Request, backend: Backend) -> B:
+    body = read_body(kind, await backend.bodies.read_json(request))
+    if isinstance(body, TextBody) and not isinstance(body, SpeechBody):
+        check_ignored(body.ignored, (), strict=is_strict(request))
+    return body
+
+
+def _written(body: TextBody, request: Request, backend: Backend) -> WrittenText:
+    return read_text(
+        body,
+        limits=backend.limits,
+        strict=is_strict(request),
+        voice_id=backend.voice_id,
+        lexicon=backend.lexicons.get,
+    )
+
+
+def _text_request(body: TextBody, request: Request, backend: Backend) -> SynthesisRequest:
+    """Spoken by nobody: the text alone counts."""
+    speech = SpeechBody(**{name: getattr(body, name) for name in TextBody.model_fields})
+    return _speech_request(speech, request, backend)[0]
+
+
+def _speech_request(body: SpeechBody, request: Request, backend: Backend) -> tuple[SynthesisRequest, list[str]]:
+    """What the body asks for, and which of its fields have no effect."""
+    voice = backend.voice_id(body.voice_name)
+    fitted = backend.models.fit(body, request, voice, strict=is_strict(request))
+    asked = to_request(
+        fitted.body,
+        request_id=str(request.state.request_id),
+        voice=voice,
+        text=_written(fitted.body, request, backend),
+        limits=backend.limits,
+        strict=is_strict(request),
+    )
+    ignored = (*body.ignored, *fitted.without)
+    return fitted.fit(asked), ignored_header(ignored).split(", ") if ignored else []
+
+
+async def _unrefined(backend: Backend, asked: SynthesisRequest) -> list[Refined]:
+    """What a checkpoint without a refine pass makes of the text: nothing."""
+    script = await backend.read(asked)
+    texts = [segment.text for segment in script.segments]
+    return [Refined(text, text, tuple(diff(text, text)), accepted=False) for text in texts]
+
+
+async def _within_limits(backend: Backend, answer: Awaitable[T]) -> T:
+    limit_s = backend.limits.total_timeout_s
+    try:
+        async with asyncio.timeout(limit_s):
+            return await answer
+    except TimeoutError:
+        raise DeadlineExceeded(f"not finished after {limit_s:g} s (limits.total_timeout_s)") from None
+
+
+def _check_id(lexicon_id: str) -> None:
+    if not LEXICON_ID.fullmatch(lexicon_id):
+        raise bad_request(
+            "out_of_range", "a lexicon's id is 1 to 64 of the characters A-Z a-z 0-9 . _ -, no dot first", param="id"
+        )
+
+
+def _no_such_lexicon() -> ApiError:
+    return ApiError(
+        "no such lexicon; PUT /v1/lexicons/{id} makes one", Kind(404, "not_found_error", "lexicon_not_found", False), param="id"
+    )
+
+
+def _warnings(warnings: tuple[tuple[str, int], ...]) -> list[WarningReply]:
+    return [WarningReply(code=code, count=count) for code, count in warnings]
+
+
+def _segment(script: Script, index: int) -> SegmentReply:
+    segment = script.segments[index]
+    return SegmentReply(
+        text=segment.text,
+        language="zh" if segment.language == "zh" else "en",
+        source=segment.source,
+        spans=[
+            SpanReply(
+                source=(span.source_start, span.source_stop),
+                spoken=(span.spoken_start, span.spoken_stop),
+                kind="control" if span.kind == "control" else "text",
+            )
+            for span in script.spans[index]
+        ],
+    )
+
+
+def _planned(segment: Segment, request: SynthesisRequest) -> PlannedSegment:
+    steps = predicted_steps(segment.text)
+    speed = min(MAX_SPEED, max(MIN_SPEED, request.speed * segment.manner.rate))
+    return PlannedSegment(
+        index=segment.index,
+        text=segment.text,
+        language="zh" if segment.language == "zh" else "en",
+        source=segment.source,
+        voice=segment.manner.voice or request.voice,
+        rate=segment.manner.rate,
+        gain_db=segment.manner.gain_db,
+        silence_ms=segment.silence_ms,
+        steps=steps,
+        seconds=round(steps * SAMPLES_PER_STEP / SAMPLE_RATE / speed, 3),
+    )
+
+
+def _passage(passage: Passage) -> PassageReply:
+    return PassageReply(
+        text=passage.text,
+        language="zh" if passage.language == "zh" else "en" if passage.language == "en" else "auto",
+        voice=passage.manner.voice,
+        rate=passage.manner.rate,
+        gain_db=passage.manner.gain_db,
+        silence_ms=passage.silence_ms,
+        hints=[HintReply(start=hint.start, stop=hint.stop, kind=hint.aside.value, value=hint.value) for hint in passage.hints],
+    )
+
+
+def _sound(entry: LexiconEntry) -> SoundReply:
+    return SoundReply(pinyin=entry.value) if entry.aside is Aside.PINYIN else SoundReply(alias=entry.value)

@@ -1,0 +1,389 @@
+"""Voice API: the routes under /v1/audio/voices.
+
+In:    HTTP
+Out:   HTTP
+Owns:  nothing
+Never: Ray, torch; a client's words in an error; a recording kept any longer than it is read
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Annotated, Any, TypeVar
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import Field
+from starlette.datastructures import FormData, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+
+from pipeline.errors import InvalidRequest, UnknownVoice
+from pipeline.voices.catalogue import VoiceInfo
+from pipeline.voices.names import INLINE, MAX_NAME_CHARS
+from pipeline.voices.records import MAX_GAIN_DB, MAX_LANGUAGES, MAX_NOTE_CHARS, MAX_TITLE_CHARS, StoredVoice
+from pipeline.voices.seeds import MAX_SEED
+from pipeline.voices.strings import decode_embedding, encode_embedding
+from serve.errors import ApiError, Kind, bad_request
+from serve.http.body_reader import FORM, check_content, media_type_of, too_large
+from serve.http.openapi import answers, takes
+from serve.http.schemas.base import Body, read_body, read_values
+from serve.http.schemas.speech import MODELS
+from serve.http.services import Backend
+from serve.http.speech_response import MADE
+from serve.speech.model_selection import ModelDesk
+from serve.voices.voice_service import Card
+
+FORM_ROOM = 64 << 10  # bytes of a form beside its recording
+FORM_FIELDS = 12
+MAX_RANDOM = 50
+NO_CONSENT = ("", "0", "false", "no", "off")
+
+R = TypeVar("R")
+
+Text = Annotated[str, Field(max_length=MAX_NOTE_CHARS)]
+Language = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})?$")]
+Languages = Annotated[tuple[Language, ...], Field(max_length=MAX_LANGUAGES)]
+Gain = Annotated[float, Field(ge=-MAX_GAIN_DB, le=MAX_GAIN_DB)]
+Title = Annotated[str, Field(min_length=1, max_length=MAX_TITLE_CHARS)]
+
+
+class BlendPart(Body):
+    """One voice of a mixture."""
+
+    voice: str = Field(min_length=1, max_length=80)
+    weight: float = Field(gt=0, lt=1000)
+
+
+class CardBody(Body):
+    """What people are told about a voice."""
+
+    name: Title
+    id: str | None = Field(None, description="A-Z a-z 0-9 . _ -; without it the name where it can be an id, else a drawn one")
+    languages: Languages = ()
+    description: Text = ""
+    licence: Text = ""
+    gain_db: Gain | None = Field(None, description="without it, what brings the voice to the loudness of the others")
+
+    def card(self) -> Card:
+        """In the domain's words."""
+        return Card(self.name, self.id, self.languages, self.description, self.licence, self.gain_db)
+
+
+class BlendBody(CardBody):
+    """POST /v1/audio/voices/blend."""
+
+    blend: str | tuple[BlendPart, ...] = Field(description="blend:a(0.7)+b(0.3), or a list of voices and weights")
+
+    @property
+    def expression(self) -> str:
+        """As a voice's name."""
+        return _expression(self.blend)
+
+
+class NewVoiceBody(CardBody):
+    """POST /v1/audio/voices as JSON: exactly one of seed, embedding and blend."""
+
+    seed: int | None = Field(None, ge=0, le=MAX_SEED)
+    embedding: str | None = Field(None, max_length=MAX_NAME_CHARS, description="a speaker string of ChatTTS")
+    blend: str | tuple[BlendPart, ...] | None = None
+
+
+class EditBody(Body):
+    """PATCH /v1/audio/voices/{id}: what is given changes, in a new version."""
+
+    name: Title | None = None
+    languages: Languages | None = None
+    description: Text | None = None
+    licence: Text | None = None
+    gain_db: Gain | None = None
+
+
+class Wish(Body):
+    """Which speakers are wanted."""
+
+    like: str | None = Field(None, min_length=1, max_length=200)
+    unlike: str | None = Field(None, min_length=1, max_length=200)
+
+
+class RandomBody(Body):
+    """POST /v1/audio/voices/random."""
+
+    count: int = Field(1, ge=1, le=MAX_RANDOM)
+    seed: int | None = Field(None, ge=0, le=MAX_SEED, description="the first candidate; null: drawn")
+    filter: Wish = Wish()
+
+
+class FormBody(CardBody):
+    """POST /v1/audio/voices as a form: a recording."""
+
+    ref_text: str = Field(min_length=1, max_length=MAX_NOTE_CHARS, description="exactly what is said in the recording")
+
+
+def takes_form() -> dict[str, Any]:
+    """The two bodies of POST /v1/audio/voices."""
+    described = takes(NewVoiceBody)
+    form = FormBody.model_json_schema()
+    form["properties"] |= {
+        "audio_sample": {"type": "string", "format": "binary", "description": "WAV, FLAC, OGG or MP3, 3 to 30 s"},
+        "consent": {"type": "string", "description": "true, or what the person who speaks has agreed to"},
+        "languages": {"type": "string", "description": "separated by commas"},
+    }
+    form["required"] = [*form["required"], "audio_sample", "consent"]
+    described["requestBody"]["content"]["multipart/form-data"] = {"schema": form}
+    return described
+
+
+def add_voice_routes(api: FastAPI, get_backend: Callable[[], Backend]) -> None:
+    """Everything about voices."""
+
+    @api.get("/v1/audio/voices")
+    async def voices(legacy: str = "0") -> dict[str, Any]:
+        backend = get_backend()
+        entries = backend.voices()
+        if legacy in ("1", "true"):
+            return {"voices": [entry.name for entry in entries]}
+        cards = [voice_card(entry, backend.models) for entry in entries]
+        return {"voices": cards, "languages": list(backend.models.languages())}
+
+    @api.post(
+        "/v1/audio/voices",
+        status_code=201,
+        openapi_extra=takes_form(),
+        responses=answers(400, 403, 408, 409, 413, 415, 422, 429, 503, 507),
+    )
+    async def create(request: Request) -> Response:
+        backend = get_backend()
+        desk = backend.desk
+        if media_type_of(request) == FORM:
+            return await clone(request, backend)
+        body = read_body(NewVoiceBody, await backend.bodies.read_json(request))
+        card = body.card()
+        given = [body.seed is not None, body.embedding is not None, body.blend is not None]
+        if sum(given) != 1:
+            raise bad_request(
+                "conflicting_fields", "give exactly one of seed, embedding and blend, or a form with audio_sample"
+            )
+        with backend.door.enter():
+            if body.seed is not None:
+                return created(backend, await desk.from_seed(card, body.seed))
+            if body.blend is not None:
+                return created(backend, await desk.from_blend(card, _expression(body.blend)))
+            assert body.embedding is not None
+            try:
+                embedding = decode_embedding(body.embedding.removeprefix(INLINE), desk.library.width)
+            except ValueError as error:
+                raise bad_request("invalid_embedding", f"embedding: {error}", param="embedding") from None
+            return created(backend, await desk.from_embedding(card, embedding))
+
+    @api.post("/v1/audio/voices/random", openapi_extra=takes(RandomBody), responses=answers(400, 408, 413, 415))
+    async def random(request: Request) -> dict[str, Any]:
+        backend = get_backend()
+        body = read_body(RandomBody, await backend.bodies.read_json(request))
+        wish = body.filter
+        if wish.like and wish.unlike:
+            raise bad_request("conflicting_fields", "filter is like or unlike, not both", param="filter")
+        found = await asyncio.to_thread(backend.desk.random, body.count, body.seed, wish.like, wish.unlike)
+        return {
+            "voices": [
+                {
+                    "id": f"seed:{seed}",
+                    "origin": "random",
+                    "seed": seed,
+                    **({} if similarity is None else {"similarity": similarity}),
+                    "preview_url": preview_url(f"seed:{seed}"),
+                }
+                for seed, similarity in found
+            ]
+        }
+
+    @api.post(
+        "/v1/audio/voices/blend",
+        status_code=201,
+        openapi_extra=takes(BlendBody),
+        responses=answers(400, 408, 409, 413, 415, 429, 503, 507),
+    )
+    async def blend(request: Request) -> Response:
+        backend = get_backend()
+        body = read_body(BlendBody, await backend.bodies.read_json(request))
+        with backend.door.enter():
+            return created(backend, await backend.desk.from_blend(body.card(), body.expression))
+
+    @api.get("/v1/audio/voices/{name}", responses=answers(400, 404))
+    async def voice(name: str) -> dict[str, Any]:
+        return await or_404(described(get_backend(), name))
+
+    @api.patch(
+        "/v1/audio/voices/{name}", openapi_extra=takes(EditBody), responses=answers(400, 403, 404, 408, 409, 413, 415, 503, 507)
+    )
+    async def edit(name: str, request: Request) -> Response:
+        backend = get_backend()
+        body = read_body(EditBody, await backend.bodies.read_json(request))
+        changes = {key: value for key, value in body.model_dump().items() if value is not None}
+        if not changes:
+            raise bad_request("missing_field", "give at least one of name, languages, description, licence and gain_db")
+        if "name" in changes:
+            changes["title"] = changes.pop("name")
+        stored = await or_404(backend.desk.edit(name, changes))
+        return JSONResponse(voice_card(backend.desk.library.info(stored), backend.models))
+
+    @api.delete("/v1/audio/voices/{name}", status_code=204, response_class=Response, responses=answers(400, 403, 404, 503))
+    async def delete(name: str) -> Response:
+        await or_404(get_backend().desk.delete(name))
+        return Response(status_code=204)
+
+    @api.get(
+        "/v1/audio/voices/{name}/preview",
+        response_class=Response,
+        responses={
+            200: {"content": {"audio/mpeg": {"schema": {"type": "string", "format": "binary"}}}},
+            **answers(400, 404, 429, 503, 504),
+        },
+    )
+    async def preview(name: str) -> Response:
+        backend = get_backend()
+        with backend.door.enter():
+            sound = await or_404(backend.desk.preview(name))
+        return Response(sound, media_type="audio/mpeg", headers={"Cache-Control": "private, max-age=60", **MADE})
+
+    @api.post("/v1/audio/voices/{name}/score", responses=answers(400, 404, 429, 503, 504))
+    async def score(name: str) -> dict[str, Any]:
+        backend = get_backend()
+        with backend.door.enter():
+            found = await or_404(backend.desk.score(name))
+        return {"id": backend.voice_id(name), **found}
+
+
+async def clone(request: Request, backend: Backend) -> Response:
+    """A voice from a recording."""
+    desk = backend.desk
+    if not desk.config.clone:
+        raise ApiError(
+            "this service makes no voices from recordings (voices.clone)",
+            Kind(403, "permission_error", "clone_disabled", False),
+        )
+    backend.door.check()
+    limit = desk.config.max_upload_bytes
+    form = await read_form(request, backend, limit + FORM_ROOM)
+    try:
+        consent = str(form.get("consent", "")).strip()
+        if consent.lower() in NO_CONSENT:
+            raise bad_request(
+                "missing_field",
+                "consent is required: true, or in words what the person who speaks has agreed to",
+                param="consent",
+            )
+        content = await recording(form, limit)
+        fields = {key: value for key, value in form.items() if isinstance(value, str) and key != "consent"}
+    finally:
+        await form.close()
+    body = read_values(FormBody, form_values(fields))
+    with backend.door.enter():
+        stored, report = await desk.from_recording(body.card(), content, body.ref_text, consent[:MAX_NOTE_CHARS])
+    return created(
+        backend,
+        stored,
+        reference={
+            "container": report.container,
+            "seconds": report.seconds,
+            "speech_s": report.speech_s,
+            "snr_db": report.snr_db,
+            "loudness_lufs": report.loudness_lufs,
+        },
+    )
+
+
+async def read_form(request: Request, backend: Backend, most_bytes: int) -> FormData:
+    """One file and a few fields.
+
+    Raises:
+        ApiError: 400, 408, 413, 415
+    """
+    check_content(request, FORM)
+    async with aclosing(backend.bodies.pieces(request, most_bytes)) as pieces:
+        parser = MultiPartParser(request.headers, pieces, max_files=1, max_fields=FORM_FIELDS, max_part_size=FORM_ROOM)
+        try:
+            return await parser.parse()
+        except (MultiPartException, UnicodeError, KeyError):
+            raise bad_request("invalid_form", "the body is no form with one file and a few fields") from None
+
+
+async def recording(form: FormData, limit: int) -> bytes:
+    """The bytes of the form's one file."""
+    upload = form.get("audio_sample")
+    if not isinstance(upload, UploadFile):
+        raise bad_request("missing_field", "audio_sample is required: a WAV, FLAC, OGG or MP3 file", param="audio_sample")
+    content = await upload.read()
+    if len(content) > limit:
+        raise too_large(limit)
+    return content
+
+
+def form_values(fields: dict[str, str]) -> dict[str, Any]:
+    """A form has words only: languages are separated by commas, gain_db is written out."""
+    values: dict[str, Any] = dict(fields)
+    if "languages" in values:
+        values["languages"] = [word.strip() for word in fields["languages"].split(",") if word.strip()]
+    return values
+
+
+async def described(backend: Backend, name: str) -> dict[str, Any]:
+    """One voice, its embedding included: that of a recording stays here."""
+    library = backend.desk.library
+    stored = library.find(name)
+    canonical = library.canonical(name)
+    voice = library.get(canonical)
+    if stored is not None:
+        info = library.info(stored)
+    else:
+        info = next((each for each in backend.voices() if each.name == canonical), VoiceInfo(canonical, (), (), "", canonical))
+    embedding = None if voice.embedding is None else encode_embedding(voice.embedding)
+    return {**voice_card(info, backend.models), "embedding": embedding}
+
+
+def voice_card(info: VoiceInfo, models: ModelDesk) -> dict[str, Any]:
+    """What a client is told about a voice; one that says no languages speaks the checkpoint's."""
+    return {
+        "id": info.name,
+        "name": info.title or info.name,
+        "aliases": list(info.aliases),
+        "languages": list(info.languages or models.languages()),
+        "origin": info.origin,
+        "description": info.description,
+        "licence": info.licence,
+        "model": MODELS[0],
+        "version": info.version,
+        "read_only": info.version is None,
+        "consent": info.consent,
+        "created_at": info.created_at or None,
+        "gain_db": info.gain_db,
+        "loudness_lufs": info.loudness_lufs,
+        "stability": info.stability,
+        "preview_url": preview_url(info.name),
+    }
+
+
+def preview_url(name: str) -> str:
+    """Where a voice can be heard."""
+    return f"/v1/audio/voices/{name}/preview"
+
+
+def created(backend: Backend, stored: StoredVoice, **more: Any) -> Response:
+    """201 with the new voice."""
+    card = voice_card(backend.desk.library.info(stored), backend.models)
+    return JSONResponse({**card, **more}, 201, {"Location": f"/v1/audio/voices/{stored.id}"})
+
+
+async def or_404(answer: Awaitable[R]) -> R:
+    """In a path, a voice that is not there is a 404; in a body it is a 400."""
+    try:
+        return await answer
+    except UnknownVoice as error:
+        raise ApiError(error.message, Kind(404, "not_found_error", "voice_not_found", False), param="id") from None
+
+
+def _expression(blend: str | tuple[BlendPart, ...]) -> str:
+    if isinstance(blend, str):
+        if not blend.startswith("blend:"):
+            raise InvalidRequest("a blend is written blend:a(0.7)+b(0.3), or as a list of {voice, weight}", param="blend")
+        return blend
+    return "blend:" + "+".join(f"{part.voice}({part.weight:.6f})" for part in blend)

@@ -1,0 +1,216 @@
+"""Text schemas: a text as clients send it, and what it means in the domain.
+
+In:    TextBody
+Out:   WrittenText
+Owns:  nothing
+Never: a client's text in an error message
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from pipeline.errors import TextTooLong, UnknownVoice
+from pipeline.text.lexicon.library import LEXICON_ID, MAX_ENTRIES, Entries
+from pipeline.text.markup.ssml import parse
+from pipeline.text.normalize import PLAIN
+from pipeline.types import Aside, LexiconEntry, Passage
+from serve.config.app_config import LimitsConfig
+from serve.errors import bad_request
+from serve.http.schemas.base import Body
+
+
+class SoundBody(Body):
+    """How a word sounds: other text, or pinyin with tone numbers."""
+
+    alias: str | None = Field(None, min_length=1, max_length=200, description="other text, spoken in its place")
+    pinyin: str | None = Field(None, min_length=1, max_length=200, description="syllables with tone numbers: chong2 qing4")
+
+    @model_validator(mode="after")
+    def _is_one_sound(self) -> "SoundBody":
+        if (self.alias is None) == (self.pinyin is None):
+            raise ValueError("give either alias or pinyin")
+        return self
+
+
+class NormalizeBody(Body):
+    """What is rewritten before it is spoken. What is off is read sign by sign."""
+
+    numbers: bool = True
+    dates: bool = True
+    units: bool = True
+    urls: bool = True
+    emails: bool = True
+    phone: bool = True
+    markdown: bool = True
+    html: bool = True
+    emoji: Literal["speak", "drop", "pause"] = "drop"
+    homophones: bool = True
+
+
+_PLAIN = NormalizeBody.model_validate(asdict(PLAIN))
+
+Word = Annotated[str, Field(min_length=1, max_length=64)]
+Sounds = dict[Word, Annotated[str, Field(min_length=1, max_length=200)] | SoundBody]
+LexiconId = Annotated[str, Field(pattern=f"^(?:{LEXICON_ID.pattern})$")]
+
+
+class TextBody(Body):
+    """A text and how it is read. Unknown fields are kept, so that the reply can name them."""
+
+    model_config = ConfigDict(extra="allow")
+
+    input: str = Field(min_length=1, description="the text to speak, or an SSML document")
+    input_type: Literal["text", "ssml"] = "text"
+    language: Literal["auto", "zh", "en"] = Field("auto", description="what numbers and signs are read in")
+    normalize: bool | NormalizeBody = Field(True, description="false: signs and digits are read as they stand")
+    apply_text_normalization: Literal["auto", "on", "off"] | None = Field(None, description="the same, as ElevenLabs calls it")
+    lexicon: Annotated[list[LexiconId], Field(max_length=3)] | Annotated[Sounds, Field(max_length=100)] | None = Field(
+        None, description="ids of stored lexicons, the first counts first, or word -> alias or {alias} or {pinyin}"
+    )
+    allow_control_tags: bool | None = Field(
+        None, description="whether [laugh], [uv_break] and the like are control tags; null: the operator's choice"
+    )
+
+    @property
+    def ignored(self) -> list[str]:
+        """Fields that change nothing, unknown ones included."""
+        return list(self.model_extra or {})
+
+
+class LexiconBody(Body):
+    """PUT /v1/lexicons/{id}."""
+
+    entries: Annotated[Sounds, Field(min_length=1, max_length=MAX_ENTRIES)]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenText:
+    """The part of a SynthesisRequest that is text."""
+
+    text: str
+    passages: tuple[Passage, ...]
+    control_tags: bool
+    lexicon: Entries
+    normalize: tuple[tuple[str, bool | str], ...]
+    warnings: tuple[tuple[str, int], ...]
+    marks: tuple[tuple[str, int], ...] = ()
+    """SSML's marks: name, and how many characters of text stand before it"""
+
+
+def read_text(
+    body: TextBody,
+    *,
+    limits: LimitsConfig,
+    strict: bool,
+    voice_id: Callable[[str | None], str],
+    lexicon: Callable[[str], Entries],
+) -> WrittenText:
+    """What the text part of a body means.
+
+    Args:
+        strict: refuse what cannot be honoured instead of counting it.
+        voice_id: id of a voice by name.
+        lexicon: entries of a stored lexicon by id.
+
+    Raises:
+        InvalidRequest, ApiError
+    """
+    allowed = _control_tags(body.allow_control_tags, limits)
+    marks: tuple[tuple[str, int], ...] = ()
+    if body.input_type == "ssml":
+        document = parse(body.input, control_tags=allowed, strict=strict)
+        text, passages, warnings, marks = document.text, document.passages, document.warnings, document.marks
+        passages = tuple(_with_voice_id(_in_language(passage, body.language), voice_id) for passage in passages)
+    else:
+        text, passages, warnings = body.input, (), ()
+    if len(text) > limits.max_text_chars:
+        raise TextTooLong(
+            f"input has {len(text)} characters; the limit is {limits.max_text_chars} (limits.max_text_chars)", param="input"
+        )
+    return WrittenText(text, passages, allowed, _entries(body, lexicon), _normalize(body), warnings, marks)
+
+
+def check_ignored(ignored: Sequence[str], known: Sequence[str], *, strict: bool) -> None:
+    """With strict, no field may be without effect.
+
+    Args:
+        known: names that may be repeated to the client.
+
+    Raises:
+        ApiError
+    """
+    if strict and ignored:
+        named = [name for name in ignored if name in known]
+        raise bad_request(
+            "unknown_field",
+            f"{len(ignored)} fields have no effect here and strict=1 refuses them",
+            param=named[0] if named else None,
+        )
+
+
+def warnings_header(warnings: Mapping[str, int]) -> str:
+    """How many warnings there are, and their codes: `3; emoji=2, unknown_style=1`."""
+    counted = ", ".join(f"{code}={count}" for code, count in sorted(warnings.items()))
+    return f"{sum(warnings.values())}; {counted}" if warnings else "0"
+
+
+def entries_of(sounds: Sounds) -> Entries:
+    """As the domain knows them."""
+    return tuple(_entry(word, sound) for word, sound in sounds.items())
+
+
+def _entry(word: str, sound: str | SoundBody) -> LexiconEntry:
+    if isinstance(sound, str):
+        return LexiconEntry(word, Aside.ALIAS, sound)
+    if sound.alias is not None:
+        return LexiconEntry(word, Aside.ALIAS, sound.alias)
+    assert sound.pinyin is not None
+    return LexiconEntry(word, Aside.PINYIN, sound.pinyin)
+
+
+def _entries(body: TextBody, lexicon: Callable[[str], Entries]) -> Entries:
+    match body.lexicon:
+        case None:
+            return ()
+        case list() as ids:
+            return tuple(entry for lexicon_id in ids for entry in lexicon(lexicon_id))
+        case sounds:
+            return entries_of(sounds)
+
+
+def _normalize(body: TextBody) -> tuple[tuple[str, bool | str], ...]:
+    if body.apply_text_normalization is not None and body.normalize is not True:
+        raise bad_request(
+            "conflicting_fields", "give either normalize or apply_text_normalization", param="apply_text_normalization"
+        )
+    asked = body.normalize
+    if isinstance(asked, bool):
+        asked = NormalizeBody() if asked and body.apply_text_normalization != "off" else _PLAIN
+    return tuple(asked.model_dump(exclude_defaults=True).items())
+
+
+def _control_tags(asked: bool | None, limits: LimitsConfig) -> bool:
+    if asked and limits.control_tags == "never":
+        raise bad_request(
+            "control_tags_not_allowed",
+            "this service takes no control tags (limits.control_tags: never); leave allow_control_tags out",
+            param="allow_control_tags",
+        )
+    return limits.control_tags == "by_default" if asked is None else asked
+
+
+def _in_language(passage: Passage, language: str) -> Passage:
+    return replace(passage, language=language) if passage.language == "auto" else passage
+
+
+def _with_voice_id(passage: Passage, voice_id: Callable[[str | None], str]) -> Passage:
+    name = passage.manner.voice
+    if name is None:
+        return passage
+    try:
+        return replace(passage, manner=replace(passage.manner, voice=voice_id(name)))
+    except UnknownVoice:
+        raise UnknownVoice("SSML: no voice of that name; GET /v1/audio/voices lists them", param="input") from None

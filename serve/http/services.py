@@ -1,0 +1,70 @@
+"""Backend: what the routes need, and nothing about who provides it.
+
+In:    nothing
+Out:   Backend
+Owns:  nothing
+Never: Ray, torch
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.text.lexicon.library import LexiconLibrary
+from pipeline.text.refine_guard import Refined
+from pipeline.text.script import Script
+from pipeline.types import AudioChunk, SynthesisRequest
+from pipeline.voices.catalogue import VoiceInfo
+from serve.access.admission import Door
+from serve.access.authentication import Gate
+from serve.access.idempotency import Idempotency
+from serve.config.app_config import LanesConfig, LimitsConfig, OfferConfig
+from serve.http.body_reader import BodyReader
+from serve.observability.reply_stats import SpeechWatch, Unwatched
+from serve.observability.request_log import RefusalTally
+from serve.observability.tracing import Tracing
+from serve.remote.recent_refusals import RecentOverload
+from serve.speech.load_shedding import Degrader
+from serve.speech.model_selection import ModelDesk, only_model
+from serve.voices.voice_service import VoiceDesk
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Backend:
+    """One ingress replica's insides. Under Serve handles stand behind it, in tests small fakes do."""
+
+    stream: Callable[[SynthesisRequest], AsyncGenerator[AudioChunk, None]]
+    voice_id: Callable[[str | None], str]
+    """the name that goes on meaning the same voice, by any of its names; of the default voice for None; raises UnknownVoice"""
+    read: Callable[[SynthesisRequest], Awaitable[Script]]
+    """what would be said, without saying it"""
+    refine: Callable[[SynthesisRequest], Awaitable[list[Refined]]]
+    """what the refine pass makes of every segment"""
+    lexicons: LexiconLibrary
+    voices: Callable[[], Sequence[VoiceInfo]]
+    desk: VoiceDesk
+    limits: LimitsConfig
+    bodies: BodyReader
+    door: Door
+    why_not_ready: Callable[[], Awaitable[str | None]]
+    """None when a request would be served now, else the reason"""
+    health: Callable[[], Awaitable[dict[str, Any]]]
+    """the state of every part, for people and dashboards"""
+    purge: Callable[[str | None], Awaitable[None]]
+    """forget what was sampled for a tenant, for everybody for None; raises StoreUnavailable"""
+    lanes: LanesConfig = field(default_factory=LanesConfig)
+    gate: Gate = field(default_factory=Gate)
+    """who is let in"""
+    idempotency: Idempotency = field(default_factory=Idempotency)
+    models: ModelDesk = field(default_factory=only_model)
+    """which version of the model speaks"""
+    offer: OfferConfig = field(default_factory=OfferConfig)
+    degrader: Degrader = field(default_factory=Degrader)
+    """what is given up under load"""
+    overload: RecentOverload = field(default_factory=RecentOverload)
+    """whether the engine had no room a moment ago"""
+    refusals: RefusalTally = field(default_factory=RefusalTally)
+    """those for want of room, for the log"""
+    watch: SpeechWatch = field(default_factory=Unwatched)
+    """is told about every reply"""
+    tracing: Tracing = field(default_factory=Tracing)

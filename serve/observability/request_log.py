@@ -1,0 +1,94 @@
+"""Request log: one line when a request is understood, one when it is over. Nothing in between.
+
+In:    what was ordered, what came of it
+Out:   log lines: words for people, the same as fields for machines (`logging_config: {encoding: JSON}`)
+Owns:  the number of those refused for want of room in the present second
+Never: text, audio, names of voices, keys, anything of a client's but its key's id and the request id it may choose
+"""
+
+import asyncio
+import logging
+from collections import Counter
+
+from serve.http.schemas.speech import SpeechOrder
+from serve.observability.reply_stats import Outcome, SpeechFigures
+from serve.remote.stage_timing import Fields, Stages
+
+# Child of Ray's own logger by name alone: under Serve its handler writes these lines, elsewhere logging's root does.
+LOG = logging.getLogger("ray.serve.chattts")
+
+FIELDS = "ray_serve_extra_fields"  # Serve's JSON formatter puts what is in it beside the message
+
+
+WANT_OF_ROOM = frozenset({"overloaded", "draining"})
+"""codes of refusals that come in bursts: a line each would cost more than the refusal"""
+SECOND = 1.0
+
+
+def log_in(request_id: str, key: str, order: SpeechOrder) -> None:
+    """The request was understood and is on its way."""
+    _say(logging.INFO, "in", {"request": request_id, "key": key, **_ordered(order)})
+
+
+def log_out(request_id: str, key: str, order: SpeechOrder | None, figures: SpeechFigures, stages: Stages) -> None:
+    """It is over, however it ended; `order` is None when it was never understood."""
+    ordered = {} if order is None else _ordered(order)
+    became = traced(figures, stages)
+    level = logging.WARNING if figures.code else logging.INFO
+    _say(level, "out", {"request": request_id, "key": key, **ordered, **became})
+
+
+class RefusalTally:
+    """Refusals for want of room, told as one line a second."""
+
+    def __init__(self) -> None:
+        self._untold: Counter[str] = Counter()
+
+    def add(self, code: str) -> None:
+        """Count one. Needs a running event loop."""
+        if not self._untold:
+            asyncio.get_running_loop().call_later(SECOND, self._tell)
+        self._untold[code] += 1
+
+    def _tell(self) -> None:
+        for code, requests in self._untold.items():
+            _say(logging.WARNING, "refused", {"code": code, "requests": requests})
+        self._untold.clear()
+
+
+def traced(figures: SpeechFigures, stages: Stages) -> Fields:
+    """What became of a request: the same in its line and in its trace."""
+    spoken: Fields = {}
+    if figures.code:
+        spoken["code"] = figures.code
+    if figures.first_audio_s is not None:
+        spoken["ttfb_s"] = round(figures.first_audio_s, 4)
+        spoken["stalled_s"] = round(figures.stalled_s, 4)
+    if figures.warnings:
+        spoken["warnings"] = ",".join(f"{code}:{count}" for code, count in sorted(figures.warnings.items()))
+    if figures.audio_s > 0:
+        spoken["rtf"] = round(figures.took_s / figures.audio_s, 4)
+    passed = {} if figures.outcome is Outcome.REFUSED and not stages.segments else stages.figures()
+    return {
+        "outcome": figures.outcome.value,
+        "audio_s": round(figures.audio_s, 3),
+        "took_s": round(figures.took_s, 4),
+        **spoken,
+        **passed,
+    }
+
+
+def _ordered(order: SpeechOrder) -> Fields:
+    request = order.request
+    return {
+        "model": request.model,
+        "lane": request.claim.lane.value,
+        "characters": len(request.text),
+        "container": order.audio.container,
+        "streamed": order.streamed,
+    }
+
+
+def _say(level: int, event: str, fields: Fields) -> None:
+    words = " ".join(f"{name}={value}" for name, value in fields.items())
+    LOG.log(level, "speech %s %s", event, words, extra={FIELDS: {"event": event, **fields}})

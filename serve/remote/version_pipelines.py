@@ -1,0 +1,231 @@
+"""Lines: the chain of stages of every version, and which of them a request takes.
+
+In:    SynthesisRequest with the version the model desk chose
+Out:   what that version's Synthesizer makes of it
+Owns:  one Synthesizer over handles a version, the breakers, the probes, the looks at stages that give no sign of life
+Never: HTTP; another version in the middle of a request
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.cache.cache import CodeCache
+from pipeline.cache.cached_generator import CachedModel
+from pipeline.errors import DeadlineExceeded, NonFiniteOutput, StageUnavailable
+from pipeline.protocols import VoiceSource
+from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
+from pipeline.synthesizer import Synthesizer
+from pipeline.text.refine_guard import Refined
+from pipeline.text.script import Script
+from pipeline.types import AudioChunk, SynthesisRequest
+from serve.config.model_versions import Version
+from serve.remote.code_cache import follow_build
+from serve.remote.remote_stages import Handle, RemoteDecoder, RemoteFrontend, RemoteGenerator, ask_build, ask_stats
+from serve.remote.stage_timing import TimedDecoder, TimedFrontend, TimedGenerator
+from serve.resilience.circuit_breaker import Breaker, BreakerConfig, is_fault
+from serve.versions.rollout import Rollout
+from serve.versions.shadow import Comparison, Shadow
+
+STEPS_A_SECOND = SAMPLE_RATE / SAMPLES_PER_STEP
+TEXT = "TextNormalizer"
+LOOK_S = 1.0  # between two looks at calls without a sign of life
+GIVEN_UP_S = 5.0  # a listener who leaves after so long without a sound was kept waiting by the version
+
+
+class Lines:
+    """Of one ingress replica."""
+
+    def __init__(
+        self,
+        rollout: Rollout,
+        handles: Mapping[str, Handle],
+        voices: VoiceSource,
+        cache: CodeCache,
+        config: BreakerConfig,
+        *,
+        build: str,
+        has_room: Callable[[float], bool],
+        told: Callable[[Comparison], None],
+    ) -> None:
+        """
+        Args:
+            handles: deployment name -> its handle.
+            cache: of sampled steps, for all versions; an entry belongs to the build that made it.
+            build: of the first version; those of the others are asked for.
+            has_room, told: see Shadow.
+        """
+        self._rollout = rollout
+        self._handles = handles
+        self.breakers = {"text": Breaker("text", config)}
+        self._deployments = {"text": TEXT}  # stage -> the deployment that works for it
+        self._synthesizers: dict[str, Synthesizer] = {}
+        self._cached: dict[str, CachedModel] = {}
+        self._shadow = Shadow(self._spoken, has_room, told)
+        for version in rollout.versions.values():
+            acoustic, vocoder = (
+                self.breakers.setdefault(stage, Breaker(stage, config))
+                for stage in (version.stage("acoustic"), version.stage("vocoder"))
+            )
+            self._deployments |= {acoustic.stage: version.acoustic, vocoder.stage: version.vocoder}
+            generator = TimedGenerator(RemoteGenerator(handles[version.acoustic], acoustic))
+            cached = CachedModel(generator, cache, hidden=version.pipeline.vocoder.use_decoder)
+            self._cached[version.id] = cached
+            self._synthesizers[version.id] = Synthesizer(
+                TimedFrontend(RemoteFrontend(handles[TEXT], self.breakers["text"], version.id)),
+                generator,
+                TimedDecoder(RemoteDecoder(handles[version.vocoder], vocoder)),
+                voices,
+                version.pipeline.speech,
+                cached,
+            )
+        next(iter(self._cached.values())).build = build
+
+    async def stream(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
+        """Speak with the version the request names. See Synthesizer.stream."""
+        shadow = self._rollout.routes.shadow
+        watched = self._shadow.wanted(request, shadow)
+        heard: list[NDArray[np.float32]] = []
+        samples = 0
+        async with aclosing(self._spoken(request)) as chunks:
+            async for chunk in chunks:
+                if watched:
+                    samples += len(chunk.samples)
+                    heard.append(chunk.samples)
+                yield chunk
+        if watched and shadow is not None and samples <= shadow.longest_s * request.audio.sample_rate:
+            self._shadow.begin(request, heard, shadow)
+
+    async def read(self, request: SynthesisRequest) -> Script:
+        """See Synthesizer.read."""
+        return await self._line(request).read(request)
+
+    async def refine(self, request: SynthesisRequest) -> list[Refined]:
+        """See Synthesizer.refine."""
+        return await self._line(request).refine(request)
+
+    async def _spoken(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
+        """Speak, and tell the rollout how it went."""
+        version, began, first_audio_s, failed = self._version(request).id, time.monotonic(), None, False
+        try:
+            async with aclosing(self._line(request).stream(request)) as chunks:
+                async for chunk in chunks:
+                    if first_audio_s is None and len(chunk.samples):
+                        first_audio_s = time.monotonic() - began
+                    yield chunk
+        except BaseException as error:
+            failed = is_its_failure(error)
+            left = isinstance(error, asyncio.CancelledError | GeneratorExit) and first_audio_s is None
+            failed = failed or (left and time.monotonic() - began > GIVEN_UP_S)
+            raise
+        finally:
+            self._rollout.ended(version, failed=failed, first_audio_s=first_audio_s)
+
+    def _version(self, request: SynthesisRequest) -> Version:
+        versions = self._rollout.versions
+        return versions.get(request.model) or next(iter(versions.values()))
+
+    def _line(self, request: SynthesisRequest) -> Synthesizer:
+        return self._synthesizers[self._version(request).id]
+
+    # Looking at them.
+
+    def follow_builds(self) -> list[Coroutine[Any, Any, None]]:
+        """Work that keeps the cache told which build makes a version's steps."""
+        handles = {version: self._handles[self._rollout.versions[version].acoustic] for version in self._cached}
+        return [follow_build(cached, partial(ask_build, handles[version])) for version, cached in self._cached.items()]
+
+    async def stats(self, kind: str) -> list[dict[str, Any]]:
+        """What every replica of a kind of stage says of itself, and which deployment it belongs to."""
+        deployments = [TEXT] if kind == "text" else [getattr(version, kind) for version in self._rollout.versions.values()]
+        answers = await self._ask(deployments)
+        single = len(answers) == 1
+        return [one if single else {"deployment": name, **one} for name, found in answers.items() for one in found]
+
+    async def load(self) -> tuple[float, float]:
+        """The fullest queue as a share of its places, and the slowest engine's seconds for a second of audio.
+
+        An engine that decodes one sequence is as fast as it can be, and not slow for the crowd's sake.
+        """
+        fullness, rtf = 0.0, 0.0
+        for version in self._rollout.versions.values():
+            engine = version.pipeline.engine
+            for one in await ask_stats(self._handles[version.acoustic]):
+                fullness = max(fullness, one["waiting"] / engine.max_waiting if engine.max_waiting else 0.0)
+                if one["slots_used"] > 1:
+                    rtf = max(rtf, one["round_s"] / engine.steps_per_round * STEPS_A_SECOND)
+        return fullness, rtf
+
+    async def silent(self) -> list[str]:
+        """Deployments without a replica that is well, of versions that are in service: without them requests would fail."""
+        rollout = self._rollout
+        needed = [one for one in rollout.versions.values() if rollout.shares(one.name)[one.id] > 0]
+        answers = await self._ask([TEXT, *(name for one in needed for name in (one.acoustic, one.vocoder))])
+        return [name for name, found in answers.items() if not any(map(is_well, found))]
+
+    async def probe(self) -> None:
+        """Look at every version again and again."""
+        while True:
+            await asyncio.sleep(self._rollout.routes.probe.period_s)
+            await self.look()
+
+    async def look(self) -> None:
+        """Once."""
+        for version in self._rollout.versions.values():
+            answers = await self._ask((TEXT, version.acoustic, version.vocoder))
+            self._rollout.probed(version.id, trouble_in(answers, self._rollout.routes.probe.gpu_mem_percent))
+
+    async def watch_silence(self) -> None:
+        """Ask the replicas of stages that give no sign of life whether they hang, again and again."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await asyncio.gather(*(self._look_into(breaker) for breaker in self.breakers.values() if breaker.is_silent))
+
+    async def _look_into(self, breaker: Breaker) -> None:
+        well = [one for one in await ask_stats(self._handles[self._deployments[breaker.stage]]) if is_well(one)]
+        breaker.judge_silence(is_well=bool(well), has_work=any(one.get("has_work", True) for one in well))
+
+    async def _ask(self, deployments: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+        """What the replicas of each deployment say of themselves, each asked once, all at the same time."""
+        names = list(dict.fromkeys(deployments))
+        answers = await asyncio.gather(*(ask_stats(self._handles[name]) for name in names))
+        return dict(zip(names, answers, strict=True))
+
+
+def is_its_failure(error: BaseException) -> bool:
+    """Whether a request's end counts against the version that spoke it.
+
+    More than a stage's breaker counts: numbers that are not finite say nothing about a replica, but much about the weights of
+    a version whose siblings have none, and so does an answer that came too late.
+    """
+    return is_fault(error) or isinstance(error, NonFiniteOutput | StageUnavailable | DeadlineExceeded)
+
+
+def is_well(stats: Mapping[str, Any]) -> bool:
+    """Whether a replica that has answered can also work, by its own account."""
+    return not stats.get("trouble")
+
+
+def fullest_gpu(replicas: Iterable[Mapping[str, Any]]) -> float | None:
+    """How full the fullest GPU's memory is, of those the replicas run on [%]; None: none of them has one."""
+    return max((one["gpu_mem_percent"] for one in replicas if one.get("gpu_mem_percent") is not None), default=None)
+
+
+def trouble_in(answers: Mapping[str, Iterable[Mapping[str, Any]]], most_gpu_mem_percent: float) -> str:
+    """What is wrong with the replicas of a version; empty: nothing. One of several replicas that is full is trouble."""
+    for name, found in answers.items():
+        replicas = list(found)
+        if not replicas:
+            return f"no answer from {name}"
+        if not any(map(is_well, replicas)):
+            return f"{name}: {replicas[0]['trouble']}"
+        fullest = fullest_gpu(replicas)
+        if fullest is not None and fullest > most_gpu_mem_percent:
+            return f"GPU memory of {name} is {fullest:.0f} % full"
+    return ""

@@ -1,0 +1,185 @@
+"""Rollout: which version speaks, and when one loses its share.
+
+In:    weights; how requests of each version ended; what probes found
+Out:   a version for a name, a listener and a voice
+Owns:  shares, windows of outcomes, who is out and until when, as one ingress replica sees it
+Never: Ray, HTTP; a request that has been given a version
+
+Rendezvous hashing with weights: every version draws a number from (version, listener, voice), the best one speaks. A listener
+hears the same version for a voice as long as the weights stand; moving a weight from one version to another moves nobody else.
+"""
+
+import hashlib
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from serve.config.model_versions import RoutesConfig, Version
+
+LOG = logging.getLogger("ray.serve.chattts")
+
+MOST_REMEMBERED = 1000  # requests of a version
+LEAST_DELAY_S = 0.1  # a version this much later than the stable one is not slow, whatever the factor
+MOST_DOUBLINGS = 7
+
+
+@dataclass(slots=True)
+class Track:
+    """What is known about one version."""
+
+    ended: deque[tuple[float, bool, float | None]] = field(default_factory=lambda: deque(maxlen=MOST_REMEMBERED))
+    """(when, failed, first audio [s])"""
+    is_known: bool = False
+    """whether a look has found it well"""
+    bad_looks: int = 0
+    good_looks: int = 0
+    trouble: str = ""
+    """of the probes; empty: none"""
+    rolled_back: str = ""
+    """why; empty: not"""
+    back_at: float = 0.0
+    roll_backs: int = 0
+    """since the weights were set"""
+    all_roll_backs: int = 0
+
+
+class Rollout:
+    """Of one ingress replica."""
+
+    def __init__(
+        self, versions: Sequence[Version], routes: RoutesConfig | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.versions = {version.id: version for version in versions}
+        self.routes = routes or RoutesConfig()
+        self._clock = clock
+        self._tracks = {version: Track() for version in self.versions}
+
+    def configure(self, routes: RoutesConfig) -> None:
+        """New weights and limits, for requests that come from now on. Whoever was rolled back is judged anew."""
+        if routes != self.routes:
+            self.routes = routes
+            for track in self._tracks.values():
+                track.ended.clear()
+                track.rolled_back, track.roll_backs = "", 0
+            LOG.info("versions: weights are %s", self.routes.weights or "those of the file: the first version of each name")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the models, the first one first."""
+        return tuple(dict.fromkeys(version.name for version in self.versions.values()))
+
+    def choose(self, name: str, listener: str, voice: str) -> Version:
+        """The version of a name that speaks to a listener in a voice."""
+        shares = self.shares(name)
+        drawn = {version: _draw(version, listener, voice) for version, share in shares.items() if share > 0}
+        return self.versions[max(drawn, key=lambda version: -shares[version] / math.log(drawn[version]))]
+
+    def shares(self, name: str) -> dict[str, float]:
+        """Of the requests for a name, by version; they add up to 1. If every version is out, the stable one is not."""
+        siblings = [version.id for version in self.versions.values() if version.name == name]
+        weights = {version: self._weight(version) for version in siblings}
+        in_service = {version: 0.0 if self.out(version) else weight for version, weight in weights.items()}
+        if not any(in_service.values()):
+            in_service = {version: float(version == self.stable(name)) for version in siblings}
+        total = sum(in_service.values())
+        return {version: weight / total for version, weight in in_service.items()}
+
+    def stable(self, name: str) -> str:
+        """The version with the greatest weight, the first of equals: what the others are measured against."""
+        siblings = [version.id for version in self.versions.values() if version.name == name]
+        return max(siblings, key=self._weight)
+
+    def out(self, version: str) -> str:
+        """Why a version gets no requests but those that name it; empty: it is in service."""
+        track = self._tracks[version]
+        if track.rolled_back and self._clock() >= track.back_at:
+            LOG.warning("versions: %s is tried again", version)
+            track.rolled_back = ""
+            track.ended.clear()
+        return track.rolled_back or track.trouble
+
+    def ended(self, version: str, *, failed: bool, first_audio_s: float | None) -> None:
+        """A request of a version is over; `failed` when the version is to blame."""
+        self._tracks[version].ended.append((self._clock(), failed, first_audio_s))
+        stable = self.stable(self.versions[version].name)
+        if version != stable and not self.out(version):
+            why = self._worse_than(version, stable)
+            if why:
+                self._roll_back(version, why)
+
+    def probed(self, version: str, trouble: str) -> None:
+        """A look at a version; `trouble` is empty when all is well. Until a version has been seen to work, one look
+        decides: a new one without replicas keeps nobody waiting."""
+        track, probe = self._tracks[version], self.routes.probe
+        bad, good = (probe.bad, probe.good) if track.is_known else (1, 1)
+        track.is_known = track.is_known or not trouble
+        track.bad_looks = track.bad_looks + 1 if trouble else 0
+        track.good_looks = 0 if trouble else track.good_looks + 1
+        if not track.trouble and track.bad_looks >= bad:
+            track.trouble = trouble
+            LOG.error("versions: %s has trouble: %s", version, trouble)
+        elif track.trouble and track.good_looks >= good:
+            track.trouble = ""
+            LOG.warning("versions: %s is well again", version)
+
+    def roll_backs(self, version: str) -> int:
+        """Since the replica started."""
+        return self._tracks[version].all_roll_backs
+
+    def shown(self, version: str) -> dict[str, object]:
+        """For people and dashboards."""
+        requests = self._recent(version)
+        firsts = [first for _, _, first in requests if first is not None]
+        return {
+            "share": round(self.shares(self.versions[version].name)[version], 4),
+            "state": self.out(version) or "in_service",
+            "requests": len(requests),
+            "failed": sum(failed for _, failed, _ in requests),
+            "first_audio_s": round(median(firsts), 3) if firsts else None,
+        }
+
+    def _weight(self, version: str) -> float:
+        name = self.versions[version].name
+        siblings = [one.id for one in self.versions.values() if one.name == name]
+        named = {one: self.routes.weights[one] for one in siblings if one in self.routes.weights}
+        if not any(named.values()):
+            return float(version == siblings[0])
+        return named.get(version, 0.0)
+
+    def _recent(self, version: str) -> list[tuple[float, bool, float | None]]:
+        since = self._clock() - self.routes.rollback.window_s
+        return [one for one in self._tracks[version].ended if one[0] >= since]
+
+    def _worse_than(self, version: str, stable: str) -> str:
+        """Why; empty: it is not, or nobody can tell yet."""
+        rules = self.routes.rollback
+        own, other = self._recent(version), self._recent(stable)
+        if len(own) < rules.min_requests:
+            return ""
+        errors, usual = (sum(failed for _, failed, _ in them) / max(1, len(them)) for them in (own, other))
+        if errors > usual + rules.error_margin:
+            return f"errors: {errors:.0%} of its requests failed, {usual:.0%} of {stable}'s"
+        firsts, usually = ([first for _, _, first in them if first is not None] for them in (own, other))
+        if len(usually) >= rules.min_requests and firsts:
+            late, on_time = median(firsts), median(usually)
+            if late > max(rules.latency_factor * on_time, on_time + LEAST_DELAY_S):
+                return f"latency: first audio after {late:.2f} s, {stable}'s after {on_time:.2f} s"
+        return ""
+
+    def _roll_back(self, version: str, why: str) -> None:
+        track = self._tracks[version]
+        hold_s = self.routes.rollback.hold_s * 2 ** min(track.roll_backs, MOST_DOUBLINGS)
+        track.roll_backs += 1
+        track.all_roll_backs += 1
+        track.rolled_back, track.back_at = why, self._clock() + hold_s
+        LOG.error("versions: %s is rolled back for %d s: %s", version, hold_s, why)
+
+
+def _draw(version: str, listener: str, voice: str) -> float:
+    """A number in (0, 1) that is always the same."""
+    digest = hashlib.blake2b("\0".join((version, listener, voice)).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return (int.from_bytes(digest) + 0.5) / 2**64

@@ -1,0 +1,117 @@
+"""Killed replicas. Last, because the cluster needs a moment after each."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+
+from tests.support.cluster import LONG_SPEECH, Cluster, deploy, document_of
+from tests.support.fragile import DEATHS_FILE, FRAGILE, POISON
+from tests.support.waiting import wait_until
+
+ROUTE = "/fragile"
+
+
+def test_a_killed_acoustic_replica_cuts_its_streams_and_comes_back(cluster: Cluster, capsys):
+    typed = {"Content-Type": "application/json"}
+    reply = requests.post(cluster.url("/v1/audio/speech"), data=LONG_SPEECH, headers=typed, stream=True, timeout=60)
+    pieces = reply.iter_content(4096)
+    first = next(pieces)
+    assert reply.status_code == 200, first
+    killed = cluster.kill_replica("chattts", "AcousticModel")
+    died = time.monotonic()
+    with pytest.raises(requests.exceptions.ChunkedEncodingError):
+        list(pieces)
+    cut_s = time.monotonic() - died
+    statuses = set()
+    while (again := cluster.speak(seed=1)).status_code != 200:
+        statuses.add(again.status_code)
+        assert again.json()["error"]["code"] in ("engine_dead", "overloaded", "timeout", "circuit_open")
+        assert time.monotonic() - died < 60
+    back_s = time.monotonic() - died
+    with capsys.disabled():
+        print(f"\n  killed: cut after {cut_s:.2f} s, speaking again after {back_s:.1f} s, between: {statuses or '-'}")
+    assert killed not in cluster.replicas("chattts", "AcousticModel")
+    assert statuses <= {503, 429, 504}
+
+
+def test_a_killed_vocoder_replica_comes_back(cluster: Cluster):
+    cluster.kill_replica("chattts", "Vocoder")
+    died = time.monotonic()
+    while (reply := cluster.speak(seed=1)).status_code != 200:
+        assert reply.status_code in (503, 504), reply.text
+        assert time.monotonic() - died < 60
+
+
+def test_a_killed_ingress_replica_leaves_no_slot_taken(cluster: Cluster):
+    client = cluster.connect(LONG_SPEECH)
+    assert b" 200 " in client.recv(4096)
+    wait_until(lambda: cluster.in_flight() > 0, 5.0)
+    cluster.kill_replica("chattts", "Ingress")
+
+    def back() -> bool:
+        try:
+            return requests.get(cluster.url("/ready"), timeout=5).status_code == 200
+        except requests.RequestException:
+            return False
+
+    wait_until(back, 60.0)
+    wait_until(lambda: cluster.slots_used() == 0, 5.0)
+    client.close()
+
+
+# An application whose acoustic replicas really die of certain words (tests/support/fragile.py).
+
+
+@pytest.fixture
+def fragile(cluster: Cluster) -> Iterator[Cluster]:
+    usual = document_of("dev.yaml", app="chattts", route="/")
+    usual["http_options"]["port"] = cluster.port
+    small = {"engine": {"slots": 4, "threads": 1}}
+    document = document_of("dev.yaml", app="fragile", route=ROUTE, pipeline=small, limits={"first_audio_timeout_s": 60})
+    application = document["applications"][0]
+    application["import_path"] = "tests.support.fragile:build_app"
+    for deployment in application["deployments"]:
+        deployment["ray_actor_options"]["num_cpus"] = 0.1
+        if deployment["name"] == "AcousticModel":
+            deployment["num_replicas"] = 2
+    deploy(usual, document)
+    yield cluster
+    deploy(usual)
+
+
+def deaths(cluster: Cluster) -> list[str]:
+    path = Path(cluster.temp_dir) / DEATHS_FILE
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def say(cluster: Cluster, text: str, seed: int) -> requests.Response:
+    body = {"input": text, "response_format": "pcm", "seed": seed, "cache": "no-store"}
+    return requests.post(cluster.url(f"{ROUTE}/v1/audio/speech"), json=body, timeout=90)
+
+
+def test_a_death_before_the_first_audio_is_not_heard_and_a_deadly_request_ends_two_replicas_at_most(fragile: Cluster):
+    text = f"Words that are {FRAGILE} follow one another, and the rest is like every other sentence."
+    heard = say(fragile, text, 11)
+    assert heard.status_code == 200, heard.text
+    assert len(deaths(fragile)) == 1, "a replica died of it"
+    assert fragile.health(ROUTE)["breakers"]["acoustic"]["retries"] >= 1
+    assert say(fragile, text, 11).content == heard.content, "what was heard is what a replica that lives makes"
+    assert len(deaths(fragile)) == 1
+
+    wait_until(lambda: len(fragile.replicas("fragile", "AcousticModel")) == 2, 60.0)
+    wait_until(lambda: len(fragile.health(ROUTE)["acoustic"]) == 2, 60.0)
+    killed = say(fragile, f"This is {POISON}.", 12)
+    assert killed.status_code == 503
+    assert killed.json()["error"]["code"] == "engine_dead"
+    assert len(deaths(fragile)) == 3
+    for seed in (12, 13):
+        refused = say(fragile, f"This is {POISON}.", seed)
+        assert refused.status_code == 422, refused.text
+        assert refused.json()["error"]["code"] == "request_quarantined"
+        assert refused.headers["x-should-retry"] == "false"
+    assert fragile.health(ROUTE)["quarantine"] == {"held": 1, "refused": 2}
+    wait_until(lambda: say(fragile, "Everybody else goes on.", 14).status_code == 200, 60.0)
+    assert len(deaths(fragile)) == 3

@@ -1,0 +1,167 @@
+"""Rolling updates under constant load: a changed setting, other weights, other code. Nobody notices."""
+
+import copy
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from serve.config.app_config import PROJECT
+from tests.support.cluster import FLAT, LONG, Cluster, deploy, document_of
+from tests.support.waiting import wait_until
+
+ROUTE = "/rolling"
+CLIENTS = 3
+UPDATE_S = 300.0  # replicas are Python processes: on a busy machine they take their time
+BODY = {"input": LONG[:160], "response_format": "pcm", "seed": 8, "deadline_ms": 240_000, "cache": "no-store"}
+
+
+def version(*, code: Path | None = None, **args: Any) -> dict[str, Any]:
+    """The application under test, of the code in a folder; the new replica starts before the old one stops."""
+    limits = {"first_audio_timeout_s": 240.0, "chunk_timeout_s": 240.0, **args.pop("limits", {})}
+    document = document_of("dev.yaml", app="rolling", route=ROUTE, limits=limits, **args)
+    for deployment in document["applications"][0]["deployments"]:
+        deployment |= {"max_surge_percent": 100, "graceful_shutdown_timeout_s": 120}
+        deployment["ray_actor_options"] = {"num_cpus": 0.1}
+    if code is not None:
+        document["applications"][0]["runtime_env"] = {"env_vars": {"PYTHONPATH": str(code)}}
+    return document
+
+
+def install(folder: Path, release: str) -> Path:
+    """An installation of this project with one change: its replicas say a release, wherever they say who they are."""
+    for package in ("pipeline", "serve", "configs"):
+        shutil.copytree(PROJECT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+    path = folder / "serve/deployments/replica_info.py"
+    changed = path.read_text().replace('return {"replica"', f'return {{"release": "{release}", "replica"')
+    assert release in changed
+    path.write_text(changed)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def update(started: Cluster) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Deploys a version beside the session's own application; returns once it runs."""
+    first = document_of("dev.yaml", app="chattts", route="/")
+    first["http_options"]["port"] = started.port
+
+    def to(document: dict[str, Any]) -> None:
+        deploy(first, document)
+
+    to(version())
+    yield to
+    deploy(first)
+
+
+def speak(cluster: Cluster, **fields: Any) -> requests.Response:
+    return requests.post(cluster.url(f"{ROUTE}/v1/audio/speech"), json=BODY | fields, timeout=300)
+
+
+@contextmanager
+def talking(cluster: Cluster) -> Iterator[list[tuple[int, bytes]]]:
+    """Clients that speak one request after the other, from before an update until after it."""
+    heard: list[tuple[int, bytes]] = []
+    over = threading.Event()
+
+    def client() -> None:
+        while not over.is_set():
+            try:
+                reply = speak(cluster)
+                heard.append((reply.status_code, reply.content))
+            except requests.RequestException as error:
+                heard.append((0, repr(error).encode()))
+
+    threads = [threading.Thread(target=client) for _ in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: len(heard) >= CLIENTS, UPDATE_S)
+        yield heard
+        so_far = len(heard)
+        wait_until(lambda: len(heard) >= so_far + 2 * CLIENTS, UPDATE_S)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def replicas(cluster: Cluster) -> set[str]:
+    health = cluster.health(ROUTE)
+    return {stats["replica"] for stats in (*health["acoustic"], *health["vocoder"])}
+
+
+def releases(cluster: Cluster) -> set[str | None]:
+    """What replicas of the model say they are; None: this checkout."""
+    health = cluster.health(ROUTE)
+    return {stats.get("release") for stats in (*health["acoustic"], *health["vocoder"])}
+
+
+def source(cluster: Cluster) -> str:
+    """The digest of the source the ingress offers: its own."""
+    digest: str = requests.get(cluster.url(f"{ROUTE}/source"), timeout=30).json()["sha256"]
+    return digest
+
+
+@pytest.mark.parametrize("changed", ["configuration", "weights"])
+def test_no_request_fails_while_everything_is_replaced(
+    cluster: Cluster, update: Callable[[dict[str, Any]], None], changed: str, demo_root: Path, tmp_path: Path
+):
+    expected = speak(cluster)
+    assert expected.status_code == 200
+    before = replicas(cluster)
+    if changed == "configuration":
+        document = version(limits={"max_text_chars": 200})
+    else:
+        # The same numbers under another name: the audio must not change, the processes must.
+        shutil.copytree(demo_root, tmp_path / "weights")
+        document = version(pipeline={"checkpoint": str(tmp_path / "weights")})
+    with talking(cluster) as heard:
+        update(document)
+        wait_until(lambda: replicas(cluster) and not replicas(cluster) & before, UPDATE_S)
+    assert {status for status, _ in heard} == {200}
+    assert {audio for _, audio in heard} == {expected.content}
+    if changed == "configuration":
+        assert speak(cluster, input="x" * 300).status_code != 200, "the new limit counts"
+
+
+@pytest.mark.timeout(1200)  # every process of the application starts anew, twice, beside three that speak
+def test_no_request_fails_while_the_code_is_replaced(
+    cluster: Cluster, update: Callable[[dict[str, Any]], None], tmp_path: Path
+):
+    """Two ways: a folder of its own for a release, named in the file; and files changed in place."""
+    expected = speak(cluster)
+    assert expected.status_code == 200
+    offered = source(cluster)
+    with talking(cluster) as heard:
+        update(version(code=install(tmp_path / "two", "two")))
+        wait_until(lambda: releases(cluster) == {"two"}, UPDATE_S)
+        assert source(cluster) != offered, "the ingress is new as well"
+        before = replicas(cluster)
+        install(tmp_path / "two", "three")
+        update(version(code=tmp_path / "two"))
+        assert replicas(cluster) == before, "an unchanged file is no update to Serve"
+        update(version(code=tmp_path / "two", limits={"max_text_chars": 4001}))
+        wait_until(lambda: releases(cluster) == {"three"}, UPDATE_S)
+    assert {status for status, _ in heard} == {200}
+    assert {audio for _, audio in heard} == {expected.content}
+
+
+def test_a_stream_is_heard_to_its_end_while_its_replicas_are_taken_away(
+    cluster: Cluster, update: Callable[[dict[str, Any]], None]
+):
+    update(version())
+    long = {"input": LONG, "stream": True, **FLAT}
+    whole = speak(cluster, **long)
+    with requests.post(cluster.url(f"{ROUTE}/v1/audio/speech"), json=BODY | long, stream=True, timeout=300) as reply:
+        pieces = reply.iter_content(4096)
+        heard = next(pieces)
+        before = replicas(cluster)
+        update(copy.deepcopy(version(limits={"max_text_chars": 4000})))
+        wait_until(lambda: replicas(cluster) and not replicas(cluster) & before, UPDATE_S)
+        heard += b"".join(pieces)
+    assert heard == whole.content

@@ -1,0 +1,263 @@
+"""Fakes: small real classes with a behaviour, standing where the model would.
+
+Speaker         what serve/ calls: SynthesisRequest -> AudioChunks, a sine whose pitch is the seed's
+PromptMaker     protocols.TextFrontend: one prompt a sentence
+StepMaker       protocols.CodeGenerator: as many steps as the text has letters
+ToneDecoder     protocols.WaveDecoder, one that carries: a tone a step
+"""
+
+import asyncio
+import math
+import threading
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.config import TextConfig
+from pipeline.errors import EngineFault, UnknownVoice
+from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
+from pipeline.text.lexicon.library import LexiconLibrary
+from pipeline.text.refine_guard import Refined, accepts, diff
+from pipeline.text.script import Script, write_script
+from pipeline.types import (
+    Admission,
+    AudioChunk,
+    AudioReport,
+    CacheResult,
+    Carried,
+    DecoderTraits,
+    Feed,
+    FinishReason,
+    Head,
+    Heard,
+    HiddenWindow,
+    Passage,
+    Prompt,
+    SamplingParams,
+    Segment,
+    SpeechPlan,
+    StepBlock,
+    SynthesisRequest,
+    Voice,
+)
+from pipeline.voices.catalogue import VoiceCatalogue, VoiceInfo
+from pipeline.voices.library import VoiceLibrary
+from serve.access.admission import Door
+from serve.config.app_config import LimitsConfig, VoicesConfig
+from serve.http.body_reader import BodyReader
+from serve.http.services import Backend
+from serve.speech.load_shedding import Degrader
+from serve.speech.model_selection import ModelDesk, only_model
+from serve.voices.voice_service import Stream, VoiceDesk
+
+CHUNK = 4_800  # samples, 200 ms
+WIDTH = 8
+
+
+def sine(seed: int, first_sample: int, samples: int) -> NDArray[np.float32]:
+    """The same numbers for the same seed, wherever a chunk begins."""
+    at = np.arange(first_sample, first_sample + samples)
+    return (0.5 * np.sin(2 * math.pi * (200 + seed % 400) * at / SAMPLE_RATE)).astype(np.float32)
+
+
+@dataclass
+class Speaker:
+    """A voice made of one sine: well-behaved, slow, failing or endless."""
+
+    chunks: int | None = 5
+    """None: endless"""
+    first_pause_s: float = 0.0
+    pause_s: float = 0.0
+    fails_at: int | None = None
+    """the chunk in whose place `error` is raised"""
+    error: Exception = field(default_factory=lambda: RuntimeError("canary-secret-of-the-inside"))
+    chunk_samples: int = CHUNK
+    opened: int = 0
+    closed: int = 0
+    produced: int = 0
+    requests: list[SynthesisRequest] = field(default_factory=list)
+    source: CacheResult = CacheResult.BYPASS
+    purged: list[str | None] = field(default_factory=list)
+    purge_error: Exception | None = None
+    last_closed: threading.Event = field(default_factory=threading.Event)
+
+    async def stream(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
+        self.opened += 1
+        self.requests.append(request)
+        try:
+            await asyncio.sleep(self.first_pause_s)
+            index = 0
+            while self.chunks is None or index < self.chunks:
+                if index == self.fails_at:
+                    raise self.error
+                if index:
+                    await asyncio.sleep(self.pause_s)
+                first = index * self.chunk_samples
+                self.produced += 1
+                index += 1
+                is_last = index == self.chunks
+                report = AudioReport(steps=index * self.chunk_samples // SAMPLES_PER_STEP) if is_last else None
+                samples = sine(request.sampling.seed, first, self.chunk_samples)
+                yield AudioChunk(samples, first, is_last, report=report, cache=self.source)
+        finally:
+            self.closed += 1
+            if self.closed == self.opened:
+                self.last_closed.set()
+
+
+VOICES = (
+    VoiceInfo("default", ("alloy", "nova"), ("en", "zh"), "a sine", "built-in"),
+    VoiceInfo("calm", (), (), "the same sine", "seed:1"),
+)
+
+
+def voice_id(name: str | None) -> str:
+    """The fake catalogue."""
+    for voice in VOICES:
+        if name is None or name == voice.name or name in voice.aliases:
+            return voice.name
+    raise UnknownVoice("no such voice; GET /v1/audio/voices lists them", param="voice")
+
+
+def make_backend(
+    speaker: Speaker,
+    limits: LimitsConfig | None = None,
+    *,
+    not_ready: str | None = None,
+    lexicons: LexiconLibrary | None = None,
+    models: ModelDesk | None = None,
+    degrader: Degrader | None = None,
+) -> Backend:
+    """A whole ingress replica around a Speaker."""
+    limits = limits or LimitsConfig()
+
+    async def why_not_ready() -> str | None:
+        return not_ready
+
+    async def health() -> dict[str, object]:
+        return {"engine": {"slots": 1, "slots_used": speaker.opened - speaker.closed}}
+
+    async def read(request: SynthesisRequest) -> Script:
+        return write_script(request, TextConfig())
+
+    async def refine(request: SynthesisRequest) -> list[Refined]:
+        speaker.requests.append(request)
+        texts = [(segment.text, f"{segment.text} [laugh]") for segment in write_script(request, TextConfig()).segments]
+        return [Refined(text, refined, tuple(diff(text, refined)), accepts(text, refined)) for text, refined in texts]
+
+    async def purge(tenant: str | None) -> None:
+        if speaker.purge_error is not None:
+            raise speaker.purge_error
+        speaker.purged.append(tenant)
+
+    return Backend(
+        stream=speaker.stream,
+        read=read,
+        refine=refine,
+        lexicons=lexicons or LexiconLibrary(),
+        voice_id=voice_id,
+        voices=lambda: VOICES,
+        desk=make_desk(speaker.stream),
+        limits=limits,
+        bodies=BodyReader(limits),
+        door=Door(limits.max_in_flight),
+        why_not_ready=why_not_ready,
+        health=health,
+        purge=purge,
+        models=models or only_model(),
+        degrader=degrader or Degrader(),
+    )
+
+
+def make_desk(stream: Stream, library: VoiceLibrary | None = None, config: VoicesConfig | None = None) -> VoiceDesk:
+    """A desk whose encoder gives a step for every 512 samples; without a library, one that keeps nothing."""
+    library = library or VoiceLibrary(VoiceCatalogue.load(None, WIDTH))
+    return VoiceDesk(library, config or VoicesConfig(), stream, StepCounter(), model="fake", max_prompt=2048)
+
+
+class StepCounter:
+    """protocols.RecordingEncoder: codes that follow from how loud a step is."""
+
+    async def encode(self, samples: NDArray[np.float32]) -> NDArray[np.int64]:
+        steps = samples[: len(samples) // SAMPLES_PER_STEP * SAMPLES_PER_STEP].reshape(-1, SAMPLES_PER_STEP)
+        loud = np.clip(np.abs(steps).max(axis=1) * 624, 0, 624).astype(np.int64)
+        return np.repeat(loud[:, None], 4, axis=1)
+
+
+class PromptMaker:
+    """One prompt a sentence; the prompt's ids are its letters."""
+
+    def __init__(self, *, warnings: tuple[tuple[str, int], ...] = ()) -> None:
+        self.warnings = warnings
+
+    async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
+        passages = request.passages or (Passage(request.text),)
+        pieces = [
+            (sentence.strip(), passage.manner, 0 if number else passage.silence_ms)
+            for passage in passages
+            for number, sentence in enumerate(filter(str.strip, passage.text.split(".")))
+        ]
+        prompts = tuple(
+            self._prompt(Segment(text, index, index == len(pieces) - 1, manner=manner, silence_ms=silence_ms))
+            for index, (text, manner, silence_ms) in enumerate(pieces)
+        )
+        return SpeechPlan(prompts, 0 if passages[-1].text else passages[-1].silence_ms, self.warnings)
+
+    async def replan(
+        self, request: SynthesisRequest, voices: Mapping[str, Voice], plan: SpeechPlan, refined: list[NDArray[np.int64]]
+    ) -> SpeechPlan:
+        texts = ("".join(map(chr, ids)) for ids in refined)
+        prompts = (self._prompt(replace(prompt.segment, text=text)) for prompt, text in zip(plan.prompts, texts, strict=True))
+        return replace(plan, prompts=tuple(prompts))
+
+    def _prompt(self, segment: Segment) -> Prompt:
+        ids = np.repeat(np.array([ord(letter) for letter in segment.text])[:, None], 4, axis=1)
+        return Prompt(ids, np.ones(len(ids), np.bool_), Head.CODE, segment, max_steps=4 * len(ids))
+
+
+class StepMaker:
+    """Two steps a letter, in blocks; the hidden state counts the steps."""
+
+    def __init__(self, *, pause_s: float = 0.0, block: int = 4) -> None:
+        self.pause_s = pause_s
+        self.block = block
+        self.running = 0
+
+    async def generate(
+        self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
+    ) -> AsyncGenerator[StepBlock, None]:
+        self.running += 1
+        steps = 2 * len(prompt.ids)
+        try:
+            for first in range(0, steps, self.block):
+                await asyncio.sleep(self.pause_s)
+                count = min(self.block, steps - first)
+                hidden = np.full((count, WIDTH), sampling.seed % 97, np.float32)
+                hidden[:, 0] = np.arange(first, first + count)
+                last = first + count == steps
+                finish = FinishReason.EOS if last else None
+                admission = None if first else Admission(waited_s=0.25, prefill_s=0.0)
+                yield StepBlock(hidden, np.zeros((count, 4), np.int64), first, finish, admission)
+        finally:
+            self.running -= 1
+
+
+class ToneDecoder:
+    """A constant a step: its first hidden number, scaled into audio; heard two steps later."""
+
+    async def traits(self) -> DecoderTraits:
+        return DecoderTraits(carries=True, use_decoder=True, look_ahead=2, chunk_steps=(3, 5))
+
+    async def decode(self, window: HiddenWindow) -> NDArray[np.float32]:
+        raise EngineFault("this decoder carries")
+
+    async def feed(self, feed: Feed) -> Heard:
+        before = feed.carried or Carried(1, 0, np.zeros(0, np.float32))
+        waiting = np.concatenate([before.memory, feed.steps[:, 0]])
+        whole = len(waiting) if feed.is_last else max(0, len(waiting) - 2)
+        samples = np.repeat(waiting[:whole] / 1e4, SAMPLES_PER_STEP).astype(np.float32)
+        if feed.is_last:
+            return Heard(samples[:-256], None)
+        return Heard(samples, Carried(1, before.steps + len(feed.steps), waiting[whole:]))

@@ -1,0 +1,70 @@
+"""A real uvicorn on a real socket around create_api: in-process transports hide truncation and disconnects."""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import requests
+import uvicorn
+
+from serve.http.api import create_api
+from serve.http.services import Backend
+
+POST = "POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+@dataclass
+class Live:
+    """A running server."""
+
+    port: int
+    backend: Backend
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def speak(self, **fields: Any) -> requests.Response:
+        body = {"input": "Hello there.", "response_format": "pcm", **fields}
+        return requests.post(f"{self.url}/v1/audio/speech", json=body, timeout=20)
+
+    def post(self, raw: bytes, **headers: str) -> requests.Response:
+        kind = {"Content-Type": "application/json"}
+        return requests.post(f"{self.url}/v1/audio/speech", data=raw, headers={**kind, **headers}, timeout=20)
+
+    def connect(self, body: bytes, head: str = "") -> socket.socket:
+        """A raw connection with the request sent."""
+        client = socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        client.sendall(f"{POST}{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        return client
+
+
+@contextlib.contextmanager
+def serving(backend: Backend) -> Iterator[Live]:
+    """Serve until the block ends."""
+    config = uvicorn.Config(create_api(lambda: backend), host="127.0.0.1", port=0, log_level="critical", lifespan="off")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.005)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield Live(port, backend)
+    finally:
+        server.should_exit = True
+        server.force_exit = True
+        thread.join(timeout=10)
+
+
+def read_all(client: socket.socket) -> bytes:
+    """Everything until the other side closes."""
+    received = bytearray()
+    with contextlib.suppress(ConnectionResetError):
+        while piece := client.recv(65536):
+            received += piece
+    return bytes(received)

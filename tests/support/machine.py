@@ -1,0 +1,27 @@
+"""Machine: what this one can do, for tests that need it."""
+
+import os
+
+import pytest
+
+from pipeline.model.cpu.native import SOURCE
+from pipeline.native.build import NativeUnavailable, has_tiles, library
+
+
+def _why_not_native() -> str | None:
+    try:
+        library(SOURCE)
+    except NativeUnavailable as reason:
+        return str(reason)
+    return None
+
+
+WHY_NOT_NATIVE = _why_not_native()
+
+needs_native = pytest.mark.skipif(
+    # Where every tool is promised, a missing compiler (Debian's g++) is a failure; another kind of processor is not.
+    WHY_NOT_NATIVE is not None and ("AVX-512" in WHY_NOT_NATIVE or os.environ.get("CHATTTS_ALL_TOOLS") != "1"),
+    reason=f"no native code: {WHY_NOT_NATIVE}; Debian's package is g++",
+)
+
+needs_tiles = pytest.mark.skipif(WHY_NOT_NATIVE is not None or not has_tiles(), reason="this processor has no AMX")

@@ -1,0 +1,73 @@
+"""Services: programs of the machine that tests run for real, each on a free port, and stop again."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.support.ports import free_port
+
+
+def needed_program(name: str, package: str) -> str:
+    """The program's path. Where it is missing the test is skipped, or fails when CHATTTS_ALL_TOOLS=1 asks for all of them."""
+    found = shutil.which(name)
+    if found is None:
+        sentence = f"{name} is missing: install the Debian package {package}"
+        if os.environ.get("CHATTTS_ALL_TOOLS") == "1":
+            pytest.fail(sentence)
+        pytest.skip(sentence)
+    return found
+
+
+class RedisServer:
+    """A redis-server of our own, which survives its own restarts (appendonly)."""
+
+    def __init__(self, folder: Path) -> None:
+        self._program = needed_program("redis-server", "redis-server")
+        self._folder = folder
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Returns once it answers."""
+        self._process = subprocess.Popen(
+            [
+                *(self._program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder)),
+                *("--appendonly", "yes", "--appendfsync", "always", "--save", "", "--loglevel", "warning"),
+            ],
+            stdout=subprocess.DEVNULL,
+        )
+        client = redis.Redis(port=self.port)
+        began = time.monotonic()
+        while True:
+            try:
+                client.ping()
+            except redis.RedisError:
+                assert time.monotonic() - began < 20, "redis-server does not answer"
+                time.sleep(0.01)
+            else:
+                client.close()
+                return
+
+    def freeze(self) -> None:
+        """It keeps its connections and answers nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """As a crash does it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(timeout=10)
+            self._process = None

@@ -1,0 +1,145 @@
+"""scripts.launch.start in a process of its own, and what tests need to look at and to end it."""
+
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import requests
+
+from scripts.launch.processes import Process, end_session, members, processes, sessions_with
+from serve.config.app_config import PROJECT
+from tests.support.ports import free_port
+from tests.support.waiting import wait_until
+
+START_TIMEOUT_S = 600.0  # half a minute where the machine is idle
+STOP_TIMEOUT_S = 240.0
+HAPROXY_PORTS = ("RAY_SERVE_HAPROXY_METRICS_PORT", "RAY_SERVE_HAPROXY_STATS_PORT", "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT")
+FEW_FILES = 256
+
+
+@dataclass
+class Started:
+    """A service of scripts.launch.start."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+    log: Path
+    config: Path
+    environment: dict[str, str]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def wait_for(self, text: str) -> None:
+        """Until it was printed; the process lives all the while."""
+        began = time.monotonic()
+        while text not in self.said():
+            assert self.process.poll() is None, self.said()
+            assert time.monotonic() - began < START_TIMEOUT_S, self.said()
+            time.sleep(0.2)
+
+    def wait_until_ready(self) -> None:
+        self.wait_for("Stop:  Ctrl-C")
+
+    def exit_code(self) -> int:
+        return self.process.wait(timeout=STOP_TIMEOUT_S)
+
+    def run_folder(self) -> Path:
+        (line,) = [line for line in self.said().splitlines() if line.startswith("  Ray:")]
+        return Path(line.split("'")[1]).parent
+
+    def serve_run(self) -> Process:
+        """The command that everything else descends from."""
+        (found,) = [found for found in processes() if found.parent == self.process.pid]
+        return found
+
+    def processes(self) -> list[Process]:
+        """Of the session in which everything runs but scripts.launch.start itself."""
+        return members(self.serve_run().session)
+
+    def one(self, title: str) -> Process:
+        """The process with that in its title."""
+        (found,) = [found for found in self.processes() if title in found.command()]
+        return found
+
+
+@contextlib.contextmanager
+def started(
+    *arguments: str, home: Path, folder: Path, port: int | None = None, changes: Mapping[str, str] = {}, **variables: str
+) -> Iterator[Started]:
+    """Run scripts.launch.start as a shell runs a background command: with SIGINT ignored, and few files allowed.
+
+    Its Python is in the home, as it is in that of who has checked this out in a folder with a space.
+
+    Args:
+        home: CHATTTS_HOME.
+        folder: for configuration, log and Ray; short, see `short_folder`.
+        port: where to listen; a free one where none is given.
+        changes: lines of configs/dev.yaml, and what stands in their place.
+        variables: of the environment.
+    """
+    folder.mkdir(exist_ok=True)
+    port = port or free_port()
+    config, log = folder / f"{port}.yaml", folder / f"{port}.log"
+    text = (PROJECT / "configs/dev.yaml").read_text()
+    for right, ours in {"port: 8000": f"port: {port}", "source: configs/dev.yaml": f"source: {config}", **changes}.items():
+        assert right in text
+        text = text.replace(right, ours)
+    config.write_text(text)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_AUTH", "RAY_ADDRESS"))}
+    environment = inherited | {"CHATTTS_HOME": str(home), "RAY_TMPDIR": str(folder), "OMP_NUM_THREADS": "1"}
+    environment |= {"PYTHONPATH": str(PROJECT)} | {name: str(free_port()) for name in HAPROXY_PORTS} | variables
+    with contextlib.suppress(FileExistsError):
+        (home / "venv").symlink_to(sys.prefix)
+    python = home / "venv" / Path(sys.executable).relative_to(sys.prefix)
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [python, "-m", "scripts.launch.start", str(config), *arguments],
+            cwd=PROJECT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_as_a_background_command,
+        )
+    service = Started(port, process, log, config, environment)
+    try:
+        yield service
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        for session in sessions_with(f"RAY_TMPDIR={folder}") - {os.getsid(0)}:
+            end_session(session, 0.0)
+
+
+def _as_a_background_command() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+@contextlib.contextmanager
+def short_folder() -> Iterator[Path]:
+    """Ray puts sockets below it, and a socket's path may have 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def nothing_is_left(session: int, url: str) -> None:
+    """No process of a session, nobody at its door."""
+    wait_until(lambda: not members(session), STOP_TIMEOUT_S)
+    with contextlib.suppress(requests.ConnectionError):
+        raise AssertionError(f"somebody answers: {requests.get(url, timeout=5).status_code}")
