@@ -17,7 +17,7 @@ from serve.config.app_config import PROJECT
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
-WRAPPER = PROJECT / "serve" / "haproxy.sh"
+WRAPPER = PROJECT / "serve" / "http" / "haproxy.sh"
 
 
 def manager(folder: Path, *, host: str = "127.0.0.1", maxconn: int = 4096, server: int | None = None) -> HAProxyApi:

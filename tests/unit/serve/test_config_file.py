@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import ConfigError
 from pipeline.yaml_loader import parse_yaml
-from serve.config.app_config import app_config as serve_config
+from serve.config import app_config as serve_config
 from serve.config.config_file import check_file, find_mistakes
 
 CONFIGS = sorted((serve_config.PROJECT / "configs").glob("*.yaml"))
