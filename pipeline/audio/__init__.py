@@ -1,0 +1,1 @@
+"""Everything between the vocoder's samples and the bytes of a file: loudness, tempo, filters, containers."""

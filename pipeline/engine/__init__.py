@@ -1,0 +1,1 @@
+"""Continuous batching: sequences wait, take a slot, and decode one step per round, each by its own seed."""

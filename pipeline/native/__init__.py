@@ -1,0 +1,1 @@
+"""Compiles our C++ once per machine and loads it."""

@@ -1,0 +1,1 @@
+"""Text to token prompts: reading markup, normalising, splitting into segments, tokenising."""

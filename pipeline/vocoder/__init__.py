@@ -1,0 +1,1 @@
+"""Codes or hidden states to samples, one batch for all streams."""

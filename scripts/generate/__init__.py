@@ -1,0 +1,1 @@
+"""Writers of committed files; `python -m scripts.generate` runs them all."""

@@ -1,0 +1,1 @@
+"""Starts Ray and the service on one machine and ends both together."""

@@ -1,0 +1,1 @@
+"""What operators do to a running service or to its configuration."""

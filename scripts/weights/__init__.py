@@ -1,0 +1,1 @@
+"""Checkpoints and voices: fetching, generating, converting."""

@@ -1,0 +1,1 @@
+"""Who may call, how much, and whether there is room."""

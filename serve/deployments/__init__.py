@@ -1,0 +1,1 @@
+"""The four Ray Serve deployments; the only folder with @serve.deployment."""

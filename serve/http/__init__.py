@@ -1,0 +1,1 @@
+"""FastAPI: middleware, routes, schemas and the streaming response. Knows no Ray."""

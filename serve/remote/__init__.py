@@ -1,0 +1,1 @@
+"""The domain's protocols over Ray handles; the only folder that calls .remote."""

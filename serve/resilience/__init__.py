@@ -1,0 +1,1 @@
+"""What happens when a stage fails or load is high: breakers, quarantine, degradation, autoscaling."""

@@ -1,0 +1,1 @@
+"""Which version of the model answers, and when one loses its traffic."""

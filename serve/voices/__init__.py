@@ -1,0 +1,1 @@
+"""Making, editing and previewing voices."""

@@ -1,0 +1,1 @@
+"""Users' own pronunciations: matching words, and the library of stored lexicons."""

@@ -1,0 +1,1 @@
+"""The vocoder that keeps state per stream and computes every step once. CPU, AVX-512."""

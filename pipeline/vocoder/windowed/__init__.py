@@ -1,0 +1,1 @@
+"""The vocoder that decodes overlapping windows with torch; runs everywhere."""
