@@ -21,7 +21,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from pipeline.audio.encode import encode_whole
 from pipeline.audio.formats import CONTAINERS, audio_format
-from pipeline.audio.tempo import MAX_SPEED, MIN_SPEED, share_speed
+from pipeline.audio.tempo import share_speed
 from pipeline.checkpoint.capabilities import read_taught
 from pipeline.checkpoint.locate import cache_home, resolve
 from pipeline.checkpoint.weights import open_checkpoint
@@ -31,7 +31,7 @@ from pipeline.errors import CheckpointError, ConfigError, SynthesisError
 from pipeline.synthesizer import Synthesizer
 from pipeline.text.frontend import LocalTextFrontend
 from pipeline.text.markup.ssml import parse
-from pipeline.types import AudioChunk, AudioOptions, Denoise, SamplingParams, SynthesisRequest
+from pipeline.types import MAX_SPEED, MIN_SPEED, AudioChunk, AudioOptions, Denoise, SamplingParams, SynthesisRequest
 from pipeline.vocoder.vocoder import Vocoder
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import VoiceLibrary

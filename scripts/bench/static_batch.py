@@ -39,7 +39,7 @@ class StaticBatch:
     def __init__(self, checkpoint: str, batch_size: int, threads: int) -> None:
         self._thread = ThreadPoolExecutor(1)
         self._chat = self._thread.submit(self._load, Path(checkpoint), threads).result()
-        self._speak.set_max_batch_size(batch_size)
+        self._speak.set_max_batch_size(batch_size)  # type: ignore[attr-defined]
 
     @staticmethod
     def _load(checkpoint: Path, threads: int) -> ChatTTS.Chat:
@@ -51,7 +51,7 @@ class StaticBatch:
             return JSONResponse({"status": "ready"})
         body = await request.json()
         if request.method == "PUT":
-            self._speak.set_max_batch_size(int(body))
+            self._speak.set_max_batch_size(int(body))  # type: ignore[attr-defined]
             return JSONResponse(int(body))
         return Response(await self._speak((body["input"], int(body["steps"]))), media_type="audio/pcm")
 
@@ -85,9 +85,10 @@ def main() -> int:
         signal.signal(number, lambda *_: stop.set())
     ray.init(address="local", num_cpus=4, include_dashboard=False, _temp_dir=str(args.temp_dir), log_to_driver=False)
     serve.start(http_options={"host": "127.0.0.1", "port": args.port})
-    serve.run(StaticBatch.bind(str(args.checkpoint), args.batch_size, args.threads), name="static_batch")
+    application = StaticBatch.bind(str(args.checkpoint), args.batch_size, args.threads)  # type: ignore[attr-defined]
+    serve.run(application, name="static_batch")
     stop.wait()
-    serve.shutdown()
+    serve.shutdown()  # type: ignore[no-untyped-call]
     ray.shutdown()
     return 0
 

@@ -23,6 +23,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -251,7 +252,7 @@ def check_vocoder(report: Report, checkpoint: Checkpoint, device: str) -> None:
             together = vocoder.decode_batch(windows)
             alone = [vocoder.decode_batch([window])[0] for window in windows]
             calls = {
-                count: _seconds_each(lambda count=count: vocoder.decode_batch(windows[:count]), times) * 1e3
+                count: _seconds_each(partial(vocoder.decode_batch, windows[:count]), times) * 1e3
                 for count in (1, 2, 4, 8)[: rows.bit_length()]
             }
         error = max(float(np.abs(one - other).max()) for one, other in zip(expected, together, strict=True))
@@ -325,10 +326,10 @@ def _bare_step_s(config: EngineConfig, checkpoint: Checkpoint, *, busy: int | No
                 tensor.normal_()
             else:
                 tensor.random_(-LARGEST, LARGEST + 1)
-        times = []
+        times: list[float] = []
         for _ in range(5):
             place()
-            began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             began.record()
             for _ in range(ROUNDS):
                 runner._rounds[False].replay()
@@ -470,7 +471,7 @@ def _along(checkpoint: Checkpoint, device: str, how: Format, history: torch.Tens
     spec, (steps, rows, _), place, dtype = checkpoint.gpt_spec, history.shape, torch.device(device), DTYPES[how.dtype]
     embedding = Embedding(checkpoint.embed(), device=place)
     cache = kv_cache.zeros(spec, rows, steps, dtype, how.kv, place)
-    build = {"positions": steps, "rows": rows, "device": place, "dtype": dtype}
+    build: dict[str, Any] = {"positions": steps, "rows": rows, "device": place, "dtype": dtype}
     busy = torch.ones(rows, dtype=torch.int32, device=place)
     if device == "cuda" and how != FLOAT32:
         fast = importlib.import_module("pipeline.model.gpu.gpu_gpt").GpuGpt(

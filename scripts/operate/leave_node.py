@@ -10,8 +10,8 @@ import sys
 import time
 
 import ray
-from ray._raylet import GcsClient
-from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
+from ray.core.generated.autoscaler_pb2 import DrainNodeReason  # type: ignore[attr-defined]
 from ray.serve.context import _get_global_client
 
 from scripts.operate.cluster import connected
@@ -46,7 +46,7 @@ def leave(node: str, grace_s: float) -> list[str]:
     Raises:
         ValueError: the node is none of the cluster's, or the first one.
     """
-    alive = {found["NodeID"]: found for found in ray.nodes() if found["Alive"]}
+    alive = {found["NodeID"]: found for found in ray.nodes() if found["Alive"]}  # type: ignore[no-untyped-call]
     if node not in alive:
         raise ValueError(f"{node} is no node of this cluster; there are {', '.join(alive)}")
     if HEAD in alive[node]["Resources"]:

@@ -55,7 +55,7 @@ def neighbours(mel: Tensor) -> Tensor:
 def quantise(numbers: Tensor) -> Tensor:
     """(..., 8) numbers to (..., 4) codes."""
     books = []
-    for group in numbers.split(DIGITS, -1):
+    for group in torch.split(numbers, DIGITS, -1):
         coarse = _digits(group)
         fine = _digits((group - coarse / 2) / RESIDUAL_SCALE)
         books += [_code(coarse), _code(fine)]

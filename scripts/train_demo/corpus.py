@@ -71,7 +71,8 @@ def log_mel(samples: Tensor) -> Tensor:
 
     Source: ChatTTS/model/dvae.py, class MelSpectrogramFeatures.
     """
-    return _filters()(samples).clip(1e-5).log()[..., :-1]
+    mel: Tensor = _filters()(samples)
+    return mel.clip(1e-5).log()[..., :-1]
 
 
 def align(tokens: list[str], utterance: Utterance) -> list[tuple[float, float, int]] | None:

@@ -91,9 +91,10 @@ class Layer(nn.Module):
         rows, length, width = x.shape
         attention, mlp = self.self_attn, self.mlp
         merged = F.linear(
-            self.input_layernorm(x), torch.cat([attention[name].weight for name in ("q_proj", "k_proj", "v_proj")])
+            self.input_layernorm(x),
+            torch.cat([attention.get_parameter(f"{name}.weight") for name in ("q_proj", "k_proj", "v_proj")]),
         )
-        query, key, value = (part.view(rows, length, self.heads, -1).transpose(1, 2) for part in merged.split(width, -1))
+        query, key, value = (part.view(rows, length, self.heads, -1).transpose(1, 2) for part in torch.split(merged, width, -1))
         query, key = rotate(query, turn), rotate(key, turn)
         scores = (query @ key.transpose(2, 3)).float() / math.sqrt(width // self.heads) + mask
         looking = scores.softmax(-1)
@@ -130,8 +131,8 @@ class ConvNeXtBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, C, T) to the same."""
-        y = self.norm(self.dwconv(x).transpose(1, 2))
-        y = self.pwconv2(F.gelu(self.pwconv1(y))) * getattr(self, self.scale_name)
+        y: Tensor = self.norm(self.dwconv(x).transpose(1, 2))
+        y = self.pwconv2(F.gelu(self.pwconv1(y))) * self.get_parameter(self.scale_name)
         return x + y.transpose(1, 2)
 
 
@@ -222,7 +223,7 @@ class Speaking(nn.Module):
         torch._dynamo.config.recompile_limit = SHAPES
         for layer in self.layers:
             layer.compile(dynamic=False)
-        self.entropies = torch.compile(self.entropies, dynamic=True)
+        self.entropies = torch.compile(self.entropies, dynamic=True)  # type: ignore[method-assign]
         self.mel_decoder.compile(dynamic=True)
 
     @staticmethod

@@ -66,7 +66,7 @@ def speak(text: str, speaker: Speaker) -> Utterance:
         command = [flite, "-voice", speaker.flite_voice, *pace, "-psdur", "-t", text, "-o", str(path)]
         printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         with wave.open(str(path)) as file:
-            samples = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32) / 32768
+            samples = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32) / np.float32(32768)
     ends = (entry.rsplit(":", 1) for entry in printed.split())
     phones = tuple((name, float(end) / speaker.shift) for name, end in ends)
     return Utterance(samples, round(RATE * speaker.shift), phones)

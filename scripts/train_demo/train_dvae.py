@@ -46,7 +46,7 @@ class Dvae(nn.Module):
 
     def encode(self, mel: Tensor) -> Tensor:
         """(B, 100, 2T) mel frames to the numbers (B, T, 8) that are rounded to codes."""
-        steps = self.encoder(self.downsample_conv(mel / self.mel_decoder.coef)).transpose(1, 2)
+        steps = self.encoder(self.downsample_conv(mel / self.mel_decoder.get_buffer("coef"))).transpose(1, 2)
         return torch.cat([own(group) for own, group in zip(self.project_in, steps.chunk(GROUPS, -1), strict=True)], -1)
 
     def decode(self, codes: Tensor) -> Tensor:

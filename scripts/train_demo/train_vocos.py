@@ -96,7 +96,7 @@ def loss(made: Tensor, wanted: Tensor) -> tuple[Tensor, dict[str, float]]:
 
 def crops(waves: list[Tensor], draw: random.Random) -> tuple[Tensor, Tensor]:
     """Mel frames (ROWS, 100, CROP_FRAMES) and the samples between the first frame's middle and the last one's."""
-    chosen = []
+    chosen: list[Tensor] = []
     while len(chosen) < ROWS:
         wave = draw.choice(waves)
         if len(wave) > (CROP_FRAMES + 1) * HOP:

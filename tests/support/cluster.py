@@ -52,7 +52,7 @@ ENVIRONMENT = {
 
 def document_of(name: str, *, app: str, route: str, **args: Any) -> dict[str, Any]:
     """The application of configs/<name>, small enough to start quickly, under a name and route of its own."""
-    document = copy.deepcopy(parse_yaml((PROJECT / "configs" / name).read_text()))
+    document: dict[str, Any] = copy.deepcopy(parse_yaml((PROJECT / "configs" / name).read_text()))
     application = document["applications"][0]
     application |= {"name": app, "route_prefix": route}
     application["args"]["source"] = None  # the file is not what is deployed
@@ -153,7 +153,7 @@ def start_cluster() -> Cluster:
     temp_dir = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     os.environ["RAY_TMPDIR"] = str(temp_dir)
     began = time.monotonic()
-    serve_client.CLIENT_POLLING_INTERVAL_S = 0.05
+    serve_client.CLIENT_POLLING_INTERVAL_S = 0.05  # type: ignore[attr-defined]
     # The folder Ray is started in comes first on its workers' path: it must not be one that holds some release's code.
     with contextlib.chdir(temp_dir):
         ray.init(
@@ -197,7 +197,7 @@ def deploy(*documents: dict[str, Any], waits: bool = True) -> None:
 
 def stop_cluster() -> None:
     """Serve and Ray of this process; nobody else's."""
-    serve.shutdown()
+    serve.shutdown()  # type: ignore[no-untyped-call]
     ray.shutdown()
 
 
@@ -205,7 +205,7 @@ def is_idle(health: dict[str, Any]) -> bool:
     """No request inside, no slot taken, and an acoustic replica that says so."""
     engines = health["acoustic"]
     used: int = sum(engine["slots_used"] + engine["waiting"] for engine in engines)
-    return engines != [] and health["door"]["in_flight"] == used == 0
+    return bool(engines) and health["door"]["in_flight"] == used == 0
 
 
 def _parent(pid: int) -> int:

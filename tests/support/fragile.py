@@ -23,7 +23,7 @@ STEPS_BEFORE = 12  # handed on by a replica before it dies: some steps, no audio
 ON_THE_WAY_S = 0.1  # until they have left its process
 
 
-class FragileModel(AcousticModel.func_or_class):
+class FragileModel(AcousticModel.func_or_class):  # type: ignore[misc, name-defined]
     """Dies of certain words."""
 
     async def generate(self, prompt: Prompt, *rest: Any) -> AsyncGenerator[StepBlock | SynthesisError, None]:

@@ -54,4 +54,5 @@ def attend(query: NDArray[np.float64], keys: NDArray[np.float64], values: NDArra
     """One head's softmax(q k) v over the positions there are: (d,), (n, d), (n, d)."""
     scores = [float(key @ query) / math.sqrt(len(query)) for key in keys]
     weights = [math.exp(score - max(scores)) for score in scores]
-    return sum(weight * value for weight, value in zip(weights, values, strict=True)) / sum(weights)
+    attended: NDArray[np.float64] = np.asarray(weights) @ values / sum(weights)
+    return attended
