@@ -31,7 +31,7 @@ from serve.access.cross_origin import CrossOriginPolicy
 from serve.access.quotas import LocalQuotas, Quotas, Verdict
 from serve.config.hosts import is_local_host, is_loopback
 from serve.errors import ApiError, Kind, of
-from serve.observability.reply_stats import SpeechWatch
+from serve.observability.reply_stats import ReplyObserver
 
 LOG = logging.getLogger("ray.serve.chattts")
 
@@ -254,7 +254,7 @@ class Gate:
 class Guarded:
     """ASGI middleware: the gate in front of every route."""
 
-    def __init__(self, app: ASGIApp, *, gate: Callable[[], tuple[Gate, SpeechWatch]]) -> None:
+    def __init__(self, app: ASGIApp, *, gate: Callable[[], tuple[Gate, ReplyObserver]]) -> None:
         self._app = app
         self._gate = gate
 
@@ -296,7 +296,7 @@ class Guarded:
             if started:
                 raise
             LOG.info("refused request=%s code=%s", state.get("request_id", "-"), refusal.kind.code)
-            watch.turned_away(refusal.kind.code)
+            watch.rejected(refusal.kind.code)
             if kind == "websocket":
                 await send({"type": "websocket.close", "code": 1008, "reason": refusal.kind.code})
                 return

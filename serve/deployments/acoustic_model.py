@@ -32,7 +32,7 @@ from pipeline.voices.seeds import read_statistics
 from serve.config.app_config import TracingConfig
 from serve.deployments.background_tasks import Background, trouble_of
 from serve.deployments.process_exit import end_process
-from serve.deployments.replica_info import placed
+from serve.deployments.replica_info import replica_info
 from serve.observability.metrics import EngineMetrics, every_period
 from serve.observability.tracing import Tracing
 from serve.resilience.autoscaling import EngineLoad, Load
@@ -48,7 +48,7 @@ class AcousticModel:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: EngineConfig, checkpoint: str, tracing: TracingConfig | None = None
     ) -> None:
-        self._tracing = Tracing(tracing, "AcousticModel", placed()["replica"])
+        self._tracing = Tracing(tracing, "AcousticModel", replica_info()["replica"])
         # In a thread: loading takes long, and the replica's loop must go on answering Serve meanwhile.
         files = await asyncio.to_thread(lambda: open_checkpoint(resolve(checkpoint, cache_home())))
         self._files = files
@@ -123,7 +123,7 @@ class AcousticModel:
         """The engine at this moment, and where it runs."""
         stats = self._engine.stats()
         return {
-            **placed(),
+            **replica_info(),
             "trouble": trouble_of(self.check_health),
             "has_work": stats.slots_used + stats.waiting > 0,
             "gpu_mem_percent": gpu_mem_percent(self._device),

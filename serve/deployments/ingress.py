@@ -42,18 +42,18 @@ from serve.access.redis_quotas import RedisQuotas
 from serve.config.app_config import STORE_FILE, AppConfig, VoicesConfig, explain, project_path
 from serve.config.model_versions import RoutesConfig, wrong_routes
 from serve.deployments.background_tasks import Background
-from serve.deployments.replica_info import placed
+from serve.deployments.replica_info import replica_info
 from serve.http.api import create_api
 from serve.http.body_reader import BodyReader
-from serve.http.services import Backend
+from serve.http.services import Services
 from serve.observability.metrics import IngressMetrics, every_period
 from serve.observability.tracing import Tracing
 from serve.remote.code_cache import follow_purges, open_cache
 from serve.remote.remote_stages import Handle, RemoteEncoder, ask_build, ask_speakers, ask_taught
-from serve.remote.version_pipelines import Lines, fullest_gpu
+from serve.remote.version_pipelines import VersionPipelines, fullest_gpu
 from serve.resilience.quarantine import Quarantine
 from serve.speech.load_shedding import Degrader
-from serve.speech.model_selection import ModelDesk
+from serve.speech.model_selection import ModelSelector
 from serve.versions.rollout import Rollout
 from serve.voices.voice_service import VoiceDesk
 
@@ -67,12 +67,12 @@ LOOK_S = 1.0
 def build_api() -> FastAPI:
     """The routes over the replica they run in. Serve's server announces the request id itself."""
 
-    def backend() -> Backend:
+    def services() -> Services:
         replica: Any = serve.get_replica_context().servable_object
-        found: Backend = replica.backend
+        found: Services = replica.services
         return found
 
-    return create_api(backend, announce_request_id=False)
+    return create_api(services, announce_request_id=False)
 
 
 def open_records(config: VoicesConfig) -> Store:
@@ -131,7 +131,7 @@ class Ingress:
         self._routes_error = ""
         watch = IngressMetrics()
         door = Door(config.limits.max_in_flight)
-        self._lines = lines = Lines(
+        self._pipelines = pipelines = VersionPipelines(
             rollout,
             stages,
             voices,
@@ -139,22 +139,22 @@ class Ingress:
             config.breaker,
             build=await ask_build(acoustic),
             has_room=lambda share: door.inside <= share * door.places,
-            told=watch.compared,
+            on_result=watch.compared,
         )
-        stream = partial(self._quarantine.stream, lines.stream)
-        models = ModelDesk(rollout, await ask_taught(stages["TextNormalizer"]))
-        self.backend = Backend(
+        stream = partial(self._quarantine.stream, pipelines.stream)
+        models = ModelSelector(rollout, await ask_taught(stages["TextNormalizer"]))
+        self.services = Services(
             stream=stream,
             voice_id=voices.canonical,
-            read=partial(self._quarantine.answer, lines.read),
-            refine=partial(self._quarantine.answer, lines.refine),
+            read=partial(self._quarantine.answer, pipelines.read),
+            refine=partial(self._quarantine.answer, pipelines.refine),
             lexicons=self._lexicons,
-            voices=voices.list,
-            desk=VoiceDesk(
+            list_voices=voices.list,
+            voices=VoiceDesk(
                 voices,
                 config.voices,
                 stream,
-                RemoteEncoder(acoustic, lines.breakers[first.stage("acoustic")]),
+                RemoteEncoder(acoustic, pipelines.breakers[first.stage("acoustic")]),
                 model=first.pipeline.checkpoint,
                 max_prompt=first.pipeline.engine.max_prompt,
                 speaks=models.languages(),
@@ -167,9 +167,9 @@ class Ingress:
             purge=cache.purge,
             idempotency=idempotency,
             models=models,
-            offer=config.offer,
+            source_offer=config.offer,
             degrader=Degrader(config.degrade),
-            watch=watch,
+            observer=watch,
             lanes=config.lanes,
             gate=Gate(
                 ring,
@@ -178,26 +178,26 @@ class Ingress:
                 trusts=trusts,
                 origins=CrossOriginPolicy(config.http.allowed_hosts, config.http.allowed_origins),
             ),
-            tracing=Tracing(config.tracing, "Ingress", placed()["replica"]),
+            tracing=Tracing(config.tracing, "Ingress", replica_info()["replica"]),
         )
         self._ring = ring
         self._away: dict[str, str] = {}  # why which records cannot be read now
         self._background = background = Background()
-        background.start("voices", self.backend.desk.follow(self._away))
+        background.start("voices", self.services.voices.follow(self._away))
         background.start("lexicons", follow("lexicons", self._lexicons.refresh, config.voices.refresh_s, self._away))
         background.start("keys", follow("keys", ring.refresh, config.keys.refresh_s, self._away))
         if isinstance(quotas, RedisQuotas):
             background.start("quotas", quotas.follow())
         background.start("metrics", every_period(partial(self._show, watch)))
         background.start("purges", follow_purges(cache, config.voices.refresh_s, self._away))
-        for following in lines.follow_builds():
+        for following in pipelines.follow_builds():
             background.start("builds", following)
-        background.start("silent stages", lines.watch_silence())
+        background.start("silent stages", pipelines.watch_silence())
         if config.degrade.rungs:
             background.start("load", self._look_at_load(watch))
         self._first_audio_s = await self._speak_first_words()
-        await lines.look()  # before the first request: a version without replicas would keep it waiting
-        background.start("probes", lines.probe())
+        await pipelines.probe_once()  # before the first request: a version without replicas would keep it waiting
+        background.start("probes", pipelines.probe())
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
         """New shares of the versions, without a restart. Ones that are wrong change nothing: requests go on as before."""
@@ -214,16 +214,16 @@ class Ingress:
 
     def _show(self, watch: IngressMetrics) -> None:
         """Every figure that is looked at, not told."""
-        watch.present(self.backend.door.inside)  # told too, but Ray forgets a gauge nobody sets
+        watch.in_flight_changed(self.services.door.inside)  # told too, but Ray forgets a gauge nobody sets
         watch.show_quotas(self._quotas.is_away)
         watch.show_cache(asdict(self._cache.stats()))
-        watch.show(self._lines.breakers.values(), self._quarantine, self._rollout)
+        watch.show(self._pipelines.breakers.values(), self._quarantine, self._rollout)
 
     async def _look_at_load(self, watch: IngressMetrics) -> None:
         """Climb and descend the degrade ladder."""
-        door, degrader = self.backend.door, self.backend.degrader
+        door, degrader = self.services.door, self.services.degrader
         while True:
-            queue, rtf = await self._lines.load() if door.inside else (0.0, 0.0)
+            queue, rtf = await self._pipelines.load() if door.inside else (0.0, 0.0)
             degrader.observe(max(queue, door.inside / door.places), rtf)
             watch.degraded(degrader.ladder.level)
             await asyncio.sleep(LOOK_S)
@@ -234,13 +234,13 @@ class Ingress:
         Returns:
             the seconds it took to the first audio.
         """
-        limit_s = self.backend.limits.start_timeout_s
+        limit_s = self.services.limits.start_timeout_s
         async with asyncio.timeout(limit_s):
             while True:
-                request = SynthesisRequest("first-words", FIRST_WORDS, self.backend.voice_id(None), timeout_s=limit_s)
+                request = SynthesisRequest("first-words", FIRST_WORDS, self.services.voice_id(None), timeout_s=limit_s)
                 began, first_audio_s = time.monotonic(), 0.0
                 try:
-                    async with aclosing(self.backend.stream(request)) as chunks:
+                    async with aclosing(self.services.stream(request)) as chunks:
                         async for chunk in chunks:
                             first_audio_s = first_audio_s or time.monotonic() - began
                             if chunk.is_last:
@@ -255,16 +255,16 @@ class Ingress:
 
     async def drain(self) -> int:
         """Take nothing new; returns how many requests are still inside. See scripts/operate/drain.py."""
-        return self.backend.door.close()
+        return self.services.door.close()
 
     async def _why_not_ready(self) -> str | None:
-        if self.backend.door.closed:
+        if self.services.door.closed:
             return "draining"
-        silent = await self._lines.silent()
+        silent = await self._pipelines.unresponsive()
         return f"no answer from {' and '.join(silent)}" if silent else None
 
     async def _health(self) -> dict[str, Any]:
-        text, acoustic, vocoder = await asyncio.gather(*map(self._lines.stats, ("text", "acoustic", "vocoder")))
+        text, acoustic, vocoder = await asyncio.gather(*map(self._pipelines.stats, ("text", "acoustic", "vocoder")))
         rollout = self._rollout
         return {
             "first_audio_s": round(self._first_audio_s, 3),
@@ -274,9 +274,9 @@ class Ingress:
             "text": text,
             "acoustic": acoustic,
             "vocoder": vocoder,
-            "breakers": {stage: breaker.shown() for stage, breaker in self._lines.breakers.items()},
+            "breakers": {stage: breaker.shown() for stage, breaker in self._pipelines.breakers.items()},
             "quarantine": self._quarantine.shown(),
-            "degrade": {"level": self.backend.degrader.ladder.level, "given_up": self.backend.degrader.ladder.rungs},
+            "degrade": {"level": self.services.degrader.ladder.level, "given_up": self.services.degrader.ladder.rungs},
             "versions": {version: rollout.shown(version) for version in rollout.versions},
             **({"routes_error": self._routes_error} if self._routes_error else {}),
         }

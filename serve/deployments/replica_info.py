@@ -12,6 +12,6 @@ import ray
 from ray import serve
 
 
-def placed() -> dict[str, Any]:
+def replica_info() -> dict[str, Any]:
     """This replica's id and the GPUs Ray gave it; a share of one counts as that one."""
     return {"replica": serve.get_replica_context().replica_id.unique_id, "gpus": ray.get_gpu_ids()}

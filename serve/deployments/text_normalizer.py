@@ -26,7 +26,7 @@ from pipeline.text.script import Script
 from pipeline.types import SpeechPlan, SynthesisRequest, Voice
 from serve.config.app_config import TracingConfig
 from serve.deployments.background_tasks import Background
-from serve.deployments.replica_info import placed
+from serve.deployments.replica_info import replica_info
 from serve.observability.metrics import TextMetrics, every_period
 from serve.observability.tracing import Tracing
 from serve.remote.remote_stages import as_value
@@ -43,7 +43,7 @@ class TextNormalizer:
         """Args:
         versions: version of the model -> what it is; those that differ in nothing the text knows of share a process.
         """
-        self._tracing = Tracing(tracing, "TextNormalizer", placed()["replica"])
+        self._tracing = Tracing(tracing, "TextNormalizer", replica_info()["replica"])
         self._taught: dict[str, Taught] = {}
         made: dict[tuple[object, ...], IsolatedFrontend] = {}
         self._frontends: dict[str, IsolatedFrontend] = {}
@@ -101,7 +101,7 @@ class TextNormalizer:
         """The text workers at this moment, and where they run."""
         trouble = next(filter(None, (worker.trouble for worker in self._workers)), "")
         stats = self._stats()
-        return {**placed(), "trouble": trouble, "has_work": stats.asked_s > 0, **asdict(stats)}
+        return {**replica_info(), "trouble": trouble, "has_work": stats.asked_s > 0, **asdict(stats)}
 
     async def check_health(self) -> None:
         """Serve replaces the replica when this raises three times in a row; a worker that died or hangs is replaced before."""

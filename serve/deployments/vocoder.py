@@ -27,7 +27,7 @@ from pipeline.vocoder.vocoder import Vocoder as LocalVocoder
 from serve.config.app_config import TracingConfig
 from serve.deployments.background_tasks import Background, trouble_of
 from serve.deployments.process_exit import end_process
-from serve.deployments.replica_info import placed
+from serve.deployments.replica_info import replica_info
 from serve.observability.metrics import VocoderMetrics, every_period
 from serve.observability.tracing import Tracing
 from serve.remote.remote_stages import as_value
@@ -43,7 +43,7 @@ class Vocoder:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: VocoderConfig, checkpoint: str, tracing: TracingConfig | None = None
     ) -> None:
-        self._tracing = Tracing(tracing, "Vocoder", placed()["replica"])
+        self._tracing = Tracing(tracing, "Vocoder", replica_info()["replica"])
         self._device = config.device
         self._vocoder = await asyncio.to_thread(load_vocoder, config, checkpoint)
         metrics = VocoderMetrics()
@@ -76,7 +76,7 @@ class Vocoder:
     async def stats(self) -> dict[str, Any]:
         """The vocoder at this moment, and where it runs."""
         return {
-            **placed(),
+            **replica_info(),
             "trouble": trouble_of(self.check_health),
             "has_work": self._load.inside > 0,
             "gpu_mem_percent": gpu_mem_percent(self._device),

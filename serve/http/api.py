@@ -3,7 +3,7 @@
 In:    HTTP
 Out:   HTTP; every error in OpenAI's envelope, every reply with its X-Request-ID
 Owns:  nothing
-Never: Ray, torch, what happens behind the Backend
+Never: Ray, torch, what happens behind the Services
 """
 
 import importlib.metadata
@@ -32,9 +32,9 @@ from serve.http.routes.source import source_routes
 from serve.http.routes.text import text_routes
 from serve.http.routes.voices import add_voice_routes
 from serve.http.schemas.speech import SpeechBody
-from serve.http.services import Backend
-from serve.http.speech_response import SpeechReply
-from serve.speech.model_selection import ModelDesk
+from serve.http.services import Services
+from serve.http.speech_response import SpeechResponse
+from serve.speech.model_selection import ModelSelector
 
 NAME = "chattts-serve"
 PAGE = Path(__file__).with_name("page.html")
@@ -51,20 +51,20 @@ AUDIO: dict[int | str, dict[str, Any]] = {
 }
 
 
-def create_api(get_backend: Callable[[], Backend], *, announce_request_id: bool = True) -> FastAPI:
+def create_api(get_services: Callable[[], Services], *, announce_request_id: bool = True) -> FastAPI:
     """The whole HTTP surface.
 
     Args:
-        get_backend: called by each request; the backend may be built after the routes are.
+        get_services: called by each request; the services may be built after the routes are.
         announce_request_id: False where the server in front sends X-Request-ID itself, as Serve does.
     """
     api = FastAPI(title=NAME, version=version(), docs_url="/docs", redoc_url=None, redirect_slashes=False)
-    api.add_middleware(Guarded, gate=lambda: (get_backend().gate, get_backend().watch))
-    api.add_middleware(CrossOrigin, policy=lambda: get_backend().gate.origins)
+    api.add_middleware(Guarded, gate=lambda: (get_services().gate, get_services().observer))
+    api.add_middleware(CrossOrigin, policy=lambda: get_services().gate.origins)
     api.add_middleware(NamedRequests, announce=announce_request_id)
     page = PAGE.read_text(encoding="utf-8")
 
-    api.include_router(text_routes(get_backend))
+    api.include_router(text_routes(get_services))
 
     @api.post(
         "/v1/audio/speech",
@@ -73,20 +73,20 @@ def create_api(get_backend: Callable[[], Backend], *, announce_request_id: bool 
         responses={**AUDIO, **answers(400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504)},
     )
     async def speech(request: Request) -> Response:
-        return SpeechReply(request, get_backend(), request_id_of(request))
+        return SpeechResponse(request, get_services(), request_id_of(request))
 
-    add_voice_routes(api, get_backend)
-    api.include_router(cache_routes(get_backend))
-    api.include_router(source_routes(get_backend, NAME, version()))
+    add_voice_routes(api, get_services)
+    api.include_router(cache_routes(get_services))
+    api.include_router(source_routes(get_services, NAME, version()))
 
     @api.get("/v1/models")
     async def models() -> dict[str, Any]:
-        desk = get_backend().models
+        desk = get_services().models
         return {"object": "list", "data": [model_card(name, desk) for name in desk.ids]}
 
     @api.get("/v1/models/{name}")
     async def model(name: str) -> dict[str, Any]:
-        desk = get_backend().models
+        desk = get_services().models
         if name not in desk.ids:
             error = plain_status(404)
             error.message = "no such model; GET /v1/models lists them"
@@ -99,21 +99,21 @@ def create_api(get_backend: Callable[[], Backend], *, announce_request_id: bool 
 
     @api.get("/ready")
     async def ready() -> Response:
-        reason = await get_backend().why_not_ready()
+        reason = await get_services().why_not_ready()
         if reason is None:
             return JSONResponse({"status": "ready"})
         return JSONResponse({"status": "not_ready", "reason": reason}, 503, {"Retry-After": "2"})
 
     @api.get("/health")
     async def health() -> dict[str, Any]:
-        backend = get_backend()
+        services = get_services()
         door = {
-            "in_flight": backend.door.inside,
-            "max_in_flight": backend.door.places,
-            "stay_s": round(backend.door.stay_s, 3),
-            "receiving": backend.bodies.arriving,
+            "in_flight": services.door.inside,
+            "max_in_flight": services.door.places,
+            "stay_s": round(services.door.stay_s, 3),
+            "receiving": services.bodies.arriving,
         }
-        return {"name": NAME, "version": version(), "door": door, **await backend.health()}
+        return {"name": NAME, "version": version(), "door": door, **await services.health()}
 
     @api.get("/", response_class=Response)
     async def front(request: Request) -> Response:
@@ -185,7 +185,7 @@ def version() -> str:
         return "0.0.0"
 
 
-def model_card(name: str, desk: ModelDesk) -> dict[str, Any]:
+def model_card(name: str, desk: ModelSelector) -> dict[str, Any]:
     """OpenAI's shape, what may be done with the weights, and what they speak."""
     weights = desk.licence(name)
     return {

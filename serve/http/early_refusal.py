@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pipeline.errors import SynthesisError
 from serve.access.authentication import need
 from serve.errors import ApiError, of
-from serve.http.services import Backend
-from serve.observability.reply_stats import Outcome, SpeechFigures
+from serve.http.services import Services
+from serve.observability.reply_stats import Outcome, ReplyStats
 
 METHOD, PATH = "POST", "/v1/audio/speech"
 
@@ -26,16 +26,16 @@ METHOD, PATH = "POST", "/v1/audio/speech"
 class EarlyRefusal:
     """ASGI middleware outside Serve's own server."""
 
-    def __init__(self, app: ASGIApp, *, backend: Callable[[], Backend | None]) -> None:
+    def __init__(self, app: ASGIApp, *, services: Callable[[], Services | None]) -> None:
         """Args:
-        backend: the ingress replica of this process; None where there is none.
+        services: the ingress replica of this process; None where there is none.
         """
         self._app = app
-        self._backend = backend
+        self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        backend = self._backend() if is_speech(scope) else None
-        if backend is None or not backend.door.is_full:
+        services = self._services() if is_speech(scope) else None
+        if services is None or not services.door.is_full:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
@@ -43,8 +43,8 @@ class EarlyRefusal:
             await self._app(scope, receive, send)
             return
         try:
-            backend.gate.caller_key(METHOD, PATH, need(METHOD, PATH), scope, headers)
-            backend.door.check()
+            services.gate.caller_key(METHOD, PATH, need(METHOD, PATH), scope, headers)
+            services.door.check()
         except ApiError:
             await self._app(scope, receive, send)
         except SynthesisError as error:
@@ -53,8 +53,8 @@ class EarlyRefusal:
                 refusal.body(request_id), refusal.kind.status, {"X-Request-ID": request_id, **refusal.reply_headers()}
             )
             await reply(scope, receive, send)
-            backend.watch.ended(SpeechFigures(Outcome.REFUSED, refusal.kind.code))
-            backend.refusals.add(refusal.kind.code)
+            services.observer.finished(ReplyStats(Outcome.REFUSED, refusal.kind.code))
+            services.refusals.add(refusal.kind.code)
 
 
 def is_speech(scope: Scope) -> bool:

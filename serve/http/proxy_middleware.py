@@ -21,7 +21,7 @@ from serve.errors import bad_request
 from serve.http.api import sound_request_id
 from serve.http.early_refusal import EarlyRefusal
 from serve.http.error_envelope import Enveloped
-from serve.http.services import Backend
+from serve.http.services import Services
 
 # Compared with `_` for `-`: Serve itself takes both spellings of some.
 STEERING = frozenset(
@@ -60,16 +60,16 @@ class WithoutSteering:
 
 def middlewares() -> list[Middleware]:
     """What Serve asks the callback for; it puts these outside its own, the last one outermost."""
-    return [Middleware(Enveloped), Middleware(EarlyRefusal, backend=backend_here), Middleware(WithoutSteering)]
+    return [Middleware(Enveloped), Middleware(EarlyRefusal, services=backend_here), Middleware(WithoutSteering)]
 
 
-def backend_here() -> Backend | None:
+def backend_here() -> Services | None:
     """The insides of the ingress replica this process is; None in a proxy."""
     try:
         replica = serve.get_replica_context().servable_object
     except RayServeException:
         return None
-    found: Backend | None = getattr(replica, "backend", None)
+    found: Services | None = getattr(replica, "services", None)
     return found
 
 

@@ -1,7 +1,7 @@
-"""Backend: what the routes need, and nothing about who provides it.
+"""Services: what the routes need, and nothing about who provides it.
 
 In:    nothing
-Out:   Backend
+Out:   Services
 Owns:  nothing
 Never: Ray, torch
 """
@@ -20,17 +20,17 @@ from serve.access.authentication import Gate
 from serve.access.idempotency import Idempotency
 from serve.config.app_config import LanesConfig, LimitsConfig, OfferConfig
 from serve.http.body_reader import BodyReader
-from serve.observability.reply_stats import SpeechWatch, Unwatched
+from serve.observability.reply_stats import NullReplyObserver, ReplyObserver
 from serve.observability.request_log import RefusalTally
 from serve.observability.tracing import Tracing
 from serve.remote.recent_refusals import RecentOverload
 from serve.speech.load_shedding import Degrader
-from serve.speech.model_selection import ModelDesk, only_model
+from serve.speech.model_selection import ModelSelector, only_model
 from serve.voices.voice_service import VoiceDesk
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Backend:
+class Services:
     """One ingress replica's insides. Under Serve handles stand behind it, in tests small fakes do."""
 
     stream: Callable[[SynthesisRequest], AsyncGenerator[AudioChunk, None]]
@@ -41,8 +41,8 @@ class Backend:
     refine: Callable[[SynthesisRequest], Awaitable[list[Refined]]]
     """what the refine pass makes of every segment"""
     lexicons: LexiconLibrary
-    voices: Callable[[], Sequence[VoiceInfo]]
-    desk: VoiceDesk
+    list_voices: Callable[[], Sequence[VoiceInfo]]
+    voices: VoiceDesk
     limits: LimitsConfig
     bodies: BodyReader
     door: Door
@@ -56,15 +56,15 @@ class Backend:
     gate: Gate = field(default_factory=Gate)
     """who is let in"""
     idempotency: Idempotency = field(default_factory=Idempotency)
-    models: ModelDesk = field(default_factory=only_model)
+    models: ModelSelector = field(default_factory=only_model)
     """which version of the model speaks"""
-    offer: OfferConfig = field(default_factory=OfferConfig)
+    source_offer: OfferConfig = field(default_factory=OfferConfig)
     degrader: Degrader = field(default_factory=Degrader)
     """what is given up under load"""
     overload: RecentOverload = field(default_factory=RecentOverload)
     """whether the engine had no room a moment ago"""
     refusals: RefusalTally = field(default_factory=RefusalTally)
     """those for want of room, for the log"""
-    watch: SpeechWatch = field(default_factory=Unwatched)
+    observer: ReplyObserver = field(default_factory=NullReplyObserver)
     """is told about every reply"""
     tracing: Tracing = field(default_factory=Tracing)

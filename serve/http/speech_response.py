@@ -1,6 +1,6 @@
 """Reply: one spoken answer, from the arriving body to the last byte.
 
-In:    a POST /v1/audio/speech, the Backend
+In:    a POST /v1/audio/speech, the Services
 Out:   status and headers together with the first audio, then the body
 Owns:  the state of this one reply: its encoder, its time limits, its place at the door
 Never: Ray; a clean end after a failure; a status before there is audio
@@ -30,12 +30,12 @@ from serve.access.idempotency import HEADER as IDEMPOTENCY_KEY
 from serve.access.idempotency import checked_key, seed_of
 from serve.errors import ApiError, of
 from serve.http.schemas.base import is_strict, read_body
-from serve.http.schemas.speech import SpeechBody, SpeechOrder, ignored_header, to_order
+from serve.http.schemas.speech import SpeechBody, SpeechJob, ignored_header, to_order
 from serve.http.schemas.text import read_text, warnings_header
-from serve.http.services import Backend
-from serve.observability.reply_stats import Outcome, PlayCursor, SpeechFigures
-from serve.observability.request_log import WANT_OF_ROOM, log_in, log_out, traced
-from serve.remote.stage_timing import CURRENT, Stages
+from serve.http.services import Services
+from serve.observability.reply_stats import Outcome, PlayCursor, ReplyStats
+from serve.observability.request_log import WANT_OF_ROOM, log_finished, log_received, traced
+from serve.remote.stage_timing import CURRENT, StageTimings
 
 # Child of Ray's own logger by name alone: under Serve its handler writes these lines, elsewhere logging's root does.
 LOG = logging.getLogger("ray.serve.chattts")
@@ -51,13 +51,13 @@ class CutReply(Exception):
     """Ends the connection without a terminator: the body is visibly unfinished."""
 
 
-class SpeechReply(Response):
+class SpeechResponse(Response):
     """Speaks."""
 
-    def __init__(self, request: Request, backend: Backend, request_id: str) -> None:
+    def __init__(self, request: Request, services: Services, request_id: str) -> None:
         self._request = request
-        self._backend = backend
-        self._limits = backend.limits
+        self._services = services
+        self._limits = services.limits
         self._caller = caller_of(request)
         self._request_id = request_id
         self._started_at = time.perf_counter()
@@ -68,29 +68,29 @@ class SpeechReply(Response):
         self._replayed: bool | None = None
         self._first_audio_s: float | None = None
         self._cursor = PlayCursor()
-        self._stages = Stages()
+        self._stages = StageTimings()
         self._warnings: dict[str, int] = {}
-        self._taken: SpeechOrder | None = None
+        self._taken: SpeechJob | None = None
         self._given_up: tuple[str, ...] = ()
         self._outcome = Outcome.LEFT
         self._code = ""
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._backend.tracing.request(self._request_id, self._request.headers.get("traceparent")) as span:
+        with self._services.tracing.request(self._request_id, self._request.headers.get("traceparent")) as span:
             try:
                 await self._reply(receive, send)
             finally:
-                span.set_attributes(traced(self._figures(), self._stages))
+                span.set_attributes(traced(self._stats(), self._stages))
 
     async def _reply(self, receive: Receive, send: Send) -> None:
-        door, watch = self._backend.door, self._backend.watch
+        door, observer = self._services.door, self._services.observer
         CURRENT.set(self._stages)  # of this task and of those it starts: the reply is the last thing it does
         try:
             door.check()  # before the body is read: nobody sends one in vain
-            raw = await self._backend.bodies.read_json(self._request)
+            raw = await self._services.bodies.read_json(self._request)
             with door.enter():
-                watch.present(door.inside)
+                observer.in_flight_changed(door.inside)
                 self._taken = order = await self._accepted(raw)
                 await self._unless_the_client_leaves(receive, self._speak(order, send))
         except ClientDisconnect:
@@ -102,15 +102,15 @@ class SpeechReply(Response):
             self._fail(error, Outcome.REFUSED)
             raise of(error) from None
         finally:
-            watch.present(door.inside)
-            figures = self._figures()
-            watch.ended(figures)
+            observer.in_flight_changed(door.inside)
+            stats = self._stats()
+            observer.finished(stats)
             if self._taken is None and self._code in WANT_OF_ROOM:
-                self._backend.refusals.add(self._code)
+                self._services.refusals.add(self._code)
             else:
-                log_out(self._request_id, self._caller.id, self._taken, figures, self._stages)
+                log_finished(self._request_id, self._caller.id, self._taken, stats, self._stages)
 
-    async def _accepted(self, raw: bytes) -> SpeechOrder:
+    async def _accepted(self, raw: bytes) -> SpeechJob:
         """The order, charged for: once, however often its Idempotency-Key comes with it."""
         tenant, key = self._caller.id, checked_key(self._request.headers.get(IDEMPOTENCY_KEY))
         order = self._order(raw, None if key is None else seed_of(tenant, key))
@@ -118,7 +118,7 @@ class SpeechReply(Response):
         if key is None:
             await self._caller.write(characters)
             return order
-        idempotency = self._backend.idempotency
+        idempotency = self._services.idempotency
         self._replayed = await idempotency.is_repeated(tenant, key, raw)
         if not self._replayed:
             try:
@@ -128,22 +128,22 @@ class SpeechReply(Response):
                 raise
         return order
 
-    def _order(self, raw: bytes, seed: int | None) -> SpeechOrder:
-        backend = self._backend
-        eased = backend.degrader.fit(read_body(SpeechBody, raw), seeded=seed is not None)
+    def _order(self, raw: bytes, seed: int | None) -> SpeechJob:
+        services = self._services
+        eased = services.degrader.fit(read_body(SpeechBody, raw), seeded=seed is not None)
         said, self._given_up = eased.body, eased.given_up
-        strict, voice = is_strict(self._request), backend.voice_id(said.voice_name)
-        fitted = backend.models.fit(said, self._request, voice, strict=strict)
+        strict, voice = is_strict(self._request), services.voice_id(said.voice_name)
+        fitted = services.models.fit(said, self._request, voice, strict=strict)
         body = fitted.body
         claim = self._claim(body.priority)
-        backend.degrader.let_in(claim.lane)
+        services.degrader.let_in(claim.lane)
         if seed is None and body.seed is None:  # with a seed the cache may have it
-            backend.overload.check(fitted.version.id, claim.lane)
+            services.overload.check(fitted.version.id, claim.lane)
         order = to_order(
             body,
             request_id=self._request_id,
             voice=voice,
-            text=read_text(body, limits=self._limits, strict=strict, voice_id=backend.voice_id, lexicon=backend.lexicons.get),
+            text=read_text(body, limits=self._limits, strict=strict, voice_id=services.voice_id, lexicon=services.lexicons.get),
             limits=self._limits,
             strict=strict,
             accepts_events="text/event-stream" in self._request.headers.get("accept", ""),
@@ -158,9 +158,9 @@ class SpeechReply(Response):
         """How the request stands in line, with the time its lane promises."""
         lane = self._caller.lane(wished)
         promised_s = {
-            Lane.INTERACTIVE: self._backend.lanes.interactive_s,
+            Lane.INTERACTIVE: self._services.lanes.interactive_s,
             Lane.STANDARD: self._limits.first_audio_timeout_s,
-            Lane.BULK: self._backend.lanes.bulk_s,
+            Lane.BULK: self._services.lanes.bulk_s,
         }
         return Claim(lane, self._caller.id, promised_s[lane])
 
@@ -183,11 +183,11 @@ class SpeechReply(Response):
             work.cancel()
             await asyncio.gather(work, leaving, return_exceptions=True)
 
-    async def _speak(self, order: SpeechOrder, send: Send) -> None:
-        log_in(self._request_id, self._caller.id, order)
+    async def _speak(self, order: SpeechJob, send: Send) -> None:
+        log_received(self._request_id, self._caller.id, order)
         try:
             async with asyncio.timeout(self._limits.total_timeout_s):
-                async with aclosing(self._backend.stream(order.request)) as chunks:
+                async with aclosing(self._services.stream(order.request)) as chunks:
                     if not order.streamed:
                         await self._send_whole(order, chunks, send)
                     elif order.as_events:
@@ -198,12 +198,12 @@ class SpeechReply(Response):
             raise DeadlineExceeded(f"not finished after {self._limits.total_timeout_s:g} s (limits.total_timeout_s)") from None
         except AtCapacity as error:
             if type(error) is AtCapacity:  # a deadline that cannot be kept says nothing about others
-                self._backend.overload.note(order.request.model, order.request.claim.lane, error)
+                self._services.overload.note(order.request.model, order.request.claim.lane, error)
             raise
         if self._outcome is Outcome.LEFT:
             self._outcome = Outcome.DONE
 
-    async def _send_streamed(self, order: SpeechOrder, chunks: AsyncGenerator[AudioChunk, None], send: Send) -> None:
+    async def _send_streamed(self, order: SpeechJob, chunks: AsyncGenerator[AudioChunk, None], send: Send) -> None:
         async with aclosing(self._encoded(order, chunks)) as pieces:
             async for data in pieces:
                 if not self._status_sent:
@@ -211,7 +211,7 @@ class SpeechReply(Response):
                 await self._send(send, data)
         await self._send_end(send)
 
-    async def _send_whole(self, order: SpeechOrder, chunks: AsyncGenerator[AudioChunk, None], send: Send) -> None:
+    async def _send_whole(self, order: SpeechJob, chunks: AsyncGenerator[AudioChunk, None], send: Send) -> None:
         spoken = []
         async with aclosing(self._timely(order, chunks)) as timely:
             async for chunk in timely:
@@ -231,7 +231,7 @@ class SpeechReply(Response):
         await self._send(send, data)
         await self._send_end(send)
 
-    async def _send_events(self, order: SpeechOrder, chunks: AsyncGenerator[AudioChunk, None], send: Send) -> None:
+    async def _send_events(self, order: SpeechJob, chunks: AsyncGenerator[AudioChunk, None], send: Send) -> None:
         digest = hashlib.sha256()
         try:
             async with aclosing(self._encoded(order, chunks)) as pieces:
@@ -253,7 +253,7 @@ class SpeechReply(Response):
             await self._send(send, _event(self._done(order, digest.hexdigest())))
         await self._send_end(send)
 
-    async def _encoded(self, order: SpeechOrder, chunks: AsyncGenerator[AudioChunk, None]) -> AsyncGenerator[bytes, None]:
+    async def _encoded(self, order: SpeechJob, chunks: AsyncGenerator[AudioChunk, None]) -> AsyncGenerator[bytes, None]:
         """Non-empty pieces of the container, one a chunk."""
         encoder = Encoder(order.audio)
         light = order.audio.container in LIGHT_CONTAINERS
@@ -269,7 +269,7 @@ class SpeechReply(Response):
         finally:
             encoder.close()
 
-    async def _timely(self, order: SpeechOrder, chunks: AsyncGenerator[AudioChunk, None]) -> AsyncGenerator[AudioChunk, None]:
+    async def _timely(self, order: SpeechJob, chunks: AsyncGenerator[AudioChunk, None]) -> AsyncGenerator[AudioChunk, None]:
         """The chunks, none of them late."""
         limit_s, what = order.first_audio_timeout_s, "no audio"
         while True:
@@ -300,9 +300,7 @@ class SpeechReply(Response):
 
     # The wire.
 
-    async def _send_status(
-        self, order: SpeechOrder, send: Send, media_type: str, more: Mapping[str, str] | None = None
-    ) -> None:
+    async def _send_status(self, order: SpeechJob, send: Send, media_type: str, more: Mapping[str, str] | None = None) -> None:
         request = order.request
         headers = {
             "Content-Type": media_type,
@@ -349,7 +347,7 @@ class SpeechReply(Response):
         whole = f"audio;dur={1000 * first_s:.1f}, encode;dur={1000 * (now_s - first_s):.1f}, total;dur={1000 * now_s:.1f}"
         return self._stages.server_timing() + whole
 
-    def _done(self, order: SpeechOrder, sha256: str) -> dict[str, object]:
+    def _done(self, order: SpeechJob, sha256: str) -> dict[str, object]:
         # What is billable here: characters in, steps out, whatever the audio rooms made of them.
         steps, characters = self._report.steps, len(order.request.text)
         return {
@@ -366,9 +364,9 @@ class SpeechReply(Response):
             "warnings": self._warnings,
         }
 
-    def _figures(self) -> SpeechFigures:
+    def _stats(self) -> ReplyStats:
         order = self._taken
-        return SpeechFigures(
+        return ReplyStats(
             outcome=self._outcome,
             code=self._code,
             streamed=order is not None and order.streamed,

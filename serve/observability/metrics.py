@@ -1,6 +1,6 @@
 """Metrics: names, units, buckets, and who moves them. The only file that talks to a metrics registry.
 
-In:    SpeechFigures of the ingress; what text worker, engine and vocoder say of themselves
+In:    ReplyStats of the ingress; what text worker, engine and vocoder say of themselves
 Out:   Ray metrics; Ray's exporter puts `ray_` before every name
 Owns:  the metrics of this replica
 Never: a client's text, ids or keys as tags
@@ -18,7 +18,7 @@ from typing import Any
 from ray.serve import metrics as ray_metrics
 
 from pipeline.types import Lane
-from serve.observability.reply_stats import CONTINUOUS_S, Outcome, SpeechFigures
+from serve.observability.reply_stats import CONTINUOUS_S, Outcome, ReplyStats
 from serve.resilience.autoscaling import Load
 from serve.resilience.circuit_breaker import Breaker, State
 from serve.resilience.quarantine import Quarantine
@@ -180,35 +180,35 @@ class _Registered:
 
 
 class IngressMetrics:
-    """serve/observability/reply_stats.py, SpeechWatch, over Ray's registry."""
+    """serve/observability/reply_stats.py, ReplyObserver, over Ray's registry."""
 
     def __init__(self) -> None:
         self._registered = _Registered()
 
-    def ended(self, figures: SpeechFigures) -> None:
-        """See SpeechWatch."""
+    def finished(self, stats: ReplyStats) -> None:
+        """See ReplyObserver."""
         registered = self._registered
-        registered.add(REQUESTS, outcome=figures.outcome.value)
-        if figures.code:
-            registered.add(REJECTS, code=figures.code)
-        if figures.first_audio_s is not None:
-            registered.observe(FIRST_AUDIO, figures.first_audio_s, streamed=str(figures.streamed).lower())
-        registered.add(AUDIO, figures.audio_s)
-        for code, count in figures.warnings.items():
+        registered.add(REQUESTS, outcome=stats.outcome.value)
+        if stats.code:
+            registered.add(REJECTS, code=stats.code)
+        if stats.first_audio_s is not None:
+            registered.observe(FIRST_AUDIO, stats.first_audio_s, streamed=str(stats.streamed).lower())
+        registered.add(AUDIO, stats.audio_s)
+        for code, count in stats.warnings.items():
             registered.add(TEXT_WARNINGS, count, code=code)
-        if figures.outcome is not Outcome.DONE:
+        if stats.outcome is not Outcome.DONE:
             return
-        registered.add(CHARACTERS, figures.characters)
-        if figures.audio_s > 0:
-            registered.observe(RTF, figures.took_s / figures.audio_s)
-        if figures.streamed:
+        registered.add(CHARACTERS, stats.characters)
+        if stats.audio_s > 0:
+            registered.observe(RTF, stats.took_s / stats.audio_s)
+        if stats.streamed:
             registered.add(STREAMS)
-            registered.observe(UNDERRUN, figures.stalled_s)
-            if figures.stalled_s < CONTINUOUS_S:
+            registered.observe(UNDERRUN, stats.stalled_s)
+            if stats.stalled_s < CONTINUOUS_S:
                 registered.add(CONTINUOUS)
 
-    def present(self, in_flight: int) -> None:
-        """See SpeechWatch."""
+    def in_flight_changed(self, in_flight: int) -> None:
+        """See ReplyObserver."""
         self._registered.show(IN_FLIGHT, in_flight)
 
     def degraded(self, level: int) -> None:
@@ -239,8 +239,8 @@ class IngressMetrics:
             registered.show(VERSION_OUT, float(bool(rollout.out(version))), version=version)
             registered.follow(ROLL_BACKS, rollout.roll_backs(version), version=version)
 
-    def turned_away(self, code: str) -> None:
-        """See SpeechWatch."""
+    def rejected(self, code: str) -> None:
+        """See ReplyObserver."""
         self._registered.add(REJECTS, code=code)
 
     def show_quotas(self, is_away: bool) -> None:

@@ -1,7 +1,7 @@
 """Figures: what one reply measures of itself, and who is told.
 
 In:    times of what was sent
-Out:   SpeechFigures
+Out:   ReplyStats
 Owns:  the play cursor of one reply
 Never: Ray, a client's text
 """
@@ -27,7 +27,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SpeechFigures:
+class ReplyStats:
     """One reply, measured."""
 
     outcome: Outcome
@@ -45,33 +45,33 @@ class SpeechFigures:
     """code of a text warning: how often"""
 
 
-class SpeechWatch(Protocol):
+class ReplyObserver(Protocol):
     """Who is told about every reply."""
 
-    def ended(self, figures: SpeechFigures) -> None:
+    def finished(self, stats: ReplyStats) -> None:
         """A reply is over, however it ended."""
         ...
 
-    def present(self, in_flight: int) -> None:
+    def in_flight_changed(self, in_flight: int) -> None:
         """How many requests are inside, whenever that changes."""
         ...
 
-    def turned_away(self, code: str) -> None:
+    def rejected(self, code: str) -> None:
         """A request was refused before any route saw it."""
         ...
 
 
-class Unwatched:
-    """A SpeechWatch that keeps nothing: where there is no registry."""
+class NullReplyObserver:
+    """A ReplyObserver that keeps nothing: where there is no registry."""
 
-    def ended(self, figures: SpeechFigures) -> None:
-        """See SpeechWatch."""
+    def finished(self, stats: ReplyStats) -> None:
+        """See ReplyObserver."""
 
-    def present(self, in_flight: int) -> None:
-        """See SpeechWatch."""
+    def in_flight_changed(self, in_flight: int) -> None:
+        """See ReplyObserver."""
 
-    def turned_away(self, code: str) -> None:
-        """See SpeechWatch."""
+    def rejected(self, code: str) -> None:
+        """See ReplyObserver."""
 
 
 class PlayCursor:

@@ -10,9 +10,9 @@ import asyncio
 import logging
 from collections import Counter
 
-from serve.http.schemas.speech import SpeechOrder
-from serve.observability.reply_stats import Outcome, SpeechFigures
-from serve.remote.stage_timing import Fields, Stages
+from serve.http.schemas.speech import SpeechJob
+from serve.observability.reply_stats import Outcome, ReplyStats
+from serve.remote.stage_timing import Fields, StageTimings
 
 # Child of Ray's own logger by name alone: under Serve its handler writes these lines, elsewhere logging's root does.
 LOG = logging.getLogger("ray.serve.chattts")
@@ -25,17 +25,17 @@ WANT_OF_ROOM = frozenset({"overloaded", "draining"})
 SECOND = 1.0
 
 
-def log_in(request_id: str, key: str, order: SpeechOrder) -> None:
+def log_received(request_id: str, key: str, order: SpeechJob) -> None:
     """The request was understood and is on its way."""
-    _say(logging.INFO, "in", {"request": request_id, "key": key, **_ordered(order)})
+    _say(logging.INFO, "received", {"request": request_id, "key": key, **_ordered(order)})
 
 
-def log_out(request_id: str, key: str, order: SpeechOrder | None, figures: SpeechFigures, stages: Stages) -> None:
+def log_finished(request_id: str, key: str, order: SpeechJob | None, stats: ReplyStats, stages: StageTimings) -> None:
     """It is over, however it ended; `order` is None when it was never understood."""
     ordered = {} if order is None else _ordered(order)
-    became = traced(figures, stages)
-    level = logging.WARNING if figures.code else logging.INFO
-    _say(level, "out", {"request": request_id, "key": key, **ordered, **became})
+    became = traced(stats, stages)
+    level = logging.WARNING if stats.code else logging.INFO
+    _say(level, "finished", {"request": request_id, "key": key, **ordered, **became})
 
 
 class RefusalTally:
@@ -56,29 +56,29 @@ class RefusalTally:
         self._untold.clear()
 
 
-def traced(figures: SpeechFigures, stages: Stages) -> Fields:
+def traced(stats: ReplyStats, stages: StageTimings) -> Fields:
     """What became of a request: the same in its line and in its trace."""
     spoken: Fields = {}
-    if figures.code:
-        spoken["code"] = figures.code
-    if figures.first_audio_s is not None:
-        spoken["ttfb_s"] = round(figures.first_audio_s, 4)
-        spoken["stalled_s"] = round(figures.stalled_s, 4)
-    if figures.warnings:
-        spoken["warnings"] = ",".join(f"{code}:{count}" for code, count in sorted(figures.warnings.items()))
-    if figures.audio_s > 0:
-        spoken["rtf"] = round(figures.took_s / figures.audio_s, 4)
-    passed = {} if figures.outcome is Outcome.REFUSED and not stages.segments else stages.figures()
+    if stats.code:
+        spoken["code"] = stats.code
+    if stats.first_audio_s is not None:
+        spoken["ttfb_s"] = round(stats.first_audio_s, 4)
+        spoken["stalled_s"] = round(stats.stalled_s, 4)
+    if stats.warnings:
+        spoken["warnings"] = ",".join(f"{code}:{count}" for code, count in sorted(stats.warnings.items()))
+    if stats.audio_s > 0:
+        spoken["rtf"] = round(stats.took_s / stats.audio_s, 4)
+    passed = {} if stats.outcome is Outcome.REFUSED and not stages.segments else stages.figures()
     return {
-        "outcome": figures.outcome.value,
-        "audio_s": round(figures.audio_s, 3),
-        "took_s": round(figures.took_s, 4),
+        "outcome": stats.outcome.value,
+        "audio_s": round(stats.audio_s, 3),
+        "took_s": round(stats.took_s, 4),
         **spoken,
         **passed,
     }
 
 
-def _ordered(order: SpeechOrder) -> Fields:
+def _ordered(order: SpeechJob) -> Fields:
     request = order.request
     return {
         "model": request.model,

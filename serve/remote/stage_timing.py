@@ -1,8 +1,8 @@
-"""Stages: what one reply spent where, told by whoever stands between the spine and its three stages.
+"""StageTimings: what one reply spent where, told by whoever stands between the spine and its three stages.
 
 In:    the calls of one request to the text front end, the generator and the decoder
-Out:   Stages: the figures of Server-Timing and of the log line
-Owns:  the Stages of the running reply, one a task (ContextVar)
+Out:   StageTimings: the figures of Server-Timing and of the log line
+Owns:  the StageTimings of the running reply, one a task (ContextVar)
 Never: Ray, a client's text
 """
 
@@ -36,7 +36,7 @@ Fields = dict[str, str | int | float | bool]
 
 
 @dataclass(slots=True)
-class Stages:
+class StageTimings:
     """One reply's way through the stages; None: it never came so far."""
 
     text_s: float | None = None
@@ -73,12 +73,12 @@ class Stages:
         }
 
 
-CURRENT: ContextVar[Stages | None] = ContextVar("chattts_stages", default=None)
+CURRENT: ContextVar[StageTimings | None] = ContextVar("chattts_stages", default=None)
 
 
-def of_this_reply() -> Stages:
-    """The Stages of the reply this task works for; of nobody where there is none."""
-    return CURRENT.get() or Stages()
+def current_timings() -> StageTimings:
+    """The StageTimings of the reply this task works for; of nobody where there is none."""
+    return CURRENT.get() or StageTimings()
 
 
 class TimedFrontend:
@@ -109,7 +109,7 @@ class TimedFrontend:
 
     @staticmethod
     def _noted(plan: SpeechPlan, began: float) -> SpeechPlan:
-        stages = of_this_reply()
+        stages = current_timings()
         stages.text_s = (stages.text_s or 0.0) + time.perf_counter() - began
         stages.segments = len(plan.prompts)
         return plan
@@ -125,7 +125,7 @@ class TimedGenerator:
         self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
     ) -> AsyncGenerator[StepBlock, None]:
         """See protocols.CodeGenerator."""
-        stages, began = of_this_reply(), time.perf_counter()
+        stages, began = current_timings(), time.perf_counter()
         spoken = prompt.head is Head.CODE
         async with aclosing(self._generator.generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted)) as blocks:
             async for block in blocks:
@@ -165,7 +165,7 @@ class TimedDecoder:
 
     @staticmethod
     def _note(samples: NDArray[np.float32], began: float) -> None:
-        stages = of_this_reply()
+        stages = current_timings()
         stages.vocoder_calls += 1
         if stages.vocoder_s is None and len(samples):
             stages.vocoder_s = time.perf_counter() - began

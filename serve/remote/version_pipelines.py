@@ -1,4 +1,4 @@
-"""Lines: the chain of stages of every version, and which of them a request takes.
+"""VersionPipelines: the chain of stages of every version, and which of them a request takes.
 
 In:    SynthesisRequest with the version the model desk chose
 Out:   what that version's Synthesizer makes of it
@@ -39,7 +39,7 @@ LOOK_S = 1.0  # between two looks at calls without a sign of life
 GIVEN_UP_S = 5.0  # a listener who leaves after so long without a sound was kept waiting by the version
 
 
-class Lines:
+class VersionPipelines:
     """Of one ingress replica."""
 
     def __init__(
@@ -52,14 +52,14 @@ class Lines:
         *,
         build: str,
         has_room: Callable[[float], bool],
-        told: Callable[[Comparison], None],
+        on_result: Callable[[Comparison], None],
     ) -> None:
         """
         Args:
             handles: deployment name -> its handle.
             cache: of sampled steps, for all versions; an entry belongs to the build that made it.
             build: of the first version; those of the others are asked for.
-            has_room, told: see Shadow.
+            has_room, on_result: see Shadow.
         """
         self._rollout = rollout
         self._handles = handles
@@ -67,7 +67,7 @@ class Lines:
         self._deployments = {"text": TEXT}  # stage -> the deployment that works for it
         self._synthesizers: dict[str, Synthesizer] = {}
         self._cached: dict[str, CachedModel] = {}
-        self._shadow = Shadow(self._spoken, has_room, told)
+        self._shadow = Shadow(self._spoken, has_room, on_result)
         for version in rollout.versions.values():
             acoustic, vocoder = (
                 self.breakers.setdefault(stage, Breaker(stage, config))
@@ -104,17 +104,17 @@ class Lines:
 
     async def read(self, request: SynthesisRequest) -> Script:
         """See Synthesizer.read."""
-        return await self._line(request).read(request)
+        return await self._pipeline_for(request).read(request)
 
     async def refine(self, request: SynthesisRequest) -> list[Refined]:
         """See Synthesizer.refine."""
-        return await self._line(request).refine(request)
+        return await self._pipeline_for(request).refine(request)
 
     async def _spoken(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
         """Speak, and tell the rollout how it went."""
         version, began, first_audio_s, failed = self._version(request).id, time.monotonic(), None, False
         try:
-            async with aclosing(self._line(request).stream(request)) as chunks:
+            async with aclosing(self._pipeline_for(request).stream(request)) as chunks:
                 async for chunk in chunks:
                     if first_audio_s is None and len(chunk.samples):
                         first_audio_s = time.monotonic() - began
@@ -131,13 +131,13 @@ class Lines:
         versions = self._rollout.versions
         return versions.get(request.model) or next(iter(versions.values()))
 
-    def _line(self, request: SynthesisRequest) -> Synthesizer:
+    def _pipeline_for(self, request: SynthesisRequest) -> Synthesizer:
         return self._synthesizers[self._version(request).id]
 
     # Looking at them.
 
     def follow_builds(self) -> list[Coroutine[Any, Any, None]]:
-        """Work that keeps the cache told which build makes a version's steps."""
+        """Work that tells the cache which build makes a version's steps."""
         handles = {version: self._handles[self._rollout.versions[version].acoustic] for version in self._cached}
         return [follow_build(cached, partial(ask_build, handles[version])) for version, cached in self._cached.items()]
 
@@ -162,7 +162,7 @@ class Lines:
                     rtf = max(rtf, one["round_s"] / engine.steps_per_round * STEPS_A_SECOND)
         return fullness, rtf
 
-    async def silent(self) -> list[str]:
+    async def unresponsive(self) -> list[str]:
         """Deployments without a replica that is well, of versions that are in service: without them requests would fail."""
         rollout = self._rollout
         needed = [one for one in rollout.versions.values() if rollout.shares(one.name)[one.id] > 0]
@@ -173,9 +173,9 @@ class Lines:
         """Look at every version again and again."""
         while True:
             await asyncio.sleep(self._rollout.routes.probe.period_s)
-            await self.look()
+            await self.probe_once()
 
-    async def look(self) -> None:
+    async def probe_once(self) -> None:
         """Once."""
         for version in self._rollout.versions.values():
             answers = await self._ask((TEXT, version.acoustic, version.vocoder))
@@ -185,9 +185,9 @@ class Lines:
         """Ask the replicas of stages that give no sign of life whether they hang, again and again."""
         while True:
             await asyncio.sleep(LOOK_S)
-            await asyncio.gather(*(self._look_into(breaker) for breaker in self.breakers.values() if breaker.is_silent))
+            await asyncio.gather(*(self._check_silent(breaker) for breaker in self.breakers.values() if breaker.is_silent))
 
-    async def _look_into(self, breaker: Breaker) -> None:
+    async def _check_silent(self, breaker: Breaker) -> None:
         well = [one for one in await ask_stats(self._handles[self._deployments[breaker.stage]]) if is_well(one)]
         breaker.judge_silence(is_well=bool(well), has_work=any(one.get("has_work", True) for one in well))
 

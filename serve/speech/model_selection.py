@@ -39,7 +39,7 @@ class Fitted:
         return replace(request, model=self.version.id, tags_taught=self.version.compat.control_tags)
 
 
-class ModelDesk:
+class ModelSelector:
     """The models of one service."""
 
     def __init__(self, rollout: Rollout, taught: Mapping[str, Taught] | None = None) -> None:
@@ -117,9 +117,9 @@ class ModelDesk:
         return {"versions": {version: round(share, 4) for version, share in rollout.shares(name).items()}}
 
 
-def only_model() -> ModelDesk:
+def only_model() -> ModelSelector:
     """Of a service with one model."""
-    return ModelDesk(Rollout(versions_of(PipelineConfig(), {})))
+    return ModelSelector(Rollout(versions_of(PipelineConfig(), {})))
 
 
 def listener_of(caller: str, user: str | None, host: str | None) -> str:

@@ -47,9 +47,9 @@ from pipeline.voices.library import VoiceLibrary
 from serve.access.admission import Door
 from serve.config.app_config import LimitsConfig, VoicesConfig
 from serve.http.body_reader import BodyReader
-from serve.http.services import Backend
+from serve.http.services import Services
 from serve.speech.load_shedding import Degrader
-from serve.speech.model_selection import ModelDesk, only_model
+from serve.speech.model_selection import ModelSelector, only_model
 from serve.voices.voice_service import Stream, VoiceDesk
 
 CHUNK = 4_800  # samples, 200 ms
@@ -121,15 +121,15 @@ def voice_id(name: str | None) -> str:
     raise UnknownVoice("no such voice; GET /v1/audio/voices lists them", param="voice")
 
 
-def make_backend(
+def make_services(
     speaker: Speaker,
     limits: LimitsConfig | None = None,
     *,
     not_ready: str | None = None,
     lexicons: LexiconLibrary | None = None,
-    models: ModelDesk | None = None,
+    models: ModelSelector | None = None,
     degrader: Degrader | None = None,
-) -> Backend:
+) -> Services:
     """A whole ingress replica around a Speaker."""
     limits = limits or LimitsConfig()
 
@@ -152,14 +152,14 @@ def make_backend(
             raise speaker.purge_error
         speaker.purged.append(tenant)
 
-    return Backend(
+    return Services(
         stream=speaker.stream,
         read=read,
         refine=refine,
         lexicons=lexicons or LexiconLibrary(),
         voice_id=voice_id,
-        voices=lambda: VOICES,
-        desk=make_desk(speaker.stream),
+        list_voices=lambda: VOICES,
+        voices=make_desk(speaker.stream),
         limits=limits,
         bodies=BodyReader(limits),
         door=Door(limits.max_in_flight),

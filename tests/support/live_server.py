@@ -12,7 +12,7 @@ import requests
 import uvicorn
 
 from serve.http.api import create_api
-from serve.http.services import Backend
+from serve.http.services import Services
 
 POST = "POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
@@ -22,7 +22,7 @@ class Live:
     """A running server."""
 
     port: int
-    backend: Backend
+    services: Services
 
     @property
     def url(self) -> str:
@@ -44,9 +44,9 @@ class Live:
 
 
 @contextlib.contextmanager
-def serving(backend: Backend) -> Iterator[Live]:
+def serving(services: Services) -> Iterator[Live]:
     """Serve until the block ends."""
-    config = uvicorn.Config(create_api(lambda: backend), host="127.0.0.1", port=0, log_level="critical", lifespan="off")
+    config = uvicorn.Config(create_api(lambda: services), host="127.0.0.1", port=0, log_level="critical", lifespan="off")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -54,7 +54,7 @@ def serving(backend: Backend) -> Iterator[Live]:
         time.sleep(0.005)
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
-        yield Live(port, backend)
+        yield Live(port, services)
     finally:
         server.should_exit = True
         server.force_exit = True

@@ -19,7 +19,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from serve.config.app_config import PROJECT
-from serve.http.services import Backend
+from serve.http.services import Services
 
 LICENCE = "AGPL-3.0-or-later"
 ARCHIVE = "/source.tar.gz"
@@ -29,14 +29,14 @@ FILES = ("pyproject.toml", "Makefile", "README.md", "LICENSE", "NOTICE")
 MOST_BYTES = 32 << 20  # of one file: nothing larger is source
 
 
-def source_routes(get_backend: Callable[[], Backend], name: str, version: str) -> APIRouter:
+def source_routes(get_services: Callable[[], Services], name: str, version: str) -> APIRouter:
     """The routes."""
     routes = APIRouter()
 
     @routes.get("/source")
     def offer() -> dict[str, Any]:
         """Which program this is, under which licence, and where its source is."""
-        offered = get_backend().offer
+        offered = get_services().source_offer
         return {
             "name": name,
             "version": version,

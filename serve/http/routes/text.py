@@ -27,7 +27,7 @@ from serve.http.openapi import answers, takes
 from serve.http.schemas.base import is_strict, read_body
 from serve.http.schemas.speech import SpeechBody, ignored_header, to_request
 from serve.http.schemas.text import LexiconBody, TextBody, WrittenText, check_ignored, entries_of, read_text
-from serve.http.services import Backend
+from serve.http.services import Services
 
 T = TypeVar("T")
 B = TypeVar("B", bound=BaseModel)
@@ -196,15 +196,15 @@ class StylesReply(BaseModel):
     styles: list[StyleReply]
 
 
-def text_routes(get_backend: Callable[[], Backend]) -> APIRouter:
+def text_routes(get_services: Callable[[], Services]) -> APIRouter:
     """Every route of this module."""
     routes = APIRouter(tags=["text"])
 
     @routes.post("/v1/text/normalize", openapi_extra=takes(TextBody), responses=answers(400, 408, 413, 415, 422, 429, 503))
     async def normalize(request: Request) -> NormalizeReply:
         """What would be said, and what became of every character."""
-        body = await _body(TextBody, request, get_backend())
-        script = await _within_limits(get_backend(), get_backend().read(_text_request(body, request, get_backend())))
+        body = await _body(TextBody, request, get_services())
+        script = await _within_limits(get_services(), get_services().read(_text_request(body, request, get_services())))
         return NormalizeReply(
             text=" ".join(segment.text for segment in script.segments),
             segments=[_segment(script, index) for index in range(len(script.segments))],
@@ -215,8 +215,8 @@ def text_routes(get_backend: Callable[[], Backend]) -> APIRouter:
     @routes.post("/v1/text/ssml", openapi_extra=takes(TextBody), responses=answers(400, 408, 413, 415, 422, 503))
     async def ssml(request: Request) -> SsmlReply:
         """How an SSML document is understood."""
-        body = await _body(TextBody, request, get_backend())
-        written = _written(body.model_copy(update={"input_type": "ssml"}), request, get_backend())
+        body = await _body(TextBody, request, get_services())
+        written = _written(body.model_copy(update={"input_type": "ssml"}), request, get_services())
         return SsmlReply(
             text=written.text,
             passages=[_passage(passage) for passage in written.passages],
@@ -229,9 +229,9 @@ def text_routes(get_backend: Callable[[], Backend]) -> APIRouter:
     )
     async def plan(request: Request) -> PlanReply:
         """What POST /v1/audio/speech would do with this body, without doing it."""
-        body = await _body(SpeechBody, request, get_backend())
-        asked, ignored = _speech_request(body, request, get_backend())
-        script = await _within_limits(get_backend(), get_backend().read(asked))
+        body = await _body(SpeechBody, request, get_services())
+        asked, ignored = _speech_request(body, request, get_services())
+        script = await _within_limits(get_services(), get_services().read(asked))
         segments = [_planned(segment, asked) for segment in script.segments]
         silence_s = (sum(segment.silence_ms for segment in segments) + script.closing_silence_ms) / 1000
         return PlanReply(
@@ -251,13 +251,13 @@ def text_routes(get_backend: Callable[[], Backend]) -> APIRouter:
     )
     async def refine(request: Request) -> RefineReply:
         """What ChatTTS's refine pass makes of the text, and whether the guard lets it pass."""
-        backend = get_backend()
-        body = await _body(SpeechBody, request, backend)
+        services = get_services()
+        body = await _body(SpeechBody, request, services)
         if body.refine is False:
             body = body.model_copy(update={"refine": True})
-        asked, ignored = _speech_request(body, request, backend)
-        with backend.door.enter():
-            segments = await _within_limits(backend, backend.refine(asked) if asked.refine else _unrefined(backend, asked))
+        asked, ignored = _speech_request(body, request, services)
+        with services.door.enter():
+            segments = await _within_limits(services, services.refine(asked) if asked.refine else _unrefined(services, asked))
         replies = [
             RefinedReply(
                 source=segment.source,
@@ -288,7 +288,7 @@ def text_routes(get_backend: Callable[[], Backend]) -> APIRouter:
         """A stored lexicon."""
         _check_id(lexicon_id)
         try:
-            entries = get_backend().lexicons.get(lexicon_id)
+            entries = get_services().lexicons.get(lexicon_id)
         except UnknownLexicon:
             raise _no_such_lexicon() from None
         return LexiconReply(id=lexicon_id, entries={entry.word: _sound(entry) for entry in entries})
@@ -299,9 +299,9 @@ def text_routes(get_backend: Callable[[], Backend]) -> APIRouter:
     async def put_lexicon(lexicon_id: str, request: Request) -> KeptReply:
         """Keep a lexicon, in place of what was there; every replica knows it within a second."""
         _check_id(lexicon_id)
-        backend = get_backend()
-        entries = entries_of((await _body(LexiconBody, request, backend)).entries)
-        version = await asyncio.to_thread(backend.lexicons.put, lexicon_id, entries)
+        services = get_services()
+        entries = entries_of((await _body(LexiconBody, request, services)).entries)
+        version = await asyncio.to_thread(services.lexicons.put, lexicon_id, entries)
         return KeptReply(id=lexicon_id, version=version, entries=len(entries))
 
     @routes.delete("/v1/lexicons/{lexicon_id}", status_code=204, responses=answers(400, 404, 503))
@@ -309,7 +309,7 @@ def text_routes(get_backend: Callable[[], Backend]) -> APIRouter:
         """Remove a lexicon."""
         _check_id(lexicon_id)
         try:
-            await asyncio.to_thread(get_backend().lexicons.delete, lexicon_id)
+            await asyncio.to_thread(get_services().lexicons.delete, lexicon_id)
         except UnknownLexicon:
             raise _no_such_lexicon() from None
         return Response(status_code=204)
@@ -320,54 +320,54 @@ def text_routes(get_backend: Callable[[], Backend]) -> APIRouter:
 # What the routes share.
 
 
-async def _body(kind: type[B], request: Request, backend: Backend) -> B:
-    body = read_body(kind, await backend.bodies.read_json(request))
+async def _body(kind: type[B], request: Request, services: Services) -> B:
+    body = read_body(kind, await services.bodies.read_json(request))
     if isinstance(body, TextBody) and not isinstance(body, SpeechBody):
         check_ignored(body.ignored, (), strict=is_strict(request))
     return body
 
 
-def _written(body: TextBody, request: Request, backend: Backend) -> WrittenText:
+def _written(body: TextBody, request: Request, services: Services) -> WrittenText:
     return read_text(
         body,
-        limits=backend.limits,
+        limits=services.limits,
         strict=is_strict(request),
-        voice_id=backend.voice_id,
-        lexicon=backend.lexicons.get,
+        voice_id=services.voice_id,
+        lexicon=services.lexicons.get,
     )
 
 
-def _text_request(body: TextBody, request: Request, backend: Backend) -> SynthesisRequest:
+def _text_request(body: TextBody, request: Request, services: Services) -> SynthesisRequest:
     """Spoken by nobody: the text alone counts."""
     speech = SpeechBody(**{name: getattr(body, name) for name in TextBody.model_fields})
-    return _speech_request(speech, request, backend)[0]
+    return _speech_request(speech, request, services)[0]
 
 
-def _speech_request(body: SpeechBody, request: Request, backend: Backend) -> tuple[SynthesisRequest, list[str]]:
+def _speech_request(body: SpeechBody, request: Request, services: Services) -> tuple[SynthesisRequest, list[str]]:
     """What the body asks for, and which of its fields have no effect."""
-    voice = backend.voice_id(body.voice_name)
-    fitted = backend.models.fit(body, request, voice, strict=is_strict(request))
+    voice = services.voice_id(body.voice_name)
+    fitted = services.models.fit(body, request, voice, strict=is_strict(request))
     asked = to_request(
         fitted.body,
         request_id=str(request.state.request_id),
         voice=voice,
-        text=_written(fitted.body, request, backend),
-        limits=backend.limits,
+        text=_written(fitted.body, request, services),
+        limits=services.limits,
         strict=is_strict(request),
     )
     ignored = (*body.ignored, *fitted.without)
     return fitted.fit(asked), ignored_header(ignored).split(", ") if ignored else []
 
 
-async def _unrefined(backend: Backend, asked: SynthesisRequest) -> list[Refined]:
+async def _unrefined(services: Services, asked: SynthesisRequest) -> list[Refined]:
     """What a checkpoint without a refine pass makes of the text: nothing."""
-    script = await backend.read(asked)
+    script = await services.read(asked)
     texts = [segment.text for segment in script.segments]
     return [Refined(text, text, tuple(diff(text, text)), accepted=False) for text in texts]
 
 
-async def _within_limits(backend: Backend, answer: Awaitable[T]) -> T:
-    limit_s = backend.limits.total_timeout_s
+async def _within_limits(services: Services, answer: Awaitable[T]) -> T:
+    limit_s = services.limits.total_timeout_s
     try:
         async with asyncio.timeout(limit_s):
             return await answer

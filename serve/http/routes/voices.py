@@ -28,9 +28,9 @@ from serve.http.body_reader import FORM, check_content, media_type_of, too_large
 from serve.http.openapi import answers, takes
 from serve.http.schemas.base import Body, read_body, read_values
 from serve.http.schemas.speech import MODELS
-from serve.http.services import Backend
+from serve.http.services import Services
 from serve.http.speech_response import MADE
-from serve.speech.model_selection import ModelDesk
+from serve.speech.model_selection import ModelSelector
 from serve.voices.voice_service import Card
 
 FORM_ROOM = 64 << 10  # bytes of a form beside its recording
@@ -133,17 +133,17 @@ def takes_form() -> dict[str, Any]:
     return described
 
 
-def add_voice_routes(api: FastAPI, get_backend: Callable[[], Backend]) -> None:
+def add_voice_routes(api: FastAPI, get_services: Callable[[], Services]) -> None:
     """Everything about voices."""
 
     @api.get("/v1/audio/voices")
     async def voices(legacy: str = "0") -> dict[str, Any]:
-        backend = get_backend()
-        entries = backend.voices()
+        services = get_services()
+        entries = services.list_voices()
         if legacy in ("1", "true"):
             return {"voices": [entry.name for entry in entries]}
-        cards = [voice_card(entry, backend.models) for entry in entries]
-        return {"voices": cards, "languages": list(backend.models.languages())}
+        cards = [voice_card(entry, services.models) for entry in entries]
+        return {"voices": cards, "languages": list(services.models.languages())}
 
     @api.post(
         "/v1/audio/voices",
@@ -152,37 +152,37 @@ def add_voice_routes(api: FastAPI, get_backend: Callable[[], Backend]) -> None:
         responses=answers(400, 403, 408, 409, 413, 415, 422, 429, 503, 507),
     )
     async def create(request: Request) -> Response:
-        backend = get_backend()
-        desk = backend.desk
+        services = get_services()
+        desk = services.voices
         if media_type_of(request) == FORM:
-            return await clone(request, backend)
-        body = read_body(NewVoiceBody, await backend.bodies.read_json(request))
+            return await clone(request, services)
+        body = read_body(NewVoiceBody, await services.bodies.read_json(request))
         card = body.card()
         given = [body.seed is not None, body.embedding is not None, body.blend is not None]
         if sum(given) != 1:
             raise bad_request(
                 "conflicting_fields", "give exactly one of seed, embedding and blend, or a form with audio_sample"
             )
-        with backend.door.enter():
+        with services.door.enter():
             if body.seed is not None:
-                return created(backend, await desk.from_seed(card, body.seed))
+                return created(services, await desk.from_seed(card, body.seed))
             if body.blend is not None:
-                return created(backend, await desk.from_blend(card, _expression(body.blend)))
+                return created(services, await desk.from_blend(card, _expression(body.blend)))
             assert body.embedding is not None
             try:
                 embedding = decode_embedding(body.embedding.removeprefix(INLINE), desk.library.width)
             except ValueError as error:
                 raise bad_request("invalid_embedding", f"embedding: {error}", param="embedding") from None
-            return created(backend, await desk.from_embedding(card, embedding))
+            return created(services, await desk.from_embedding(card, embedding))
 
     @api.post("/v1/audio/voices/random", openapi_extra=takes(RandomBody), responses=answers(400, 408, 413, 415))
     async def random(request: Request) -> dict[str, Any]:
-        backend = get_backend()
-        body = read_body(RandomBody, await backend.bodies.read_json(request))
+        services = get_services()
+        body = read_body(RandomBody, await services.bodies.read_json(request))
         wish = body.filter
         if wish.like and wish.unlike:
             raise bad_request("conflicting_fields", "filter is like or unlike, not both", param="filter")
-        found = await asyncio.to_thread(backend.desk.random, body.count, body.seed, wish.like, wish.unlike)
+        found = await asyncio.to_thread(services.voices.random, body.count, body.seed, wish.like, wish.unlike)
         return {
             "voices": [
                 {
@@ -203,32 +203,32 @@ def add_voice_routes(api: FastAPI, get_backend: Callable[[], Backend]) -> None:
         responses=answers(400, 408, 409, 413, 415, 429, 503, 507),
     )
     async def blend(request: Request) -> Response:
-        backend = get_backend()
-        body = read_body(BlendBody, await backend.bodies.read_json(request))
-        with backend.door.enter():
-            return created(backend, await backend.desk.from_blend(body.card(), body.expression))
+        services = get_services()
+        body = read_body(BlendBody, await services.bodies.read_json(request))
+        with services.door.enter():
+            return created(services, await services.voices.from_blend(body.card(), body.expression))
 
     @api.get("/v1/audio/voices/{name}", responses=answers(400, 404))
     async def voice(name: str) -> dict[str, Any]:
-        return await or_404(described(get_backend(), name))
+        return await or_404(described(get_services(), name))
 
     @api.patch(
         "/v1/audio/voices/{name}", openapi_extra=takes(EditBody), responses=answers(400, 403, 404, 408, 409, 413, 415, 503, 507)
     )
     async def edit(name: str, request: Request) -> Response:
-        backend = get_backend()
-        body = read_body(EditBody, await backend.bodies.read_json(request))
+        services = get_services()
+        body = read_body(EditBody, await services.bodies.read_json(request))
         changes = {key: value for key, value in body.model_dump().items() if value is not None}
         if not changes:
             raise bad_request("missing_field", "give at least one of name, languages, description, licence and gain_db")
         if "name" in changes:
             changes["title"] = changes.pop("name")
-        stored = await or_404(backend.desk.edit(name, changes))
-        return JSONResponse(voice_card(backend.desk.library.info(stored), backend.models))
+        stored = await or_404(services.voices.edit(name, changes))
+        return JSONResponse(voice_card(services.voices.library.info(stored), services.models))
 
     @api.delete("/v1/audio/voices/{name}", status_code=204, response_class=Response, responses=answers(400, 403, 404, 503))
     async def delete(name: str) -> Response:
-        await or_404(get_backend().desk.delete(name))
+        await or_404(get_services().voices.delete(name))
         return Response(status_code=204)
 
     @api.get(
@@ -240,30 +240,30 @@ def add_voice_routes(api: FastAPI, get_backend: Callable[[], Backend]) -> None:
         },
     )
     async def preview(name: str) -> Response:
-        backend = get_backend()
-        with backend.door.enter():
-            sound = await or_404(backend.desk.preview(name))
+        services = get_services()
+        with services.door.enter():
+            sound = await or_404(services.voices.preview(name))
         return Response(sound, media_type="audio/mpeg", headers={"Cache-Control": "private, max-age=60", **MADE})
 
     @api.post("/v1/audio/voices/{name}/score", responses=answers(400, 404, 429, 503, 504))
     async def score(name: str) -> dict[str, Any]:
-        backend = get_backend()
-        with backend.door.enter():
-            found = await or_404(backend.desk.score(name))
-        return {"id": backend.voice_id(name), **found}
+        services = get_services()
+        with services.door.enter():
+            found = await or_404(services.voices.score(name))
+        return {"id": services.voice_id(name), **found}
 
 
-async def clone(request: Request, backend: Backend) -> Response:
+async def clone(request: Request, services: Services) -> Response:
     """A voice from a recording."""
-    desk = backend.desk
+    desk = services.voices
     if not desk.config.clone:
         raise ApiError(
             "this service makes no voices from recordings (voices.clone)",
             Kind(403, "permission_error", "clone_disabled", False),
         )
-    backend.door.check()
+    services.door.check()
     limit = desk.config.max_upload_bytes
-    form = await read_form(request, backend, limit + FORM_ROOM)
+    form = await read_form(request, services, limit + FORM_ROOM)
     try:
         consent = str(form.get("consent", "")).strip()
         if consent.lower() in NO_CONSENT:
@@ -277,10 +277,10 @@ async def clone(request: Request, backend: Backend) -> Response:
     finally:
         await form.close()
     body = read_values(FormBody, form_values(fields))
-    with backend.door.enter():
+    with services.door.enter():
         stored, report = await desk.from_recording(body.card(), content, body.ref_text, consent[:MAX_NOTE_CHARS])
     return created(
-        backend,
+        services,
         stored,
         reference={
             "container": report.container,
@@ -292,14 +292,14 @@ async def clone(request: Request, backend: Backend) -> Response:
     )
 
 
-async def read_form(request: Request, backend: Backend, most_bytes: int) -> FormData:
+async def read_form(request: Request, services: Services, most_bytes: int) -> FormData:
     """One file and a few fields.
 
     Raises:
         ApiError: 400, 408, 413, 415
     """
     check_content(request, FORM)
-    async with aclosing(backend.bodies.pieces(request, most_bytes)) as pieces:
+    async with aclosing(services.bodies.pieces(request, most_bytes)) as pieces:
         parser = MultiPartParser(request.headers, pieces, max_files=1, max_fields=FORM_FIELDS, max_part_size=FORM_ROOM)
         try:
             return await parser.parse()
@@ -326,21 +326,23 @@ def form_values(fields: dict[str, str]) -> dict[str, Any]:
     return values
 
 
-async def described(backend: Backend, name: str) -> dict[str, Any]:
+async def described(services: Services, name: str) -> dict[str, Any]:
     """One voice, its embedding included: that of a recording stays here."""
-    library = backend.desk.library
+    library = services.voices.library
     stored = library.find(name)
     canonical = library.canonical(name)
     voice = library.get(canonical)
     if stored is not None:
         info = library.info(stored)
     else:
-        info = next((each for each in backend.voices() if each.name == canonical), VoiceInfo(canonical, (), (), "", canonical))
+        info = next(
+            (each for each in services.list_voices() if each.name == canonical), VoiceInfo(canonical, (), (), "", canonical)
+        )
     embedding = None if voice.embedding is None else encode_embedding(voice.embedding)
-    return {**voice_card(info, backend.models), "embedding": embedding}
+    return {**voice_card(info, services.models), "embedding": embedding}
 
 
-def voice_card(info: VoiceInfo, models: ModelDesk) -> dict[str, Any]:
+def voice_card(info: VoiceInfo, models: ModelSelector) -> dict[str, Any]:
     """What a client is told about a voice; one that says no languages speaks the checkpoint's."""
     return {
         "id": info.name,
@@ -367,9 +369,9 @@ def preview_url(name: str) -> str:
     return f"/v1/audio/voices/{name}/preview"
 
 
-def created(backend: Backend, stored: StoredVoice, **more: Any) -> Response:
+def created(services: Services, stored: StoredVoice, **more: Any) -> Response:
     """201 with the new voice."""
-    card = voice_card(backend.desk.library.info(stored), backend.models)
+    card = voice_card(services.voices.library.info(stored), services.models)
     return JSONResponse({**card, **more}, 201, {"Location": f"/v1/audio/voices/{stored.id}"})
 
 

@@ -135,7 +135,7 @@ class SpeechBody(TextBody):
 
 
 @dataclass(frozen=True, slots=True)
-class SpeechOrder:
+class SpeechJob:
     """A checked body: what to synthesise and how to send it."""
 
     request: SynthesisRequest
@@ -159,7 +159,7 @@ def to_order(
     cache_control: str = "",
     tenant: str = "",
     seed: int | None = None,
-) -> SpeechOrder:
+) -> SpeechJob:
     """What the body means.
 
     Args:
@@ -184,7 +184,7 @@ def to_order(
     if body.seed is None and seed is not None:
         body = body.model_copy(update={"seed": seed})
     request = to_request(body, request_id=request_id, voice=voice, text=text, limits=limits, strict=strict)
-    return SpeechOrder(
+    return SpeechJob(
         request=replace(
             request, cache=CacheOrder(_cache_mode(body, cache_control), tenant), claim=replace(claim, first_audio_s=promised_s)
         ),

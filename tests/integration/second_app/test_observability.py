@@ -89,7 +89,7 @@ def test_a_trace_leads_through_every_process_and_carries_the_request_id(observed
     assert root.name == "speech"
     assert all(span is root or span.parent_id in by_id for span in spans)
     assert all(root.began_ns <= span.began_ns <= span.ended_ns for span in spans), "one machine, one clock"
-    (out,) = (line for line in observed.lines("traced-1") if line["event"] == "out")
+    (out,) = (line for line in observed.lines("traced-1") if line["event"] == "finished")
     assert root.attributes["segments"] == out["segments"]
     steps = sum(span.attributes.get("steps", 0) for span in spans if span.name == "acoustic.generate")
     assert steps == out["steps"] == root.attributes["steps"]
@@ -100,7 +100,7 @@ def test_two_json_lines_a_request_and_none_a_step(observed: Observed):
     assert observed.speak("logged-2", speed=9).status_code == 400
     wait_until(lambda: len(observed.lines("logged-1")) == 2 and observed.lines("logged-2"), EXPORT_TIMEOUT_S)
     come, out = observed.lines("logged-1")
-    assert (come["event"], out["event"]) == ("in", "out")
+    assert (come["event"], out["event"]) == ("received", "finished")
     assert out["outcome"] == "done"
     assert out["steps"] > 10
     assert {"segments", "audio_s", "ttfb_s", "rtf", "took_s", "queue_s", "text_s"} <= out.keys()
@@ -159,7 +159,7 @@ def test_nothing_of_what_was_said_is_in_a_log_a_trace_or_a_metric(observed: Obse
     metrics = requests.get(f"http://127.0.0.1:{observed.cluster.metrics_port}/metrics", timeout=10).content
     places = {str(file): file.read_bytes() for file in observed.logs.rglob("*") if file.is_file()}
     assert any("replica_observed_Ingress" in name for name in places)
-    assert b'"event": "out"' in b"".join(places.values()), "the logs are really there"
+    assert b'"event": "finished"' in b"".join(places.values()), "the logs are really there"
     assert b"canary-1" in b"".join(observed.collector.bodies), "the traces are really there"
     assert b"ray_chattts_requests_total" in metrics, "the metrics are really there"
     places |= {"traces": b"".join(observed.collector.bodies), "metrics": metrics}

@@ -25,7 +25,7 @@ from pipeline.errors import (
 )
 from pipeline.types import AudioOptions, Denoise
 from serve.config.app_config import LimitsConfig
-from tests.support.fakes import CHUNK, Speaker, make_backend, sine
+from tests.support.fakes import CHUNK, Speaker, make_services, sine
 from tests.support.live_server import POST, read_all, serving
 from tests.support.waiting import wait_until
 
@@ -34,7 +34,7 @@ CANARY = "canary-7f3a"
 
 @pytest.fixture(scope="module")
 def live():
-    with serving(make_backend(Speaker())) as server:
+    with serving(make_services(Speaker())) as server:
         yield server
 
 
@@ -132,7 +132,7 @@ def test_rates_and_telephone_formats_say_what_they_are(live, fields, media_type)
 
 def test_audio_fields_reach_the_domain():
     speaker = Speaker()
-    with serving(make_backend(speaker)) as live:
+    with serving(make_services(speaker)) as live:
 
         def options(**fields: object) -> AudioOptions:
             body = {"input": "x", **fields}
@@ -179,7 +179,7 @@ def test_accept_chooses_events_too(live):
 
 def test_fields_reach_the_domain():
     speaker = Speaker()
-    with serving(make_backend(speaker)) as live:
+    with serving(make_services(speaker)) as live:
         live.speak(input="Hi", voice={"id": "calm"}, speed=1.5, speed_mode="token", seed=4294967295, seed_mode="upstream",
                    temperature=0.7, top_p=0.5, top_k=5, repetition_penalty=1.2,
                    refine={"oral": 9, "break": 7}, language="zh")  # fmt: skip
@@ -352,7 +352,7 @@ def test_unknown_routes_and_methods_keep_the_envelope(live, method, path, status
 @pytest.mark.parametrize("stream", [True, False])
 def test_failures_before_the_first_audio_have_a_status(error, status, code, retry, stream):
     speaker = Speaker(fails_at=0, error=error)
-    with serving(make_backend(speaker)) as live:
+    with serving(make_services(speaker)) as live:
         reply = live.speak(stream=stream)
     assert (reply.status_code, error_of(reply)["code"]) == (status, code)
     assert ("x-should-retry" not in reply.headers) == retry
@@ -363,7 +363,7 @@ def test_failures_before_the_first_audio_have_a_status(error, status, code, retr
 
 def test_a_failure_after_the_first_audio_cuts_the_body():
     speaker = Speaker(fails_at=2, error=NonFiniteOutput("nan"))
-    with serving(make_backend(speaker)) as live:
+    with serving(make_services(speaker)) as live:
         received = read_all(live.connect(b'{"input": "Hi.", "response_format": "pcm"}'))
         with pytest.raises(requests.exceptions.ChunkedEncodingError):
             live.speak()
@@ -378,7 +378,7 @@ def test_a_failure_after_the_first_audio_cuts_the_body():
 
 
 def test_a_failure_inside_events_is_an_event():
-    with serving(make_backend(Speaker(fails_at=2, error=EngineDead("dead")))) as live:
+    with serving(make_services(Speaker(fails_at=2, error=EngineDead("dead")))) as live:
         reply = live.speak(stream_format="sse")
     events = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: ")]
     assert [event["type"] for event in events] == ["speech.audio.delta"] * 2 + ["speech.audio.error"]
@@ -388,7 +388,7 @@ def test_a_failure_inside_events_is_an_event():
 
 def test_no_first_audio_in_time_is_a_504():
     speaker = Speaker(first_pause_s=3600)
-    with serving(make_backend(speaker, LimitsConfig(first_audio_timeout_s=0.2))) as live:
+    with serving(make_services(speaker, LimitsConfig(first_audio_timeout_s=0.2))) as live:
         assert live.speak().status_code == 504
         assert live.speak(deadline_ms=50, stream=False).status_code == 504
         assert (speaker.closed, speaker.produced) == (2, 0), "nobody waited for it"
@@ -397,7 +397,7 @@ def test_no_first_audio_in_time_is_a_504():
 def test_a_long_pause_and_a_long_whole_cut_the_body():
     for limits in (LimitsConfig(chunk_timeout_s=0.2), LimitsConfig(total_timeout_s=0.3)):
         speaker = Speaker(pause_s=3600)
-        with serving(make_backend(speaker, limits)) as live:
+        with serving(make_services(speaker, limits)) as live:
             received = read_all(live.connect(b'{"input": "Hi.", "response_format": "pcm"}'))
             assert b" 200 OK" in received
             assert not received.endswith(b"0\r\n\r\n")
@@ -405,17 +405,17 @@ def test_a_long_pause_and_a_long_whole_cut_the_body():
 
 
 def test_a_body_that_never_comes_is_let_go():
-    backend = make_backend(Speaker(), LimitsConfig(body_timeout_s=0.2))
-    with serving(backend) as live:
+    services = make_services(Speaker(), LimitsConfig(body_timeout_s=0.2))
+    with serving(services) as live:
         client = socket.create_connection(("127.0.0.1", live.port), timeout=5)
         client.sendall(f"{POST}Content-Length: 100\r\n\r\n{{".encode())
         assert b" 408 " in client.recv(4096)
         client.close()
-        wait_until(lambda: backend.door.inside == 0)
+        wait_until(lambda: services.door.inside == 0)
 
 
 def test_not_ready_says_why():
-    with serving(make_backend(Speaker(), not_ready="no answer from AcousticModel")) as live:
+    with serving(make_services(Speaker(), not_ready="no answer from AcousticModel")) as live:
         reply = requests.get(f"{live.url}/ready", timeout=5)
     assert reply.status_code == 503
     assert reply.json()["reason"] == "no answer from AcousticModel"
@@ -429,22 +429,22 @@ def test_not_ready_says_why():
 @pytest.mark.parametrize("container", ["pcm", "mp3"])
 def test_a_client_that_leaves_closes_the_stream(heard, container):
     speaker = Speaker(chunks=None, pause_s=0.02, first_pause_s=0 if heard else 3600)
-    backend = make_backend(speaker)
-    with serving(backend) as live:
+    services = make_services(speaker)
+    with serving(services) as live:
         client = live.connect(b'{"input": "Hi.", "response_format": "%s"}' % container.encode())
         if heard:
             client.recv(4096)
         wait_until(lambda: speaker.opened == 1)
-        assert backend.door.inside == 1
+        assert services.door.inside == 1
         client.close()
         wait_until(lambda: speaker.closed == 1)  # from here on it can produce nothing
-        wait_until(lambda: backend.door.inside == 0)
+        wait_until(lambda: services.door.inside == 0)
 
 
 def test_a_reader_that_takes_nothing_holds_the_voice_and_is_cut():
     speaker = Speaker(chunks=None, chunk_samples=240_000)
-    backend = make_backend(speaker, LimitsConfig(stall_timeout_s=0.5))
-    with serving(backend) as live:
+    services = make_services(speaker, LimitsConfig(stall_timeout_s=0.5))
+    with serving(services) as live:
         client = live.connect(b'{"input": "Hi.", "response_format": "pcm"}')
         wait_until(lambda: speaker.closed == 1)
         assert speaker.produced < 40  # 20 MB: what the kernel's buffers take
@@ -454,10 +454,10 @@ def test_a_reader_that_takes_nothing_holds_the_voice_and_is_cut():
 
 def test_a_full_house_refuses_at_once(capsys):
     speaker = Speaker(chunks=None, pause_s=0.02)
-    backend = make_backend(speaker, LimitsConfig(max_in_flight=2))
-    with serving(backend) as live:
+    services = make_services(speaker, LimitsConfig(max_in_flight=2))
+    with serving(services) as live:
         inside = [live.connect(b'{"input": "Hi.", "response_format": "pcm"}') for _ in range(2)]
-        wait_until(lambda: backend.door.inside == 2)
+        wait_until(lambda: services.door.inside == 2)
         times = []
         for _ in range(10):
             began = time.perf_counter()
@@ -465,13 +465,13 @@ def test_a_full_house_refuses_at_once(capsys):
             times.append(time.perf_counter() - began)
             assert (reply.status_code, error_of(reply)["code"]) == (429, "overloaded")
             assert int(reply.headers["Retry-After"]) >= 1
-        assert backend.door.inside == 2, "they were refused while the house was full, not after it"
+        assert services.door.inside == 2, "they were refused while the house was full, not after it"
         assert speaker.opened == 2
         with capsys.disabled():
             print(f"\n  refused after {1000 * min(times):.1f} .. {1000 * max(times):.1f} ms")
         for client in inside:
             client.close()
-        wait_until(lambda: backend.door.inside == 0)
+        wait_until(lambda: services.door.inside == 0)
         speaker.chunks = 1
         assert live.speak().status_code == 200
 

@@ -15,7 +15,7 @@ from serve.config.app_config import LimitsConfig
 from serve.http import body_reader
 from serve.http.api import create_api
 from serve.http.body_reader import BodyReader
-from tests.support.fakes import Speaker, make_backend
+from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import POST, Live, read_all, serving
 from tests.support.waiting import wait_until
 
@@ -41,27 +41,27 @@ def code_of(answer: bytes) -> str:
 
 
 def test_slow_senders_take_no_place():
-    backend = make_backend(Speaker(), LimitsConfig(max_in_flight=4, max_receiving=65))
-    with serving(backend) as live, senders(live, 64):
-        wait_until(lambda: backend.bodies.arriving == 64)
-        assert backend.door.inside == 0
+    services = make_services(Speaker(), LimitsConfig(max_in_flight=4, max_receiving=65))
+    with serving(services) as live, senders(live, 64):
+        wait_until(lambda: services.bodies.arriving == 64)
+        assert services.door.inside == 0
         assert [live.speak().status_code for _ in range(20)] == [200] * 20
-        assert backend.bodies.arriving == 64, "nor were they in anybody's way"
+        assert services.bodies.arriving == 64, "nor were they in anybody's way"
 
 
 @pytest.mark.parametrize(("head", "start"), [(POST, b"{"), (FORM, FORM_START)], ids=["json", "form"])
 def test_of_too_many_bodies_the_slowest_gives_way(head: str, start: bytes):
-    backend = make_backend(Speaker(), LimitsConfig(max_receiving=4))
-    object.__setattr__(backend.desk.config, "clone", True)
-    with serving(backend) as live, senders(live, 4, start, head) as first:
-        wait_until(lambda: backend.bodies.arriving == 4)
+    services = make_services(Speaker(), LimitsConfig(max_receiving=4))
+    object.__setattr__(services.voices.config, "clone", True)
+    with serving(services) as live, senders(live, 4, start, head) as first:
+        wait_until(lambda: services.bodies.arriving == 4)
         with senders(live, 3, start, head):
             wait_until(lambda: sum(client_has_answer(client) for client in first) == 3)
-            assert backend.bodies.arriving == 4
+            assert services.bodies.arriving == 4
             assert live.speak().status_code == 200, "who sends in one piece is let in, and drops another one"
             assert sum(client_has_answer(client) for client in first) == 4
         assert [code_of(read_all(client)) for client in first] == ["408 body_timeout"] * 4
-        wait_until(lambda: backend.bodies.arriving == 0)
+        wait_until(lambda: services.bodies.arriving == 0)
 
 
 def test_the_newest_body_stays_however_close_behind_the_others_it_comes(monkeypatch: pytest.MonkeyPatch):
@@ -98,20 +98,20 @@ def client_has_answer(client: socket.socket) -> bool:
 
 
 def test_bodies_are_bounded_in_bytes_together():
-    backend = make_backend(Speaker(), LimitsConfig(max_receiving_bytes=100_000))
-    with serving(backend) as live, senders(live, 1, b"x" * 60_000, size=90_000) as (first,):
-        wait_until(lambda: backend.bodies.arriving == 1)
+    services = make_services(Speaker(), LimitsConfig(max_receiving_bytes=100_000))
+    with serving(services) as live, senders(live, 1, b"x" * 60_000, size=90_000) as (first,):
+        wait_until(lambda: services.bodies.arriving == 1)
         with senders(live, 1, b"x" * 60_000, size=90_000) as (second,):
             wait_until(lambda: client_has_answer(first) or client_has_answer(second))
-            assert backend.bodies.arriving == 1
+            assert services.bodies.arriving == 1
             assert code_of(read_all(first if client_has_answer(first) else second)) == "408 body_timeout"
-    wait_until(lambda: backend.bodies.arriving == 0)
+    wait_until(lambda: services.bodies.arriving == 0)
 
 
 def test_a_body_that_dribbles_is_let_go_long_before_the_longest_time():
     limits = LimitsConfig(body_grace_s=0.1, body_min_bytes_per_s=1_000_000, body_timeout_s=600)
-    backend = make_backend(Speaker(), limits)
-    with serving(backend) as live, senders(live, 1, size=10_000) as (client,):
+    services = make_services(Speaker(), limits)
+    with serving(services) as live, senders(live, 1, size=10_000) as (client,):
 
         def dribble() -> bool:
             with contextlib.suppress(OSError):
@@ -125,10 +125,10 @@ def test_a_body_that_dribbles_is_let_go_long_before_the_longest_time():
 
 def test_a_full_house_refuses_before_the_body_is_there():
     speaker = Speaker(chunks=None, pause_s=0.02)
-    backend = make_backend(speaker, LimitsConfig(max_in_flight=1))
-    with serving(backend) as live:
+    services = make_services(speaker, LimitsConfig(max_in_flight=1))
+    with serving(services) as live:
         inside = live.connect(SPEECH)
-        wait_until(lambda: backend.door.inside == 1)
+        wait_until(lambda: services.door.inside == 1)
         with senders(live, 1, b"") as (client,):
             assert b" 429 " in client.recv(4096)
         inside.close()
@@ -137,8 +137,8 @@ def test_a_full_house_refuses_before_the_body_is_there():
 @pytest.mark.parametrize("path", ["/v1/audio/speech", "/v1/text/normalize", "/v1/audio/voices"])
 @pytest.mark.parametrize("content", ["application/json", "multipart/form-data; boundary=x"])
 def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_error(path: str, content: str):
-    backend = make_backend(Speaker())
-    object.__setattr__(backend.desk.config, "clone", True)
+    services = make_services(Speaker())
+    object.__setattr__(services.voices.config, "clone", True)
     messages = [{"type": "http.request", "body": FORM_START, "more_body": True}, {"type": "http.disconnect"}]
 
     async def receive():
@@ -156,8 +156,8 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_error(path: str, c
         "client": ("127.0.0.1", 1),
         "query_string": b"",
     }
-    asyncio.run(create_api(lambda: backend)(scope, receive, send))
-    assert backend.bodies.arriving == 0
+    asyncio.run(create_api(lambda: services)(scope, receive, send))
+    assert services.bodies.arriving == 0
 
 
 # What a body says it is.
@@ -165,7 +165,7 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_error(path: str, c
 
 @pytest.fixture(scope="module")
 def live() -> Iterator[Live]:
-    with serving(make_backend(Speaker())) as server:
+    with serving(make_services(Speaker())) as server:
         yield server
 
 
@@ -184,7 +184,7 @@ ROUTES = [
 
 
 def test_every_route_with_a_body_is_in_the_list():
-    paths = create_api(lambda: make_backend(Speaker())).openapi()["paths"]
+    paths = create_api(lambda: make_services(Speaker())).openapi()["paths"]
     found = {
         (method.upper(), path) for path, methods in paths.items() for method, one in methods.items() if "requestBody" in one
     }

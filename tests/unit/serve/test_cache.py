@@ -7,7 +7,7 @@ from pipeline.errors import ConfigError, NotCached, StoreUnavailable
 from pipeline.types import CacheMode, CacheResult
 from serve.access.authentication import ANONYMOUS
 from serve.config.app_config import read_app_config
-from tests.support.fakes import Speaker, make_backend
+from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving
 
 
@@ -29,7 +29,7 @@ from tests.support.live_server import serving
 )
 def test_the_field_and_else_the_header_say_what_is_wanted(field, header, mode):
     speaker = Speaker()
-    with serving(make_backend(speaker)) as live:
+    with serving(make_services(speaker)) as live:
         body = {"input": "Hi.", "seed": 1, **({} if field is None else {"cache": field})}
         headers = {} if header is None else {"Cache-Control": header}
         assert requests.post(f"{live.url}/v1/audio/speech", json=body, headers=headers, timeout=9).status_code == 200
@@ -39,20 +39,20 @@ def test_the_field_and_else_the_header_say_what_is_wanted(field, header, mode):
 @pytest.mark.parametrize(("field", "mode"), [("default", "no-store"), ("refresh", "no-store"), ("only-if-cached",) * 2])
 def test_a_seed_that_is_drawn_now_is_not_looked_for(field, mode):
     speaker = Speaker()
-    with serving(make_backend(speaker)) as live:
+    with serving(make_services(speaker)) as live:
         assert live.speak(cache=field).headers["X-Cache"] == "bypass"
     assert speaker.requests[0].cache.mode == mode
 
 
 def test_a_reply_says_where_its_steps_came_from():
     for result in CacheResult:
-        with serving(make_backend(Speaker(source=result))) as live:
+        with serving(make_services(Speaker(source=result))) as live:
             for fields in ({}, {"stream": False}, {"stream_format": "sse"}):
                 assert live.speak(seed=1, **fields).headers["X-Cache"] == result.value
 
 
 def test_what_is_not_there_and_not_wanted_otherwise_is_a_504_that_says_so():
-    with serving(make_backend(Speaker(fails_at=0, error=NotCached("not there", param="cache")))) as live:
+    with serving(make_services(Speaker(fails_at=0, error=NotCached("not there", param="cache")))) as live:
         reply = live.speak(cache="only-if-cached", seed=1)
     assert (reply.status_code, reply.json()["error"]["code"]) == (504, "not_cached")
     assert reply.headers["x-should-retry"] == "false"
@@ -60,7 +60,7 @@ def test_what_is_not_there_and_not_wanted_otherwise_is_a_504_that_says_so():
 
 def test_a_client_forgets_its_own_and_an_operator_everybodys():
     speaker = Speaker()
-    with serving(make_backend(speaker)) as live:
+    with serving(make_services(speaker)) as live:
         own = requests.delete(f"{live.url}/v1/audio/speech/cache", timeout=9)
         every = requests.post(f"{live.url}/admin/cache/purge", timeout=9)
         assert (own.status_code, own.content, every.status_code, every.content) == (204, b"", 204, b"")

@@ -15,7 +15,7 @@ from serve.access.cross_origin import CrossOriginPolicy
 from serve.config.app_config import read_app_config
 from serve.http.api import create_api
 from tests.support.browser import Page, browsing, chromium
-from tests.support.fakes import Speaker, make_backend
+from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import Live, serving
 from tests.unit.serve.test_keys import add, ring_of
 
@@ -26,9 +26,9 @@ JSON = {"Content-Type": "application/json"}
 @contextmanager
 def guarded(gate: Gate) -> Iterator[tuple[Live, Speaker]]:
     speaker = Speaker()
-    backend = make_backend(speaker)
-    object.__setattr__(backend, "gate", gate)
-    with serving(backend) as live:
+    services = make_services(speaker)
+    object.__setattr__(services, "gate", gate)
+    with serving(services) as live:
         yield live, speaker
 
 
@@ -143,7 +143,7 @@ def test_nothing_redirects_to_the_host_a_client_names(served: tuple[Live, Speake
 
 
 def test_websockets_are_checked_too():
-    backend, sent = make_backend(Speaker()), []
+    services, sent = make_services(Speaker()), []
 
     async def ask(**headers: str) -> None:
         async def send(message):
@@ -154,7 +154,7 @@ def test_websockets_are_checked_too():
 
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         scope = {"type": "websocket", "path": "/v1/audio/speech/stream", "headers": raw, "client": ("127.0.0.1", 1)}
-        await create_api(lambda: backend)(scope | {"query_string": b""}, receive, send)
+        await create_api(lambda: services)(scope | {"query_string": b""}, receive, send)
 
     asyncio.run(ask(host="evil.example"))
     asyncio.run(ask(host="localhost:8000", origin="http://evil.example"))
@@ -236,7 +236,7 @@ def attack(live: Live) -> str:
 
 
 def test_a_real_browser_carries_nothing_over_from_another_site(tmp_path: Path):
-    hostile = make_backend(Speaker())
+    hostile = make_services(Speaker())
     with guarded(Gate()) as (live, speaker), serving(hostile) as elsewhere:
 
         async def see(page: Page) -> None:

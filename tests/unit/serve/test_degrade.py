@@ -18,7 +18,7 @@ from serve.http.schemas.speech import PostBody, SpeechBody
 from serve.resilience.degradation import REFUSALS, DegradeConfig, Ladder, Rung
 from serve.speech.load_shedding import Degrader
 from tests.support.clock import HeldClock
-from tests.support.fakes import Speaker, make_backend
+from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving
 
 CONFIG = DegradeConfig(rungs=tuple(Rung), version="small@v1")
@@ -155,7 +155,7 @@ def test_refusals_are_for_bulk_first():
 
 
 def test_a_reply_says_what_it_went_without():
-    with serving(make_backend(Speaker(), degrader=degrader(1))) as live:
+    with serving(make_services(Speaker(), degrader=degrader(1))) as live:
         assert live.speak(refine=True).headers["X-Degraded"] == "refine"
         assert "X-Degraded" not in live.speak(refine=True, seed=4).headers
         assert "X-Degraded" not in live.speak().headers

@@ -10,29 +10,29 @@ import pytest
 from serve.access.authentication import Gate
 from serve.config.app_config import LimitsConfig
 from serve.http.early_refusal import EarlyRefusal
-from serve.http.services import Backend
-from serve.observability.reply_stats import Outcome, SpeechFigures, Unwatched
-from tests.support.fakes import Speaker, make_backend
+from serve.http.services import Services
+from serve.observability.reply_stats import NullReplyObserver, Outcome, ReplyStats
+from tests.support.fakes import Speaker, make_services
 
 
-class Watch(Unwatched):
+class Watch(NullReplyObserver):
     """Keeps what it is told."""
 
     def __init__(self) -> None:
-        self.told: list[SpeechFigures] = []
+        self.told: list[ReplyStats] = []
 
-    def ended(self, figures: SpeechFigures) -> None:
+    def finished(self, figures: ReplyStats) -> None:
         self.told.append(figures)
 
 
-def full() -> Backend:
-    backend = make_backend(Speaker(), LimitsConfig(max_in_flight=1))
-    backend.door.inside = 1
-    return dataclasses.replace(backend, watch=Watch())
+def full() -> Services:
+    services = make_services(Speaker(), LimitsConfig(max_in_flight=1))
+    services.door.inside = 1
+    return dataclasses.replace(services, observer=Watch())
 
 
 def ask(
-    backend: Backend | None, *, method: str = "POST", path: str = "/v1/audio/speech", peer: str = "127.0.0.1", **headers: str
+    services: Services | None, *, method: str = "POST", path: str = "/v1/audio/speech", peer: str = "127.0.0.1", **headers: str
 ) -> list[Any]:
     """What the client gets; nothing where the request goes on to Serve."""
     sent: list[Any] = []
@@ -48,29 +48,29 @@ def ask(
 
     raw = [(b"host", b"localhost"), (b"x-request-id", b"abc"), *((k.encode(), v.encode()) for k, v in headers.items())]
     scope = {"type": "http", "method": method, "path": path, "headers": raw, "client": (peer, 1)}
-    asyncio.run(EarlyRefusal(serve, backend=lambda: backend)(scope, receive, send))
+    asyncio.run(EarlyRefusal(serve, services=lambda: services)(scope, receive, send))
     return sent
 
 
 @pytest.mark.parametrize("path", ["/v1/audio/speech", "/tts/v1/audio/speech"])
 def test_it_is_refused_and_counted_as_the_route_would(path):
-    backend = full()
-    start, body = ask(backend, path=path)
+    services = full()
+    start, body = ask(services, path=path)
     headers, error = dict(start["headers"]), json.loads(body["body"])["error"]
     assert (start["status"], error["code"], error["request_id"]) == (429, "overloaded", "abc")
     assert (headers[b"retry-after"], headers[b"x-request-id"]) == (b"2", b"abc")
-    assert [(one.outcome, one.code) for one in backend.watch.told] == [(Outcome.REFUSED, "overloaded")]
+    assert [(one.outcome, one.code) for one in services.observer.told] == [(Outcome.REFUSED, "overloaded")]
 
 
 def test_a_replica_about_to_stop_says_so():
-    backend = make_backend(Speaker())
-    backend.door.close()
-    start, body = ask(backend)
+    services = make_services(Speaker())
+    services.door.close()
+    start, body = ask(services)
     assert (start["status"], json.loads(body["body"])["error"]["code"]) == (503, "draining")
 
 
 def test_with_a_place_left_it_goes_on():
-    assert ask(make_backend(Speaker())) == []
+    assert ask(make_services(Speaker())) == []
 
 
 def test_in_a_proxy_it_goes_on():
@@ -83,10 +83,10 @@ def test_other_routes_go_on(method, path):
 
 
 def test_whom_the_gate_turns_away_hears_it_from_the_gate():
-    backend = dataclasses.replace(full(), gate=Gate())
-    assert ask(backend, peer="10.1.2.3") == [], "a stranger without a key"
-    assert ask(backend, **{"sec-fetch-site": "cross-site"}) == [], "another site's page"
-    assert backend.watch.told == []
+    services = dataclasses.replace(full(), gate=Gate())
+    assert ask(services, peer="10.1.2.3") == [], "a stranger without a key"
+    assert ask(services, **{"sec-fetch-site": "cross-site"}) == [], "another site's page"
+    assert services.observer.told == []
 
 
 def test_a_page_hears_it_from_the_routes_with_the_headers_it_needs_to_read_it():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.voices.reference import Reference
-from tests.support.fakes import Speaker, make_backend
+from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import Live, serving
 
 FORM = "multipart/form-data; boundary=x"
@@ -24,10 +24,10 @@ class NoReader:
 
 @pytest.fixture(scope="module")
 def live() -> Iterator[Live]:
-    backend = make_backend(Speaker())
-    object.__setattr__(backend.desk.config, "clone", True)
-    backend.desk._uploads = NoReader()  # type: ignore[assignment]
-    with serving(backend) as server:
+    services = make_services(Speaker())
+    object.__setattr__(services.voices.config, "clone", True)
+    services.voices._uploads = NoReader()  # type: ignore[assignment]
+    with serving(services) as server:
         yield server
 
 
@@ -73,7 +73,7 @@ FORMS = {
 def test_a_form_that_is_none_is_a_400(live: Live, name: str):
     body, code = FORMS[name]
     assert send(live, body) == (400, code)
-    assert live.backend.bodies.arriving == 0
+    assert live.services.bodies.arriving == 0
 
 
 def test_a_form_names_a_boundary_of_sensible_length(live: Live):

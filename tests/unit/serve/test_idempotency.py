@@ -13,7 +13,7 @@ from pipeline.cache.redis import RedisTier
 from pipeline.types import CacheMode
 from serve.access.idempotency import MOST_KEYS, Idempotency, checked_key, seed_of
 from serve.errors import ApiError
-from tests.support.fakes import Speaker, make_backend
+from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving
 from tests.support.services import RedisServer
 
@@ -26,7 +26,7 @@ def post(url: str, body: dict, key: str) -> requests.Response:
 
 def test_a_repeated_request_is_the_same_audio():
     speaker = Speaker()
-    with serving(make_backend(speaker)) as live:
+    with serving(make_services(speaker)) as live:
         first, again, written_otherwise = (post(live.url, body, "k-1") for body in (BODY, BODY, dict(reversed(BODY.items()))))
         other = post(live.url, BODY, "k-2")
         without = live.speak()
@@ -40,7 +40,7 @@ def test_a_repeated_request_is_the_same_audio():
 
 
 def test_another_body_under_the_same_key_is_a_409():
-    with serving(make_backend(Speaker())) as live:
+    with serving(make_services(Speaker())) as live:
         assert post(live.url, BODY | {"speed": 9}, "k").status_code == 400, "a body that is wrong takes no key"
         assert post(live.url, BODY, "k").status_code == 200
         for change in ({"input": "Goodbye."}, {"seed": 1}, {"response_format": "wav"}):

@@ -23,7 +23,7 @@ from serve.config.app_config import LimitsConfig
 from serve.config.config_file import find_mistakes
 from serve.errors import ApiError
 from serve.http.api import create_api
-from tests.support.fakes import Speaker, make_backend
+from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import Live, serving
 from tests.support.waiting import wait_until
 
@@ -53,9 +53,9 @@ def ring_of(store: Store) -> KeyRing:
 
 
 def guarded(gate: Gate, speaker: Speaker | None = None, limits: LimitsConfig | None = None):
-    backend = make_backend(speaker or Speaker(), limits)
-    object.__setattr__(backend, "gate", gate)
-    return serving(backend)
+    services = make_services(speaker or Speaker(), limits)
+    object.__setattr__(services, "gate", gate)
+    return serving(services)
 
 
 def status(gate: Gate, peer: str, **headers: str) -> str:
@@ -164,7 +164,7 @@ def test_a_key_once_there_is_asked_of_this_machine_too(store: Store):
 
 
 def test_every_route_but_the_named_ones_takes_a_key():
-    api = create_api(lambda: make_backend(Speaker()))
+    api = create_api(lambda: make_services(Speaker()))
     routes = [(method.upper(), path) for path, methods in api.openapi()["paths"].items() for method in methods]
     assert len(routes) > 20
     unguarded = {path for method, path in routes if need(method, path).scopes is None}
@@ -317,7 +317,7 @@ def test_permits_return_to_zero_after_a_storm_of_clients_that_leave(store: Store
             if number % 10 == 0:
                 time.sleep(0.02)
             client.close()
-        wait_until(lambda: quotas.streams(key_id) == 0 and live.backend.door.inside == 0)
+        wait_until(lambda: quotas.streams(key_id) == 0 and live.services.door.inside == 0)
         assert speaker.opened == speaker.closed
 
 
@@ -335,8 +335,8 @@ def test_a_failing_route_gives_its_permit_back(store: Store):
 
 def test_websockets_are_behind_the_gate_too(store: Store):
     add(store)
-    backend = make_backend(Speaker())
-    object.__setattr__(backend, "gate", Gate(ring_of(store)))
+    services = make_services(Speaker())
+    object.__setattr__(services, "gate", Gate(ring_of(store)))
     sent = []
 
     async def ask() -> None:
@@ -353,7 +353,7 @@ def test_websockets_are_behind_the_gate_too(store: Store):
             "client": (LOOPBACK, 1),
             "query_string": b"",
         }
-        await create_api(lambda: backend)(scope, receive, send)
+        await create_api(lambda: services)(scope, receive, send)
 
     asyncio.run(ask())
     assert sent == [{"type": "websocket.close", "code": 1008, "reason": "missing_api_key"}]

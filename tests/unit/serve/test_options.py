@@ -21,11 +21,11 @@ from pipeline.voices.catalogue import VoiceCatalogue
 from scripts.say import Rooms, open_rooms
 from serve.config.model_versions import ONLY, CompatConfig, versions_of
 from serve.http.schemas.speech import SpeechBody
-from serve.http.services import Backend
-from serve.speech.model_selection import ModelDesk, adapted
+from serve.http.services import Services
+from serve.speech.model_selection import ModelSelector, adapted
 from serve.versions.rollout import Rollout
 from serve.voices.voice_service import VoiceDesk
-from tests.support.fakes import Speaker, StepCounter, ToneDecoder, make_backend
+from tests.support.fakes import Speaker, StepCounter, ToneDecoder, make_services
 from tests.support.live_server import Live, serving
 from tests.support.waiting import wait_until
 from tests.unit.pipeline.test_synthesizer import Hasty
@@ -35,14 +35,14 @@ CONFIG = {"checkpoint": "demo", "engine": {"slots": 4, "dtype": "float32"}}
 DEMO = read_taught(DEMO_FOLDER)
 
 
-def desk(taught: Taught) -> ModelDesk:
-    return ModelDesk(Rollout(versions_of(PipelineConfig(), {})), {ONLY: taught})
+def desk(taught: Taught) -> ModelSelector:
+    return ModelSelector(Rollout(versions_of(PipelineConfig(), {})), {ONLY: taught})
 
 
-def around(synthesizer: Synthesizer, taught: Taught = DEMO) -> Backend:
-    """A backend whose speech is the spine's."""
-    backend = make_backend(Speaker(), models=desk(taught))
-    return replace(backend, stream=synthesizer.stream, read=synthesizer.read, refine=synthesizer.refine)
+def around(synthesizer: Synthesizer, taught: Taught = DEMO) -> Services:
+    """A services whose speech is the spine's."""
+    services = make_services(Speaker(), models=desk(taught))
+    return replace(services, stream=synthesizer.stream, read=synthesizer.read, refine=synthesizer.refine)
 
 
 @pytest.fixture(scope="module")
@@ -161,8 +161,8 @@ def test_the_manifest_is_the_default_and_the_operator_has_the_last_word():
 
 def test_a_version_without_tags_says_none_as_words():
     version = replace(versions_of(PipelineConfig(), {})[0], compat=CompatConfig(control_tags=False))
-    models = ModelDesk(Rollout((version,)))
-    with serving(make_backend(Speaker(), models=models)) as live:
+    models = ModelSelector(Rollout((version,)))
+    with serving(make_services(Speaker(), models=models)) as live:
         shown = post(live, "/v1/text/normalize", input="a [laugh] b", allow_control_tags=True).json()
     assert shown["text"] == "a b"
     assert shown["warnings"] == [{"code": "control_tag_not_taught", "count": 7}]
@@ -197,7 +197,7 @@ def test_a_voice_is_previewed_in_a_language_the_checkpoint_speaks():
 # Audio that is too short to be its text.
 
 
-def hasty(rooms: Rooms) -> Backend:
+def hasty(rooms: Rooms) -> Services:
     """The demo's text, a model that stops at once."""
     catalogue = VoiceCatalogue.load(None, 256)
     return around(Synthesizer(rooms.frontend, Hasty(), ToneDecoder(), catalogue, SpeechConfig()))

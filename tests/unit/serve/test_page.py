@@ -8,7 +8,7 @@ from pipeline.store.open import open_store
 from serve.access.api_keys import Scope
 from serve.access.authentication import Gate
 from tests.support.browser import Page, browsing, chromium
-from tests.support.fakes import Speaker, make_backend
+from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import Live, serving
 from tests.unit.serve.test_keys import add, ring_of
 
@@ -36,15 +36,15 @@ def test_a_text_is_spoken(tmp_path: Path):
         assert await page.run(ERROR) == ""
         assert (await page.run("document.getElementById('length').textContent")).endswith(" s")
 
-    with serving(make_backend(Speaker())) as live:
+    with serving(make_services(Speaker())) as live:
         visit(live, tmp_path, see)
 
 
 def test_a_service_with_keys_is_spoken_to_with_the_key_of_the_tab(tmp_path: Path):
     store = open_store(str(tmp_path / "store.sqlite"))
     key, _ = add(store, scopes=(Scope.SPEECH, Scope.VOICES))
-    backend = make_backend(Speaker())
-    object.__setattr__(backend, "gate", Gate(ring_of(store)))
+    services = make_services(Speaker())
+    object.__setattr__(services, "gate", Gate(ring_of(store)))
 
     async def see(page: Page) -> None:
         await page.run(SPEAK)
@@ -70,7 +70,7 @@ def test_a_service_with_keys_is_spoken_to_with_the_key_of_the_tab(tmp_path: Path
 
     picture = bytearray()
     try:
-        with serving(backend) as live:
+        with serving(services) as live:
             visit(live, tmp_path, see)
     finally:
         store.close()

@@ -35,7 +35,7 @@ from serve.http.schemas.speech import SpeechBody, ignored_header
 from serve.remote.recent_refusals import RecentOverload
 from serve.remote.remote_stages import to_domain
 from tests.support.clock import HeldClock
-from tests.support.fakes import Speaker, make_backend
+from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving
 
 # Door.
@@ -159,9 +159,9 @@ def test_what_was_refused_a_moment_ago_is_refused_at_once_in_lanes_no_more_urgen
 )
 def test_a_burst_asks_a_full_engine_once(error: AtCapacity, asked: int):
     speaker = Speaker(fails_at=0, error=error)
-    backend = make_backend(speaker)
-    object.__setattr__(backend, "overload", RecentOverload(600))
-    with serving(backend) as live:
+    services = make_services(speaker)
+    object.__setattr__(services, "overload", RecentOverload(600))
+    with serving(services) as live:
         replies = [live.speak() for _ in range(5)]
         assert {reply.status_code for reply in replies} == {429}
         assert {reply.headers["Retry-After"] for reply in replies} == {"3"}

@@ -14,7 +14,7 @@ from pipeline.types import Voice
 from serve.config.app_config import LimitsConfig
 from serve.observability.request_log import FIELDS
 from serve.remote.stage_timing import TimedDecoder, TimedFrontend, TimedGenerator
-from tests.support.fakes import PromptMaker, Speaker, StepMaker, ToneDecoder, make_backend
+from tests.support.fakes import PromptMaker, Speaker, StepMaker, ToneDecoder, make_services
 from tests.support.live_server import Live, serving
 from tests.support.waiting import wait_until
 
@@ -36,7 +36,7 @@ def live():
         AnyVoice(),
         SpeechConfig(),
     )
-    with serving(dataclasses.replace(make_backend(Speaker()), stream=synthesizer.stream)) as server:
+    with serving(dataclasses.replace(make_services(Speaker()), stream=synthesizer.stream)) as server:
         yield server
 
 
@@ -46,8 +46,8 @@ def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[dict]:
 
 
 def one_out(caplog: pytest.LogCaptureFixture) -> dict:
-    wait_until(lambda: lines(caplog, "out"))  # written after the last byte
-    (line,) = lines(caplog, "out")
+    wait_until(lambda: lines(caplog, "finished"))  # written after the last byte
+    (line,) = lines(caplog, "finished")
     return line
 
 
@@ -55,9 +55,9 @@ def test_one_line_in_and_one_out_with_what_the_stages_did(live: Live, caplog):
     caplog.set_level(logging.INFO)
     assert live.speak(input="Hello there. And here.", voice="calm", user="canary").status_code == 200
     out = one_out(caplog)
-    (come,) = lines(caplog, "in")
+    (come,) = lines(caplog, "received")
     assert come == {
-        "event": "in", "request": out["request"], "key": "anonymous", "model": out["model"], "lane": "standard",
+        "event": "received", "request": out["request"], "key": "anonymous", "model": out["model"], "lane": "standard",
         "characters": 22, "container": "pcm", "streamed": True,
     }  # fmt: skip
     # The fakes: two segments of 11 and 8 letters, two steps a letter, all ended by themselves.
@@ -87,9 +87,9 @@ def test_no_line_holds_a_word_of_the_request(live: Live, caplog):
     live.speak(voice="canary-voice")
     live.speak(input="Canary.", speed="canary")
     live.post(b'{"input": "canary', Authorization="Bearer canary-key")
-    wait_until(lambda: len(lines(caplog, "out")) == 4)
+    wait_until(lambda: len(lines(caplog, "finished")) == 4)
     assert "canary" not in caplog.text.lower()
-    assert "canary" not in json.dumps([*lines(caplog, "in"), *lines(caplog, "out")]).lower()
+    assert "canary" not in json.dumps([*lines(caplog, "received"), *lines(caplog, "finished")]).lower()
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_no_line_holds_a_word_of_the_request(live: Live, caplog):
 )
 def test_whatever_fails_is_out_once_with_its_code(speaker: Speaker, outcome: str, code: str, caplog):
     caplog.set_level(logging.INFO)
-    with serving(make_backend(speaker)) as server:
+    with serving(make_services(speaker)) as server:
         client = server.connect(b'{"input": "Hello.", "response_format": "pcm"}')
         while client.recv(65536):
             pass
@@ -112,7 +112,7 @@ def test_whatever_fails_is_out_once_with_its_code(speaker: Speaker, outcome: str
 
 def test_a_listener_who_leaves_is_out_as_left(caplog):
     caplog.set_level(logging.INFO)
-    with serving(make_backend(Speaker(chunks=None, pause_s=0.01))) as server:
+    with serving(make_services(Speaker(chunks=None, pause_s=0.01))) as server:
         client = server.connect(b'{"input": "Hello.", "response_format": "pcm"}')
         client.recv(1000)
         client.close()
@@ -121,10 +121,10 @@ def test_a_listener_who_leaves_is_out_as_left(caplog):
 
 def test_a_refused_request_has_no_line_in_and_no_stages(caplog):
     caplog.set_level(logging.INFO)
-    with serving(make_backend(Speaker(), LimitsConfig(max_text_chars=5))) as server:
+    with serving(make_services(Speaker(), LimitsConfig(max_text_chars=5))) as server:
         server_code = server.speak(input="Much too long.").json()["error"]["code"]
         out = one_out(caplog)
-    assert lines(caplog, "in") == []
+    assert lines(caplog, "received") == []
     assert out["outcome"] == "refused"
     assert out["code"] == server_code
     assert "segments" not in out
@@ -132,13 +132,13 @@ def test_a_refused_request_has_no_line_in_and_no_stages(caplog):
 
 def test_refusals_for_want_of_room_are_told_by_their_number(caplog):
     caplog.set_level(logging.INFO)
-    backend = make_backend(Speaker(chunks=None, pause_s=0.01), LimitsConfig(max_in_flight=1))
-    with serving(backend) as server:
+    services = make_services(Speaker(chunks=None, pause_s=0.01), LimitsConfig(max_in_flight=1))
+    with serving(services) as server:
         client = server.connect(b'{"input": "Hello.", "response_format": "pcm"}')
-        wait_until(lambda: backend.door.inside == 1)
+        wait_until(lambda: services.door.inside == 1)
         assert [server.speak().status_code for _ in range(30)] == [429] * 30
-        assert lines(caplog, "out") == []
+        assert lines(caplog, "finished") == []
         wait_until(lambda: sum(line["requests"] for line in lines(caplog, "refused")) == 30)
         assert {line["code"] for line in lines(caplog, "refused")} == {"overloaded"}
         client.close()
-        wait_until(lambda: len(lines(caplog, "out")) == 1)
+        wait_until(lambda: len(lines(caplog, "finished")) == 1)

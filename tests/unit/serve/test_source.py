@@ -15,14 +15,14 @@ from pipeline.errors import ConfigError
 from serve.config.app_config import PROJECT, OfferConfig, read_app_config
 from serve.config.model_versions import versions_of
 from serve.http.routes.source import archive
-from serve.speech.model_selection import ModelDesk
+from serve.speech.model_selection import ModelSelector
 from serve.versions.rollout import Rollout
-from tests.support.fakes import Speaker, make_backend
+from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving
 
 
 def test_the_service_hands_out_what_it_runs():
-    with serving(make_backend(Speaker())) as live:
+    with serving(make_services(Speaker())) as live:
         offer = requests.get(f"{live.url}/source", timeout=20).json()
         packed = requests.get(live.url + offer["url"], timeout=20)
     assert (offer["name"], offer["license"], offer["commit"]) == ("chattts-serve", "AGPL-3.0-or-later", None)
@@ -57,7 +57,7 @@ def test_no_file_of_an_operator_is_in_the_archive(tmp_path: Path):
 
 def test_an_operator_names_the_place_instead():
     offer = OfferConfig(url="https://example.org/our/chattts", commit="0123abc")
-    with serving(replace(make_backend(Speaker()), offer=offer)) as live:
+    with serving(replace(make_services(Speaker()), source_offer=offer)) as live:
         answer = requests.get(f"{live.url}/source", timeout=20).json()
     assert (answer["url"], answer["commit"]) == (offer.url, offer.commit)
     for wrong in ({"url": "ftp://x"}, {"commit": "main"}):
@@ -75,8 +75,8 @@ def test_an_operator_names_the_place_instead():
     ],
 )
 def test_models_say_what_their_weights_may_be_used_for(checkpoint, name, commercial):
-    desk = ModelDesk(Rollout(versions_of(PipelineConfig(checkpoint=checkpoint), {})))
-    with serving(replace(make_backend(Speaker()), models=desk)) as live:
+    desk = ModelSelector(Rollout(versions_of(PipelineConfig(checkpoint=checkpoint), {})))
+    with serving(replace(make_services(Speaker()), models=desk)) as live:
         cards = requests.get(f"{live.url}/v1/models", timeout=9).json()["data"]
         one = requests.get(f"{live.url}/v1/models/tts-1", timeout=9).json()
     assert all(name in card["license"] and card["commercial_use"] is commercial for card in [*cards, one])

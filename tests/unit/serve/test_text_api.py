@@ -8,14 +8,14 @@ import requests
 from pipeline.store.sqlite import SqliteStore
 from pipeline.text.lexicon.library import LexiconLibrary
 from serve.config.app_config import LimitsConfig
-from tests.support.fakes import Speaker, make_backend
+from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import Live, serving
 
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory):
     store = SqliteStore(tmp_path_factory.mktemp("lexicons") / "store")
-    with serving(make_backend(Speaker(), lexicons=LexiconLibrary(store))) as server:
+    with serving(make_services(Speaker(), lexicons=LexiconLibrary(store))) as server:
         yield server
 
 
@@ -49,7 +49,7 @@ def test_a_plan_predicts_and_speaks_nothing(live):
     assert shown["predicted_steps"] == sum(segment["steps"] for segment in shown["segments"]) > 0
     assert shown["predicted_seconds"] == pytest.approx(shown["predicted_steps"] * 512 / 24_000 / 2, abs=0.01)
     assert shown["ignored_fields"] == ["user"]
-    assert live.backend.door.inside == 0
+    assert live.services.door.inside == 0
 
 
 def test_a_plan_of_ssml_has_voices_rates_and_silence(live):
@@ -106,7 +106,7 @@ def test_strict_refuses_what_cannot_be_honoured(live):
 
 def test_control_tags_are_the_operators_choice():
     def spoken(choice: str, **body: object) -> object:
-        with serving(make_backend(Speaker(), LimitsConfig(control_tags=choice))) as live:
+        with serving(make_services(Speaker(), LimitsConfig(control_tags=choice))) as live:
             reply = post(live, "/v1/text/normalize", input="a [laugh] b", **body)
             return "[laugh]" in reply.json()["text"] if reply.ok else refusal(reply)[1]
 

@@ -25,11 +25,11 @@ from serve.config.config_file import find_mistakes
 from serve.config.model_versions import CompatConfig, ModelConfig, RoutesConfig, ShadowConfig, deployments_of, versions_of
 from serve.http.schemas.speech import SpeechBody
 from serve.remote.version_pipelines import is_its_failure, trouble_in
-from serve.speech.model_selection import ModelDesk, adapted, listener_of, plain
+from serve.speech.model_selection import ModelSelector, adapted, listener_of, plain
 from serve.versions.rollout import Rollout
 from serve.versions.shadow import Comparison, Shadow, compare
 from tests.support.clock import HeldClock
-from tests.support.fakes import Speaker, make_backend, sine
+from tests.support.fakes import Speaker, make_services, sine
 from tests.support.live_server import serving
 
 V1, V2, V3 = "chattts@v1", "chattts@v2", "chattts@v3"
@@ -219,7 +219,7 @@ def test_a_probe_finds_silence_and_full_memory():
 
 
 def test_a_version_can_be_pinned_and_openais_names_mean_the_first():
-    desk = ModelDesk(rollout(v1=1, v2=1))
+    desk = ModelSelector(rollout(v1=1, v2=1))
     assert desk.version(V3, "x", "nova").id == V3
     for name in ("chattts", "tts-1", "gpt-4o-mini-tts-2025"):
         assert desk.version(name, "x", "nova") == desk.rollout.choose("chattts", "x", "nova")
@@ -233,7 +233,7 @@ def test_keys_and_users_are_listeners_and_addresses_without_them():
 
 
 def test_models_are_listed_with_their_state():
-    with serving(make_backend(Speaker(), models=ModelDesk(rollout(v1=3, v2=1)))) as live:
+    with serving(make_services(Speaker(), models=ModelSelector(rollout(v1=3, v2=1)))) as live:
         cards = {card["id"]: card for card in requests.get(f"{live.url}/v1/models", timeout=5).json()["data"]}
         assert cards["chattts"]["versions"] == {V1: 0.75, V2: 0.25, V3: 0.0}
         assert cards[V2]["share"] == 0.25
@@ -241,7 +241,7 @@ def test_models_are_listed_with_their_state():
         assert requests.get(f"{live.url}/v1/models/{V2}", timeout=5).json() == cards[V2]
         pinned = live.speak(model=V2)
         assert pinned.headers["X-Model-Version"] == V2
-        assert live.backend.stream.__self__.requests[-1].model == V2
+        assert live.services.stream.__self__.requests[-1].model == V2
         assert live.speak(model="chattts@v9").json()["error"]["code"] == "model_not_found"
 
 
@@ -273,7 +273,7 @@ def test_of_a_document_words_tags_and_silence_are_left():
 
 def test_a_reply_says_what_was_lost_and_strict_refuses():
     versions = versions_of(PipelineConfig(), {V1: ModelConfig(compat=LITTLE)})
-    with serving(make_backend(Speaker(), models=ModelDesk(Rollout(versions)))) as live:
+    with serving(make_services(Speaker(), models=ModelSelector(Rollout(versions)))) as live:
         reply = live.speak(refine=True)
         assert reply.headers["X-Ignored-Fields"] == "refine"
         assert reply.headers["Content-Type"] == "audio/pcm; rate=16000; channels=1"

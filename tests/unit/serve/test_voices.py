@@ -19,10 +19,10 @@ from pipeline.voices.library import VoiceLibrary
 from pipeline.voices.seeds import draw_embedding
 from pipeline.voices.strings import decode_embedding, encode_embedding
 from serve.config.app_config import VoicesConfig
-from serve.http.services import Backend
+from serve.http.services import Services
 from serve.voices.voice_service import Card
 from tests.support.fakes import WIDTH as FAKE_WIDTH
-from tests.support.fakes import Speaker, make_backend, make_desk
+from tests.support.fakes import Speaker, make_desk, make_services
 from tests.support.live_server import Live, serving
 from tests.support.recordings import SAID, spoken, written
 from tests.support.services import RedisServer
@@ -34,19 +34,19 @@ CATALOGUE = Path(__file__).resolve().parents[3] / "configs" / "voices.yaml"
 assert FAKE_WIDTH != WIDTH, "these tests have a library of their own"
 
 
-def backend_with(url: str, **config: Any) -> Backend:
+def services_with(url: str, **config: Any) -> Services:
     speaker = Speaker(chunks=4)
     settings = VoicesConfig(store=url, **config)
     library = VoiceLibrary(
         VoiceCatalogue.load(CATALOGUE, WIDTH), open_store(url), max_voices=settings.max_voices, allow_inline=settings.inline
     )
     desk = make_desk(speaker.stream, library, settings)
-    return replace(make_backend(speaker), desk=desk, voice_id=library.canonical, voices=library.list)
+    return replace(make_services(speaker), voices=desk, voice_id=library.canonical, list_voices=library.list)
 
 
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[Live]:
-    with serving(backend_with(str(tmp_path / "store.sqlite"), clone=True, inline=True, max_voices=20)) as server:
+    with serving(services_with(str(tmp_path / "store.sqlite"), clone=True, inline=True, max_voices=20)) as server:
         yield server
 
 
@@ -202,7 +202,7 @@ def test_a_recording_becomes_a_voice(live: Live, speech: tuple[np.ndarray, int],
     assert card["reference"]["seconds"] == pytest.approx(len(speech[0]) / speech[1], abs=0.1)
     assert live.speak(voice="me").headers["X-Voice-Id"] == "me@1"
     assert voices(live, path="/me").json()["embedding"] is None
-    stored = live.backend.desk.library.find("me")
+    stored = live.services.voices.library.find("me")
     assert stored is not None
     assert "one hundred percent" in stored.voice.sample_text, "as the text front end writes it"
     assert stored.voice.sample_codes is not None
@@ -237,13 +237,13 @@ def test_a_form_has_what_it_needs(live: Live, speech: tuple[np.ndarray, int]):
 
 
 def test_uploads_are_counted_while_they_arrive(tmp_path: Path):
-    with serving(backend_with(str(tmp_path / "store.sqlite"), clone=True, max_upload_bytes=100_000)) as live:
+    with serving(services_with(str(tmp_path / "store.sqlite"), clone=True, max_upload_bytes=100_000)) as live:
         refused(clone(live, bytes(120_000)), 413, "body_too_large")
         refused(clone(live, bytes(1_000_000)), 413, "body_too_large")
 
 
 def test_cloning_is_off_unless_it_is_switched_on(tmp_path: Path):
-    with serving(backend_with(str(tmp_path / "store.sqlite"))) as live:
+    with serving(services_with(str(tmp_path / "store.sqlite"))) as live:
         refused(clone(live, b"RIFF"), 403, "clone_disabled")
         refused(live.speak(voice="emb:一"), 400, "invalid_request")
 
@@ -260,9 +260,9 @@ def test_sixteen_at_once_make_one_voice_of_a_name(live: Live):
 def test_two_replicas_share_a_redis_and_outlive_it(tmp_path: Path):
     server = RedisServer(tmp_path)
     try:
-        with serving(backend_with(server.url)) as here, serving(backend_with(server.url)) as there:
+        with serving(services_with(server.url)) as here, serving(services_with(server.url)) as there:
             assert voices(here, "POST", json={"name": "anna", "seed": 7}).status_code == 201
-            there.backend.desk.library.refresh()
+            there.services.voices.library.refresh()
             assert there.speak(voice="anna").headers["X-Voice-Id"] == "anna@1"
             server.kill()
             for live in (here, there):
@@ -277,7 +277,7 @@ def test_two_replicas_share_a_redis_and_outlive_it(tmp_path: Path):
                     assert int(reply.headers["Retry-After"]) >= 1
             server.start()
             assert voices(there, "POST", json={"name": "bert", "seed": 8}).status_code == 201
-            here.backend.desk.library.refresh()
+            here.services.voices.library.refresh()
             assert here.speak(voice="bert").status_code == 200
     finally:
         server.kill()
@@ -287,10 +287,10 @@ def test_a_replica_that_follows_knows_a_new_voice_with_its_next_look_and_hears_o
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     server = RedisServer(tmp_path)
-    here, there = backend_with(server.url), backend_with(server.url, refresh_s=0.1)
+    here, there = services_with(server.url), services_with(server.url, refresh_s=0.1)
 
     def known(name: str) -> bool:
-        return there.desk.library.find(name) is not None
+        return there.voices.library.find(name) is not None
 
     looks, known_after = 0, None
 
@@ -301,7 +301,7 @@ def test_a_replica_that_follows_knows_a_new_voice_with_its_next_look_and_hears_o
         known_after = known_after or (looks if known("first") else None)
         return changed
 
-    look, there.desk.library.refresh = there.desk.library.refresh, refresh  # type: ignore[method-assign]
+    look, there.voices.library.refresh = there.voices.library.refresh, refresh  # type: ignore[method-assign]
 
     def said(what: str) -> int:
         lines = [record.getMessage() for record in caplog.records]
@@ -309,8 +309,8 @@ def test_a_replica_that_follows_knows_a_new_voice_with_its_next_look_and_hears_o
 
     async def follow() -> None:
         problems: dict[str, str] = {}
-        following = asyncio.create_task(there.desk.follow(problems))
-        await here.desk.from_seed(Card("first"), 1)
+        following = asyncio.create_task(there.voices.follow(problems))
+        await here.voices.from_seed(Card("first"), 1)
         before = looks
         await until(lambda: known_after is not None)
         assert known_after <= before + 1, "the first look that began after it was written"
@@ -321,7 +321,7 @@ def test_a_replica_that_follows_knows_a_new_voice_with_its_next_look_and_hears_o
         await until(lambda: looks > before + 3)
         assert known("first")
         await asyncio.to_thread(server.start)
-        await here.desk.from_seed(Card("second"), 2)
+        await here.voices.from_seed(Card("second"), 2)
         await until(lambda: known("second"))
         assert problems == {}
         following.cancel()

@@ -5,8 +5,8 @@ import requests
 
 from pipeline.errors import AtCapacity, EngineDead
 from serve.config.app_config import LimitsConfig
-from serve.observability.reply_stats import Outcome, SpeechFigures
-from tests.support.fakes import CHUNK, Speaker, make_backend
+from serve.observability.reply_stats import Outcome, ReplyStats
+from tests.support.fakes import CHUNK, Speaker, make_services
 from tests.support.live_server import Live, serving
 from tests.support.waiting import wait_until
 
@@ -14,29 +14,29 @@ SAMPLE_RATE = 24_000
 
 
 class Book:
-    """A SpeechWatch that writes everything down."""
+    """A ReplyObserver that writes everything down."""
 
     def __init__(self) -> None:
-        self.figures: list[SpeechFigures] = []
+        self.figures: list[ReplyStats] = []
         self.seen: list[int] = []
 
-    def ended(self, figures: SpeechFigures) -> None:
+    def finished(self, figures: ReplyStats) -> None:
         self.figures.append(figures)
 
-    def present(self, in_flight: int) -> None:
+    def in_flight_changed(self, in_flight: int) -> None:
         self.seen.append(in_flight)
 
-    def only(self) -> SpeechFigures:
+    def only(self) -> ReplyStats:
         wait_until(lambda: self.figures)
         (figures,) = self.figures
         return figures
 
 
 def watched(speaker: Speaker, limits: LimitsConfig | None = None):
-    backend = make_backend(speaker, limits)
+    services = make_services(speaker, limits)
     book = Book()
-    object.__setattr__(backend, "watch", book)
-    return serving(backend), book
+    object.__setattr__(services, "observer", book)
+    return serving(services), book
 
 
 @pytest.mark.parametrize(("fields", "streamed"), [({}, True), ({"stream": False}, False), ({"stream_format": "sse"}, True)])
@@ -75,7 +75,7 @@ def test_a_full_house_is_counted():
     server, book = watched(Speaker(chunks=None, pause_s=0.01), LimitsConfig(max_in_flight=1))
     with server as live:
         client = live.connect(b'{"input": "Hello.", "response_format": "pcm"}')
-        wait_until(lambda: live.backend.door.inside == 1)
+        wait_until(lambda: live.services.door.inside == 1)
         assert live.speak().status_code == 429
         assert book.only().outcome is Outcome.REFUSED
         client.close()
