@@ -31,10 +31,10 @@ from serve.http.routes.cache import cache_routes
 from serve.http.routes.source import source_routes
 from serve.http.routes.text import text_routes
 from serve.http.routes.voices import add_voice_routes
-from serve.http.schemas.speech import SpeechBody
 from serve.http.services import Services
 from serve.http.speech_response import SpeechResponse
 from serve.speech.model_selection import ModelSelector
+from serve.speech.schemas.speech import SpeechBody
 
 NAME = "chattts-serve"
 PAGE = Path(__file__).with_name("page.html")

@@ -29,13 +29,14 @@ from serve.access.authentication import caller_of
 from serve.access.idempotency import HEADER as IDEMPOTENCY_KEY
 from serve.access.idempotency import checked_key, seed_of
 from serve.errors import ApiError, of
-from serve.http.schemas.base import is_strict, read_body
-from serve.http.schemas.speech import SpeechBody, SpeechJob, ignored_header, to_order
-from serve.http.schemas.text import read_text, warnings_header
+from serve.http.body_reader import is_strict
 from serve.http.services import Services
 from serve.observability.reply_stats import Outcome, PlayCursor, ReplyStats
 from serve.observability.request_log import WANT_OF_ROOM, log_finished, log_received, traced
 from serve.remote.stage_timing import CURRENT, StageTimings
+from serve.speech.schemas.base import read_body
+from serve.speech.schemas.speech import SpeechBody, SpeechJob, ignored_header, to_order
+from serve.speech.schemas.text import read_text, warnings_header
 
 # Child of Ray's own logger by name alone: under Serve its handler writes these lines, elsewhere logging's root does.
 LOG = logging.getLogger("ray.serve.chattts")

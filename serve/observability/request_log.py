@@ -10,9 +10,9 @@ import asyncio
 import logging
 from collections import Counter
 
-from serve.http.schemas.speech import SpeechJob
 from serve.observability.reply_stats import Outcome, ReplyStats
 from serve.remote.stage_timing import Fields, StageTimings
+from serve.speech.schemas.speech import SpeechJob
 
 # Child of Ray's own logger by name alone: under Serve its handler writes these lines, elsewhere logging's root does.
 LOG = logging.getLogger("ray.serve.chattts")

@@ -1,1 +1,1 @@
-"""One request for speech from its fields to its audio, whatever door it came through."""
+"""One way to speak: from a request of any door to its audio, admitted, charged, measured and logged once."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from pipeline.errors import AtCapacity
 from pipeline.types import Lane, SynthesisRequest
-from serve.http.schemas.speech import TIDY, PostBody, SpeechBody
 from serve.resilience.degradation import EASING, DegradeConfig, Ladder, Rung
+from serve.speech.schemas.speech import TIDY, PostBody, SpeechBody
 
 LOG = logging.getLogger("ray.serve.chattts")
 

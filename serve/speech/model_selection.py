@@ -19,7 +19,7 @@ from pipeline.types import Manner, Passage, SynthesisRequest
 from serve.access.authentication import ANONYMOUS, caller_of
 from serve.config.model_versions import ONLY, CompatConfig, Version, versions_of
 from serve.errors import ApiError, Kind, bad_request
-from serve.http.schemas.speech import MODELS, SpeechBody
+from serve.speech.schemas.speech import MODELS, SpeechBody
 from serve.versions.rollout import Rollout
 
 

@@ -23,11 +23,12 @@ from pipeline.text.script import Script
 from pipeline.text.segment import predicted_steps
 from pipeline.types import MAX_SPEED, MIN_SPEED, Aside, LexiconEntry, Passage, Segment, SynthesisRequest
 from serve.errors import ApiError, Kind, bad_request
+from serve.http.body_reader import is_strict
 from serve.http.openapi import answers, takes
-from serve.http.schemas.base import is_strict, read_body
-from serve.http.schemas.speech import SpeechBody, ignored_header, to_request
-from serve.http.schemas.text import LexiconBody, TextBody, WrittenText, check_ignored, entries_of, read_text
 from serve.http.services import Services
+from serve.speech.schemas.base import read_body
+from serve.speech.schemas.speech import SpeechBody, ignored_header, to_request
+from serve.speech.schemas.text import LexiconBody, TextBody, WrittenText, check_ignored, entries_of, read_text
 
 T = TypeVar("T")
 B = TypeVar("B", bound=BaseModel)

@@ -26,11 +26,11 @@ from pipeline.voices.strings import decode_embedding, encode_embedding
 from serve.errors import ApiError, Kind, bad_request
 from serve.http.body_reader import FORM, check_content, media_type_of, too_large
 from serve.http.openapi import answers, takes
-from serve.http.schemas.base import Body, read_body, read_values
-from serve.http.schemas.speech import MODELS
 from serve.http.services import Services
 from serve.http.speech_response import MADE
 from serve.speech.model_selection import ModelSelector
+from serve.speech.schemas.base import Body, read_body, read_values
+from serve.speech.schemas.speech import MODELS
 from serve.voices.voice_service import Card
 
 FORM_ROOM = 64 << 10  # bytes of a form beside its recording

@@ -14,9 +14,9 @@ from pipeline.types import DecoderTraits, Lane, SynthesisRequest
 from pipeline.vocoder.stream import without_first
 from pipeline.vocoder.windowed.windows import Schedule
 from serve.config.app_config import read_app_config
-from serve.http.schemas.speech import PostBody, SpeechBody
 from serve.resilience.degradation import REFUSALS, DegradeConfig, Ladder, Rung
 from serve.speech.load_shedding import Degrader
+from serve.speech.schemas.speech import PostBody, SpeechBody
 from tests.support.clock import HeldClock
 from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving

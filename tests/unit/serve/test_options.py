@@ -20,9 +20,9 @@ from pipeline.types import AudioChunk, SynthesisRequest
 from pipeline.voices.catalogue import VoiceCatalogue
 from scripts.say import Rooms, open_rooms
 from serve.config.model_versions import ONLY, CompatConfig, versions_of
-from serve.http.schemas.speech import SpeechBody
 from serve.http.services import Services
 from serve.speech.model_selection import ModelSelector, adapted
+from serve.speech.schemas.speech import SpeechBody
 from serve.versions.rollout import Rollout
 from serve.voices.voice_service import VoiceDesk
 from tests.support.fakes import Speaker, StepCounter, ToneDecoder, make_services

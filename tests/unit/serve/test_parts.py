@@ -30,10 +30,10 @@ from serve.access.admission import Door
 from serve.config.app_config import DEPLOYMENTS, PROJECT
 from serve.errors import KINDS, ApiError, of
 from serve.http import proxy_middleware as edge
-from serve.http.schemas.base import read_body
-from serve.http.schemas.speech import SpeechBody, ignored_header
 from serve.remote.recent_refusals import RecentOverload
 from serve.remote.remote_stages import to_domain
+from serve.speech.schemas.base import read_body
+from serve.speech.schemas.speech import SpeechBody, ignored_header
 from tests.support.clock import HeldClock
 from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving
@@ -274,7 +274,7 @@ def test_deployments_have_the_names_configurations_know():
 
 @pytest.mark.parametrize(
     "modules",
-    ["serve.http.api", "serve.http.speech_response", "serve.http.schemas.speech", "serve.config.app_config", "serve.errors"],
+    ["serve.http.api", "serve.http.speech_response", "serve.speech.schemas.speech", "serve.config.app_config", "serve.errors"],
 )
 def test_the_http_layer_does_not_load_ray(modules):
     check = f"import sys, {modules}; assert 'ray' not in sys.modules"

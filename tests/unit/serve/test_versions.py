@@ -23,9 +23,9 @@ from pipeline.types import Aside, AudioChunk, Hint, Manner, Passage, SynthesisRe
 from serve.config.app_config import read_app_config
 from serve.config.config_file import find_mistakes
 from serve.config.model_versions import CompatConfig, ModelConfig, RoutesConfig, ShadowConfig, deployments_of, versions_of
-from serve.http.schemas.speech import SpeechBody
 from serve.remote.version_pipelines import is_its_failure, trouble_in
 from serve.speech.model_selection import ModelSelector, adapted, listener_of, plain
+from serve.speech.schemas.speech import SpeechBody
 from serve.versions.rollout import Rollout
 from serve.versions.shadow import Comparison, Shadow, compare
 from tests.support.clock import HeldClock

@@ -29,8 +29,8 @@ from pipeline.types import (
 )
 from serve.config.app_config import LimitsConfig
 from serve.errors import bad_request
-from serve.http.schemas.base import Body
-from serve.http.schemas.text import TextBody, WrittenText, check_ignored
+from serve.speech.schemas.base import Body
+from serve.speech.schemas.text import TextBody, WrittenText, check_ignored
 
 SAMPLING = SamplingParams()
 REFINE = RefineParams()

@@ -19,7 +19,7 @@ from pipeline.text.normalize import PLAIN
 from pipeline.types import Aside, LexiconEntry, Passage
 from serve.config.app_config import LimitsConfig
 from serve.errors import bad_request
-from serve.http.schemas.base import Body
+from serve.speech.schemas.base import Body
 
 
 class SoundBody(Body):

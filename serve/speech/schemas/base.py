@@ -9,7 +9,6 @@ Never: a client's text in an error message
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from starlette.requests import Request
 
 from serve.errors import ApiError, bad_request
 
@@ -39,11 +38,6 @@ class Body(BaseModel):
     """A JSON object of a client: no coercion, no NaN or infinity."""
 
     model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False, extra="forbid")
-
-
-def is_strict(request: Request) -> bool:
-    """?strict=1: refuse what has no effect instead of naming it."""
-    return request.query_params.get("strict") in ("1", "true")
 
 
 def read_body(kind: type[B], raw: bytes) -> B:
