@@ -1,1 +1,1 @@
-"""Bodies of requests and replies, validated."""
+"""Request bodies that only HTTP knows, and the bodies of replies, validated."""
