@@ -33,7 +33,7 @@ from scripts.bench.scenarios import (
     storm,
     streaming,
 )
-from scripts.bench.summary import markdown, readme_sections, summarise, write_readme
+from scripts.bench.summary import markdown, summarise, write_pages
 
 SCENARIOS = {
     "b1": single,
@@ -56,7 +56,7 @@ def main() -> int:
     """Run what was asked for; a scenario that fails does not keep the others from running."""
     args = parse()
     if "summary" in args.scenarios:
-        return show_summary(args.results, into_readme=args.readme)
+        return show_summary(args.results, into_pages=args.readme)
     console, shown = Console(stderr=True), Console()
     if not shown.is_terminal:
         shown = Console(width=WIDTH)
@@ -104,14 +104,14 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def show_summary(folder: Path, *, into_readme: bool) -> int:
+def show_summary(folder: Path, *, into_pages: bool) -> int:
     """The judged figures; 1 when one of them misses its limit or was never measured."""
     draw_all(folder)
     summary = summarise(folder)
     text = markdown(summary)
     print(text)
-    if into_readme:
-        write_readme(readme_sections(folder))
+    if into_pages:
+        write_pages(folder)
     publish("summary", summary, folder)
     return 0 if all(row["verdict"] in ("must", "aim") for row in summary["figures"]) else 1
 
@@ -141,7 +141,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--soak-minutes", type=float, default=30.0, help="b12: how long")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for results and plots")
     parser.add_argument("--resume", action="store_true", help="leave out what has a result of this commit")
-    parser.add_argument("--readme", action="store_true", help="summary: write the tables into README.md as well")
+    parser.add_argument("--readme", action="store_true", help="summary: update the tables of README.md and docs/ too")
     parser.add_argument("--url", help=f"any OpenAI-compatible speech server (without /v1): {', '.join(FOR_ANY_SERVER)}")
     parser.add_argument("--model", default="chattts", help="with --url")
     parser.add_argument("--voice", default="default", help="with --url")

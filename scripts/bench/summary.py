@@ -1,7 +1,7 @@
-"""Summary: the figures that are judged, out of the kept results: what must be reached, what is aimed at, what was measured.
+"""Summary: the judged figures out of the kept results: the limit, the target and what was measured.
 
 In:    results/*.json
-Out:   a table, as Markdown and as JSON; the tables in README.md between their markers
+Out:   a table, as Markdown and as JSON; the tables in README.md and docs/benchmarks.md between their markers
 Owns:  the limits
 Never: measuring
 """
@@ -15,8 +15,9 @@ from scripts.bench.record import RESULTS, ROOT, Result, read
 from scripts.bench.timeline import CONTINUOUS_S
 
 README = ROOT / "README.md"
+BENCHMARKS = ROOT / "docs/benchmarks.md"
 PLOT = "comparison.png"
-SERVICE = "P"
+UPSTREAM, SERVICE, ENGINE = "U", "P", "P0"
 
 PATH_NAMES = {"P0": "without Serve", "fast": "fast path (`make serve`)", "plain": "default path (`serve run`)"}
 PATH_FIGURES = {
@@ -24,10 +25,14 @@ PATH_FIGURES = {
     "ttfb_p99_s": ("the same, p99 (ms)", 1e3),
     "hop_p50_s": ("a request that does nothing, p50 (ms)", 1e3),
     "ttfb_crowd_p50_s": ("first audio byte, eight clients, p50 (ms)", 1e3),
-    "audio_s_per_s": ("audio seconds a second, eight clients", 1.0),
-    "refusal_p50_s": ("refusal while full, p50 (ms)", 1e3),
+    "audio_s_per_s": ("seconds of audio per second, eight clients", 1.0),
+    "refusal_p50_s": ("refusal under full load, p50 (ms)", 1e3),
     "leave_s": ("slots free after a client hangs up (ms)", 1e3),
 }
+
+
+VERDICTS = {"aim": "target reached", "must": "limit kept", "missed": "limit missed", "not measured": "not measured"}
+READER_FACTORS = ("rtf_one_request", "ttfb_streaming", "audio_rate_to_upstream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class Judged:
     less_is_better: bool = False
 
     def verdict(self, median: float) -> str:
-        """aim, must or missed."""
+        """Returns aim, must or missed."""
         for limit, verdict in ((self.aim, "aim"), (self.must, "must")):
             if median <= limit if self.less_is_better else median >= limit:
                 return verdict
@@ -63,10 +68,10 @@ class Judged:
 CPU = (
     Judged("rtf_one_request", "b1", "real-time factor of one request, upstream / this engine", 1.8, 2.5),
     Judged("ttfb_streaming", "b2", "first audio of an exact stream, upstream / this service", 2.5, 6.0),
-    Judged("audio_rate_to_upstream", "b3", "audio seconds a second, 8 in flight, this service / upstream", 8.0, 15.0),
+    Judged("audio_rate_to_upstream", "b3", "seconds of audio per second, 8 in flight, this service / upstream", 8.0, 15.0),
     Judged("audio_rate_to_static", "b3", "the same, this service / static batches at their best size", 2.5, 5.0),
     Judged("rtf_growth", "b7", "real-time factor of a stream, 25 s / 5 s of audio", 1.1, 1.0, less_is_better=True),
-    Judged("same_seed_equality", "b8", "same seed, same bytes: part of all comparisons, every number format", 1.0, 1.0, ""),
+    Judged("same_seed_equality", "b8", "same seed, same bytes: share of all comparisons, every number format", 1.0, 1.0, ""),
     Judged("added_by_serve_ms", "b10", "added by Ray Serve to the first audio", 15.0, 4.0, "ms", less_is_better=True),
 )
 
@@ -96,29 +101,72 @@ def summarise(folder: Path = RESULTS) -> Result:
 
 
 def shown(measured: Mapping[str, float | int], figure: Judged) -> str:
-    """Median and range."""
+    """Median, and the range if there is one, with the unit."""
     if measured["min"] == measured["max"]:
         return f"{measured['median']:.3g}{figure.suffix}"
     return f"{measured['median']:.3g}{figure.suffix} ({measured['min']:.3g} - {measured['max']:.3g})"
 
 
 def markdown(summary: Result) -> str:
-    """The table for people."""
-    lines = ["| figure | must | aim | measured | verdict |", "|---|---|---|---|---|"]
+    """The judged figures as a table, with machine, number format and commit."""
+    lines = ["| figure | limit | target | measured | result |", "|---|---|---|---|---|"]
     for row in summary["figures"]:
         cells = (f"{row['label']} ({row['scenario'].upper()})", row["must"], row["aim"])
-        lines.append(f"| {' | '.join(cells)} | {row.get('shown', '')} | {row['verdict']} |")
-    machines = "; ".join(f"{one['cores']} cores, {one['cpu']}, torch {one['torch']}" for one in summary["hardware"])
-    commits = sorted({row["commit"] for row in summary["figures"] if "commit" in row})
-    if machines:
-        quick = "; `--quick`" if any(row.get("quick") for row in summary["figures"]) else ""
-        formats = " and ".join(sorted({row["format"] for row in summary["figures"] if row.get("format")}))
-        lines += ["", f"{machines}; {formats}; commit {', '.join(commits)}{quick}."]
+        lines.append(f"| {' | '.join(cells)} | {row.get('shown', '')} | {VERDICTS[row['verdict']]} |")
+    if summary["hardware"]:
+        lines += ["", measured_on(summary)]
     return "\n".join(lines)
 
 
+def measured_on(summary: Result) -> str:
+    """One sentence: machine, number format, commit."""
+    machines = "; ".join(f"{one['cores']} cores, {one['cpu']}, torch {one['torch']}" for one in summary["hardware"])
+    commits = sorted({row["commit"] for row in summary["figures"] if "commit" in row})
+    quick = "; `--quick`" if any(row.get("quick") for row in summary["figures"]) else ""
+    formats = " and ".join(sorted({row["format"] for row in summary["figures"] if row.get("format")}))
+    return f"{machines}; {formats}; commit {', '.join(commits)}{quick}."
+
+
+def reader_table(folder: Path = RESULTS) -> str | None:
+    """Upstream beside this service in plain words, or None while B1, B2 or B3 has no result."""
+    alone, stream, crowd = (read(name, folder) for name in ("b1", "b2", "b3"))
+    if alone is None or stream is None or crowd is None:
+        return None
+    alone_s = [f"{alone['rtf_4_s'][name]['median']:.2f} s" for name in (UPSTREAM, ENGINE)]
+    streams = [stream["systems"][name] for name in (UPSTREAM, SERVICE)]
+    rates = [crowd["systems"][name]["8"]["audio_s_per_s"]["median"] for name in (UPSTREAM, SERVICE)]
+    first = [f"{each['ttfb_p50_s']['median']:.2f} s" for each in streams]
+    pauses = [f"{each['underruns']['median']:.0f} ({each['stalled_s']['median']:.1f} s in all)" for each in streams]
+    factors = [found["judged"][name]["median"] for found, name in zip((alone, stream, crowd), READER_FACTORS, strict=True)]
+    rows = (
+        ("compute time per second of audio, one request", *alone_s, factors[0]),
+        ("first audio of a stream", *first, factors[1]),
+        ("pauses while that stream plays", *pauses, None),
+        ("seconds of audio per second, 8 requests at once", *(f"{rate:.2f}" for rate in rates), factors[2]),
+    )
+    lines = ["| | ChatTTS package | this service | |", "|---|---|---|---|"]
+    lines += [
+        f"| {label} | {up} | {ours} | {'' if factor is None else f'{factor:.1f} x'} |" for label, up, ours, factor in rows
+    ]
+    return "\n".join([*lines, "", measured_on(summarise(folder)), *smooth_load(crowd, read("b4", folder))])
+
+
+def smooth_load(crowd: Result, arrivals: Result | None) -> list[str]:
+    """At which load streams play without a gap, as lines of a paragraph."""
+    share = 100 * crowd["systems"][SERVICE]["8"]["continuous"]["median"]
+    lines = [
+        "",
+        "**Speed is not smoothness.** With 8 requests at once on these two cores, "
+        f"{100 - share:.0f} % of the streams had a gap of {CONTINUOUS_S:g} s or more.",
+    ]
+    smooth = arrivals and arrivals["smooth_knee"]
+    if smooth:
+        lines.append(f"One request at a time, and up to {smooth:.2f} requests per second at random times, none had.")
+    return lines
+
+
 def number_format(result: Result) -> str:
-    """What the service computed with; nothing is said of one that somebody else runs."""
+    """Number formats the service computed with; empty for a server that was reached by URL."""
     service = result["options"].get("service")
     if service is None:
         return ""
@@ -145,10 +193,10 @@ def path_table(folder: Path = RESULTS) -> str | None:
 
 
 def gap_table(folder: Path = RESULTS) -> str | None:
-    """How many listeners heard no gap at each load of B3 and B4, or None while there is neither."""
+    """Share of streams without a gap at each load of B3 and B4, or None while there is neither."""
     crowds, arrivals = read("b3", folder), read("b4", folder)
     lines = [
-        "| load on this service | audio seconds a second | first audio, p95 | streams without a gap |",
+        "| load on this service | seconds of audio per second | first audio, p95 | streams without a gap |",
         "|---|---|---|---|",
     ]
     for count, figures in (crowds or {"systems": {}})["systems"].get(SERVICE, {}).items():
@@ -156,7 +204,7 @@ def gap_table(folder: Path = RESULTS) -> str | None:
         medians = {name: figures[name]["median"] for name in ("audio_s_per_s", "ttfb_p95_s", "continuous")}
         lines.append(gap_line(f"{load} (B3)", f"{medians['audio_s_per_s']:.3g}", medians["ttfb_p95_s"], medians["continuous"]))
     for row in (arrivals or {"rates": []})["rates"]:
-        load = f"{row['rate']:.2f} requests a second, at random times (B4)"
+        load = f"{row['rate']:.2f} requests per second, at random times (B4)"
         lines.append(gap_line(load, "", row["ttfb_p95_s"], row["continuous"]))
     if len(lines) == 2:
         return None
@@ -164,37 +212,48 @@ def gap_table(folder: Path = RESULTS) -> str | None:
     if smooth:
         lines += [
             "",
-            f"A gap is a pause of {CONTINUOUS_S:g} s or more: none up to {smooth:.2f} requests a second at random times.",
+            f"A gap is a pause of {CONTINUOUS_S:g} s or more. There is none up to {smooth:.2f} requests per second at random "
+            "times.",
         ]
     return "\n".join(lines)
 
 
 def gap_line(load: str, rate: str, first_audio_s: float, continuous: float) -> str:
-    """One line of that table."""
+    """One row of the gap table; times in seconds, `continuous` a share."""
     return f"| {load} | {rate} | {first_audio_s:.2f} s | {100 * continuous:.0f} % |"
 
 
-def write_readme(sections: Mapping[str, str], readme: Path = README) -> None:
+def write_page(sections: Mapping[str, str], page: Path) -> None:
     """Put each text between the markers of its name.
 
     Raises:
         ValueError: the markers are not there.
     """
-    page = readme.read_text()
-    for name, text in sections.items():
-        before, begin, rest = page.partition(f"<!-- {name}: begin -->")
+    text = page.read_text()
+    for name, section in sections.items():
+        before, begin, rest = text.partition(f"<!-- {name}: begin -->")
         _, end, after = rest.partition(f"<!-- {name}: end -->")
         if not begin or not end:
-            raise ValueError(f"{readme.name} has no <!-- {name}: begin --> ... <!-- {name}: end -->")
-        page = f"{before}{begin}\n{text}\n{end}{after}"
-    readme.write_text(page)
+            raise ValueError(f"{page.name} has no <!-- {name}: begin --> ... <!-- {name}: end -->")
+        text = f"{before}{begin}\n{section}\n{end}{after}"
+    page.write_text(text)
 
 
-def readme_sections(folder: Path = RESULTS) -> dict[str, str]:
-    """Every part of the README that comes from results."""
-    first, gaps, paths = markdown(summarise(folder)), gap_table(folder), path_table(folder)
-    if gaps:
-        first += f"\n\nThese rates count audio, whatever the pauses. At which load a listener hears none:\n\n{gaps}"
-    if (folder / PLOT).exists():
-        first += f"\n\n![audio seconds a second, one and eight in flight](scripts/bench/results/{PLOT})"
-    return {"benchmarks": first, **({"data paths": paths} if paths else {})}
+def page_sections(folder: Path = RESULTS) -> dict[Path, dict[str, str]]:
+    """Every part of the pages that comes from results: page -> marker -> text."""
+    parts = {"benchmarks": markdown(summarise(folder)), "gaps": gap_table(folder), "data paths": path_table(folder)}
+    readers = reader_table(folder)
+    return {
+        README: {"benchmarks": readers} if readers else {},
+        BENCHMARKS: {name: text for name, text in parts.items() if text},
+    }
+
+
+def write_pages(folder: Path = RESULTS) -> None:
+    """Bring the tables of README.md and docs/benchmarks.md up to date.
+
+    Raises:
+        ValueError: a page lacks a marker.
+    """
+    for page, sections in page_sections(folder).items():
+        write_page(sections, page)

@@ -1,4 +1,4 @@
-"""Every curl example of these sections of the README, run against the service as it is written there."""
+"""Every curl example of these pages, run against the service as it is written there."""
 
 import re
 import subprocess
@@ -7,35 +7,39 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster import Cluster
+from tests.support.pages import PAGES, code_blocks, section
 from tests.support.services import needed_program
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
-SECTIONS = ("Text", "Sound", "Voices", "Keys", "Lanes")
+PLACES = (
+    ("docs/quickstart.md", None),
+    ("docs/api.md", None),
+    ("docs/text.md", None),
+    ("docs/audio.md", None),
+    ("docs/voices.md", None),
+    ("docs/operations.md", "Keys"),
+    ("docs/reliability.md", None),
+)
+"""page, section; None: the whole page"""
 QUIET = 'curl() { command curl --silent --show-error --fail-with-body "$@"; }\n'
 
 
-def blocks(section: str) -> list[str]:
-    """The indented blocks with a curl in them, other commands left out."""
-    found = re.search(rf"^##+ {section}\n(.*?)(?=^##|\Z)", README, re.MULTILINE | re.DOTALL)
-    if found is None:
-        return []
-    code = re.findall(r"(?:^    .*\n)+", found[1], re.MULTILINE)
-    commands = [
-        re.findall(r"^curl(?:.*\\\n)*.*$", re.sub(r"^    ", "", block, flags=re.MULTILINE), re.MULTILINE) for block in code
-    ]
-    return ["\n".join(block) for block in commands if block]
+def examples(page: str, title: str | None) -> list[str]:
+    """The blocks with a curl in them, other commands left out."""
+    text = PAGES[page] if title is None else section(page, title)
+    found = [re.findall(r"^curl(?:.*\\\n)*.*$", block, re.MULTILINE) for block in code_blocks(text)]
+    return ["\n".join(block) for block in found if block]
 
 
-EXAMPLES = [(section, block) for section in SECTIONS for block in blocks(section)]
+EXAMPLES = [(page, block) for page, title in PLACES for block in examples(page, title)]
 
 
 def test_there_are_examples():
-    assert sum(section == "Text" for section, _ in EXAMPLES) >= 4
-    assert {section for section, _ in EXAMPLES} == set(SECTIONS)
+    assert sum(page == "docs/text.md" for page, _ in EXAMPLES) >= 4
+    assert {page for page, _ in EXAMPLES} == {page for page, _ in PLACES}
 
 
-@pytest.mark.parametrize(("section", "block"), EXAMPLES, ids=[f"{section}-{i}" for i, (section, _) in enumerate(EXAMPLES)])
-def test_examples_do_what_they_show(cluster: Cluster, tmp_path: Path, section: str, block: str):
+@pytest.mark.parametrize(("page", "block"), EXAMPLES, ids=[f"{Path(page).stem}-{i}" for i, (page, _) in enumerate(EXAMPLES)])
+def test_examples_do_what_they_show(cluster: Cluster, tmp_path: Path, page: str, block: str):
     needed_program("curl", "curl")
     if "@me.wav" in block:
         flite = needed_program("flite", "flite")

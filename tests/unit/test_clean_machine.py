@@ -61,7 +61,7 @@ def test_the_list_of_packages_is_what_the_tests_need():
 
 def test_the_list_is_installed_and_described():
     assert "$(cat tests/debian-packages.txt)" in (ROOT / ".ci/run").read_text()
-    assert "(tests/debian-packages.txt)" in (ROOT / "README.md").read_text()
+    assert "(tests/debian-packages.txt)" in (ROOT / "CONTRIBUTING.md").read_text()
 
 
 def test_a_program_that_is_not_listed_is_found():

@@ -1,17 +1,21 @@
-"""The README: what it names exists, what it shows parses."""
+"""The pages: what they name exists, what they show parses."""
 
 import json
 import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text()
-MODULES = sorted(set(re.findall(r"python -m (scripts[\w.]+)", README)))
+from scripts.bench.summary import summarise
+from tests.support.pages import PAGES, ROOT
+
+TEXT = "\n".join(PAGES.values())
+MODULES = sorted(set(re.findall(r"python -m (scripts[\w.]+)", TEXT)))
+LINKS = sorted(
+    (page, link) for page, text in PAGES.items() for link in set(re.findall(r"\]\(([^)\s]+)\)", text)) if "://" not in link
+)
 
 HELP = """
 import contextlib, io, json, runpy, sys, traceback
@@ -31,22 +35,35 @@ print(json.dumps({module: said(module) for module in sys.argv[1:]}))
 """
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:pipeline|serve|configs|scripts|tests)/[\w./-]+?)`", README))))
+PATHS = sorted(set(re.findall(r"`((?:pipeline|serve|configs|scripts|tests|k8s|docs)/[\w./-]+?)`", TEXT)))
+
+
+@pytest.mark.parametrize("path", PATHS)
 def test_named_files_exist(path):
     assert (ROOT / path).exists()
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([\w./-]+)\)", README))))
-def test_links_lead_somewhere(path):
-    assert (ROOT / path).exists()
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub writes them."""
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(test_\w+)`", README))))
+@pytest.mark.parametrize(("page", "link"), LINKS)
+def test_links_lead_somewhere(page, link):
+    path, _, anchor = link.partition("#")
+    target = (ROOT / page).parent / path if path else ROOT / page
+    assert target.exists()
+    if anchor:
+        assert anchor in anchors(target.read_text())
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(test_\w+)`", TEXT))))
 def test_named_tests_exist(name):
     assert any(f"def {name}(" in source.read_text() for source in (ROOT / "tests").rglob("*.py"))
 
 
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"make ([a-z-]+)", README))))
+@pytest.mark.parametrize("target", sorted(set(re.findall(r"(?:`|^    )make ([a-z-]+)", TEXT, re.MULTILINE))))
 def test_make_targets_exist(target):
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
@@ -65,11 +82,21 @@ def test_scripts_start_and_explain_themselves(module, helps):
 
 
 def test_shown_script_lines_name_real_options(helps):
-    for line in re.findall(r"python -m (scripts[^\n`#]+)", README):
+    for line in re.findall(r"python -m (scripts[^\n`#]+)", TEXT):
         module, *words = shlex.split(line.strip())
         assert all(word in helps[module] for word in words if word.startswith("--")), line
 
 
+def test_the_readme_is_one_page():
+    assert len(PAGES["README.md"].splitlines()) <= 160
+
+
+def test_the_readme_repeats_the_measured_factors():
+    figures = {row["figure"]: row["measured"]["median"] for row in summarise()["figures"]}
+    for name in ("rtf_one_request", "audio_rate_to_upstream"):
+        assert f"{figures[name]:.1f} times" in PAGES["README.md"]
+
+
 def test_every_shipped_configuration_is_described():
     for path in sorted((ROOT / "configs").glob("*.yaml")):
-        assert f"configs/{path.name}" in README, f"{path.name} is not in the README"
+        assert f"configs/{path.name}" in PAGES["docs/configuration.md"], f"{path.name} is not described"

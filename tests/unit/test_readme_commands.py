@@ -1,4 +1,4 @@
-"""Commands of the README and of Kubernetes' pages: each is understood by the tool it calls, and what can run here runs."""
+"""Commands of the pages: each is understood by the tool it calls, and what can run here runs."""
 
 import json
 import os
@@ -15,8 +15,8 @@ import ray.scripts.scripts
 import ray.serve.scripts
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "k8s/README.md", "k8s/monitoring/runbook.md")
+from tests.support.pages import PAGES, ROOT, commands, section
+
 CLICK = {"ray": ray.scripts.scripts.cli, "serve": ray.serve.scripts.cli}
 
 # Runs modules of ours, each up to where its own parser has taken the words: JSON lines in, what was wrong with each out.
@@ -48,20 +48,8 @@ for line in sys.stdin:
 """
 
 
-def shown(*tools: str) -> list[str]:
-    """Every command line of the pages that begins with one of these words, comments left out."""
-    words = "|".join(map(re.escape, tools))
-    found: dict[str, None] = {}
-    for page in PAGES:
-        text = (ROOT / page).read_text()
-        lines = re.findall(rf"^    (?:kubectl .* -- )?((?:{words}) .*)$", text, re.MULTILINE)
-        lines += re.findall(rf"`((?:{words}) [^`]+)`", text)
-        found |= dict.fromkeys(re.sub(r"\s+#.*$", "", line) for line in lines)
-    return list(found)
-
-
-SCRIPTS = shown("python -m")
-RAYS = shown("ray", "serve")
+SCRIPTS = commands("python -m")
+RAYS = commands("ray", "serve")
 
 
 def run(module: str, *words: str, home: Path) -> str:
@@ -73,11 +61,10 @@ def run(module: str, *words: str, home: Path) -> str:
     return done.stdout
 
 
-def section(title: str) -> list[str]:
-    """The commands of one section of the README."""
-    found = re.search(rf"^### {title}\n(.*?)(?=^##|\Z)", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    assert found is not None
-    return [re.sub(r"\s+#.*$", "", line) for line in re.findall(r"^    (python -m .*)$", found[1], re.MULTILINE)]
+def scripts_of(title: str) -> list[str]:
+    """The commands of one section, on whichever page it is."""
+    page = next(page for page, text in PAGES.items() if re.search(rf"^##+ {title}$", text, re.MULTILINE))
+    return [re.sub(r"\s+#.*$", "", line) for line in re.findall(r"^    (python -m .*)$", section(page, title), re.MULTILINE)]
 
 
 def test_the_pages_show_what_this_file_tests():
@@ -128,7 +115,7 @@ def test_a_word_rays_command_does_not_know_is_found():
         test_rays_own_command_takes_its_words("serve redeploy x.yaml")
 
 
-@pytest.mark.parametrize("line", shown("pip install"))
+@pytest.mark.parametrize("line", commands("pip install"))
 def test_what_pip_is_asked_for_is_offered(line: str):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = Requirement(shlex.split(line)[2])
@@ -137,7 +124,7 @@ def test_what_pip_is_asked_for_is_offered(line: str):
 
 
 def test_keys_are_made_shown_and_revoked_as_written(tmp_path: Path):
-    adding, listing, revoking = (shlex.split(line)[2:] for line in section("Keys"))
+    adding, listing, revoking = (shlex.split(line)[2:] for line in scripts_of("Keys"))
     key = run(*adding, home=tmp_path).strip()
     (shown_key,) = run(*listing, home=tmp_path).splitlines()
     key_id = shown_key.split()[0]
@@ -146,7 +133,7 @@ def test_keys_are_made_shown_and_revoked_as_written(tmp_path: Path):
     assert key_id not in run(*listing, home=tmp_path)
 
 
-@pytest.mark.parametrize("line", section("Sizing"))
+@pytest.mark.parametrize("line", scripts_of("Sizing"))
 def test_what_capacity_is_asked_for_it_answers(line: str, tmp_path: Path):
     said = run(*shlex.split(line)[2:], home=tmp_path)
     assert re.search(r"acoustic replicas +\d", said), said
