@@ -11,6 +11,7 @@ pipeline/model/gpu/kernels/product.py.
 On a CPU Linear reorders its weight once for the kernels of oneDNN. Measured with 2 AMX cores at (6144, 768) bfloat16:
 packed reads 23-28 GB/s for every M from 1 to 16, unpacked 15. One M is one kernel and one order of summation, so a
 row's bits depend on that row alone; another M may be another kernel, which is why callers keep M fixed.
+Where oneDNN has no kernels of the dtype for this CPU, the weight stays as it is and torch's own product is used.
 """
 
 from abc import ABC, abstractmethod
@@ -41,7 +42,7 @@ class Linear(Product):
             weight: (out, in), on its final device and in its final dtype.
             rows: the M this product is mostly called with; a hint for the packing, other M work too.
         """
-        self._packed = weight.device.type == "cpu" and torch._C._has_mkldnn
+        self._packed = weight.device.type == "cpu" and _can_pack(weight.dtype)
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, rows) if self._packed else weight
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -49,6 +50,17 @@ class Linear(Product):
             y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, None, "none", [], "")
             return y
         return torch.nn.functional.linear(x, self._weight)
+
+
+def _can_pack(dtype: torch.dtype) -> bool:
+    """True if oneDNN has kernels of this dtype for this CPU: half precision needs AVX-512 or AVX-NE-CONVERT."""
+    if not torch._C._has_mkldnn:
+        return False
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if dtype == torch.float16:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return True
 
 
 class QuantisedLinear(Product):

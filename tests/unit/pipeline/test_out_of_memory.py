@@ -43,12 +43,14 @@ def load(kind: str, root: Path, mib: int) -> str:
     return done.stdout
 
 
+# The vocoder decodes in windows where nothing can be compiled, and then takes 30 MiB in all.
 @pytest.mark.parametrize(
-    ("kind", "said"), [("engine", "the acoustic model does not fit"), ("vocoder", "the vocoder does not fit")]
+    ("kind", "mib", "message"),
+    [("engine", 100, "the acoustic model does not fit"), ("vocoder", 10, "the vocoder does not fit")],
 )
-def test_a_model_that_does_not_fit_says_so_and_what_to_do(taught_root: Path, kind: str, said: str):
-    sentence = load(kind, taught_root, 100)
-    assert sentence.startswith(said), sentence
+def test_a_model_that_does_not_fit_says_so_and_what_to_do(taught_root: Path, kind: str, mib: int, message: str):
+    sentence = load(kind, taught_root, mib)
+    assert sentence.startswith(message), sentence
     assert "lower" in sentence
     assert "give it more memory" in sentence
     assert load(kind, taught_root, 0) == "loaded\n"
