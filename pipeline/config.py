@@ -44,7 +44,7 @@ class TextConfig(StrictModel):
     refine_steps: int = Field(384, ge=1, le=1024, description="step cap of the refine pass; upstream's max_new_token")
 
     @property
-    def brief(self) -> "TextConfig":
+    def with_short_segments(self) -> "TextConfig":
         """With segments half as long."""
         least, most = max(1, self.min_segment_chars // 2), max(16, self.max_segment_chars // 2)
         return self.model_copy(update={"min_segment_chars": least, "max_segment_chars": most})

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.text.refine_guard import Refined
-from pipeline.text.script import Script
+from pipeline.text.speech_text import SpeechText
 from pipeline.types import (
     DecoderTraits,
     Feed,
@@ -41,7 +41,7 @@ class VoiceSource(Protocol):
 class TextFrontend(Protocol):
     """Text to prompts."""
 
-    async def read(self, request: SynthesisRequest) -> Script:
+    async def read(self, request: SynthesisRequest) -> SpeechText:
         """Normalise and split the text, and say what became of every character.
 
         Raises:

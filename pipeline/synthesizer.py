@@ -5,7 +5,7 @@ Out:   AudioChunks, in order, without a gap
 Owns:  nothing but local variables
 Never: Ray, HTTP, threads, engine or vocoder themselves (it is given what stands for them)
 
-    plan -> [refine, replan] -> segment 0: generate -> decode -> deliver -> chunks
+    plan -> [refine, replan] -> segment 0: generate -> decode -> post-process -> chunks
                                 segment 1: generate (ahead)  '-> decode ...
                                 segment 2: generate (ahead)          '-> ...
 
@@ -23,14 +23,14 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.audio.post_processor import Delivery
+from pipeline.audio.post_processor import PostProcessor
 from pipeline.cache.cached_generator import CachedModel
 from pipeline.config import SpeechConfig
 from pipeline.errors import DeadlineExceeded
 from pipeline.protocols import CodeGenerator, TextFrontend, VoiceSource, WaveDecoder
 from pipeline.text.refine_guard import Refined
-from pipeline.text.script import Script
 from pipeline.text.segment import least_steps
+from pipeline.text.speech_text import SpeechText
 from pipeline.types import (
     AudioChunk,
     CacheResult,
@@ -42,7 +42,7 @@ from pipeline.types import (
     SynthesisRequest,
     Voice,
 )
-from pipeline.vocoder.stream import StreamDecoder, blocks_for, without_first
+from pipeline.vocoder.stream import StreamDecoder, blocks_for, skip_chunk_sizes
 
 TOO_SHORT = "too_short"
 """warning: that many segments ended sooner than anybody could have said them"""
@@ -88,17 +88,17 @@ class Synthesizer:
         cached = None if self._cached is None else self._cached.of(request.cache)
         generator = cached or self._generator
         if request.refine is not None:
-            refining = await self._in_line(plan.prompts, request, began)
+            refining = await self._with_scheduling(plan.prompts, request, began)
             if cached is not None:
                 await cached.check(refining, request.refine.sampling)
             refined = await self._refine(generator, refining, request.refine.sampling, deadline)
             plan = await self._frontend.replan(request, voices, plan, refined)
             admitted = True
-        prompts = await self._in_line(plan.prompts, request, began)
+        prompts = await self._with_scheduling(plan.prompts, request, began)
         if cached is not None:
             await cached.check(prompts, request.sampling)
-        delivery = Delivery(request, [prompt.segment for prompt in prompts], voices)
-        ahead = _Ahead(
+        post_processor = PostProcessor(request, [prompt.segment for prompt in prompts], voices)
+        prefetcher = SegmentPrefetcher(
             generator,
             prompts,
             request.sampling,
@@ -108,17 +108,17 @@ class Synthesizer:
             speed_token=request.speed_token,
         )
         first_sample = 0
-        async with aclosing(self._spoken(plan, delivery, ahead, request.chunks_left_out)) as pieces:
+        async with aclosing(self._decode_segments(plan, post_processor, prefetcher, request.skipped_chunk_sizes)) as pieces:
             async for samples in pieces:
                 if len(samples):
                     warnings = () if first_sample else plan.warnings
                     source = CacheResult.BYPASS if cached is None else cached.result
                     yield AudioChunk(samples, first_sample, is_last=False, warnings=warnings, cache=source)
                     first_sample += len(samples)
-        warnings = ((TOO_SHORT, ahead.too_short),) if ahead.too_short else ()
-        yield AudioChunk(np.zeros(0, np.float32), first_sample, is_last=True, warnings=warnings, report=delivery.report)
+        warnings = ((TOO_SHORT, prefetcher.too_short),) if prefetcher.too_short else ()
+        yield AudioChunk(np.zeros(0, np.float32), first_sample, is_last=True, warnings=warnings, report=post_processor.report)
 
-    async def read(self, request: SynthesisRequest) -> Script:
+    async def read(self, request: SynthesisRequest) -> SpeechText:
         """What would be said, without saying it: no step of the model.
 
         Raises:
@@ -136,60 +136,64 @@ class Synthesizer:
         assert request.refine is not None, "the request asks for a refine pass"
         deadline = time.monotonic() + request.timeout_s
         plan = await self._frontend.plan(request, self._voices_of(request))
-        prompts = await self._in_line(plan.prompts, request, time.monotonic())
+        prompts = await self._with_scheduling(plan.prompts, request, time.monotonic())
         refined = await self._refine(self._generator, prompts, request.refine.sampling, deadline)
         return await self._frontend.compare(plan, refined)
 
-    async def _in_line(self, prompts: tuple[Prompt, ...], request: SynthesisRequest, began: float) -> tuple[Prompt, ...]:
-        """The prompts with the request's claim; its first one has the promise, less what has passed since the request began."""
+    async def _with_scheduling(
+        self, prompts: tuple[Prompt, ...], request: SynthesisRequest, began: float
+    ) -> tuple[Prompt, ...]:
+        """The prompts with the request's scheduling; the first alone carries the promise, less the time already used."""
         # What the vocoder needs before it gives the first samples.
-        traits = without_first(await self._traits(), request.chunks_left_out)
+        traits = skip_chunk_sizes(await self._traits(), request.skipped_chunk_sizes)
         first_steps, blocks = traits.chunk_steps[0] + traits.look_ahead, blocks_for(traits)
-        claim = replace(request.claim, first_audio_s=None, first_steps=first_steps, blocks=blocks)
-        promised = claim
-        if request.claim.first_audio_s is not None:
-            promised = replace(claim, first_audio_s=request.claim.first_audio_s - (time.monotonic() - began))
+        scheduling = replace(request.scheduling, first_audio_s=None, first_steps=first_steps, blocks=blocks)
+        promised = scheduling
+        if request.scheduling.first_audio_s is not None:
+            promised = replace(scheduling, first_audio_s=request.scheduling.first_audio_s - (time.monotonic() - began))
         if len(prompts) > 1:
-            # The other segments begin with the first one's first step (_Ahead).
+            # The other segments begin with the first one's first step (SegmentPrefetcher).
             promised = replace(promised, blocks=(1, blocks[0] - 1, *blocks[1:]))
-        return tuple(replace(prompt, claim=claim if number else promised) for number, prompt in enumerate(prompts))
+        return tuple(replace(prompt, scheduling=scheduling if number else promised) for number, prompt in enumerate(prompts))
 
     def _voices_of(self, request: SynthesisRequest) -> dict[str, Voice]:
         """Every voice the request names, by the name it uses."""
-        names = {request.voice, *(passage.manner.voice for passage in request.passages)}
+        names = {request.voice, *(passage.prosody.voice for passage in request.passages)}
         return {name: self._voices.get(name) for name in names if name is not None}
 
-    async def _spoken(
-        self, plan: SpeechPlan, delivery: Delivery, ahead: "_Ahead", leave_out: int
+    async def _decode_segments(
+        self, plan: SpeechPlan, post_processor: PostProcessor, prefetcher: "SegmentPrefetcher", skipped_chunk_sizes: int
     ) -> AsyncGenerator[NDArray[np.float32], None]:
-        """The samples of all segments, each in its manner, and the silence between them."""
+        """The samples of all segments, each with its prosody, and the silence between them."""
         segments = (prompt.segment for prompt in plan.prompts)
-        async with aclosing(ahead.segments()) as streams:
+        async with aclosing(prefetcher.segments()) as streams:
             async for steps in streams:
-                yield await _aside(delivery, delivery.begin, next(segments))
-                async with aclosing(self._decoder.decode(steps, leave_out=leave_out)) as chunks:
+                yield await _offload_if_heavy(post_processor, post_processor.begin, next(segments))
+                async with aclosing(self._decoder.decode(steps, skipped_chunk_sizes=skipped_chunk_sizes)) as chunks:
                     async for chunk in chunks:
-                        yield await _aside(delivery, delivery.feed, chunk.samples)
-        yield await _aside(delivery, delivery.finish, plan.closing_silence_ms)
+                        yield await _offload_if_heavy(post_processor, post_processor.feed, chunk.samples)
+        yield await _offload_if_heavy(post_processor, post_processor.finish, plan.closing_silence_ms)
 
     async def _refine(
         self, generator: CodeGenerator, prompts: tuple[Prompt, ...], sampling: SamplingParams, deadline: float
     ) -> list[NDArray[np.int64]]:
         """The refine pass: the text tokens of every segment."""
         refined = []
-        ahead = _Ahead(generator, prompts, sampling, deadline, self._parallel_segments, admitted=False)
-        async with aclosing(ahead.segments()) as segments:
+        prefetcher = SegmentPrefetcher(generator, prompts, sampling, deadline, self._parallel_segments, admitted=False)
+        async with aclosing(prefetcher.segments()) as segments:
             async for steps in segments:
                 refined.append(np.concatenate([block.codes[:, 0] async for block in steps]))
         return refined
 
 
-async def _aside(delivery: Delivery, work: Callable[[Given], NDArray[np.float32]], given: Given) -> NDArray[np.float32]:
+async def _offload_if_heavy(
+    post_processor: PostProcessor, work: Callable[[Given], NDArray[np.float32]], given: Given
+) -> NDArray[np.float32]:
     """Work that takes long is done in a thread: the loop has other streams to serve."""
-    return work(given) if delivery.is_light else await asyncio.to_thread(work, given)
+    return work(given) if post_processor.is_light else await asyncio.to_thread(work, given)
 
 
-class _Ahead:
+class SegmentPrefetcher:
     """Generates the segments of one request, several at a time, and hands them out in order."""
 
     def __init__(
@@ -224,14 +228,14 @@ class _Ahead:
         try:
             for index in range(len(self._prompts)):
                 for following in range(len(tasks), min(index + self._parallel, len(self._prompts))):
-                    tasks.append(asyncio.create_task(self._drain(following, queues[following])))
+                    tasks.append(asyncio.create_task(self._generate_into(following, queues[following])))
                 yield _blocks(queues[index])
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _drain(self, index: int, queue: asyncio.Queue[StepBlock | BaseException]) -> None:
+    async def _generate_into(self, index: int, queue: asyncio.Queue[StepBlock | BaseException]) -> None:
         """Generate one segment into its queue, its failure included."""
         try:
             if index > 0 and not self._admitted:

@@ -106,7 +106,7 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class SchedulingParams:
     """How a request stands in line."""
 
     lane: Lane = Lane.STANDARD
@@ -154,7 +154,7 @@ class Voice:
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class Prosody:
     """How a stretch of text is spoken, beside its words."""
 
     voice: str | None = None
@@ -164,7 +164,7 @@ class Manner:
     gain_db: float = 0.0
 
 
-class Aside(StrEnum):
+class PronunciationKind(StrEnum):
     """How a word says what it is to sound like."""
 
     ALIAS = "alias"
@@ -176,12 +176,12 @@ class Aside(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Hint:
+class Pronunciation:
     """Characters [start, stop) of a passage and how they are to sound."""
 
     start: int
     stop: int
-    aside: Aside
+    kind: PronunciationKind
     value: str
 
 
@@ -191,7 +191,7 @@ class LexiconEntry:
 
     word: str
     """with a capital: exactly so; all small: in any case"""
-    aside: Aside
+    kind: PronunciationKind
     value: str
 
 
@@ -201,13 +201,13 @@ class Passage:
 
     text: str
     """empty: nothing but the silence"""
-    hints: tuple[Hint, ...] = ()
+    pronunciations: tuple[Pronunciation, ...] = ()
     """in order, without overlap"""
     control_tags: bool = False
     """whether [laugh], [uv_break] and the like are control tags; else their brackets are dropped"""
     language: str = "auto"
     """auto, zh or en"""
-    manner: Manner = Manner()
+    prosody: Prosody = Prosody()
     silence_ms: int = 0
     """exact silence before the text"""
 
@@ -280,10 +280,10 @@ class SynthesisRequest:
     """auto, zh or en"""
     model: str = ""
     """the version of the model that speaks, where there are several; empty: the first"""
-    claim: Claim = Claim()
-    brief: bool = False
+    scheduling: SchedulingParams = SchedulingParams()
+    short_segments: bool = False
     """segments are half as long: slots are free again sooner"""
-    chunks_left_out: int = 0
+    skipped_chunk_sizes: int = 0
     """how many of the vocoder's first chunk sizes are left out: fewer windows, first audio later"""
     timeout_s: float = 120.0
     """time left; each process turns it into a deadline of its own monotonic clock"""
@@ -302,7 +302,7 @@ class Segment:
     """zh or en: what most of it is in"""
     source: tuple[int, int] = (0, 0)
     """the characters of the request's text it came from: [start, stop)"""
-    manner: Manner = Manner()
+    prosody: Prosody = Prosody()
     silence_ms: int = 0
     """exact silence before it"""
 
@@ -320,7 +320,7 @@ class Prompt:
     speaker: NDArray[np.float16] | None = None  # (width,), not normalised
     speaker_position: int | None = None
     """where the embedding replaces the text embedding: the place of [spk_emb]"""
-    claim: Claim = Claim()
+    scheduling: SchedulingParams = SchedulingParams()
     """how it stands in line; changes no step"""
     eos_token: int | None = None
     """the text token that ends a TEXT sequence; CODE sequences end at the codebook's last entry"""

@@ -1,8 +1,8 @@
-"""Delivery: the segments of one request as one stream, as the listener asked for it.
+"""Post-processor: the segments of one request as one stream, as the listener asked for it.
 
 In:    a segment begins; its samples (m,) float32 at 24 kHz, in pieces of any size
 Out:   samples float32 at the request's rate, the same ones however the input was cut
-Owns:  every room's memory of this one request
+Owns:  every stage's memory of this one request
 Never: formats, threads
 
     each voice's:   denoise, level        each segment's:   trim        one for all:   the rest
@@ -11,7 +11,7 @@ Never: formats, threads
     segment -> denoise -> trim -> level -+-> stretch, exact silence -> resample -> limit -> fade -> out
     segment -> denoise -> trim -> level -'
 
-Only the rooms that were asked for exist; with none of them the very arrays of the vocoder pass. Neighbouring segments of
+Only the stages that were asked for exist; with none of them the very arrays of the vocoder pass. Neighbouring segments of
 one speed with no silence between them share one stretch, whose windows span the joint.
 """
 
@@ -35,7 +35,7 @@ from pipeline.types import MAX_SPEED, MIN_SPEED, AudioOptions, AudioReport, Deno
 NOTHING = np.zeros(0, np.float32)
 
 
-class Room(Protocol):
+class AudioStage(Protocol):
     """Samples in, samples out, some of them later. Finishing gives what is left, of the stream or of the segment."""
 
     def feed(self, samples: NDArray[np.float32]) -> NDArray[np.float32]: ...
@@ -43,7 +43,7 @@ class Room(Protocol):
     def finish(self) -> NDArray[np.float32]: ...
 
 
-class Delivery:
+class PostProcessor:
     """One request's stream. A break of N ms is N x 24 zeros, whatever stands around it and however fast it is spoken."""
 
     def __init__(self, request: SynthesisRequest, segments: Sequence[Segment], voices: Mapping[str, Voice]) -> None:
@@ -57,14 +57,14 @@ class Delivery:
         self._denoisers: dict[str, Denoiser] = {}
         self._levels: dict[str, Level] = {}
         self._trims: list[Trim] = []
-        self._rooms: tuple[Room, ...] = ()  # of the segment under way
+        self._segment_stages: tuple[AudioStage, ...] = ()  # of the segment under way
         self._gain = np.float32(1)
         self._speed = request.speed
         self._stretch = Stretch(request.speed)
         options = request.audio
-        levels = any(voice.gain_db for voice in voices.values()) or any(segment.manner.gain_db > 0 for segment in segments)
+        levels = any(voice.gain_db for voice in voices.values()) or any(segment.prosody.gain_db > 0 for segment in segments)
         levels = levels or options.loudness_lufs is not None or options.gain_db != 0
-        self._outlet = _outlet(options, limited=levels)
+        self._output_stages = _output_stages(options, limited=levels)
         self._vocoded: list[int] = []  # samples of each segment so far
 
     def begin(self, segment: Segment) -> NDArray[np.float32]:
@@ -73,17 +73,17 @@ class Delivery:
         Raises:
             EngineFault: the time-stretch failed.
         """
-        rest = self._stretched(_rest(self._rooms))
+        rest = self._stretched(_flush(self._segment_stages))
         self._vocoded.append(0)
-        self._rooms = self._rooms_of(segment)
-        self._gain = np.float32(10 ** (segment.manner.gain_db / 20))
+        self._segment_stages = self._stages_for(segment)
+        self._gain = np.float32(10 ** (segment.prosody.gain_db / 20))
         # A segment's rate multiplies the request's speed, within the same bounds.
-        speed = min(MAX_SPEED, max(MIN_SPEED, self._request.speed * segment.manner.rate))
+        speed = min(MAX_SPEED, max(MIN_SPEED, self._request.speed * segment.prosody.rate))
         if segment.silence_ms or speed != self._speed:
             rest = np.concatenate([rest, self._stretch.finish(), silence(segment.silence_ms)])
             self._speed = speed
             self._stretch = Stretch(speed)
-        return _through(self._outlet, rest)
+        return _through(self._output_stages, rest)
 
     def feed(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         """Take samples of the segment, give those that are final.
@@ -92,7 +92,7 @@ class Delivery:
             EngineFault: the time-stretch failed.
         """
         self._vocoded[-1] += len(samples)
-        return _through(self._outlet, self._stretched(_through(self._rooms, samples)))
+        return _through(self._output_stages, self._stretched(_through(self._segment_stages, samples)))
 
     def finish(self, silence_ms: int) -> NDArray[np.float32]:
         """The samples that were still inside, and the silence after them.
@@ -100,14 +100,16 @@ class Delivery:
         Raises:
             EngineFault: the time-stretch failed, or gave another length than it was asked for.
         """
-        rest = self._stretched(_rest(self._rooms))
+        rest = self._stretched(_flush(self._segment_stages))
         rest = np.concatenate([rest, self._stretch.finish(), silence(silence_ms)])
-        return np.concatenate([_through(self._outlet, rest), _rest(self._outlet)])
+        return np.concatenate([_through(self._output_stages, rest), _flush(self._output_stages)])
 
     @property
     def is_light(self) -> bool:
         """Whether a second of audio takes less than some milliseconds: whoever has others waiting need not step aside."""
-        return self._request.audio.denoise is Denoise.OFF and not any(isinstance(room, Limiter) for room in self._outlet)
+        return self._request.audio.denoise is Denoise.OFF and not any(
+            isinstance(stage, Limiter) for stage in self._output_stages
+        )
 
     @property
     def report(self) -> AudioReport:
@@ -124,21 +126,21 @@ class Delivery:
         # The gain comes before the stretch, whose windows may reach over a joint.
         return self._stretch.feed(samples if self._gain == 1 else samples * self._gain)
 
-    def _rooms_of(self, segment: Segment) -> tuple[Room, ...]:
+    def _stages_for(self, segment: Segment) -> tuple[AudioStage, ...]:
         options = self._request.audio
-        name = segment.manner.voice or self._request.voice
-        rooms: list[Room] = []
+        name = segment.prosody.voice or self._request.voice
+        stages: list[AudioStage] = []
         if options.denoise is not Denoise.OFF:
-            rooms.append(self._denoisers.setdefault(name, Denoiser(options.denoise)))
+            stages.append(self._denoisers.setdefault(name, Denoiser(options.denoise)))
         if options.trim and (segment.index == 0 or segment.is_last):
             self._trims.append(Trim(start=segment.index == 0, end=segment.is_last))
-            rooms.append(self._trims[-1])
+            stages.append(self._trims[-1])
         voice = self._voices[name]
         own_db = voice.gain_db if options.loudness_lufs is None else 0.0
         if options.loudness_lufs is not None or own_db + options.gain_db:
             level = Level(options.loudness_lufs, gain_db=own_db + options.gain_db, measured_lufs=voice.loudness_lufs)
-            rooms.append(self._levels.setdefault(name, level))
-        return tuple(rooms)
+            stages.append(self._levels.setdefault(name, level))
+        return tuple(stages)
 
 
 def silence(duration_ms: int) -> NDArray[np.float32]:
@@ -146,27 +148,27 @@ def silence(duration_ms: int) -> NDArray[np.float32]:
     return np.zeros(duration_ms * SAMPLE_RATE // 1000, np.float32)
 
 
-def _outlet(options: AudioOptions, *, limited: bool) -> tuple[Room, ...]:
+def _output_stages(options: AudioOptions, *, limited: bool) -> tuple[AudioStage, ...]:
     """What the joined segments go through; the limiter only where a level is changed."""
-    rooms: list[Room] = []
+    stages: list[AudioStage] = []
     if options.sample_rate != SAMPLE_RATE:
-        rooms.append(Resample(options.sample_rate))
+        stages.append(Resample(options.sample_rate))
     if limited:
-        rooms.append(Limiter(options.sample_rate))
+        stages.append(Limiter(options.sample_rate))
     if fade := round(options.fade_ms / 1000 * options.sample_rate):
-        rooms.append(Fade(fade))
-    return tuple(rooms)
+        stages.append(Fade(fade))
+    return tuple(stages)
 
 
-def _through(rooms: tuple[Room, ...], samples: NDArray[np.float32]) -> NDArray[np.float32]:
-    for room in rooms:
-        samples = room.feed(samples)
+def _through(stages: tuple[AudioStage, ...], samples: NDArray[np.float32]) -> NDArray[np.float32]:
+    for stage in stages:
+        samples = stage.feed(samples)
     return samples
 
 
-def _rest(rooms: tuple[Room, ...]) -> NDArray[np.float32]:
+def _flush(stages: tuple[AudioStage, ...]) -> NDArray[np.float32]:
     """What is left in all of them, each one's rest through those after it."""
     rest = NOTHING
-    for room in rooms:
-        rest = np.concatenate([room.feed(rest), room.finish()])
+    for stage in stages:
+        rest = np.concatenate([stage.feed(rest), stage.finish()])
     return rest

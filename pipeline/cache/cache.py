@@ -23,7 +23,7 @@ from pipeline.cache.memory import MemoryTier
 from pipeline.cache.serialization import pack, unpack
 from pipeline.cache.single_flight import Flight
 from pipeline.errors import AtCapacity, DeadlineExceeded
-from pipeline.types import CacheResult, Claim, Lane, StepBlock
+from pipeline.types import CacheResult, Lane, SchedulingParams, StepBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ class CodeCache:
             self._shared.put(place.tenant, place.key, content)
 
 
-def terms_for(timeout_s: float, claim: Claim, *, admitted: bool) -> Terms:
+def terms_for(timeout_s: float, scheduling: SchedulingParams, *, admitted: bool) -> Terms:
     """Terms that begin now."""
-    urgency = tuple(Lane).index(claim.lane)
-    return Terms(time.monotonic() + timeout_s, admitted, urgency, promised=claim.first_audio_s is not None)
+    urgency = tuple(Lane).index(scheduling.lane)
+    return Terms(time.monotonic() + timeout_s, admitted, urgency, promised=scheduling.first_audio_s is not None)

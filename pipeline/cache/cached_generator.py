@@ -84,7 +84,7 @@ class CachedSteps:
         steps = self._model.cache.steps(
             self._model.place(prompt, sampling, self._order.tenant),
             lambda terms: self._model.make(prompt, sampling, terms),
-            terms_for(timeout_s, prompt.claim, admitted=admitted),
+            terms_for(timeout_s, prompt.scheduling, admitted=admitted),
             anew=self._order.mode is CacheMode.REFRESH,
             told=told,
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from pipeline.types import Claim, Prompt, SamplingParams, Segment
+from pipeline.types import Prompt, SamplingParams, SchedulingParams, Segment
 
 FORMAT = 1  # of what is kept under the name (pack.py)
 
@@ -61,7 +61,7 @@ def step_key(prompt: Prompt, sampling: SamplingParams, **beside: object) -> str:
     for part in (sampling, prompt):
         for field in fields(part):
             value = getattr(part, field.name)
-            if isinstance(value, Claim):
+            if isinstance(value, SchedulingParams):
                 continue  # when the steps are made, not which
             # Of a segment its number alone reaches the steps, through the draws; its text is in the prompt's ids.
             add(field.name, value.index if isinstance(value, Segment) else value)

@@ -148,8 +148,10 @@ class Engine:
             max_steps=max_steps,
             deadline=now + timeout_s,
             submitted_at=now,
-            blocks=tuple(min(size, self._config.largest_block) for size in prompt.claim.blocks or (self._config.block_steps,)),
-            promised_at=None if prompt.claim.first_audio_s is None else now + prompt.claim.first_audio_s,
+            blocks=tuple(
+                min(size, self._config.largest_block) for size in prompt.scheduling.blocks or (self._config.block_steps,)
+            ),
+            promised_at=None if prompt.scheduling.first_audio_s is None else now + prompt.scheduling.first_audio_s,
         )
 
     def submit(self, sequences: Iterable[tuple[Sequence, bool]]) -> None:

@@ -261,7 +261,7 @@ class Scheduler:
 
     def _interruptible(self) -> list[Sequence]:
         """Running bulk sequences, the least urgent first, as many as may still be parked. None before it has been heard."""
-        rows = [row for row in self._running() if row.lane is Lane.BULK and row.steps >= row.prompt.claim.first_steps]
+        rows = [row for row in self._running() if row.lane is Lane.BULK and row.steps >= row.prompt.scheduling.first_steps]
         rows.sort(key=self.line.urgency, reverse=True)
         return rows[: max(0, self._config.max_parked - self._num_parked())]
 
@@ -283,7 +283,7 @@ class Scheduler:
             behind = behind or sequence is newcomer
             if not behind or sequence.promised_at is None or sequence.parked is not None:
                 continue
-            steps = min(float(sequence.prompt.claim.first_steps), self.line.predict(sequence))
+            steps = min(float(sequence.prompt.scheduling.first_steps), self.line.predict(sequence))
             late_s = start + pace.prefill_s + steps * pace.step_s - sequence.promised_at
             if late_s > 0:
                 whose = "its first audio" if sequence is newcomer else "the first audio of somebody already admitted"

@@ -116,12 +116,12 @@ class Sequence:
     @property
     def lane(self) -> Lane:
         """How urgent it is."""
-        return self.prompt.claim.lane
+        return self.prompt.scheduling.lane
 
     @property
     def tenant(self) -> str:
         """Who shares with the others of its lane."""
-        return self.prompt.claim.tenant
+        return self.prompt.scheduling.tenant
 
     @property
     def books(self) -> int:

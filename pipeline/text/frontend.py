@@ -1,7 +1,7 @@
 """Frontend: the text rooms behind one door, in the order a text goes through them.
 
 In:    SynthesisRequest, Voice, the text tokens of a refine pass
-Out:   Script; SpeechPlan: one prompt a segment, in order; Refined
+Out:   SpeechText; SpeechPlan: one prompt a segment, in order; Refined
 Owns:  the tokenizer, what the checkpoint was taught
 Never: the engine, audio, threads
 """
@@ -18,8 +18,8 @@ from pipeline.config import TextConfig
 from pipeline.errors import RefineRejected, TextTooLong
 from pipeline.text.normalize import is_speakable, vocabulary_of
 from pipeline.text.refine_guard import Refined, accepts, diff
-from pipeline.text.script import Script, write_script
 from pipeline.text.segment import max_steps
+from pipeline.text.speech_text import SpeechText, build_speech_text
 from pipeline.text.tokenizer import PromptTokenizer
 from pipeline.types import Prompt, RefineGuard, RefineParams, Segment, SpeechPlan, SynthesisRequest, Voice
 
@@ -47,18 +47,18 @@ class LocalTextFrontend:
         self._config = config
         self._max_steps = max_steps
 
-    async def read(self, request: SynthesisRequest) -> Script:
+    async def read(self, request: SynthesisRequest) -> SpeechText:
         """See protocols.TextFrontend."""
-        return self._script(request)
+        return self._speech_text(request)
 
     async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
         """See protocols.TextFrontend."""
-        script = self._script(request)
+        speech_text = self._speech_text(request)
         if request.refine is None:
-            prompts = tuple(self._code_prompt(segment, request, voices) for segment in script.segments)
+            prompts = tuple(self._code_prompt(segment, request, voices) for segment in speech_text.segments)
         else:
-            prompts = tuple(self._refine_prompt(segment, request.refine) for segment in script.segments)
-        return SpeechPlan(prompts, script.closing_silence_ms, script.warnings)
+            prompts = tuple(self._refine_prompt(segment, request.refine) for segment in speech_text.segments)
+        return SpeechPlan(prompts, speech_text.closing_silence_ms, speech_text.warnings)
 
     async def replan(
         self, request: SynthesisRequest, voices: Mapping[str, Voice], plan: SpeechPlan, refined: list[NDArray[np.int64]]
@@ -89,8 +89,8 @@ class LocalTextFrontend:
             for segment, text in zip(_segments(plan), self._decoded(refined), strict=True)
         ]
 
-    def _script(self, request: SynthesisRequest) -> Script:
-        return write_script(request, self._config, self._vocabulary, self._languages)
+    def _speech_text(self, request: SynthesisRequest) -> SpeechText:
+        return build_speech_text(request, self._config, self._vocabulary, self._languages)
 
     def _decoded(self, refined: list[NDArray[np.int64]]) -> list[str]:
         return [self._tokenizer.decode_refined(ids.tolist()) for ids in refined]
@@ -115,7 +115,7 @@ class LocalTextFrontend:
 
     def _code_prompt(self, segment: Segment, request: SynthesisRequest, voices: Mapping[str, Voice]) -> Prompt:
         steps = max_steps(segment.text, self._config, self._max_steps)
-        voice = voices[segment.manner.voice or request.voice]
+        voice = voices[segment.prosody.voice or request.voice]
         return self._tokenizer.code_prompt(segment, voice, speed_token=request.speed_token, max_steps=steps)
 
 

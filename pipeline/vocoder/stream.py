@@ -32,11 +32,13 @@ class StreamDecoder:
     def __init__(self, decoder: WaveDecoder) -> None:
         self._decoder = decoder
 
-    async def decode(self, steps: AsyncIterator[StepBlock], *, leave_out: int = 0) -> AsyncGenerator[AudioChunk, None]:
+    async def decode(
+        self, steps: AsyncIterator[StepBlock], *, skipped_chunk_sizes: int = 0
+    ) -> AsyncGenerator[AudioChunk, None]:
         """Decode one utterance. An utterance of no steps gives one empty chunk.
 
         Args:
-            leave_out: how many of the first chunk sizes are skipped; the last one never is.
+            skipped_chunk_sizes: how many of the first chunk sizes are skipped; the last one never is.
 
         Closing the generator cancels every call that has not begun, and the wait for the next block.
         A reader that takes no chunk stops the reading of steps.
@@ -46,7 +48,7 @@ class StreamDecoder:
             EngineFault: the steps ended without a finish reason, or are not consecutive.
             Whatever `steps` or the decoder raises, once the chunks before it are delivered.
         """
-        traits = without_first(await self._decoder.traits(), leave_out)
+        traits = skip_chunk_sizes(await self._decoder.traits(), skipped_chunk_sizes)
         own = self._carried if traits.carries else self._windowed
         async with aclosing(own(steps, traits)) as chunks:
             async for audio in chunks:
@@ -196,6 +198,6 @@ def blocks_for(traits: DecoderTraits) -> tuple[int, ...]:
     return (Feeding if traits.carries else Schedule)(traits.chunk_steps, traits.look_ahead).blocks
 
 
-def without_first(traits: DecoderTraits, count: int) -> DecoderTraits:
+def skip_chunk_sizes(traits: DecoderTraits, count: int) -> DecoderTraits:
     """The same without the first `count` chunk sizes, of which the last one always stays: no size is new."""
     return traits if not count else replace(traits, chunk_steps=traits.chunk_steps[min(count, len(traits.chunk_steps) - 1) :])

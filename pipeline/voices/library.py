@@ -2,7 +2,7 @@
 
 In:    names as names.py lists them; records to keep
 Out:   Voice, VoiceInfo
-Owns:  a mirror of the store, guests for as long as they are measured
+Owns:  a mirror of the store, temporary voices for as long as they are measured
 Never: waiting for the store while a request is looked up; names of clients in its messages
 
 Looking up reads memory alone. Writing, deleting and refresh() block; call them from a thread.
@@ -54,7 +54,7 @@ class VoiceLibrary:
         self._store = store
         self._max_voices = max_voices
         self._allow_inline = allow_inline
-        self._guests: dict[str, Voice] = {}
+        self._temporary: dict[str, Voice] = {}
         self._voices: Mirror[StoredVoice] | None = None
         self._scores: Mirror[float] | None = None
         if store is not None:
@@ -69,8 +69,8 @@ class VoiceLibrary:
         Raises:
             UnknownVoice, InvalidRequest
         """
-        if name in self._guests:
-            return self._guests[name]
+        if name in self._temporary:
+            return self._temporary[name]
         if name.startswith(BLEND):
             parts = self._blend_parts(name)
             return Voice(join_blend(parts), self._blend(parts))
@@ -93,7 +93,7 @@ class VoiceLibrary:
         """
         if name is None:
             return self.catalogue.get(DEFAULT).name
-        if len(name) > MAX_NAME_CHARS or name in self._guests:
+        if len(name) > MAX_NAME_CHARS or name in self._temporary:
             raise UnknownVoice(UNKNOWN, param="voice")
         return self.get(name).name
 
@@ -122,14 +122,14 @@ class VoiceLibrary:
         return voice.info(None if self._scores is None else self._scores.get(voice.name))
 
     @contextmanager
-    def guest(self, voice: Voice) -> Iterator[str]:
+    def temporary(self, voice: Voice) -> Iterator[str]:
         """A name for a voice that is in no list, until the block ends; nobody outside can say it."""
-        name = f"guest:{secrets.token_hex(16)}"
-        self._guests[name] = voice
+        name = f"temporary:{secrets.token_hex(16)}"
+        self._temporary[name] = voice
         try:
             yield name
         finally:
-            del self._guests[name]
+            del self._temporary[name]
 
     def embedding_of(self, name: str) -> NDArray[np.float16]:
         """The embedding behind a name.

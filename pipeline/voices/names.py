@@ -67,7 +67,7 @@ def join_blend(parts: Iterable[tuple[str, float]]) -> str:
     return BLEND + "+".join(f"{name}({weight:.6g})" for name, weight in parts)
 
 
-def shown(name: str) -> str:
+def display_name(name: str) -> str:
     """The name for headers and logs: an inline embedding by its digest."""
     if not name.startswith(INLINE):
         return name

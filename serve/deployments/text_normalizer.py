@@ -22,7 +22,7 @@ from pipeline.config import PipelineConfig
 from pipeline.errors import SynthesisError
 from pipeline.text.isolation.frontend import IsolatedFrontend, TextStats
 from pipeline.text.refine_guard import Refined
-from pipeline.text.script import Script
+from pipeline.text.speech_text import SpeechText
 from pipeline.types import SpeechPlan, SynthesisRequest, Voice
 from serve.config.app_config import TracingConfig
 from serve.deployments.background_tasks import Background
@@ -65,7 +65,7 @@ class TextNormalizer:
         self._background = Background()
         self._background.start("metrics", every_period(look))
 
-    async def read(self, version: str, request: SynthesisRequest) -> Script | SynthesisError:
+    async def read(self, version: str, request: SynthesisRequest) -> SpeechText | SynthesisError:
         """See protocols.TextFrontend; errors are values."""
         return await as_value(self._frontends[version].read(request))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.text.lexicon.library import LexiconLibrary
 from pipeline.text.refine_guard import Refined
-from pipeline.text.script import Script
+from pipeline.text.speech_text import SpeechText
 from pipeline.types import AudioChunk, SynthesisRequest
 from pipeline.voices.catalogue import VoiceInfo
 from serve.access.admission import Door
@@ -36,7 +36,7 @@ class Services:
     stream: Callable[[SynthesisRequest], AsyncGenerator[AudioChunk, None]]
     voice_id: Callable[[str | None], str]
     """the name that goes on meaning the same voice, by any of its names; of the default voice for None; raises UnknownVoice"""
-    read: Callable[[SynthesisRequest], Awaitable[Script]]
+    read: Callable[[SynthesisRequest], Awaitable[SpeechText]]
     """what would be said, without saying it"""
     refine: Callable[[SynthesisRequest], Awaitable[list[Refined]]]
     """what the refine pass makes of every segment"""

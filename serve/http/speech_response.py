@@ -23,8 +23,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from pipeline.audio.encode import Encoder, encode_whole
 from pipeline.errors import AtCapacity, DeadlineExceeded, ReaderStalled, SynthesisError
-from pipeline.types import AudioChunk, AudioReport, CacheResult, Claim, Lane
-from pipeline.voices.names import shown
+from pipeline.types import AudioChunk, AudioReport, CacheResult, Lane, SchedulingParams
+from pipeline.voices.names import display_name
 from serve.access.authentication import caller_of
 from serve.access.idempotency import HEADER as IDEMPOTENCY_KEY
 from serve.access.idempotency import checked_key, seed_of
@@ -136,10 +136,10 @@ class SpeechResponse(Response):
         strict, voice = is_strict(self._request), services.voice_id(said.voice_name)
         fitted = services.models.fit(said, self._request, voice, strict=strict)
         body = fitted.body
-        claim = self._claim(body.priority)
-        services.degrader.let_in(claim.lane)
+        scheduling = self._scheduling(body.priority)
+        services.degrader.let_in(scheduling.lane)
         if seed is None and body.seed is None:  # with a seed the cache may have it
-            services.overload.check(fitted.version.id, claim.lane)
+            services.overload.check(fitted.version.id, scheduling.lane)
         order = to_order(
             body,
             request_id=self._request_id,
@@ -151,11 +151,11 @@ class SpeechResponse(Response):
             cache_control=self._request.headers.get("cache-control", ""),
             tenant=self._caller.id,
             seed=seed,
-            claim=claim,
+            scheduling=scheduling,
         )
         return replace(order, request=eased.fit(fitted.fit(order.request)), ignored=(*order.ignored, *fitted.without))
 
-    def _claim(self, wished: str | None) -> Claim:
+    def _scheduling(self, wished: str | None) -> SchedulingParams:
         """How the request stands in line, with the time its lane promises."""
         lane = self._caller.lane(wished)
         promised_s = {
@@ -163,7 +163,7 @@ class SpeechResponse(Response):
             Lane.STANDARD: self._limits.first_audio_timeout_s,
             Lane.BULK: self._services.lanes.bulk_s,
         }
-        return Claim(lane, self._caller.id, promised_s[lane])
+        return SchedulingParams(lane, self._caller.id, promised_s[lane])
 
     # Speaking.
 
@@ -199,7 +199,7 @@ class SpeechResponse(Response):
             raise DeadlineExceeded(f"not finished after {self._limits.total_timeout_s:g} s (limits.total_timeout_s)") from None
         except AtCapacity as error:
             if type(error) is AtCapacity:  # a deadline that cannot be kept says nothing about others
-                self._services.overload.note(order.request.model, order.request.claim.lane, error)
+                self._services.overload.note(order.request.model, order.request.scheduling.lane, error)
             raise
         if self._outcome is Outcome.LEFT:
             self._outcome = Outcome.DONE
@@ -295,7 +295,7 @@ class SpeechResponse(Response):
             self._caller.heard(duration_s)
             yield chunk
             # Bulk may be interrupted for longer than listeners would wait.
-            bulk = order.request.claim.lane is Lane.BULK
+            bulk = order.request.scheduling.lane is Lane.BULK
             limit_s = self._limits.total_timeout_s if bulk else self._limits.chunk_timeout_s
             what = "no further audio"
 
@@ -306,7 +306,7 @@ class SpeechResponse(Response):
         headers = {
             "Content-Type": media_type,
             "X-Audio-Seed": str(request.sampling.seed),
-            "X-Voice-Id": shown(request.voice),
+            "X-Voice-Id": display_name(request.voice),
             "X-Cache": self._source,
             "X-Model-Version": request.model,
             **MADE,

@@ -82,7 +82,7 @@ def _ordered(order: SpeechJob) -> Fields:
     request = order.request
     return {
         "model": request.model,
-        "lane": request.claim.lane.value,
+        "lane": request.scheduling.lane.value,
         "characters": len(request.text),
         "container": order.audio.container,
         "streamed": order.streamed,

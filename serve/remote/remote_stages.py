@@ -25,7 +25,7 @@ from ray.serve.handle import DeploymentHandle
 from pipeline.checkpoint.capabilities import Taught
 from pipeline.errors import AtCapacity, EngineDead, EngineFault, SynthesisError, WorkerDied
 from pipeline.text.refine_guard import Refined
-from pipeline.text.script import Script
+from pipeline.text.speech_text import SpeechText
 from pipeline.types import (
     DecoderTraits,
     Feed,
@@ -61,10 +61,10 @@ class RemoteFrontend:
         self._version = version
         self.breaker = breaker or Breaker("text", BreakerConfig())
 
-    async def read(self, request: SynthesisRequest) -> Script:
+    async def read(self, request: SynthesisRequest) -> SpeechText:
         """See protocols.TextFrontend."""
-        script: Script = await _pure(self.breaker, lambda: self._handle.read.remote(self._version, request))
-        return script
+        speech_text: SpeechText = await _pure(self.breaker, lambda: self._handle.read.remote(self._version, request))
+        return speech_text
 
     async def compare(self, plan: SpeechPlan, refined: list[NDArray[np.int64]]) -> list[Refined]:
         """See protocols.TextFrontend."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipeline.protocols import CodeGenerator, TextFrontend, WaveDecoder
 from pipeline.text.refine_guard import Refined
-from pipeline.text.script import Script
+from pipeline.text.speech_text import SpeechText
 from pipeline.types import (
     DecoderTraits,
     Feed,
@@ -87,7 +87,7 @@ class TimedFrontend:
     def __init__(self, frontend: TextFrontend) -> None:
         self._frontend = frontend
 
-    async def read(self, request: SynthesisRequest) -> Script:
+    async def read(self, request: SynthesisRequest) -> SpeechText:
         """See protocols.TextFrontend."""
         return await self._frontend.read(request)
 

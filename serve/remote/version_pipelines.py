@@ -23,7 +23,7 @@ from pipeline.protocols import VoiceSource
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.synthesizer import Synthesizer
 from pipeline.text.refine_guard import Refined
-from pipeline.text.script import Script
+from pipeline.text.speech_text import SpeechText
 from pipeline.types import AudioChunk, SynthesisRequest
 from serve.config.model_versions import Version
 from serve.remote.code_cache import follow_build
@@ -102,7 +102,7 @@ class VersionPipelines:
         if watched and shadow is not None and samples <= shadow.longest_s * request.audio.sample_rate:
             self._shadow.begin(request, heard, shadow)
 
-    async def read(self, request: SynthesisRequest) -> Script:
+    async def read(self, request: SynthesisRequest) -> SpeechText:
         """See Synthesizer.read."""
         return await self._pipeline_for(request).read(request)
 

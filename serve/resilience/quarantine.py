@@ -30,7 +30,7 @@ from pydantic import Field
 
 from pipeline.config import StrictModel
 from pipeline.errors import AtCapacity, RequestQuarantined
-from pipeline.types import AudioChunk, AudioOptions, CacheOrder, Claim, SamplingParams, SynthesisRequest
+from pipeline.types import AudioChunk, AudioOptions, CacheOrder, SamplingParams, SchedulingParams, SynthesisRequest
 
 Stream = Callable[[SynthesisRequest], AsyncGenerator[AudioChunk, None]]
 
@@ -137,7 +137,7 @@ class Quarantine:
             audio=AudioOptions(),
             timeout_s=0.0,
             cache=CacheOrder(),
-            claim=Claim(),
+            scheduling=SchedulingParams(),
         )
         return hashlib.blake2b(repr(inputs).encode("utf-8", "surrogatepass"), key=self._key, digest_size=16).digest()
 

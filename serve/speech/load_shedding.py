@@ -17,7 +17,7 @@ from serve.speech.schemas.speech import TIDY, PostBody, SpeechBody
 
 LOG = logging.getLogger("ray.serve.chattts")
 
-CHUNKS_LEFT_OUT = 2  # of vocoder.chunk_steps: the first chunk is the third size
+SKIPPED_CHUNK_SIZES = 2  # of vocoder.chunk_steps: the first chunk is the third size
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Eased:
     def fit(self, request: SynthesisRequest) -> SynthesisRequest:
         """The request, for what the body cannot say."""
         if Rung.SEGMENTS in self.given_up:
-            request = replace(request, brief=True)
+            request = replace(request, short_segments=True)
         if Rung.FIRST_CHUNK in self.given_up:
-            request = replace(request, chunks_left_out=CHUNKS_LEFT_OUT)
+            request = replace(request, skipped_chunk_sizes=SKIPPED_CHUNK_SIZES)
         return request
 
 

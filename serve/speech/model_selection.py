@@ -15,7 +15,7 @@ from starlette.requests import Request
 from pipeline.checkpoint.capabilities import EVERYTHING, Taught
 from pipeline.checkpoint.locate import Licence, licence_of
 from pipeline.config import PipelineConfig
-from pipeline.types import Manner, Passage, SynthesisRequest
+from pipeline.types import Passage, Prosody, SynthesisRequest
 from serve.access.authentication import ANONYMOUS, caller_of
 from serve.config.model_versions import ONLY, CompatConfig, Version, versions_of
 from serve.errors import ApiError, Kind, bad_request
@@ -156,7 +156,7 @@ def adapted(body: SpeechBody, compat: CompatConfig, taught: Taught = EVERYTHING)
 
 def plain(passage: Passage) -> Passage:
     """The words, tags and silence of a passage."""
-    return replace(passage, hints=(), manner=Manner())
+    return replace(passage, pronunciations=(), prosody=Prosody())
 
 
 def _or(said: bool | None, default: bool) -> bool:

@@ -248,7 +248,7 @@ class VoiceDesk:
 
     async def _make(self, card: Card, fields: dict[str, Any], voice: Voice) -> StoredVoice:
         voice_id = self._check_card(card)
-        with self.library.guest(voice) as name:
+        with self.library.temporary(voice) as name:
             samples = await self._say(name, PREVIEW_TEXT[self._language(card.languages)])
         loudness = await asyncio.to_thread(loudness_lufs, samples)
         gain_db = static_gain_db(loudness, self.config.loudness_lufs) if card.gain_db is None else card.gain_db

@@ -20,7 +20,7 @@ from pipeline.errors import EngineFault, UnknownVoice
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.text.lexicon.library import LexiconLibrary
 from pipeline.text.refine_guard import Refined, accepts, diff
-from pipeline.text.script import Script, write_script
+from pipeline.text.speech_text import SpeechText, build_speech_text
 from pipeline.types import (
     Admission,
     AudioChunk,
@@ -139,12 +139,12 @@ def make_services(
     async def health() -> dict[str, object]:
         return {"engine": {"slots": 1, "slots_used": speaker.opened - speaker.closed}}
 
-    async def read(request: SynthesisRequest) -> Script:
-        return write_script(request, TextConfig())
+    async def read(request: SynthesisRequest) -> SpeechText:
+        return build_speech_text(request, TextConfig())
 
     async def refine(request: SynthesisRequest) -> list[Refined]:
         speaker.requests.append(request)
-        texts = [(segment.text, f"{segment.text} [laugh]") for segment in write_script(request, TextConfig()).segments]
+        texts = [(segment.text, f"{segment.text} [laugh]") for segment in build_speech_text(request, TextConfig()).segments]
         return [Refined(text, refined, tuple(diff(text, refined)), accepts(text, refined)) for text, refined in texts]
 
     async def purge(tenant: str | None) -> None:
@@ -195,13 +195,13 @@ class PromptMaker:
     async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
         passages = request.passages or (Passage(request.text),)
         pieces = [
-            (sentence.strip(), passage.manner, 0 if number else passage.silence_ms)
+            (sentence.strip(), passage.prosody, 0 if number else passage.silence_ms)
             for passage in passages
             for number, sentence in enumerate(filter(str.strip, passage.text.split(".")))
         ]
         prompts = tuple(
-            self._prompt(Segment(text, index, index == len(pieces) - 1, manner=manner, silence_ms=silence_ms))
-            for index, (text, manner, silence_ms) in enumerate(pieces)
+            self._prompt(Segment(text, index, index == len(pieces) - 1, prosody=prosody, silence_ms=silence_ms))
+            for index, (text, prosody, silence_ms) in enumerate(pieces)
         )
         return SpeechPlan(prompts, 0 if passages[-1].text else passages[-1].silence_ms, self.warnings)
 

@@ -30,7 +30,7 @@ from pipeline.config import TextConfig
 from pipeline.errors import EngineDead, SynthesisError, TextTooHard, WorkerDied
 from pipeline.ewma import Ewma
 from pipeline.text.refine_guard import Refined
-from pipeline.text.script import Script
+from pipeline.text.speech_text import SpeechText
 from pipeline.types import SpeechPlan, SynthesisRequest, Voice
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -82,10 +82,10 @@ class IsolatedFrontend:
         self._restarts = 0
         self._failures = 0  # workers in a row that gave no answer
 
-    async def read(self, request: SynthesisRequest) -> Script:
+    async def read(self, request: SynthesisRequest) -> SpeechText:
         """See protocols.TextFrontend; raises EngineDead besides, as they all do: there is no worker, or it died of this."""
-        script: Script = await self._ask("read", len(request.text), request)
-        return script
+        speech_text: SpeechText = await self._ask("read", len(request.text), request)
+        return speech_text
 
     async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
         """See protocols.TextFrontend."""

@@ -14,7 +14,7 @@ import re
 from pipeline.errors import Conflict, StoreUnavailable, UnknownLexicon
 from pipeline.store.mirror import Mirror
 from pipeline.store.store import Store
-from pipeline.types import Aside, LexiconEntry
+from pipeline.types import LexiconEntry, PronunciationKind
 
 NAMESPACE = "lexicons"
 LEXICON_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
@@ -92,12 +92,12 @@ class LexiconLibrary:
 
 
 def _encode(entries: Entries) -> bytes:
-    return json.dumps([[entry.word, entry.aside, entry.value] for entry in entries], ensure_ascii=False).encode()
+    return json.dumps([[entry.word, entry.kind, entry.value] for entry in entries], ensure_ascii=False).encode()
 
 
 def _decode(value: bytes) -> Entries:
     """ValueError for bytes that are none, as Mirror asks."""
     try:
-        return tuple(LexiconEntry(str(word), Aside(aside), str(said)) for word, aside, said in json.loads(value))
+        return tuple(LexiconEntry(str(word), PronunciationKind(kind), str(said)) for word, kind, said in json.loads(value))
     except TypeError as error:
         raise ValueError("not a lexicon") from error

@@ -1,9 +1,9 @@
 """Lexicon: words and how they are to sound, wherever they stand in a text.
 
 In:    LexiconEntries, written text
-Out:   Hints: which characters are meant, in order, without overlap
+Out:   Pronunciations: which characters are meant, in order, without overlap
 Owns:  nothing
-Never: what a hint becomes; its own replacements: nothing is looked up twice
+Never: what a pronunciation becomes; its own replacements: nothing is looked up twice
 
 The longest word at a place wins. A word of letters matches whole words only; Chinese has no borders. A word with a
 capital in it matches exactly so, a word without matches in any case.
@@ -12,16 +12,18 @@ capital in it matches exactly so, a word without matches in any case.
 from collections.abc import Iterable, Sequence
 
 from pipeline.text.markup.control_tags import CONTROL_TAGS, split_tags
-from pipeline.types import Hint, LexiconEntry
+from pipeline.types import LexiconEntry, Pronunciation
 
 Key = tuple[bool, str]
 
 
-def find(entries: Sequence[LexiconEntry], text: str, *, taken: Sequence[Hint] = (), control_tags: bool = False) -> list[Hint]:
+def find(
+    entries: Sequence[LexiconEntry], text: str, *, taken: Sequence[Pronunciation] = (), control_tags: bool = False
+) -> list[Pronunciation]:
     """Every place in the text where an entry's word stands, and `taken`, in order.
 
     Args:
-        taken: hints the text has already; no word is looked for in them.
+        taken: pronunciations the text has already; no word is looked for in them.
         control_tags: the text may have control tags; no word is looked for in them either.
     """
     if not entries:
@@ -31,10 +33,10 @@ def find(entries: Sequence[LexiconEntry], text: str, *, taken: Sequence[Hint] = 
         known[_key(entry.word)] = entry
     lengths = sorted({len(entry.word) for entry in entries}, reverse=True)
     small = _small(text)
-    closed = {hint.start: hint.stop for hint in taken}
+    closed = {pronunciation.start: pronunciation.stop for pronunciation in taken}
     if control_tags:
         closed |= dict(_tags(text))
-    hints = list(taken)
+    pronunciations = list(taken)
     borders = sorted(closed)
     ahead = 0
     place = 0
@@ -51,12 +53,12 @@ def find(entries: Sequence[LexiconEntry], text: str, *, taken: Sequence[Hint] = 
             if stop <= end and _is_whole(text, place, stop):
                 found = known.get((True, text[place:stop])) or known.get((False, small[place:stop]))
             if found is not None:
-                hints.append(Hint(place, stop, found.aside, found.value))
+                pronunciations.append(Pronunciation(place, stop, found.kind, found.value))
                 place = stop
                 break
         else:
             place += 1
-    return sorted(hints, key=lambda hint: hint.start)
+    return sorted(pronunciations, key=lambda pronunciation: pronunciation.start)
 
 
 def _key(word: str) -> Key:

@@ -16,7 +16,7 @@ _CODE_FIRST = re.compile(r"(USD|EUR|GBP|CNY|RMB)\s?(\d.*)")
 _CODE_LAST = re.compile(r"(\d[\d.,\s]*?)\s?(USD|EUR|GBP|CNY|RMB)")
 
 
-def written_as(written: str, kind: str, language: Language) -> str:
+def expand_say_as(written: str, kind: str, language: Language) -> str:
     """What cannot be read as that kind stays as it is written."""
     kind, _, form = kind.partition(":")
     match kind:

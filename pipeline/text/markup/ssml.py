@@ -25,7 +25,7 @@ from defusedxml.ElementTree import fromstring
 
 from pipeline.errors import InvalidSsml
 from pipeline.text.markup.control_tags import neutralise
-from pipeline.types import Aside, Hint, Manner, Passage
+from pipeline.types import Passage, Pronunciation, PronunciationKind, Prosody
 
 MAX_BYTES = 64 * 1024
 MAX_DEPTH = 10
@@ -41,15 +41,15 @@ MAX_GAIN_DB = 12.0
 MIN_GAIN_DB = -60.0
 SILENT_DB = -120.0
 
-STYLES: dict[str, Manner] = {
-    "calm": Manner(rate=0.9, gain_db=-2.0),
-    "cheerful": Manner(rate=1.08, gain_db=1.0),
-    "excited": Manner(rate=1.15, gain_db=2.0),
-    "sad": Manner(rate=0.85, gain_db=-3.0),
-    "serious": Manner(rate=0.95),
-    "gentle": Manner(rate=0.92, gain_db=-3.0),
-    "newscast": Manner(rate=1.1),
-    "chat": Manner(rate=1.05),
+STYLES: dict[str, Prosody] = {
+    "calm": Prosody(rate=0.9, gain_db=-2.0),
+    "cheerful": Prosody(rate=1.08, gain_db=1.0),
+    "excited": Prosody(rate=1.15, gain_db=2.0),
+    "sad": Prosody(rate=0.85, gain_db=-3.0),
+    "serious": Prosody(rate=0.95),
+    "gentle": Prosody(rate=0.92, gain_db=-3.0),
+    "newscast": Prosody(rate=1.1),
+    "chat": Prosody(rate=1.05),
 }
 """mstts:express-as: a pace and a loudness; ChatTTS has no other handle on a style"""
 
@@ -142,23 +142,23 @@ class _Reader:
         self._warnings: Counter[str] = Counter()
         self._passages: list[Passage] = []
         self._text = ""
-        self._hints: list[Hint] = []
+        self._pronunciations: list[Pronunciation] = []
         self._silence_ms = 0
-        self._manner = Manner()
+        self._prosody = Prosody()
         self._language = "auto"
         self._tailing_ms = 0
         self._marks: list[tuple[str, int]] = []
         self._length = 0  # characters in the passages that are finished
         self._elements = 0
         self._turns = 0
-        self._elements_of: dict[str, Callable[[Element, Manner, str, int], None]] = {
+        self._elements_of: dict[str, Callable[[Element, Prosody, str, int], None]] = {
             "speak": self._inside,
             "voice": self._voice,
             "lang": self._inside,
             "p": self._sentence,
             "s": self._sentence,
             "break": self._break,
-            "prosody": self._prosody,
+            "prosody": self._prosody_element,
             "say-as": self._say_as,
             "sub": self._sub,
             "phoneme": self._phoneme,
@@ -169,8 +169,8 @@ class _Reader:
         }
 
     def read(self, root: Element) -> None:
-        self._element(root, Manner(), "auto", 1)
-        self._close(Manner(), "auto")
+        self._element(root, Prosody(), "auto", 1)
+        self._close(Prosody(), "auto")
         self._silence_ms += self._tailing_ms
         if self._silence_ms:
             self._passages.append(Passage("", silence_ms=self._silence_ms))
@@ -180,48 +180,48 @@ class _Reader:
 
     # Text and the passages it goes into.
 
-    def _say(self, text: str | None, manner: Manner, language: str) -> None:
+    def _say(self, text: str | None, prosody: Prosody, language: str) -> None:
         if not text:
             return
         if not text.isspace():
-            self._turn_to(manner, language)
+            self._turn_to(prosody, language)
         if not self._control_tags:
             text = neutralise(text, allowed=False)
         text = _SPACES.sub(" ", text)
         self._text += text.lstrip() if self._text.endswith((" ", "\n")) else text
 
-    def _turn_to(self, manner: Manner, language: str) -> None:
-        """What follows is said in this manner."""
-        if (manner, language) != (self._manner, self._language):
-            self._close(manner, language)
+    def _turn_to(self, prosody: Prosody, language: str) -> None:
+        """What follows is said in this prosody."""
+        if (prosody, language) != (self._prosody, self._language):
+            self._close(prosody, language)
 
-    def _close(self, manner: Manner, language: str) -> None:
-        """End the passage; the next one is in another manner, or after a silence."""
+    def _close(self, prosody: Prosody, language: str) -> None:
+        """End the passage; the next one is in another prosody, or after a silence."""
         if self._text.strip():
             self._passages.append(
                 Passage(
                     text=self._text,
-                    hints=tuple(self._hints),
+                    pronunciations=tuple(self._pronunciations),
                     control_tags=True,
                     language=self._language,
-                    manner=self._manner,
+                    prosody=self._prosody,
                     silence_ms=self._silence_ms,
                 )
             )
             self._length += len(self._text)
             self._silence_ms = 0
         self._text = ""
-        self._hints = []
-        self._manner, self._language = manner, language
+        self._pronunciations = []
+        self._prosody, self._language = prosody, language
 
     def _pause(self, duration_ms: int) -> None:
         if duration_ms:
-            self._close(self._manner, self._language)
+            self._close(self._prosody, self._language)
             self._silence_ms += duration_ms
 
     # Elements.
 
-    def _element(self, element: Element, manner: Manner, language: str, depth: int) -> None:
+    def _element(self, element: Element, prosody: Prosody, language: str, depth: int) -> None:
         self._elements += 1
         if depth > MAX_DEPTH:
             raise _invalid(f"elements are nested more than {MAX_DEPTH} deep")
@@ -236,40 +236,40 @@ class _Reader:
         if name in _UNSPOKEN:
             self._warnings["unspoken_element"] += 1
         elif name in self._elements_of and (depth == 1 or name != "speak"):
-            self._elements_of[name](element, manner, language, depth)
+            self._elements_of[name](element, prosody, language, depth)
         else:
             self._warnings["unknown_element"] += 1
-            self._inside(element, manner, language, depth)
+            self._inside(element, prosody, language, depth)
 
-    def _inside(self, element: Element, manner: Manner, language: str, depth: int) -> None:
-        self._say(element.text, manner, language)
+    def _inside(self, element: Element, prosody: Prosody, language: str, depth: int) -> None:
+        self._say(element.text, prosody, language)
         for child in element:
-            self._element(child, manner, language, depth + 1)
-            self._say(child.tail, manner, language)
+            self._element(child, prosody, language, depth + 1)
+            self._say(child.tail, prosody, language)
 
-    def _sentence(self, element: Element, manner: Manner, language: str, depth: int) -> None:
+    def _sentence(self, element: Element, prosody: Prosody, language: str, depth: int) -> None:
         self._end_line()
-        self._inside(element, manner, language, depth)
+        self._inside(element, prosody, language, depth)
         self._end_line()
 
     def _end_line(self) -> None:
         if self._text.strip():
             self._text = self._text.rstrip() + "\n"
 
-    def _voice(self, element: Element, manner: Manner, language: str, depth: int) -> None:
+    def _voice(self, element: Element, prosody: Prosody, language: str, depth: int) -> None:
         name = element.get("name")
         if not name:
             raise _invalid('voice has no name; write <voice name="...">, GET /v1/audio/voices lists the names')
-        self._inside(element, replace(manner, voice=name), language, depth)
+        self._inside(element, replace(prosody, voice=name), language, depth)
 
-    def _break(self, element: Element, manner: Manner, language: str, depth: int) -> None:
+    def _break(self, element: Element, prosody: Prosody, language: str, depth: int) -> None:
         time, strength = element.get("time"), element.get("strength", "medium")
         if time is None and strength not in BREAK_MS:
             raise _invalid(f"break: strength is one of {', '.join(BREAK_MS)}")
         self._pause(BREAK_MS[strength] if time is None else _milliseconds(time))
-        self._inside(element, manner, language, depth)
+        self._inside(element, prosody, language, depth)
 
-    def _silence(self, element: Element, manner: Manner, language: str, depth: int) -> None:
+    def _silence(self, element: Element, prosody: Prosody, language: str, depth: int) -> None:
         kind = (element.get("type") or "").lower().removesuffix("-exact")
         duration_ms = _milliseconds(element.get("value") or "")
         if kind == "leading" and not self._passages and not self._text.strip():
@@ -278,71 +278,73 @@ class _Reader:
             self._tailing_ms = duration_ms
         else:
             self._warnings["unsupported_silence"] += 1
-        self._inside(element, manner, language, depth)
+        self._inside(element, prosody, language, depth)
 
-    def _prosody(self, element: Element, manner: Manner, language: str, depth: int) -> None:
+    def _prosody_element(self, element: Element, prosody: Prosody, language: str, depth: int) -> None:
         rate, volume = element.get("rate"), element.get("volume")
         if rate is not None:
-            manner = replace(manner, rate=manner.rate * _rate(rate))
+            prosody = replace(prosody, rate=prosody.rate * _rate(rate))
         if volume is not None:
-            manner = replace(manner, gain_db=_gain(volume, manner.gain_db))
+            prosody = replace(prosody, gain_db=_gain(volume, prosody.gain_db))
         ignored = set(element.keys()) - {"rate", "volume", _LANGUAGE_ATTRIBUTE}
         self._warnings["unsupported_prosody"] += len(ignored)
-        self._inside(element, manner, language, depth)
+        self._inside(element, prosody, language, depth)
 
-    def _express_as(self, element: Element, manner: Manner, language: str, depth: int) -> None:
+    def _express_as(self, element: Element, prosody: Prosody, language: str, depth: int) -> None:
         style = STYLES.get((element.get("style") or "").lower())
         if style is None:
             self._warnings["unknown_style"] += 1
         else:
-            manner = replace(manner, rate=manner.rate * style.rate, gain_db=manner.gain_db + style.gain_db)
-        self._inside(element, manner, language, depth)
+            prosody = replace(prosody, rate=prosody.rate * style.rate, gain_db=prosody.gain_db + style.gain_db)
+        self._inside(element, prosody, language, depth)
 
-    def _emphasis(self, element: Element, manner: Manner, language: str, depth: int) -> None:
+    def _emphasis(self, element: Element, prosody: Prosody, language: str, depth: int) -> None:
         # A held breath before the word: a segment of its own would cost the sentence its melody.
         if element.get("level", "moderate") in ("strong", "moderate"):
-            self._turn_to(manner, language)
+            self._turn_to(prosody, language)
             self._text += "[uv_break]"
-        self._inside(element, manner, language, depth)
+        self._inside(element, prosody, language, depth)
 
-    def _mark(self, element: Element, manner: Manner, language: str, depth: int) -> None:
+    def _mark(self, element: Element, prosody: Prosody, language: str, depth: int) -> None:
         self._marks.append((element.get("name") or "", self._length + len(self._text)))
-        self._inside(element, manner, language, depth)
+        self._inside(element, prosody, language, depth)
 
-    def _say_as(self, element: Element, manner: Manner, language: str, depth: int) -> None:
+    def _say_as(self, element: Element, prosody: Prosody, language: str, depth: int) -> None:
         kind = (element.get("interpret-as") or "").lower()
         if kind not in SAY_AS:
             self._warnings["unknown_say_as"] += 1
-            self._inside(element, manner, language, depth)
+            self._inside(element, prosody, language, depth)
             return
         form = (element.get("format") or element.get("detail") or "").lower()
-        self._hinted(element, manner, language, depth, Aside.SAY_AS, f"{kind}:{form}" if form else kind)
+        self._pronounced(element, prosody, language, depth, PronunciationKind.SAY_AS, f"{kind}:{form}" if form else kind)
 
-    def _sub(self, element: Element, manner: Manner, language: str, depth: int) -> None:
+    def _sub(self, element: Element, prosody: Prosody, language: str, depth: int) -> None:
         alias = element.get("alias")
         if not alias or alias.isspace():
             raise _invalid('sub has no alias; write <sub alias="what is said">what is written</sub>')
-        self._hinted(element, manner, language, depth, Aside.ALIAS, alias)
+        self._pronounced(element, prosody, language, depth, PronunciationKind.ALIAS, alias)
 
-    def _phoneme(self, element: Element, manner: Manner, language: str, depth: int) -> None:
+    def _phoneme(self, element: Element, prosody: Prosody, language: str, depth: int) -> None:
         alphabet, sounds = (element.get("alphabet") or "").lower(), element.get("ph") or ""
-        aside = {"pinyin": Aside.PINYIN, "x-homophone": Aside.ALIAS}.get(alphabet)
-        if aside is None or not sounds.strip():
+        kind = {"pinyin": PronunciationKind.PINYIN, "x-homophone": PronunciationKind.ALIAS}.get(alphabet)
+        if kind is None or not sounds.strip():
             self._warnings["unsupported_phoneme"] += 1
-            self._inside(element, manner, language, depth)
+            self._inside(element, prosody, language, depth)
         else:
-            self._hinted(element, manner, language, depth, aside, sounds)
+            self._pronounced(element, prosody, language, depth, kind, sounds)
 
-    def _hinted(self, element: Element, manner: Manner, language: str, depth: int, aside: Aside, value: str) -> None:
-        """The element's text, said as the hint says. Elements inside lose their meaning and keep their text."""
+    def _pronounced(
+        self, element: Element, prosody: Prosody, language: str, depth: int, kind: PronunciationKind, value: str
+    ) -> None:
+        """The element's text, said as `value` says. Elements inside lose their meaning and keep their text."""
         nested = list(element.iter())[1:]
         if nested:
             self._warnings["nested_element"] += len(nested)
         text = _SPACES.sub(" ", neutralise("".join(element.itertext()), allowed=False)).strip()
         if not text:
             return
-        self._turn_to(manner, language)
-        self._hints.append(Hint(len(self._text), len(self._text) + len(text), aside, value))
+        self._turn_to(prosody, language)
+        self._pronunciations.append(Pronunciation(len(self._text), len(self._text) + len(text), kind, value))
         self._text += text
 
     def _language_of(self, element: Element, language: str) -> str:

@@ -1,7 +1,7 @@
 """Normalize: written characters to speakable text, and where every one of them went.
 
 In:    str of any Unicode, a language: auto, zh or en
-Out:   Spoken: Chinese characters, Latin letters, spaces, the signs "，。、,." and, where allowed, control tags:
+Out:   NormalizedText: Chinese characters, Latin letters, spaces, the signs "，。、,." and, where allowed, control tags:
        what ChatTTS was trained on
 Owns:  nothing
 Never: tokens, voices, torch
@@ -24,7 +24,7 @@ from pipeline.text.normalize.languages import detect_language, language_runs, pa
 from pipeline.text.normalize.options import LANGUAGE_CHOICES, PLAIN, Language, LanguageChoice, NormalizeOptions, Reading
 from pipeline.text.normalize.scan import scan
 from pipeline.text.normalize.written import write
-from pipeline.text.spoken import Spoken
+from pipeline.text.normalized_text import NormalizedText
 
 __all__ = [
     "ANYTHING",
@@ -58,7 +58,7 @@ def normalize(
     readings: Sequence[Reading] = (),
     fallback: Language = "en",
     vocabulary: Vocabulary = ANYTHING,
-) -> Spoken:
+) -> NormalizedText:
     """Rewrite a text so that the model can say all of it. Never raises: what cannot be said is dropped and counted.
 
     Args:

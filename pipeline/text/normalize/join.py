@@ -1,7 +1,7 @@
 """Join: pieces to one text, and where every source character went.
 
 In:    Written, pieces
-Out:   Spoken
+Out:   NormalizedText
 Owns:  nothing
 Never: rules, words
 """
@@ -12,7 +12,7 @@ from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.rule import Drop, Gap
 from pipeline.text.normalize.scan import Piece
 from pipeline.text.normalize.written import Written
-from pipeline.text.spoken import Span, Spoken, TextWarning
+from pipeline.text.normalized_text import NormalizedText, Span, TextWarning
 
 _MARKS: dict[Language, dict[Gap, str]] = {
     "zh": {Gap.LIST: "、", Gap.COMMA: "，", Gap.STOP: "。"},
@@ -36,7 +36,7 @@ class _Entry:
     is_control: bool = False
 
 
-def join(written: Written, pieces: list[Piece], source: str) -> Spoken:
+def join(written: Written, pieces: list[Piece], source: str) -> NormalizedText:
     """One text with a single stop where several met, none at its beginning, signs of the language's own width."""
     entries = _in_order(written, pieces)
     _separate(entries, source)
@@ -148,7 +148,7 @@ def _absorb(entries: list[_Entry]) -> list[_Entry]:
     return kept
 
 
-def _spoken(entries: list[_Entry]) -> Spoken:
+def _spoken(entries: list[_Entry]) -> NormalizedText:
     spans: list[Span] = []
     counts: dict[str, int] = {}
     heard = 0
@@ -161,4 +161,4 @@ def _spoken(entries: list[_Entry]) -> Spoken:
         spans.append(Span(entry.start, entry.stop, heard, stop, "control" if entry.is_control else "text"))
         heard = stop
     warnings = tuple(TextWarning(code, count) for code, count in sorted(counts.items()))
-    return Spoken("".join(entry.said for entry in entries), tuple(spans), warnings)
+    return NormalizedText("".join(entry.said for entry in entries), tuple(spans), warnings)

@@ -19,9 +19,9 @@ from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.text.lexicon.library import LEXICON_ID
 from pipeline.text.markup.ssml import STYLES
 from pipeline.text.refine_guard import Refined, diff
-from pipeline.text.script import Script
 from pipeline.text.segment import predicted_steps
-from pipeline.types import MAX_SPEED, MIN_SPEED, Aside, LexiconEntry, Passage, Segment, SynthesisRequest
+from pipeline.text.speech_text import SpeechText
+from pipeline.types import MAX_SPEED, MIN_SPEED, LexiconEntry, Passage, PronunciationKind, Segment, SynthesisRequest
 from serve.errors import ApiError, Kind, bad_request
 from serve.http.body_reader import is_strict
 from serve.http.openapi import answers, takes
@@ -134,7 +134,7 @@ class HintReply(BaseModel):
 
 
 class PassageReply(BaseModel):
-    """Text in one manner."""
+    """Text of one prosody."""
 
     text: str
     language: Literal["auto", "zh", "en"]
@@ -205,12 +205,12 @@ def text_routes(get_services: Callable[[], Services]) -> APIRouter:
     async def normalize(request: Request) -> NormalizeReply:
         """What would be said, and what became of every character."""
         body = await _body(TextBody, request, get_services())
-        script = await _within_limits(get_services(), get_services().read(_text_request(body, request, get_services())))
+        speech_text = await _within_limits(get_services(), get_services().read(_text_request(body, request, get_services())))
         return NormalizeReply(
-            text=" ".join(segment.text for segment in script.segments),
-            segments=[_segment(script, index) for index in range(len(script.segments))],
-            warnings=_warnings(script.warnings),
-            dropped=list(script.dropped),
+            text=" ".join(segment.text for segment in speech_text.segments),
+            segments=[_segment(speech_text, index) for index in range(len(speech_text.segments))],
+            warnings=_warnings(speech_text.warnings),
+            dropped=list(speech_text.dropped),
         )
 
     @routes.post("/v1/text/ssml", openapi_extra=takes(TextBody), responses=answers(400, 408, 413, 415, 422, 503))
@@ -232,18 +232,18 @@ def text_routes(get_services: Callable[[], Services]) -> APIRouter:
         """What POST /v1/audio/speech would do with this body, without doing it."""
         body = await _body(SpeechBody, request, get_services())
         asked, ignored = _speech_request(body, request, get_services())
-        script = await _within_limits(get_services(), get_services().read(asked))
-        segments = [_planned(segment, asked) for segment in script.segments]
-        silence_s = (sum(segment.silence_ms for segment in segments) + script.closing_silence_ms) / 1000
+        speech_text = await _within_limits(get_services(), get_services().read(asked))
+        segments = [_planned(segment, asked) for segment in speech_text.segments]
+        silence_s = (sum(segment.silence_ms for segment in segments) + speech_text.closing_silence_ms) / 1000
         return PlanReply(
             voice=asked.voice,
             characters=len(asked.text),
             segments=segments,
-            closing_silence_ms=script.closing_silence_ms,
+            closing_silence_ms=speech_text.closing_silence_ms,
             predicted_steps=sum(segment.steps for segment in segments),
             predicted_seconds=round(sum(segment.seconds for segment in segments) + silence_s, 3),
-            warnings=_warnings(script.warnings),
-            dropped=list(script.dropped),
+            warnings=_warnings(speech_text.warnings),
+            dropped=list(speech_text.dropped),
             ignored_fields=ignored,
         )
 
@@ -281,7 +281,7 @@ def text_routes(get_services: Callable[[], Services]) -> APIRouter:
     async def styles() -> StylesReply:
         """What mstts:express-as knows."""
         return StylesReply(
-            styles=[StyleReply(id=name, rate=manner.rate, gain_db=manner.gain_db) for name, manner in STYLES.items()]
+            styles=[StyleReply(id=name, rate=prosody.rate, gain_db=prosody.gain_db) for name, prosody in STYLES.items()]
         )
 
     @routes.get("/v1/lexicons/{lexicon_id}", responses=answers(400, 404))
@@ -362,8 +362,8 @@ def _speech_request(body: SpeechBody, request: Request, services: Services) -> t
 
 async def _unrefined(services: Services, asked: SynthesisRequest) -> list[Refined]:
     """What a checkpoint without a refine pass makes of the text: nothing."""
-    script = await services.read(asked)
-    texts = [segment.text for segment in script.segments]
+    speech_text = await services.read(asked)
+    texts = [segment.text for segment in speech_text.segments]
     return [Refined(text, text, tuple(diff(text, text)), accepted=False) for text in texts]
 
 
@@ -393,8 +393,8 @@ def _warnings(warnings: tuple[tuple[str, int], ...]) -> list[WarningReply]:
     return [WarningReply(code=code, count=count) for code, count in warnings]
 
 
-def _segment(script: Script, index: int) -> SegmentReply:
-    segment = script.segments[index]
+def _segment(speech_text: SpeechText, index: int) -> SegmentReply:
+    segment = speech_text.segments[index]
     return SegmentReply(
         text=segment.text,
         language="zh" if segment.language == "zh" else "en",
@@ -405,22 +405,22 @@ def _segment(script: Script, index: int) -> SegmentReply:
                 spoken=(span.spoken_start, span.spoken_stop),
                 kind="control" if span.kind == "control" else "text",
             )
-            for span in script.spans[index]
+            for span in speech_text.spans[index]
         ],
     )
 
 
 def _planned(segment: Segment, request: SynthesisRequest) -> PlannedSegment:
     steps = predicted_steps(segment.text)
-    speed = min(MAX_SPEED, max(MIN_SPEED, request.speed * segment.manner.rate))
+    speed = min(MAX_SPEED, max(MIN_SPEED, request.speed * segment.prosody.rate))
     return PlannedSegment(
         index=segment.index,
         text=segment.text,
         language="zh" if segment.language == "zh" else "en",
         source=segment.source,
-        voice=segment.manner.voice or request.voice,
-        rate=segment.manner.rate,
-        gain_db=segment.manner.gain_db,
+        voice=segment.prosody.voice or request.voice,
+        rate=segment.prosody.rate,
+        gain_db=segment.prosody.gain_db,
         silence_ms=segment.silence_ms,
         steps=steps,
         seconds=round(steps * SAMPLES_PER_STEP / SAMPLE_RATE / speed, 3),
@@ -431,13 +431,16 @@ def _passage(passage: Passage) -> PassageReply:
     return PassageReply(
         text=passage.text,
         language="zh" if passage.language == "zh" else "en" if passage.language == "en" else "auto",
-        voice=passage.manner.voice,
-        rate=passage.manner.rate,
-        gain_db=passage.manner.gain_db,
+        voice=passage.prosody.voice,
+        rate=passage.prosody.rate,
+        gain_db=passage.prosody.gain_db,
         silence_ms=passage.silence_ms,
-        hints=[HintReply(start=hint.start, stop=hint.stop, kind=hint.aside.value, value=hint.value) for hint in passage.hints],
+        hints=[
+            HintReply(start=hint.start, stop=hint.stop, kind=hint.kind.value, value=hint.value)
+            for hint in passage.pronunciations
+        ],
     )
 
 
 def _sound(entry: LexiconEntry) -> SoundReply:
-    return SoundReply(pinyin=entry.value) if entry.aside is Aside.PINYIN else SoundReply(alias=entry.value)
+    return SoundReply(pinyin=entry.value) if entry.kind is PronunciationKind.PINYIN else SoundReply(alias=entry.value)

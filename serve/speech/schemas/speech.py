@@ -19,11 +19,11 @@ from pipeline.types import (
     AudioOptions,
     CacheMode,
     CacheOrder,
-    Claim,
     Denoise,
     RefineGuard,
     RefineParams,
     SamplingParams,
+    SchedulingParams,
     SeedMode,
     SynthesisRequest,
 )
@@ -155,7 +155,7 @@ def to_order(
     limits: LimitsConfig,
     strict: bool,
     accepts_events: bool,
-    claim: Claim,
+    scheduling: SchedulingParams,
     cache_control: str = "",
     tenant: str = "",
     seed: int | None = None,
@@ -167,7 +167,7 @@ def to_order(
         text: what text_schemas.read_text made of the body.
         strict: refuse fields that have no effect instead of naming them in the reply.
         accepts_events: the client prefers server-sent events (its Accept header says so).
-        claim: how it stands in line, with the time its lane promises; deadline_ms replaces that.
+        scheduling: how it stands in line, with the time its lane promises; deadline_ms replaces that.
         cache_control: that header of the request.
         tenant: whose cache entries the request may find.
         seed: of a body without one; None: drawn now.
@@ -178,7 +178,7 @@ def to_order(
     as_events = body.stream_format == "sse" or accepts_events
     if as_events and not body.stream:
         raise bad_request("conflicting_fields", "stream=false cannot be sent as events", param="stream_format")
-    promised_s = claim.first_audio_s or limits.first_audio_timeout_s
+    promised_s = scheduling.first_audio_s or limits.first_audio_timeout_s
     if body.deadline_ms is not None:
         promised_s = body.deadline_ms / 1000
     if body.seed is None and seed is not None:
@@ -186,7 +186,9 @@ def to_order(
     request = to_request(body, request_id=request_id, voice=voice, text=text, limits=limits, strict=strict)
     return SpeechJob(
         request=replace(
-            request, cache=CacheOrder(_cache_mode(body, cache_control), tenant), claim=replace(claim, first_audio_s=promised_s)
+            request,
+            cache=CacheOrder(_cache_mode(body, cache_control), tenant),
+            scheduling=replace(scheduling, first_audio_s=promised_s),
         ),
         audio=_format(body),
         streamed=body.stream,
@@ -272,14 +274,14 @@ def _options(post: bool | PostBody, sample_rate: int) -> AudioOptions:
 def _refine(body: SpeechBody, sampling: SamplingParams) -> RefineParams | None:
     if body.refine is False:
         return None
-    manner = RefineBody() if body.refine is True else body.refine
-    seed = sampling.seed if manner.seed is None else manner.seed
-    seeded = replace(REFINE.sampling, seed=seed, seed_mode=sampling.seed_mode, temperature=manner.temperature)
+    refine = RefineBody() if body.refine is True else body.refine
+    seed = sampling.seed if refine.seed is None else refine.seed
+    seeded = replace(REFINE.sampling, seed=seed, seed_mode=sampling.seed_mode, temperature=refine.temperature)
     return RefineParams(
-        oral=manner.oral,
-        laugh=manner.laugh,
-        pause=manner.pause,
-        guard=RefineGuard(manner.guard),
+        oral=refine.oral,
+        laugh=refine.laugh,
+        pause=refine.pause,
+        guard=RefineGuard(refine.guard),
         sampling=seeded,
     )
 

@@ -16,7 +16,7 @@ from pipeline.errors import TextTooLong, UnknownVoice
 from pipeline.text.lexicon.library import LEXICON_ID, MAX_ENTRIES, Entries
 from pipeline.text.markup.ssml import parse
 from pipeline.text.normalize import PLAIN
-from pipeline.types import Aside, LexiconEntry, Passage
+from pipeline.types import LexiconEntry, Passage, PronunciationKind
 from serve.config.app_config import LimitsConfig
 from serve.errors import bad_request
 from serve.speech.schemas.base import Body
@@ -164,11 +164,11 @@ def entries_of(sounds: Sounds) -> Entries:
 
 def _entry(word: str, sound: str | SoundBody) -> LexiconEntry:
     if isinstance(sound, str):
-        return LexiconEntry(word, Aside.ALIAS, sound)
+        return LexiconEntry(word, PronunciationKind.ALIAS, sound)
     if sound.alias is not None:
-        return LexiconEntry(word, Aside.ALIAS, sound.alias)
+        return LexiconEntry(word, PronunciationKind.ALIAS, sound.alias)
     assert sound.pinyin is not None
-    return LexiconEntry(word, Aside.PINYIN, sound.pinyin)
+    return LexiconEntry(word, PronunciationKind.PINYIN, sound.pinyin)
 
 
 def _entries(body: TextBody, lexicon: Callable[[str], Entries]) -> Entries:
@@ -207,10 +207,10 @@ def _in_language(passage: Passage, language: str) -> Passage:
 
 
 def _with_voice_id(passage: Passage, voice_id: Callable[[str | None], str]) -> Passage:
-    name = passage.manner.voice
+    name = passage.prosody.voice
     if name is None:
         return passage
     try:
-        return replace(passage, manner=replace(passage.manner, voice=voice_id(name)))
+        return replace(passage, prosody=replace(passage.prosody, voice=voice_id(name)))
     except UnknownVoice:
         raise UnknownVoice("SSML: no voice of that name; GET /v1/audio/voices lists them", param="input") from None

@@ -14,9 +14,9 @@ from pipeline.spec import HOP, SAMPLES_PER_STEP
 from pipeline.synthesizer import Synthesizer
 from pipeline.types import (
     AudioChunk,
-    Manner,
     Passage,
     Prompt,
+    Prosody,
     RefineParams,
     SamplingParams,
     SpeechPlan,
@@ -95,7 +95,7 @@ def test_steps_are_asked_for_in_blocks_the_vocoder_can_use_and_one_is_enough_to_
         async def generate(
             self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
         ) -> AsyncGenerator[StepBlock, None]:
-            self.blocks[prompt.segment.index] = prompt.claim.blocks
+            self.blocks[prompt.segment.index] = prompt.scheduling.blocks
             async for block in super().generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted):
                 yield block
 
@@ -126,7 +126,7 @@ def test_silence_alone_is_heard_too():
 
 
 def test_each_passage_is_spoken_in_its_manner():
-    passages = (Passage("one."), Passage("two.", manner=Manner(rate=2.0)), Passage("three.", manner=Manner(gain_db=-20.0)))
+    passages = (Passage("one."), Passage("two.", prosody=Prosody(rate=2.0)), Passage("three.", prosody=Prosody(gain_db=-20.0)))
     heard = hear(make_request("one. two. three.", passages=passages))
     parts = [hear(make_request("one.")), hear(make_request("two.", speed=2.0)), hear(make_request("three.")) * np.float32(0.1)]
     assert np.allclose(heard, np.concatenate(parts), rtol=0, atol=1e-6)
@@ -134,7 +134,7 @@ def test_each_passage_is_spoken_in_its_manner():
 
 
 def test_rates_multiply_within_the_bounds_of_speed():
-    passages = (Passage("one.", manner=Manner(rate=2.0)), Passage("two.", manner=Manner(rate=0.5)))
+    passages = (Passage("one.", prosody=Prosody(rate=2.0)), Passage("two.", prosody=Prosody(rate=0.5)))
     heard = hear(make_request("one. two.", passages=passages, speed=3.0))
     parts = [hear(make_request("one.", speed=4.0)), hear(make_request("two.", speed=1.5))]
     assert np.array_equal(heard, np.concatenate(parts))
@@ -147,11 +147,11 @@ def test_every_voice_a_request_names_is_known_to_the_front_end():
             return await super().plan(request, voices)
 
     frontend = Noting()
-    passages = (Passage("one.", manner=Manner(voice="seed:1")), Passage("two."))
+    passages = (Passage("one.", prosody=Prosody(voice="seed:1")), Passage("two."))
     asyncio.run(listen(make_synthesizer(StepMaker(), frontend=frontend), make_request("one. two.", passages=passages)))
     assert frontend.voices == {"default": "default", "seed:1": "seed:1"}
     with pytest.raises(UnknownVoice):
-        hear(make_request("one.", passages=(Passage("one.", manner=Manner(voice="nobody")),)))
+        hear(make_request("one.", passages=(Passage("one.", prosody=Prosody(voice="nobody")),)))
 
 
 def test_warnings_come_with_the_first_chunk_alone():

@@ -9,9 +9,9 @@ from pydantic import ValidationError
 from pipeline.config import TextConfig
 from pipeline.errors import AtCapacity, ConfigError
 from pipeline.spec import REACH_STEPS
-from pipeline.text.script import write_script
+from pipeline.text.speech_text import build_speech_text
 from pipeline.types import DecoderTraits, Lane, SynthesisRequest
-from pipeline.vocoder.stream import without_first
+from pipeline.vocoder.stream import skip_chunk_sizes
 from pipeline.vocoder.windowed.windows import Schedule
 from serve.config.app_config import read_app_config
 from serve.resilience.degradation import REFUSALS, DegradeConfig, Ladder, Rung
@@ -129,7 +129,7 @@ def test_what_is_asked_for_is_given_up_and_nothing_else():
     assert eased.given_up == tuple(Rung)[:5]
     assert (eased.body.refine, eased.body.post, eased.body.model) == (False, PostBody(gain_db=3.0), "small@v1")
     request = eased.fit(SynthesisRequest("r", "x", "nova"))
-    assert (request.brief, request.chunks_left_out) == (True, 2)
+    assert (request.short_segments, request.skipped_chunk_sizes) == (True, 2)
     assert degrader(2).fit(SpeechBody(input="x", post=True)).given_up == ()
     assert degrader(5).fit(SpeechBody(input="x", model="chattts@v1")).given_up == (Rung.FIRST_CHUNK, Rung.SEGMENTS)
 
@@ -168,7 +168,7 @@ def test_a_reply_says_what_it_went_without():
 def test_left_out_chunks_bring_no_new_shape_and_lose_no_step(count, known):
     whole = Schedule(CHUNKS, REACH_STEPS)
     traits = DecoderTraits(False, True, REACH_STEPS, CHUNKS)
-    late = Schedule(without_first(traits, count).chunk_steps, REACH_STEPS)
+    late = Schedule(skip_chunk_sizes(traits, count).chunk_steps, REACH_STEPS)
     windows = list(late.ready(0, known=known, ended=True))
     assert [window.body_start for window in windows[1:]] == [window.body_stop for window in windows[:-1]]
     assert (windows[0].body_start, windows[-1].body_stop, windows[-1].is_last) == (0, known, True)
@@ -178,8 +178,10 @@ def test_left_out_chunks_bring_no_new_shape_and_lose_no_step(count, known):
 
 def test_brief_segments_are_half_as_long_and_say_the_same():
     text = "One sentence follows another here, and all of them are read aloud in the end. " * 12
-    usual, brief = (write_script(SynthesisRequest("r", text, "nova", brief=short), TextConfig()) for short in (False, True))
-    lengths = [[len(segment.text) for segment in script.segments] for script in (usual, brief)]
+    usual, short_ones = (
+        build_speech_text(SynthesisRequest("r", text, "nova", short_segments=short), TextConfig()) for short in (False, True)
+    )
+    lengths = [[len(segment.text) for segment in speech_text.segments] for speech_text in (usual, short_ones)]
     assert np.mean(lengths[1][1:]) < 0.7 * np.mean(lengths[0][1:])
-    words = [" ".join(segment.text for segment in script.segments).split() for script in (usual, brief)]
+    words = [" ".join(segment.text for segment in speech_text.segments).split() for speech_text in (usual, short_ones)]
     assert words[0] == words[1]

@@ -19,7 +19,7 @@ from pipeline.errors import (
     NonFiniteOutput,
     StageUnavailable,
 )
-from pipeline.types import Aside, AudioChunk, Hint, Manner, Passage, SynthesisRequest
+from pipeline.types import AudioChunk, Passage, Pronunciation, PronunciationKind, Prosody, SynthesisRequest
 from serve.config.app_config import read_app_config
 from serve.config.config_file import find_mistakes
 from serve.config.model_versions import CompatConfig, ModelConfig, RoutesConfig, ShadowConfig, deployments_of, versions_of
@@ -267,7 +267,9 @@ def test_what_a_client_says_is_no_default():
 
 
 def test_of_a_document_words_tags_and_silence_are_left():
-    passage = Passage("Word.", (Hint(0, 4, Aside.SAY_AS, "characters"),), True, "en", Manner("nova", 1.5, 3.0), 500)
+    passage = Passage(
+        "Word.", (Pronunciation(0, 4, PronunciationKind.SAY_AS, "characters"),), True, "en", Prosody("nova", 1.5, 3.0), 500
+    )
     assert plain(passage) == Passage("Word.", control_tags=True, language="en", silence_ms=500)
 
 

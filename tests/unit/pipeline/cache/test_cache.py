@@ -35,7 +35,6 @@ from pipeline.types import (
     CacheMode,
     CacheOrder,
     CacheResult,
-    Claim,
     Denoise,
     FinishReason,
     Head,
@@ -43,6 +42,7 @@ from pipeline.types import (
     Prompt,
     RefineParams,
     SamplingParams,
+    SchedulingParams,
     SeedMode,
     StepBlock,
     SynthesisRequest,
@@ -90,12 +90,14 @@ def test_equal_inputs_have_one_key():
     twin = make_prompt(speaker=make_speaker(1, 16), eos_token=9)
     assert key_of(twin, SamplingParams()) == key_of()
     assert key_of(replace(twin, segment=replace(twin.segment, text="said otherwise"))) == key_of(), "its text is in the ids"
-    assert key_of(replace(twin, claim=Claim(Lane.BULK, "somebody", 3.0, 7))) == key_of(), "when they are made is not which"
+    assert key_of(replace(twin, scheduling=SchedulingParams(Lane.BULK, "somebody", 3.0, 7))) == key_of(), (
+        "when they are made is not which"
+    )
 
 
 def test_every_input_that_can_change_a_step_changes_the_key():
     assert OTHER_SAMPLING.keys() == {field.name for field in fields(SamplingParams)}, "a new field has its case here"
-    assert {*OTHER_PROMPT, "claim"} == {field.name for field in fields(Prompt)}, "a new field has its case here"
+    assert {*OTHER_PROMPT, "scheduling"} == {field.name for field in fields(Prompt)}, "a new field has its case here"
     keys = [key_of()]
     keys += [key_of(sampling=replace(SamplingParams(), **{name: value})) for name, value in OTHER_SAMPLING.items()]
     keys += [key_of(replace(PROMPT, **{name: value})) for name, value in OTHER_PROMPT.items()]

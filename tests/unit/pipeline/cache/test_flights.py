@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pipeline.cache.cache import CodeCache, Terms, terms_for
 from pipeline.cache.key import Place
 from pipeline.errors import AtCapacity, DeadlineExceeded, NonFiniteOutput, SynthesisError
-from pipeline.types import CacheResult, Claim, FinishReason, StepBlock
+from pipeline.types import CacheResult, FinishReason, SchedulingParams, StepBlock
 
 BLOCKS, STEPS = 4, 3
 
@@ -72,7 +72,11 @@ class Listener:
 
         place = Place(self.key, "", cache.epochs.of(""), "", hidden=True)
         steps = cache.steps(
-            place, lambda terms: model.make(self.key, terms), terms_for(60, Claim(), admitted=True), anew=anew, told=told
+            place,
+            lambda terms: model.make(self.key, terms),
+            terms_for(60, SchedulingParams(), admitted=True),
+            anew=anew,
+            told=told,
         )
         try:
             async with aclosing(steps):

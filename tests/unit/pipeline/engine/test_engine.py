@@ -28,7 +28,7 @@ from pipeline.errors import (
     TextTooLong,
 )
 from pipeline.native import build
-from pipeline.types import Claim, FinishReason, Head, Prompt, SamplingParams, SeedMode, StepBlock
+from pipeline.types import FinishReason, Head, Prompt, SamplingParams, SchedulingParams, SeedMode, StepBlock
 from tests.support.clock import HeldClock
 from tests.support.factories import Take, collect, make_prompt, make_speaker, take
 from tests.support.machine import needs_native
@@ -145,7 +145,7 @@ def test_blocks_come_in_the_sizes_that_are_of_use_and_change_no_bit(make_engine,
     """A size beyond the buffer is cut to what the buffer holds: nobody waits for ever."""
     engine = make_engine(steps_per_round=steps_per_round, buffer_steps=16, ignore_eos=True)
     prompt, sampling = make_prompt(9, max_steps=60), SamplingParams(seed=3)
-    asked = replace(prompt, claim=Claim(blocks=blocks))
+    asked = replace(prompt, scheduling=SchedulingParams(blocks=blocks))
 
     async def read() -> list[StepBlock]:
         return [block async for block in engine.generate(asked, sampling, timeout_s=100)]

@@ -21,12 +21,12 @@ from pipeline.engine.runner import Rounds, Runner
 from pipeline.engine.scheduler import Pace, Scheduler
 from pipeline.engine.sequence import Sequence
 from pipeline.errors import AtCapacity, DeadlineUnmeetable
-from pipeline.types import Claim, FinishReason, Head, Lane, Prompt, SamplingParams, SeedMode
+from pipeline.types import FinishReason, Head, Lane, Prompt, SamplingParams, SchedulingParams, SeedMode
 from tests.support.factories import WIDTH, Take, collect, make_prompt, make_sequence
 from tests.unit.pipeline.engine.test_engine import NUMERICS, Ahead, distinct
 
-BULK = Claim(Lane.BULK, first_steps=1)
-URGENT = Claim(Lane.INTERACTIVE, first_steps=1)
+BULK = SchedulingParams(Lane.BULK, first_steps=1)
+URGENT = SchedulingParams(Lane.INTERACTIVE, first_steps=1)
 Request = tuple[Prompt, SamplingParams]
 Build = Callable[..., Rounds]
 
@@ -53,9 +53,9 @@ def interrupted(
     values = {"slots": 2, "threads": 1, "max_prompt": 64, "max_steps": 128, "block_steps": 1, "buffer_steps": 128} | overrides
     with closing(Engine(EngineConfig.model_validate(values), demo, watch=watch, build=build)) as engine:
 
-        def run(request: Request, claim: Claim):
+        def run(request: Request, scheduling: SchedulingParams):
             prompt, sampling = request
-            return engine.generate(replace(prompt, claim=claim), sampling, timeout_s=250, admitted=True)
+            return engine.generate(replace(prompt, scheduling=scheduling), sampling, timeout_s=250, admitted=True)
 
         async def together() -> list[Take]:
             coming = iter(urgent)
@@ -150,7 +150,7 @@ STEP_S = 0.02
 def claimed(lane: Lane, *, tenant: str = "", steps: int = 40, now: float = 0.0, promise_s: float | None = None) -> Sequence:
     sequence = make_sequence(max_steps=steps, now=now)
     first = min(steps, 10)
-    sequence.prompt = replace(make_prompt(12, max_steps=steps), claim=Claim(lane, tenant, promise_s, first))
+    sequence.prompt = replace(make_prompt(12, max_steps=steps), scheduling=SchedulingParams(lane, tenant, promise_s, first))
     sequence.sampling = SamplingParams(min_steps=steps)
     sequence.promised_at = None if promise_s is None else now + promise_s
     return sequence
@@ -189,7 +189,7 @@ class House:
         for sequence in plan.decode:
             sequence.emit(np.zeros(WIDTH, np.float32), np.zeros(4, np.int64))
             self.made += 1
-            if sequence.steps == min(sequence.prompt.claim.first_steps, sequence.max_steps):
+            if sequence.steps == min(sequence.prompt.scheduling.first_steps, sequence.max_steps):
                 self.heard_at[id(sequence)] = self.now
             if sequence.steps >= sequence.max_steps:
                 self.scheduler.release(sequence)

@@ -16,8 +16,8 @@ from pipeline.text.frontend import LocalTextFrontend
 from pipeline.text.markup.control_tags import CONTROL_TAGS
 from pipeline.text.markup.ssml import parse
 from pipeline.text.normalize import is_speakable
-from pipeline.text.script import Script
-from pipeline.types import Aside, LexiconEntry, Passage, SynthesisRequest, Voice
+from pipeline.text.speech_text import SpeechText
+from pipeline.types import LexiconEntry, Passage, PronunciationKind, SynthesisRequest, Voice
 
 NO_DROPS = ("cantonese_kept", "unsupported_language")
 VOICES = {"v": Voice("v", np.ones(16, np.float16))}
@@ -43,12 +43,12 @@ def request(text: str, **fields) -> SynthesisRequest:
     return SynthesisRequest("r", text, "v", **fields)
 
 
-def read(front: LocalTextFrontend, text: str, **fields) -> Script:
+def read(front: LocalTextFrontend, text: str, **fields) -> SpeechText:
     return asyncio.run(front.read(request(text, **fields)))
 
 
-def said(script: Script) -> list[str]:
-    return [segment.text for segment in script.segments]
+def said(speech_text: SpeechText) -> list[str]:
+    return [segment.text for segment in speech_text.segments]
 
 
 @pytest.mark.parametrize("text", ["今天天气真不错，我们一起去公园散步吧。", "你好", "一二三四五六七八九十", "你好！ ... ?"])
@@ -84,7 +84,7 @@ def test_numbers_are_read_in_a_language_the_checkpoint_speaks(english, common):
 
 
 def test_a_reading_nobody_can_say_is_left_out_whole(english):
-    entry = LexiconEntry("nginx", Aside.ALIAS, "恩静")
+    entry = LexiconEntry("nginx", PronunciationKind.ALIAS, "恩静")
     found = read(english, "use nginx now", lexicon=(entry,))
     assert said(found) == ["use now"]
     assert dict(found.warnings) == {"unknown_to_model": 5}

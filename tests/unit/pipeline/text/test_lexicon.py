@@ -9,20 +9,20 @@ from pipeline.store.sqlite import SqliteStore
 from pipeline.text.lexicon.library import KEPT_VERSIONS, LexiconLibrary
 from pipeline.text.lexicon.matching import find
 from pipeline.text.pinyin import SYLLABLE, TABLE, homophones
-from pipeline.types import Aside, Hint, LexiconEntry
+from pipeline.types import LexiconEntry, Pronunciation, PronunciationKind
 from scripts.generate.pinyin_table import table
 
 
 def entries(*words: str) -> list[LexiconEntry]:
-    return [LexiconEntry(word, Aside.ALIAS, f"<{word}>") for word in words]
+    return [LexiconEntry(word, PronunciationKind.ALIAS, f"<{word}>") for word in words]
 
 
 def said(text: str, *words: str, **more) -> str:
     """The text with every found word in its place."""
     done, place = "", 0
-    for hint in find(entries(*words), text, **more):
-        done += text[place : hint.start] + hint.value
-        place = hint.stop
+    for pronunciation in find(entries(*words), text, **more):
+        done += text[place : pronunciation.start] + pronunciation.value
+        place = pronunciation.stop
     return done + text[place:]
 
 
@@ -49,12 +49,12 @@ def test_words_are_found(text, words, expected):
 
 
 def test_of_two_entries_for_a_word_the_first_counts():
-    first, second = LexiconEntry("a", Aside.ALIAS, "x"), LexiconEntry("a", Aside.PINYIN, "y1")
-    assert find([first, second], "a") == [Hint(0, 1, Aside.ALIAS, "x")]
+    first, second = LexiconEntry("a", PronunciationKind.ALIAS, "x"), LexiconEntry("a", PronunciationKind.PINYIN, "y1")
+    assert find([first, second], "a") == [Pronunciation(0, 1, PronunciationKind.ALIAS, "x")]
 
 
 def test_nothing_is_looked_up_where_something_is_said_already():
-    taken = [Hint(2, 5, Aside.ALIAS, "!")]
+    taken = [Pronunciation(2, 5, PronunciationKind.ALIAS, "!")]
     assert said("a cat cat", "cat", "a", "a cat", taken=taken) == "<a> ! <cat>"
     assert said("[laugh] laugh", "laugh", control_tags=True) == "[laugh] <laugh>"
     assert said("[laugh] laugh", "laugh") == "[<laugh>] <laugh>"
@@ -62,12 +62,12 @@ def test_nothing_is_looked_up_where_something_is_said_already():
 
 @given(st.text(alphabet="abAB 你好1", max_size=60), st.lists(st.text(alphabet="abA 你好", min_size=1, max_size=4), max_size=8))
 def test_hints_are_in_order_without_overlap_and_name_their_words(text, words):
-    hints = find(entries(*words), text)
+    pronunciations = find(entries(*words), text)
     place = 0
-    for hint in hints:
-        assert place <= hint.start < hint.stop
-        assert hint.value[1:-1].lower() == text[hint.start : hint.stop].lower()
-        place = hint.stop
+    for pronunciation in pronunciations:
+        assert place <= pronunciation.start < pronunciation.stop
+        assert pronunciation.value[1:-1].lower() == text[pronunciation.start : pronunciation.stop].lower()
+        place = pronunciation.stop
 
 
 # Pinyin.

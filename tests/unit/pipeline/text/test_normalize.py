@@ -25,7 +25,7 @@ from pipeline.text.normalize import (
     normalize,
 )
 from pipeline.text.normalize.numbers import chinese, english, ordinal, roman
-from pipeline.text.spoken import Spoken
+from pipeline.text.normalized_text import NormalizedText
 
 DATA = Path(__file__).resolve().parents[3] / "data"
 
@@ -64,8 +64,8 @@ def test_the_tables_are_large_and_say_each_thing_once():
 # --- what is promised of any text
 
 
-def check(source: str, spoken: Spoken, *, control_tags: bool) -> None:
-    """The promises of Spoken, character by character."""
+def check(source: str, spoken: NormalizedText, *, control_tags: bool) -> None:
+    """The promises of NormalizedText, character by character."""
     place = heard = dropped = 0
     for span in spoken.spans:
         assert (span.source_start, span.spoken_start) == (place, heard), "spans tile both sides"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import InvalidSsml
 from pipeline.text.markup.ssml import MAX_BREAK_MS, MAX_BYTES, MAX_DEPTH, MAX_ELEMENTS, MAX_TURNS, SILENT_DB, STYLES, parse
-from pipeline.types import Aside, Hint, Manner, Passage
+from pipeline.types import Passage, Pronunciation, PronunciationKind, Prosody
 
 XMLNS = 'xmlns:mstts="https://www.w3.org/2001/mstts"'
 
@@ -55,28 +55,28 @@ def test_silence_at_the_end_and_at_the_beginning():
 
 
 @pytest.mark.parametrize(
-    ("attributes", "manner"),
+    ("attributes", "prosody"),
     [
-        ('rate="slow"', Manner(rate=0.75)),
-        ('rate="150%"', Manner(rate=1.5)),
-        ('rate="+50%"', Manner(rate=1.5)),
-        ('rate="-25%"', Manner(rate=0.75)),
-        ('rate="0.5"', Manner(rate=0.5)),
-        ('volume="soft"', Manner(gain_db=-6.0)),
-        ('volume="+3dB"', Manner(gain_db=3.0)),
-        ('volume="silent"', Manner(gain_db=SILENT_DB)),
-        ('volume="0"', Manner(gain_db=SILENT_DB)),
-        ('volume="100"', Manner(gain_db=0.0)),
+        ('rate="slow"', Prosody(rate=0.75)),
+        ('rate="150%"', Prosody(rate=1.5)),
+        ('rate="+50%"', Prosody(rate=1.5)),
+        ('rate="-25%"', Prosody(rate=0.75)),
+        ('rate="0.5"', Prosody(rate=0.5)),
+        ('volume="soft"', Prosody(gain_db=-6.0)),
+        ('volume="+3dB"', Prosody(gain_db=3.0)),
+        ('volume="silent"', Prosody(gain_db=SILENT_DB)),
+        ('volume="0"', Prosody(gain_db=SILENT_DB)),
+        ('volume="100"', Prosody(gain_db=0.0)),
     ],
 )
-def test_prosody(attributes, manner):
-    assert only(f"<prosody {attributes}>x</prosody>").manner == manner
+def test_prosody(attributes, prosody):
+    assert only(f"<prosody {attributes}>x</prosody>").prosody == prosody
 
 
 def test_manners_nest_and_end_with_their_element():
     found = passages('a<voice name="nova">b<prosody rate="2"><prosody rate="0.5" volume="+6dB">c</prosody>d</prosody></voice>e')
-    assert [passage.manner for passage in found] == [
-        Manner(), Manner(voice="nova"), Manner("nova", 1.0, 6.0), Manner("nova", 2.0), Manner(),
+    assert [passage.prosody for passage in found] == [
+        Prosody(), Prosody(voice="nova"), Prosody("nova", 1.0, 6.0), Prosody("nova", 2.0), Prosody(),
     ]  # fmt: skip
     assert "".join(passage.text for passage in found) == "abcde"
 
@@ -98,17 +98,17 @@ def test_words_say_how_they_sound():
         '<say-as interpret-as="date" format="dmy">1/2/2026</say-as>'
     )
     assert passage.text == "Call 110, WWW 重重1/2/2026"
-    assert passage.hints == (
-        Hint(5, 8, Aside.SAY_AS, "digits"),
-        Hint(10, 13, Aside.ALIAS, "World Wide Web"),
-        Hint(14, 15, Aside.PINYIN, "chong2"),
-        Hint(15, 16, Aside.ALIAS, "崇"),
-        Hint(16, 24, Aside.SAY_AS, "date:dmy"),
+    assert passage.pronunciations == (
+        Pronunciation(5, 8, PronunciationKind.SAY_AS, "digits"),
+        Pronunciation(10, 13, PronunciationKind.ALIAS, "World Wide Web"),
+        Pronunciation(14, 15, PronunciationKind.PINYIN, "chong2"),
+        Pronunciation(15, 16, PronunciationKind.ALIAS, "崇"),
+        Pronunciation(16, 24, PronunciationKind.SAY_AS, "date:dmy"),
     )
 
 
 def test_styles_are_a_pace_and_a_loudness():
-    assert only('<mstts:express-as style="Calm">x</mstts:express-as>').manner == STYLES["calm"]
+    assert only('<mstts:express-as style="Calm">x</mstts:express-as>').prosody == STYLES["calm"]
 
 
 def test_marks_know_how_much_text_is_before_them():
@@ -196,7 +196,7 @@ def test_every_letter_of_a_document_is_in_its_text(inside):
         letter for letter in f"x{text.replace('&amp;', '').replace('&lt;', '').replace('&gt;', '')}x" if letter in "ab你x"
     )
     for passage in document.passages:
-        assert all(0 <= hint.start < hint.stop <= len(passage.text) for hint in passage.hints)
+        assert all(0 <= hint.start < hint.stop <= len(passage.text) for hint in passage.pronunciations)
 
 
 @given(

@@ -14,7 +14,7 @@ from pipeline.store.store import Store
 from pipeline.types import Voice
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import PREVIEWS, SCORES, VOICES, VoiceLibrary, blend
-from pipeline.voices.names import ID, is_id, shown, split_blend, split_version
+from pipeline.voices.names import ID, display_name, is_id, split_blend, split_version
 from pipeline.voices.records import Consent, VoiceRecord, embedding_fields, read_record, sample_fields, write_record
 from pipeline.voices.seeds import draw_embedding
 from pipeline.voices.strings import encode_embedding
@@ -67,7 +67,7 @@ def test_every_way_to_name_a_voice(library: VoiceLibrary):
     assert same(library.get(inline), embedding(3))
     assert library.canonical(inline) == inline
     assert library.canonical("blend:alloy(0.50)+anna(1)") == "blend:anna@1(1)+voice-2(0.5)"
-    for name in ("bert", "anna@2", "anna@0", "anna@1@1", "", "../anna", "seed:-1", "guest:" + "0" * 32, "a" * 5000):
+    for name in ("bert", "anna@2", "anna@0", "anna@1@1", "", "../anna", "seed:-1", "temporary:" + "0" * 32, "a" * 5000):
         with pytest.raises(UnknownVoice) as refused:
             library.canonical(name)
         assert "anna" not in refused.value.message
@@ -179,9 +179,9 @@ def test_a_clone_keeps_its_codes_and_transcript(library: VoiceLibrary):
 
 
 def test_guests_are_known_to_their_host_alone(library: VoiceLibrary):
-    guest = Voice("trial", embedding(1))
-    with library.guest(guest) as name:
-        assert library.get(name) is guest
+    trial = Voice("trial", embedding(1))
+    with library.temporary(trial) as name:
+        assert library.get(name) is trial
         with pytest.raises(UnknownVoice):
             library.canonical(name)
     with pytest.raises(UnknownVoice):
@@ -252,10 +252,10 @@ def test_names_are_taken_apart_without_surprise(text: str):
         assert ID.fullmatch(text)
         assert split_version(f"{text}@3") == (text, 3)
         assert split_version(text) is None
-    assert len(shown("emb:" + text)) == len("emb:") + 16
+    assert len(display_name("emb:" + text)) == len("emb:") + 16
     if text.startswith("emb:"):
         return
-    assert shown(text) == text
+    assert display_name(text) == text
     with contextlib.suppress(InvalidRequest):
         assert all(weight > 0 for _, weight in split_blend(text))
 

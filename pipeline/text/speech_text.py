@@ -1,7 +1,7 @@
-"""Script: a request's text as it will be said: passages normalised, cut into segments, everything dropped counted.
+"""SpeechText: a request's text as it will be said: passages normalised, cut into segments, everything dropped counted.
 
 In:    SynthesisRequest, what the checkpoint knows
-Out:   Script
+Out:   SpeechText
 Owns:  nothing
 Never: tokens, voices, the model
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pipeline.config import TextConfig
 from pipeline.errors import InvalidLexicon, InvalidSsml, NoSpeakableText, PartlyUnspeakable
 from pipeline.text.lexicon.matching import find
-from pipeline.text.markup.say_as import written_as
+from pipeline.text.markup.say_as import expand_say_as
 from pipeline.text.normalize import (
     ANYTHING,
     UNKNOWN,
@@ -28,10 +28,10 @@ from pipeline.text.normalize import (
     normalize,
 )
 from pipeline.text.normalize.chinese import kept_characters
+from pipeline.text.normalized_text import NormalizedText, Span, TextWarning
 from pipeline.text.pinyin import homophones
 from pipeline.text.segment import Range, split
-from pipeline.text.spoken import Span, Spoken, TextWarning
-from pipeline.types import MAX_SPEED, MIN_SPEED, Aside, Hint, Passage, Segment, SynthesisRequest
+from pipeline.types import MAX_SPEED, MIN_SPEED, Passage, Pronunciation, PronunciationKind, Segment, SynthesisRequest
 
 CANTONESE_KEPT = "cantonese_kept"
 """warning: rare characters of Cantonese that were left as they are; they are heard"""
@@ -43,7 +43,7 @@ _STOPS = " ,.，。、"
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class SpeechText:
     """What is going to be said."""
 
     segments: tuple[Segment, ...]
@@ -56,12 +56,12 @@ class Script:
     """the request's characters that are not heard"""
 
 
-def write_script(
+def build_speech_text(
     request: SynthesisRequest,
     config: TextConfig,
     vocabulary: Vocabulary = ANYTHING,
     languages: tuple[Language, ...] = ("zh", "en"),
-) -> Script:
+) -> SpeechText:
     """Read a request's text.
 
     Args:
@@ -75,7 +75,7 @@ def write_script(
     """
     if not request.tags_taught:
         vocabulary = replace(vocabulary, control_tags=frozenset())
-    config = config.brief if request.brief else config
+    config = config.with_short_segments if request.short_segments else config
     options = replace(NormalizeOptions(), **dict(request.normalize))  # type: ignore[arg-type]  # checked at the door
     passages = request.passages or (Passage(request.text, control_tags=request.control_tags, language=request.language),)
     segments: list[Segment] = []
@@ -95,7 +95,7 @@ def write_script(
             warnings[CANTONESE_KEPT] += kept
         dropped += [(offset + span.source_start, offset + span.source_stop) for span in spoken.spans if span.kind == "dropped"]
         if spoken.text:
-            if not MIN_SPEED <= request.speed * passage.manner.rate <= MAX_SPEED:
+            if not MIN_SPEED <= request.speed * passage.prosody.rate <= MAX_SPEED:
                 warnings["rate_bounded"] += 1
             for segment, heard in _cut(passage, spoken, config, offset, first=len(segments)):
                 segments.append(replace(segment, silence_ms=silence_ms))
@@ -112,11 +112,11 @@ def write_script(
         _refuse(warnings)
     if segments:
         segments[-1] = replace(segments[-1], is_last=True)
-    return Script(tuple(segments), tuple(spans), silence_ms, tuple(sorted(warnings.items())), tuple(_joined(dropped)))
+    return SpeechText(tuple(segments), tuple(spans), silence_ms, tuple(sorted(warnings.items())), tuple(_joined(dropped)))
 
 
 def _cut(
-    passage: Passage, spoken: Spoken, config: TextConfig, offset: int, *, first: int
+    passage: Passage, spoken: NormalizedText, config: TextConfig, offset: int, *, first: int
 ) -> Iterator[tuple[Segment, tuple[Span, ...]]]:
     """The segments of a passage, numbered from `first`, each with its spans."""
     cuts = split(spoken.text, config, whole=_rewritten(passage.text, spoken), is_first=not first)
@@ -124,7 +124,7 @@ def _cut(
     for index, (cut, (reach, _)) in enumerate(zip(cuts, following, strict=True), start=first):
         text, heard = spoken.text[slice(*cut)], _within(spoken.spans, cut, offset)
         source = (heard[0].source_start, heard[-1].source_stop)
-        segment = Segment(text, index, is_last=False, language=detect_language(text), source=source, manner=passage.manner)
+        segment = Segment(text, index, is_last=False, language=detect_language(text), source=source, prosody=passage.prosody)
         yield segment, _within(spoken.spans, cut, offset, reach=reach)
 
 
@@ -138,11 +138,11 @@ def _refuse(warnings: Counter[str]) -> None:
         )
 
 
-def _unsaid(spoken: Spoken) -> Spoken:
+def _unsaid(spoken: NormalizedText) -> NormalizedText:
     """A passage without words makes no segment: its tags and signs are dropped as well."""
     heard = sum(span.source_stop - span.source_start for span in spoken.spans if span.kind != "dropped")
     spans = tuple(Span(span.source_start, span.source_stop, 0, 0, "dropped") for span in spoken.spans)
-    return Spoken("", spans, (*spoken.warnings, *([TextWarning(WITHOUT_WORDS, heard)] if heard else [])))
+    return NormalizedText("", spans, (*spoken.warnings, *([TextWarning(WITHOUT_WORDS, heard)] if heard else [])))
 
 
 def _spoken(
@@ -151,14 +151,21 @@ def _spoken(
     options: NormalizeOptions,
     vocabulary: Vocabulary,
     languages: tuple[Language, ...],
-) -> Spoken:
-    hints = find(request.lexicon, passage.text, taken=passage.hints, control_tags=passage.control_tags)
+) -> NormalizedText:
+    pronunciations = find(request.lexicon, passage.text, taken=passage.pronunciations, control_tags=passage.control_tags)
     language = _language(passage.language, languages)
     spoken_in = detect_language(passage.text) if language == "auto" else language
     readings = [
-        Reading(hint.start, hint.stop, said)
-        for hint in hints
-        if (said := _sound(hint, passage.text[hint.start : hint.stop], spoken_in, from_ssml=hint in passage.hints))
+        Reading(pronunciation.start, pronunciation.stop, said)
+        for pronunciation in pronunciations
+        if (
+            said := _sound(
+                pronunciation,
+                passage.text[pronunciation.start : pronunciation.stop],
+                spoken_in,
+                from_ssml=pronunciation in passage.pronunciations,
+            )
+        )
     ]
     return normalize(
         passage.text,
@@ -176,20 +183,24 @@ def _language(asked: str, languages: tuple[Language, ...]) -> LanguageChoice:
     return next((language for language in known if language == asked), known[0])
 
 
-def _sound(hint: Hint, written: str, language: Language, *, from_ssml: bool) -> str:
-    """What is said for the word; empty when the hint says nothing that can be said."""
-    if hint.aside is Aside.PINYIN:
-        said = homophones(hint.value)
+def _sound(pronunciation: Pronunciation, written: str, language: Language, *, from_ssml: bool) -> str:
+    """What is said for the word; empty when the pronunciation says nothing that can be said."""
+    if pronunciation.kind is PronunciationKind.PINYIN:
+        said = homophones(pronunciation.value)
         if said is None:
             message = "pinyin is syllables with tone numbers, as in chong2 qing4; one of them is no syllable of Mandarin"
             raise InvalidSsml(message, param="input") if from_ssml else InvalidLexicon(message, param="lexicon")
         return said
-    written = hint.value if hint.aside is Aside.ALIAS else written_as(written, hint.value, language)
+    written = (
+        pronunciation.value
+        if pronunciation.kind is PronunciationKind.ALIAS
+        else expand_say_as(written, pronunciation.value, language)
+    )
     spoken = normalize(written, fallback=language).text
     return spoken.strip(_STOPS) if is_speakable(spoken) else ""
 
 
-def _rewritten(written: str, spoken: Spoken) -> Iterator[Range]:
+def _rewritten(written: str, spoken: NormalizedText) -> Iterator[Range]:
     """Where something is read out: numbers, addresses, abbreviations. Nobody breathes in the middle of one."""
     for span in spoken.spans:
         said = spoken.text[span.spoken_start : span.spoken_stop]

@@ -1,4 +1,4 @@
-"""Delivery: segments joined as asked, exact silence, every option independent of the cuts, nothing by default."""
+"""Post-processor: segments joined as asked, exact silence, every option independent of the cuts, nothing by default."""
 
 import dataclasses
 
@@ -8,37 +8,37 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.audio.loudness import integrated_loudness
-from pipeline.audio.post_processor import Delivery, silence
+from pipeline.audio.post_processor import PostProcessor, silence
 from pipeline.audio.resample import resampled_length
-from pipeline.types import AudioOptions, Denoise, Manner, Segment, SynthesisRequest, Voice
-from tests.unit.pipeline.audio.test_rooms import RATE, noise, speech, true_peak_db
+from pipeline.types import AudioOptions, Denoise, Prosody, Segment, SynthesisRequest, Voice
+from tests.unit.pipeline.audio.test_stages import RATE, noise, speech, true_peak_db
 
 VOICES = {"one": Voice("one", None), "two": Voice("two", None, loudness_lufs=-30.0)}
 
 
-def segment(index: int = 0, *, is_last: bool = True, silence_ms: int = 0, **manner) -> Segment:
-    return Segment("x", index, is_last, manner=Manner(**manner), silence_ms=silence_ms)
+def segment(index: int = 0, *, is_last: bool = True, silence_ms: int = 0, **prosody) -> Segment:
+    return Segment("x", index, is_last, prosody=Prosody(**prosody), silence_ms=silence_ms)
 
 
 def deliver(
     parts: list[tuple[Segment, np.ndarray]], cuts=(), *, speed: float = 1.0, closing_ms: int = 0, **options
-) -> tuple[np.ndarray, Delivery]:
+) -> tuple[np.ndarray, PostProcessor]:
     request = SynthesisRequest("id", "text", "one", speed=speed, audio=AudioOptions(**options))
-    delivery = Delivery(request, [each for each, _ in parts], VOICES)
+    processor = PostProcessor(request, [each for each, _ in parts], VOICES)
     pieces = []
     for each, samples in parts:
-        pieces.append(delivery.begin(each))
-        pieces += [delivery.feed(piece) for piece in np.split(samples, sorted(cut for cut in cuts if cut <= len(samples)))]
-    pieces.append(delivery.finish(closing_ms))
-    return np.concatenate(pieces), delivery
+        pieces.append(processor.begin(each))
+        pieces += [processor.feed(piece) for piece in np.split(samples, sorted(cut for cut in cuts if cut <= len(samples)))]
+    pieces.append(processor.finish(closing_ms))
+    return np.concatenate(pieces), processor
 
 
 def test_without_options_the_vocoders_own_arrays_pass():
     samples = speech(4096)
-    delivery = Delivery(SynthesisRequest("id", "text", "one"), [segment()], VOICES)
-    assert len(delivery.begin(segment())) == 0
-    assert delivery.feed(samples) is samples
-    assert len(delivery.finish(0)) == 0
+    processor = PostProcessor(SynthesisRequest("id", "text", "one"), [segment()], VOICES)
+    assert len(processor.begin(segment())) == 0
+    assert processor.feed(samples) is samples
+    assert len(processor.finish(0)) == 0
 
 
 ALL = AudioOptions(sample_rate=44_100, trim=True, denoise=Denoise.ON, gain_db=9, loudness_lufs=-20, fade_ms=20)
@@ -86,11 +86,11 @@ def test_silence_is_exact_and_lengths_add_up(speed, rate):
 def test_silence_at_the_edges_is_no_quiet_to_be_trimmed():
     quiet = noise(RATE, 1e-4)
     body = np.concatenate([quiet, speech(RATE), quiet])
-    out, delivery = deliver([(segment(silence_ms=700), body)], trim=True, closing_ms=300)
+    out, processor = deliver([(segment(silence_ms=700), body)], trim=True, closing_ms=300)
     assert not out[: 700 * 24].any()
     assert out[700 * 24]
     assert not out[-300 * 24 :].any()
-    cut = delivery.report.trimmed_ms
+    cut = processor.report.trimmed_ms
     assert all(800 < edge < 1_200 for edge in cut)
     assert len(out) == len(body) + 1_000 * 24 - sum(cut) * 24
 
@@ -98,9 +98,9 @@ def test_silence_at_the_edges_is_no_quiet_to_be_trimmed():
 def test_only_the_true_edges_are_trimmed():
     quiet = noise(RATE, 1e-4)
     body = np.concatenate([quiet, speech(RATE), quiet])
-    out, delivery = deliver([(segment(0, is_last=False), body), (segment(1), body)], trim=True)
-    assert len(out) == 2 * len(body) - sum(delivery.report.trimmed_ms) * 24
-    assert sum(delivery.report.trimmed_ms) < 2_400
+    out, processor = deliver([(segment(0, is_last=False), body), (segment(1), body)], trim=True)
+    assert len(out) == 2 * len(body) - sum(processor.report.trimmed_ms) * 24
+    assert sum(processor.report.trimmed_ms) < 2_400
 
 
 @pytest.mark.parametrize("rate", [8_000, 24_000, 44_100])
@@ -130,9 +130,9 @@ def test_a_voices_own_gain_holds_unless_a_loudness_is_asked_for():
     request = SynthesisRequest("id", "text", "one")
 
     def level(request: SynthesisRequest) -> float:
-        delivery = Delivery(request, [segment()], {"one": soft})
-        delivery.begin(segment())
-        out = np.concatenate([delivery.feed(speech(RATE, 0.1)), delivery.finish(0)])
+        processor = PostProcessor(request, [segment()], {"one": soft})
+        processor.begin(segment())
+        out = np.concatenate([processor.feed(speech(RATE, 0.1)), processor.finish(0)])
         return np.abs(out).max() / np.abs(speech(RATE, 0.1)).max()
 
     assert level(request) == pytest.approx(10 ** (6 / 20))
@@ -155,10 +155,10 @@ def test_fades_are_at_the_true_edges():
 
 def test_the_report_counts_steps_as_the_model_does():
     parts = [(segment(index, is_last=index == 2), speech(512 * steps - 256)) for index, steps in enumerate((10, 7, 1))]
-    _, delivery = deliver(parts, speed=2.0, sample_rate=8_000)
-    assert delivery.report.steps == 18
-    assert delivery.report.trimmed_ms == (0, 0)
-    assert not delivery.report.denoised
+    _, processor = deliver(parts, speed=2.0, sample_rate=8_000)
+    assert processor.report.steps == 18
+    assert processor.report.trimmed_ms == (0, 0)
+    assert not processor.report.denoised
 
 
 def test_silence_in_samples():

@@ -8,12 +8,12 @@ from tokenizers import Tokenizer
 from pipeline.checkpoint.layout import TOKENIZER_FILE
 from pipeline.config import TextConfig
 from pipeline.errors import InvalidLexicon, InvalidSsml, NoSpeakableText
-from pipeline.text.markup.say_as import written_as
+from pipeline.text.markup.say_as import expand_say_as
 from pipeline.text.markup.ssml import parse
-from pipeline.text.script import Script, write_script
 from pipeline.text.segment import letter_weight
+from pipeline.text.speech_text import SpeechText, build_speech_text
 from pipeline.text.tokenizer import PromptTokenizer
-from pipeline.types import Aside, LexiconEntry, Segment, SynthesisRequest, Voice
+from pipeline.types import LexiconEntry, PronunciationKind, Segment, SynthesisRequest, Voice
 
 CONFIG = TextConfig()
 SOUP = st.lists(
@@ -23,23 +23,23 @@ SOUP = st.lists(
 ).map("".join)  # fmt: skip
 
 
-def script(text: str, **fields) -> Script:
-    return write_script(SynthesisRequest("r", text, "v", **fields), CONFIG)
+def speech_text(text: str, **fields) -> SpeechText:
+    return build_speech_text(SynthesisRequest("r", text, "v", **fields), CONFIG)
 
 
 def said(text: str, **fields) -> list[str]:
-    return [segment.text for segment in script(text, **fields).segments]
+    return [segment.text for segment in speech_text(text, **fields).segments]
 
 
-def ssml(inside: str, **fields) -> Script:
+def ssml(inside: str, **fields) -> SpeechText:
     document = parse(f"<speak>{inside}</speak>")
-    return script(document.text, passages=document.passages, **fields)
+    return speech_text(document.text, passages=document.passages, **fields)
 
 
 @given(st.text(max_size=200))
 def test_every_character_is_heard_or_dropped(text):
     try:
-        found = script(text)
+        found = speech_text(text)
     except NoSpeakableText:
         return
     heard = {place for spans in found.spans for span in spans for place in range(span.source_start, span.source_stop)}
@@ -74,12 +74,15 @@ def test_quotes_and_brackets_stay_with_their_sentence():
 
 
 def test_each_segment_has_its_language():
-    found = script("Good morning to all of you, my friends. 今天我们来谈一谈天气，因为天气很好，大家都想出去走走。")
+    found = speech_text("Good morning to all of you, my friends. 今天我们来谈一谈天气，因为天气很好，大家都想出去走走。")
     assert [segment.language for segment in found.segments] == ["en", "zh"]
 
 
 def test_lexicons_and_hints_say_how_words_sound():
-    entries = (LexiconEntry("重庆", Aside.PINYIN, "chong2 qing4"), LexiconEntry("nginx", Aside.ALIAS, "engine X 2"))
+    entries = (
+        LexiconEntry("重庆", PronunciationKind.PINYIN, "chong2 qing4"),
+        LexiconEntry("nginx", PronunciationKind.ALIAS, "engine X 2"),
+    )
     (piece,) = said("Nginx 在重庆", lexicon=entries)
     assert "engine X two" in piece
     assert "崇庆" in piece
@@ -88,14 +91,14 @@ def test_lexicons_and_hints_say_how_words_sound():
 
 
 def test_cantonese_that_was_kept_is_counted():
-    assert dict(script("佢哋喺度食嘢，唔該晒。").warnings) == {"cantonese_kept": 5}
-    assert dict(script("他们在这里吃东西，谢谢，瀹茶。").warnings) == {}
-    assert dict(script("佢哋好。", normalize=(("homophones", False),)).warnings) == {}
+    assert dict(speech_text("佢哋喺度食嘢，唔該晒。").warnings) == {"cantonese_kept": 5}
+    assert dict(speech_text("他们在这里吃东西，谢谢，瀹茶。").warnings) == {}
+    assert dict(speech_text("佢哋好。", normalize=(("homophones", False),)).warnings) == {}
 
 
 def test_pinyin_that_is_none_names_who_said_it():
     with pytest.raises(InvalidLexicon):
-        script("重", lexicon=(LexiconEntry("重", Aside.PINYIN, "xyz1"),))
+        speech_text("重", lexicon=(LexiconEntry("重", PronunciationKind.PINYIN, "xyz1"),))
     with pytest.raises(InvalidSsml):
         ssml('<phoneme alphabet="pinyin" ph="xyz1">重</phoneme>')
 
@@ -136,14 +139,14 @@ def test_a_rate_out_of_bounds_is_counted():
     ],
 )
 def test_say_as(written, kind, language, expected):
-    assert written_as(written, kind, language) == expected
+    assert expand_say_as(written, kind, language) == expected
 
 
 @given(SOUP)
 def test_no_text_writes_a_control_token(demo_root_of_session, text):
     tokenizer, tags = demo_root_of_session
     try:
-        segments = script(text, control_tags=False).segments
+        segments = speech_text(text, control_tags=False).segments
     except NoSpeakableText:
         return
     for segment in segments:

@@ -1,7 +1,7 @@
-"""Spoken: what became of a text: the words that are said, and where every written character went.
+"""NormalizedText: what became of a text: the words that are said, and where every written character went.
 
 In:    str pieces and their places
-Out:   Spoken
+Out:   NormalizedText
 Owns:  nothing
 Never: rules, languages, tokens
 """
@@ -44,7 +44,7 @@ class TextWarning:
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class NormalizedText:
     """A text as it is said.
 
     The spans tile both sides: each begins where the one before it ends, in the source and in `text`, and the last
@@ -65,20 +65,20 @@ class Spoken:
         return tuple(span.shift(source, spoken) for span in self.spans)
 
 
-def whole(source_length: int, text: str) -> Spoken:
+def whole(source_length: int, text: str) -> NormalizedText:
     """`source_length` characters that are heard, all of them together, as `text`: an alias, a name, a number read out."""
     assert source_length > 0, "an empty source has no span"
     assert text, "what is not heard is `dropped`"
-    return Spoken(text, (Span(0, source_length, 0, len(text), "text"),))
+    return NormalizedText(text, (Span(0, source_length, 0, len(text), "text"),))
 
 
-def dropped(source_length: int, code: str) -> Spoken:
+def dropped(source_length: int, code: str) -> NormalizedText:
     """`source_length` characters that are not heard, and why."""
     assert source_length > 0, "an empty source has no span"
-    return Spoken("", (Span(0, source_length, 0, 0, "dropped"),), (TextWarning(code, source_length),))
+    return NormalizedText("", (Span(0, source_length, 0, 0, "dropped"),), (TextWarning(code, source_length),))
 
 
-def concat(parts: Iterable[Spoken], *, joint: str = "") -> Spoken:
+def concat(parts: Iterable[NormalizedText], *, joint: str = "") -> NormalizedText:
     """Parts whose sources follow each other, as one.
 
     Args:
@@ -105,4 +105,4 @@ def concat(parts: Iterable[Spoken], *, joint: str = "") -> Spoken:
         spoken += len(part.text)
         for warning in part.warnings:
             counts[warning.code] = counts.get(warning.code, 0) + warning.count
-    return Spoken("".join(pieces), tuple(spans), tuple(TextWarning(code, count) for code, count in counts.items()))
+    return NormalizedText("".join(pieces), tuple(spans), tuple(TextWarning(code, count) for code, count in counts.items()))
