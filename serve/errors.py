@@ -8,7 +8,7 @@ Never: a client's text in a message, FastAPI's own error shapes
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.errors import (
@@ -46,7 +46,7 @@ from pipeline.errors import (
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ErrorSpec:
     """What the client is told about one kind of error."""
 
     status: int
@@ -56,38 +56,38 @@ class Kind:
     retry_after_s: float | None = None
 
 
-KINDS: dict[type[SynthesisError], Kind] = {
-    InvalidRequest: Kind(400, "invalid_request_error", "invalid_request", False),
-    TextTooLong: Kind(413, "invalid_request_error", "input_too_long", False),
-    NoSpeakableText: Kind(400, "invalid_request_error", "no_speakable_text", False),
-    PartlyUnspeakable: Kind(400, "invalid_request_error", "partly_unspeakable", False),
-    UnknownVoice: Kind(400, "invalid_request_error", "voice_not_found", False),
-    UnsupportedFormat: Kind(400, "invalid_request_error", "unsupported_format", False),
-    Conflict: Kind(409, "conflict_error", "conflict", False),
-    VoiceExists: Kind(409, "conflict_error", "voice_exists", False),
-    ReadOnlyVoice: Kind(403, "permission_error", "voice_read_only", False),
-    ReferenceRejected: Kind(422, "invalid_request_error", "reference_rejected", False),
-    InvalidSsml: Kind(400, "invalid_request_error", "invalid_ssml", False),
-    InvalidLexicon: Kind(400, "invalid_request_error", "invalid_lexicon", False),
-    UnknownLexicon: Kind(400, "invalid_request_error", "lexicon_not_found", False),
-    RefineRejected: Kind(422, "invalid_request_error", "refine_rejected", False),
-    NotCached: Kind(504, "not_found_error", "not_cached", False),  # RFC 9111, only-if-cached
-    TextTooHard: Kind(422, "invalid_request_error", "text_too_hard", False),
-    RequestQuarantined: Kind(422, "invalid_request_error", "request_quarantined", False),
-    AtCapacity: Kind(429, "overloaded_error", "overloaded", True, 1.0),
-    DeadlineUnmeetable: Kind(429, "overloaded_error", "deadline_unmeetable", True, 1.0),
-    Draining: Kind(503, "overloaded_error", "draining", True, 2.0),
-    StageUnavailable: Kind(503, "overloaded_error", "circuit_open", True, 2.0),
-    DeadlineExceeded: Kind(504, "server_error", "timeout", True),
-    ReaderStalled: Kind(504, "server_error", "reader_stalled", False),
-    StoreUnavailable: Kind(503, "overloaded_error", "store_unavailable", True, 5.0),
-    StoreFull: Kind(507, "server_error", "store_full", False),
-    EngineFault: Kind(500, "server_error", "engine_error", True),
+ERROR_SPECS: dict[type[SynthesisError], ErrorSpec] = {
+    InvalidRequest: ErrorSpec(400, "invalid_request_error", "invalid_request", False),
+    TextTooLong: ErrorSpec(413, "invalid_request_error", "input_too_long", False),
+    NoSpeakableText: ErrorSpec(400, "invalid_request_error", "no_speakable_text", False),
+    PartlyUnspeakable: ErrorSpec(400, "invalid_request_error", "partly_unspeakable", False),
+    UnknownVoice: ErrorSpec(400, "invalid_request_error", "voice_not_found", False),
+    UnsupportedFormat: ErrorSpec(400, "invalid_request_error", "unsupported_format", False),
+    Conflict: ErrorSpec(409, "conflict_error", "conflict", False),
+    VoiceExists: ErrorSpec(409, "conflict_error", "voice_exists", False),
+    ReadOnlyVoice: ErrorSpec(403, "permission_error", "voice_read_only", False),
+    ReferenceRejected: ErrorSpec(422, "invalid_request_error", "reference_rejected", False),
+    InvalidSsml: ErrorSpec(400, "invalid_request_error", "invalid_ssml", False),
+    InvalidLexicon: ErrorSpec(400, "invalid_request_error", "invalid_lexicon", False),
+    UnknownLexicon: ErrorSpec(400, "invalid_request_error", "lexicon_not_found", False),
+    RefineRejected: ErrorSpec(422, "invalid_request_error", "refine_rejected", False),
+    NotCached: ErrorSpec(504, "not_found_error", "not_cached", False),  # RFC 9111, only-if-cached
+    TextTooHard: ErrorSpec(422, "invalid_request_error", "text_too_hard", False),
+    RequestQuarantined: ErrorSpec(422, "invalid_request_error", "request_quarantined", False),
+    AtCapacity: ErrorSpec(429, "overloaded_error", "overloaded", True, 1.0),
+    DeadlineUnmeetable: ErrorSpec(429, "overloaded_error", "deadline_unmeetable", True, 1.0),
+    Draining: ErrorSpec(503, "overloaded_error", "draining", True, 2.0),
+    StageUnavailable: ErrorSpec(503, "overloaded_error", "circuit_open", True, 2.0),
+    DeadlineExceeded: ErrorSpec(504, "server_error", "timeout", True),
+    ReaderStalled: ErrorSpec(504, "server_error", "reader_stalled", False),
+    StoreUnavailable: ErrorSpec(503, "overloaded_error", "store_unavailable", True, 5.0),
+    StoreFull: ErrorSpec(507, "server_error", "store_full", False),
+    EngineFault: ErrorSpec(500, "server_error", "engine_error", True),
     # The same seed gives the same numbers: a client library that retries it would ask for the fault twice more.
-    NonFiniteOutput: Kind(500, "server_error", "generation_failed", False),
-    EngineDead: Kind(503, "overloaded_error", "engine_dead", True, 2.0),
-    WorkerDied: Kind(503, "overloaded_error", "engine_dead", True, 2.0),
-    SynthesisError: Kind(500, "server_error", "internal_error", False),
+    NonFiniteOutput: ErrorSpec(500, "server_error", "generation_failed", False),
+    EngineDead: ErrorSpec(503, "overloaded_error", "engine_dead", True, 2.0),
+    WorkerDied: ErrorSpec(503, "overloaded_error", "engine_dead", True, 2.0),
+    SynthesisError: ErrorSpec(500, "server_error", "internal_error", False),
 }
 
 REASONS = {404: ("not_found_error", "not_found"), 405: ("invalid_request_error", "method_not_allowed")}
@@ -96,10 +96,12 @@ REASONS = {404: ("not_found_error", "not_found"), 405: ("invalid_request_error",
 class ApiError(Exception):
     """An error reply: status, envelope and headers."""
 
-    def __init__(self, message: str, kind: Kind, *, param: str | None = None, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, message: str, spec: ErrorSpec, *, param: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
-        self.kind = kind
+        self.spec = spec
         self.param = param
         self.headers = dict(headers or {})
 
@@ -108,9 +110,9 @@ class ApiError(Exception):
         return {
             "error": {
                 "message": self.message,
-                "type": self.kind.type,
+                "type": self.spec.type,
                 "param": self.param,
-                "code": self.kind.code,
+                "code": self.spec.code,
                 "request_id": request_id,
             }
         }
@@ -118,32 +120,32 @@ class ApiError(Exception):
     def reply_headers(self) -> dict[str, str]:
         """Retry-After where waiting helps, and a word to client libraries where trying again cannot."""
         headers = dict(self.headers)
-        if self.kind.status in (429, 503):
-            headers["Retry-After"] = str(max(1, math.ceil(self.kind.retry_after_s or 1)))
-        if not self.kind.retry_helps:
+        if self.spec.status in (429, 503):
+            headers["Retry-After"] = str(max(1, math.ceil(self.spec.retry_after_s or 1)))
+        if not self.spec.retry_helps:
             headers["x-should-retry"] = "false"
         return headers
 
 
 def bad_request(code: str, message: str, *, param: str | None = None, status: int = 400) -> ApiError:
     """The client can fix it."""
-    return ApiError(message, Kind(status, "invalid_request_error", code, False), param=param)
+    return ApiError(message, ErrorSpec(status, "invalid_request_error", code, False), param=param)
 
 
 def plain_status(status: int, headers: Mapping[str, str] | None = None) -> ApiError:
     """What the router itself refuses: no such route, wrong method."""
     type_, code = REASONS.get(status, ("invalid_request_error", "invalid_request"))
     message = {404: "no such route; GET /openapi.json lists them all", 405: "this route does not take this method"}
-    return ApiError(message.get(status, "the request is refused"), Kind(status, type_, code, False), headers=headers)
+    return ApiError(message.get(status, "the request is refused"), ErrorSpec(status, type_, code, False), headers=headers)
 
 
-def of(error: BaseException) -> ApiError:
-    """The reply to `error`; the nearest entry of KINDS along its ancestry counts."""
+def to_api_error(error: BaseException) -> ApiError:
+    """The reply to `error`; the nearest entry of ERROR_SPECS along its ancestry counts."""
     if isinstance(error, ApiError):
         return error
     if not isinstance(error, SynthesisError):
-        return ApiError("an internal error; its request_id finds it in the log", KINDS[SynthesisError])
-    kind = next(KINDS[ancestor] for ancestor in type(error).__mro__ if ancestor in KINDS)
+        return ApiError("an internal error; its request_id finds it in the log", ERROR_SPECS[SynthesisError])
+    spec = next(ERROR_SPECS[ancestor] for ancestor in type(error).__mro__ if ancestor in ERROR_SPECS)
     if isinstance(error, AtCapacity | StageUnavailable):
-        kind = Kind(kind.status, kind.type, kind.code, kind.retry_helps, error.retry_after_s)
-    return ApiError(error.message, kind, param=error.param)
+        spec = replace(spec, retry_after_s=error.retry_after_s)
+    return ApiError(error.message, spec, param=error.param)

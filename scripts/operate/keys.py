@@ -17,7 +17,7 @@ from pipeline.store.open import open_store
 from pipeline.store.store import Store
 from pipeline.types import Lane
 from serve.access.api_keys import KEY_ID, NAMESPACE, UNMARKED, KeyRecord, Quota, Scope, make_key, read_record
-from serve.access.keys_marker import FORGET, mark_of
+from serve.access.keys_marker import FORGET, marker_for
 from serve.config.app_config import STORE_FILE
 from serve.config.config_file import check_file
 
@@ -75,7 +75,7 @@ def add(store: Store, options: argparse.Namespace) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    mark = mark_of(store, cache_home())
+    mark = marker_for(store, cache_home())
     try:
         mark.set()  # before the key: there is never a key that nothing remembers
     except OSError as error:
@@ -116,7 +116,7 @@ def forget(store: Store, options: argparse.Namespace) -> int:
     if keys:
         print(f"{store.place} holds {keys} keys: nothing is forgotten; `revoke` takes a key away", file=sys.stderr)
         return 1
-    mark = mark_of(store, cache_home())
+    mark = marker_for(store, cache_home())
     try:
         mark.remove()
     except OSError as error:

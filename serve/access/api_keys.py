@@ -25,7 +25,7 @@ from pipeline.config import StrictModel
 from pipeline.store.mirror import Mirror
 from pipeline.store.store import Store
 from pipeline.types import Lane
-from serve.access.keys_marker import FORGET, KeysMark
+from serve.access.keys_marker import FORGET, KeysMarker
 
 LOG = logging.getLogger("ray.serve.chattts")
 
@@ -111,7 +111,7 @@ def read_record(key: str, version: int, value: bytes) -> KeyRecord:
 class KeyRing:
     """All keys, in memory."""
 
-    def __init__(self, store: Store, mark: KeysMark | None = None) -> None:
+    def __init__(self, store: Store, mark: KeysMarker | None = None) -> None:
         """
         Args:
             mark: remembers that there have been keys; None: nothing does.

@@ -1,4 +1,4 @@
-"""Gate: who is let in, before any route sees the request.
+"""Authenticator: who is let in, before any route sees the request.
 
 In:    headers and the peer's address
 Out:   a Caller on the request, its permit held until the reply is over; or 401, 403, 429
@@ -28,9 +28,9 @@ from pipeline.ewma import Ewma
 from pipeline.types import Lane
 from serve.access.api_keys import LOST, Key, KeyRing, Quota, Scope
 from serve.access.cross_origin import CrossOriginPolicy
-from serve.access.quotas import LocalQuotas, Quotas, Verdict
+from serve.access.quotas import LocalQuotas, QuotaDecision, Quotas
 from serve.config.hosts import is_local_host, is_loopback
-from serve.errors import ApiError, Kind, of
+from serve.errors import ApiError, ErrorSpec, to_api_error
 from serve.observability.reply_stats import ReplyObserver
 
 LOG = logging.getLogger("ray.serve.chattts")
@@ -49,7 +49,7 @@ MESSAGES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class RouteAccess:
     """What a route asks of a key."""
 
     scopes: frozenset[Scope] | None = None
@@ -60,27 +60,27 @@ class Need:
 
 PROBES = ("/live", "/ready")
 OPEN_PATHS = ("/", *PROBES, "/health", "/source", "/source.tar.gz", "/docs", "/openapi.json")
-OPEN = Need()
-ANY = Need(frozenset(Scope))
+OPEN = RouteAccess()
+ANY = RouteAccess(frozenset(Scope))
 
 
-def need(method: str, path: str) -> Need:
+def need(method: str, path: str) -> RouteAccess:
     """The one table of routes and scopes. A path nobody knows takes a key, so that new routes are closed until listed."""
     if path in OPEN_PATHS:
         return OPEN
     if path == "/admin" or path.startswith("/admin/"):
-        return Need(frozenset({Scope.ADMIN}))
+        return RouteAccess(frozenset({Scope.ADMIN}))
     if path.startswith("/v1/audio/voices"):
         if path.endswith(("/preview", "/score")):
-            return Need(frozenset({Scope.VOICES}), stream=True)
+            return RouteAccess(frozenset({Scope.VOICES}), stream=True)
         makes = method == "POST" and path != "/v1/audio/voices/random"
-        return ANY if method in ("GET", "HEAD") else Need(frozenset({Scope.VOICES}), stream=makes)
+        return ANY if method in ("GET", "HEAD") else RouteAccess(frozenset({Scope.VOICES}), stream=makes)
     if path == "/v1/text/refine":
-        return Need(frozenset({Scope.SPEECH}), stream=True)
+        return RouteAccess(frozenset({Scope.SPEECH}), stream=True)
     if path.startswith(("/v1/text/", "/v1/lexicons")) or path == "/v1/audio/speech/plan":
-        return Need(frozenset({Scope.TEXT}))
+        return RouteAccess(frozenset({Scope.TEXT}))
     if path.startswith("/v1/audio/"):
-        return Need(frozenset({Scope.SPEECH}), stream=method == "POST")
+        return RouteAccess(frozenset({Scope.SPEECH}), stream=method == "POST")
     return ANY
 
 
@@ -106,38 +106,38 @@ class Caller:
         if wished not in self.lanes:
             raise ApiError(
                 f"key {self.id} may not use this lane; it may use {', '.join(self.lanes)}",
-                Kind(403, "permission_error", "lane_not_allowed", False),
+                ErrorSpec(403, "permission_error", "lane_not_allowed", False),
                 param="priority",
             )
         return Lane(wished)
 
-    async def write(self, characters: int) -> None:
+    async def charge_characters(self, characters: int) -> None:
         """Take characters of the day.
 
         Raises:
             ApiError: 429
         """
         if self.quota is not None:
-            verdict = await self.quotas.write(self.id, self.quota, characters)
-            if verdict.refusal:
-                raise refused(verdict, self.quota, retry_helps=False)
+            decision = await self.quotas.charge_characters(self.id, self.quota, characters)
+            if decision.refusal:
+                raise refused(decision, self.quota, retry_helps=False)
 
-    def heard(self, audio_s: float) -> None:
+    def record_audio(self, audio_s: float) -> None:
         """Audio was made for it."""
         if self.quota is not None:
-            self.quotas.heard(self.id, self.quota, audio_s)
+            self.quotas.record_audio(self.id, self.quota, audio_s)
 
 
-NOBODY = Caller()
+ANONYMOUS_CALLER = Caller()
 
 
 def caller_of(request: Request) -> Caller:
-    """Who asks; set by Guarded."""
-    caller: Caller = getattr(request.state, "caller", NOBODY)
+    """Who asks; set by AuthMiddleware."""
+    caller: Caller = getattr(request.state, "caller", ANONYMOUS_CALLER)
     return caller
 
 
-class Gate:
+class Authenticator:
     """Keys, quotas, and what holds without keys."""
 
     def __init__(
@@ -146,20 +146,20 @@ class Gate:
         quotas: Quotas | None = None,
         *,
         is_open: bool | None = None,
-        trusts: Callable[[str], bool] | None = None,
+        is_local_peer: Callable[[str], bool] | None = None,
         origins: CrossOriginPolicy | None = None,
     ) -> None:
         """
         Args:
             ring: None: there are no keys and never will be.
             is_open: clients without a key are served wherever they come from; None: from this machine, while there is none.
-            trusts: whether a peer's address is this machine's.
+            is_local_peer: whether a peer's address is this machine's.
             origins: which hosts and web pages count as this machine's; None: none beside its own.
         """
         self._ring = ring
         self._quotas: Quotas = quotas or LocalQuotas()
         self._is_open = is_open
-        self._trusts = trusts or is_loopback
+        self._is_local_peer = is_local_peer or is_loopback
         self.origins = origins or CrossOriginPolicy()
         self._stay_s = Ewma(EWMA_WEIGHT, FIRST_STAY_S)
 
@@ -172,10 +172,12 @@ class Gate:
         claimed = claimed_key(headers)
         ring = self._ring
         if ring is not None and not ring.is_known and not (self._is_open and claimed is None):
-            raise of(StoreUnavailable("which keys there are could not be read yet (keys.store); /health and the log say why"))
+            raise to_api_error(
+                StoreUnavailable("which keys there are could not be read yet (keys.store); /health and the log say why")
+            )
         if ring is None or ring.is_empty:
             if ring is not None and ring.are_lost and not self._is_open:
-                raise of(StoreUnavailable(LOST))
+                raise to_api_error(StoreUnavailable(LOST))
             if self._is_open or (self._is_open is None and self._comes_from_here(headers, peer)):
                 return None
             raise unauthorised(
@@ -203,7 +205,7 @@ class Gate:
         if without_keys and self._comes_from_here(headers, peer):
             self.origins.check(headers, opens_page=method in ("GET", "HEAD") and path in OPEN_PATHS)
 
-    def caller_key(self, method: str, path: str, needed: Need, scope: AsgiScope, headers: Headers) -> Key | None:
+    def caller_key(self, method: str, path: str, needed: RouteAccess, scope: AsgiScope, headers: Headers) -> Key | None:
         """The key a request is allowed by, None when it needs none; scope is ASGI's.
 
         Raises:
@@ -220,7 +222,7 @@ class Gate:
         return key
 
     def _comes_from_here(self, headers: Headers, peer: str) -> bool:
-        return self._trusts(peer) and not any(name in headers for name in FORWARDED)
+        return self._is_local_peer(peer) and not any(name in headers for name in FORWARDED)
 
     @asynccontextmanager
     async def admitted(self, key: Key, *, stream: bool) -> AsyncIterator[tuple[Caller, dict[str, str]]]:
@@ -236,25 +238,25 @@ class Gate:
         permit = secrets.token_hex(8) if stream else None
         began = asyncio.get_running_loop().time()
         try:
-            verdict = await self._quotas.enter(key.id, quota, permit)
-            if verdict.refusal:
+            decision = await self._quotas.acquire(key.id, quota, permit)
+            if decision.refusal:
                 permit = None  # it holds none
-                if verdict.refusal == "too_many_concurrent_requests":
-                    verdict = Verdict(
-                        verdict.refusal, self._stay_s.value / (quota.streams or 1), verdict.remaining, verdict.reset_s
+                if decision.refusal == "too_many_concurrent_requests":
+                    decision = QuotaDecision(
+                        decision.refusal, self._stay_s.value / (quota.streams or 1), decision.remaining, decision.reset_s
                     )
-                raise refused(verdict, quota)
-            yield Caller(key.id, key.record.lanes, quota, self._quotas), rate_headers(verdict, quota)
+                raise refused(decision, quota)
+            yield Caller(key.id, key.record.lanes, quota, self._quotas), rate_headers(decision, quota)
         finally:
             if permit is not None:
-                self._quotas.leave(key.id, permit)
+                self._quotas.release(key.id, permit)
                 self._stay_s.add(asyncio.get_running_loop().time() - began)
 
 
-class Guarded:
+class AuthMiddleware:
     """ASGI middleware: the gate in front of every route."""
 
-    def __init__(self, app: ASGIApp, *, gate: Callable[[], tuple[Gate, ReplyObserver]]) -> None:
+    def __init__(self, app: ASGIApp, *, gate: Callable[[], tuple[Authenticator, ReplyObserver]]) -> None:
         self._app = app
         self._gate = gate
 
@@ -267,7 +269,7 @@ class Guarded:
         if path in PROBES and kind == "http":
             await self._app(scope, receive, send)  # probes call a replica by whatever address it has
             return
-        needed = need(method, path) if kind == "http" else Need(frozenset({Scope.SPEECH}), stream=True)
+        needed = need(method, path) if kind == "http" else RouteAccess(frozenset({Scope.SPEECH}), stream=True)
         gate, watch = self._gate()
         state = scope.setdefault("state", {})
         started = False
@@ -280,7 +282,7 @@ class Guarded:
         try:
             key = gate.caller_key(method, path, needed, scope, Headers(scope=scope))
             if key is None:
-                state["caller"] = NOBODY
+                state["caller"] = ANONYMOUS_CALLER
                 await self._app(scope, receive, send_on)
                 return
             async with gate.admitted(key, stream=needed.stream) as (caller, rates):
@@ -295,12 +297,12 @@ class Guarded:
         except ApiError as refusal:
             if started:
                 raise
-            LOG.info("refused request=%s code=%s", state.get("request_id", "-"), refusal.kind.code)
-            watch.rejected(refusal.kind.code)
+            LOG.info("refused request=%s code=%s", state.get("request_id", "-"), refusal.spec.code)
+            watch.rejected(refusal.spec.code)
             if kind == "websocket":
-                await send({"type": "websocket.close", "code": 1008, "reason": refusal.kind.code})
+                await send({"type": "websocket.close", "code": 1008, "reason": refusal.spec.code})
                 return
-            reply = JSONResponse(refusal.body(str(state.get("request_id", ""))), refusal.kind.status, refusal.reply_headers())
+            reply = JSONResponse(refusal.body(str(state.get("request_id", ""))), refusal.spec.status, refusal.reply_headers())
             await reply(scope, receive, send)
 
 
@@ -320,26 +322,26 @@ def check_scope(key: Key, scopes: frozenset[Scope]) -> None:
         wanted = " or ".join(sorted(scopes))
         raise ApiError(
             f"key {key.id} lacks the scope {wanted}; it has {', '.join(key.record.scopes)}",
-            Kind(403, "permission_error", "scope_missing", False),
+            ErrorSpec(403, "permission_error", "scope_missing", False),
         )
 
 
 def unauthorised(code: str, message: str) -> ApiError:
     """401"""
-    return ApiError(message, Kind(401, "authentication_error", code, False), headers={"WWW-Authenticate": "Bearer"})
+    return ApiError(message, ErrorSpec(401, "authentication_error", code, False), headers={"WWW-Authenticate": "Bearer"})
 
 
-def refused(verdict: Verdict, quota: Quota, *, retry_helps: bool = True) -> ApiError:
+def refused(decision: QuotaDecision, quota: Quota, *, retry_helps: bool = True) -> ApiError:
     """429"""
-    kind = Kind(429, "rate_limit_error", verdict.refusal, retry_helps, max(verdict.retry_after_s, 0.001))
-    return ApiError(MESSAGES[verdict.refusal], kind, headers=rate_headers(verdict, quota))
+    kind = ErrorSpec(429, "rate_limit_error", decision.refusal, retry_helps, max(decision.retry_after_s, 0.001))
+    return ApiError(MESSAGES[decision.refusal], kind, headers=rate_headers(decision, quota))
 
 
-def rate_headers(verdict: Verdict, quota: Quota) -> dict[str, str]:
+def rate_headers(decision: QuotaDecision, quota: Quota) -> dict[str, str]:
     """Where the rate of requests stands, in the usual headers and in OpenAI's."""
-    if verdict.remaining is None:
+    if decision.remaining is None:
         return {}
-    limit, remaining, reset_s = str(quota.burst), str(max(0, verdict.remaining)), verdict.reset_s
+    limit, remaining, reset_s = str(quota.burst), str(max(0, decision.remaining)), decision.reset_s
     return {
         "RateLimit-Limit": limit,
         "RateLimit-Remaining": remaining,
@@ -350,7 +352,7 @@ def rate_headers(verdict: Verdict, quota: Quota) -> dict[str, str]:
     }
 
 
-def trust(*, listens: str | None, behind_proxy: bool, own: Collection[str]) -> Callable[[str], bool]:
+def local_peer_check(*, listens: str | None, behind_proxy: bool, own: Collection[str]) -> Callable[[str], bool]:
     """Which peers are clients of this machine.
 
     Args:

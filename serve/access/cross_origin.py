@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from serve.config.hosts import is_local_host
-from serve.errors import ApiError, Kind
+from serve.errors import ApiError, ErrorSpec
 
 AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:@/\[\]]+)(:\d{1,5})?")  # host and port, nothing else
 
@@ -117,4 +117,4 @@ def _foreign_page() -> ApiError:
 
 
 def _forbidden(code: str, message: str) -> ApiError:
-    return ApiError(message, Kind(403, "permission_error", code, False))
+    return ApiError(message, ErrorSpec(403, "permission_error", code, False))

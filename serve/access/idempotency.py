@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
-from serve.errors import ApiError, Kind, bad_request
+from serve.errors import ApiError, ErrorSpec, bad_request
 
 HEADER = "Idempotency-Key"
 KEY = re.compile(r"[\x21-\x7e]{1,255}")
@@ -26,7 +26,7 @@ MOST_KEYS = 10_000  # of this process
 TTL_S = 86_400.0
 
 
-class Claims(Protocol):
+class ClaimStore(Protocol):
     """What all replicas know; pipeline/cache/redis.py is one."""
 
     async def claim(self, name: str, content: bytes, ttl_s: float) -> bytes | None:
@@ -42,7 +42,7 @@ class Idempotency:
     """Which body each key stands for."""
 
     def __init__(
-        self, shared: Claims | None = None, ttl_s: float = TTL_S, *, clock: Callable[[], float] = time.monotonic
+        self, shared: ClaimStore | None = None, ttl_s: float = TTL_S, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._shared = shared
         self._ttl_s = ttl_s
@@ -66,7 +66,7 @@ class Idempotency:
         if any(each[: len(body)] != body for each in kept):
             raise ApiError(
                 f"this {HEADER} was sent with another body; a new request takes a new key",
-                Kind(409, "conflict_error", "idempotency_mismatch", False),
+                ErrorSpec(409, "conflict_error", "idempotency_mismatch", False),
             )
         return any(each != claim for each in kept)
 

@@ -15,7 +15,7 @@ from pipeline.store.store import Store
 FORGET = "python -m scripts.operate.keys forget"
 
 
-class KeysMark:
+class KeysMarker:
     """Set with the first key and by every replica that sees one; removed by `scripts.operate.keys forget` alone."""
 
     def __init__(self, path: Path, store: str) -> None:
@@ -58,9 +58,9 @@ class KeysMark:
         self.path.unlink(missing_ok=True)
 
 
-def mark_of(store: Store, home: Path) -> KeysMark:
+def marker_for(store: Store, home: Path) -> KeysMarker:
     """Beside a file, under a name that `store.sqlite*` does not remove as well; in the cache folder for a Redis."""
     if "://" in store.place:
-        return KeysMark(home / f"keys-of-{hashlib.sha256(store.place.encode()).hexdigest()[:16]}", store.place)
+        return KeysMarker(home / f"keys-of-{hashlib.sha256(store.place.encode()).hexdigest()[:16]}", store.place)
     path = Path(store.place)
-    return KeysMark(path.with_name(f"keys-of-{path.name}"), store.place)
+    return KeysMarker(path.with_name(f"keys-of-{path.name}"), store.place)

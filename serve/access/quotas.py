@@ -1,7 +1,7 @@
 """Quotas: how much of its quota a key has used, and whether it may have more.
 
 In:    a key's id and quota, what is asked for, a clock
-Out:   Verdict
+Out:   QuotaDecision
 Owns:  the counts of this process; shared ones are in serve/access/redis_quotas.py
 Never: keys, HTTP
 
@@ -25,7 +25,7 @@ DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class QuotaDecision:
     """May it?"""
 
     refusal: str = ""
@@ -43,19 +43,19 @@ class Quotas(Protocol):
     is_away: bool
     """whether the count that replicas share is away, and this one counts alone"""
 
-    async def enter(self, key: str, quota: Quota, permit: str | None) -> Verdict:
+    async def acquire(self, key: str, quota: Quota, permit: str | None) -> QuotaDecision:
         """Take one request and, with a permit, one stream: both or nothing."""
         ...
 
-    async def write(self, key: str, quota: Quota, characters: int) -> Verdict:
+    async def charge_characters(self, key: str, quota: Quota, characters: int) -> QuotaDecision:
         """Take characters of the day: all or nothing."""
         ...
 
-    def heard(self, key: str, quota: Quota, audio_s: float) -> None:
+    def record_audio(self, key: str, quota: Quota, audio_s: float) -> None:
         """Audio was made; counted soon. Never waits."""
         ...
 
-    def leave(self, key: str, permit: str) -> None:
+    def release(self, key: str, permit: str) -> None:
         """The stream is over. Never waits, harmless when it never began."""
         ...
 
@@ -93,18 +93,18 @@ class LocalQuotas:
         self._wall_clock = wall_clock
         self._keys: dict[str, _Used] = {}
 
-    async def enter(self, key: str, quota: Quota, permit: str | None) -> Verdict:
+    async def acquire(self, key: str, quota: Quota, permit: str | None) -> QuotaDecision:
         """See Quotas."""
         used, now, share = self._used(key), self._clock(), 1 / max(1, self._replicas())
-        verdict = self._rate(used, now, quota, share)
-        if verdict.refusal:
-            return verdict
+        decision = self._rate(used, now, quota, share)
+        if decision.refusal:
+            return decision
         if quota.audio_s_a_minute is not None and used.audio_due - now >= MINUTE_S:
-            return Verdict("quota_exceeded", used.audio_due - now - MINUTE_S, verdict.remaining, verdict.reset_s)
+            return QuotaDecision("quota_exceeded", used.audio_due - now - MINUTE_S, decision.remaining, decision.reset_s)
         if permit is not None and quota.streams is not None and len(used.permits) >= portion(quota.streams, share):
-            return Verdict("too_many_concurrent_requests", 0.0, verdict.remaining, verdict.reset_s)
+            return QuotaDecision("too_many_concurrent_requests", 0.0, decision.remaining, decision.reset_s)
         self.record(key, quota, permit)
-        return verdict
+        return decision
 
     def record(self, key: str, quota: Quota, permit: str | None) -> None:
         """Take over what somebody else has allowed, so that a share is of what was used."""
@@ -116,27 +116,27 @@ class LocalQuotas:
         if permit is not None:
             used.permits.add(permit)
 
-    async def write(self, key: str, quota: Quota, characters: int) -> Verdict:
+    async def charge_characters(self, key: str, quota: Quota, characters: int) -> QuotaDecision:
         """See Quotas."""
         used, now, share = self._used(key), self._wall_clock(), 1 / max(1, self._replicas())
         limit = quota.characters_a_day
         if limit is not None and self._today(used, now) + characters > portion(limit, share):
-            return Verdict("quota_exceeded", DAY_S - now % DAY_S)
+            return QuotaDecision("quota_exceeded", DAY_S - now % DAY_S)
         self.record_characters(key, characters)
-        return Verdict()
+        return QuotaDecision()
 
     def record_characters(self, key: str, characters: int) -> None:
         """As record()."""
         used = self._used(key)
         used.characters = self._today(used, self._wall_clock()) + characters
 
-    def heard(self, key: str, quota: Quota, audio_s: float) -> None:
+    def record_audio(self, key: str, quota: Quota, audio_s: float) -> None:
         """See Quotas."""
         if quota.audio_s_a_minute is not None:
             used, now, share = self._used(key), self._clock(), 1 / max(1, self._replicas())
             used.audio_due = max(used.audio_due, now) + audio_s * MINUTE_S / (quota.audio_s_a_minute * share)
 
-    def leave(self, key: str, permit: str) -> None:
+    def release(self, key: str, permit: str) -> None:
         """See Quotas."""
         self._used(key).permits.discard(permit)
 
@@ -147,15 +147,15 @@ class LocalQuotas:
     def _used(self, key: str) -> _Used:
         return self._keys.setdefault(key, _Used())
 
-    def _rate(self, used: _Used, now: float, quota: Quota, share: float) -> Verdict:
+    def _rate(self, used: _Used, now: float, quota: Quota, share: float) -> QuotaDecision:
         if quota.requests_per_s is None:
-            return Verdict()
+            return QuotaDecision()
         step = 1 / (quota.requests_per_s * share)
         ahead = max(used.rate_due, now) - now
         room = step * portion(quota.burst, share) - ahead
         if room < step * (1 - 1e-9):  # a whole request, but for rounding
-            return Verdict("rate_limited", step - room, 0, ahead)
-        return Verdict("", 0.0, math.floor(room / step + 1e-9) - 1, ahead + step)
+            return QuotaDecision("rate_limited", step - room, 0, ahead)
+        return QuotaDecision("", 0.0, math.floor(room / step + 1e-9) - 1, ahead + step)
 
     def _today(self, used: _Used, now: float) -> int:
         today = int(now // DAY_S)  # an earlier one is another one too: a clock that was set back locks nobody out

@@ -22,7 +22,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from serve.access.api_keys import Quota
-from serve.access.quotas import MINUTE_S, LocalQuotas, Verdict
+from serve.access.quotas import MINUTE_S, LocalQuotas, QuotaDecision
 
 LOG = logging.getLogger("ray.serve.chattts")
 
@@ -123,7 +123,7 @@ class RedisQuotas:
         self._leaving: set[asyncio.Task[None]] = set()
         self.is_away = False
 
-    async def enter(self, key: str, quota: Quota, permit: str | None) -> Verdict:
+    async def acquire(self, key: str, quota: Quota, permit: str | None) -> QuotaDecision:
         """See Quotas."""
         if permit is not None:
             # Before the question: an answer that is lost on its way must not leave a permit nobody renews or gives back.
@@ -133,38 +133,38 @@ class RedisQuotas:
         values: list[str | float] = [step, quota.burst, limited, quota.streams or 0, permit or "", self._lease_s]
         answer = await self._ask(lambda: self._enter(_names(key, *NUMBERS), values))
         if answer is None:
-            verdict = await self._local.enter(key, quota, permit)
+            decision = await self._local.acquire(key, quota, permit)
         else:
             refusal, retry_s, remaining, reset_s = answer
-            verdict = Verdict(refusal.decode(), float(retry_s), None if remaining < 0 else remaining, float(reset_s))
-            if not verdict.refusal:
+            decision = QuotaDecision(refusal.decode(), float(retry_s), None if remaining < 0 else remaining, float(reset_s))
+            if not decision.refusal:
                 self._local.record(key, quota, permit)
-        if verdict.refusal and permit is not None:
+        if decision.refusal and permit is not None:
             self._permits.get(key, set()).discard(permit)
-        return verdict
+        return decision
 
-    async def write(self, key: str, quota: Quota, characters: int) -> Verdict:
+    async def charge_characters(self, key: str, quota: Quota, characters: int) -> QuotaDecision:
         """See Quotas."""
         limit = quota.characters_a_day
         if limit is None:
-            return Verdict()
+            return QuotaDecision()
         answer = await self._ask(lambda: self._write(_names(key, "characters"), [characters, limit]))
         if answer is None:
-            return await self._local.write(key, quota, characters)
-        verdict = Verdict(answer[0].decode(), float(answer[1]))
-        if not verdict.refusal:
+            return await self._local.charge_characters(key, quota, characters)
+        decision = QuotaDecision(answer[0].decode(), float(answer[1]))
+        if not decision.refusal:
             self._local.record_characters(key, characters)
-        return verdict
+        return decision
 
-    def heard(self, key: str, quota: Quota, audio_s: float) -> None:
+    def record_audio(self, key: str, quota: Quota, audio_s: float) -> None:
         """See Quotas."""
-        self._local.heard(key, quota, audio_s)
+        self._local.record_audio(key, quota, audio_s)
         if quota.audio_s_a_minute is not None:
             self._audio[key] = self._audio.get(key, 0.0) + audio_s * MINUTE_S / quota.audio_s_a_minute
 
-    def leave(self, key: str, permit: str) -> None:
+    def release(self, key: str, permit: str) -> None:
         """See Quotas."""
-        self._local.leave(key, permit)
+        self._local.release(key, permit)
         held = self._permits.get(key, set())
         held.discard(permit)
         if not held:
@@ -200,7 +200,7 @@ class RedisQuotas:
         """Give back what this process holds."""
         for key, permits in list(self._permits.items()):
             for permit in list(permits):
-                self.leave(key, permit)
+                self.release(key, permit)
         await asyncio.gather(*self._leaving, return_exceptions=True)
         await self._redis.aclose()
 

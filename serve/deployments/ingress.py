@@ -32,11 +32,11 @@ from pipeline.text.lexicon.library import LexiconLibrary
 from pipeline.types import SynthesisRequest
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import VoiceLibrary
-from serve.access.admission import Door
+from serve.access.admission import AdmissionLimiter
 from serve.access.api_keys import LOST, KeyRing
-from serve.access.authentication import Gate, trust
+from serve.access.authentication import Authenticator, local_peer_check
 from serve.access.cross_origin import CrossOriginPolicy
-from serve.access.keys_marker import mark_of
+from serve.access.keys_marker import marker_for
 from serve.access.quotas import LocalQuotas, Quotas
 from serve.access.redis_quotas import RedisQuotas
 from serve.config.app_config import STORE_FILE, AppConfig, VoicesConfig, explain, project_path
@@ -55,7 +55,7 @@ from serve.resilience.quarantine import Quarantine
 from serve.speech.load_shedding import Degrader
 from serve.speech.model_selection import ModelSelector
 from serve.versions.rollout import Rollout
-from serve.voices.voice_service import VoiceDesk
+from serve.voices.voice_service import VoiceService
 
 LOG = logging.getLogger("ray.serve.chattts")
 
@@ -85,7 +85,7 @@ async def open_keys(config: AppConfig, records: Store) -> tuple[KeyRing, Quotas]
     url = config.keys.store or config.voices.store
     store = records if config.keys.store is None else open_store(config.keys.store)
     # A service that says keys only is closed without a key, whatever there was.
-    ring = KeyRing(store, mark_of(store, cache_home()) if config.keys.open is None else None)
+    ring = KeyRing(store, marker_for(store, cache_home()) if config.keys.open is None else None)
     try:
         await asyncio.to_thread(ring.refresh)
     except StoreUnavailable as error:
@@ -124,13 +124,13 @@ class Ingress:
         self._quarantine = Quarantine(config.quarantine)
         ring, quotas = await open_keys(config, store)
         self._quotas = quotas
-        trusts = trust(listens=listens, behind_proxy=RAY_SERVE_ENABLE_HA_PROXY, own=(get_node_ip_address(),))  # type: ignore[no-untyped-call]
+        is_local_peer = local_peer_check(listens=listens, behind_proxy=RAY_SERVE_ENABLE_HA_PROXY, own=(get_node_ip_address(),))  # type: ignore[no-untyped-call]
         cache, idempotency = open_cache(config.cache, store)
         self._cache = cache
         self._rollout = rollout = Rollout(config.versions)
         self._routes_error = ""
         watch = IngressMetrics()
-        door = Door(config.limits.max_in_flight)
+        admission = AdmissionLimiter(config.limits.max_in_flight)
         self._pipelines = pipelines = VersionPipelines(
             rollout,
             stages,
@@ -138,7 +138,7 @@ class Ingress:
             cache,
             config.breaker,
             build=await ask_build(acoustic),
-            has_room=lambda share: door.inside <= share * door.places,
+            has_room=lambda share: admission.in_flight <= share * admission.capacity,
             on_result=watch.compared,
         )
         stream = partial(self._quarantine.stream, pipelines.stream)
@@ -150,7 +150,7 @@ class Ingress:
             refine=partial(self._quarantine.answer, pipelines.refine),
             lexicons=self._lexicons,
             list_voices=voices.list,
-            voices=VoiceDesk(
+            voices=VoiceService(
                 voices,
                 config.voices,
                 stream,
@@ -161,7 +161,7 @@ class Ingress:
             ),
             limits=config.limits,
             bodies=BodyReader(config.limits),
-            door=door,
+            admission=admission,
             why_not_ready=self._why_not_ready,
             health=self._health,
             purge=cache.purge,
@@ -171,11 +171,11 @@ class Ingress:
             degrader=Degrader(config.degrade),
             observer=watch,
             lanes=config.lanes,
-            gate=Gate(
+            authenticator=Authenticator(
                 ring,
                 quotas,
                 is_open=config.keys.open,
-                trusts=trusts,
+                is_local_peer=is_local_peer,
                 origins=CrossOriginPolicy(config.http.allowed_hosts, config.http.allowed_origins),
             ),
             tracing=Tracing(config.tracing, "Ingress", replica_info()["replica"]),
@@ -214,17 +214,17 @@ class Ingress:
 
     def _show(self, watch: IngressMetrics) -> None:
         """Every figure that is looked at, not told."""
-        watch.in_flight_changed(self.services.door.inside)  # told too, but Ray forgets a gauge nobody sets
+        watch.in_flight_changed(self.services.admission.in_flight)  # told too, but Ray forgets a gauge nobody sets
         watch.show_quotas(self._quotas.is_away)
         watch.show_cache(asdict(self._cache.stats()))
         watch.show(self._pipelines.breakers.values(), self._quarantine, self._rollout)
 
     async def _look_at_load(self, watch: IngressMetrics) -> None:
         """Climb and descend the degrade ladder."""
-        door, degrader = self.services.door, self.services.degrader
+        admission, degrader = self.services.admission, self.services.degrader
         while True:
-            queue, rtf = await self._pipelines.load() if door.inside else (0.0, 0.0)
-            degrader.observe(max(queue, door.inside / door.places), rtf)
+            queue, rtf = await self._pipelines.load() if admission.in_flight else (0.0, 0.0)
+            degrader.observe(max(queue, admission.in_flight / admission.capacity), rtf)
             watch.degraded(degrader.ladder.level)
             await asyncio.sleep(LOOK_S)
 
@@ -255,10 +255,10 @@ class Ingress:
 
     async def drain(self) -> int:
         """Take nothing new; returns how many requests are still inside. See scripts/operate/drain.py."""
-        return self.services.door.close()
+        return self.services.admission.close()
 
     async def _why_not_ready(self) -> str | None:
-        if self.services.door.closed:
+        if self.services.admission.closed:
             return "draining"
         silent = await self._pipelines.unresponsive()
         return f"no answer from {' and '.join(silent)}" if silent else None

@@ -23,9 +23,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.audio.formats import CONTAINERS
 from pipeline.errors import SynthesisError
-from serve.access.authentication import Guarded
+from serve.access.authentication import AuthMiddleware
 from serve.access.cross_origin import CrossOrigin
-from serve.errors import ApiError, bad_request, of, plain_status
+from serve.errors import ApiError, bad_request, plain_status, to_api_error
 from serve.http.openapi import AUDIO_TYPES, answers, describe, takes
 from serve.http.routes.cache import cache_routes
 from serve.http.routes.source import source_routes
@@ -59,9 +59,9 @@ def create_api(get_services: Callable[[], Services], *, announce_request_id: boo
         announce_request_id: False where the server in front sends X-Request-ID itself, as Serve does.
     """
     api = FastAPI(title=NAME, version=version(), docs_url="/docs", redoc_url=None, redirect_slashes=False)
-    api.add_middleware(Guarded, gate=lambda: (get_services().gate, get_services().observer))
-    api.add_middleware(CrossOrigin, policy=lambda: get_services().gate.origins)
-    api.add_middleware(NamedRequests, announce=announce_request_id)
+    api.add_middleware(AuthMiddleware, gate=lambda: (get_services().authenticator, get_services().observer))
+    api.add_middleware(CrossOrigin, policy=lambda: get_services().authenticator.origins)
+    api.add_middleware(RequestIdMiddleware, announce=announce_request_id)
     page = PAGE.read_text(encoding="utf-8")
 
     api.include_router(text_routes(get_services))
@@ -107,13 +107,13 @@ def create_api(get_services: Callable[[], Services], *, announce_request_id: boo
     @api.get("/health")
     async def health() -> dict[str, Any]:
         services = get_services()
-        door = {
-            "in_flight": services.door.inside,
-            "max_in_flight": services.door.places,
-            "stay_s": round(services.door.stay_s, 3),
+        admission = {
+            "in_flight": services.admission.in_flight,
+            "capacity": services.admission.capacity,
+            "mean_duration_s": round(services.admission.mean_duration_s, 3),
             "receiving": services.bodies.arriving,
         }
-        return {"name": NAME, "version": version(), "door": door, **await services.health()}
+        return {"name": NAME, "version": version(), "admission": admission, **await services.health()}
 
     @api.get("/", response_class=Response)
     async def front(request: Request) -> Response:
@@ -122,8 +122,8 @@ def create_api(get_services: Callable[[], Services], *, announce_request_id: boo
         return JSONResponse({"name": NAME, "version": version(), "formats": list(CONTAINERS), "source": "/source"})
 
     async def refuse(request: Request, error: Exception) -> Response:
-        refusal = of(error)
-        return JSONResponse(refusal.body(request_id_of(request)), refusal.kind.status, refusal.reply_headers())
+        refusal = to_api_error(error)
+        return JSONResponse(refusal.body(request_id_of(request)), refusal.spec.status, refusal.reply_headers())
 
     async def refuse_route(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -145,7 +145,7 @@ def create_api(get_services: Callable[[], Services], *, announce_request_id: boo
     return api
 
 
-class NamedRequests:
+class RequestIdMiddleware:
     """Gives every request an id: the client's own when it is harmless, else a new one."""
 
     def __init__(self, app: ASGIApp, *, announce: bool) -> None:
@@ -156,7 +156,7 @@ class NamedRequests:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = sound_request_id(Headers(scope=scope).get("x-request-id"))
+        request_id = safe_request_id(Headers(scope=scope).get("x-request-id"))
         scope.setdefault("state", {})["request_id"] = request_id
 
         async def send_named(message: Message) -> None:
@@ -167,13 +167,13 @@ class NamedRequests:
         await self._app(scope, receive, send_named)
 
 
-def sound_request_id(claimed: str | None) -> str:
+def safe_request_id(claimed: str | None) -> str:
     """The claimed id if it can stand in a log and a header, else a new one."""
     return claimed if claimed is not None and REQUEST_ID.fullmatch(claimed) else uuid.uuid4().hex
 
 
 def request_id_of(request: Request) -> str:
-    """The id NamedRequests gave."""
+    """The id RequestIdMiddleware gave."""
     return str(request.state.request_id)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from serve.config.app_config import LimitsConfig
-from serve.errors import ApiError, Kind, bad_request
+from serve.errors import ApiError, ErrorSpec, bad_request
 
 JSON = "application/json"
 FORM = "multipart/form-data"
@@ -117,7 +117,7 @@ def check_content(request: Request, media_type: str) -> None:
     if request.headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
         raise ApiError(
             "compressed bodies are not taken here: send it without Content-Encoding",
-            Kind(415, "invalid_request_error", "unsupported_content_encoding", False),
+            ErrorSpec(415, "invalid_request_error", "unsupported_content_encoding", False),
             headers={"Accept-Encoding": "identity"},
         )
     if media_type_of(request) != media_type:
@@ -155,7 +155,7 @@ def _dropped() -> ApiError:
 
 
 def _timed_out(message: str) -> ApiError:
-    return _cut_off(ApiError(message, Kind(408, "invalid_request_error", "body_timeout", True)))
+    return _cut_off(ApiError(message, ErrorSpec(408, "invalid_request_error", "body_timeout", True)))
 
 
 def _cut_off(refusal: ApiError) -> ApiError:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipeline.errors import SynthesisError
 from serve.access.authentication import need
-from serve.errors import ApiError, of
+from serve.errors import ApiError, to_api_error
 from serve.http.services import Services
 from serve.observability.reply_stats import Outcome, ReplyStats
 
@@ -35,7 +35,7 @@ class EarlyRefusal:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services = self._services() if is_speech(scope) else None
-        if services is None or not services.door.is_full:
+        if services is None or not services.admission.is_full:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
@@ -43,18 +43,18 @@ class EarlyRefusal:
             await self._app(scope, receive, send)
             return
         try:
-            services.gate.caller_key(METHOD, PATH, need(METHOD, PATH), scope, headers)
-            services.door.check()
+            services.authenticator.caller_key(METHOD, PATH, need(METHOD, PATH), scope, headers)
+            services.admission.check()
         except ApiError:
             await self._app(scope, receive, send)
         except SynthesisError as error:
-            refusal, request_id = of(error), headers.get("x-request-id", "")
+            refusal, request_id = to_api_error(error), headers.get("x-request-id", "")
             reply = JSONResponse(
-                refusal.body(request_id), refusal.kind.status, {"X-Request-ID": request_id, **refusal.reply_headers()}
+                refusal.body(request_id), refusal.spec.status, {"X-Request-ID": request_id, **refusal.reply_headers()}
             )
             await reply(scope, receive, send)
-            services.observer.finished(ReplyStats(Outcome.REFUSED, refusal.kind.code))
-            services.refusals.add(refusal.kind.code)
+            services.observer.finished(ReplyStats(Outcome.REFUSED, refusal.spec.code))
+            services.refusals.add(refusal.spec.code)
 
 
 def is_speech(scope: Scope) -> bool:

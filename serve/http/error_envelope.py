@@ -12,14 +12,14 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serve.errors import ApiError, Kind, of, plain_status
+from serve.errors import ApiError, ErrorSpec, plain_status, to_api_error
 
 LOG = logging.getLogger("ray.serve.chattts")
 
 KEPT = ("retry-after", "x-request-id")
 
 
-class Enveloped:
+class ErrorEnvelope:
     """ASGI middleware: errors in plain text become JSON."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -46,7 +46,7 @@ class Enveloped:
 
         async def refuse(error: ApiError, headers: dict[str, str]) -> None:
             named = {"x-request-id": request_id, **{name.lower(): value for name, value in error.reply_headers().items()}}
-            await JSONResponse(error.body(request_id), error.kind.status, named | headers)(scope, receive, send)
+            await JSONResponse(error.body(request_id), error.spec.status, named | headers)(scope, receive, send)
 
         try:
             await self._app(scope, receive, send_json)
@@ -54,7 +54,7 @@ class Enveloped:
             if has_begun:
                 raise
             LOG.exception("request=%s ended by an error outside the application", request_id)
-            await refuse(of(error), {})
+            await refuse(to_api_error(error), {})
 
 
 def is_plain_error(start: Message) -> bool:
@@ -66,12 +66,12 @@ def refusal_of(status: int) -> ApiError:
     """What Serve means by a status."""
     if status in (429, 503):
         return ApiError(
-            "the service takes no more requests right now", Kind(status, "overloaded_error", "overloaded", True, 1.0)
+            "the service takes no more requests right now", ErrorSpec(status, "overloaded_error", "overloaded", True, 1.0)
         )
     if status in (408, 504):
-        return ApiError("the request took longer than it may", Kind(status, "server_error", "timeout", True))
+        return ApiError("the request took longer than it may", ErrorSpec(status, "server_error", "timeout", True))
     if status >= 500:
         return ApiError(
-            "an internal error; its request_id finds it in the log", Kind(status, "server_error", "internal_error", True)
+            "an internal error; its request_id finds it in the log", ErrorSpec(status, "server_error", "internal_error", True)
         )
     return plain_status(status)

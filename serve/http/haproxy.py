@@ -20,23 +20,23 @@ from pathlib import Path
 from typing import NoReturn
 
 from serve.config.hosts import is_local_host
-from serve.errors import ApiError, Kind, bad_request
+from serve.errors import ApiError, ErrorSpec, bad_request
 
 HEAD_TIMEOUT_S = 10
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 UNAVAILABLE = ApiError(
-    "no replica can take the request right now; try again", Kind(503, "overloaded_error", "unavailable", True, 1.0)
+    "no replica can take the request right now; try again", ErrorSpec(503, "overloaded_error", "unavailable", True, 1.0)
 )
 # What HAProxy answers by itself, by the status it would give. Not among them are requests it cannot read at all (400, 408,
 # 422): those replies are compiled into HAProxy 2.8, error files do not reach them.
 REPLIES: dict[int, ApiError] = {
     400: bad_request("bad_request", "not a valid HTTP/1.1 request, or its connection was half closed before the reply"),
-    404: ApiError("no application is deployed under this path", Kind(404, "not_found_error", "not_found", False)),
-    500: ApiError("an internal error of the proxy", Kind(500, "server_error", "internal_error", True)),
+    404: ApiError("no application is deployed under this path", ErrorSpec(404, "not_found_error", "not_found", False)),
+    500: ApiError("an internal error of the proxy", ErrorSpec(500, "server_error", "internal_error", True)),
     502: UNAVAILABLE,  # the replica ended before it answered
     503: UNAVAILABLE,
-    504: ApiError("no replica answered in time", Kind(504, "server_error", "timeout", True)),
+    504: ApiError("no replica answered in time", ErrorSpec(504, "server_error", "timeout", True)),
 }
 
 Line = tuple[str, str]
@@ -217,7 +217,7 @@ def reply_file(folder: Path, status: int) -> Path:
 def raw_reply(error: ApiError) -> bytes:
     """A whole HTTP/1.1 response. Its request id is empty: HAProxy reads these files once, and logs no id of its own."""
     body = json.dumps(error.body("")).encode()
-    status = HTTPStatus(error.kind.status)
+    status = HTTPStatus(error.spec.status)
     headers = {
         "Content-Type": "application/json",
         "Content-Length": str(len(body)),

@@ -18,13 +18,13 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve.errors import bad_request
-from serve.http.api import sound_request_id
+from serve.http.api import safe_request_id
 from serve.http.early_refusal import EarlyRefusal
-from serve.http.error_envelope import Enveloped
+from serve.http.error_envelope import ErrorEnvelope
 from serve.http.services import Services
 
 # Compared with `_` for `-`: Serve itself takes both spellings of some.
-STEERING = frozenset(
+ROUTING_HEADERS = frozenset(
     {
         b"x_request_timeout_seconds",
         b"x_request_disconnect_disabled",
@@ -34,13 +34,13 @@ STEERING = frozenset(
         b"x_request_id",  # put back below, made harmless: Serve echoes whatever the client claims
     }
 )
-STEERING_PREFIX = b"x_ray_"
+ROUTING_PREFIX = b"x_ray_"
 
 MOST_HEADER_BYTES = 32 << 10
 TOO_LARGE = bad_request("headers_too_large", f"the headers are larger than {MOST_HEADER_BYTES} bytes", status=431)
 
 
-class WithoutSteering:
+class StripRoutingHeaders:
     """Drops the steering headers."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -48,19 +48,19 @@ class WithoutSteering:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
-            request_id = sound_request_id(Headers(scope=scope).get("x-request-id"))
+            request_id = safe_request_id(Headers(scope=scope).get("x-request-id"))
             if scope["type"] == "http" and sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEADER_BYTES:
                 headers = {"X-Request-ID": request_id, "Connection": "close", **TOO_LARGE.reply_headers()}
-                await JSONResponse(TOO_LARGE.body(request_id), TOO_LARGE.kind.status, headers)(scope, receive, send)
+                await JSONResponse(TOO_LARGE.body(request_id), TOO_LARGE.spec.status, headers)(scope, receive, send)
                 return
-            kept = [(name, value) for name, value in scope["headers"] if not steers(name)]
+            kept = [(name, value) for name, value in scope["headers"] if not is_routing_header(name)]
             scope = {**scope, "headers": [*kept, (b"x-request-id", request_id.encode())]}
         await self._app(scope, receive, send)
 
 
 def middlewares() -> list[Middleware]:
     """What Serve asks the callback for; it puts these outside its own, the last one outermost."""
-    return [Middleware(Enveloped), Middleware(EarlyRefusal, services=backend_here), Middleware(WithoutSteering)]
+    return [Middleware(ErrorEnvelope), Middleware(EarlyRefusal, services=backend_here), Middleware(StripRoutingHeaders)]
 
 
 def backend_here() -> Services | None:
@@ -73,7 +73,7 @@ def backend_here() -> Services | None:
     return found
 
 
-def steers(name: bytes) -> bool:
+def is_routing_header(name: bytes) -> bool:
     """Whether Serve would obey this header."""
     plain = name.lower().replace(b"-", b"_")
-    return plain in STEERING or plain.startswith(STEERING_PREFIX)
+    return plain in ROUTING_HEADERS or plain.startswith(ROUTING_PREFIX)

@@ -15,8 +15,8 @@ from pipeline.text.refine_guard import Refined
 from pipeline.text.speech_text import SpeechText
 from pipeline.types import AudioChunk, SynthesisRequest
 from pipeline.voices.catalogue import VoiceInfo
-from serve.access.admission import Door
-from serve.access.authentication import Gate
+from serve.access.admission import AdmissionLimiter
+from serve.access.authentication import Authenticator
 from serve.access.idempotency import Idempotency
 from serve.config.app_config import LanesConfig, LimitsConfig, OfferConfig
 from serve.http.body_reader import BodyReader
@@ -26,7 +26,7 @@ from serve.observability.tracing import Tracing
 from serve.remote.recent_refusals import RecentOverload
 from serve.speech.load_shedding import Degrader
 from serve.speech.model_selection import ModelSelector, only_model
-from serve.voices.voice_service import VoiceDesk
+from serve.voices.voice_service import VoiceService
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,10 +42,10 @@ class Services:
     """what the refine pass makes of every segment"""
     lexicons: LexiconLibrary
     list_voices: Callable[[], Sequence[VoiceInfo]]
-    voices: VoiceDesk
+    voices: VoiceService
     limits: LimitsConfig
     bodies: BodyReader
-    door: Door
+    admission: AdmissionLimiter
     why_not_ready: Callable[[], Awaitable[str | None]]
     """None when a request would be served now, else the reason"""
     health: Callable[[], Awaitable[dict[str, Any]]]
@@ -53,7 +53,7 @@ class Services:
     purge: Callable[[str | None], Awaitable[None]]
     """forget what was sampled for a tenant, for everybody for None; raises StoreUnavailable"""
     lanes: LanesConfig = field(default_factory=LanesConfig)
-    gate: Gate = field(default_factory=Gate)
+    authenticator: Authenticator = field(default_factory=Authenticator)
     """who is let in"""
     idempotency: Idempotency = field(default_factory=Idempotency)
     models: ModelSelector = field(default_factory=only_model)

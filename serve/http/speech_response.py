@@ -28,7 +28,7 @@ from pipeline.voices.names import display_name
 from serve.access.authentication import caller_of
 from serve.access.idempotency import HEADER as IDEMPOTENCY_KEY
 from serve.access.idempotency import checked_key, seed_of
-from serve.errors import ApiError, of
+from serve.errors import ApiError, to_api_error
 from serve.http.body_reader import is_strict
 from serve.http.services import Services
 from serve.observability.reply_stats import Outcome, PlayCursor, ReplyStats
@@ -85,13 +85,13 @@ class SpeechResponse(Response):
                 span.set_attributes(traced(self._stats(), self._stages))
 
     async def _reply(self, receive: Receive, send: Send) -> None:
-        door, observer = self._services.door, self._services.observer
+        admission, observer = self._services.admission, self._services.observer
         CURRENT.set(self._stages)  # of this task and of those it starts: the reply is the last thing it does
         try:
-            door.check()  # before the body is read: nobody sends one in vain
+            admission.check()  # before the body is read: nobody sends one in vain
             raw = await self._services.bodies.read_json(self._request)
-            with door.enter():
-                observer.in_flight_changed(door.inside)
+            with admission.acquire():
+                observer.in_flight_changed(admission.in_flight)
                 self._taken = order = await self._accepted(raw)
                 await self._unless_the_client_leaves(receive, self._speak(order, send))
         except ClientDisconnect:
@@ -101,9 +101,9 @@ class SpeechResponse(Response):
                 self._fail(error, Outcome.CUT)
                 raise CutReply(self._request_id) from None
             self._fail(error, Outcome.REFUSED)
-            raise of(error) from None
+            raise to_api_error(error) from None
         finally:
-            observer.in_flight_changed(door.inside)
+            observer.in_flight_changed(admission.in_flight)
             stats = self._stats()
             observer.finished(stats)
             if self._taken is None and self._code in WANT_OF_ROOM:
@@ -117,13 +117,13 @@ class SpeechResponse(Response):
         order = self._order(raw, None if key is None else seed_of(tenant, key))
         characters = len(order.request.text)
         if key is None:
-            await self._caller.write(characters)
+            await self._caller.charge_characters(characters)
             return order
         idempotency = self._services.idempotency
         self._replayed = await idempotency.is_repeated(tenant, key, raw)
         if not self._replayed:
             try:
-                await self._caller.write(characters)
+                await self._caller.charge_characters(characters)
             except ApiError:
                 await idempotency.release(tenant, key)
                 raise
@@ -249,7 +249,7 @@ class SpeechResponse(Response):
                 raise
             # An event stream can say what went wrong; the audio in it is marked unfinished by the missing done event.
             self._fail(error, Outcome.CUT)
-            await self._send(send, _event({"type": "speech.audio.error", **of(error).body(self._request_id)}))
+            await self._send(send, _event({"type": "speech.audio.error", **to_api_error(error).body(self._request_id)}))
         else:
             await self._send(send, _event(self._done(order, digest.hexdigest())))
         await self._send_end(send)
@@ -292,7 +292,7 @@ class SpeechResponse(Response):
             duration_s = len(chunk.samples) / order.audio.sample_rate
             self._cursor.arrived(time.perf_counter(), duration_s)
             self._audio_s += duration_s
-            self._caller.heard(duration_s)
+            self._caller.record_audio(duration_s)
             yield chunk
             # Bulk may be interrupted for longer than listeners would wait.
             bulk = order.request.scheduling.lane is Lane.BULK
@@ -380,7 +380,7 @@ class SpeechResponse(Response):
         )
 
     def _fail(self, error: Exception, outcome: Outcome) -> None:
-        self._outcome, self._code = outcome, of(error).kind.code
+        self._outcome, self._code = outcome, to_api_error(error).spec.code
         if not isinstance(error, ApiError | SynthesisError):
             LOG.error("speech broke request=%s", self._request_id, exc_info=error)
 

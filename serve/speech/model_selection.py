@@ -18,7 +18,7 @@ from pipeline.config import PipelineConfig
 from pipeline.types import Passage, Prosody, SynthesisRequest
 from serve.access.authentication import ANONYMOUS, caller_of
 from serve.config.model_versions import ONLY, CompatConfig, Version, versions_of
-from serve.errors import ApiError, Kind, bad_request
+from serve.errors import ApiError, ErrorSpec, bad_request
 from serve.speech.schemas.speech import MODELS, SpeechBody
 from serve.versions.rollout import Rollout
 
@@ -82,7 +82,7 @@ class ModelSelector:
             return rollout.choose(rollout.names[0], listener, voice)
         raise ApiError(
             f"no such model; GET /v1/models lists them: {', '.join(self.ids)}",
-            Kind(404, "not_found_error", "model_not_found", False),
+            ErrorSpec(404, "not_found_error", "model_not_found", False),
             param="model",
         )
 

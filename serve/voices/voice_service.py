@@ -52,7 +52,7 @@ Stream = Callable[[SynthesisRequest], AsyncGenerator[AudioChunk, None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class VoiceMetadata:
     """What people are told about a voice, whatever it is made of."""
 
     title: str
@@ -65,7 +65,7 @@ class Card:
     """None: what brings it to the service's loudness"""
 
 
-class VoiceDesk:
+class VoiceService:
     """The library, and what it takes to fill it."""
 
     def __init__(
@@ -101,25 +101,27 @@ class VoiceDesk:
 
     # -- making ------------------------------------------------------------------------------------------------------
 
-    async def from_seed(self, card: Card, seed: int) -> StoredVoice:
+    async def from_seed(self, metadata: VoiceMetadata, seed: int) -> StoredVoice:
         """Keep the speaker a seed stands for."""
-        return await self._from_name(card, f"seed:{seed}", "seed")
+        return await self._from_name(metadata, f"seed:{seed}", "seed")
 
-    async def from_blend(self, card: Card, blend: str) -> StoredVoice:
+    async def from_blend(self, metadata: VoiceMetadata, blend: str) -> StoredVoice:
         """Keep a mixture; it stays what it is when its parts change."""
-        return await self._from_name(card, blend, "blend")
+        return await self._from_name(metadata, blend, "blend")
 
-    async def from_embedding(self, card: Card, embedding: NDArray[np.float16]) -> StoredVoice:
+    async def from_embedding(self, metadata: VoiceMetadata, embedding: NDArray[np.float16]) -> StoredVoice:
         """Keep an embedding that was brought along."""
-        return await self._make(card, {"origin": "embedding", **embedding_fields(embedding)}, Voice("", embedding))
+        return await self._make(metadata, {"origin": "embedding", **embedding_fields(embedding)}, Voice("", embedding))
 
-    async def from_recording(self, card: Card, content: bytes, transcript: str, consent: str) -> tuple[StoredVoice, Report]:
+    async def from_recording(
+        self, metadata: VoiceMetadata, content: bytes, transcript: str, consent: str
+    ) -> tuple[StoredVoice, Report]:
         """Clone: the recording's codes and transcript are kept, the recording is not.
 
         Raises:
             ReferenceRejected, UnsupportedFormat, AtCapacity
         """
-        self._check_card(card)
+        self._check_new(metadata)
         # The model was trained on transcripts as the text front end writes them: numbers as words, no stray signs.
         transcript = (await asyncio.to_thread(normalize, transcript, language="auto")).text
         if not is_speakable(transcript):
@@ -147,7 +149,7 @@ class VoiceDesk:
             "consent": Consent(statement=consent, given_at=_now()),
             **sample_fields(codes, transcript),
         }
-        return await self._make(card, fields, Voice("", None, codes, transcript)), report
+        return await self._make(metadata, fields, Voice("", None, codes, transcript)), report
 
     async def edit(self, voice_id: str, changes: dict[str, Any]) -> StoredVoice:
         """The next version of a voice: other words about it, or another gain. Its sound is another voice.
@@ -234,30 +236,30 @@ class VoiceDesk:
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    async def _from_name(self, card: Card, name: str, origin: str) -> StoredVoice:
+    async def _from_name(self, metadata: VoiceMetadata, name: str, origin: str) -> StoredVoice:
         embedding = self.library.embedding_of(name)
         made_of = self.library.canonical(name)
         fields = {"origin": origin, "made_of": made_of, **embedding_fields(embedding)}
-        return await self._make(card, fields, Voice("", embedding))
+        return await self._make(metadata, fields, Voice("", embedding))
 
-    def _check_card(self, card: Card) -> str:
+    def _check_new(self, metadata: VoiceMetadata) -> str:
         """The id, once everything that can be told before the work is in order."""
-        voice_id = card.id or (card.title if is_id(card.title) else f"voice-{secrets.token_hex(4)}")
-        self.library.check_new(voice_id, card.title)
+        voice_id = metadata.id or (metadata.title if is_id(metadata.title) else f"voice-{secrets.token_hex(4)}")
+        self.library.check_new(voice_id, metadata.title)
         return voice_id
 
-    async def _make(self, card: Card, fields: dict[str, Any], voice: Voice) -> StoredVoice:
-        voice_id = self._check_card(card)
+    async def _make(self, metadata: VoiceMetadata, fields: dict[str, Any], voice: Voice) -> StoredVoice:
+        voice_id = self._check_new(metadata)
         with self.library.temporary(voice) as name:
-            samples = await self._say(name, PREVIEW_TEXT[self._language(card.languages)])
+            samples = await self._say(name, PREVIEW_TEXT[self._language(metadata.languages)])
         loudness = await asyncio.to_thread(loudness_lufs, samples)
-        gain_db = static_gain_db(loudness, self.config.loudness_lufs) if card.gain_db is None else card.gain_db
+        gain_db = static_gain_db(loudness, self.config.loudness_lufs) if metadata.gain_db is None else metadata.gain_db
         record = VoiceRecord.model_validate(
             {
-                "title": card.title,
-                "languages": card.languages,
-                "description": card.description,
-                "licence": card.licence,
+                "title": metadata.title,
+                "languages": metadata.languages,
+                "description": metadata.description,
+                "licence": metadata.licence,
                 "model": self._model,
                 "created_at": _now(),
                 "loudness_lufs": loudness,

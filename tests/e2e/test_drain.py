@@ -63,7 +63,7 @@ def test_sigterm_lets_streams_end_and_takes_nothing_new(home: Path, folder: Path
         assert whole.status_code == 200
         with ThreadPoolExecutor(STREAMS) as pool:
             streams = [pool.submit(requests.post, f"{url}/v1/audio/speech", json=BODY, timeout=200) for _ in range(STREAMS)]
-            wait_until(lambda: requests.get(f"{url}/health", timeout=10).json()["door"]["in_flight"] == STREAMS, 60.0)
+            wait_until(lambda: requests.get(f"{url}/health", timeout=10).json()["admission"]["in_flight"] == STREAMS, 60.0)
             service.process.send_signal(signal.SIGTERM)
             newcomers: list[str] = []
             wait_until(lambda: newcomers.append(newcomer(url)) or newcomers[-1] != "spoken", STOP_TIMEOUT_S)

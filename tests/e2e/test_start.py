@@ -51,7 +51,7 @@ class Service(Started):
         return requests.get(f"{self.url}/health", timeout=10).json()
 
     def in_flight(self) -> int:
-        return self.health()["door"]["in_flight"]
+        return self.health()["admission"]["in_flight"]
 
     def is_idle(self) -> bool:
         return is_idle(self.health())

@@ -73,7 +73,7 @@ def test_a_full_house_becomes_its_rate_limit_error(cluster: Cluster, client: ope
         for _ in range(50):
             client.audio.speech.create(model="tts-1", voice=VOICE, input="Hello.")
 
-    waiting = [cluster.connect(LONG_SPEECH) for _ in range(cluster.health()["door"]["max_in_flight"])]
+    waiting = [cluster.connect(LONG_SPEECH) for _ in range(cluster.health()["admission"]["capacity"])]
     try:
         wait_until(lambda: cluster.health()["acoustic"][0]["slots_used"] == 8, 5.0)
         with pytest.raises(openai.RateLimitError) as raised:

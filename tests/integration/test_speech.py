@@ -17,7 +17,7 @@ import requests
 from tests.support.cluster import LONG_SPEECH, LONG_STEPS, Cluster
 from tests.support.waiting import wait_until
 
-STEERING = {
+ROUTING_HEADERS = {
     "x-request-disconnect-disabled": "?1",
     "x-request-timeout-seconds": "0",
     "x-session-id": "mine",
@@ -91,7 +91,7 @@ def test_the_first_audio_comes_while_the_rest_is_being_made(cluster: Cluster, ca
         print(f"\n  first audio after {1000 * min(times):.0f} .. {1000 * max(times):.0f} ms, alone")
 
 
-@pytest.mark.parametrize("steering", [{}, STEERING], ids=["plain", "steering headers"])
+@pytest.mark.parametrize("steering", [{}, ROUTING_HEADERS], ids=["plain", "steering headers"])
 def test_a_client_that_leaves_frees_its_slots(cluster: Cluster, steering: dict[str, str]):
     head = "".join(f"{name}: {value}\r\n" for name, value in steering.items())
     client = cluster.connect(LONG_SPEECH, head)

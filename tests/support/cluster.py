@@ -107,7 +107,7 @@ class Cluster:
 
     def in_flight(self) -> int:
         """Requests inside the ingress. Slots may look free meanwhile: the demo's steps run far ahead of a reader."""
-        inside: int = self.health()["door"]["in_flight"]
+        inside: int = self.health()["admission"]["in_flight"]
         return inside
 
     def connect(self, body: bytes, head: str = "") -> socket.socket:
@@ -205,7 +205,7 @@ def is_idle(health: dict[str, Any]) -> bool:
     """No request inside, no slot taken, and an acoustic replica that says so."""
     engines = health["acoustic"]
     used: int = sum(engine["slots_used"] + engine["waiting"] for engine in engines)
-    return bool(engines) and health["door"]["in_flight"] == used == 0
+    return bool(engines) and health["admission"]["in_flight"] == used == 0
 
 
 def _parent(pid: int) -> int:

@@ -44,13 +44,13 @@ from pipeline.types import (
 )
 from pipeline.voices.catalogue import VoiceCatalogue, VoiceInfo
 from pipeline.voices.library import VoiceLibrary
-from serve.access.admission import Door
+from serve.access.admission import AdmissionLimiter
 from serve.config.app_config import LimitsConfig, VoicesConfig
 from serve.http.body_reader import BodyReader
 from serve.http.services import Services
 from serve.speech.load_shedding import Degrader
 from serve.speech.model_selection import ModelSelector, only_model
-from serve.voices.voice_service import Stream, VoiceDesk
+from serve.voices.voice_service import Stream, VoiceService
 
 CHUNK = 4_800  # samples, 200 ms
 WIDTH = 8
@@ -162,7 +162,7 @@ def make_services(
         voices=make_desk(speaker.stream),
         limits=limits,
         bodies=BodyReader(limits),
-        door=Door(limits.max_in_flight),
+        admission=AdmissionLimiter(limits.max_in_flight),
         why_not_ready=why_not_ready,
         health=health,
         purge=purge,
@@ -171,10 +171,10 @@ def make_services(
     )
 
 
-def make_desk(stream: Stream, library: VoiceLibrary | None = None, config: VoicesConfig | None = None) -> VoiceDesk:
+def make_desk(stream: Stream, library: VoiceLibrary | None = None, config: VoicesConfig | None = None) -> VoiceService:
     """A desk whose encoder gives a step for every 512 samples; without a library, one that keeps nothing."""
     library = library or VoiceLibrary(VoiceCatalogue.load(None, WIDTH))
-    return VoiceDesk(library, config or VoicesConfig(), stream, StepCounter(), model="fake", max_prompt=2048)
+    return VoiceService(library, config or VoicesConfig(), stream, StepCounter(), model="fake", max_prompt=2048)
 
 
 class StepCounter:

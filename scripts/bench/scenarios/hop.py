@@ -104,7 +104,7 @@ def measure_refusals(served: Served, long: Utterance) -> list[float]:
     """Seconds until a request is refused, while more have come than there are places."""
     speech = served.endpoint.url + "/v1/audio/speech"
     body = {"input": long.text, "response_format": "pcm", "cache": "no-store"}
-    places = served.health()["door"]["max_in_flight"]
+    places = served.health()["admission"]["capacity"]
     refused = []
     with ThreadPoolExecutor(places) as pool:
         crowd = [
@@ -143,7 +143,9 @@ def wait_until_idle(served: Served, timeout_s: float = 60.0) -> float:
 
 def busy(health: dict[str, Any]) -> bool:
     """Whether anything is under way."""
-    return any(engine["slots_used"] + engine["waiting"] for engine in health["acoustic"]) or health["door"]["in_flight"] > 0
+    return (
+        any(engine["slots_used"] + engine["waiting"] for engine in health["acoustic"]) or health["admission"]["in_flight"] > 0
+    )
 
 
 def scaled(values: dict[str, float | int], scale: float) -> dict[str, float | int]:

@@ -22,7 +22,7 @@ from pipeline.text.refine_guard import Refined, diff
 from pipeline.text.segment import predicted_steps
 from pipeline.text.speech_text import SpeechText
 from pipeline.types import MAX_SPEED, MIN_SPEED, LexiconEntry, Passage, PronunciationKind, Segment, SynthesisRequest
-from serve.errors import ApiError, Kind, bad_request
+from serve.errors import ApiError, ErrorSpec, bad_request
 from serve.http.body_reader import is_strict
 from serve.http.openapi import answers, takes
 from serve.http.services import Services
@@ -257,7 +257,7 @@ def text_routes(get_services: Callable[[], Services]) -> APIRouter:
         if body.refine is False:
             body = body.model_copy(update={"refine": True})
         asked, ignored = _speech_request(body, request, services)
-        with services.door.enter():
+        with services.admission.acquire():
             segments = await _within_limits(services, services.refine(asked) if asked.refine else _unrefined(services, asked))
         replies = [
             RefinedReply(
@@ -385,7 +385,9 @@ def _check_id(lexicon_id: str) -> None:
 
 def _no_such_lexicon() -> ApiError:
     return ApiError(
-        "no such lexicon; PUT /v1/lexicons/{id} makes one", Kind(404, "not_found_error", "lexicon_not_found", False), param="id"
+        "no such lexicon; PUT /v1/lexicons/{id} makes one",
+        ErrorSpec(404, "not_found_error", "lexicon_not_found", False),
+        param="id",
     )
 
 

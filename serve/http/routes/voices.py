@@ -23,7 +23,7 @@ from pipeline.voices.names import INLINE, MAX_NAME_CHARS
 from pipeline.voices.records import MAX_GAIN_DB, MAX_LANGUAGES, MAX_NOTE_CHARS, MAX_TITLE_CHARS, StoredVoice
 from pipeline.voices.seeds import MAX_SEED
 from pipeline.voices.strings import decode_embedding, encode_embedding
-from serve.errors import ApiError, Kind, bad_request
+from serve.errors import ApiError, ErrorSpec, bad_request
 from serve.http.body_reader import FORM, check_content, media_type_of, too_large
 from serve.http.openapi import answers, takes
 from serve.http.services import Services
@@ -31,7 +31,7 @@ from serve.http.speech_response import MADE
 from serve.speech.model_selection import ModelSelector
 from serve.speech.schemas.base import Body, read_body, read_values
 from serve.speech.schemas.speech import MODELS
-from serve.voices.voice_service import Card
+from serve.voices.voice_service import VoiceMetadata
 
 FORM_ROOM = 64 << 10  # bytes of a form beside its recording
 FORM_FIELDS = 12
@@ -64,9 +64,9 @@ class CardBody(Body):
     licence: Text = ""
     gain_db: Gain | None = Field(None, description="without it, what brings the voice to the loudness of the others")
 
-    def card(self) -> Card:
+    def card(self) -> VoiceMetadata:
         """In the domain's words."""
-        return Card(self.name, self.id, self.languages, self.description, self.licence, self.gain_db)
+        return VoiceMetadata(self.name, self.id, self.languages, self.description, self.licence, self.gain_db)
 
 
 class BlendBody(CardBody):
@@ -163,7 +163,7 @@ def add_voice_routes(api: FastAPI, get_services: Callable[[], Services]) -> None
             raise bad_request(
                 "conflicting_fields", "give exactly one of seed, embedding and blend, or a form with audio_sample"
             )
-        with services.door.enter():
+        with services.admission.acquire():
             if body.seed is not None:
                 return created(services, await desk.from_seed(card, body.seed))
             if body.blend is not None:
@@ -205,7 +205,7 @@ def add_voice_routes(api: FastAPI, get_services: Callable[[], Services]) -> None
     async def blend(request: Request) -> Response:
         services = get_services()
         body = read_body(BlendBody, await services.bodies.read_json(request))
-        with services.door.enter():
+        with services.admission.acquire():
             return created(services, await services.voices.from_blend(body.card(), body.expression))
 
     @api.get("/v1/audio/voices/{name}", responses=answers(400, 404))
@@ -241,14 +241,14 @@ def add_voice_routes(api: FastAPI, get_services: Callable[[], Services]) -> None
     )
     async def preview(name: str) -> Response:
         services = get_services()
-        with services.door.enter():
+        with services.admission.acquire():
             sound = await or_404(services.voices.preview(name))
         return Response(sound, media_type="audio/mpeg", headers={"Cache-Control": "private, max-age=60", **MADE})
 
     @api.post("/v1/audio/voices/{name}/score", responses=answers(400, 404, 429, 503, 504))
     async def score(name: str) -> dict[str, Any]:
         services = get_services()
-        with services.door.enter():
+        with services.admission.acquire():
             found = await or_404(services.voices.score(name))
         return {"id": services.voice_id(name), **found}
 
@@ -259,9 +259,9 @@ async def clone(request: Request, services: Services) -> Response:
     if not desk.config.clone:
         raise ApiError(
             "this service makes no voices from recordings (voices.clone)",
-            Kind(403, "permission_error", "clone_disabled", False),
+            ErrorSpec(403, "permission_error", "clone_disabled", False),
         )
-    services.door.check()
+    services.admission.check()
     limit = desk.config.max_upload_bytes
     form = await read_form(request, services, limit + FORM_ROOM)
     try:
@@ -277,7 +277,7 @@ async def clone(request: Request, services: Services) -> Response:
     finally:
         await form.close()
     body = read_values(FormBody, form_values(fields))
-    with services.door.enter():
+    with services.admission.acquire():
         stored, report = await desk.from_recording(body.card(), content, body.ref_text, consent[:MAX_NOTE_CHARS])
     return created(
         services,
@@ -380,7 +380,7 @@ async def or_404(answer: Awaitable[R]) -> R:
     try:
         return await answer
     except UnknownVoice as error:
-        raise ApiError(error.message, Kind(404, "not_found_error", "voice_not_found", False), param="id") from None
+        raise ApiError(error.message, ErrorSpec(404, "not_found_error", "voice_not_found", False), param="id") from None
 
 
 def _expression(blend: str | tuple[BlendPart, ...]) -> str:

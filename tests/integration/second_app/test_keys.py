@@ -13,7 +13,7 @@ from pipeline.checkpoint.locate import cache_home
 from pipeline.store.open import open_store
 from scripts.operate import keys as keys_script
 from serve.access.api_keys import LOST
-from serve.access.keys_marker import mark_of
+from serve.access.keys_marker import marker_for
 from tests.integration.test_metrics import EXPORT_TIMEOUT_S, scrape
 from tests.support.cluster import LONG_SPEECH, Cluster, deploy, document_of
 from tests.support.services import RedisServer
@@ -115,7 +115,7 @@ def test_while_redis_is_away_keys_go_on_and_the_metric_says_so(
         redis_server.start()
         wait_until(lambda: alone() == 0.0, EXPORT_TIMEOUT_S)
         assert speak(cluster, key).status_code == 200, "the common count goes on where it was"
-    mark_of(open_store(redis_server.url), cache_home()).remove()  # another test's Redis may have this one's port
+    marker_for(open_store(redis_server.url), cache_home()).remove()  # another test's Redis may have this one's port
 
 
 def test_a_store_that_is_damaged_at_the_start_or_lost_later_opens_nothing(cluster: Cluster, capsys: pytest.CaptureFixture[str]):

@@ -10,7 +10,7 @@ import requests
 
 from pipeline.errors import ConfigError
 from pipeline.store.open import open_store
-from serve.access.authentication import Gate
+from serve.access.authentication import Authenticator
 from serve.access.cross_origin import CrossOriginPolicy
 from serve.config.app_config import read_app_config
 from serve.http.api import create_api
@@ -24,17 +24,17 @@ JSON = {"Content-Type": "application/json"}
 
 
 @contextmanager
-def guarded(gate: Gate) -> Iterator[tuple[Live, Speaker]]:
+def guarded(authenticator: Authenticator) -> Iterator[tuple[Live, Speaker]]:
     speaker = Speaker()
     services = make_services(speaker)
-    object.__setattr__(services, "gate", gate)
+    object.__setattr__(services, "authenticator", authenticator)
     with serving(services) as live:
         yield live, speaker
 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[Live, Speaker]]:
-    with guarded(Gate(origins=CrossOriginPolicy(["tts.home"], [APP]))) as found:
+    with guarded(Authenticator(origins=CrossOriginPolicy(["tts.home"], [APP]))) as found:
         yield found
 
 
@@ -169,7 +169,7 @@ def test_where_a_key_is_asked_for_or_another_door_stands_hosts_and_pages_are_not
     store = open_store(str(tmp_path / "store.sqlite"))
     key, _ = add(store) if with_keys else ("", "")
     headers = {"Host": "tts.example", "Origin": "https://app.example", "Sec-Fetch-Site": "cross-site"}
-    with guarded(Gate(ring_of(store), is_open=not with_keys)) as (live, _):
+    with guarded(Authenticator(ring_of(store), is_open=not with_keys)) as (live, _):
         for path in ("/v1/models", "/health"):
             reply = requests.get(live.url + path, headers={**headers, **({"X-API-Key": key} if key else {})}, timeout=5)
             assert reply.status_code == 200
@@ -184,7 +184,7 @@ def test_where_a_key_is_asked_for_or_another_door_stands_hosts_and_pages_are_not
 def test_a_configured_page_is_answered_with_cors_headers_and_no_other_is(tmp_path: Path):
     store = open_store(str(tmp_path / "store.sqlite"))
     key, _ = add(store)
-    with guarded(Gate(ring_of(store), origins=CrossOriginPolicy(origins=[APP]))) as (live, _):
+    with guarded(Authenticator(ring_of(store), origins=CrossOriginPolicy(origins=[APP]))) as (live, _):
         url = f"{live.url}/v1/audio/speech"
         asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
         allowed = requests.options(url, headers={**asked, "Origin": APP}, timeout=5)
@@ -237,7 +237,7 @@ def attack(live: Live) -> str:
 
 def test_a_real_browser_carries_nothing_over_from_another_site(tmp_path: Path):
     hostile = make_services(Speaker())
-    with guarded(Gate()) as (live, speaker), serving(hostile) as elsewhere:
+    with guarded(Authenticator()) as (live, speaker), serving(hostile) as elsewhere:
 
         async def see(page: Page) -> None:
             await page.open(f"{elsewhere.url}/")

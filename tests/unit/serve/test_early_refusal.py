@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from serve.access.authentication import Gate
+from serve.access.authentication import Authenticator
 from serve.config.app_config import LimitsConfig
 from serve.http.early_refusal import EarlyRefusal
 from serve.http.services import Services
@@ -27,7 +27,7 @@ class Watch(NullReplyObserver):
 
 def full() -> Services:
     services = make_services(Speaker(), LimitsConfig(max_in_flight=1))
-    services.door.inside = 1
+    services.admission.in_flight = 1
     return dataclasses.replace(services, observer=Watch())
 
 
@@ -64,7 +64,7 @@ def test_it_is_refused_and_counted_as_the_route_would(path):
 
 def test_a_replica_about_to_stop_says_so():
     services = make_services(Speaker())
-    services.door.close()
+    services.admission.close()
     start, body = ask(services)
     assert (start["status"], json.loads(body["body"])["error"]["code"]) == (503, "draining")
 
@@ -82,8 +82,8 @@ def test_other_routes_go_on(method, path):
     assert ask(full(), method=method, path=path) == []
 
 
-def test_whom_the_gate_turns_away_hears_it_from_the_gate():
-    services = dataclasses.replace(full(), gate=Gate())
+def test_a_request_without_access_is_refused_for_that_and_not_for_want_of_room():
+    services = dataclasses.replace(full(), authenticator=Authenticator())
     assert ask(services, peer="10.1.2.3") == [], "a stranger without a key"
     assert ask(services, **{"sec-fetch-site": "cross-site"}) == [], "another site's page"
     assert services.observer.told == []

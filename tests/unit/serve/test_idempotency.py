@@ -54,7 +54,7 @@ def test_another_body_under_the_same_key_is_a_409():
 def test_a_key_is_visible_ascii(key):
     with pytest.raises(ApiError) as refusal:
         checked_key(key)
-    assert refusal.value.kind.status == 400
+    assert refusal.value.spec.status == 400
     assert checked_key(None) is None
 
 

@@ -17,7 +17,7 @@ from pipeline.store.store import Store
 from pipeline.types import Lane
 from scripts.operate import keys as keys_script
 from serve.access.api_keys import KEY, NAMESPACE, KeyRing, Quota, Scope, make_key
-from serve.access.authentication import ANY, OPEN_PATHS, Gate, is_loopback, need, trust
+from serve.access.authentication import ANY, OPEN_PATHS, Authenticator, is_loopback, local_peer_check, need
 from serve.access.quotas import LocalQuotas
 from serve.config.app_config import LimitsConfig
 from serve.config.config_file import find_mistakes
@@ -52,18 +52,18 @@ def ring_of(store: Store) -> KeyRing:
     return ring
 
 
-def guarded(gate: Gate, speaker: Speaker | None = None, limits: LimitsConfig | None = None):
+def guarded(authenticator: Authenticator, speaker: Speaker | None = None, limits: LimitsConfig | None = None):
     services = make_services(speaker or Speaker(), limits)
-    object.__setattr__(services, "gate", gate)
+    object.__setattr__(services, "authenticator", authenticator)
     return serving(services)
 
 
-def status(gate: Gate, peer: str, **headers: str) -> str:
+def status(authenticator: Authenticator, peer: str, **headers: str) -> str:
     """Code of the refusal, or 'in'."""
     try:
-        gate.key_of(Headers({name.replace("_", "-"): value for name, value in headers.items()}), peer)
+        authenticator.key_of(Headers({name.replace("_", "-"): value for name, value in headers.items()}), peer)
     except ApiError as refusal:
-        return refusal.kind.code
+        return refusal.spec.code
     return "in"
 
 
@@ -76,47 +76,49 @@ def speak(live: Live, **headers: str) -> requests.Response:
 
 
 def test_without_keys_only_this_machine_is_served(store: Store):
-    gate = Gate(ring_of(store))
-    assert status(gate, LOOPBACK) == status(gate, "::1") == status(gate, "::ffff:127.0.0.1") == "in"
-    assert status(gate, LOOPBACK, authorization="Bearer none") == "in", (
+    authenticator = Authenticator(ring_of(store))
+    assert status(authenticator, LOOPBACK) == status(authenticator, "::1") == status(authenticator, "::ffff:127.0.0.1") == "in"
+    assert status(authenticator, LOOPBACK, authorization="Bearer none") == "in", (
         "what client libraries send when they must send something"
     )
     for peer in ("10.0.0.7", "172.17.0.1", "192.168.1.2", "8.8.8.8", "", "unknown"):
-        assert status(gate, peer) == "no_keys_configured"
+        assert status(authenticator, peer) == "no_keys_configured"
 
 
 @pytest.mark.parametrize("name", ["forwarded", "x_forwarded_for", "x_real_ip", "via"])
-def test_what_a_proxy_claims_closes_the_gate_and_never_opens_it(store: Store, name: str):
-    gate = Gate(ring_of(store))
-    assert status(gate, LOOPBACK, **{name: LOOPBACK}) == "no_keys_configured", "a proxy on this machine asks for somebody"
-    assert status(gate, "8.8.8.8", **{name: LOOPBACK}) == "no_keys_configured"
-    assert status(Gate(ring_of(store), is_open=True), "8.8.8.8", **{name: "9.9.9.9"}) == "in", "unless the operator says so"
+def test_what_a_proxy_claims_denies_access_and_never_grants_it(store: Store, name: str):
+    authenticator = Authenticator(ring_of(store))
+    assert status(authenticator, LOOPBACK, **{name: LOOPBACK}) == "no_keys_configured", "a local proxy forwards for others"
+    assert status(authenticator, "8.8.8.8", **{name: LOOPBACK}) == "no_keys_configured"
+    assert status(Authenticator(ring_of(store), is_open=True), "8.8.8.8", **{name: "9.9.9.9"}) == "in", (
+        "unless the operator says so"
+    )
 
 
 def test_behind_haproxy_every_peer_looks_local_so_the_listening_address_decides():
     own = ("10.1.2.3",)
-    assert trust(listens="0.0.0.0", behind_proxy=False, own=own) is is_loopback
+    assert local_peer_check(listens="0.0.0.0", behind_proxy=False, own=own) is is_loopback
     for listens in ("0.0.0.0", "10.1.2.3", None):
-        assert not trust(listens=listens, behind_proxy=True, own=own)(LOOPBACK)
-    inside = trust(listens=LOOPBACK, behind_proxy=True, own=own)
+        assert not local_peer_check(listens=listens, behind_proxy=True, own=own)(LOOPBACK)
+    inside = local_peer_check(listens=LOOPBACK, behind_proxy=True, own=own)
     assert inside(LOOPBACK)
     assert inside("10.1.2.3"), "HAProxy of this machine"
     assert not inside("10.1.2.4"), "straight to the replica's port, beside HAProxy"
 
 
 def test_a_store_that_was_never_read_lets_nobody_in(store: Store):
-    assert status(Gate(KeyRing(store)), LOOPBACK) == "store_unavailable"
-    assert status(Gate(KeyRing(store), is_open=False), LOOPBACK) == "store_unavailable"
-    assert status(Gate(KeyRing(store), is_open=True), "8.8.8.8") == "in"
+    assert status(Authenticator(KeyRing(store)), LOOPBACK) == "store_unavailable"
+    assert status(Authenticator(KeyRing(store), is_open=False), LOOPBACK) == "store_unavailable"
+    assert status(Authenticator(KeyRing(store), is_open=True), "8.8.8.8") == "in"
 
 
 def test_keys_only_is_keys_only_before_there_is_one_too(store: Store):
-    assert status(Gate(ring_of(store), is_open=False), LOOPBACK) == "no_keys_configured"
+    assert status(Authenticator(ring_of(store), is_open=False), LOOPBACK) == "no_keys_configured"
 
 
 def test_a_record_nobody_can_read_opens_nothing(store: Store):
     store.put(NAMESPACE, "abcdefghij", b"not a record", replaces=0)
-    assert status(Gate(ring_of(store)), LOOPBACK) == "missing_api_key"
+    assert status(Authenticator(ring_of(store)), LOOPBACK) == "missing_api_key"
 
 
 def test_a_service_others_can_hear_states_who_may_call():
@@ -140,7 +142,7 @@ def test_a_service_others_can_hear_states_who_may_call():
 
 def test_each_of_the_three_headers_brings_a_key(store: Store):
     key, key_id = add(store)
-    with guarded(Gate(ring_of(store))) as live:
+    with guarded(Authenticator(ring_of(store))) as live:
         for headers in ({"Authorization": f"Bearer {key}"}, {"xi-api-key": key}, {"X-API-Key": key}):
             assert speak(live, **headers).status_code == 200
         other = key[:-1] + ("A" if key[-1] != "A" else "B")
@@ -157,7 +159,7 @@ def test_each_of_the_three_headers_brings_a_key(store: Store):
 
 def test_a_key_once_there_is_asked_of_this_machine_too(store: Store):
     add(store)
-    with guarded(Gate(ring_of(store))) as live:
+    with guarded(Authenticator(ring_of(store))) as live:
         assert speak(live).json()["error"]["code"] == "missing_api_key"
         for path in OPEN_PATHS:
             assert requests.get(f"{live.url}{path}", timeout=5).status_code in (200, 404), f"{path} asks for no key"
@@ -179,7 +181,7 @@ def test_every_route_but_the_named_ones_takes_a_key():
 
 def test_a_key_does_what_its_scopes_say(store: Store):
     key, key_id = add(store, scopes=(Scope.TEXT,))
-    with guarded(Gate(ring_of(store))) as live:
+    with guarded(Authenticator(ring_of(store))) as live:
         reply = speak(live, **{"X-API-Key": key})
         assert (reply.status_code, reply.json()["error"]["code"]) == (403, "scope_missing")
         assert key_id in reply.json()["error"]["message"]
@@ -193,7 +195,7 @@ def test_a_key_does_what_its_scopes_say(store: Store):
 
 def test_keys_come_and_go_without_a_restart(store: Store):
     ring = ring_of(store)
-    with guarded(Gate(ring)) as live:
+    with guarded(Authenticator(ring)) as live:
         assert speak(live).status_code == 200
         key, key_id = add(store)
         ring.refresh()
@@ -216,7 +218,7 @@ def test_a_store_that_goes_away_keeps_the_known_keys(store: Store):
     store.changes = gone  # type: ignore[method-assign, assignment]
     with pytest.raises(StoreUnavailable):
         ring.refresh()
-    assert status(Gate(ring), "8.8.8.8", x_api_key=key) == "in"
+    assert status(Authenticator(ring), "8.8.8.8", x_api_key=key) == "in"
 
 
 def test_the_script_makes_lists_and_revokes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -243,7 +245,7 @@ def test_the_script_makes_lists_and_revokes(tmp_path: Path, capsys: pytest.Captu
 def test_no_key_is_in_a_log_or_a_reply(store: Store, caplog: pytest.LogCaptureFixture):
     key, key_id = add(store, quota=Quota(requests_per_s=0.001, burst=2))
     secret = key.rpartition(f"{key_id}-")[2]
-    with caplog.at_level(logging.DEBUG), guarded(Gate(ring_of(store))) as live:
+    with caplog.at_level(logging.DEBUG), guarded(Authenticator(ring_of(store))) as live:
         replies = [speak(live, Authorization=f"Bearer {claimed}") for claimed in (key, key, key, f"{key}x", secret)]
     assert [reply.status_code for reply in replies] == [200, 200, 429, 401, 401]
     seen = caplog.text + "".join(reply.text + str(reply.headers) for reply in replies if reply.status_code != 200)
@@ -251,12 +253,12 @@ def test_no_key_is_in_a_log_or_a_reply(store: Store, caplog: pytest.LogCaptureFi
     assert f"key={key_id}" in caplog.text, "the log names it by its id"
 
 
-# Quotas at the gate.
+# Quotas of a key.
 
 
 def test_the_rate_is_said_and_kept(store: Store):
     key, _ = add(store, quota=Quota(requests_per_s=0.01, burst=3))
-    with guarded(Gate(ring_of(store))) as live:
+    with guarded(Authenticator(ring_of(store))) as live:
         replies = [requests.get(f"{live.url}/v1/models", headers={"X-API-Key": key}, timeout=5) for _ in range(4)]
     assert [reply.status_code for reply in replies] == [200, 200, 200, 429]
     assert [reply.headers["RateLimit-Remaining"] for reply in replies] == ["2", "1", "0", "0"]
@@ -270,7 +272,7 @@ def test_the_rate_is_said_and_kept(store: Store):
 
 def test_characters_of_the_day_are_taken_whole_or_not_at_all(store: Store):
     key, _ = add(store, quota=Quota(requests_per_s=None, characters_a_day=30))
-    with guarded(Gate(ring_of(store))) as live:
+    with guarded(Authenticator(ring_of(store))) as live:
         replies = [speak(live, **{"X-API-Key": key}) for _ in range(3)]  # 12 characters each
     assert [reply.status_code for reply in replies] == [200, 200, 429]
     assert replies[-1].json()["error"]["code"] == "quota_exceeded"
@@ -280,7 +282,7 @@ def test_characters_of_the_day_are_taken_whole_or_not_at_all(store: Store):
 
 def test_audio_is_counted_as_it_is_made(store: Store):
     key, _ = add(store, quota=Quota(requests_per_s=None, audio_s_a_minute=1.5))
-    with guarded(Gate(ring_of(store))) as live:
+    with guarded(Authenticator(ring_of(store))) as live:
         replies = [speak(live, **{"X-API-Key": key}) for _ in range(3)]  # a second each
     assert [reply.status_code for reply in replies] == [200, 200, 429]
     assert replies[-1].json()["error"]["code"] == "quota_exceeded"
@@ -290,7 +292,7 @@ def test_audio_is_counted_as_it_is_made(store: Store):
 def test_a_permit_lives_as_long_as_its_stream(store: Store):
     key, key_id = add(store, quota=Quota(requests_per_s=None, streams=1))
     quotas = LocalQuotas()
-    with guarded(Gate(ring_of(store), quotas), Speaker(chunks=None, pause_s=0.01)) as live:
+    with guarded(Authenticator(ring_of(store), quotas), Speaker(chunks=None, pause_s=0.01)) as live:
         head = f"X-API-Key: {key}\r\n"
         body = b'{"input": "Hello there.", "response_format": "pcm"}'
         with live.connect(body, head) as client:
@@ -307,7 +309,7 @@ def test_permits_return_to_zero_after_a_storm_of_clients_that_leave(store: Store
     key, key_id = add(store, quota=Quota(requests_per_s=None, characters_a_day=None, streams=100))
     quotas = LocalQuotas()
     speaker = Speaker(chunks=None, pause_s=0.005, first_pause_s=0.02)
-    with guarded(Gate(ring_of(store), quotas), speaker, LimitsConfig(max_in_flight=24)) as live:
+    with guarded(Authenticator(ring_of(store), quotas), speaker, LimitsConfig(max_in_flight=24)) as live:
         body = b'{"input": "Hello there.", "response_format": "pcm"}'
         for number in range(60):
             head = f"X-API-Key: {key}\r\n"
@@ -317,7 +319,7 @@ def test_permits_return_to_zero_after_a_storm_of_clients_that_leave(store: Store
             if number % 10 == 0:
                 time.sleep(0.02)
             client.close()
-        wait_until(lambda: quotas.streams(key_id) == 0 and live.services.door.inside == 0)
+        wait_until(lambda: quotas.streams(key_id) == 0 and live.services.admission.in_flight == 0)
         assert speaker.opened == speaker.closed
 
 
@@ -325,7 +327,7 @@ def test_a_failing_route_gives_its_permit_back(store: Store):
     key, key_id = add(store, quota=Quota(requests_per_s=None, streams=1))
     quotas = LocalQuotas()
     for fails_at in (0, 2):
-        with guarded(Gate(ring_of(store), quotas), Speaker(fails_at=fails_at)) as live:
+        with guarded(Authenticator(ring_of(store), quotas), Speaker(fails_at=fails_at)) as live:
             try:
                 assert speak(live, **{"X-API-Key": key}).status_code == 500
             except requests.exceptions.ChunkedEncodingError:
@@ -333,10 +335,10 @@ def test_a_failing_route_gives_its_permit_back(store: Store):
             wait_until(lambda: quotas.streams(key_id) == 0)
 
 
-def test_websockets_are_behind_the_gate_too(store: Store):
+def test_websockets_need_a_key_too(store: Store):
     add(store)
     services = make_services(Speaker())
-    object.__setattr__(services, "gate", Gate(ring_of(store)))
+    object.__setattr__(services, "authenticator", Authenticator(ring_of(store)))
     sent = []
 
     async def ask() -> None:

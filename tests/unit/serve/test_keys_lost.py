@@ -17,9 +17,9 @@ from pipeline.store.redis import RedisStore
 from pipeline.store.store import Store
 from scripts.operate import keys as keys_script
 from serve.access.api_keys import LOST, KeyRing
-from serve.access.keys_marker import KeysMark, mark_of
+from serve.access.keys_marker import KeysMarker, marker_for
 from tests.support.services import RedisServer
-from tests.unit.serve.test_keys import LOOPBACK, Gate, guarded, speak, status
+from tests.unit.serve.test_keys import LOOPBACK, Authenticator, guarded, speak, status
 
 
 @pytest.fixture(params=["file", "redis"])
@@ -41,7 +41,7 @@ def home(tmp_path: Path) -> Path:
 def started(url: str, home: Path) -> tuple[KeyRing, Store]:
     """The keys of a replica that begins now."""
     store = open_store(url)
-    ring = KeyRing(store, mark_of(store, home))
+    ring = KeyRing(store, marker_for(store, home))
     ring.refresh()
     return ring, store
 
@@ -62,11 +62,11 @@ def lose(url: str) -> None:
 
 def test_without_a_key_ever_this_machine_is_served(url: str, home: Path):
     ring, store = started(url, home)
-    assert status(Gate(ring), LOOPBACK) == "in"
-    assert not mark_of(store, home).is_set
+    assert status(Authenticator(ring), LOOPBACK) == "in"
+    assert not marker_for(store, home).is_set
     store.put("voices", "anna", b"one", replaces=0)
     lose(url)
-    assert status(Gate(started(url, home)[0]), LOOPBACK) == "in", "voices are lost, keys there were none"
+    assert status(Authenticator(started(url, home)[0]), LOOPBACK) == "in", "voices are lost, keys there were none"
 
 
 def test_a_lost_store_opens_nothing_until_somebody_says_so(
@@ -74,24 +74,24 @@ def test_a_lost_store_opens_nothing_until_somebody_says_so(
 ):
     key = add(url, capsys)
     running, store = started(url, home)
-    assert stat.S_IMODE(mark_of(store, home).path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(marker_for(store, home).path.stat().st_mode) == 0o600
     lose(url)
     with caplog.at_level(logging.ERROR):
         ring, store = started(url, home)
     assert f"{store.place}: {LOST}" in caplog.text
     for each in (ring, running):  # who begins now, and who has seen the keys
         each.refresh()
-        with guarded(Gate(each)) as live:
+        with guarded(Authenticator(each)) as live:
             for headers in ({}, {"X-API-Key": key}):
                 reply = speak(live, **headers)
                 assert (reply.status_code, reply.json()["error"]["message"]) == (503, LOST)
                 assert int(reply.headers["Retry-After"]) >= 1
             assert requests.get(f"{live.url}/live", timeout=5).status_code == 200
-    assert status(Gate(ring, is_open=True), "8.8.8.8") == "in", "another door stands in front"
+    assert status(Authenticator(ring, is_open=True), "8.8.8.8") == "in", "another gate stands in front"
     assert "keys forget" in LOST
     assert keys_script.main(["forget", "--store", url]) == 0
     ring.refresh()
-    assert status(Gate(ring), LOOPBACK) == "in"
+    assert status(Authenticator(ring), LOOPBACK) == "in"
 
 
 def test_a_store_that_is_restored_serves_its_keys_again(tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]):
@@ -100,11 +100,11 @@ def test_a_store_that_is_restored_serves_its_keys_again(tmp_path: Path, home: Pa
     shutil.copy(url, tmp_path / "backup")
     lose(url)
     ring, _ = started(url, home)
-    assert status(Gate(ring), LOOPBACK, x_api_key=key) == "store_unavailable"
+    assert status(Authenticator(ring), LOOPBACK, x_api_key=key) == "store_unavailable"
     shutil.copy(tmp_path / "backup", url)
     ring.refresh()
-    assert status(Gate(ring), LOOPBACK, x_api_key=key) == "in"
-    assert status(Gate(ring), LOOPBACK) == "missing_api_key"
+    assert status(Authenticator(ring), LOOPBACK, x_api_key=key) == "in"
+    assert status(Authenticator(ring), LOOPBACK) == "missing_api_key"
 
 
 def test_a_new_key_opens_for_itself(url: str, home: Path, capsys: pytest.CaptureFixture[str]):
@@ -112,8 +112,8 @@ def test_a_new_key_opens_for_itself(url: str, home: Path, capsys: pytest.Capture
     lose(url)
     key = add(url, capsys)
     ring, _ = started(url, home)
-    assert status(Gate(ring), LOOPBACK, x_api_key=key) == "in"
-    assert status(Gate(ring), LOOPBACK) == "missing_api_key"
+    assert status(Authenticator(ring), LOOPBACK, x_api_key=key) == "in"
+    assert status(Authenticator(ring), LOOPBACK) == "missing_api_key"
 
 
 def test_revoking_the_last_key_closes_and_says_how_to_open(url: str, home: Path, capsys: pytest.CaptureFixture[str]):
@@ -125,20 +125,20 @@ def test_revoking_the_last_key_closes_and_says_how_to_open(url: str, home: Path,
     assert keys_script.main(["revoke", second, "--store", url]) == 0
     assert "scripts.operate.keys forget opens the service" in capsys.readouterr().err
     ring, _ = started(url, home)
-    assert status(Gate(ring), LOOPBACK) == "store_unavailable"
+    assert status(Authenticator(ring), LOOPBACK) == "store_unavailable"
     assert keys_script.main(["forget", "--store", url]) == 0
     ring.refresh()
-    assert status(Gate(ring), LOOPBACK) == "in"
+    assert status(Authenticator(ring), LOOPBACK) == "in"
 
 
 def test_a_replica_remembers_keys_it_has_not_seen_made(url: str, home: Path, capsys: pytest.CaptureFixture[str]):
     """On another machine, or by a release before this one."""
     add(url, capsys)
-    mark_of(open_store(url), home).remove()
+    marker_for(open_store(url), home).remove()
     _, store = started(url, home)
-    assert mark_of(store, home).is_set
+    assert marker_for(store, home).is_set
     lose(url)
-    assert status(Gate(started(url, home)[0]), LOOPBACK) == "store_unavailable"
+    assert status(Authenticator(started(url, home)[0]), LOOPBACK) == "store_unavailable"
 
 
 def test_what_cannot_be_remembered_is_said_once_and_keys_work(
@@ -147,16 +147,16 @@ def test_what_cannot_be_remembered_is_said_once_and_keys_work(
     key = add(str(tmp_path / "store.sqlite"), capsys)
     (tmp_path / "file").touch()
     store = open_store(str(tmp_path / "store.sqlite"))
-    ring = KeyRing(store, KeysMark(tmp_path / "file" / "below", store.place))
+    ring = KeyRing(store, KeysMarker(tmp_path / "file" / "below", store.place))
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             ring.refresh()
     assert caplog.text.count(f"{tmp_path / 'file' / 'below'} cannot be written") == 1
-    assert status(Gate(ring), LOOPBACK, x_api_key=key) == "in"
+    assert status(Authenticator(ring), LOOPBACK, x_api_key=key) == "in"
 
 
 def test_a_mark_nobody_can_look_for_counts_as_one(tmp_path: Path):
-    assert KeysMark(Path(f"/{'x' * 300}/mark"), "store").is_set
+    assert KeysMarker(Path(f"/{'x' * 300}/mark"), "store").is_set
 
 
 def cut(path: Path) -> None:
@@ -184,12 +184,12 @@ def test_a_damaged_store_at_the_start_closes_a_service_that_had_keys(
     key = add(str(path), capsys)
     damage(path)
     store = open_store(str(path))
-    ring = KeyRing(store, mark_of(store, home))
+    ring = KeyRing(store, marker_for(store, home))
     with contextlib.suppress(StoreUnavailable):
         ring.refresh()
     for headers in ({}, {"x_api_key": key}):
-        assert status(Gate(ring), LOOPBACK, **headers) == "store_unavailable"
-    assert status(Gate(ring, is_open=True), LOOPBACK) == "in"
+        assert status(Authenticator(ring), LOOPBACK, **headers) == "store_unavailable"
+    assert status(Authenticator(ring, is_open=True), LOOPBACK) == "in"
 
 
 def test_the_script_names_the_store_it_cannot_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -24,7 +24,7 @@ from serve.http.services import Services
 from serve.speech.model_selection import ModelSelector, adapted
 from serve.speech.schemas.speech import SpeechBody
 from serve.versions.rollout import Rollout
-from serve.voices.voice_service import VoiceDesk
+from serve.voices.voice_service import VoiceService
 from tests.support.fakes import Speaker, StepCounter, ToneDecoder, make_services
 from tests.support.live_server import Live, serving
 from tests.support.waiting import wait_until
@@ -188,7 +188,7 @@ def test_a_voice_is_previewed_in_a_language_the_checkpoint_speaks():
     library = SimpleNamespace(
         find=lambda name: SimpleNamespace(record=SimpleNamespace(languages=("zh",))), canonical=str, preview=lambda stored: None
     )
-    make = partial(VoiceDesk, library, SimpleNamespace(making_timeout_s=5), stream, StepCounter(), model="m", max_prompt=999)
+    make = partial(VoiceService, library, SimpleNamespace(making_timeout_s=5), stream, StepCounter(), model="m", max_prompt=999)
     for speaks in (("en",), ("zh", "en"), ("zh",)):
         asyncio.run(make(speaks=speaks).preview("anna"))
     assert [text.isascii() for text in heard] == [True, False, False]

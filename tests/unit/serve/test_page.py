@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pipeline.store.open import open_store
 from serve.access.api_keys import Scope
-from serve.access.authentication import Gate
+from serve.access.authentication import Authenticator
 from tests.support.browser import Page, browsing, chromium
 from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import Live, serving
@@ -44,7 +44,7 @@ def test_a_service_with_keys_is_spoken_to_with_the_key_of_the_tab(tmp_path: Path
     store = open_store(str(tmp_path / "store.sqlite"))
     key, _ = add(store, scopes=(Scope.SPEECH, Scope.VOICES))
     services = make_services(Speaker())
-    object.__setattr__(services, "gate", Gate(ring_of(store)))
+    object.__setattr__(services, "authenticator", Authenticator(ring_of(store)))
 
     async def see(page: Page) -> None:
         await page.run(SPEAK)

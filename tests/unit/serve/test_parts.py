@@ -1,4 +1,4 @@
-"""The small rooms of serve/: door, error table, edge, bodies, handles' errors, what a process loads."""
+"""The small rooms of serve/: admission, error table, proxy middleware, bodies, handles' errors, what a process loads."""
 
 import asyncio
 import json
@@ -26,9 +26,9 @@ from pipeline.errors import (
 )
 from pipeline.types import Lane
 from serve import app
-from serve.access.admission import Door
+from serve.access.admission import AdmissionLimiter
 from serve.config.app_config import DEPLOYMENTS, PROJECT
-from serve.errors import KINDS, ApiError, of
+from serve.errors import ERROR_SPECS, ApiError, to_api_error
 from serve.http import proxy_middleware as edge
 from serve.remote.recent_refusals import RecentOverload
 from serve.remote.remote_stages import to_domain
@@ -38,47 +38,47 @@ from tests.support.clock import HeldClock
 from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving
 
-# Door.
+# Admission.
 
 
-def test_a_closed_door_lets_nobody_in_and_nobody_out_early():
-    door = Door(2)
-    with door.enter():
-        assert door.close() == 1
-        with pytest.raises(Draining), door.enter():
+def test_a_closed_limiter_admits_nothing_and_cuts_nothing_short():
+    admission = AdmissionLimiter(2)
+    with admission.acquire():
+        assert admission.close() == 1
+        with pytest.raises(Draining), admission.acquire():
             pass
-        assert door.close() == 1
-    assert door.close() == 0
+        assert admission.close() == 1
+    assert admission.close() == 0
 
 
-def test_the_door_counts_and_gives_places_back():
-    door = Door(2)
-    with door.enter(), door.enter():
-        with pytest.raises(AtCapacity), door.enter():
+def test_admission_counts_and_gives_places_back():
+    admission = AdmissionLimiter(2)
+    with admission.acquire(), admission.acquire():
+        with pytest.raises(AtCapacity), admission.acquire():
             pass
-        assert door.inside == 2
-    assert door.inside == 0
-    with pytest.raises(ValueError, match="inside"), door.enter():
+        assert admission.in_flight == 2
+    assert admission.in_flight == 0
+    with pytest.raises(ValueError, match="inside"), admission.acquire():
         raise ValueError("inside")
-    assert door.inside == 0
+    assert admission.in_flight == 0
 
 
 def test_waiting_times_follow_how_long_requests_stay():
     clock = HeldClock(0.0)
-    door = Door(4, clock=clock)
+    admission = AdmissionLimiter(4, clock=clock)
     for _ in range(50):
-        with door.enter():
+        with admission.acquire():
             clock.now += 10.0
-    assert door.stay_s == pytest.approx(10.0, rel=0.01)
-    assert door.retry_after_s() == pytest.approx(2.5, rel=0.01)
+    assert admission.mean_duration_s == pytest.approx(10.0, rel=0.01)
+    assert admission.retry_after_s() == pytest.approx(2.5, rel=0.01)
 
 
 def test_a_crowd_is_told_to_come_back_one_after_the_other():
-    door = Door(1)
+    admission = AdmissionLimiter(1)
     waits = []
-    with door.enter():
+    with admission.acquire():
         for _ in range(100):
-            with pytest.raises(AtCapacity) as refusal, door.enter():
+            with pytest.raises(AtCapacity) as refusal, admission.acquire():
                 pass
             waits.append(refusal.value.retry_after_s)
     assert waits == sorted(waits)
@@ -98,18 +98,18 @@ def kinds_of_errors() -> list[type[SynthesisError]]:
 
 @pytest.mark.parametrize("kind", kinds_of_errors())
 def test_every_domain_error_has_its_own_line_in_the_table(kind):
-    assert kind in KINDS
+    assert kind in ERROR_SPECS
     waits = issubclass(kind, AtCapacity) or kind is StageUnavailable
     error = kind("x", retry_after_s=0.2) if waits else kind("x")
-    reply = of(error)
+    reply = to_api_error(error)
     headers = reply.reply_headers()
-    assert 400 <= reply.kind.status < 600
-    if reply.kind.status in (429, 503):
+    assert 400 <= reply.spec.status < 600
+    if reply.spec.status in (429, 503):
         assert int(headers["Retry-After"]) >= 1
 
 
 def test_an_unknown_error_says_nothing_about_itself():
-    assert "secret" not in str(of(RuntimeError("secret")).body("r"))
+    assert "secret" not in str(to_api_error(RuntimeError("secret")).body("r"))
 
 
 # Handles.
@@ -232,7 +232,7 @@ def read_or_status(raw: bytes) -> SpeechBody | int:
     try:
         return read_body(SpeechBody, raw)
     except ApiError as refusal:
-        return refusal.kind.status
+        return refusal.spec.status
 
 
 @given(st.binary(max_size=200))

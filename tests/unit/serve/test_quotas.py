@@ -64,11 +64,11 @@ rates = st.builds(Quota, requests_per_s=st.floats(0.5, 50), burst=st.integers(1,
 @given(rates, st.lists(st.floats(0, 3), max_size=60), st.integers(1, 4))
 def test_no_stretch_of_time_holds_more_requests_than_burst_and_rate(quota, pauses, replicas):
     clock = HeldClock(1e9)
-    doors = [LocalQuotas(lambda: replicas, clock) for _ in range(replicas)]
+    counters = [LocalQuotas(lambda: replicas, clock) for _ in range(replicas)]
     taken: list[float] = []
     for number, pause in enumerate(pauses):
         clock.now += pause
-        if not asyncio.run(doors[number % replicas].enter("key", quota, None)).refusal:
+        if not asyncio.run(counters[number % replicas].acquire("key", quota, None)).refusal:
             taken.append(clock.now)
     burst = portion(quota.burst, 1 / replicas) * replicas
     for first in range(len(taken)):
@@ -82,34 +82,34 @@ def test_who_comes_back_when_told_is_let_in(quota, pauses):
     quotas = LocalQuotas(clock=clock)
     for pause in pauses:
         clock.now += pause
-        verdict = asyncio.run(quotas.enter("key", quota, None))
-        if verdict.refusal:
-            clock.now += verdict.retry_after_s + 1e-6
-            assert not asyncio.run(quotas.enter("key", quota, None)).refusal
+        decision = asyncio.run(quotas.acquire("key", quota, None))
+        if decision.refusal:
+            clock.now += decision.retry_after_s + 1e-6
+            assert not asyncio.run(quotas.acquire("key", quota, None)).refusal
 
 
 def test_audio_may_run_over_and_the_next_request_waits_for_it():
     clock = HeldClock(1e9)
     quotas = LocalQuotas(clock=clock)
     quota = Quota(audio_s_a_minute=30.0)
-    quotas.heard("key", quota, 29.0)
-    assert not asyncio.run(quotas.enter("key", quota, None)).refusal
-    quotas.heard("key", quota, 16.0)  # 15 s too much: half a minute at this rate
-    verdict = asyncio.run(quotas.enter("key", quota, None))
-    assert (verdict.refusal, round(verdict.retry_after_s)) == ("quota_exceeded", 30)
+    quotas.record_audio("key", quota, 29.0)
+    assert not asyncio.run(quotas.acquire("key", quota, None)).refusal
+    quotas.record_audio("key", quota, 16.0)  # 15 s too much: half a minute at this rate
+    decision = asyncio.run(quotas.acquire("key", quota, None))
+    assert (decision.refusal, round(decision.retry_after_s)) == ("quota_exceeded", 30)
     clock.now += 30.1
-    assert not asyncio.run(quotas.enter("key", quota, None)).refusal
+    assert not asyncio.run(quotas.acquire("key", quota, None)).refusal
 
 
 def test_a_day_begins_anew_at_midnight():
     clock = HeldClock(1e9)
     quotas = LocalQuotas(wall_clock=clock)
     quota = Quota(characters_a_day=100)
-    assert not asyncio.run(quotas.write("key", quota, 100)).refusal
-    verdict = asyncio.run(quotas.write("key", quota, 1))
-    assert verdict.refusal == "quota_exceeded"
-    clock.now += verdict.retry_after_s
-    assert not asyncio.run(quotas.write("key", quota, 100)).refusal
+    assert not asyncio.run(quotas.charge_characters("key", quota, 100)).refusal
+    decision = asyncio.run(quotas.charge_characters("key", quota, 1))
+    assert decision.refusal == "quota_exceeded"
+    clock.now += decision.retry_after_s
+    assert not asyncio.run(quotas.charge_characters("key", quota, 100)).refusal
 
 
 @pytest.mark.parametrize("jump_s", [-3600.0, -86_400.0 * 365, 86_400.0])
@@ -117,17 +117,17 @@ def test_a_clock_that_jumps_locks_no_key_out(jump_s: float):
     clock, wall = HeldClock(1e9), HeldClock(1e9)
     quotas = LocalQuotas(clock=clock, wall_clock=wall)
     quota = Quota(requests_per_s=1.0, burst=1, characters_a_day=100, audio_s_a_minute=60.0)
-    assert not asyncio.run(quotas.enter("key", quota, None)).refusal
-    assert not asyncio.run(quotas.write("key", quota, 100)).refusal
+    assert not asyncio.run(quotas.acquire("key", quota, None)).refusal
+    assert not asyncio.run(quotas.charge_characters("key", quota, 100)).refusal
     wall.now += jump_s
     for now in (wall.now, wall.now - 7200, wall.now + 7200):  # to and fro over midnight
         wall.now = now
-        refused = asyncio.run(quotas.enter("key", quota, None))
+        refused = asyncio.run(quotas.acquire("key", quota, None))
         assert 0 < refused.retry_after_s <= 1.0
-        written = asyncio.run(quotas.write("key", quota, 101))
+        written = asyncio.run(quotas.charge_characters("key", quota, 101))
         assert (written.refusal, 0 < written.retry_after_s <= 86_400) == ("quota_exceeded", True)
     clock.now += 1.0
-    assert not asyncio.run(quotas.enter("key", quota, None)).refusal
+    assert not asyncio.run(quotas.acquire("key", quota, None)).refusal
 
 
 actions = st.lists(
@@ -153,7 +153,7 @@ def test_redis_counts_as_the_process_does(running: RedisServer, actions):
         for number, (what, value) in enumerate(actions):
             if what == "enter":
                 permit = f"p{number}" if value else None
-                mine, theirs = [await each.enter("key", SLOW, permit) for each in (local, shared)]
+                mine, theirs = [await each.acquire("key", SLOW, permit) for each in (local, shared)]
                 assert (mine.refusal, mine.remaining) == (theirs.refusal, theirs.remaining)
                 assert abs(mine.retry_after_s - theirs.retry_after_s) < 5
                 if permit and not mine.refusal:
@@ -161,13 +161,15 @@ def test_redis_counts_as_the_process_does(running: RedisServer, actions):
             elif what == "leave" and permits:
                 permit = permits.pop(value % len(permits))
                 for each in (local, shared):
-                    each.leave("key", permit)
+                    each.release("key", permit)
                 await asyncio.gather(*shared._leaving)
             elif what == "write":
-                assert (await local.write("key", SLOW, value)).refusal == (await shared.write("key", SLOW, value)).refusal
+                assert (await local.charge_characters("key", SLOW, value)).refusal == (
+                    await shared.charge_characters("key", SLOW, value)
+                ).refusal
             elif what == "heard":
                 for each in (local, shared):
-                    each.heard("key", SLOW, value)
+                    each.record_audio("key", SLOW, value)
                 await shared.renew()
         assert not shared.is_away
         await shared.close()
@@ -177,15 +179,15 @@ def test_redis_counts_as_the_process_does(running: RedisServer, actions):
 
 def test_replicas_share_one_count(server: RedisServer):
     async def ask() -> None:
-        doors = [RedisQuotas(server.url, LocalQuotas(lambda: 3)) for _ in range(3)]
-        verdicts = await asyncio.gather(*(doors[number % 3].enter("key", SLOW, None) for number in range(30)))
-        assert sum(not verdict.refusal for verdict in verdicts) == SLOW.burst
-        entered = await asyncio.gather(*(doors[number % 3].enter("other", STREAMS, f"p{number}") for number in range(9)))
-        assert sum(not verdict.refusal for verdict in entered) == STREAMS.streams
-        written = await asyncio.gather(*(doors[number % 3].write("key", SLOW, 300) for number in range(9)))
-        assert sum(not verdict.refusal for verdict in written) == 3
-        for door in doors:
-            await door.close()
+        counters = [RedisQuotas(server.url, LocalQuotas(lambda: 3)) for _ in range(3)]
+        decisions = await asyncio.gather(*(counters[number % 3].acquire("key", SLOW, None) for number in range(30)))
+        assert sum(not decision.refusal for decision in decisions) == SLOW.burst
+        entered = await asyncio.gather(*(counters[number % 3].acquire("other", STREAMS, f"p{number}") for number in range(9)))
+        assert sum(not decision.refusal for decision in entered) == STREAMS.streams
+        written = await asyncio.gather(*(counters[number % 3].charge_characters("key", SLOW, 300) for number in range(9)))
+        assert sum(not decision.refusal for decision in written) == 3
+        for counter in counters:
+            await counter.close()
 
     asyncio.run(ask())
     assert redis.Redis.from_url(server.url).zcard("{chattts:quota:other}:streams") == 0
@@ -195,12 +197,12 @@ def test_a_refused_or_left_request_leaves_no_permit(server: RedisServer):
     async def ask() -> None:
         quotas = RedisQuotas(server.url, LocalQuotas())
         for turns in range(20):
-            task = asyncio.create_task(quotas.enter("key", STREAMS, f"p{turns}"))
+            task = asyncio.create_task(quotas.acquire("key", STREAMS, f"p{turns}"))
             for _ in range(turns):
                 await asyncio.sleep(0)  # a client may leave at any of them
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            quotas.leave("key", f"p{turns}")
+            quotas.release("key", f"p{turns}")
         await asyncio.gather(*quotas._leaving)
         await quotas.renew()
         # A question overtaken by its own leaving may stand until its lease is over; nothing renews it.
@@ -227,13 +229,13 @@ def test_a_redis_whose_clock_jumps_locks_no_key_out(server: RedisServer, jump_s:
 
     async def ask() -> None:
         dead, alive = RedisQuotas(server.url, LocalQuotas()), RedisQuotas(server.url, LocalQuotas())
-        await dead.enter("key", rate, "of a process that has died")
-        alive.heard("key", rate, 100.0)  # forty seconds too much
+        await dead.acquire("key", rate, "of a process that has died")
+        alive.record_audio("key", rate, 100.0)  # forty seconds too much
         await alive.renew()
-        before = await alive.enter("key", rate, None)
+        before = await alive.acquire("key", rate, None)
         assert before.refusal == "quota_exceeded"
         set_clock_back(client, jump_s)
-        after = await alive.enter("key", rate, None)
+        after = await alive.acquire("key", rate, None)
         if jump_s < 0:  # the clock went on: whatever was due is over
             assert not after.refusal
         else:
@@ -258,7 +260,7 @@ async def hold():
     quotas = RedisQuotas(sys.argv[1], LocalQuotas(), lease_s=600)
     quota = Quota(requests_per_s=None, characters_a_day=None, streams=2)
     for permit in "ab":
-        assert not (await quotas.enter("key", quota, permit)).refusal
+        assert not (await quotas.acquire("key", quota, permit)).refusal
     print("held", flush=True)
     await quotas.follow()
 
@@ -283,11 +285,11 @@ def test_permits_of_a_killed_process_run_out(server: RedisServer):
             assert time.monotonic() - began < 60, "the holder does not renew its leases"
             await asyncio.sleep(0.05)
         pass_time(20)
-        assert (await quotas.enter("key", STREAMS, "mine")).refusal == "too_many_concurrent_requests"
+        assert (await quotas.acquire("key", STREAMS, "mine")).refusal == "too_many_concurrent_requests"
         os.kill(holder.pid, signal.SIGKILL)
         holder.wait(timeout=10)
         pass_time(620)
-        assert not (await quotas.enter("key", STREAMS, "mine")).refusal, "the permits of the dead are given back"
+        assert not (await quotas.acquire("key", STREAMS, "mine")).refusal, "the permits of the dead are given back"
         await quotas.close()
 
     with subprocess.Popen([sys.executable, "-c", HOLDER, server.url], cwd=ROOT, stdout=subprocess.PIPE, text=True) as holder:
@@ -303,34 +305,34 @@ def test_without_redis_each_replica_allows_its_share_and_never_more(tmp_path: Pa
     server = RedisServer(tmp_path)
 
     async def ask() -> None:
-        doors = [RedisQuotas(server.url, LocalQuotas(lambda: 2)) for _ in range(2)]
-        assert not (await doors[0].enter("key", STREAMS, "before")).refusal
-        assert not any(door.is_away for door in doors)
+        counters = [RedisQuotas(server.url, LocalQuotas(lambda: 2)) for _ in range(2)]
+        assert not (await counters[0].acquire("key", STREAMS, "before")).refusal
+        assert not any(counter.is_away for counter in counters)
         server.kill()
-        verdicts = [await door.enter("key", SLOW, None) for door in doors for _ in range(10)]
-        assert sum(not verdict.refusal for verdict in verdicts) == SLOW.burst, "half of it each"
-        sent = counted(doors[0])
-        assert (await doors[0].enter("key", STREAMS, "x")).refusal, "its share of two is one, and that is held"
-        assert not (await doors[1].enter("key", STREAMS, "during")).refusal
-        assert (await doors[0].write("key", SLOW, 501)).refusal == "quota_exceeded"
-        assert not (await doors[0].write("key", SLOW, 500)).refusal
+        decisions = [await counter.acquire("key", SLOW, None) for counter in counters for _ in range(10)]
+        assert sum(not decision.refusal for decision in decisions) == SLOW.burst, "half of it each"
+        sent = counted(counters[0])
+        assert (await counters[0].acquire("key", STREAMS, "x")).refusal, "its share of two is one, and that is held"
+        assert not (await counters[1].acquire("key", STREAMS, "during")).refusal
+        assert (await counters[0].charge_characters("key", SLOW, 501)).refusal == "quota_exceeded"
+        assert not (await counters[0].charge_characters("key", SLOW, 500)).refusal
         assert sent() == 0, "who knows that it is away does not ask again"
-        looks = asyncio.create_task(doors[0].renew())
+        looks = asyncio.create_task(counters[0].renew())
         while not looks.done():
-            assert doors[0].is_away, "nor while somebody looks whether it is back"
+            assert counters[0].is_away, "nor while somebody looks whether it is back"
             await asyncio.sleep(0)
-        assert all(door.is_away for door in doors)
+        assert all(counter.is_away for counter in counters)
         server.start()
-        for door in doors:
-            await door.renew()  # finds it back
-            await door.renew()
-            assert not door.is_away
-        assert (await doors[0].enter("key", STREAMS, "y")).refusal, "permits taken meanwhile are known to all"
-        doors[1].leave("key", "during")
-        await asyncio.gather(*doors[1]._leaving)
-        assert not (await doors[0].enter("key", STREAMS, "z")).refusal
-        for door in doors:
-            await door.close()
+        for counter in counters:
+            await counter.renew()  # finds it back
+            await counter.renew()
+            assert not counter.is_away
+        assert (await counters[0].acquire("key", STREAMS, "y")).refusal, "permits taken meanwhile are known to all"
+        counters[1].release("key", "during")
+        await asyncio.gather(*counters[1]._leaving)
+        assert not (await counters[0].acquire("key", STREAMS, "z")).refusal
+        for counter in counters:
+            await counter.close()
         idle = RedisQuotas(server.url, LocalQuotas())
         server.kill()
         await idle.renew()
@@ -351,11 +353,11 @@ def test_a_frozen_redis_costs_one_request_its_time_limit(tmp_path: Path):
 
     async def ask() -> None:
         quotas = RedisQuotas(server.url, LocalQuotas())
-        assert not (await quotas.enter("key", SLOW, None)).refusal
+        assert not (await quotas.acquire("key", SLOW, None)).refusal
         server.freeze()
         sent = counted(quotas)
         for _ in range(3):
-            await quotas.enter("key", SLOW, None)
+            await quotas.acquire("key", SLOW, None)
         assert sent() == 1, "and the others find out without waiting"
         assert quotas.is_away
         server.thaw()

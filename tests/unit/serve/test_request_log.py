@@ -135,7 +135,7 @@ def test_refusals_for_want_of_room_are_told_by_their_number(caplog):
     services = make_services(Speaker(chunks=None, pause_s=0.01), LimitsConfig(max_in_flight=1))
     with serving(services) as server:
         client = server.connect(b'{"input": "Hello.", "response_format": "pcm"}')
-        wait_until(lambda: services.door.inside == 1)
+        wait_until(lambda: services.admission.in_flight == 1)
         assert [server.speak().status_code for _ in range(30)] == [429] * 30
         assert lines(caplog, "finished") == []
         wait_until(lambda: sum(line["requests"] for line in lines(caplog, "refused")) == 30)

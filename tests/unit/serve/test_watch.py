@@ -75,7 +75,7 @@ def test_a_full_house_is_counted():
     server, book = watched(Speaker(chunks=None, pause_s=0.01), LimitsConfig(max_in_flight=1))
     with server as live:
         client = live.connect(b'{"input": "Hello.", "response_format": "pcm"}')
-        wait_until(lambda: live.services.door.inside == 1)
+        wait_until(lambda: live.services.admission.in_flight == 1)
         assert live.speak().status_code == 429
         assert book.only().outcome is Outcome.REFUSED
         client.close()
