@@ -6,7 +6,7 @@ Owns:  the packed weights, the scratch
 Never: sampling (pipeline/model/cpu/native_step.py), the choice whether it is used
 
 torch runs a step of 20 layers as some 600 small operations. Here it is one parallel region that reads every weight once:
-measured in README, Decisions. It needs Linux on x86-64 with AVX-512 and, once per machine, a C++ compiler. Where there is
+measured in docs/decisions. It needs Linux on x86-64 with AVX-512 and, once per machine, a C++ compiler. Where there is
 AMX, bfloat16 and int8 weights are multiplied in tiles (pipeline/native/product.h): other sums, so other last bits.
 """
 
