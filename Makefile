@@ -9,7 +9,7 @@ CHECKPOINT ?= demo
 GPU_PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check say judge bench gpu-check clean
+.PHONY: help serve check test test-all fast-ring promises say judge bench gpu-check clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,14 +17,27 @@ help:  ## list the targets
 serve: $(VENV)/ready  ## install, start the server (CONFIG=configs/dev.yaml)
 	@$(RUN) -m scripts.launch.start $(CONFIG)
 
-test: check  ## the whole suite: lint, types, every test
-	$(RUN) -m pytest -m "not unit"
+# Three rings of tests, each inside the next one. What takes long is marked slow, what breaks a cluster or fuzzes for long nightly.
+check: fast-ring  ## the fast ring: lint, types, unit tests that are quick
+	@echo "Left out: slow unit tests, parity, integration, e2e ('make test'); nightly ones ('make test-all')."
 
-check: $(VENV)/ready  ## the fast ring: lint, types, unit tests
+test: fast-ring promises  ## everything that guards a promise
+	@echo "Left out: nightly tests, which kill replicas and nodes, replace running versions and fuzz for long ('make test-all')."
+
+test-all: fast-ring promises  ## every test there is, with many examples: an hour or two
+	CHATTTS_TEST_EFFORT=nightly OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m "unit or parity" -n auto
+	$(RUN) -m pytest -m nightly
+	@echo "Left out: nothing."
+
+fast-ring: $(VENV)/ready
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m unit -n auto
+	CHATTTS_TEST_EFFORT=quick OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m "unit and not slow and not nightly" -n auto
+
+promises: $(VENV)/ready
+	CHATTTS_TEST_EFFORT=quick OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m "(unit and slow or parity) and not nightly" -n auto
+	$(RUN) -m pytest -m "(integration or e2e) and not nightly"
 
 say: $(VENV)/ready  ## speak TEXT into hello.wav, without Ray
 	$(RUN) -m scripts.say "$(TEXT)" -o hello.wav

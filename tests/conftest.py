@@ -1,4 +1,8 @@
-"""Marks every test by its folder; the fixtures every room shares."""
+"""Marks every test by its folder, puts folders in order, and gives the fixtures every folder shares.
+
+Rings, each wider than the one before: `make check` runs the unit tests that are not slow, `make test` everything that guards a
+promise, `make test-all` what is marked `nightly` too.
+"""
 
 import os
 from pathlib import Path
@@ -12,20 +16,28 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # the GPU's kernels, run in Pyth
 
 from pipeline.checkpoint.locate import cache_home, resolve
 from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
+from tests.support.effort import examples
 
 # A property is wrong or right, not slow: how fast examples come is a matter of what else the machine does.
-settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("suite", max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 
-KINDS = {"unit", "parity", "integration", "e2e"}
+# Folders in their order: what starts clusters of its own comes before the session's cluster is up, what breaks that one last.
+ORDER = ("unit", "parity", "e2e", "integration", "integration/shared_app", "integration/second_app", "integration/disruptive")
+NIGHTLY = "integration/disruptive"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     root = Path(__file__).parent
+    ranks: dict[pytest.Item, int] = {}
     for item in items:
-        kind = item.path.relative_to(root).parts[0]
-        if kind in KINDS:
-            item.add_marker(kind)
+        folder = item.path.relative_to(root).parent.as_posix()
+        kind = folder.split("/")[0]
+        item.add_marker(kind)
+        if folder == NIGHTLY:
+            item.add_marker("nightly")
+        ranks[item] = ORDER.index(folder if folder in ORDER else kind)
+    items.sort(key=ranks.__getitem__)
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.text.normalize.chinese import homophones
+from tests.support.effort import examples
 
 UPSTREAM = Normalizer(str(Path(ChatTTS.__file__).parent / "res" / "homophones_map.json"))
 
@@ -22,7 +23,7 @@ def test_every_character_of_the_map_is_replaced_as_upstream_does():
     assert rare.translate(homophones()) == upstream(rare)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.text(alphabet=st.characters(min_codepoint=0x4E00, max_codepoint=0x9FFF)))
 def test_any_chinese_text_is_replaced_as_upstream_does(text):
     assert text.translate(homophones()) == upstream(text)

@@ -21,6 +21,7 @@ from pipeline.vocoder.vocoder import Vocoder
 from pipeline.vocoder.windowed.code_embedding import CodeEmbedding
 from pipeline.vocoder.windowed.network import build_network
 from scripts.bench.upstream import load_chat
+from tests.support.effort import examples
 from tests.support.machine import needs_native
 from tests.support.reference_vocoder import decode_whole
 
@@ -100,7 +101,7 @@ def test_windows_equal_the_slow_twin(use_decoder):
 
 
 @pytest.mark.parametrize("method", [pytest.param("carry", marks=needs_native), "windows"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(st.integers(1, 200), st.lists(st.integers(1, 120), min_size=1, max_size=8), st.booleans(), st.sampled_from([1, 4]))
 def test_streamed_equals_buffered_bit_for_bit(method, length, arrivals, use_decoder, batch):
     rows = make_rows("small-random", length, use_decoder=use_decoder)

@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 import pipeline.voices
 from pipeline.voices.seeds import MAX_SEED, draw_embedding, standard_normal
 from pipeline.voices.strings import decode_embedding, decode_sample, encode_embedding, encode_sample
+from tests.support.effort import examples
 
 STATISTICS = Path(pipeline.voices.__file__).with_name("speaker_stat.npy")
 SEEDS = [*range(200), 2222, 2**16, 2**31 - 1, 2**31, MAX_SEED - 1, MAX_SEED]
@@ -58,7 +59,7 @@ def test_samples_are_read_as_upstream_writes_them(steps):
 
 
 @given(st.integers(0, MAX_SEED), st.sampled_from([16, 256, 768]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_speaker_strings_are_written_as_upstream_writes_them(seed, width):
     embedding = draw_embedding(seed, width)
     string = encode_embedding(embedding)
@@ -68,7 +69,7 @@ def test_speaker_strings_are_written_as_upstream_writes_them(seed, width):
 
 
 @given(hnp.arrays(np.int64, st.tuples(st.integers(1, 700), st.just(4)), elements=st.integers(0, 625)))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 def test_prompt_strings_are_written_as_upstream_writes_them(codes):
     string = encode_sample(codes)
     assert string == Speaker.encode_prompt(torch.from_numpy(codes.T.copy()))

@@ -244,6 +244,22 @@ class StepMaker:
             self.running -= 1
 
 
+class Hasty(StepMaker):
+    """Ends every segment after a step, but for those it is told to finish."""
+
+    def __init__(self, *whole: int) -> None:
+        super().__init__()
+        self.whole = whole
+
+    async def generate(
+        self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
+    ) -> AsyncGenerator[StepBlock, None]:
+        if prompt.segment.index not in self.whole:
+            prompt = replace(prompt, ids=prompt.ids[:1])
+        async for block in super().generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted):
+            yield block
+
+
 class ToneDecoder:
     """A constant a step: its first hidden number, scaled into audio; heard two steps later."""
 

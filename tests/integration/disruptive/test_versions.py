@@ -15,8 +15,8 @@ from safetensors.numpy import load_file, save_file
 from pipeline.checkpoint import random_weights as recipes
 from pipeline.checkpoint.layout import EMBED_FILE, GPT_FILE
 from pipeline.checkpoint.manifest import file_sha256, read_manifest, write_manifest
-from tests.integration.test_metrics import scrape, total
 from tests.support.cluster import Cluster, deploy, document_of
+from tests.support.metrics import scrape, total
 from tests.support.waiting import wait_until
 
 ROUTE = "/versions"

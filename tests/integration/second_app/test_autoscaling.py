@@ -9,8 +9,8 @@ import pytest
 import requests
 from ray import serve
 
-from tests.integration.test_metrics import scrape
 from tests.support.cluster import FLAT, LONG, Cluster, deploy, document_of
+from tests.support.metrics import scrape
 from tests.support.waiting import wait_until
 
 ROUTE = "/elastic"

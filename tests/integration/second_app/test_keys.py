@@ -14,8 +14,8 @@ from pipeline.store.open import open_store
 from scripts.operate import keys as keys_script
 from serve.access.api_keys import LOST
 from serve.access.keys_marker import marker_for
-from tests.integration.test_metrics import EXPORT_TIMEOUT_S, scrape
 from tests.support.cluster import LONG_SPEECH, Cluster, deploy, document_of
+from tests.support.metrics import EXPORT_TIMEOUT_S, scrape
 from tests.support.services import RedisServer
 from tests.support.waiting import wait_until
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ from pipeline.types import (
     Voice,
 )
 from pipeline.voices.catalogue import VoiceCatalogue
-from tests.support.fakes import PromptMaker, StepMaker, ToneDecoder
+from tests.support.fakes import Hasty, PromptMaker, StepMaker, ToneDecoder
 
 TEXT = "one. two words. three more words. four. five is the last one."
 SENTENCES = [sentence.strip() for sentence in TEXT.split(".") if sentence.strip()]
@@ -163,22 +162,6 @@ def test_warnings_come_with_the_first_chunk_alone():
     first, *others = asyncio.run(warned())
     assert first == (("emoji", 2),)
     assert set(others) == {()}
-
-
-class Hasty(StepMaker):
-    """Ends every segment after a step, but for those it is told to finish."""
-
-    def __init__(self, *whole: int) -> None:
-        super().__init__()
-        self.whole = whole
-
-    async def generate(
-        self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
-    ) -> AsyncGenerator[StepBlock, None]:
-        if prompt.segment.index not in self.whole:
-            prompt = replace(prompt, ids=prompt.ids[:1])
-        async for block in super().generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted):
-            yield block
 
 
 @pytest.mark.parametrize(("whole", "counted"), [((), 5), ((0, 3), 3), ((0, 1, 2, 3, 4), 0)])

@@ -35,6 +35,7 @@ from scripts.train_demo.sentences import MAX_CHARACTERS, held_out, sentence, wor
 from scripts.train_demo.teacher import SPEAKERS, Utterance, speak
 from scripts.train_demo.train_dvae import Dvae
 from scripts.train_demo.train_vocos import Vocos as TrainedVocos
+from tests.support.effort import examples
 from tests.support.services import needed_program
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -90,7 +91,7 @@ def test_any_word_has_a_pronunciation_of_phones(word):
     assert set(pronounce(word)) <= set(SYMBOLS.values())
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(WORDS)
 def test_the_exported_tokenizer_writes_the_corpus_tokens(tokenizer, words):
     text = " ".join(words)

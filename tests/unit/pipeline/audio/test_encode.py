@@ -18,6 +18,7 @@ from pipeline.audio import encode as encoding
 from pipeline.audio.encode import MARK, UNKNOWN_SIZE, Encoder, to_int16, wav_header
 from pipeline.audio.formats import CONTAINERS, SAMPLE_RATES, audio_format
 from pipeline.errors import EngineFault, NonFiniteOutput
+from tests.support.effort import examples
 from tests.support.services import needed_program
 
 RATE = 24_000
@@ -109,7 +110,7 @@ def test_libsndfile_reads_the_same_length(container):
     assert len(samples) * RATE / rate == pytest.approx(24_001, abs=2 * FRAME.get(container, 0) + 1)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(cuts=st.lists(st.integers(0, 9000), max_size=30), container=st.sampled_from(CONTAINERS), streamed=st.booleans())
 def test_bytes_do_not_depend_on_the_cuts(cuts, container, streamed):
     samples = speech_like(9000)

@@ -11,7 +11,8 @@ from pipeline.audio.loudness import integrated_loudness
 from pipeline.audio.post_processor import PostProcessor, silence
 from pipeline.audio.resample import resampled_length
 from pipeline.types import AudioOptions, Denoise, Prosody, Segment, SynthesisRequest, Voice
-from tests.unit.pipeline.audio.test_stages import RATE, noise, speech, true_peak_db
+from tests.support.effort import examples
+from tests.support.sounds import RATE, noise, speech, true_peak_db
 
 VOICES = {"one": Voice("one", None), "two": Voice("two", None, loudness_lufs=-30.0)}
 
@@ -51,7 +52,7 @@ OPTIONS = {
 }
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10))
 @given(cuts=st.lists(st.integers(0, 60_000), max_size=50), speed=st.sampled_from([1.0, 0.5, 1.3, 4.0]))
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_no_bit_depends_on_the_cuts(options, cuts, speed):

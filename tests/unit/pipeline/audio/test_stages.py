@@ -14,31 +14,14 @@ from pipeline.audio.loudness import MAX_CORRECTION_DB, Level, integrated_loudnes
 from pipeline.audio.resample import Resample, resampled_length
 from pipeline.audio.trim import FRAME, MAX_FRAMES, Trim
 from pipeline.types import Denoise
+from tests.support.effort import examples
+from tests.support.sounds import RATE, noise, speech, true_peak_db
 
-RATE = 24_000
 RATES = (8_000, 16_000, 22_050, 32_000, 44_100, 48_000)
-
-
-def noise(samples: int, level: float, seed: int = 0) -> np.ndarray:
-    return (level * np.random.default_rng(seed).normal(size=samples)).astype(np.float32)
-
-
-def speech(samples: int, peak: float = 0.5) -> np.ndarray:
-    """Syllables of a voice of 120 Hz, four a second, over a very quiet room."""
-    at = np.arange(samples) / RATE
-    voice = sum(np.sin(2 * np.pi * 120 * k * at) / k for k in range(1, 20)) / 2
-    return (peak * voice * np.clip(np.sin(2 * np.pi * 4 * at), 0, 1)).astype(np.float32) + noise(samples, 1e-4)
 
 
 def through(room, samples, cuts=()) -> np.ndarray:
     return np.concatenate([*(room.feed(piece) for piece in np.split(samples, sorted(cuts))), room.finish()])
-
-
-def true_peak_db(samples: np.ndarray) -> float:
-    """Of the curve through the samples, 16 times as fine, by the whole spectrum at once."""
-    padded = np.pad(samples.astype(np.float64), 500)
-    spectrum = np.fft.rfft(padded)
-    return 20 * np.log10(16 * np.abs(np.fft.irfft(spectrum, 16 * len(padded))).max())
 
 
 def db(ratio: float) -> float:
@@ -60,7 +43,7 @@ ROOMS = {
 KEEPS_LENGTH = [name for name in ROOMS if not name.startswith(("resample", "trim"))]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12))
 @given(cuts=st.lists(st.integers(0, 70_000), max_size=60), quiet=st.integers(0, 30_000))
 @pytest.mark.parametrize("name", ROOMS)
 def test_no_bit_depends_on_the_cuts(name, cuts, quiet):

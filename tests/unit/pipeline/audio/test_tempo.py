@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.audio.tempo import Stretch, share_speed
+from tests.support.effort import examples
 
 RATE = 24_000
 SPEEDS = [0.25, 0.3, 0.5, 0.8, 0.99, 1.01, 1.5, 2.0, 2.5, 4.0]
@@ -63,7 +64,7 @@ def test_order_and_place_stay(speed):
         assert np.fft.rfftfreq(len(part), 1 / RATE)[spectrum.argmax()] == pytest.approx(hertz, rel=0.02)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(cuts=st.lists(st.integers(0, 20_000), max_size=40), speed=st.floats(0.25, 4.0))
 def test_samples_do_not_depend_on_the_cuts(cuts, speed):
     samples = tone(20_000) * np.linspace(0, 1, 20_000, dtype=np.float32)

@@ -51,6 +51,7 @@ from pipeline.vocoder.vocoder import Vocoder
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import VoiceLibrary
 from pipeline.voices.seeds import read_statistics
+from tests.support.effort import examples
 from tests.support.factories import make_prompt, make_speaker
 from tests.support.services import RedisServer
 
@@ -285,7 +286,7 @@ TEXTS = (
 )
 
 
-@settings(max_examples=6)
+@settings(max_examples=examples(6))
 @given(
     st.sampled_from(TEXTS),
     st.integers(0, 3),

@@ -22,8 +22,9 @@ from pipeline.engine.scheduler import Pace, Scheduler
 from pipeline.engine.sequence import Sequence
 from pipeline.errors import AtCapacity, DeadlineUnmeetable
 from pipeline.types import FinishReason, Head, Lane, Prompt, SamplingParams, SchedulingParams, SeedMode
+from tests.support.effort import examples
+from tests.support.engines import NUMERICS, Ahead, distinct
 from tests.support.factories import WIDTH, Take, collect, make_prompt, make_sequence
-from tests.unit.pipeline.engine.test_engine import NUMERICS, Ahead, distinct
 
 BULK = SchedulingParams(Lane.BULK, first_steps=1)
 URGENT = SchedulingParams(Lane.INTERACTIVE, first_steps=1)
@@ -217,7 +218,7 @@ arrivals = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(arrivals, st.integers(1, 4), st.integers(0, 3))
 def test_who_is_admitted_is_served_and_heard_as_promised(coming, slots, max_parked):
     """Lengths known, time without noise: then the promise holds exactly, give or take the round that was under way."""
@@ -292,7 +293,7 @@ def test_nobody_is_let_in_before_somebody_who_would_then_be_late():
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_bulk_is_overtaken_for_its_patience_and_no_longer(seed):
     def work() -> None:
         chance = random.Random(seed)
@@ -317,7 +318,7 @@ def test_bulk_is_overtaken_for_its_patience_and_no_longer(seed):
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from(list(Lane)))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_tenants_of_a_lane_get_equal_shares_of_steps(seed, lane):
     def work() -> None:
         chance = random.Random(seed)

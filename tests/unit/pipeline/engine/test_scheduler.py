@@ -13,6 +13,7 @@ from pipeline.engine.scheduler import Scheduler, prefill_bucket
 from pipeline.engine.sequence import Sequence
 from pipeline.errors import AtCapacity, DeadlineExceeded, ReaderStalled
 from pipeline.types import FinishReason
+from tests.support.effort import examples
 from tests.support.factories import WIDTH, make_sequence
 
 
@@ -212,4 +213,4 @@ class AnyHistory(RuleBasedStateMachine):
 
 
 TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAnyHistory.settings = settings(max_examples=examples(60), stateful_step_count=40)

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,9 @@ from pipeline.model.gpu.kernels.attention import Attention, positions_per_split
 from pipeline.model.gpu.kernels.step import SlotState
 from pipeline.model.quantise import quantise
 from pipeline.model.sampling import RowParams, draw, filter_logits
+from serve.config.app_config import PROJECT
 from tests.support import reference
+from tests.support.effort import examples
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of infinities that a GPU takes for granted
 
@@ -97,7 +98,7 @@ def test_attention_equals_its_slow_twin_and_writes_the_new_position_alone(dtype,
         assert torch.equal(tensor, old), "nothing else was written"
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(
     positions=st.lists(st.integers(0, POSITIONS - 1), min_size=SLOTS, max_size=SLOTS),
     seed=st.integers(0, 2**20),
@@ -236,7 +237,7 @@ one_row = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12))
 @given(
     rows=st.lists(one_row, min_size=1, max_size=2),
     seed=st.integers(0, 2**20),
@@ -339,7 +340,7 @@ def test_settle_moves_who_has_made_the_step_and_nobody_else(parts):
 def test_every_kernel_compiles_to_machine_code(tmp_path):
     """The interpreter takes more than the compiler does; ptxas comes with Triton, so this needs no GPU."""
     environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    script = Path(__file__).parent / "compile_kernels.py"
-    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "tests.support.compile_kernels"]
+    done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 17 + 4 + 2 + 8

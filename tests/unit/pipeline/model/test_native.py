@@ -14,6 +14,7 @@ from pipeline.model.cpu.native import NativeDecoder
 from pipeline.model.gpt import Extent, Gpt, KeysValues, rotary_tables
 from pipeline.model.quantise import dequantise, quantise
 from pipeline.native.build import NativeUnavailable
+from tests.support.effort import examples
 from tests.support.machine import needs_native, needs_tiles
 
 SLOTS, POSITIONS = 11, 200  # more slots than the eight rows one block holds
@@ -117,7 +118,7 @@ def test_int8_is_exactly_the_rounded_weights(demo):
 
 
 @needs_native
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     rows=st.permutations(range(SLOTS)).flatmap(lambda order: st.integers(1, SLOTS).map(lambda count: order[:count])),
     places=st.lists(st.integers(0, POSITIONS - 1), min_size=SLOTS, max_size=SLOTS),
@@ -148,7 +149,7 @@ def test_a_rows_bits_are_its_own_in_any_company(decoder, cache_dtype, demo, rows
 
 
 @needs_native
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(
     length=st.integers(1, POSITIONS),
     cuts=st.lists(st.integers(1, POSITIONS), max_size=3),
@@ -208,7 +209,7 @@ def test_tiles_lose_less_than_a_bfloat16_activation_would(demo, weights, scale):
 
 
 @needs_native
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(position=st.integers(0, POSITIONS - 1), seed=st.integers(0, 1000))
 def test_what_lies_behind_a_rows_position_is_never_seen(decoder, cache_dtype, demo, position, seed):
     clean, dirty = make_cache(demo, cache_dtype, seed), make_cache(demo, cache_dtype, seed)
@@ -266,7 +267,7 @@ def exact_decoder(request: pytest.FixtureRequest, demo: Checkpoint) -> NativeDec
 
 
 @needs_native
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(places=places_of_slots, seed=st.integers(0, 1000))
 def test_a_cache_of_int8_is_attended_to_as_the_numbers_it_stands_for(exact_decoder, demo, places, seed):
     """Held against float64: what is left are float32's roundings and the 16 bits of a query."""
@@ -277,7 +278,7 @@ def test_a_cache_of_int8_is_attended_to_as_the_numbers_it_stands_for(exact_decod
 
 
 @needs_native
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     places=places_of_slots,
     seed=st.integers(0, 1000),

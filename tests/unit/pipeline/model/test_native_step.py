@@ -13,6 +13,7 @@ from pipeline.model.cpu.native_step import HeadTensors, NativeStep, SlotTensors
 from pipeline.model.gpt import KeysValues, rotary_tables
 from pipeline.model.sampling import RowParams, draw, filter_logits, penalty_powers
 from pipeline.spec import CODEBOOKS, REPETITION_WINDOW
+from tests.support.effort import examples
 from tests.support.machine import needs_native
 
 SLOTS, STEPS, POSITIONS = 5, 8, 32
@@ -121,7 +122,7 @@ def per_slot(values: st.SearchStrategy[object]) -> st.SearchStrategy[list[object
     return st.lists(values, min_size=SLOTS, max_size=SLOTS)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(
     seed=st.integers(0, 2**20),
     temperatures=per_slot(st.sampled_from([0.01, 0.1, 0.3, 1.0, 2.0])),
@@ -204,7 +205,7 @@ def test_who_has_made_a_step_moves_on_and_nobody_else(demo):
         assert torch.equal(head.recent[others], old[others])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     seed=st.integers(0, 2**20),
     watched=st.integers(0, SLOTS - 1),

@@ -11,6 +11,7 @@ from pipeline.model.gpt import Extent, Gpt, KeysValues
 from pipeline.model.gpu.gpu_gpt import GpuGpt
 from pipeline.model.gpu.kernels.product import Int8Product
 from pipeline.model.linear import Product, QuantisedLinear
+from tests.support.effort import examples
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of infinities that a GPU takes for granted
 
@@ -25,7 +26,7 @@ def random(*shape: int, seed: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(size=sizes, seed=st.integers(0, 2**20), dtype=st.sampled_from(DTYPES))
 def test_it_is_torchs_product_whole_or_in_summands(size, seed, dtype):
     rows, outputs, inputs = size
@@ -42,7 +43,7 @@ def _both(product: Product, x: torch.Tensor) -> torch.Tensor:
     return torch.cat([product(x).float(), *product.summands(x)], -1)
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(rows=st.integers(2, 20), seed=st.integers(0, 2**20), neighbours=st.sampled_from([0.0, 1.0, 1e20, torch.nan, torch.inf]))
 def test_a_rows_bits_are_its_own_in_any_company_and_any_place(rows, seed, neighbours):
     product = Int8Product(random(48, 192, seed=seed))

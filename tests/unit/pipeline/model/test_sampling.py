@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pipeline.model.sampling import RowParams, counter_uniforms, draw, filter_logits, upstream_noise
 from pipeline.types import Head, SamplingParams
 from tests.support import reference
+from tests.support.effort import examples
 
 VOCAB = 40
 
@@ -42,7 +43,7 @@ one_row = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(rows=st.lists(one_row, min_size=1, max_size=4), seed=st.integers(0, 2**20))
 def test_filters_equal_their_slow_twin_row_by_row(rows, seed):
     generator = torch.Generator().manual_seed(seed)
@@ -57,7 +58,7 @@ def test_filters_equal_their_slow_twin_row_by_row(rows, seed):
             np.testing.assert_allclose(fast[number, book].numpy(), slow, rtol=1e-5)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(rows=st.lists(one_row, min_size=2, max_size=5), seed=st.integers(0, 2**20))
 def test_a_row_is_its_own_whatever_its_neighbours_are(rows, seed):
     generator = torch.Generator().manual_seed(seed)
@@ -79,7 +80,7 @@ def test_end_can_be_forbidden(top_k):
     assert (filtered(logits, recent, rows, forbidden=True)[..., -1] == -math.inf).all()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(
     weights=st.lists(st.one_of(st.just(0.0), st.floats(1e-6, 1)), min_size=2, max_size=30).filter(any),
     uniform=st.integers(0, 2**23 - 1),

@@ -3,9 +3,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.native.memory import ALIGNMENT, HUGE_PAGE, Arena, aligned, pack
+from tests.support.effort import examples
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50))
 @given(panels=st.integers(1, 4), inputs=st.integers(1, 8), pair=st.booleans())
 def test_packing_loses_nothing_and_moves_everything_where_it_is_read(panels, inputs, pair):
     inputs *= 2

@@ -19,6 +19,7 @@ from pipeline.store.open import open_store
 from pipeline.store.redis import RedisStore
 from pipeline.store.sqlite import SqliteStore
 from pipeline.store.store import MAX_VALUE_BYTES, START, Store
+from tests.support.effort import examples
 from tests.support.services import RedisServer
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -126,7 +127,7 @@ actions = st.lists(
 
 
 @given(actions=actions)
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_mirror_always_shows_what_was_written(url: str, actions: list[tuple[str, str, bytes]]):
     store = open_store(url)
     for key in "abc":

@@ -18,6 +18,7 @@ from pipeline.text.markup.ssml import parse
 from pipeline.text.normalize import is_speakable
 from pipeline.text.speech_text import SpeechText
 from pipeline.types import LexiconEntry, Passage, PronunciationKind, SynthesisRequest, Voice
+from tests.support.effort import examples
 
 NO_DROPS = ("cantonese_kept", "unsupported_language")
 VOICES = {"v": Voice("v", np.ones(16, np.float16))}
@@ -173,7 +174,7 @@ def check(front: LocalTextFrontend, vocabulary: Tokenizer, asked: SynthesisReque
         assert len(prompt.ids) > 4, "there is something between [speed_5] and [Ptts]"
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(SOUP | LETTER, st.booleans(), st.sampled_from(["auto", "zh", "en"]))
 @pytest.mark.parametrize("root", ["taught_root", "demo_root"])
 def test_every_character_is_said_a_token_or_a_counted_drop(request, root, text, tags, language):

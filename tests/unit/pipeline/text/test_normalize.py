@@ -26,6 +26,7 @@ from pipeline.text.normalize import (
 )
 from pipeline.text.normalize.numbers import chinese, english, ordinal, roman
 from pipeline.text.normalized_text import NormalizedText
+from tests.support.effort import examples
 
 DATA = Path(__file__).resolve().parents[3] / "data"
 
@@ -241,19 +242,17 @@ OPTIONS = st.builds(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600))
 @given(ANY_TEXT, st.sampled_from(["auto", "zh", "en"]), OPTIONS, st.booleans())
 def test_every_character_is_said_a_control_token_or_a_reported_drop(text, language, options, control_tags):
     check(text, normalize(text, language=language, options=options, control_tags=control_tags), control_tags=control_tags)
 
 
-@settings(deadline=None)  # the first call reads OpenCC's tables
 @given(ANY_TEXT)
 def test_the_same_text_is_always_said_the_same(text):
     assert normalize(text) == normalize(text)
 
 
-@settings(deadline=None)
 @given(ANY_TEXT, st.sampled_from(["auto", "zh", "en"]))
 def test_what_is_said_is_said_again_as_it_is(text, language):
     """Nothing speakable is rewritten: a second pass changes no word."""
@@ -263,7 +262,6 @@ def test_what_is_said_is_said_again_as_it_is(text, language):
     assert re.findall(r"[\u4e00-\u9fff]+|[a-z]+", again) == words
 
 
-@settings(deadline=None)
 @given(st.text(alphabet=st.characters(codec="utf-8")), st.sampled_from(["en", "zh"]), OPTIONS)
 def test_no_digit_is_ever_dropped(text, language, options):
     spoken = normalize(text, language=language, options=options)

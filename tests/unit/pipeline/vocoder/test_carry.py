@@ -20,6 +20,7 @@ from pipeline.vocoder.incremental.carry import PASS, CarryNetwork, inverse_trans
 from pipeline.vocoder.strategies import build_method
 from pipeline.vocoder.vocoder import Vocoder
 from pipeline.vocoder.windowed.network import build_network
+from tests.support.effort import examples
 from tests.support.machine import needs_native, needs_tiles
 from tests.support.reference_vocoder import decode_whole
 
@@ -83,7 +84,7 @@ def test_an_utterance_of_no_steps_has_no_samples():
 
 @needs_native
 @pytest.mark.parametrize("tiles", ARITHMETICS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     length=st.integers(1, LONG),
     cuts=st.lists(st.integers(0, 70), min_size=1, max_size=6).filter(any),

@@ -14,6 +14,7 @@ from pipeline.errors import DeadlineExceeded, EngineFault, NonFiniteOutput
 from pipeline.spec import HOP, SAMPLES_PER_STEP
 from pipeline.types import AudioChunk, Carried, DecoderTraits, Feed, FinishReason, Heard, HiddenWindow, StepBlock
 from pipeline.vocoder.stream import WINDOWS_IN_FLIGHT, StreamDecoder
+from tests.support.effort import examples
 
 WIDTH = 4
 CHUNKS, LOOK_AHEAD = (2, 3, 5), 4
@@ -134,7 +135,7 @@ def check_chunks(chunks: list[AudioChunk], length: int) -> None:
     assert len(chunks[-1].samples) > 0 or length == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @arriving
 def test_every_sample_once_and_the_same_windows_whatever_the_arrival(
     length, arrivals, empty_end, hidden, chunk_steps, look_ahead
@@ -149,7 +150,7 @@ def test_every_sample_once_and_the_same_windows_whatever_the_arrival(
         assert _places(ours) == _places(theirs)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @arriving
 def test_every_step_is_fed_once_in_calls_that_follow_on_one_another(
     length, arrivals, empty_end, hidden, chunk_steps, look_ahead

@@ -192,7 +192,6 @@ titles = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size
 
 
 @given(title=titles, number=st.integers(0, 2**32 - 1), gain=st.floats(-24, 24), note=titles)
-@settings(deadline=None)
 def test_records_come_back_as_they_were(title: str, number: int, gain: float, note: str):
     written = record(title, number, gain_db=gain, licence=note)
     read = read_record("anna", 3, write_record(written), width=WIDTH)
@@ -206,7 +205,6 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 @given(seeds, seeds, weights, weights)
-@settings(deadline=None)
 def test_blends_are_linear(a: int, b: int, first: float, second: float):
     mixed = blend(((embedding(a), first), (embedding(b), second)))
     exact = (first * embedding(a).astype(np.float64) + second * embedding(b).astype(np.float64)) / (first + second)
@@ -217,7 +215,7 @@ def test_blends_are_linear(a: int, b: int, first: float, second: float):
 
 
 @given(parts=st.lists(st.tuples(seeds, weights), min_size=1, max_size=8, unique_by=lambda part: part[0]), data=st.data())
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_blend_has_no_order_and_one_name(catalogue: VoiceCatalogue, parts: list[tuple[int, float]], data: st.DataObject):
     library = VoiceLibrary(catalogue)
 

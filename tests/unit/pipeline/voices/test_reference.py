@@ -16,6 +16,7 @@ from pipeline.errors import ReferenceRejected, UnsupportedFormat
 from pipeline.spec import SAMPLE_RATE
 from pipeline.voices.measure import loudness_lufs, median_pitch_hz, stability, static_gain_db
 from pipeline.voices.reference import read_reference, sniff
+from tests.support.effort import examples
 from tests.support.recordings import SAID, spoken, written
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -82,14 +83,14 @@ def test_other_files_are_told_by_their_first_bytes(speech: tuple[np.ndarray, int
 
 
 @given(st.sampled_from([b"RIFF", b"fLaC", b"OggS", b"ID3", b"\xff\xfb", b""]), st.binary(max_size=400))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=examples(150))
 def test_any_bytes_are_read_or_refused(beginning: bytes, rest: bytes):
     with pytest.raises((ReferenceRejected, UnsupportedFormat)):
         read_reference(beginning + rest)
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=examples(30))
 def test_damage_is_read_or_refused(speech: tuple[np.ndarray, int], data: st.DataObject):
     container = data.draw(st.sampled_from(["WAV", "FLAC", "OGG", "MP3"]))
     content = bytearray(written(*speech, container))
@@ -207,7 +208,7 @@ def tone(hz: float, level: float, seconds: float = 1.0) -> np.ndarray:
 
 
 @given(st.floats(0.001, 0.4), st.floats(-40, -10))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=examples(30))
 def test_the_gain_brings_a_voice_to_the_target(level: float, target: float):
     lufs = loudness_lufs(tone(200, level))
     assert lufs is not None

@@ -9,8 +9,8 @@ from serve.access.api_keys import Scope
 from serve.access.authentication import Authenticator
 from tests.support.browser import Page, browsing, chromium
 from tests.support.fakes import Speaker, make_services
+from tests.support.guarded import add, ring_of
 from tests.support.live_server import Live, serving
-from tests.unit.serve.test_keys import add, ring_of
 
 SPOKEN = "document.getElementById('total').textContent.endsWith(' s')"
 ERROR = "document.getElementById('error').textContent"

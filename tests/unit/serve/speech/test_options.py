@@ -25,10 +25,9 @@ from serve.speech.model_selection import ModelSelector, adapted
 from serve.speech.schemas.speech import SpeechBody
 from serve.versions.rollout import Rollout
 from serve.voices.voice_service import VoiceService
-from tests.support.fakes import Speaker, StepCounter, ToneDecoder, make_services
+from tests.support.fakes import Hasty, Speaker, StepCounter, ToneDecoder, make_services
 from tests.support.live_server import Live, serving
 from tests.support.waiting import wait_until
-from tests.unit.pipeline.test_synthesizer import Hasty
 
 CHINESE = "今天天气真不错，我们一起去公园散步吧。"
 CONFIG = {"checkpoint": "demo", "engine": {"slots": 4, "dtype": "float32"}}

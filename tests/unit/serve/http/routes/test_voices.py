@@ -29,7 +29,7 @@ from tests.support.services import RedisServer
 from tests.support.waiting import until
 
 WIDTH = 256
-CATALOGUE = Path(__file__).resolve().parents[3] / "configs" / "voices.yaml"
+CATALOGUE = Path(__file__).resolve().parents[5] / "configs" / "voices.yaml"
 
 assert FAKE_WIDTH != WIDTH, "these tests have a library of their own"
 

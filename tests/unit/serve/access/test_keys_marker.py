@@ -17,9 +17,10 @@ from pipeline.store.redis import RedisStore
 from pipeline.store.store import Store
 from scripts.operate import keys as keys_script
 from serve.access.api_keys import LOST, KeyRing
+from serve.access.authentication import Authenticator
 from serve.access.keys_marker import KeysMarker, marker_for
+from tests.support.guarded import LOOPBACK, guarded, speak, status
 from tests.support.services import RedisServer
-from tests.unit.serve.test_keys import LOOPBACK, Authenticator, guarded, speak, status
 
 
 @pytest.fixture(params=["file", "redis"])

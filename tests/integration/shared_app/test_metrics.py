@@ -9,26 +9,8 @@ import requests
 from scripts.generate.monitoring import RAY_METRICS
 from serve.observability.metrics import METRICS, Kind
 from tests.support.cluster import LONG_SPEECH, Cluster
+from tests.support.metrics import EXPORT_TIMEOUT_S, Samples, scrape, total
 from tests.support.waiting import wait_until
-
-EXPORT_TIMEOUT_S = 40.0
-
-Samples = dict[str, list[tuple[dict[str, str], float]]]
-
-
-def scrape(cluster: Cluster) -> Samples:
-    """name -> [(tags, value)] of our own metrics."""
-    samples: Samples = {}
-    for line in requests.get(f"http://127.0.0.1:{cluster.metrics_port}/metrics", timeout=10).text.splitlines():
-        found = re.fullmatch(r"(ray_chattts_\w+)\{(.*)\} (\S+)", line)
-        if found:
-            tags = dict(re.findall(r'(\w+)="([^"]*)"', found[2]))
-            samples.setdefault(found[1], []).append((tags, float(found[3])))
-    return samples
-
-
-def total(samples: Samples, name: str, **tags: str) -> float:
-    return sum(value for found, value in samples.get(name, []) if tags.items() <= found.items())
 
 
 @pytest.fixture

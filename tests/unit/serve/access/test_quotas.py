@@ -19,9 +19,10 @@ from serve.access.api_keys import Quota
 from serve.access.quotas import LocalQuotas, portion
 from serve.access.redis_quotas import LEASE_S, RedisQuotas
 from tests.support.clock import HeldClock
+from tests.support.effort import examples
 from tests.support.services import RedisServer
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 # So slow that no test's own time gives anything back.
 SLOW = Quota(requests_per_s=0.0001, burst=6, streams=3, characters_a_day=1000, audio_s_a_minute=0.001)
 STREAMS = Quota(requests_per_s=None, characters_a_day=None, streams=2)
@@ -141,7 +142,7 @@ actions = st.lists(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(actions=actions)
 def test_redis_counts_as_the_process_does(running: RedisServer, actions):
     """The same questions, the same answers: LocalQuotas is the readable twin of the scripts."""

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from pipeline.errors import ConfigError
 from pipeline.yaml_loader import parse_yaml
-from serve.config import app_config as serve_config
+from serve.config.app_config import DEPLOYMENTS, PROJECT
 from serve.config.config_file import check_file, find_mistakes
+from tests.support.effort import examples
 
-CONFIGS = sorted((serve_config.PROJECT / "configs").glob("*.yaml"))
+CONFIGS = sorted((PROJECT / "configs").glob("*.yaml"))
 CONFIGS = [path for path in CONFIGS if path.name != "voices.yaml"]
 DOCUMENTS = {path.name: parse_yaml(path.read_text()) for path in CONFIGS}
 
@@ -47,7 +48,7 @@ EVERY_KEY = [(name, path) for name, document in DOCUMENTS.items() for path in ke
 def test_shipped_files_are_right(path):
     checked = check_file(path)
     assert checked.app.source == f"configs/{path.name}"
-    assert {d["name"] for d in checked.document["applications"][0]["deployments"]} == set(serve_config.DEPLOYMENTS)
+    assert {d["name"] for d in checked.document["applications"][0]["deployments"]} == set(DEPLOYMENTS)
 
 
 def test_code_that_is_not_the_one_the_file_names_is_refused(tmp_path: Path):
@@ -55,12 +56,12 @@ def test_code_that_is_not_the_one_the_file_names_is_refused(tmp_path: Path):
 
     def naming(folder: object) -> Path:
         path = tmp_path / "dev.yaml"
-        text = (serve_config.PROJECT / "configs/dev.yaml").read_text().replace("source: configs/dev.yaml", f"source: {path}")
+        text = (PROJECT / "configs/dev.yaml").read_text().replace("source: configs/dev.yaml", f"source: {path}")
         path.write_text(text.replace("    args:", f"    runtime_env: {{env_vars: {{PYTHONPATH: {folder}}}}}\n    args:", 1))
         return path
 
-    check_file(naming(serve_config.PROJECT)).check_code()
-    check_file(naming(f"/opt/other:{serve_config.PROJECT}")).check_code()
+    check_file(naming(PROJECT)).check_code()
+    check_file(naming(f"/opt/other:{PROJECT}")).check_code()
     with pytest.raises(ConfigError, match=r"runtime_env names the code in /opt/other, and .* was imported"):
         check_file(naming("/opt/other")).check_code()
 
@@ -76,8 +77,8 @@ def test_every_deployment_sets_its_limits_on_purpose(path):
 
 
 def test_shares_of_one_gpu_are_whole():
-    checked = check_file(serve_config.PROJECT / "configs/gpu.yaml")
-    shares = [checked.deployment(name)["ray_actor_options"].get("num_gpus", 0) for name in serve_config.DEPLOYMENTS]
+    checked = check_file(PROJECT / "configs/gpu.yaml")
+    shares = [checked.deployment(name)["ray_actor_options"].get("num_gpus", 0) for name in DEPLOYMENTS]
     assert sum(shares) == pytest.approx(1.0)
 
 
@@ -89,7 +90,7 @@ def test_every_key_with_one_letter_more_is_refused_and_the_right_one_suggested(n
     assert any(f"{key}s" in mistake and f"did you mean {key}?" in mistake for mistake in mistakes), mistakes
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_any_mutation_of_any_key_is_refused_with_its_path(data):
     name, path = data.draw(st.sampled_from(EVERY_KEY))
@@ -138,7 +139,7 @@ def test_wrong_values_are_named(change, expected):
 
 
 def test_equal_keys_are_refused(tmp_path: Path):
-    text = (serve_config.PROJECT / "configs/dev.yaml").read_text()
+    text = (PROJECT / "configs/dev.yaml").read_text()
     twice = tmp_path / "twice.yaml"
     twice.write_text(re.sub(r"( +)checkpoint: demo\n", r"\1checkpoint: demo\n\1checkpoint: full-random\n", text))
     with pytest.raises(ConfigError, match="checkpoint appears twice"):
@@ -147,7 +148,7 @@ def test_equal_keys_are_refused(tmp_path: Path):
 
 def test_a_copied_file_must_not_name_the_original(tmp_path: Path):
     copied = tmp_path / "copy.yaml"
-    copied.write_text((serve_config.PROJECT / "configs/dev.yaml").read_text())
+    copied.write_text((PROJECT / "configs/dev.yaml").read_text())
     with pytest.raises(ConfigError, match="names another file"):
         check_file(copied)
 

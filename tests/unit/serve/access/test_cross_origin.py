@@ -16,8 +16,8 @@ from serve.config.app_config import read_app_config
 from serve.http.api import create_api
 from tests.support.browser import Page, browsing, chromium
 from tests.support.fakes import Speaker, make_services
+from tests.support.guarded import add, ring_of
 from tests.support.live_server import Live, serving
-from tests.unit.serve.test_keys import add, ring_of
 
 APP = "http://app.example:3000"
 JSON = {"Content-Type": "application/json"}

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.voices.reference import Reference
+from tests.support.effort import examples
 from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import Live, serving
 
@@ -93,7 +94,7 @@ edits = st.lists(st.tuples(st.floats(0, 1), st.one_of(st.sampled_from(TOKENS), s
 
 
 @given(edits)
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=examples(200))
 def test_a_damaged_form_is_read_or_refused(live: Live, changes: list[tuple[float, bytes | int]]):
     body = bytearray(WHOLE)
     for where, change in changes:

@@ -1,10 +1,12 @@
-"""Every kernel through Triton's compiler to a GPU's machine code, with no GPU; test_kernels.py runs it in a process of its own.
+"""Every kernel through Triton's compiler to a GPU's machine code, with no GPU; test_kernels.py runs it in its own process.
 
 In:    nothing
 Out:   a line a kernel: name, dtype, bytes; a traceback for one that does not compile
 """
 
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from triton import JITFunction
 from triton.backends.compiler import GPUTarget
@@ -28,7 +30,7 @@ BOOKS = {"BOOKS": 4, "VOCAB": 626, "WINDOW": 16}
 ATTEND = HEADS | {"CACHED": 1536, "BLOCK": attention.BLOCK, "LARGEST": LARGEST, "SMALLEST": SMALLEST_SCALE}
 SPLITS = [{"SPLIT": 1536, "SPLITS": 1}, {"SPLIT": 128, "SPLITS": 12}]
 INT8_CACHE = {"keys": "*i8", "values": "*i8", "key_scales": "*fp32", "value_scales": "*fp32"}
-KERNELS = [
+KERNELS: list[tuple[JITFunction, dict[str, Any]]] = [
     *((attention._attend, ATTEND | split | {"QUANTISED": False}) for split in SPLITS),
     (attention._join, HEADS | {"SPLIT": 128, "SPLITS": 12}),
     (layer._add_norm, ROW | {"PARTS": 0}),
@@ -55,7 +57,7 @@ def kind(argument: str, half: str) -> str:
     return "*fp32" if argument in FLOATS.split() else "*i32"
 
 
-def build(kernel: JITFunction, constants: dict[str, object], types: dict[str, str], **options: int) -> None:
+def build(kernel: JITFunction, constants: Mapping[str, Any], types: dict[str, str], **options: int) -> None:
     """Compile it for the arguments' types, and say so."""
     names = kernel.arg_names
     signature = {name: "constexpr" if name in constants else types[name] for name in names}

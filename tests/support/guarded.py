@@ -1,0 +1,55 @@
+"""Guarded services: keys in a store, and a server that asks for them."""
+
+from contextlib import AbstractContextManager
+
+import requests
+from starlette.datastructures import Headers
+
+from pipeline.store.store import Store
+from pipeline.types import Lane
+from serve.access.api_keys import NAMESPACE, KeyRing, Quota, Scope, make_key
+from serve.access.authentication import Authenticator
+from serve.config.app_config import LimitsConfig
+from serve.errors import ApiError
+from tests.support.fakes import Speaker, make_services
+from tests.support.live_server import Live, serving
+
+FREE = Quota(requests_per_s=None, streams=None, characters_a_day=None)
+LOOPBACK = "127.0.0.1"
+
+
+def add(
+    store: Store, *, scopes: tuple[Scope, ...] = tuple(Scope), quota: Quota = FREE, lanes: tuple[Lane, ...] = tuple(Lane)
+) -> tuple[str, str]:
+    key, key_id, record = make_key("somebody", scopes, lanes, quota)
+    store.put(NAMESPACE, key_id, record.model_dump_json().encode(), replaces=0)
+    return key, key_id
+
+
+def ring_of(store: Store) -> KeyRing:
+    ring = KeyRing(store)
+    ring.refresh()
+    return ring
+
+
+def guarded(
+    authenticator: Authenticator, speaker: Speaker | None = None, limits: LimitsConfig | None = None
+) -> AbstractContextManager[Live]:
+    """Serves the API behind this gate until the block ends."""
+    services = make_services(speaker or Speaker(), limits)
+    object.__setattr__(services, "authenticator", authenticator)
+    return serving(services)
+
+
+def status(authenticator: Authenticator, peer: str, **headers: str) -> str:
+    """Code of the refusal, or 'in'."""
+    try:
+        authenticator.key_of(Headers({name.replace("_", "-"): value for name, value in headers.items()}), peer)
+    except ApiError as refusal:
+        return refusal.spec.code
+    return "in"
+
+
+def speak(live: Live, **headers: str) -> requests.Response:
+    body = {"input": "Hello there.", "response_format": "pcm", "seed": 1}
+    return requests.post(f"{live.url}/v1/audio/speech", json=body, headers=headers, timeout=20)

@@ -1,0 +1,30 @@
+"""The table of errors: every domain error has its status, and an unknown one says nothing about itself."""
+
+import pytest
+
+from pipeline import errors
+from pipeline.errors import AtCapacity, StageUnavailable, SynthesisError
+from serve.errors import ERROR_SPECS, to_api_error
+
+
+def kinds_of_errors() -> list[type[SynthesisError]]:
+    found = [SynthesisError]
+    for kind in found:
+        found += kind.__subclasses__()
+    return [kind for kind in found if kind.__module__ == errors.__name__]
+
+
+@pytest.mark.parametrize("kind", kinds_of_errors())
+def test_every_domain_error_has_its_own_line_in_the_table(kind):
+    assert kind in ERROR_SPECS
+    waits = issubclass(kind, AtCapacity) or kind is StageUnavailable
+    error = kind("x", retry_after_s=0.2) if waits else kind("x")
+    reply = to_api_error(error)
+    headers = reply.reply_headers()
+    assert 400 <= reply.spec.status < 600
+    if reply.spec.status in (429, 503):
+        assert int(headers["Retry-After"]) >= 1
+
+
+def test_an_unknown_error_says_nothing_about_itself():
+    assert "secret" not in str(to_api_error(RuntimeError("secret")).body("r"))
