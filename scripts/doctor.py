@@ -1,4 +1,4 @@
-"""Doctor: looks at a machine before the service is started on it, and says what to do. `python -m scripts.doctor CONFIG`
+"""Doctor: looks at a machine before the service is started on it, and says what to do. `chattts-serve doctor CONFIG`
 
 In:    a configuration file
 Out:   one line a finding, worst last; exit code 1 when the service would not start or not work; --json for machines
@@ -38,6 +38,7 @@ from pipeline.native.build import NativeUnavailable, library
 from pipeline.spec import SAMPLE_RATE
 from pipeline.store.open import REDIS_SCHEMES
 from pipeline.vocoder.incremental.carry import SOURCE as VOCODER
+from scripts.config_path import CONFIG_HELP, DEFAULT, config_path
 from scripts.launch.processes import is_free
 from scripts.launch.start import OPEN_FILES
 from serve.config.app_config import AppConfig
@@ -74,12 +75,14 @@ class Finding:
     """empty where there is nothing to do"""
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Look at everything, even when something is wrong."""
-    parser = argparse.ArgumentParser(description="Look at this machine before the service is started on it.")
-    parser.add_argument("config", type=Path, nargs="?", default=Path("configs/dev.yaml"))
+    parser = argparse.ArgumentParser(
+        prog="chattts-serve doctor", description="Look at this machine before the service is started on it."
+    )
+    parser.add_argument("config", type=config_path, nargs="?", default=DEFAULT, help=CONFIG_HELP)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     findings = list(examine(args.config))
     if args.json:
         print(json.dumps({"config": str(args.config), "findings": [asdict(finding) for finding in findings]}))
@@ -95,7 +98,7 @@ def examine(path: Path) -> Iterator[Finding]:
     try:
         checked = check_file(path)
     except ConfigError as error:
-        yield Finding("configuration", Verdict.FAIL, str(error), f"python -m scripts.operate.check_config {path}")
+        yield Finding("configuration", Verdict.FAIL, str(error), f"chattts-serve config check {path}")
         return
     yield Finding("configuration", Verdict.FINE, f"{path} is right")
     pipeline = checked.app.pipeline

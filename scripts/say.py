@@ -1,4 +1,4 @@
-"""Say: text to a sound file, by the same spine as the service, without Ray. `python -m scripts.say "Hello." -o hello.wav`
+"""Say: text to a sound file, by the same spine as the service, without Ray. `chattts-serve say "Hello." -o hello.wav`
 
 In:    text, a pipeline configuration
 Out:   a file; a line of numbers
@@ -92,9 +92,9 @@ async def speak(config: PipelineConfig, request: SynthesisRequest) -> tuple[np.n
     return np.concatenate([chunk.samples for chunk in chunks]), first_s, time.perf_counter() - started
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Speak one text."""
-    parser = argparse.ArgumentParser(description="Speak a text into a sound file.")
+    parser = argparse.ArgumentParser(prog="chattts-serve say", description="Speak a text into a sound file.")
     parser.add_argument("text")
     parser.add_argument("--ssml", action="store_true", help="the text is an SSML document")
     parser.add_argument("-o", "--output", type=Path, default=Path("out.wav"), help="its suffix is the format")
@@ -112,7 +112,7 @@ def main() -> int:
     parser.add_argument("--fade", type=float, default=0.0, help="rise at the beginning and fall at the end [ms]")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     container = args.output.suffix.removeprefix(".")
     if container not in CONTAINERS:
         parser.error(f"{args.output} ends in .{container}; known formats are {', '.join(CONTAINERS)}")

@@ -1,4 +1,4 @@
-"""Main: `python -m scripts.bench SCENARIO...`: runs scenarios, shows their tables, keeps their results.
+"""Main: `chattts-serve bench SCENARIO...`: runs scenarios, shows their tables, keeps their results.
 
 In:    names of scenarios, `all`, or `summary` of what is kept
 Out:   tables; results/<scenario>.json and .png; as the last line the JSON of what was run
@@ -34,6 +34,7 @@ from scripts.bench.scenarios import (
     streaming,
 )
 from scripts.bench.summary import markdown, summarise, write_pages
+from scripts.config_path import DEFAULT, config_path
 
 SCENARIOS = {
     "b1": single,
@@ -52,9 +53,9 @@ WIDTH = 140  # of tables in a file
 FOR_ANY_SERVER = ("b2", "b3", "b4", "b6")
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run what was asked for; a scenario that fails does not keep the others from running."""
-    args = parse()
+    args = parse(arguments)
     if "summary" in args.scenarios:
         return show_summary(args.results, into_pages=args.readme)
     console, shown = Console(stderr=True), Console()
@@ -116,10 +117,10 @@ def show_summary(folder: Path, *, into_pages: bool) -> int:
     return 0 if all(row["verdict"] in ("must", "aim") for row in summary["figures"]) else 1
 
 
-def parse() -> argparse.Namespace:
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m scripts.bench",
+        prog="chattts-serve bench",
         description="Measure the service against the ChatTTS package, in one run on one machine.",
         epilog="; ".join(f"{name}: {first_line(module.__doc__)}" for name, module in SCENARIOS.items()),
     )
@@ -127,7 +128,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="shorter speech, fewer loads: all in some 17 minutes on 2 cores")
     parser.add_argument("--repeats", type=int, default=3, help="rounds of each figure; the median is reported")
     parser.add_argument("--seed", type=int, default=1, help="of texts, lengths and arrivals")
-    parser.add_argument("--config", type=Path, default=Path("configs/dev.yaml"), help="what the service is started with")
+    parser.add_argument("--config", type=config_path, default=DEFAULT, help="what the service is started with")
     parser.add_argument("--checkpoint", default="full-random", help="demo, small-random, full-random, hub:... or a folder")
     parser.add_argument("--dtype", default="bfloat16", help="engine.dtype of the service")
     parser.add_argument("--weights", default="int8", help="engine.weights of the service; dtype: as --dtype")
@@ -145,7 +146,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--url", help=f"any OpenAI-compatible speech server (without /v1): {', '.join(FOR_ANY_SERVER)}")
     parser.add_argument("--model", default="chattts", help="with --url")
     parser.add_argument("--voice", default="default", help="with --url")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def options_of(args: argparse.Namespace) -> Options:

@@ -7,7 +7,7 @@ Never: torch, Ray: this process only asks
 
     U       the ChatTTS package behind a lock, one request after another
     S       the same package's batch call under @serve.batch, behind Ray Serve's HTTP
-    P       this service: scripts.launch.start on a configuration
+    P       this service: `chattts-serve start` on a configuration
     P0      the same engine, vocoder and spine in one process, without Serve
 
 A process that is not measured is stopped by SIGSTOP, all of its Ray included, and continued when its turn comes: it keeps

@@ -5,8 +5,8 @@ Out:   mistakes beside those it makes on the teacher's own voice; last line JSON
 Owns:  the limits, those of the demo checkpoint's card
 Never: what a text means; demo_voice/hearing.py has the recogniser
 
-    python -m scripts.evaluate.intelligibility --local
-    python -m scripts.evaluate.intelligibility http://127.0.0.1:8000 --parallel 4
+    chattts-serve judge --local
+    chattts-serve judge http://127.0.0.1:8000 --parallel 4
 
 Needs pocketsphinx (in the dev extra), and for the teacher's own figures the Debian package flite.
 """
@@ -131,9 +131,9 @@ def score(recogniser: Recogniser, spoken: Iterable[tuple[str, Spoken]], *, digit
     return Score(wrong, total)
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Judge one voice."""
-    args = parsed()
+    args = parsed(arguments)
     chosen = [one for kind in (False, True) for one in [s for s in held_out() if is_digits(s) == kind][: args.sentences]]
     try:
         spoken = say_locally(args, chosen) if args.local else say_remotely(args, chosen)
@@ -153,9 +153,9 @@ def main() -> int:
     return int(bool(broken))
 
 
-def parsed() -> argparse.Namespace:
+def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     """What the command line asks for."""
-    parser = argparse.ArgumentParser(description="Count the words a recogniser mishears.")
+    parser = argparse.ArgumentParser(prog="chattts-serve judge", description="Count the words a recogniser mishears.")
     parser.add_argument("url", nargs="?", help="of a running service")
     parser.add_argument("--local", action="store_true", help="the same spine in this process, without a service")
     parser.add_argument("--checkpoint", default="demo", help="with --local")
@@ -172,7 +172,7 @@ def parsed() -> argparse.Namespace:
     limits.add_argument("--words-above-teacher", type=float, default=WORDS_ABOVE_TEACHER, metavar="POINTS", help=points)
     limits.add_argument("--digits-above-teacher", type=float, default=DIGITS_ABOVE_TEACHER, metavar="POINTS", help=points)
     limits.add_argument("--real-time-factor", type=float, default=REAL_TIME_FACTOR, metavar="FACTOR", help="(%(default)s)")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     if args.local == bool(args.url):
         parser.error("give a URL or --local")
     return args

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from pipeline.checkpoint.locate import cache_home, resolve
 from pipeline.errors import CheckpointError, ConfigError
+from scripts.config_path import CONFIG_HELP, DEFAULT, config_path
 from scripts.launch import announce
 from scripts.launch.processes import is_free, listeners, owners, process, processes
 from scripts.launch.runs import Run, end_leftovers
@@ -62,12 +63,12 @@ READY_S = 2.0
 ANY_HOST = "0.0.0.0"
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Check, make the checkpoint, run until it ends or somebody ends it."""
-    parser = argparse.ArgumentParser(description="Run the service until Ctrl-C.")
-    parser.add_argument("config", type=Path)
+    parser = argparse.ArgumentParser(prog="chattts-serve start", description="Run the service until Ctrl-C.")
+    parser.add_argument("config", type=config_path, nargs="?", default=DEFAULT, help=CONFIG_HELP)
     parser.add_argument("--plain", action="store_true", help="Serve's default data path, without HAProxy")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     signals, console = Signals(), Console()
     try:
         checked = check_file(args.config)

@@ -19,6 +19,7 @@ from pipeline.engine.kv_cache import bytes_of_head
 from pipeline.errors import ConfigError
 from pipeline.spec import STEPS_PER_SECOND
 from scripts.bench.record import RESULTS, step_figure
+from scripts.config_path import CONFIG_HELP, config_path
 from serve.config.config_file import check_file
 
 MIB = 1 << 20
@@ -172,14 +173,14 @@ def follows(engine: EngineConfig, step: Figure, rate: Figure, asked: Asked) -> l
 def quota_lines(asked: Asked) -> list[str]:
     """The commands that hold each tenant to its share."""
     return [
-        f"python -m scripts.operate.keys add {name} --streams {math.ceil(streams)} --audio-s-a-minute {math.ceil(60 * streams)}"
+        f"chattts-serve keys add {name} --streams {math.ceil(streams)} --audio-s-a-minute {math.ceil(60 * streams)}"
         for name, streams in asked.tenants
     ]
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Print the table; 2 when what was asked for cannot be known."""
-    args = _arguments().parse_args()
+    args = _arguments().parse_args(arguments)
     try:
         app = check_file(args.config).app
     except ConfigError as error:
@@ -203,9 +204,10 @@ def main() -> int:
 
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        description="Streams, memory and cost of a configuration, from measured figures and flags."
+        prog="chattts-serve capacity",
+        description="Streams, memory and cost of a configuration, from measured figures and flags.",
     )
-    parser.add_argument("config", type=Path)
+    parser.add_argument("config", type=config_path, help=CONFIG_HELP)
     parser.add_argument("--step-ms", type=_positive, help="a decode step with every slot in use, in place of a measured one")
     parser.add_argument("--vocoder-rate", type=_positive, help="seconds of audio a vocoder replica makes in a second")
     parser.add_argument(

@@ -1,6 +1,6 @@
 """Connection: a script's way into a running Ray cluster.
 
-In:    the cluster's address; what `scripts.launch.start` has noted of the services that run on this machine
+In:    the cluster's address; what `chattts-serve start` has noted of the services that run on this machine
 Out:   a block that runs connected; exit code 1 and a sentence where the cluster, or Serve on it, does not answer
 Owns:  the connection, for as long as the block runs
 Never: starting a cluster; waiting longer than it was told to
@@ -27,7 +27,7 @@ def connected(address: str, limit_s: float) -> Iterator[None]:
     """Run a block as one of the cluster's drivers.
 
     Args:
-        address: host:port, or auto: $RAY_ADDRESS, or the one service `scripts.launch.start` runs on this machine.
+        address: host:port, or auto: $RAY_ADDRESS, or the one service `chattts-serve start` runs on this machine.
         limit_s: longest the block may take, above what it takes to connect [s]. Ray's calls cannot be interrupted, so
             this process ends then, with exit code 1.
     """

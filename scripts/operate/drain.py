@@ -9,11 +9,11 @@ import argparse
 import asyncio
 import sys
 import time
-from pathlib import Path
 
 from ray import serve
 
 from pipeline.errors import ConfigError
+from scripts.config_path import CONFIG_HELP, config_path
 from scripts.operate.cluster import connected
 from serve.config.config_file import check_file
 
@@ -22,13 +22,15 @@ ANSWER_S = 10.0  # the replicas', beyond --grace
 LINGER_S = 1.0  # the proxy hands the last bytes over after the replica has
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Close every door, wait for who is inside."""
-    parser = argparse.ArgumentParser(description="Take nothing new, wait until every stream has ended.")
-    parser.add_argument("config", type=Path)
+    parser = argparse.ArgumentParser(
+        prog="chattts-serve drain", description="Take nothing new, wait until every stream has ended."
+    )
+    parser.add_argument("config", type=config_path, help=CONFIG_HELP)
     parser.add_argument("--grace", type=float, default=600.0, help="longest to wait [s] (%(default)s)")
     parser.add_argument("--address", default="auto", help="of the Ray cluster (%(default)s)")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     try:
         (application,) = check_file(args.config).document["applications"]
     except ConfigError as error:

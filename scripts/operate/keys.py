@@ -16,6 +16,7 @@ from pipeline.errors import ConfigError, StoreUnavailable
 from pipeline.store.open import open_store
 from pipeline.store.store import Store
 from pipeline.types import Lane
+from scripts.config_path import config_path
 from serve.access.api_keys import KEY_ID, NAMESPACE, UNMARKED, KeyRecord, Quota, Scope, make_key, read_record
 from serve.access.keys_marker import FORGET, marker_for
 from serve.config.app_config import STORE_FILE
@@ -36,9 +37,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m scripts.operate.keys", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="chattts-serve keys", description=__doc__.partition("\n")[0])
     where = argparse.ArgumentParser(add_help=False)
-    where.add_argument("--config", type=Path, help="the environment's file, which names the store; without it, this machine's")
+    where.add_argument(
+        "--config", type=config_path, help="the environment's file, which names the store (default: this machine's)"
+    )
     where.add_argument("--store", help="redis://... or the path of a file, in place of what the configuration names")
     verbs = parser.add_subparsers(required=True, metavar="add|list|revoke|forget")
 

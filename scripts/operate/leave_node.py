@@ -21,9 +21,11 @@ ANSWER_S = 10.0  # the cluster's, beyond --grace
 HEAD = "node:__internal_head__"  # the resource only the first machine has
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Tell Ray, wait for Serve."""
-    parser = argparse.ArgumentParser(description="Have Serve leave one machine, without a stream being cut.")
+    parser = argparse.ArgumentParser(
+        prog="chattts-serve leave", description="Have Serve leave one machine, without a stream being cut."
+    )
     parser.add_argument("--node", help="id of the node, as `ray list nodes` shows it; this machine's where none is given")
     parser.add_argument(
         "--grace",
@@ -32,7 +34,7 @@ def main() -> int:
         help="longest to wait, above graceful_shutdown_timeout_s by what a replica needs to start [s] (%(default)s)",
     )
     parser.add_argument("--address", default="auto", help="of the Ray cluster (%(default)s)")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     with connected(args.address, args.grace + ANSWER_S):
         left = leave(args.node or ray.get_runtime_context().get_node_id(), args.grace)
     if left:
@@ -50,7 +52,7 @@ def leave(node: str, grace_s: float) -> list[str]:
     if node not in alive:
         raise ValueError(f"{node} is no node of this cluster; there are {', '.join(alive)}")
     if HEAD in alive[node]["Resources"]:
-        raise ValueError("the first machine carries the cluster and cannot leave it: drain the service (scripts.operate.drain)")
+        raise ValueError("the first machine carries the cluster and cannot leave it: drain the service (chattts-serve drain)")
     deadline = time.time() + grace_s
     reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
     gcs = GcsClient(address=ray.get_runtime_context().gcs_address)

@@ -1,6 +1,6 @@
 """Show config: prints every value a file resolves to, and where it comes from.
 
-Usage: `python -m scripts.operate.show_config configs/dev.yaml`
+Usage: `chattts-serve config show configs/dev.yaml`
 
 In:    a path
 Out:   one line a value: path, value, `file` or `default`, unit and meaning
@@ -9,21 +9,23 @@ Out:   one line a value: path, value, `file` or `default`, unit and meaning
 import argparse
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from pipeline.errors import ConfigError
+from scripts.config_path import CONFIG_HELP, config_path
 from serve.config.config_file import check_file
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Print the resolved args."""
-    parser = argparse.ArgumentParser(description="Print every resolved value of a configuration file.")
-    parser.add_argument("file", type=Path)
+    parser = argparse.ArgumentParser(
+        prog="chattts-serve config show", description="Print every resolved value of a configuration file."
+    )
+    parser.add_argument("file", type=config_path, help=CONFIG_HELP)
     try:
-        checked = check_file(parser.parse_args().file)
+        checked = check_file(parser.parse_args(arguments).file)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1

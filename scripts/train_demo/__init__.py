@@ -10,5 +10,5 @@ python -m scripts.train_demo.train_vocos work --steps 3000
 python -m scripts.train_demo.train_dvae  work --steps 1500
 python -m scripts.train_demo.train_gpt   work --tokens 12e6 --compile
 python -m scripts.train_demo.export      work OUT
-python -m scripts.evaluate.intelligibility --local --checkpoint OUT --show
+chattts-serve judge --local --checkpoint OUT --show
 """

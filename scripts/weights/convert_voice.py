@@ -1,4 +1,4 @@
-"""Converts a .pt speaker file of ChatTTS and its tools: python -m scripts.weights.convert_voice voice.pt --name anna
+"""Converts a .pt speaker file of ChatTTS and its tools: chattts-serve weights convert voice.pt --name anna
 
 In:    a file torch.save wrote: an embedding, or a speaker string
 Out:   the speaker string, alone or as an entry for configs/voices.yaml
@@ -64,7 +64,9 @@ def _checked(string: str, width: int, path: Path) -> NDArray[np.float16]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit status: 0 converted, 1 no speaker in the file."""
-    parser = argparse.ArgumentParser(description="Convert a .pt speaker file into a speaker string.")
+    parser = argparse.ArgumentParser(
+        prog="chattts-serve weights convert", description="Convert a .pt speaker file into a speaker string."
+    )
     parser.add_argument("file", type=Path)
     parser.add_argument("--name", help="write an entry for configs/voices.yaml under this name")
     parser.add_argument("--width", type=int, default=DEFAULT_WIDTH, help="numbers in an embedding of the checkpoint")

@@ -1,4 +1,4 @@
-"""Fetches the real ChatTTS weights: python -m scripts.weights.fetch --accept-license cc-by-nc-4.0
+"""Fetches the real ChatTTS weights: chattts-serve weights fetch --accept-license cc-by-nc-4.0
 
 In:    a hub endpoint that serves <endpoint>/2Noise/ChatTTS/resolve/main/<file>
 Out:   the folder hub:2Noise/ChatTTS resolves to, with SHA256SUMS
@@ -262,7 +262,7 @@ def _of(file: str, on_progress: OnProgress) -> Callable[[int, int | None], None]
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m scripts.weights.fetch", description=f"Fetch and verify the weights of {HUB_NAME} (1.2 GB)."
+        prog="chattts-serve weights fetch", description=f"Fetch and verify the weights of {HUB_NAME} (1.2 GB)."
     )
     parser.add_argument("--accept-license", metavar=LICENSE, help="that you accept CC BY-NC 4.0: no commercial use")
     parser.add_argument(

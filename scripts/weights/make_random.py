@@ -1,4 +1,4 @@
-"""Makes a checkpoint with random weights: python -m scripts.weights.make_random small-random|full-random OUT
+"""Makes a checkpoint with random weights: chattts-serve weights make small-random|full-random OUT
 
 In:    a kind and an empty or absent folder
 Out:   the folder in upstream's layout, with SHA256SUMS
@@ -36,9 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.weights.make_random", description="Make a checkpoint with random weights."
-    )
+    parser = argparse.ArgumentParser(prog="chattts-serve weights make", description="Make a checkpoint with random weights.")
     parser.add_argument(
         "kind", choices=tuple(RECIPES), help="small-random: 11 MB, speaks noise; full-random: 1.2 GB, the real dimensions"
     )

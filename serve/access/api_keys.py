@@ -39,7 +39,7 @@ KEY = re.compile(rf"ck-({KEY_ID.pattern})-([A-Za-z0-9_-]{{43}})")
 
 LOST = (
     "this service has had keys, and their store holds none: it was lost, emptied, or its last key was revoked. Restore the "
-    f"store or make a key (python -m scripts.operate.keys add NAME); {FORGET} opens the service to its own machine again"
+    f"store or make a key (chattts-serve keys add NAME); {FORGET} opens the service to its own machine again"
 )
 UNMARKED = "if the store of the keys is lost, nothing remembers that there were keys; keys.open: false does not depend on it"
 

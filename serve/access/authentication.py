@@ -183,7 +183,7 @@ class Authenticator:
             raise unauthorised(
                 "no_keys_configured",
                 "this service has no keys yet and serves its own machine only: make one with "
-                "`python -m scripts.operate.keys add NAME`, or state keys.open: true where another door stands in front",
+                "`chattts-serve keys add NAME`, or state keys.open: true where another door stands in front",
             )
         if claimed is None:
             if self._is_open:

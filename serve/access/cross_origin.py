@@ -112,7 +112,7 @@ def _foreign_page() -> ApiError:
     return _forbidden(
         "origin_not_allowed",
         "without keys this service takes no requests from pages of other sites; http.allowed_origins names those that may, "
-        "or make a key: `python -m scripts.operate.keys add NAME`",
+        "or make a key: `chattts-serve keys add NAME`",
     )
 
 

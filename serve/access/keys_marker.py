@@ -12,11 +12,11 @@ from pathlib import Path
 from pipeline.store.durable_file import write_durably
 from pipeline.store.store import Store
 
-FORGET = "python -m scripts.operate.keys forget"
+FORGET = "chattts-serve keys forget"
 
 
 class KeysMarker:
-    """Set with the first key and by every replica that sees one; removed by `scripts.operate.keys forget` alone."""
+    """Set with the first key and by every replica that sees one; removed by `chattts-serve keys forget` alone."""
 
     def __init__(self, path: Path, store: str) -> None:
         """

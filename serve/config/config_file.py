@@ -258,7 +258,7 @@ def _unstated_door(document: dict[str, Any]) -> Iterator[str]:
     if not is_local_host(host) and "open" not in (application.get("args", {}).get("keys") or {}):
         yield (
             f"http_options.host: {host} is heard by other machines: state applications[0].args.keys.open, false to serve keys "
-            "only (python -m scripts.operate.keys add NAME), true where another door stands in front"
+            "only (chattts-serve keys add NAME), true where another door stands in front"
         )
 
 

@@ -145,7 +145,7 @@ def test_a_worked_example():
     assert value(figures, "vocoders beside it") == pytest.approx(made / 1000)
     assert value(figures, "acoustic replicas") == 1
     assert value(figures, "an hour of audio costs") == pytest.approx(3.0 * (1 + made / 1000) / (made / 2))
-    assert quota_lines(asked)[0] == "python -m scripts.operate.keys add a --streams 200 --audio-s-a-minute 12000"
+    assert quota_lines(asked)[0] == "chattts-serve keys add a --streams 200 --audio-s-a-minute 12000"
 
 
 @given(st.floats(0.1, 1000), st.floats(0.05, 1), st.integers(1, 512), st.floats(0.1, 10_000))

@@ -27,6 +27,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "serve": (),
     "scripts": (),
     "scripts/bench": ("bench",),
+    "scripts/evaluate/intelligibility.py": ("judge",),
     "scripts/train_demo": ("dev",),
     "scripts/generate/pinyin_table.py": ("dev",),
     "tests": ("dev",),

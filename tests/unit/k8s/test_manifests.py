@@ -243,7 +243,7 @@ def test_streams_are_heard_to_their_end(ray_service):
         if group != "head":
             (worker,) = pod["spec"]["containers"]
             leave = worker["lifecycle"]["preStop"]["exec"]["command"]
-            assert leave[:3] == ["python", "-m", "scripts.operate.leave_node"], group
+            assert leave[:2] == ["chattts-serve", "leave"], group
             grace_s = float(leave[leave.index("--grace") + 1])
             assert grace_s >= longest + START_S, group
             assert pod["spec"]["terminationGracePeriodSeconds"] >= grace_s + FAREWELL_S, group
@@ -304,7 +304,7 @@ def test_production_verifies_its_weights_and_cannot_change_them(rendered):
         assert volume["persistentVolumeClaim"]["claimName"] in claims, group
         assert volume["persistentVolumeClaim"]["readOnly"] is True, group
     (verify,) = ray_pods(ray_service)["gpu"]["spec"]["initContainers"]
-    assert verify["command"] == ["python", "-m", "scripts.weights.fetch", "--offline"]
+    assert verify["command"] == ["chattts-serve", "weights", "fetch", "--offline"]
 
 
 def test_every_container_is_locked_down(documents):

@@ -196,7 +196,7 @@ def test_interrupted_making_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_hub_name_without_files_says_the_exact_command(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"python -m scripts\.weights\.fetch --accept-license cc-by-nc-4\.0"):
+    with pytest.raises(CheckpointError, match=r"chattts-serve weights fetch --accept-license cc-by-nc-4\.0"):
         resolve("hub:2Noise/ChatTTS", tmp_path)
 
 

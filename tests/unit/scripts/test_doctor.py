@@ -81,7 +81,7 @@ def test_a_checkpoint_that_is_not_there_says_how_to_get_it(monkeypatch, tmp_path
     monkeypatch.setenv("CHATTTS_HOME", str(tmp_path))
     found = doctor.checkpoint("hub:2Noise/ChatTTS")
     assert found.verdict is Verdict.FAIL
-    assert "scripts.weights.fetch" in found.found
+    assert "chattts-serve weights fetch" in found.found
 
 
 @pytest.mark.skipif(doctor.torch.cuda.is_available(), reason="there is a GPU here")

@@ -124,7 +124,7 @@ def test_revoking_the_last_key_closes_and_says_how_to_open(url: str, home: Path,
     assert keys_script.main(["forget", "--store", url]) == 1
     assert "holds 1 keys: nothing is forgotten" in capsys.readouterr().err
     assert keys_script.main(["revoke", second, "--store", url]) == 0
-    assert "scripts.operate.keys forget opens the service" in capsys.readouterr().err
+    assert "chattts-serve keys forget opens the service" in capsys.readouterr().err
     ring, _ = started(url, home)
     assert status(Authenticator(ring), LOOPBACK) == "store_unavailable"
     assert keys_script.main(["forget", "--store", url]) == 0

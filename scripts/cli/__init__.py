@@ -1,0 +1,1 @@
+"""The console script `chattts-serve`: one entry to every command that people and operators use."""

@@ -1,0 +1,94 @@
+"""Commands: the table of what `chattts-serve` offers, and how one command runs.
+
+In:    a command and the words after it
+Out:   the command's exit code
+Owns:  the names of the commands
+Never: importing a command's module before that command runs: `--help` must not load PyTorch or Ray
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+FAILED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of the command line."""
+
+    name: str
+    """its words, `weights fetch` for example"""
+    module: str
+    """has `main(arguments) -> exit code`"""
+    help: str
+    """one line for people"""
+    extra: str = ""
+    """the extra of the package that installs what it imports; empty: nothing more is needed"""
+    verbs: tuple[str, ...] = ()
+    """the first words it takes, for completion"""
+    takes_config: bool = False
+    """its first argument is a configuration file"""
+
+
+GROUPS = {
+    "weights": "Fetch, generate and convert model weights.",
+    "config": "Look at configuration files.",
+}
+
+COMMANDS = (
+    Command("start", "scripts.launch.start", "Start the service and run it until Ctrl-C.", takes_config=True),
+    Command("say", "scripts.say", "Speak a text into a sound file, without a server."),
+    Command(
+        "doctor", "scripts.doctor", "Check whether this machine can run the service, and say what to do.", takes_config=True
+    ),
+    Command(
+        "keys",
+        "scripts.operate.keys",
+        "Add, list and revoke API keys.",
+        verbs=("add", "list", "revoke", "forget"),
+    ),
+    Command("weights fetch", "scripts.weights.fetch", "Download and verify the real ChatTTS weights (1.2 GB)."),
+    Command("weights make", "scripts.weights.make_random", "Generate a checkpoint with random weights."),
+    Command("weights convert", "scripts.weights.convert_voice", "Convert a .pt speaker file into a speaker string."),
+    Command(
+        "config show", "scripts.operate.show_config", "Print every value, its default, unit and meaning.", takes_config=True
+    ),
+    Command("config check", "scripts.operate.check_config", "Check configuration files.", takes_config=True),
+    Command(
+        "capacity",
+        "scripts.operate.capacity",
+        "Estimate streams, memory and cost of a configuration.",
+        takes_config=True,
+    ),
+    Command(
+        "drain",
+        "scripts.operate.drain",
+        "Refuse new requests, then wait until every stream has ended.",
+        takes_config=True,
+    ),
+    Command("leave", "scripts.operate.leave_node", "Take this machine out of a running cluster without cutting a stream."),
+    Command("bench", "scripts.bench.__main__", "Measure the service beside the ChatTTS package.", extra="bench"),
+    Command("judge", "scripts.evaluate.intelligibility", "Measure the word error rate of a voice.", extra="judge"),
+)
+
+
+def run(command: Command, arguments: Sequence[str]) -> int:
+    """Imports a command's module and runs it.
+
+    Args:
+        command: one of `COMMANDS`.
+        arguments: the words after the command's name, for the command's own parser.
+
+    Returns:
+        The exit code: 0 fine, 1 failed, 2 wrong usage; a command may have more, which its `--help` lists.
+    """
+    try:
+        module = importlib.import_module(command.module)
+    except ModuleNotFoundError as error:
+        if not command.extra:
+            raise
+        print(f"{error.name} is not installed: pip install 'chattts-serve[{command.extra}]'", file=sys.stderr)
+        return FAILED
+    return int(module.main(list(arguments)))

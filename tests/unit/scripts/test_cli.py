@@ -1,0 +1,107 @@
+"""The command line `chattts-serve`: every command is reached, and help loads nothing heavy."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from scripts.cli import commands
+from scripts.cli.app import app
+from scripts.cli.commands import COMMANDS, GROUPS, Command
+from scripts.config_path import DEFAULT, SHIPPED, config_path
+from serve.config.app_config import PROJECT
+from serve.config.config_file import check_file
+
+HEAVY = ("torch", "ray", "serve", "pipeline", "numpy", "pydantic")
+
+
+def test_help_names_every_command_and_loads_nothing_heavy():
+    code = f"""
+import sys
+from scripts.cli.app import app
+try:
+    app(["--help"])
+except SystemExit as end:
+    assert not end.code
+print("loaded", *(name for name in {HEAVY} if name in sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
+    *text, loaded = done.stdout.splitlines()
+    assert loaded == "loaded"
+    for name in {command.name.split()[0] for command in COMMANDS} | set(GROUPS):
+        assert any(f" {name} " in line for line in text), name
+    assert "0 fine, 1 failed, 2 wrong usage" in " ".join(" ".join(text).split())
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_a_command_explains_itself_under_its_name(command: Command):
+    found = CliRunner().invoke(app, [*command.name.split(), "--help"])
+    assert found.exit_code == 0, found.output
+    assert found.output.startswith(f"usage: chattts-serve {command.name} ")
+    for verb in command.verbs:
+        assert verb in found.output
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_lists_its_commands(group: str):
+    found = CliRunner().invoke(app, [group, "--help"])
+    assert found.exit_code == 0
+    for command in COMMANDS:
+        if command.name.startswith(f"{group} "):
+            assert command.name.split()[1] in found.output
+
+
+def test_words_reach_the_command_as_they_were_typed(monkeypatch: pytest.MonkeyPatch):
+    given: list[list[str]] = []
+
+    def run(command: Command, arguments: list[str]) -> int:
+        given.append([command.name, *arguments])
+        return 3
+
+    monkeypatch.setattr("scripts.cli.app.run", run)
+    found = CliRunner().invoke(app, ["say", "-o", "x.wav", "--", "--5 degrees"])
+    assert found.exit_code == 3
+    assert given == [["say", "-o", "x.wav", "--", "--5 degrees"]]
+
+
+@pytest.mark.parametrize("words", [["sing"], ["weights", "melt"], ["say"], ["keys", "add"]])
+def test_wrong_usage_is_exit_code_2(words: list[str]):
+    assert CliRunner().invoke(app, words).exit_code == 2
+
+
+def test_the_version_is_that_of_the_installed_package():
+    found = CliRunner().invoke(app, ["--version"])
+    assert found.exit_code == 0
+    assert found.output.startswith("chattts-serve ")
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setitem(sys.modules, "pocketsphinx", None)
+    monkeypatch.delitem(sys.modules, "scripts.train_demo.hearing", raising=False)
+    monkeypatch.delitem(sys.modules, "scripts.evaluate.intelligibility", raising=False)
+    judge = next(command for command in COMMANDS if command.name == "judge")
+    assert commands.run(judge, []) == 1
+    assert "pip install 'chattts-serve[judge]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [("", {"start", "keys", "weights"}), ("keys ", {"add", "list", "revoke"}), ("config check ", {"dev", "gpu"})],
+)
+def test_a_shell_completes_commands_verbs_and_configurations(words: str, expected: set[str]):
+    environment = {"_CHATTTS_SERVE_COMPLETE": "complete_bash", "COMP_WORDS": f"chattts-serve {words}", "COMP_CWORD": ""}
+    environment["COMP_CWORD"] = str(len(words.split()) + 1)
+    found = CliRunner().invoke(app, [], prog_name="chattts-serve", env=environment)
+    assert expected <= set(found.output.split())
+
+
+def test_a_configuration_is_found_by_path_or_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert {config_path(name) for name in ("dev", "dev.yaml", "configs/dev.yaml")} == {DEFAULT}
+    assert check_file(config_path("cpu")).path == SHIPPED["cpu"]
+    assert config_path("voices") == Path("voices")
+    assert config_path("else/dev.yaml") == Path("else/dev.yaml")
+    (tmp_path / "dev.yaml").write_text("")
+    assert config_path("dev.yaml") == Path("dev.yaml")
