@@ -1,4 +1,4 @@
-"""The domain: text in, audio out. No Ray, no HTTP; runs on a laptop CPU.
+"""The speech pipeline: text in, audio out, without Ray and without HTTP; it runs on a laptop's CPU.
 
     SynthesisRequest
         -> text/        normalise, split into segments, tokenise           -> Prompt
@@ -6,7 +6,13 @@
         -> vocoder/     each step once, or windows with true edges         -> AudioChunk (24 kHz samples)
         -> audio/       stretch, encode                                    -> bytes
 
-Reading order: types.py, synthesizer.py (the spine), engine/engine.py, vocoder/stream.py.
-native/ builds the C++ of other rooms; model/ holds the network both engine/ and vocoder/ run; checkpoints.py finds its files,
-manifest.py vouches for them, recipes.py makes the ones with random weights. voices/ knows who speaks, store/ keeps it.
+Reading order: types/, synthesizer.py (the spine), engine/engine.py, vocoder/stream.py.
+
+Floors, from the top; every import goes to a lower floor or stays in its folder:
+
+    5  synthesizer
+    4  text engine vocoder audio voices cache
+    3  model
+    2  checkpoint native store
+    1  protocols config yaml_loader types errors spec paths ewma durable_file
 """

@@ -10,16 +10,16 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.text.refine_guard import Refined
-from pipeline.text.speech_text import SpeechText
 from pipeline.types import (
     DecoderTraits,
     Feed,
     Heard,
     HiddenWindow,
     Prompt,
+    Refined,
     SamplingParams,
     SpeechPlan,
+    SpeechText,
     StepBlock,
     SynthesisRequest,
     Voice,

@@ -21,3 +21,13 @@ REPETITION_WINDOW = 16  # draws a repetition penalty looks back; ChatTTS/model/p
 MIN_TOKENS_TO_KEEP = 3  # top-p and top-k never keep fewer
 RMS_EPS = 1e-6
 CONV_NORM_EPS = 1e-6  # LayerNorm inside the ConvNeXt blocks
+
+PAUSE_TAGS = ("[uv_break]", "[v_break]", "[lbreak]", "[llbreak]")
+CONTROL_TAGS = frozenset(
+    ["[laugh]", *PAUSE_TAGS]
+    + [f"[break_{k}]" for k in range(8)]
+    + [f"[laugh_{k}]" for k in range(3)]
+    + [f"[oral_{k}]" for k in range(10)]
+    + [f"[speed_{k}]" for k in range(10)]
+)
+"""What a client may write. ChatTTS has more ([Stts], [spk_emb] ...): those shape the prompt and are ours alone."""

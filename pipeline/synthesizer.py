@@ -28,16 +28,16 @@ from pipeline.cache.cached_generator import CachedModel
 from pipeline.config import SpeechConfig
 from pipeline.errors import DeadlineExceeded
 from pipeline.protocols import CodeGenerator, TextFrontend, VoiceSource, WaveDecoder
-from pipeline.text.refine_guard import Refined
 from pipeline.text.segment import least_steps
-from pipeline.text.speech_text import SpeechText
 from pipeline.types import (
     AudioChunk,
     CacheResult,
     Head,
     Prompt,
+    Refined,
     SamplingParams,
     SpeechPlan,
+    SpeechText,
     StepBlock,
     SynthesisRequest,
     Voice,

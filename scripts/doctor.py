@@ -29,12 +29,13 @@ from rich.console import Console
 
 from pipeline.audio.encode import encode_whole
 from pipeline.audio.formats import CONTAINERS, audio_format
-from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.manifest import verify_files
 from pipeline.config import PipelineConfig
 from pipeline.errors import CheckpointError, ConfigError, SynthesisError
 from pipeline.model.cpu.native import SOURCE as DECODE_STEP
 from pipeline.native.build import NativeUnavailable, library
+from pipeline.paths import cache_home
 from pipeline.spec import SAMPLE_RATE
 from pipeline.store.open import REDIS_SCHEMES
 from pipeline.vocoder.incremental.carry import SOURCE as VOCODER

@@ -23,11 +23,12 @@ from pipeline.audio.encode import encode_whole
 from pipeline.audio.formats import CONTAINERS, audio_format
 from pipeline.audio.tempo import share_speed
 from pipeline.checkpoint.capabilities import read_taught
-from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.config import PipelineConfig
 from pipeline.engine.engine import Engine
 from pipeline.errors import CheckpointError, ConfigError, SynthesisError
+from pipeline.paths import cache_home
 from pipeline.synthesizer import Synthesizer
 from pipeline.text.frontend import LocalTextFrontend
 from pipeline.text.markup.ssml import parse

@@ -14,8 +14,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRITON_INTERPRET", "1")  # the GPU's kernels, run in Python; read when they are defined
 
-from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
+from pipeline.paths import cache_home
 from tests.support.effort import examples
 
 # A property is wrong or right, not slow: how fast examples come is a matter of what else the machine does.

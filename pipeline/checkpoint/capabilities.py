@@ -17,7 +17,7 @@ from pipeline.checkpoint.layout import TAUGHT_FILE
 from pipeline.checkpoint.manifest import read_manifest, read_verified
 from pipeline.config import StrictModel
 from pipeline.errors import CheckpointError
-from pipeline.text.markup.control_tags import CONTROL_TAGS
+from pipeline.spec import CONTROL_TAGS
 
 Language = Literal["zh", "en"]
 

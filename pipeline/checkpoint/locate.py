@@ -6,7 +6,6 @@ Owns:  the cache folder
 Never: torch (processes without a model tokenise too), the network
 """
 
-import os
 import shutil
 import tempfile
 import time
@@ -22,17 +21,6 @@ DEMO_FOLDER = Path(__file__).resolve().parents[1] / "assets" / DEMO  # taught by
 HUB_NAME = "2Noise/ChatTTS"
 FETCH_COMMAND = "chattts-serve weights fetch --accept-license cc-by-nc-4.0"
 ABANDONED_AFTER_S = 6 * 3600  # a half-made folder this old belongs to a process that died
-
-
-def cache_home() -> Path:
-    """Where checkpoints are kept: CHATTTS_HOME, or chattts-serve in the user's cache folder.
-
-    The one reading of the environment outside serve/config/app_config.py: scripts find the same folder without Ray.
-    """
-    if chosen := os.environ.get("CHATTTS_HOME"):
-        return Path(chosen).expanduser()
-    caches = os.environ.get("XDG_CACHE_HOME")
-    return (Path(caches) if caches else Path.home() / ".cache") / "chattts-serve"
 
 
 def hub_folder(home: Path) -> Path:
@@ -74,7 +62,7 @@ def resolve(name: str, home: Path) -> Path:
 
     Args:
         name: demo, small-random, full-random, hub:2Noise/ChatTTS or a folder.
-        home: the cache folder; see cache_home().
+        home: the cache folder; see paths.cache_home().
 
     Returns:
         the folder that holds asset/.

@@ -33,7 +33,7 @@ from pipeline.engine.runner import RoundOutput, Rounds, Runner
 from pipeline.engine.scheduler import Pace, Plan, Scheduler
 from pipeline.engine.sequence import Sequence, StepStream
 from pipeline.errors import DeadlineExceeded, EngineDead, NonFiniteOutput, SynthesisError, TextTooLong
-from pipeline.out_of_memory import named_out_of_memory
+from pipeline.model.out_of_memory import named_out_of_memory
 from pipeline.types import FinishReason, Prompt, SamplingParams, StepBlock
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ Owns:  nothing
 Never: generators, the host (no sync, no data-dependent shape: a CUDA graph can hold all of it)
 
 Order of filters as in ChatTTS/model/gpt.py `generate`: temperature, repetition penalty, top-p, top-k,
-EOS forbidden while too early, softmax, draw. Two ways to draw (pipeline/types.py, SeedMode):
+EOS forbidden while too early, softmax, draw. Two ways to draw (pipeline/types/request.py, SeedMode):
 
   COUNTER   inverse CDF of one uniform a (step, codebook), from a counter-based generator keyed by the request
   UPSTREAM  argmax(p / q), q one constant tensor of exponentials a seed. This is what torch.multinomial computes,

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import torch
 
-from pipeline.checkpoint.locate import cache_home
-from pipeline.store.durable_file import write_durably
+from pipeline.durable_file import write_durably
+from pipeline.paths import cache_home
 
 HEADERS = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")

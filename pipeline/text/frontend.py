@@ -17,11 +17,11 @@ from pipeline.checkpoint.capabilities import read_taught
 from pipeline.config import TextConfig
 from pipeline.errors import RefineRejected, TextTooLong
 from pipeline.text.normalize import is_speakable, vocabulary_of
-from pipeline.text.refine_guard import Refined, accepts, diff
+from pipeline.text.refine_guard import accepts, diff
 from pipeline.text.segment import max_steps
-from pipeline.text.speech_text import SpeechText, build_speech_text
+from pipeline.text.speech_text import build_speech_text
 from pipeline.text.tokenizer import PromptTokenizer
-from pipeline.types import Prompt, RefineGuard, RefineParams, Segment, SpeechPlan, SynthesisRequest, Voice
+from pipeline.types import Prompt, Refined, RefineGuard, RefineParams, Segment, SpeechPlan, SpeechText, SynthesisRequest, Voice
 
 REFINE_DROPPED = "refine_dropped"
 """warning: that many segments are spoken as they were before the refine pass"""

@@ -11,10 +11,10 @@ added, in bounds; no word may be lost, changed or moved.
 
 import difflib
 import re
-from dataclasses import dataclass
-from typing import Literal
 
-from pipeline.text.markup.control_tags import CONTROL_TAGS, split_tags
+from pipeline.spec import CONTROL_TAGS
+from pipeline.text.markup.control_tags import split_tags
+from pipeline.types import Change
 
 # What people say while they think, as ChatTTS's refine pass adds it with [oral_k].
 FILLERS: tuple[str, ...] = (
@@ -46,27 +46,6 @@ FILLERS: tuple[str, ...] = (
 
 _WORD = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]|[A-Za-z]+")
 _FILLERS = sorted({tuple(_WORD.findall(filler)) for filler in FILLERS}, key=len, reverse=True)
-
-Op = Literal["equal", "insert", "delete", "replace"]
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Words that follow each other and share a fate."""
-
-    op: Op
-    source: str
-    refined: str
-
-
-@dataclass(frozen=True, slots=True)
-class Refined:
-    """One segment and what the refine pass made of it."""
-
-    source: str
-    refined: str
-    diff: tuple[Change, ...]
-    accepted: bool
 
 
 def accepts(source: str, refined: str) -> bool:

@@ -18,7 +18,8 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from pipeline.config import TextConfig
-from pipeline.text.markup.control_tags import CONTROL_TAGS, split_tags
+from pipeline.spec import CONTROL_TAGS
+from pipeline.text.markup.control_tags import split_tags
 
 CJK_WEIGHT = 3  # a CJK character is a syllable and takes about as long to say as three letters
 TAG_WEIGHT = 3  # a laugh or a pause takes about as long as a syllable

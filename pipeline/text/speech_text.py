@@ -8,7 +8,7 @@ Never: tokens, voices, the model
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pipeline.config import TextConfig
 from pipeline.errors import InvalidLexicon, InvalidSsml, NoSpeakableText, PartlyUnspeakable
@@ -28,10 +28,20 @@ from pipeline.text.normalize import (
     normalize,
 )
 from pipeline.text.normalize.chinese import kept_characters
-from pipeline.text.normalized_text import NormalizedText, Span, TextWarning
+from pipeline.text.normalized_text import NormalizedText, TextWarning
 from pipeline.text.pinyin import homophones
 from pipeline.text.segment import Range, split
-from pipeline.types import MAX_SPEED, MIN_SPEED, Passage, Pronunciation, PronunciationKind, Segment, SynthesisRequest
+from pipeline.types import (
+    MAX_SPEED,
+    MIN_SPEED,
+    Passage,
+    Pronunciation,
+    PronunciationKind,
+    Segment,
+    Span,
+    SpeechText,
+    SynthesisRequest,
+)
 
 CANTONESE_KEPT = "cantonese_kept"
 """warning: rare characters of Cantonese that were left as they are; they are heard"""
@@ -40,20 +50,6 @@ WITHOUT_WORDS = "without_words"
 REFUSED_WHEN_STRICT = (UNKNOWN, UNTAUGHT_TAG)
 
 _STOPS = " ,.，。、"
-
-
-@dataclass(frozen=True, slots=True)
-class SpeechText:
-    """What is going to be said."""
-
-    segments: tuple[Segment, ...]
-    spans: tuple[tuple[Span, ...], ...]
-    """one tuple a segment: the request's characters, and the segment's they are heard as"""
-    closing_silence_ms: int
-    warnings: tuple[tuple[str, int], ...]
-    """code and how many characters"""
-    dropped: tuple[Range, ...]
-    """the request's characters that are not heard"""
 
 
 def build_speech_text(

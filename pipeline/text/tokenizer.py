@@ -18,8 +18,8 @@ from tokenizers import Tokenizer
 from pipeline.checkpoint.layout import TOKENIZER_FILE
 from pipeline.checkpoint.manifest import read_verified
 from pipeline.errors import CheckpointError, TextTooLong
-from pipeline.spec import CODEBOOKS
-from pipeline.text.markup.control_tags import CONTROL_TAGS, neutralise
+from pipeline.spec import CODEBOOKS, CONTROL_TAGS
+from pipeline.text.markup.control_tags import neutralise
 from pipeline.types import Head, Prompt, RefineParams, Segment, Voice
 
 SPEED_TOKENS = 10

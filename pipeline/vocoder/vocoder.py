@@ -27,7 +27,7 @@ from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import VocoderConfig
 from pipeline.errors import AtCapacity, EngineDead
 from pipeline.ewma import Ewma
-from pipeline.out_of_memory import named_out_of_memory
+from pipeline.model.out_of_memory import named_out_of_memory
 from pipeline.types import DecoderTraits, Feed, Heard, HiddenWindow
 from pipeline.vocoder.strategies import Method, Work, build_method
 

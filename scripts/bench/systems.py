@@ -36,7 +36,8 @@ from typing import Any, NamedTuple
 import requests
 import yaml
 
-from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.locate import resolve
+from pipeline.paths import cache_home
 from pipeline.yaml_loader import parse_yaml
 from scripts.bench.client import Endpoint, http_speaker
 from scripts.bench.load import Load, drive

@@ -29,9 +29,10 @@ from numpy.typing import NDArray
 
 from pipeline.audio.encode import Encoder
 from pipeline.audio.formats import audio_format
-from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.config import PipelineConfig
+from pipeline.paths import cache_home
 from pipeline.spec import CODEBOOKS, SAMPLE_RATE
 from pipeline.types import FinishReason, SamplingParams, SpeechPlan, StepBlock, SynthesisRequest
 from pipeline.vocoder.stream import StreamDecoder

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import Checkpoint, Tensors, open_checkpoint
 from pipeline.config import EngineConfig, VocoderConfig
 from pipeline.engine import kv_cache
@@ -39,6 +39,7 @@ from pipeline.model.embedding import Embedding
 from pipeline.model.gpt import Extent, Gpt
 from pipeline.model.linear import QuantisedLinear
 from pipeline.model.quantise import LARGEST
+from pipeline.paths import cache_home
 from pipeline.spec import SAMPLE_RATE, STEPS_PER_SECOND
 from pipeline.types import Head, HiddenWindow, Prompt, SamplingParams, Segment
 from pipeline.vocoder.stream import StreamDecoder

@@ -28,7 +28,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
 from pipeline.engine import kv_cache
 from pipeline.errors import CheckpointError
@@ -37,6 +37,7 @@ from pipeline.model.gpt import Extent, Gpt
 from pipeline.model.linear import QuantisedLinear
 from pipeline.model.sampling import RowParams, counter_uniforms, draw, filter_logits
 from pipeline.native.build import NativeUnavailable
+from pipeline.paths import cache_home
 from pipeline.text.tokenizer import PromptTokenizer
 from pipeline.types import Head, Prompt, SamplingParams, Segment, Voice
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from pipeline.store.durable_file import write_durably
+from pipeline.durable_file import write_durably
 from scripts.launch.processes import end_session, sessions_with
 
 ID_VARIABLE = "CHATTTS_RUN"

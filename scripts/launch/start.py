@@ -18,8 +18,9 @@ from pathlib import Path
 import requests
 from rich.console import Console
 
-from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.locate import resolve
 from pipeline.errors import CheckpointError, ConfigError
+from pipeline.paths import cache_home
 from scripts.config_path import CONFIG_HELP, DEFAULT, config_path
 from scripts.launch import announce
 from scripts.launch.processes import is_free, listeners, owners, process, processes

@@ -16,7 +16,7 @@ import ray
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 
-from pipeline.checkpoint.locate import cache_home
+from pipeline.paths import cache_home
 from scripts.launch.runs import running
 
 CONNECT_S = 45.0  # Ray's own limits are some thirty seconds; a dead raylet is waited for without one

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 
-from pipeline.checkpoint.locate import cache_home
 from pipeline.errors import ConfigError, StoreUnavailable
+from pipeline.paths import cache_home
 from pipeline.store.open import open_store
 from pipeline.store.store import Store
 from pipeline.types import Lane

@@ -55,7 +55,7 @@ from pipeline.checkpoint.random_weights import (
     special_tokens,
     tokenizer_config,
 )
-from pipeline.text.markup.control_tags import PAUSE_TAGS
+from pipeline.spec import PAUSE_TAGS
 from scripts.train_demo.codes import BOOKS
 from scripts.train_demo.corpus import TOKEN_IDS
 from scripts.train_demo.network import BOTTLENECK, CodeTable, Size, Speaking, speaker_vectors

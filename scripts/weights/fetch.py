@@ -22,8 +22,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from urllib3.exceptions import HTTPError as TransportError
 
 from pipeline.checkpoint.layout import FILES
-from pipeline.checkpoint.locate import HUB_NAME, cache_home, hub_folder
+from pipeline.checkpoint.locate import HUB_NAME, hub_folder
 from pipeline.checkpoint.manifest import file_sha256, write_manifest
+from pipeline.paths import cache_home
 
 LICENSE = "cc-by-nc-4.0"
 LICENSE_TEXT = f"""\

@@ -9,7 +9,7 @@ Never: a key, or how many there are
 import hashlib
 from pathlib import Path
 
-from pipeline.store.durable_file import write_durably
+from pipeline.durable_file import write_durably
 from pipeline.store.store import Store
 
 FORGET = "chattts-serve keys forget"

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from ray import serve
 
-from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.config import EngineConfig
 from pipeline.engine.engine import Engine
@@ -25,6 +25,7 @@ from pipeline.engine.fingerprint import build_of
 from pipeline.engine.sequence import Sequence
 from pipeline.errors import EngineDead, SynthesisError
 from pipeline.model.gpu.device_memory import gpu_mem_percent
+from pipeline.paths import cache_home
 from pipeline.text.segment import predicted_steps
 from pipeline.types import Head, Prompt, SamplingParams, Segment, StepBlock
 from pipeline.vocoder.reference_encoder import Encoder

@@ -23,8 +23,8 @@ from ray import serve
 from ray.serve._private.constants import RAY_SERVE_ENABLE_HA_PROXY
 from ray.util import get_node_ip_address
 
-from pipeline.checkpoint.locate import cache_home
 from pipeline.errors import StoreUnavailable, SynthesisError
+from pipeline.paths import cache_home
 from pipeline.store.open import open_store
 from pipeline.store.poll import follow
 from pipeline.store.store import Store

@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from ray import serve
 
 from pipeline.checkpoint.capabilities import Taught, read_taught
-from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.locate import resolve
 from pipeline.config import PipelineConfig
 from pipeline.errors import SynthesisError
+from pipeline.paths import cache_home
 from pipeline.text.isolation.frontend import IsolatedFrontend, TextStats
-from pipeline.text.refine_guard import Refined
-from pipeline.text.speech_text import SpeechText
-from pipeline.types import SpeechPlan, SynthesisRequest, Voice
+from pipeline.types import Refined, SpeechPlan, SpeechText, SynthesisRequest, Voice
 from serve.config.app_config import TracingConfig
 from serve.deployments.background_tasks import Background
 from serve.deployments.replica_info import replica_info

@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 from ray import serve
 
-from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.config import VocoderConfig
 from pipeline.errors import EngineDead, SynthesisError
 from pipeline.model.gpu.device_memory import gpu_mem_percent
+from pipeline.paths import cache_home
 from pipeline.types import DecoderTraits, Feed, Heard, HiddenWindow
 from pipeline.vocoder.vocoder import Vocoder as LocalVocoder
 from serve.config.app_config import TracingConfig

@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.text.lexicon.library import LexiconLibrary
-from pipeline.text.refine_guard import Refined
-from pipeline.text.speech_text import SpeechText
-from pipeline.types import AudioChunk, SynthesisRequest
+from pipeline.types import AudioChunk, Refined, SpeechText, SynthesisRequest
 from pipeline.voices.catalogue import VoiceInfo
 from serve.access.admission import AdmissionLimiter
 from serve.access.authentication import Authenticator

@@ -25,8 +25,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExport
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, TraceIdRatioBased
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from pipeline.checkpoint.locate import cache_home
 from pipeline.errors import ConfigError
+from pipeline.paths import cache_home
 from pipeline.types import Prompt, StepBlock
 from serve.config.app_config import TracingConfig
 

@@ -24,16 +24,16 @@ from ray.serve.handle import DeploymentHandle
 
 from pipeline.checkpoint.capabilities import Taught
 from pipeline.errors import AtCapacity, EngineDead, EngineFault, SynthesisError, WorkerDied
-from pipeline.text.refine_guard import Refined
-from pipeline.text.speech_text import SpeechText
 from pipeline.types import (
     DecoderTraits,
     Feed,
     Heard,
     HiddenWindow,
     Prompt,
+    Refined,
     SamplingParams,
     SpeechPlan,
+    SpeechText,
     StepBlock,
     SynthesisRequest,
     Voice,

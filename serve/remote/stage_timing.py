@@ -16,8 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.protocols import CodeGenerator, TextFrontend, WaveDecoder
-from pipeline.text.refine_guard import Refined
-from pipeline.text.speech_text import SpeechText
 from pipeline.types import (
     DecoderTraits,
     Feed,
@@ -25,8 +23,10 @@ from pipeline.types import (
     Heard,
     HiddenWindow,
     Prompt,
+    Refined,
     SamplingParams,
     SpeechPlan,
+    SpeechText,
     StepBlock,
     SynthesisRequest,
     Voice,

@@ -22,9 +22,7 @@ from pipeline.errors import DeadlineExceeded, NonFiniteOutput, StageUnavailable
 from pipeline.protocols import VoiceSource
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.synthesizer import Synthesizer
-from pipeline.text.refine_guard import Refined
-from pipeline.text.speech_text import SpeechText
-from pipeline.types import AudioChunk, SynthesisRequest
+from pipeline.types import AudioChunk, Refined, SpeechText, SynthesisRequest
 from serve.config.model_versions import Version
 from serve.remote.code_cache import follow_build
 from serve.remote.remote_stages import Handle, RemoteDecoder, RemoteFrontend, RemoteGenerator, ask_build, ask_stats

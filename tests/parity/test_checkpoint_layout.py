@@ -27,9 +27,10 @@ from pipeline.checkpoint.layout import (
     VQ_LEVELS,
     ConvStack,
 )
-from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.random_weights import AUDIO_VOCAB, RECIPES, Recipe
 from pipeline.checkpoint.weights import open_checkpoint
+from pipeline.paths import cache_home
 from pipeline.spec import CODEBOOKS, FFT_SIZE, HOP, MEL_BANDS, SAMPLE_RATE
 
 STEPS = 60

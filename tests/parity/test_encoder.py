@@ -7,8 +7,9 @@ import pytest
 import torch
 from ChatTTS.model.speaker import Speaker
 
-from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
+from pipeline.paths import cache_home
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.vocoder.reference_encoder import MIN_SAMPLES, Encoder
 from scripts.bench.upstream import load_chat

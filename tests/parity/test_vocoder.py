@@ -11,9 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
 from pipeline.config import VocoderConfig
+from pipeline.paths import cache_home
 from pipeline.spec import HOP
 from pipeline.types import FinishReason, StepBlock
 from pipeline.vocoder.stream import StreamDecoder

@@ -19,8 +19,8 @@ from pipeline.config import TextConfig
 from pipeline.errors import EngineFault, UnknownVoice
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.text.lexicon.library import LexiconLibrary
-from pipeline.text.refine_guard import Refined, accepts, diff
-from pipeline.text.speech_text import SpeechText, build_speech_text
+from pipeline.text.refine_guard import accepts, diff
+from pipeline.text.speech_text import build_speech_text
 from pipeline.types import (
     Admission,
     AudioChunk,
@@ -35,9 +35,11 @@ from pipeline.types import (
     HiddenWindow,
     Passage,
     Prompt,
+    Refined,
     SamplingParams,
     Segment,
     SpeechPlan,
+    SpeechText,
     StepBlock,
     SynthesisRequest,
     Voice,

@@ -29,9 +29,7 @@ from numpy.typing import NDArray
 from pipeline.config import TextConfig
 from pipeline.errors import EngineDead, SynthesisError, TextTooHard, WorkerDied
 from pipeline.ewma import Ewma
-from pipeline.text.refine_guard import Refined
-from pipeline.text.speech_text import SpeechText
-from pipeline.types import SpeechPlan, SynthesisRequest, Voice
+from pipeline.types import Refined, SpeechPlan, SpeechText, SynthesisRequest, Voice
 
 PROJECT = Path(__file__).resolve().parents[3]
 WORKER = "pipeline.text.isolation.worker"

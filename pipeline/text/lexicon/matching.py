@@ -11,7 +11,8 @@ capital in it matches exactly so, a word without matches in any case.
 
 from collections.abc import Iterable, Sequence
 
-from pipeline.text.markup.control_tags import CONTROL_TAGS, split_tags
+from pipeline.spec import CONTROL_TAGS
+from pipeline.text.markup.control_tags import split_tags
 from pipeline.types import LexiconEntry, Pronunciation
 
 Key = tuple[bool, str]

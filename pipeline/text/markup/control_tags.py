@@ -8,15 +8,7 @@ Never: the tokenizer, voices, numbers
 
 import re
 
-PAUSE_TAGS = ("[uv_break]", "[v_break]", "[lbreak]", "[llbreak]")
-CONTROL_TAGS = frozenset(
-    ["[laugh]", *PAUSE_TAGS]
-    + [f"[break_{k}]" for k in range(8)]
-    + [f"[laugh_{k}]" for k in range(3)]
-    + [f"[oral_{k}]" for k in range(10)]
-    + [f"[speed_{k}]" for k in range(10)]
-)
-"""What a client may write. ChatTTS has more ([Stts], [spk_emb] ...): those shape the prompt and are ours alone."""
+from pipeline.spec import CONTROL_TAGS
 
 _TAG = "|".join(re.escape(tag) for tag in sorted(CONTROL_TAGS))
 _TAG_OR_BRACKET = re.compile(rf"({_TAG})|[\[\]]")

@@ -16,7 +16,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pipeline.text.markup.control_tags import CONTROL_TAGS
+from pipeline.spec import CONTROL_TAGS
 from pipeline.text.normalize.codes import MAX_WORD_LETTERS
 from pipeline.text.normalize.join import join
 from pipeline.text.normalize.known import ANYTHING, UNKNOWN, UNTAUGHT_TAG, Vocabulary, only_known, vocabulary_of

@@ -12,7 +12,8 @@ from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.rule import Drop, Gap
 from pipeline.text.normalize.scan import Piece
 from pipeline.text.normalize.written import Written
-from pipeline.text.normalized_text import NormalizedText, Span, TextWarning
+from pipeline.text.normalized_text import NormalizedText, TextWarning
+from pipeline.types import Span
 
 _MARKS: dict[Language, dict[Gap, str]] = {
     "zh": {Gap.LIST: "、", Gap.COMMA: "，", Gap.STOP: "。"},

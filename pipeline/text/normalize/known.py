@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from pipeline.text.markup.control_tags import CONTROL_TAGS, PAUSE_TAGS
+from pipeline.spec import CONTROL_TAGS, PAUSE_TAGS
 from pipeline.text.normalize.chinese import is_chinese
 from pipeline.text.normalize.rule import Drop, Gap
 from pipeline.text.normalize.scan import Piece

@@ -18,10 +18,19 @@ from pipeline.errors import DeadlineExceeded, UnknownLexicon
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.text.lexicon.library import LEXICON_ID
 from pipeline.text.markup.ssml import STYLES
-from pipeline.text.refine_guard import Refined, diff
+from pipeline.text.refine_guard import diff
 from pipeline.text.segment import predicted_steps
-from pipeline.text.speech_text import SpeechText
-from pipeline.types import MAX_SPEED, MIN_SPEED, LexiconEntry, Passage, PronunciationKind, Segment, SynthesisRequest
+from pipeline.types import (
+    MAX_SPEED,
+    MIN_SPEED,
+    LexiconEntry,
+    Passage,
+    PronunciationKind,
+    Refined,
+    Segment,
+    SpeechText,
+    SynthesisRequest,
+)
 from serve.errors import ApiError, ErrorSpec, bad_request
 from serve.http.body_reader import is_strict
 from serve.http.openapi import answers, takes

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from pipeline.checkpoint.locate import cache_home
+from pipeline.paths import cache_home
 from pipeline.store.open import open_store
 from scripts.operate import keys as keys_script
 from serve.access.api_keys import LOST

@@ -8,7 +8,7 @@ from pipeline.checkpoint.capabilities import EVERYTHING, Taught, read_taught, ta
 from pipeline.checkpoint.layout import TAUGHT_FILE
 from pipeline.checkpoint.manifest import file_sha256, write_manifest
 from pipeline.errors import CheckpointError
-from pipeline.text.markup.control_tags import CONTROL_TAGS
+from pipeline.spec import CONTROL_TAGS
 
 
 def checkpoint(root: Path, content: bytes) -> Path:

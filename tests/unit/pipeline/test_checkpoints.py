@@ -25,10 +25,11 @@ from pipeline.checkpoint.layout import (
     SPECIAL_TOKENS_FILE,
     TOKENIZER_FILE,
 )
-from pipeline.checkpoint.locate import cache_home, hub_folder, made_folder, resolve
+from pipeline.checkpoint.locate import hub_folder, made_folder, resolve
 from pipeline.checkpoint.manifest import read_manifest, read_verified, verify_files
 from pipeline.checkpoint.random_weights import make
 from pipeline.errors import CheckpointError
+from pipeline.paths import cache_home
 from scripts.weights import make_random as make_checkpoint
 
 SMALL_BYTES_LIMIT = 16 << 20

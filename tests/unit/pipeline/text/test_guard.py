@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.text.markup.control_tags import CONTROL_TAGS
-from pipeline.text.refine_guard import FILLERS, Change, accepts, diff, words
+from pipeline.spec import CONTROL_TAGS
+from pipeline.text.refine_guard import FILLERS, accepts, diff, words
+from pipeline.types import Change
 
 WORDS = st.lists(st.sampled_from(["hello", "you", "know", "like", "那", "个", "你", "好", "x"]), min_size=1, max_size=12)
 

@@ -12,12 +12,11 @@ from tokenizers import Tokenizer
 from pipeline.checkpoint.layout import TOKENIZER_FILE
 from pipeline.config import TextConfig
 from pipeline.errors import NoSpeakableText, PartlyUnspeakable, TextTooLong
+from pipeline.spec import CONTROL_TAGS
 from pipeline.text.frontend import LocalTextFrontend
-from pipeline.text.markup.control_tags import CONTROL_TAGS
 from pipeline.text.markup.ssml import parse
 from pipeline.text.normalize import is_speakable
-from pipeline.text.speech_text import SpeechText
-from pipeline.types import LexiconEntry, Passage, PronunciationKind, SynthesisRequest, Voice
+from pipeline.types import LexiconEntry, Passage, PronunciationKind, SpeechText, SynthesisRequest, Voice
 from tests.support.effort import examples
 
 NO_DROPS = ("cantonese_kept", "unsupported_language")

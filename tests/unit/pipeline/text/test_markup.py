@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.text.markup.control_tags import CONTROL_TAGS, neutralise, split_tags
+from pipeline.spec import CONTROL_TAGS
+from pipeline.text.markup.control_tags import neutralise, split_tags
 
 FORBIDDEN = ["[Stts]", "[Ptts]", "[Etts]", "[spk_emb]", "[empty_spk]", "[speed_10]", "[Sbreak]", "[Ebreak]", "[UNK]", "[CLS]"]
 SOUP = st.lists(st.sampled_from([*"[]_09aSts 你", *FORBIDDEN, *sorted(CONTROL_TAGS), "tts]", "[S", "laugh", "speed_"])).map(

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.text.markup.control_tags import CONTROL_TAGS
+from pipeline.spec import CONTROL_TAGS
 from pipeline.text.normalize import (
     MAX_WORD_LETTERS,
     PLAIN,

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.config import TextConfig
-from pipeline.text.markup.control_tags import CONTROL_TAGS, neutralise, split_tags
+from pipeline.spec import CONTROL_TAGS
+from pipeline.text.markup.control_tags import neutralise, split_tags
 from pipeline.text.segment import least_steps, letter_weight, max_steps, predicted_steps, split
 
 CONFIG = TextConfig(first_clause_chars=8, first_segment_chars=20, min_segment_chars=20, max_segment_chars=40)

@@ -11,9 +11,9 @@ from pipeline.errors import InvalidLexicon, InvalidSsml, NoSpeakableText
 from pipeline.text.markup.say_as import expand_say_as
 from pipeline.text.markup.ssml import parse
 from pipeline.text.segment import letter_weight
-from pipeline.text.speech_text import SpeechText, build_speech_text
+from pipeline.text.speech_text import build_speech_text
 from pipeline.text.tokenizer import PromptTokenizer
-from pipeline.types import LexiconEntry, PronunciationKind, Segment, SynthesisRequest, Voice
+from pipeline.types import LexiconEntry, PronunciationKind, Segment, SpeechText, SynthesisRequest, Voice
 
 CONFIG = TextConfig()
 SOUP = st.lists(

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from pipeline.checkpoint.layout import TOKENIZER_FILE
 from pipeline.errors import CheckpointError, TextTooLong
-from pipeline.text.markup.control_tags import CONTROL_TAGS
+from pipeline.spec import CONTROL_TAGS
 from pipeline.text.tokenizer import PROMPT_MARKS, PromptTokenizer
 from pipeline.types import Head, RefineParams, Segment, Voice
 

@@ -9,11 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
 from pipeline.config import VocoderConfig
 from pipeline.errors import ConfigError, EngineDead, EngineFault
 from pipeline.native import build
+from pipeline.paths import cache_home
 from pipeline.spec import HOP
 from pipeline.types import Carried, Feed, HiddenWindow
 from pipeline.vocoder.incremental.carry import PASS, CarryNetwork, inverse_transform

@@ -6,10 +6,11 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from pipeline.checkpoint.locate import cache_home, resolve
+from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
 from pipeline.config import VocoderConfig
 from pipeline.errors import AtCapacity, EngineDead, EngineFault
+from pipeline.paths import cache_home
 from pipeline.spec import HOP, SAMPLES_PER_STEP
 from pipeline.types import HiddenWindow
 from pipeline.vocoder.strategies import Method, Windowing

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import OutOfMemory
-from pipeline.out_of_memory import named_out_of_memory
+from pipeline.model.out_of_memory import named_out_of_memory
 
 ROOT = Path(__file__).resolve().parents[3]
 

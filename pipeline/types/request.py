@@ -1,12 +1,12 @@
-"""Types: the values that travel between rooms. Frozen, numpy only, no behaviour but arithmetic on themselves.
+"""Request: what a caller wants spoken, by which voice, how, and how urgently.
 
 In:    nothing
-Out:   SynthesisRequest -> Segment -> Prompt -> SpeechPlan -> StepBlock -> AudioChunk
+Out:   SynthesisRequest and the values it is made of
 Owns:  nothing
-Never: torch, Ray, HTTP, I/O
+Never: text rules, tokens, I/O
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
@@ -14,15 +14,6 @@ from numpy.typing import NDArray
 
 MIN_SPEED = 0.25
 MAX_SPEED = 4.0
-
-
-class Head(StrEnum):
-    """Which output head a sequence draws from."""
-
-    CODE = "code"
-    """four audio codes a step"""
-    TEXT = "text"
-    """one text token a step: the refine pass"""
 
 
 class Lane(StrEnum):
@@ -66,26 +57,6 @@ class CacheMode(StrEnum):
     """it is made, whatever is there, and kept in its place"""
     ONLY_IF_CACHED = "only-if-cached"
     """what is not there is not made"""
-
-
-class CacheResult(StrEnum):
-    """Where steps came from."""
-
-    HIT = "hit"
-    MISS = "miss"
-    JOINED = "joined"
-    """another request was having them made"""
-    BYPASS = "bypass"
-    """the cache was not asked"""
-
-
-class FinishReason(StrEnum):
-    """Why a sequence ended by itself. Every other end is an exception (pipeline/errors.py)."""
-
-    EOS = "eos"
-    """the model said stop"""
-    LENGTH = "length"
-    """the step cap was reached"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,170 +259,3 @@ class SynthesisRequest:
     timeout_s: float = 120.0
     """time left; each process turns it into a deadline of its own monotonic clock"""
     cache: CacheOrder = CacheOrder()
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A piece of the text that is synthesised as one sequence."""
-
-    text: str
-    """speakable text, control tags included"""
-    index: int
-    is_last: bool
-    language: str = "en"
-    """zh or en: what most of it is in"""
-    source: tuple[int, int] = (0, 0)
-    """the characters of the request's text it came from: [start, stop)"""
-    prosody: Prosody = Prosody()
-    silence_ms: int = 0
-    """exact silence before it"""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Prompt:
-    """What the GPT is prefilled with, and how long it may go on."""
-
-    ids: NDArray[np.int64]  # (S, 4): text positions repeat their id in all four columns
-    text_mask: NDArray[np.bool_]  # (S,): True where `ids` is text, False where it is audio codes
-    head: Head
-    segment: Segment
-    max_steps: int
-    """the step cap, derived from the segment's text"""
-    speaker: NDArray[np.float16] | None = None  # (width,), not normalised
-    speaker_position: int | None = None
-    """where the embedding replaces the text embedding: the place of [spk_emb]"""
-    scheduling: SchedulingParams = SchedulingParams()
-    """how it stands in line; changes no step"""
-    eos_token: int | None = None
-    """the text token that ends a TEXT sequence; CODE sequences end at the codebook's last entry"""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SpeechPlan:
-    """Everything the text has to say about a request: what the model is given, and what was noticed on the way."""
-
-    prompts: tuple[Prompt, ...]
-    """one a segment, in order; TEXT prompts before a refine pass, else CODE prompts"""
-    closing_silence_ms: int = 0
-    """exact silence after the last segment"""
-    warnings: tuple[tuple[str, int], ...] = ()
-    """(code, how often) of everything in the text that could not be spoken as written"""
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """How a sequence came into the engine."""
-
-    waited_s: float
-    """from submission to a slot"""
-    prefill_s: float
-    """from the slot to the first decode round; on a GPU the time of giving the work away"""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StepBlock:
-    """Consecutive steps of one sequence."""
-
-    hidden: NDArray[np.float32]  # (n, width)
-    codes: NDArray[np.int64]  # (n, 4); TEXT sequences: (n, 1)
-    first_step: int
-    finish: FinishReason | None = None
-    """set on the last block, which may be empty"""
-    admission: Admission | None = None
-    """on the first block"""
-    build: str = ""
-    """on the last block: the weights, code and configuration that made the steps, where somebody says so"""
-
-    def after(self, position: int) -> "StepBlock":
-        """What is left of it from a step of the sequence on; perhaps no steps."""
-        skipped = position - self.first_step
-        if skipped <= 0:
-            return self
-        return replace(self, hidden=self.hidden[skipped:], codes=self.codes[skipped:], first_step=position)
-
-
-@dataclass(frozen=True, slots=True)
-class DecoderTraits:
-    """What whoever feeds a vocoder must know of it."""
-
-    carries: bool
-    """it takes Feeds; otherwise HiddenWindows"""
-    use_decoder: bool
-    """a step is a hidden state; otherwise its four codes"""
-    look_ahead: int
-    """steps that must be known behind a chunk's last one"""
-    chunk_steps: tuple[int, ...]
-    """steps of chunk 0, 1, ...; the last one repeats"""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class HiddenWindow:
-    """The fixed-shape input of one vocoder call: `rows` steps of which [valid_start, valid_stop) exist."""
-
-    frames: NDArray[np.float32]  # (rows, width) hidden states, or (rows, 4) codes; 0 outside the valid range
-    valid_start: int
-    """first row inside the utterance; rows before it are beyond its true beginning"""
-    valid_stop: int
-    """one past the last known row"""
-    body_start: int
-    """rows [body_start, body_stop) are the ones whose samples are wanted"""
-    body_stop: int
-    is_last: bool
-    """the utterance ends at body_stop: its last step gives one hop less"""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Carried:
-    """What a vocoder that decodes every step once has to know of the steps before."""
-
-    network: int
-    """fingerprint of the weights that made it: no others can go on"""
-    steps: int
-    """of the utterance it has seen"""
-    memory: NDArray[np.float32]  # (m,) what its layers remember; m is the network's own
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Feed:
-    """The next steps of an utterance, for a vocoder that decodes every step once."""
-
-    steps: NDArray[np.float32]  # (n, width) hidden states, or (n, 4) codes; n may be 0
-    carried: Carried | None
-    """what came with the answer to the feed before; None begins an utterance"""
-    is_last: bool
-    """the utterance ends with these steps"""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Heard:
-    """The answer to a Feed."""
-
-    samples: NDArray[np.float32]  # (m,) that no later step can change; they follow on those of the feed before
-    carried: Carried | None
-    """for the next feed; None after the last"""
-
-
-@dataclass(frozen=True, slots=True)
-class AudioReport:
-    """What became of a whole stream."""
-
-    steps: int
-    """decoded, 46.875 a second of speech as the model made it"""
-    trimmed_ms: tuple[int, int] = (0, 0)
-    """cut before the first and after the last sound, at the model's own pace"""
-    denoised: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AudioChunk:
-    """Audio that leaves together: mono, at the request's rate."""
-
-    samples: NDArray[np.float32]  # (m,) in [-1, 1]
-    first_sample: int
-    is_last: bool
-    warnings: tuple[tuple[str, int], ...] = ()
-    """(code, how often): SpeechPlan.warnings on a stream's first chunk, on its last what the model made of the text"""
-    cache: CacheResult = CacheResult.BYPASS
-    """where the steps of the first segment came from"""
-    report: AudioReport | None = None
-    """on a stream's last chunk"""

@@ -1,0 +1,18 @@
+"""Paths: the folder of this machine in which everything is kept that is fetched, generated or compiled.
+
+In:    CHATTTS_HOME, XDG_CACHE_HOME
+Out:   one folder
+Owns:  the only reading of the environment in pipeline/ and serve/
+Never: the creation of a folder
+"""
+
+import os
+from pathlib import Path
+
+
+def cache_home() -> Path:
+    """Returns CHATTTS_HOME where it is set, else `chattts-serve` in the user's cache folder. It may not exist yet."""
+    if chosen := os.environ.get("CHATTTS_HOME"):
+        return Path(chosen).expanduser()
+    caches = os.environ.get("XDG_CACHE_HOME")
+    return (Path(caches) if caches else Path.home() / ".cache") / "chattts-serve"

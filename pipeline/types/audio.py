@@ -1,0 +1,40 @@
+"""Audio: the samples of one reply and the report of what was done to them.
+
+In:    CacheResult
+Out:   AudioChunk, AudioReport
+Owns:  nothing
+Never: containers, codecs
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.types.speech import CacheResult
+
+
+@dataclass(frozen=True, slots=True)
+class AudioReport:
+    """What became of a whole stream."""
+
+    steps: int
+    """decoded, 46.875 a second of speech as the model made it"""
+    trimmed_ms: tuple[int, int] = (0, 0)
+    """cut before the first and after the last sound, at the model's own pace"""
+    denoised: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AudioChunk:
+    """Audio that leaves together: mono, at the request's rate."""
+
+    samples: NDArray[np.float32]  # (m,) in [-1, 1]
+    first_sample: int
+    is_last: bool
+    warnings: tuple[tuple[str, int], ...] = ()
+    """(code, how often): SpeechPlan.warnings on a stream's first chunk, on its last what the model made of the text"""
+    cache: CacheResult = CacheResult.BYPASS
+    """where the steps of the first segment came from"""
+    report: AudioReport | None = None
+    """on a stream's last chunk"""
