@@ -1,11 +1,11 @@
-"""Strict YAML: plain values from a text, or a reason.
+"""Strict YAML: reads plain values from a text.
 
 In:    str
-Out:   what the text says
+Out:   plain values, or a ConfigError with the reason
 Owns:  nothing
 Never: files, Python objects
 
-YAML keeps the last of two equal keys without a word; here they are an error.
+YAML itself silently keeps the last of two equal keys; here they are an error.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from pipeline.errors import ConfigError
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse YAML, safely.
+    """Returns the plain values of a YAML text; builds no Python objects.
 
     Raises:
         ConfigError: not YAML, or a key that appears twice.

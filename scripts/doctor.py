@@ -212,8 +212,8 @@ def machine_code(pipeline: PipelineConfig) -> Iterator[Finding]:
     if engine.device == "cpu" and engine.decode != "torch":
         needed = engine.decode == "native" or engine.weights == "int8"
         yield built("decode step", DECODE_STEP, "engine.decode to torch and engine.weights to dtype", needed=needed)
-    if vocoder.can_carry:
-        yield built("vocoder", VOCODER, "vocoder.method to windows", needed=vocoder.method == "carry")
+    if vocoder.allows_incremental:
+        yield built("vocoder", VOCODER, "vocoder.method to windows", needed=vocoder.method == "incremental")
 
 
 def built(what: str, source: Path, instead: str, *, needed: bool) -> Finding:

@@ -23,7 +23,7 @@ from pipeline.native.build import NativeUnavailable, library
 WITHOUT_EFFECT = frozenset(
     {
         *("kv_budget_mib", "block_steps", "max_waiting", "buffer_steps", "stall_timeout_s", "round_timeout_s"),
-        *("standard_patience_s", "bulk_patience_s", "max_parked"),
+        *("standard_patience_s", "bulk_patience_s", "max_preempted"),
     }
 )
 SOURCES = ("spec.py", "checkpoint", "model", "engine", "native")  # of pipeline/: the code that computes the numbers

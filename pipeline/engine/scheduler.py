@@ -175,7 +175,7 @@ class Scheduler:
         assert all(self._slots[slot] is None for slot in self._free), "a free slot has no owner"
         assert all(sequence.slot == slot for slot, sequence in enumerate(self._slots) if sequence is not None)
         assert all(sequence.slot is None for sequence in self.line), "who waits has no slot"
-        assert self._num_parked() <= self._config.max_parked, "no more are interrupted than may be"
+        assert self._num_parked() <= self._config.max_preempted, "no more are interrupted than may be"
         assert all(sequence.length <= self._config.positions for sequence in running), "no sequence outgrows its slot"
 
     def _everybody(self) -> list[Sequence]:
@@ -240,7 +240,7 @@ class Scheduler:
         for sequence in self._running():
             sequence.yielding = False
         urgent = [sequence for sequence in self.line if sequence.lane is Lane.INTERACTIVE]
-        if not urgent or not self._config.max_parked:
+        if not urgent or not self._config.max_preempted:
             return ()
         urgent.sort(key=self.line.urgency)
         wanting = urgent[len(self._free) :]
@@ -263,7 +263,7 @@ class Scheduler:
         """Running bulk sequences, the least urgent first, as many as may still be parked. None before it has been heard."""
         rows = [row for row in self._running() if row.lane is Lane.BULK and row.steps >= row.prompt.scheduling.first_steps]
         rows.sort(key=self.line.urgency, reverse=True)
-        return rows[: max(0, self._config.max_parked - self._num_parked())]
+        return rows[: max(0, self._config.max_preempted - self._num_parked())]
 
     def _num_parked(self) -> int:
         return sum(sequence.parked is not None for sequence in self.line)

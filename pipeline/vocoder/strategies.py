@@ -71,7 +71,7 @@ class Carrying:
             carries=True,
             use_decoder=config.use_decoder,
             look_ahead=network.reach_steps,
-            chunk_steps=config.chunks(carries=True),
+            chunk_steps=config.chunks(incremental=True),
         )
 
     def check(self, work: Work) -> None:
@@ -112,7 +112,7 @@ class Windowing:
             carries=False,
             use_decoder=config.use_decoder,
             look_ahead=config.look_ahead,
-            chunk_steps=config.chunks(carries=False),
+            chunk_steps=config.chunks(incremental=False),
         )
 
     def check(self, work: Work) -> None:
@@ -170,11 +170,13 @@ def build_method(config: VocoderConfig, checkpoint: Checkpoint) -> Method:
     Raises:
         ConfigError: carrying is asked for and this machine cannot do it.
     """
-    if config.can_carry:
+    if config.allows_incremental:
         try:
             return Carrying(config, CarryNetwork(config, checkpoint))
         except NativeUnavailable as reason:
-            if config.method == "carry":
-                raise ConfigError(f"vocoder.method carry is impossible here: {reason}; set it to auto or windows") from reason
+            if config.method == "incremental":
+                raise ConfigError(
+                    f"vocoder.method incremental is impossible here: {reason}; set it to auto or windows"
+                ) from reason
             logger.warning("decoding speech in windows, which costs three times as much and more: %s (vocoder.method)", reason)
     return Windowing(config, build_window_calls(config, checkpoint))

@@ -588,7 +588,7 @@ def _common_steps(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
 
 def _window(number: int, width: int, config: VocoderConfig) -> HiddenWindow:
     """A full window of its own states."""
-    steps, body = Schedule(config.chunks(carries=False), config.look_ahead).shapes[-1]
+    steps, body = Schedule(config.chunks(incremental=False), config.look_ahead).shapes[-1]
     frames = np.random.default_rng(number).standard_normal((steps, width)).astype(np.float32)
     start = config.look_ahead
     return HiddenWindow(frames, 0, steps, start, start + body, is_last=False)

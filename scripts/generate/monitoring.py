@@ -182,7 +182,7 @@ PANELS: tuple[Panel, ...] = (
             "{{deployment}}, busy": "sum by (deployment) (ray_chattts_busy)",
             "{{deployment}}, seconds waiting": "max by (deployment) (ray_chattts_backlog_seconds)",
         },
-        "What serve.resilience.autoscaling:WorkAhead scales by: replicas' worth of work, and what waits.",
+        "What serve.resilience.autoscaling:StepBacklogPolicy scales by: replicas' worth of work, and what waits.",
     ),
     Panel(
         "Replicas",

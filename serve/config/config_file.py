@@ -9,7 +9,6 @@ Serve itself accepts and ignores most misspelt keys, and YAML takes the last of 
 are read from Serve's own schema classes, so they are those of the installed release.
 """
 
-import inspect
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,10 +23,11 @@ from ray.serve.schema import DeploymentSchema, RayActorOptionsSchema, ServeAppli
 
 from pipeline.errors import ConfigError
 from pipeline.yaml_loader import parse_yaml
-from serve.config.app_config import IMPORT_PATH, PROJECT, AppConfig, dotted, explain, project_path, read_app_config, unknown_key
+from serve.config.app_config import IMPORT_PATH, PROJECT, AppConfig, project_path, read_app_config
 from serve.config.hosts import is_local_host
+from serve.config.messages import dotted, explain, renamed, unknown_key
 from serve.config.model_versions import RoutesConfig, deployments_of, wrong_routes
-from serve.resilience.autoscaling import WorkAhead
+from serve.config.policies import STEP_BACKLOG_POLICY, StepBacklogConfig
 
 Loc = tuple[int | str, ...]
 
@@ -35,7 +35,7 @@ Loc = tuple[int | str, ...]
 INSIDE_DICTS: dict[tuple[type[BaseModel], str], type[BaseModel] | frozenset[str]] = {
     (DeploymentSchema, "autoscaling_config"): AutoscalingConfig,
     (DeploymentSchema, "request_router_config"): RequestRouterConfig,
-    (AutoscalingPolicy, "policy_kwargs"): frozenset(inspect.signature(WorkAhead).parameters),
+    (AutoscalingPolicy, "policy_kwargs"): frozenset(StepBacklogConfig.model_fields),
     (DeploymentSchema, "gang_scheduling_config"): GangSchedulingConfig,
     (ServeApplicationSchema, "autoscaling_policy"): frozenset({"policy_function", "policy_kwargs"}),
     (ServeApplicationSchema, "runtime_env"): frozenset(RuntimeEnv.known_fields),
@@ -55,8 +55,6 @@ ENVIRONMENT = frozenset(
         "TOKENIZERS_PARALLELISM",
     }
 )
-
-WORK_AHEAD = "serve.resilience.autoscaling:WorkAhead"
 
 # Deployments must not be gathered at the router: a request that finds every replica full is polled, not woken
 # (twelve requests a second instead of forty, measured). So Serve's limits lie above our own.
@@ -197,21 +195,33 @@ def _wrong_values(document: dict[str, Any]) -> Iterator[str]:
         if name in names:
             yield f"{dotted('', (*at, 'name'))}: {name} appears twice"
         names.append(name)
-        yield from _wrong_policy(deployment, (*at, "autoscaling_config", "policy", "policy_kwargs"))
+        yield from _wrong_policy(deployment, (*at, "autoscaling_config", "policy"))
         for key, model in (("autoscaling_config", AutoscalingConfig), ("request_router_config", RequestRouterConfig)):
             if key in deployment:
                 yield from _invalid(model, deployment[key], dotted("", (*at, key)))
+    yield from _wrong_environment(document)
     yield from _invalid(ServeDeploySchema, document, "")
 
 
 def _wrong_policy(deployment: Mapping[str, Any], at: Loc) -> Iterator[str]:
-    """Serve would find out in its controller, and go on with as many replicas as there are."""
+    """Yields wrong arguments of our policy: Serve's controller would go on with as many replicas as there are."""
     policy = (deployment.get("autoscaling_config") or {}).get("policy") or {}
-    if policy.get("policy_function") == WORK_AHEAD:
-        try:
-            WorkAhead(**(policy.get("policy_kwargs") or {}))
-        except (TypeError, ValueError) as error:
-            yield f"{dotted('', at)}: {error}"
+    function, where = policy.get("policy_function"), dotted("", (*at, "policy_function"))
+    if function == STEP_BACKLOG_POLICY:
+        yield from _invalid(StepBacklogConfig, policy.get("policy_kwargs") or {}, dotted("", (*at, "policy_kwargs")))
+    elif hint := renamed(where, function):
+        yield f"{where}: cannot be imported: {function}{hint}"
+
+
+def _wrong_environment(document: dict[str, Any]) -> Iterator[str]:
+    """Yields values of environment variables that have another name by now."""
+    places: list[tuple[Loc, Mapping[str, Any]]] = [(("controller_options",), document.get("controller_options") or {})]
+    places += [(("applications", index), one) for index, one in enumerate(document["applications"])]
+    for at, place in places:
+        for name, value in ((place.get("runtime_env") or {}).get("env_vars") or {}).items():
+            path = dotted("", (*at, "runtime_env", "env_vars", name))
+            if hint := renamed(path, value):
+                yield f"{path}: cannot be imported: {value}{hint}"
 
 
 def _wrong_routes(user_config: Any, app: AppConfig, at: str) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Model config: several versions of the model in one service, and how requests are shared out among them.
+"""Model versions: several versions of the model in one service, and how requests are divided among them.
 
 In:    `models:` of the args, and the `user_config:` of Ingress, which changes without a restart
-Out:   Version: one line of acoustic model and vocoder; RoutesConfig
+Out:   Version: one pair of acoustic model and vocoder; RoutesConfig
 Owns:  the names of versions and of their deployments
 Never: Ray, torch
 """
@@ -13,66 +13,72 @@ from typing import Annotated
 from pydantic import Field
 
 from pipeline.config import EngineConfig, PipelineConfig, SpeechConfig, StrictModel, TextConfig, VocoderConfig
+from serve.config.policies import VersionId
 
-ONLY = "chattts"
-"""the one version of a service without `models:`"""
-
-VersionId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,31}@[a-z0-9][a-z0-9._-]{0,31}$")]
+ONLY = "chattts"  # the one version of a service without `models:`
 
 
 class CompatConfig(StrictModel):
-    """What clients may go on saying although this version does not know it, and what it takes for granted."""
+    """Fields that this version accepts without supporting them, and its defaults."""
 
-    ssml: bool = Field(True, description="false: of an SSML document its words and breaks are spoken, without manners")
-    control_tags: bool = Field(True, description="false: [laugh] and the like are dropped; true: as its checkpoint was taught")
-    refine: bool | None = Field(None, description="false: the text is spoken as it is; null: as its checkpoint was taught")
-    speed_token: bool | None = Field(None, description="false: every speed is a stretch; null: as its checkpoint was taught")
-    sample_rate: int | None = Field(None, description="of a request that names none; null: the service's [Hz]")
-    temperature: float | None = Field(None, ge=0.01, le=2.0, description="likewise")
-    top_p: float | None = Field(None, ge=0.05, le=1.0, description="likewise")
-    top_k: int | None = Field(None, ge=1, le=626, description="likewise")
-    repetition_penalty: float | None = Field(None, ge=0.5, le=2.0, description="likewise")
+    ssml: bool = Field(True, description="false: only the words and breaks of an SSML document are spoken, without prosody")
+    control_tags: bool = Field(True, description="false: [laugh] and the like are dropped; true: as the checkpoint declares")
+    refine: bool | None = Field(None, description="false: texts are never refined; null: as the checkpoint declares")
+    speed_token: bool | None = Field(None, description="false: speed is applied to the audio; null: as the checkpoint declares")
+    sample_rate: int | None = Field(None, description="default of requests that set none; null: the service's default [Hz]")
+    temperature: float | None = Field(
+        None, ge=0.01, le=2.0, description="default of requests that set none; null: the service's"
+    )
+    top_p: float | None = Field(None, ge=0.05, le=1.0, description="default of requests that set none; null: the service's")
+    top_k: int | None = Field(None, ge=1, le=626, description="default of requests that set none; null: the service's")
+    repetition_penalty: float | None = Field(
+        None, ge=0.5, le=2.0, description="default of requests that set none; null: the service's"
+    )
 
 
 class ModelConfig(StrictModel):
-    """One version. A section that is named replaces the one of `pipeline:` as a whole."""
+    """One version. A section named here replaces the whole section of `pipeline:`."""
 
-    checkpoint: str | None = Field(None, description="null: as in pipeline")
-    text: TextConfig | None = None
-    engine: EngineConfig | None = None
-    vocoder: VocoderConfig | None = None
-    speech: SpeechConfig | None = None
-    vocoder_of: VersionId | None = Field(None, description="uses this version's Vocoder deployment instead of one of its own")
+    checkpoint: str | None = Field(None, description="checkpoint of this version; null: pipeline.checkpoint")
+    text: TextConfig | None = Field(None, description="null: pipeline.text")
+    engine: EngineConfig | None = Field(None, description="null: pipeline.engine")
+    vocoder: VocoderConfig | None = Field(None, description="null: pipeline.vocoder")
+    speech: SpeechConfig | None = Field(None, description="null: pipeline.speech")
+    vocoder_of: VersionId | None = Field(
+        None, description="version whose Vocoder deployment this version uses; null: one of its own"
+    )
     compat: CompatConfig = CompatConfig()
 
 
 class RollbackConfig(StrictModel):
-    """When a version that is not the stable one loses its share of requests."""
+    """When a version other than the stable one loses its share of requests."""
 
-    min_requests: int = Field(20, ge=1, le=100_000, description="judged from so many requests within window_s on, not before")
+    min_requests: int = Field(20, ge=1, le=100_000, description="requests within window_s before a version is judged")
     window_s: float = Field(300.0, gt=0, le=86_400, description="how long a request counts [s]")
-    error_margin: float = Field(0.05, ge=0, le=1, description="share of failed requests above the stable version's")
-    latency_factor: float = Field(1.5, gt=1, le=100, description="median first audio, times the stable version's")
-    hold_s: float = Field(600.0, gt=0, le=86_400, description="it stays away for [s], next time twice as long")
+    error_margin: float = Field(0.05, ge=0, le=1, description="share of failed requests allowed above the stable version's")
+    latency_factor: float = Field(
+        1.5, gt=1, le=100, description="allowed median time to first audio, relative to the stable one"
+    )
+    hold_s: float = Field(600.0, gt=0, le=86_400, description="time without requests after a roll-back, doubled every time [s]")
 
 
 class ProbeConfig(StrictModel):
-    """How every version is looked at."""
+    """Health probes of every version."""
 
-    period_s: float = Field(5.0, gt=0, le=600, description="between two looks [s]")
-    gpu_mem_percent: float = Field(90.0, gt=0, le=100, description="fuller GPU memory is trouble")
-    bad: int = Field(3, ge=1, le=100, description="looks in a row with trouble that take a version out")
-    good: int = Field(6, ge=1, le=100, description="looks in a row without that bring it back")
+    period_s: float = Field(5.0, gt=0, le=600, description="time between two probes [s]")
+    max_gpu_memory_percent: float = Field(90.0, gt=0, le=100, description="GPU memory in use above which a probe fails [%]")
+    failure_threshold: int = Field(3, ge=1, le=100, description="failed probes in a row that take a version out of service")
+    success_threshold: int = Field(6, ge=1, le=100, description="successful probes in a row that bring it back")
 
 
 class ShadowConfig(StrictModel):
-    """Requests that are spoken once more by another version, for nobody, to compare."""
+    """Requests that another version synthesises once more, to compare; no client receives that audio."""
 
-    version: VersionId
-    share: float = Field(0.01, ge=0, le=1, description="of the requests other versions have spoken")
-    at_most: int = Field(1, ge=1, le=64, description="shadow runs at once in an ingress replica; more are dropped")
-    room: float = Field(0.5, gt=0, le=1, description="dropped when more than this share of limits.max_in_flight is inside")
-    longest_s: float = Field(30.0, gt=0, le=600, description="longer audio is not compared [s]")
+    version: VersionId = Field(description="version that synthesises the copies")
+    share: float = Field(0.01, ge=0, le=1, description="share of the other versions' requests that is copied")
+    max_concurrent: int = Field(1, ge=1, le=64, description="copies at once per ingress replica; further ones are dropped")
+    max_load: float = Field(0.5, gt=0, le=1, description="share of limits.max_in_flight in use above which copies are dropped")
+    max_audio_s: float = Field(30.0, gt=0, le=600, description="longer audio is not compared [s]")
 
 
 class RoutesConfig(StrictModel):
@@ -80,7 +86,7 @@ class RoutesConfig(StrictModel):
 
     weights: dict[VersionId, Annotated[float, Field(ge=0, le=1_000_000)]] = Field(
         default_factory=dict,
-        description="shares of the requests for a name, among its versions; none named: all to the first one",
+        description="relative share of requests per version of a name; empty: all to the first version",
     )
     shadow: ShadowConfig | None = None
     rollback: RollbackConfig = RollbackConfig()
@@ -92,7 +98,7 @@ NOTHING_LACKING = CompatConfig()
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One line of stages."""
+    """One model version and the deployments that serve it."""
 
     id: str
     """name@version, or ONLY"""
@@ -106,22 +112,22 @@ class Version:
 
     @property
     def name(self) -> str:
-        """What its siblings are called too."""
+        """The part of the id that all versions of one model share."""
         return self.id.partition("@")[0]
 
     def stage(self, kind: str) -> str:
-        """What its breakers and their figures are called."""
+        """Returns the name of a stage in breakers and metrics."""
         return kind if self.id == ONLY else f"{kind} {self.id}"
 
 
 def versions_of(pipeline: PipelineConfig, models: Mapping[str, ModelConfig]) -> tuple[Version, ...]:
-    """All versions, the first one first."""
+    """Returns all versions, in the order of the file."""
     if not models:
         return (Version(ONLY, pipeline, "AcousticModel", "Vocoder"),)
     versions = []
     for name, model in models.items():
-        said = {section: getattr(model, section) for section in ("checkpoint", "text", "engine", "vocoder", "speech")}
-        own = pipeline.model_copy(update={section: value for section, value in said.items() if value is not None})
+        own_sections = {section: getattr(model, section) for section in ("checkpoint", "text", "engine", "vocoder", "speech")}
+        own = pipeline.model_copy(update={section: value for section, value in own_sections.items() if value is not None})
         if model.vocoder_of in models:
             owner = models[str(model.vocoder_of)]
             own = own.model_copy(update={"vocoder": owner.vocoder or pipeline.vocoder})
@@ -139,23 +145,23 @@ def versions_of(pipeline: PipelineConfig, models: Mapping[str, ModelConfig]) -> 
 
 
 def deployments_of(versions: Sequence[Version]) -> tuple[str, ...]:
-    """The names of all deployments."""
+    """Returns the names of all deployments."""
     return ("Ingress", "TextNormalizer", *dict.fromkeys(name for one in versions for name in (one.acoustic, one.vocoder)))
 
 
 def wrong_models(models: Mapping[str, ModelConfig]) -> Iterator[str]:
-    """What no single model can know about itself."""
+    """Yields the mistakes that show only when all models are seen together."""
     for name, model in models.items():
         if model.vocoder_of is not None:
             owner = models.get(model.vocoder_of)
             if owner is None or owner.vocoder_of is not None or model.vocoder_of == name:
                 yield f"{name}.vocoder_of: must be another version with a vocoder of its own, found {model.vocoder_of}"
             if model.vocoder is not None:
-                yield f"{name}.vocoder: says how its own vocoder is, and vocoder_of that it has none: leave one out"
+                yield f"{name}.vocoder: describes a vocoder of its own, but vocoder_of names another one: remove one of the two"
 
 
 def wrong_routes(routes: RoutesConfig, versions: Sequence[Version]) -> Iterator[str]:
-    """Versions nobody knows."""
+    """Yields the versions that the weights or the shadow name and `models:` does not."""
     known = [version.id for version in versions if version.id != ONLY]
     named = [("weights", version) for version in routes.weights]
     if routes.shadow is not None:

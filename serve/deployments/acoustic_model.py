@@ -65,7 +65,7 @@ class AcousticModel:
 
         def look() -> None:
             stats = asdict(self._engine.stats())
-            self._latest = self._load.look(stats, time.monotonic())
+            self._latest = self._load.measure(stats, time.monotonic())
             metrics.show(stats, config.steps_per_round, self._latest)
 
         self._background = Background()
@@ -132,7 +132,7 @@ class AcousticModel:
         }
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """For serve/resilience/autoscaling.py, WorkAhead, where the configuration names it."""
+        """For serve/resilience/autoscaling.py, StepBacklogPolicy, where the configuration names it."""
         return self._latest.as_stats()
 
     def check_health(self) -> None:

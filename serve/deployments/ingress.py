@@ -39,7 +39,8 @@ from serve.access.cross_origin import CrossOriginPolicy
 from serve.access.keys_marker import marker_for
 from serve.access.quotas import LocalQuotas, Quotas
 from serve.access.redis_quotas import RedisQuotas
-from serve.config.app_config import STORE_FILE, AppConfig, VoicesConfig, explain, project_path
+from serve.config.app_config import STORE_FILE, AppConfig, VoicesConfig, project_path
+from serve.config.messages import explain
 from serve.config.model_versions import RoutesConfig, wrong_routes
 from serve.deployments.background_tasks import Background
 from serve.deployments.replica_info import replica_info
@@ -167,7 +168,7 @@ class Ingress:
             purge=cache.purge,
             idempotency=idempotency,
             models=models,
-            source_offer=config.offer,
+            source_offer=config.source_offer,
             degrader=Degrader(config.degrade),
             observer=watch,
             lanes=config.lanes,
@@ -193,7 +194,7 @@ class Ingress:
         for following in pipelines.follow_builds():
             background.start("builds", following)
         background.start("silent stages", pipelines.watch_silence())
-        if config.degrade.rungs:
+        if config.degrade.steps:
             background.start("load", self._look_at_load(watch))
         self._first_audio_s = await self._speak_first_words()
         await pipelines.probe_once()  # before the first request: a version without replicas would keep it waiting
@@ -276,7 +277,10 @@ class Ingress:
             "vocoder": vocoder,
             "breakers": {stage: breaker.shown() for stage, breaker in self._pipelines.breakers.items()},
             "quarantine": self._quarantine.shown(),
-            "degrade": {"level": self.services.degrader.ladder.level, "given_up": self.services.degrader.ladder.rungs},
+            "degrade": {
+                "level": self.services.degrader.ladder.level,
+                "active_steps": self.services.degrader.ladder.active_steps,
+            },
             "versions": {version: rollout.shown(version) for version in rollout.versions},
             **({"routes_error": self._routes_error} if self._routes_error else {}),
         }

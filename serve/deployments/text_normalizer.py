@@ -59,7 +59,7 @@ class TextNormalizer:
 
         def look() -> None:
             stats = asdict(self._stats())
-            metrics.show(stats, load.look(stats, time.monotonic()))
+            metrics.show(stats, load.measure(stats, time.monotonic()))
 
         self._background = Background()
         self._background.start("metrics", every_period(look))

@@ -53,7 +53,7 @@ class Vocoder:
 
         def look() -> None:
             stats = asdict(self._vocoder.stats())
-            self._latest = self._load.look(stats, time.monotonic())
+            self._latest = self._load.measure(stats, time.monotonic())
             metrics.show(stats, self._latest)
 
         self._background = Background()
@@ -85,7 +85,7 @@ class Vocoder:
         }
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """For serve/resilience/autoscaling.py, WorkAhead, where the configuration names it."""
+        """For serve/resilience/autoscaling.py, StepBacklogPolicy, where the configuration names it."""
         return self._latest.as_stats()
 
     def check_health(self) -> None:

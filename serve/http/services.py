@@ -16,7 +16,7 @@ from pipeline.voices.catalogue import VoiceInfo
 from serve.access.admission import AdmissionLimiter
 from serve.access.authentication import Authenticator
 from serve.access.idempotency import Idempotency
-from serve.config.app_config import LanesConfig, LimitsConfig, OfferConfig
+from serve.config.app_config import LanesConfig, LimitsConfig, SourceOfferConfig
 from serve.http.body_reader import BodyReader
 from serve.observability.reply_stats import NullReplyObserver, ReplyObserver
 from serve.observability.request_log import RefusalTally
@@ -56,7 +56,7 @@ class Services:
     idempotency: Idempotency = field(default_factory=Idempotency)
     models: ModelSelector = field(default_factory=only_model)
     """which version of the model speaks"""
-    source_offer: OfferConfig = field(default_factory=OfferConfig)
+    source_offer: SourceOfferConfig = field(default_factory=SourceOfferConfig)
     degrader: Degrader = field(default_factory=Degrader)
     """what is given up under load"""
     overload: RecentOverload = field(default_factory=RecentOverload)

@@ -159,9 +159,9 @@ class SpeechResponse(Response):
         """How the request stands in line, with the time its lane promises."""
         lane = self._caller.lane(wished)
         promised_s = {
-            Lane.INTERACTIVE: self._services.lanes.interactive_s,
+            Lane.INTERACTIVE: self._services.lanes.interactive_timeout_s,
             Lane.STANDARD: self._limits.first_audio_timeout_s,
-            Lane.BULK: self._services.lanes.bulk_s,
+            Lane.BULK: self._services.lanes.bulk_timeout_s,
         }
         return SchedulingParams(lane, self._caller.id, promised_s[lane])
 

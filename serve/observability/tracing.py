@@ -5,7 +5,7 @@ Out:   spans: speech -> text.plan, acoustic.generate -> queue, prefill, first_st
 Owns:  the tracer of this process
 Never: Ray; text, audio, names of voices; a decision of the client's: its `traceparent` is continued, its sampling is not
 
-The ingress decides by `tracing.sample`; the other stages trace what it traces. What travels through a handle is W3C's
+The ingress decides by `tracing.sample_ratio`; the other stages trace what it traces. What travels through a handle is W3C's
 traceparent, empty when nothing is traced. Serve's own tracing is not used: it writes the whole URL into its spans, names
 of voices included.
 """
@@ -70,7 +70,7 @@ class Tracing:
         if config is None or config.exporter is None:
             return
         resource = Resource({"service.name": SERVICE, "service.instance.id": replica, "chattts.stage": stage})
-        sampler = TraceIdRatioBased(config.sample) if stage == "Ingress" else ALWAYS_ON
+        sampler = TraceIdRatioBased(config.sample_ratio) if stage == "Ingress" else ALWAYS_ON
         self._provider = TracerProvider(sampler=sampler, resource=resource)
         self._provider.add_span_processor(BatchSpanProcessor(_exporter(config, stage), schedule_delay_millis=EVERY_MS))
         self._tracer = self._provider.get_tracer(SERVICE)

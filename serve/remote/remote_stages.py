@@ -39,8 +39,9 @@ from pipeline.types import (
     Voice,
 )
 from serve.config.model_versions import ONLY
+from serve.config.policies import BreakerConfig
 from serve.observability.tracing import carried
-from serve.resilience.circuit_breaker import Breaker, BreakerConfig, Call
+from serve.resilience.circuit_breaker import Breaker, Call
 from serve.resilience.quarantine import CASE
 
 # Serve types a handle by the deployed class, which lives in another process and may load torch.

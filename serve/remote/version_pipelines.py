@@ -24,10 +24,11 @@ from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.synthesizer import Synthesizer
 from pipeline.types import AudioChunk, Refined, SpeechText, SynthesisRequest
 from serve.config.model_versions import Version
+from serve.config.policies import BreakerConfig
 from serve.remote.code_cache import follow_build
 from serve.remote.remote_stages import Handle, RemoteDecoder, RemoteFrontend, RemoteGenerator, ask_build, ask_stats
 from serve.remote.stage_timing import TimedDecoder, TimedFrontend, TimedGenerator
-from serve.resilience.circuit_breaker import Breaker, BreakerConfig, is_fault
+from serve.resilience.circuit_breaker import Breaker, is_fault
 from serve.versions.rollout import Rollout
 from serve.versions.shadow import Comparison, Shadow
 
@@ -97,7 +98,7 @@ class VersionPipelines:
                     samples += len(chunk.samples)
                     heard.append(chunk.samples)
                 yield chunk
-        if watched and shadow is not None and samples <= shadow.longest_s * request.audio.sample_rate:
+        if watched and shadow is not None and samples <= shadow.max_audio_s * request.audio.sample_rate:
             self._shadow.begin(request, heard, shadow)
 
     async def read(self, request: SynthesisRequest) -> SpeechText:
@@ -177,7 +178,7 @@ class VersionPipelines:
         """Once."""
         for version in self._rollout.versions.values():
             answers = await self._ask((TEXT, version.acoustic, version.vocoder))
-            self._rollout.probed(version.id, trouble_in(answers, self._rollout.routes.probe.gpu_mem_percent))
+            self._rollout.probed(version.id, trouble_in(answers, self._rollout.routes.probe.max_gpu_memory_percent))
 
     async def watch_silence(self) -> None:
         """Ask the replicas of stages that give no sign of life whether they hang, again and again."""

@@ -22,27 +22,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pydantic import Field
-
-from pipeline.config import StrictModel
 from pipeline.errors import EngineFault, NonFiniteOutput, StageUnavailable, SynthesisError
+from serve.config.policies import BreakerConfig
 
 BUCKETS = 10  # a window moves on in tenths
-
-
-class BreakerConfig(StrictModel):
-    """When a stage counts as broken."""
-
-    failures: int = Field(5, ge=1, le=10_000, description="calls of a stage that must fail within window_s to open its breaker")
-    share: float = Field(0.5, gt=0, le=1, description="and of all its calls in that time, at least this share")
-    window_s: float = Field(10.0, gt=0, le=600, description="how long a failure counts [s]")
-    open_s: float = Field(2.0, gt=0, le=600, description="an open breaker lets one call try the stage each [s]")
-    silence_s: float = Field(
-        3.0,
-        gt=0,
-        le=600,
-        description="when no call of a stage has had a sign of life for so long, its replicas are asked whether they hang [s]",
-    )
 
 
 class State(StrEnum):
@@ -176,7 +159,7 @@ class Breaker:
         elif self._opened_at is None:
             failed = self.failures
             calls = failed + sum(bucket.answered for bucket in self._buckets)
-            if failed >= self._config.failures and failed >= self._config.share * calls:
+            if failed >= self._config.min_failures and failed >= self._config.failure_ratio * calls:
                 self._open()
 
     def _open(self, *, by_silence: bool = False) -> None:

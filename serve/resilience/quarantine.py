@@ -26,11 +26,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from pydantic import Field
-
-from pipeline.config import StrictModel
 from pipeline.errors import AtCapacity, RequestQuarantined
 from pipeline.types import AudioChunk, AudioOptions, CacheOrder, SamplingParams, SchedulingParams, SynthesisRequest
+from serve.config.policies import QuarantineConfig
 
 Stream = Callable[[SynthesisRequest], AsyncGenerator[AudioChunk, None]]
 
@@ -38,14 +36,6 @@ T = TypeVar("T")
 
 DEADLY = 2  # replicas of one stage a request may end, one after the other
 MOST_DEATHS = 256  # remembered at once
-
-
-class QuarantineConfig(StrictModel):
-    """What becomes of requests that end replicas."""
-
-    memory_s: float = Field(
-        600.0, gt=0, le=86_400, description="a request that has ended two replicas is refused for [s], and a suspect remembered"
-    )
 
 
 @dataclass(slots=True)
@@ -87,7 +77,7 @@ class Quarantine:
 
     def __init__(self, config: QuarantineConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.refused = 0  # since the replica started
-        self._memory_s = config.memory_s
+        self._memory_s = config.duration_s
         self._clock = clock
         self._key = secrets.token_bytes(32)
         self._deaths: deque[Death] = deque(maxlen=MOST_DEATHS)
@@ -153,7 +143,7 @@ class Quarantine:
         if self.is_guilty(digest):
             self.refused += 1
             raise RequestQuarantined(
-                "this request has ended replica after replica and is refused for a time (quarantine.memory_s)"
+                "this request has ended replica after replica and is refused for a time (quarantine.duration_s)"
             )
         tried = any(ended(digest, deaths) >= DEADLY for deaths in self._seen(digest))
         if tried:

@@ -1,6 +1,6 @@
 """Degrader: what the ladder means for one request.
 
-In:    a SpeechBody, the rungs in force
+In:    a SpeechBody, the active degradation steps
 Out:   the body and the request as they are spoken now, and what was given up
 Owns:  the ladder of one ingress replica
 Never: Ray; a request with a seed of its own, unless config says so; silence about what it did
@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from pipeline.errors import AtCapacity
 from pipeline.types import Lane, SynthesisRequest
-from serve.resilience.degradation import EASING, DegradeConfig, Ladder, Rung
+from serve.config.policies import EASING, DegradationStep, DegradeConfig
+from serve.resilience.degradation import DegradationLadder
 from serve.speech.schemas.speech import TIDY, PostBody, SpeechBody
 
 LOG = logging.getLogger("ray.serve.chattts")
@@ -25,13 +26,13 @@ class Eased:
     """A body as it is spoken now."""
 
     body: SpeechBody
-    given_up: tuple[Rung, ...] = ()
+    given_up: tuple[DegradationStep, ...] = ()
 
     def fit(self, request: SynthesisRequest) -> SynthesisRequest:
         """The request, for what the body cannot say."""
-        if Rung.SEGMENTS in self.given_up:
+        if DegradationStep.SEGMENTS in self.given_up:
             request = replace(request, short_segments=True)
-        if Rung.FIRST_CHUNK in self.given_up:
+        if DegradationStep.FIRST_CHUNK in self.given_up:
             request = replace(request, skipped_chunk_sizes=SKIPPED_CHUNK_SIZES)
         return request
 
@@ -39,26 +40,26 @@ class Eased:
 class Degrader:
     """Of one ingress replica."""
 
-    def __init__(self, config: DegradeConfig | None = None, ladder: Ladder | None = None) -> None:
+    def __init__(self, config: DegradeConfig | None = None, ladder: DegradationLadder | None = None) -> None:
         self.config = config or DegradeConfig()
-        self.ladder = ladder or Ladder(self.config)
+        self.ladder = ladder or DegradationLadder(self.config)
 
     def observe(self, fullness: float, rtf: float) -> None:
-        """Look once; see Ladder."""
+        """Look once; see DegradationLadder."""
         before = self.ladder.level
         self.ladder.observe(fullness, rtf)
         if self.ladder.level != before:
-            rungs = ", ".join(self.ladder.rungs) or "nothing"
-            LOG.warning("degrade: given up now: %s (fullness %.2f, real-time factor %.2f)", rungs, fullness, rtf)
+            steps = ", ".join(self.ladder.active_steps) or "none"
+            LOG.warning("degradation: active steps: %s (fullness %.2f, real-time factor %.2f)", steps, fullness, rtf)
 
     def let_in(self, lane: Lane) -> None:
         """
         Raises:
-            AtCapacity: a rung in force refuses this lane.
+            AtCapacity: an active step refuses this lane.
         """
-        rungs = self.ladder.rungs
-        if Rung.ALL in rungs or (Rung.BULK in rungs and lane is Lane.BULK):
-            raise AtCapacity("the service is at its limit and refuses what can wait", retry_after_s=self.config.rest_s)
+        steps = self.ladder.active_steps
+        if DegradationStep.ALL in steps or (DegradationStep.BULK in steps and lane is Lane.BULK):
+            raise AtCapacity("the service is at its limit and refuses what can wait", retry_after_s=self.config.recover_after_s)
 
     def fit(self, body: SpeechBody, *, seeded: bool = False) -> Eased:
         """The body without what is given up at this moment.
@@ -66,13 +67,17 @@ class Degrader:
         Args:
             seeded: the request has a seed of its own although its body names none.
         """
-        rungs = [rung for rung in self.ladder.rungs if rung in EASING]
-        if not rungs or ((seeded or body.seed is not None) and not self.config.seeded):
+        steps = [step for step in self.ladder.active_steps if step in EASING]
+        if not steps or ((seeded or body.seed is not None) and not self.config.seeded):
             return Eased(body)
-        given_up = tuple(rung for rung in rungs if rung in (Rung.SEGMENTS, Rung.FIRST_CHUNK) or CHANGES[rung](self, body))
-        for rung in given_up:
-            if rung in CHANGES:
-                body = body.model_copy(update=CHANGES[rung](self, body))
+        given_up = tuple(
+            step
+            for step in steps
+            if step in (DegradationStep.SEGMENTS, DegradationStep.FIRST_CHUNK) or CHANGES[step](self, body)
+        )
+        for step in given_up:
+            if step in CHANGES:
+                body = body.model_copy(update=CHANGES[step](self, body))
         return Eased(body, given_up)
 
     def _refine(self, body: SpeechBody) -> dict[str, object]:
@@ -88,9 +93,9 @@ class Degrader:
         return {} if named else {"model": self.config.version}
 
 
-CHANGES: dict[Rung, Callable[[Degrader, SpeechBody], dict[str, object]]] = {
-    Rung.REFINE: Degrader._refine,
-    Rung.DENOISE: Degrader._denoise,
-    Rung.VERSION: Degrader._version,
+CHANGES: dict[DegradationStep, Callable[[Degrader, SpeechBody], dict[str, object]]] = {
+    DegradationStep.REFINE: Degrader._refine,
+    DegradationStep.DENOISE: Degrader._denoise,
+    DegradationStep.VERSION: Degrader._version,
 }
-"""what a rung changes in a body; nothing where the body does not ask for it"""
+"""what a step changes in a body; nothing where the body does not ask for it"""

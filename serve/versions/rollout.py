@@ -115,7 +115,7 @@ class Rollout:
         """A look at a version; `trouble` is empty when all is well. Until a version has been seen to work, one look
         decides: a new one without replicas keeps nobody waiting."""
         track, probe = self._tracks[version], self.routes.probe
-        bad, good = (probe.bad, probe.good) if track.is_known else (1, 1)
+        bad, good = (probe.failure_threshold, probe.success_threshold) if track.is_known else (1, 1)
         track.is_known = track.is_known or not trouble
         track.bad_looks = track.bad_looks + 1 if trouble else 0
         track.good_looks = 0 if trouble else track.good_looks + 1

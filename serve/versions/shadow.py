@@ -64,7 +64,7 @@ class Shadow:
         Args:
             heard: the real reply's audio.
         """
-        if len(self._running) >= config.at_most or not self._has_room(config.room):
+        if len(self._running) >= config.max_concurrent or not self._has_room(config.max_load):
             self._told(Comparison(config.version, "dropped"))
             return
         task = asyncio.create_task(self._run(request, heard, config))
@@ -80,7 +80,7 @@ class Shadow:
             async with aclosing(self._stream(shadow)) as chunks:
                 async for chunk in chunks:
                     spoken.append(chunk.samples)
-                    if not self._has_room(config.room):
+                    if not self._has_room(config.max_load):
                         self._told(Comparison(version, "dropped"))
                         return
             self._told(await asyncio.to_thread(compare, version, heard, spoken, rate))

@@ -279,7 +279,7 @@ class VoiceService:
             text,
             name,
             sampling=SamplingParams(seed=seed),
-            timeout_s=self.config.making_timeout_s,
+            timeout_s=self.config.creation_timeout_s,
         )
         async with aclosing(self._stream(request)) as chunks:
             pieces = [chunk.samples async for chunk in chunks]

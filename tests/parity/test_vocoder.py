@@ -77,7 +77,7 @@ def stream(kind: str, utterance: np.ndarray, arrivals: list[int], **options: obj
     return asyncio.run(collect())
 
 
-@pytest.mark.parametrize("method", [pytest.param("carry", marks=needs_native), "windows"])
+@pytest.mark.parametrize("method", [pytest.param("incremental", marks=needs_native), "windows"])
 @pytest.mark.parametrize("use_decoder", [True, False], ids=["hidden", "codes"])
 @pytest.mark.parametrize("kind", ["small-random", "full-random"])
 def test_every_length_equals_upstream_decoding_the_whole(kind, use_decoder, method):
@@ -88,7 +88,7 @@ def test_every_length_equals_upstream_decoding_the_whole(kind, use_decoder, meth
         assert ours.shape == whole.shape == ((2 * length - 1) * HOP,)
         error = np.abs(ours - whole).max()
         print(f"{kind} {method} use_decoder={use_decoder} n={length}: max error {error:.1e}, peak {np.abs(whole).max():.2f}")
-        assert error <= (CARRY_TOLERANCE if method == "carry" else TOLERANCE)
+        assert error <= (CARRY_TOLERANCE if method == "incremental" else TOLERANCE)
         assert np.abs(whole).max() > 100 * TOLERANCE
 
 
@@ -101,7 +101,7 @@ def test_windows_equal_the_slow_twin(use_decoder):
         assert np.abs(stream("small-random", rows, [4], use_decoder=use_decoder) - whole).max() <= 1e-6
 
 
-@pytest.mark.parametrize("method", [pytest.param("carry", marks=needs_native), "windows"])
+@pytest.mark.parametrize("method", [pytest.param("incremental", marks=needs_native), "windows"])
 @settings(max_examples=examples(25))
 @given(st.integers(1, 200), st.lists(st.integers(1, 120), min_size=1, max_size=8), st.booleans(), st.sampled_from([1, 4]))
 def test_streamed_equals_buffered_bit_for_bit(method, length, arrivals, use_decoder, batch):

@@ -68,8 +68,8 @@ class IsolatedFrontend:
     def __init__(self, checkpoint: Path, config: TextConfig, *, max_prompt: int, max_steps: int) -> None:
         """As LocalTextFrontend; a checkpoint without a tokenizer is noticed at the first call."""
         self._arguments = pickle.dumps((checkpoint, config, max_prompt, max_steps))
-        self._cpu_s = config.read_cpu_s
-        self._wall_s = config.read_wall_s
+        self._cpu_s = config.cpu_s_per_1000_chars
+        self._wall_s = config.hang_timeout_s
         self._turn = asyncio.Lock()  # one question at a time
         self._child: Process | None = None
         self._waiting = 0
@@ -192,12 +192,12 @@ class IsolatedFrontend:
         code = await _ended(child, hangs=isinstance(error, TimeoutError))
         if code == -signal.SIGPROF:  # the kernel's word: a library used up twice the text's processor time
             return TextTooHard(
-                f"reading this text took more than twice its {limit_s:g} s of processor time (text.read_cpu_s): "
+                f"reading this text took more than twice its {limit_s:g} s of processor time (text.cpu_s_per_1000_chars): "
                 "send it in smaller pieces",
                 param="input",
             )
         if isinstance(error, TimeoutError):
-            message = f"the text worker gave no answer in {limit_s + self._wall_s:g} s (text.read_wall_s) and is replaced"
+            message = f"the text worker gave no answer in {limit_s + self._wall_s:g} s (text.hang_timeout_s) and is replaced"
         else:
             message = f"the text worker ended (exit code {code}) and is replaced"
         return WorkerDied(message, worker=uuid.uuid4().hex)

@@ -57,7 +57,7 @@ def _answer(frontend: LocalTextFrontend, question: bytes) -> object:
         return error
     except _TimeIsUpError:
         return TextTooHard(
-            f"reading this text took more than its {limit_s:g} s of processor time (text.read_cpu_s): "
+            f"reading this text took more than its {limit_s:g} s of processor time (text.cpu_s_per_1000_chars): "
             "send it in smaller pieces",
             param="input",
         )

@@ -194,5 +194,5 @@ def build_window_calls(config: VocoderConfig, checkpoint: Checkpoint) -> WindowC
             pool=pool,
         )
 
-    shapes = Schedule(config.chunks(carries=False), config.look_ahead).shapes
+    shapes = Schedule(config.chunks(incremental=False), config.look_ahead).shapes
     return WindowCalls(network.width, {steps: call(steps) for steps, _ in shapes})

@@ -1,6 +1,6 @@
 """Source API: where the source of what runs here is.
 
-In:    OfferConfig; the project's own files
+In:    SourceOfferConfig; the project's own files
 Out:   JSON, an archive
 Owns:  the archive once somebody has asked for it
 Never: configuration, manifests, keys: what an operator wrote is not the program

@@ -118,7 +118,7 @@ def test_two_versions_side_by_side_and_no_request_fails_while_weights_move(clust
     assert listed["chattts"]["versions"] == {V1: 0.0, V2: 1.0}
 
     # The probes find that a version has lost its replicas; its listeners are heard by the other one.
-    versions(weights={V1: 2, V2: 1}, probe={"period_s": 0.2, "bad": 1, "good": 2})
+    versions(weights={V1: 2, V2: 1}, probe={"period_s": 0.2, "failure_threshold": 1, "success_threshold": 2})
     wait_until(lambda: state(cluster)[V1]["share"] < 1.0, 30.0)
     cluster.kill_replica("versions", f"AcousticModel-{V2}")
     wait_until(lambda: state(cluster)[V2]["state"].startswith("no answer"), 30.0)

@@ -34,7 +34,7 @@ def elastic(started: Cluster) -> Iterator[Cluster]:
         if deployment["name"] in ("AcousticModel", "Vocoder"):
             # The demo's steps take a tenth of a millisecond: what keeps a GPU busy is a thousandth of it.
             policy = {
-                "policy_function": "serve.resilience.autoscaling:WorkAhead",
+                "policy_function": "serve.resilience.autoscaling:StepBacklogPolicy",
                 "policy_kwargs": {"utilisation": 0.01, "wait_s": 0.05},
             }
             del deployment["num_replicas"]

@@ -113,7 +113,7 @@ def test_machine_code_that_is_built_needs_no_compiler():
     ("engine", "vocoder", "verdicts"),
     [
         ({"dtype": "bfloat16", "weights": "int8"}, {}, {"decode step": "fail", "vocoder": "warn"}),
-        ({"decode": "native"}, {"method": "carry"}, {"decode step": "fail", "vocoder": "fail"}),
+        ({"decode": "native"}, {"method": "incremental"}, {"decode step": "fail", "vocoder": "fail"}),
         ({}, {}, {"decode step": "warn", "vocoder": "warn"}),
         ({"decode": "torch"}, {"method": "windows"}, {}),
     ],

@@ -220,11 +220,11 @@ arrivals = st.lists(
 
 @settings(max_examples=examples(60))
 @given(arrivals, st.integers(1, 4), st.integers(0, 3))
-def test_who_is_admitted_is_served_and_heard_as_promised(coming, slots, max_parked):
+def test_who_is_admitted_is_served_and_heard_as_promised(coming, slots, max_preempted):
     """Lengths known, time without noise: then the promise holds exactly, give or take the round that was under way."""
 
     def work() -> None:
-        house = House(slots=slots, max_parked=max_parked)
+        house = House(slots=slots, max_preempted=max_preempted)
         admitted = []
         for rounds, lane, steps, tenant, promise_s in coming:
             for _ in range(rounds):
@@ -350,7 +350,7 @@ def test_bulk_leaves_half_of_the_waiting_room_to_others():
 
 def test_no_more_are_interrupted_than_may_be_kept():
     def work() -> None:
-        house = House(slots=3, max_parked=2)
+        house = House(slots=3, max_preempted=2)
         for _ in range(3):
             house.submit(claimed(Lane.BULK, steps=200))
         for _ in range(20):

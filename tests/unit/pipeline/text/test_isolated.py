@@ -81,7 +81,7 @@ def test_it_answers_as_the_front_end_itself(demo_root, run):
 
 def test_a_text_that_takes_too_long_is_refused_and_the_next_one_read(demo_root, run):
     async def ask() -> None:
-        frontend = isolated(demo_root, read_cpu_s=0.0005)
+        frontend = isolated(demo_root, cpu_s_per_1000_chars=0.0005)
         with pytest.raises(TextTooHard) as refused:
             # The kernel looks at processor time a hundred times a second.
             await frontend.read(request(LONG))
@@ -181,12 +181,12 @@ def test_a_worker_killed_in_the_middle_of_an_answer_names_itself_once(demo_root,
 
 def test_a_stopped_worker_is_killed_and_replaced(demo_root, run):
     async def ask() -> None:
-        frontend = isolated(demo_root, read_wall_s=0.5)
+        frontend = isolated(demo_root, hang_timeout_s=0.5)
         assert await says(frontend) == "hi"
         stopped = pid(frontend)
         os.kill(stopped, signal.SIGSTOP)
         await until(lambda: state(stopped) == "T")
-        with pytest.raises(WorkerDied, match="read_wall_s"):
+        with pytest.raises(WorkerDied, match="hang_timeout_s"):
             await says(frontend)
         assert state(stopped) == ""
         frontend._wall_s = PATIENCE_S
@@ -198,7 +198,7 @@ def test_a_stopped_worker_is_killed_and_replaced(demo_root, run):
 
 def test_the_health_check_finds_a_stopped_worker_that_nobody_asks(demo_root, run):
     async def ask() -> None:
-        frontend = isolated(demo_root, read_wall_s=0.5)
+        frontend = isolated(demo_root, hang_timeout_s=0.5)
         await frontend.check_health()
         stopped = pid(frontend)
         os.kill(stopped, signal.SIGSTOP)
@@ -214,7 +214,7 @@ def test_the_health_check_finds_a_stopped_worker_that_nobody_asks(demo_root, run
 
 def test_the_health_check_does_not_wait_behind_a_long_reading(demo_root, run):
     async def ask() -> None:
-        frontend = isolated(demo_root, read_wall_s=PATIENCE_S)
+        frontend = isolated(demo_root, hang_timeout_s=PATIENCE_S)
         await frontend.check_health()
         os.kill(pid(frontend), signal.SIGSTOP)
         reading = asyncio.create_task(says(frontend))

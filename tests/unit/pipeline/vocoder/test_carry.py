@@ -195,8 +195,8 @@ def test_only_a_cpu_with_exact_look_ahead_carries_by_itself():
     assert not build_method(VocoderConfig(look_ahead=8), demo()).traits.carries
     assert not build_method(VocoderConfig(method="windows"), demo()).traits.carries
     for wrong in ({"look_ahead": 8}, {"device": "cuda"}):
-        with pytest.raises(ValueError, match="method carry needs"):
-            VocoderConfig(method="carry", **wrong)
+        with pytest.raises(ValueError, match="method incremental needs"):
+            VocoderConfig(method="incremental", **wrong)
 
 
 @pytest.fixture
@@ -214,8 +214,8 @@ def test_a_machine_that_cannot_carry_decodes_windows_and_says_so(no_compiler, ca
 
 
 def test_carrying_that_is_asked_for_and_impossible_is_a_mistake_of_the_configuration(no_compiler):
-    with pytest.raises(ConfigError, match=r"vocoder\.method carry is impossible here"):
-        build_method(VocoderConfig(method="carry"), demo())
+    with pytest.raises(ConfigError, match=r"vocoder\.method incremental is impossible here"):
+        build_method(VocoderConfig(method="incremental"), demo())
 
 
 @needs_native

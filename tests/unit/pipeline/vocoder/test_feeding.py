@@ -66,7 +66,7 @@ def test_the_calls_are_the_same_whatever_the_arrival_and_cover_every_step(feedin
 
 def test_chunks_of_a_cpu_play_without_a_pause_at_a_real_time_factor_of_four_fifths():
     """Each is there before the one before it has been played to its end."""
-    chunks = VocoderConfig().chunks(carries=True)
+    chunks = VocoderConfig().chunks(incremental=True)
     sizes = [*chunks, *[chunks[-1]] * 50]
     for index in range(1, len(sizes)):
         assert 0.8 * sum(sizes[1 : index + 1]) <= sum(sizes[:index])

@@ -90,7 +90,7 @@ class CarryOnCommand(OnCommand):
     carries = True
 
 
-both = pytest.mark.parametrize("decoder_class", [StepNumbers, StepMemory], ids=["windows", "carry"])
+both = pytest.mark.parametrize("decoder_class", [StepNumbers, StepMemory], ids=["windows", "incremental"])
 
 
 def make_block(first: int, stop: int, *, ends: bool) -> StepBlock:
@@ -279,7 +279,7 @@ def test_closing_cancels_windows_and_the_wait_for_steps():
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(("decoder_class", "in_flight"), [(OnCommand, 2), (CarryOnCommand, 1)], ids=["windows", "carry"])
+@pytest.mark.parametrize(("decoder_class", "in_flight"), [(OnCommand, 2), (CarryOnCommand, 1)], ids=["windows", "incremental"])
 def test_cancelling_the_reader_cancels_everything(decoder_class, in_flight):
     async def scenario() -> None:
         decoder = decoder_class()

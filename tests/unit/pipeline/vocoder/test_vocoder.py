@@ -59,7 +59,7 @@ class GatedCalls:
         self.failure: BaseException | None = None
 
     def build(self, config: VocoderConfig, checkpoint: Checkpoint) -> Method:
-        sizes = config.chunks(carries=False)
+        sizes = config.chunks(incremental=False)
         return Windowing(config, WindowCalls(1, {size + 2 * config.look_ahead: self._decode for size in sizes}))
 
     def _decode(self, windows: Sequence[HiddenWindow]) -> list[np.ndarray]:

@@ -97,8 +97,8 @@ def test_several_text_workers_of_a_replica_are_told_as_one():
 
 def test_a_text_replicas_load_is_the_time_its_workers_were_reading():
     load = TextLoad()
-    assert load.look({"busy_s": 5.0, "waiting": 0, "read_s": 0.01}, 100.0).busy == 0.0
-    now = load.look({"busy_s": 5.5, "waiting": 4, "read_s": 0.01}, 102.0)
+    assert load.measure({"busy_s": 5.0, "waiting": 0, "read_s": 0.01}, 100.0).busy == 0.0
+    now = load.measure({"busy_s": 5.5, "waiting": 4, "read_s": 0.01}, 102.0)
     assert now.busy == pytest.approx(0.25)
     assert now.backlog_s == pytest.approx(0.04)
-    assert load.look({"busy_s": 15.5, "waiting": 0, "read_s": 0.01}, 103.0).busy == 1.0
+    assert load.measure({"busy_s": 15.5, "waiting": 0, "read_s": 0.01}, 103.0).busy == 1.0

@@ -74,7 +74,7 @@ def test_a_clients_trace_is_continued_and_its_sampling_is_not_obeyed():
 
 def test_what_the_ingress_does_not_sample_no_stage_traces():
     with collecting() as collector:
-        config = TracingConfig(exporter="otlp", endpoint=collector.endpoint, sample=0)
+        config = TracingConfig(exporter="otlp", endpoint=collector.endpoint, sample_ratio=0)
         ingress, vocoder = Tracing(config, "Ingress"), Tracing(config, "Vocoder")
         with ingress.request("r", CLIENTS[:-1] + "1"):
             assert carried() == ""

@@ -25,9 +25,10 @@ from pipeline.errors import (
     WorkerDied,
 )
 from pipeline.types import FinishReason, SamplingParams, StepBlock, SynthesisRequest
+from serve.config.policies import BreakerConfig, QuarantineConfig
 from serve.remote.remote_stages import RemoteDecoder, RemoteFrontend, RemoteGenerator
-from serve.resilience.circuit_breaker import Breaker, BreakerConfig
-from serve.resilience.quarantine import CASE, Quarantine, QuarantineConfig
+from serve.resilience.circuit_breaker import Breaker
+from serve.resilience.quarantine import CASE, Quarantine
 from tests.support.factories import make_prompt
 
 
@@ -154,7 +155,7 @@ def test_a_second_try_needs_time_left():
 
 def test_an_open_breaker_asks_no_replica():
     handle = Handle([block(0, FinishReason.EOS)])
-    breaker = Breaker("acoustic", BreakerConfig(failures=1))
+    breaker = Breaker("acoustic", BreakerConfig(min_failures=1))
     with pytest.raises(EngineDead), breaker.watch():
         raise EngineDead("dead")
 

@@ -12,11 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from pipeline.errors import AtCapacity, EngineDead, InvalidRequest, NonFiniteOutput, StageUnavailable, SynthesisError
 from pipeline.types import FinishReason, StepBlock
+from serve.config.policies import BreakerConfig
 from serve.remote.remote_stages import unheard
-from serve.resilience.circuit_breaker import Breaker, BreakerConfig, State
+from serve.resilience.circuit_breaker import Breaker, State
 from tests.support.clock import HeldClock
 
-CONFIG = BreakerConfig(failures=3, share=0.5, window_s=20, open_s=2, silence_s=3)
+CONFIG = BreakerConfig(min_failures=3, failure_ratio=0.5, window_s=20, open_s=2, silence_s=3)
 FAULTS = [EngineDead("dead"), RuntimeError("a bug")]
 NO_FAULTS = [
     AtCapacity("full", retry_after_s=1),
@@ -39,7 +40,7 @@ def call(breaker: Breaker, error: BaseException | None = None) -> None:
 
 def fail(breaker: Breaker) -> None:
     """Calls that fail, as many as open it."""
-    for _ in range(CONFIG.failures):
+    for _ in range(CONFIG.min_failures):
         call(breaker, EngineDead("dead"))
     assert breaker.state is State.OPEN
 
@@ -61,7 +62,7 @@ def opened(clock: HeldClock) -> Breaker:
 def test_it_opens_after_enough_failures_and_says_when_to_come_back(fault):
     clock = HeldClock()
     breaker = Breaker("acoustic", CONFIG, clock=clock)
-    for _ in range(CONFIG.failures):
+    for _ in range(CONFIG.min_failures):
         assert breaker.state is State.CLOSED
         call(breaker, fault)
     clock.now += 0.5
@@ -94,7 +95,7 @@ def test_old_failures_do_not_count():
     breaker = Breaker("text", CONFIG, clock=clock)
     for _ in range(20):
         call(breaker, EngineDead("dead"))
-        clock.now += CONFIG.window_s / (CONFIG.failures - 1) + 0.01
+        clock.now += CONFIG.window_s / (CONFIG.min_failures - 1) + 0.01
     assert breaker.state is State.CLOSED
 
 
@@ -224,7 +225,7 @@ def test_calls_whose_replicas_are_at_work_are_nobodys_fault():
 def test_calls_of_which_no_replica_knows_have_failed_once_each():
     clock = HeldClock()
     breaker = Breaker("text", CONFIG, clock=clock)
-    for count in range(1, CONFIG.failures + 1):
+    for count in range(1, CONFIG.min_failures + 1):
         assert breaker.state is State.CLOSED
         with suppress(asyncio.CancelledError), hang(breaker, 1):  # its caller's time is over
             clock.now += CONFIG.silence_s
@@ -336,7 +337,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def it_opens_for_enough_faults_only(self):
         assert self.breaker.opened <= self.faults
-        if self.faults < CONFIG.failures:
+        if self.faults < CONFIG.min_failures:
             assert self.breaker.state is State.CLOSED
 
 

@@ -14,20 +14,21 @@ from pipeline.types import DecoderTraits, Lane, SynthesisRequest
 from pipeline.vocoder.stream import skip_chunk_sizes
 from pipeline.vocoder.windowed.windows import Schedule
 from serve.config.app_config import read_app_config
-from serve.resilience.degradation import REFUSALS, DegradeConfig, Ladder, Rung
+from serve.config.policies import REFUSALS, DegradationStep, DegradeConfig
+from serve.resilience.degradation import DegradationLadder
 from serve.speech.load_shedding import Degrader
 from serve.speech.schemas.speech import PostBody, SpeechBody
 from tests.support.clock import HeldClock
 from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving
 
-CONFIG = DegradeConfig(rungs=tuple(Rung), version="small@v1")
+CONFIG = DegradeConfig(steps=tuple(DegradationStep), version="small@v1")
 FULL, CALM = 0.9, 0.1
 CHUNKS = (8, 16, 32, 48, 96)
 NOISY = PostBody(denoise="on", gain_db=3.0)
 
 
-def looks(ladder: Ladder, clock: HeldClock, seconds: int, fullness: float, rtf: float = 0.0) -> list[int]:
+def looks(ladder: DegradationLadder, clock: HeldClock, seconds: int, fullness: float, rtf: float = 0.0) -> list[int]:
     """A look a second; the levels."""
     levels = []
     for _ in range(seconds):
@@ -42,45 +43,47 @@ def looks(ladder: Ladder, clock: HeldClock, seconds: int, fullness: float, rtf: 
 
 def test_it_climbs_while_it_is_full_and_comes_back_by_itself():
     clock = HeldClock(0.0)
-    ladder = Ladder(CONFIG, clock=clock)
+    ladder = DegradationLadder(CONFIG, clock=clock)
     levels = looks(ladder, clock, 100, FULL)
     assert levels == sorted(levels)
-    assert levels[-1] == len(Rung)
+    assert levels[-1] == len(DegradationStep)
     assert levels.index(1) == 5
     levels = looks(ladder, clock, 400, CALM)
     assert levels == sorted(levels, reverse=True)
-    assert (levels[0], levels[-1]) == (len(Rung), 0)
+    assert (levels[0], levels[-1]) == (len(DegradationStep), 0)
 
 
 def test_between_the_two_marks_nothing_changes():
     clock = HeldClock(0.0)
-    ladder = Ladder(CONFIG, clock=clock)
+    ladder = DegradationLadder(CONFIG, clock=clock)
     looks(ladder, clock, 13, FULL)
     assert len(set(looks(ladder, clock, 500, 0.65))) == 1
 
 
 def test_slowness_gives_things_up_but_refuses_nobody():
     clock = HeldClock(0.0)
-    ladder = Ladder(CONFIG, clock=clock)
+    ladder = DegradationLadder(CONFIG, clock=clock)
     looks(ladder, clock, 500, CALM, rtf=2.0)
-    assert ladder.rungs == tuple(Rung)[:-2]
+    assert ladder.active_steps == tuple(DegradationStep)[:-2]
     looks(ladder, clock, 100, FULL, rtf=2.0)
-    assert ladder.rungs == tuple(Rung)
+    assert ladder.active_steps == tuple(DegradationStep)
     looks(ladder, clock, 500, CALM, rtf=2.0)
-    assert ladder.rungs == tuple(Rung)[:-2], "and keeps nobody out either"
+    assert ladder.active_steps == tuple(DegradationStep)[:-2], "and keeps nobody out either"
 
 
 @given(
     st.lists(st.tuples(st.floats(0, 1), st.floats(0, 3), st.floats(0.1, 20)), max_size=200),
     st.floats(0.5, 20),
     st.floats(0.5, 60),
-    st.lists(st.sampled_from(Rung), unique=True),
+    st.lists(st.sampled_from(DegradationStep), unique=True),
 )
-def test_it_never_changes_faster_than_its_hysteresis_and_always_comes_back(weather, climb_s, rest_s, rungs):
-    ordered = tuple(rung for rung in Rung if rung in rungs)
-    config = DegradeConfig(rungs=ordered, climb_s=climb_s, rest_s=rest_s, version="small@v1")
+def test_it_never_changes_faster_than_its_hysteresis_and_always_comes_back(weather, escalate_after_s, recover_after_s, steps):
+    ordered = tuple(step for step in DegradationStep if step in steps)
+    config = DegradeConfig(
+        steps=ordered, escalate_after_s=escalate_after_s, recover_after_s=recover_after_s, version="small@v1"
+    )
     clock = HeldClock(0.0)
-    ladder = Ladder(config, clock=clock)
+    ladder = DegradationLadder(config, clock=clock)
     changed_at = 0.0
     for fullness, rtf, wait_s in weather:
         before = ladder.level
@@ -89,20 +92,26 @@ def test_it_never_changes_faster_than_its_hysteresis_and_always_comes_back(weath
         assert abs(ladder.level - before) <= 1
         assert 0 <= ladder.level <= len(ordered)
         if ladder.level > before:
-            assert fullness >= config.up or (rtf > config.rtf and ladder.rungs[-1] not in REFUSALS)
-            assert clock.now - changed_at >= climb_s
+            assert fullness >= config.escalate_above or (rtf > config.rtf and ladder.active_steps[-1] not in REFUSALS)
+            assert clock.now - changed_at >= escalate_after_s
         elif ladder.level < before:
-            assert fullness <= config.down
-            assert clock.now - changed_at >= rest_s
+            assert fullness <= config.recover_below
+            assert clock.now - changed_at >= recover_after_s
         changed_at = clock.now if ladder.level != before else changed_at
     for _ in range(2 * len(ordered) + 2):
-        clock.now += rest_s
+        clock.now += recover_after_s
         ladder.observe(CALM, 0.0)
     assert ladder.level == 0
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"rungs": ["bulk", "refine"]}, {"rungs": ["refine", "refine"]}, {"rungs": ["music"]}, {"up": 0.5, "down": 0.5}]
+    "wrong",
+    [
+        {"steps": ["bulk", "refine"]},
+        {"steps": ["refine", "refine"]},
+        {"steps": ["music"]},
+        {"escalate_above": 0.5, "recover_below": 0.5},
+    ],
 )
 def test_a_ladder_that_makes_no_sense_is_refused(wrong):
     with pytest.raises(ValidationError):
@@ -111,7 +120,7 @@ def test_a_ladder_that_makes_no_sense_is_refused(wrong):
 
 def test_a_lighter_version_must_exist():
     with pytest.raises(ConfigError, match="must be one of models"):
-        read_app_config({"degrade": {"rungs": ["version"], "version": "small@v1"}, "models": {"chattts@v1": {}}})
+        read_app_config({"degrade": {"steps": ["version"], "version": "small@v1"}, "models": {"chattts@v1": {}}})
 
 
 # What a request goes without.
@@ -119,22 +128,25 @@ def test_a_lighter_version_must_exist():
 
 def degrader(level: int, **fields: object) -> Degrader:
     config = CONFIG.model_copy(update=fields)
-    ladder = Ladder(config)
+    ladder = DegradationLadder(config)
     ladder.level = level
     return Degrader(config, ladder)
 
 
 def test_what_is_asked_for_is_given_up_and_nothing_else():
     eased = degrader(5).fit(SpeechBody(input="x", refine=True, post=NOISY))
-    assert eased.given_up == tuple(Rung)[:5]
+    assert eased.given_up == tuple(DegradationStep)[:5]
     assert (eased.body.refine, eased.body.post, eased.body.model) == (False, PostBody(gain_db=3.0), "small@v1")
     request = eased.fit(SynthesisRequest("r", "x", "nova"))
     assert (request.short_segments, request.skipped_chunk_sizes) == (True, 2)
     assert degrader(2).fit(SpeechBody(input="x", post=True)).given_up == ()
-    assert degrader(5).fit(SpeechBody(input="x", model="chattts@v1")).given_up == (Rung.FIRST_CHUNK, Rung.SEGMENTS)
+    assert degrader(5).fit(SpeechBody(input="x", model="chattts@v1")).given_up == (
+        DegradationStep.FIRST_CHUNK,
+        DegradationStep.SEGMENTS,
+    )
 
 
-@given(st.integers(0, len(Rung)), st.integers(0, 2**32 - 1))
+@given(st.integers(0, len(DegradationStep)), st.integers(0, 2**32 - 1))
 def test_a_seed_of_its_own_is_the_same_audio_on_every_rung(level, seed):
     body = SpeechBody(input="x", refine=True, post=NOISY, seed=seed)
     eased = degrader(level).fit(body)
@@ -142,7 +154,7 @@ def test_a_seed_of_its_own_is_the_same_audio_on_every_rung(level, seed):
     assert eased.given_up == ()
     unseeded = body.model_copy(update={"seed": None})
     assert degrader(level).fit(unseeded, seeded=True).body is unseeded, "an idempotency key is a seed"
-    assert degrader(5, seeded=True).fit(body).given_up == tuple(Rung)[:5]
+    assert degrader(5, seeded=True).fit(body).given_up == tuple(DegradationStep)[:5]
 
 
 def test_refusals_are_for_bulk_first():

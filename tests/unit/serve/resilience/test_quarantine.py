@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from pipeline.errors import AtCapacity, EngineDead, RequestQuarantined
 from pipeline.types import AudioChunk, AudioOptions, RefineParams, SamplingParams, SynthesisRequest
-from serve.resilience.quarantine import CASE, Case, Death, Quarantine, QuarantineConfig, ended
+from serve.config.policies import QuarantineConfig
+from serve.resilience.quarantine import CASE, Case, Death, Quarantine, ended
 from tests.support.clock import HeldClock
 
 REQUEST = SynthesisRequest("r1", "Some words.", "nova", sampling=SamplingParams(seed=3))

@@ -362,7 +362,7 @@ def test_every_version_has_deployments_of_its_own_or_shares_a_vocoder():
         ({V2: {"engine": {"slotz": 4}}}, rf"args.models.{V2}.engine.slotz: unknown key; did you mean slots\?"),
         ({V2: {"vocoder_of": V1}}, "must be another version"),
         ({V2: {"vocoder_of": V2}}, "must be another version"),
-        ({V1: {}, V2: {"vocoder_of": V1, "vocoder": {}}}, "leave one out"),
+        ({V1: {}, V2: {"vocoder_of": V1, "vocoder": {}}}, "remove one of the two"),
         ({"v2": {}}, "pattern"),
     ],
 )

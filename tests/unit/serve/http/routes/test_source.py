@@ -12,7 +12,7 @@ import requests
 
 from pipeline.config import PipelineConfig
 from pipeline.errors import ConfigError
-from serve.config.app_config import PROJECT, OfferConfig, read_app_config
+from serve.config.app_config import PROJECT, SourceOfferConfig, read_app_config
 from serve.config.model_versions import versions_of
 from serve.http.routes.source import archive
 from serve.speech.model_selection import ModelSelector
@@ -56,13 +56,13 @@ def test_no_file_of_an_operator_is_in_the_archive(tmp_path: Path):
 
 
 def test_an_operator_names_the_place_instead():
-    offer = OfferConfig(url="https://example.org/our/chattts", commit="0123abc")
+    offer = SourceOfferConfig(url="https://example.org/our/chattts", commit="0123abc")
     with serving(replace(make_services(Speaker()), source_offer=offer)) as live:
         answer = requests.get(f"{live.url}/source", timeout=20).json()
     assert (answer["url"], answer["commit"]) == (offer.url, offer.commit)
     for wrong in ({"url": "ftp://x"}, {"commit": "main"}):
         with pytest.raises(ConfigError, match="offer"):
-            read_app_config({"offer": wrong})
+            read_app_config({"source_offer": wrong})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,73 @@
+"""Messages: one sentence for every mistake in a configuration.
+
+In:    what pydantic or our own walk found wrong
+Out:   sentences with the dotted path, what was found, what is allowed and the nearest or the new name
+Owns:  nothing
+Never: Ray, torch; reading a configuration
+"""
+
+import difflib
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from serve.config.renamed_keys import SINCE, new_key, new_value
+
+
+def explain(model: type[BaseModel], error: ValidationError, at: str) -> list[str]:
+    """Returns one sentence per mistake.
+
+    Args:
+        at: dotted path of the place that `model` describes.
+    """
+    sentences = []
+    for mistake in error.errors(include_url=False):
+        path = dotted(at, mistake["loc"])
+        if mistake["type"] == "extra_forbidden":
+            sentences.append(unknown_key(path, _keys_beside(model, mistake["loc"])))
+        else:
+            sentences.append(f"{path}: {mistake['msg']}; found {_short(mistake['input'])}{renamed(path, mistake['input'])}")
+    return sentences
+
+
+def unknown_key(path: str, allowed: list[str]) -> str:
+    """Returns a sentence that names the unknown key, its new or its nearest name, and all allowed keys."""
+    new = new_key(path, allowed)
+    if new is not None:
+        return f"{path}: unknown key; since {SINCE} it is called {new}"
+    near = difflib.get_close_matches(path.rpartition(".")[2], allowed, n=1, cutoff=0.0)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"{path}: unknown key{hint} Allowed: {', '.join(sorted(allowed))}"
+
+
+def renamed(path: str, value: object) -> str:
+    """Returns the end of a sentence about a refused value: what it is called now, or nothing."""
+    new = new_value(path, value)
+    return "" if new is None else f"; since {SINCE} it is called {new}"
+
+
+def dotted(at: str, loc: tuple[int | str, ...]) -> str:
+    """Returns a path as people write it: args.pipeline.engine.slots, applications[0].name."""
+    path = at
+    for part in loc:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path
+
+
+def _keys_beside(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
+    annotation: Any = model
+    for part in loc[:-1]:
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            annotation = annotation.model_fields[str(part)].annotation
+        else:  # dict[key, Model]
+            annotation = get_args(annotation)[-1]
+        if get_origin(annotation) in (Union, UnionType):  # Model | None
+            annotation = get_args(annotation)[0]
+    assert issubclass(annotation, BaseModel)
+    return list(annotation.model_fields)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
