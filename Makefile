@@ -3,19 +3,20 @@
 PYTHON ?= python3
 VENV   := .venv
 RUN    := $(VENV)/bin/python
+SERVE  := $(VENV)/bin/chattts-serve
 CONFIG ?= configs/dev.yaml
 TEXT   ?= Five one one, two five five.
 CHECKPOINT ?= demo
 GPU_PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help serve check test test-all fast-ring promises say judge bench gpu-check clean
+.PHONY: help serve check test test-all fast-ring promises say judge bench gpu-check generate constraints clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-serve: $(VENV)/ready  ## install, start the server (CONFIG=configs/dev.yaml)
-	@$(RUN) -m scripts.launch.start $(CONFIG)
+serve: $(VENV)/ready-serve  ## install what serving needs, start the server (CONFIG=configs/dev.yaml)
+	@$(SERVE) start $(CONFIG)
 
 # Three rings of tests, each inside the next one. What takes long is marked slow, what breaks a cluster or fuzzes for long nightly.
 check: fast-ring  ## the fast ring: lint, types, unit tests that are quick
@@ -29,35 +30,50 @@ test-all: fast-ring promises  ## every test there is, with many examples: an hou
 	$(RUN) -m pytest -m nightly
 	@echo "Left out: nothing."
 
-fast-ring: $(VENV)/ready
+fast-ring: $(VENV)/ready-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	CHATTTS_TEST_EFFORT=quick OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m "unit and not slow and not nightly" -n auto
 
-promises: $(VENV)/ready
+promises: $(VENV)/ready-test
 	CHATTTS_TEST_EFFORT=quick OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m "(unit and slow or parity) and not nightly" -n auto
 	$(RUN) -m pytest -m "(integration or e2e) and not nightly"
 
-say: $(VENV)/ready  ## speak TEXT into hello.wav, without Ray
-	$(RUN) -m scripts.say "$(TEXT)" -o hello.wav
+say: $(VENV)/ready-serve  ## speak TEXT into hello.wav, without Ray
+	$(SERVE) say "$(TEXT)" -o hello.wav
 
-judge: $(VENV)/ready  ## how many words a recogniser mishears in held-out sentences (CHECKPOINT=demo), beside the teacher's own
-	$(RUN) -m scripts.evaluate.intelligibility --local --checkpoint $(CHECKPOINT)
+judge: $(VENV)/ready-test  ## how many words a recogniser mishears in held-out sentences (CHECKPOINT=demo), beside the teacher's own
+	$(SERVE) judge --local --checkpoint $(CHECKPOINT)
 
-bench: $(VENV)/ready  ## measure the service beside the ChatTTS package itself: some 17 minutes on two cores
-	$(RUN) -m scripts.bench all --quick
+bench: $(VENV)/ready-test  ## measure the service beside the ChatTTS package itself: some 17 minutes on two cores
+	$(SERVE) bench all --quick
 
 gpu-check:  ## on a GPU machine: parity, bit-equality, step times, speech, aims -> JSON (GPU_PYTHON=python3, nothing is installed)
 	$(GPU_PYTHON) -m scripts.evaluate.gpu_check
+
+generate: $(VENV)/ready-test  ## write the files that are made from others: manifests, dashboards, generated pages
+	$(RUN) -m scripts.generate
+
+constraints: $(VENV)/ready-serve  ## pin in constraints.txt what serving needs, in the versions installed here
+	$(RUN) -m scripts.generate.constraints
 
 clean:  ## remove the virtual environment and every cache of the tools
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .schemathesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The installed project is the folder itself, so that Ray's processes import it wherever they start.
-$(VENV)/ready: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --upgrade pip
-	$(RUN) -m pip install --quiet --editable '.[dev]'
+$(VENV)/ready-serve: pyproject.toml
+	@echo "Installing what serving needs into $(VENV): Ray, PyTorch and some 140 packages. This takes minutes, once."
+	@echo "1/3  a virtual environment"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "2/3  pip"
+	@$(RUN) -m pip install --quiet --upgrade pip
+	@echo "3/3  packages"
+	@$(RUN) -m pip install --editable .
+	@touch $@
+
+$(VENV)/ready-test: $(VENV)/ready-serve
+	@echo "Installing what tests, benchmarks and training need into $(VENV)"
+	@$(RUN) -m pip install --editable '.[dev]'
 	@touch $@

@@ -1,0 +1,99 @@
+"""Project files: constraints, version, workflows and hooks say the same as pyproject.toml and the Makefile."""
+
+import re
+import tomllib
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from scripts.generate import constraints
+
+ROOT = Path(__file__).resolve().parents[3]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+LINES = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+PINS = dict(line.split("==") for line in LINES)
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+
+
+def test_constraints_are_plain_pins():
+    assert list(PINS) == sorted(PINS)
+    for line in LINES:
+        assert re.fullmatch(r"[a-z0-9-]+==[\d.]+(b\d+)?", line), line
+
+
+@pytest.mark.parametrize("requirement", constraints.wanted(), ids=lambda requirement: requirement.name)
+def test_constraints_satisfy_pyproject(requirement: Requirement):
+    pin = PINS[canonicalize_name(requirement.name)]
+    assert requirement.specifier.contains(pin, prereleases=True), f"{requirement} is pinned to {pin}: run make constraints"
+
+
+def test_pins_satisfy_each_other():
+    """Of the packages that are installed here in the version that is pinned."""
+    looked_at = 0
+    for name, pin in PINS.items():
+        try:
+            found = distribution(name)
+        except PackageNotFoundError:
+            continue
+        if found.version == pin:
+            looked_at += 1
+            for one in map(Requirement, found.requires or []):
+                other = PINS.get(canonicalize_name(one.name))
+                if other is not None and (one.marker is None or one.marker.evaluate({"extra": ""})):
+                    assert one.specifier.contains(other, prereleases=True), f"{name} needs {one}, pinned is {other}"
+    assert looked_at > 0
+
+
+def test_what_only_tests_need_is_not_pinned():
+    assert not {"pytest", "ruff", "mypy", "hypothesis", "pocketsphinx", "matplotlib"} & set(PINS)
+
+
+def test_the_image_installs_what_is_pinned():
+    assert "--constraint constraints.txt" in (ROOT / "k8s/Dockerfile").read_text()
+
+
+def test_the_version_stands_in_one_place():
+    version = PYPROJECT["project"]["version"]
+    images = {
+        tag
+        for path in (ROOT / "k8s").rglob("*")
+        if path.is_file()
+        for tag in re.findall(r"chattts-serve:([\w.]+)|newTag: ([\w.]+)", path.read_text())
+    }
+    assert {found for tag in images for found in tag if found} == {version}, "the images carry the version of the project"
+    for package in ("pipeline", "serve", "scripts"):
+        for path in (ROOT / package).rglob("*.py"):
+            assert f'"{version}"' not in path.read_text(), path
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_call_targets_of_the_makefile(path: Path):
+    makefile = (ROOT / "Makefile").read_text()
+    steps = yaml.safe_load(path.read_text())["jobs"].popitem()[1]["steps"]
+    targets = [target for step in steps for target in re.findall(r"^make (\S+)", step.get("run", ""), re.MULTILINE)]
+    assert targets
+    for target in targets:
+        name = target.replace(".venv", "$(VENV)")
+        assert re.search(rf"^{re.escape(name)}:", makefile, re.MULTILINE), target
+
+
+def test_both_rings_run_in_a_workflow():
+    assert [path.stem for path in WORKFLOWS] == ["check", "nightly"]
+    assert "run: make test\n" in WORKFLOWS[0].read_text()
+    assert "run: make test-all\n" in WORKFLOWS[1].read_text()
+
+
+def test_hooks_run_the_tools_of_the_fast_ring():
+    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert repository["repo"] == "local"
+    entries = [hook["entry"] for hook in repository["hooks"]]
+    for tool in ("ruff check", "ruff format", "mypy"):
+        assert any(f".venv/bin/{tool}" in entry for entry in entries), tool
+        assert tool in (ROOT / "Makefile").read_text()
+    modules = [match[1] for entry in entries if (match := re.search(r"-m (\S+)", entry))]
+    for module in modules:
+        assert (ROOT / module.replace(".", "/")).exists(), module
