@@ -1,27 +1,23 @@
-"""Authenticator: who is let in, before any route sees the request.
+"""Authentication: which requests are allowed, before any route sees them.
 
 In:    headers and the peer's address
-Out:   a Caller on the request, its permit held until the reply is over; or 401, 403, 429
-Owns:  nothing but what the quotas count
-Never: Ray, bodies; a key in a message, a log or a tag
+Out:   the key, and a Caller whose permit is held until the reply is over; or 401, 403, 429
+Owns:  the mean duration of a stream
+Never: Ray, ASGI, bodies; a key in a message, a log or a tag
 
-Without any key in the store only clients of this machine are served, unless `keys.open` says otherwise; other sites' pages in
-this machine's browsers are none of them (cross_origin.py). What a proxy claims about its client (X-Forwarded-For and its
-kin) can close the gate and never opens it.
+Until a key exists, only clients on this machine are served, unless `keys.open` says otherwise; pages of other sites in this
+machine's browsers do not count as such clients (cross_origin.py). What a proxy claims about its client (X-Forwarded-For and
+similar headers) can deny access but never grant it.
 """
 
 import asyncio
-import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Send
-from starlette.types import Scope as AsgiScope
 
 from pipeline.errors import StoreUnavailable
 from pipeline.ewma import Ewma
@@ -31,12 +27,9 @@ from serve.access.cross_origin import CrossOriginPolicy
 from serve.access.quotas import LocalQuotas, QuotaDecision, Quotas
 from serve.config.hosts import is_local_host, is_loopback
 from serve.errors import ApiError, ErrorSpec, to_api_error
-from serve.observability.reply_stats import ReplyObserver
 
-LOG = logging.getLogger("ray.serve.chattts")
-
-EWMA_WEIGHT = 0.2  # of the newest stream in the mean time of one
-FIRST_STAY_S = 2.0  # until the first stream has ended
+EWMA_WEIGHT = 0.2  # of the newest stream in the mean duration
+FIRST_DURATION_S = 2.0  # until the first stream has ended
 
 ANONYMOUS = "anonymous"
 FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "x-forwarded-host", "via")
@@ -48,74 +41,38 @@ MESSAGES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RouteAccess:
-    """What a route asks of a key."""
-
-    scopes: frozenset[Scope] | None = None
-    """any of them; None: nothing at all, no key either"""
-    stream: bool = False
-    """whether the model works while it lasts"""
-
-
-PROBES = ("/live", "/ready")
-OPEN_PATHS = ("/", *PROBES, "/health", "/source", "/source.tar.gz", "/docs", "/openapi.json")
-OPEN = RouteAccess()
-ANY = RouteAccess(frozenset(Scope))
-
-
-def need(method: str, path: str) -> RouteAccess:
-    """The one table of routes and scopes. A path nobody knows takes a key, so that new routes are closed until listed."""
-    if path in OPEN_PATHS:
-        return OPEN
-    if path == "/admin" or path.startswith("/admin/"):
-        return RouteAccess(frozenset({Scope.ADMIN}))
-    if path.startswith("/v1/audio/voices"):
-        if path.endswith(("/preview", "/score")):
-            return RouteAccess(frozenset({Scope.VOICES}), stream=True)
-        makes = method == "POST" and path != "/v1/audio/voices/random"
-        return ANY if method in ("GET", "HEAD") else RouteAccess(frozenset({Scope.VOICES}), stream=makes)
-    if path == "/v1/text/refine":
-        return RouteAccess(frozenset({Scope.SPEECH}), stream=True)
-    if path.startswith(("/v1/text/", "/v1/lexicons")) or path == "/v1/audio/speech/plan":
-        return RouteAccess(frozenset({Scope.TEXT}))
-    if path.startswith("/v1/audio/"):
-        return RouteAccess(frozenset({Scope.SPEECH}), stream=method == "POST")
-    return ANY
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Caller:
-    """Who asks, as the routes see it."""
+    """The client of a request, as the routes see it."""
 
     id: str = ANONYMOUS
-    """of the key: for logs, shares and tenants"""
+    """id of the key: for logs, fair shares and tenants"""
     lanes: Collection[Lane] = tuple(Lane)
     quota: Quota | None = None
-    """None: nothing is counted"""
+    """None: no limits, nothing is counted"""
     quotas: Quotas = field(default_factory=LocalQuotas)
 
-    def lane(self, wished: str | None) -> Lane:
-        """The lane of a request: the one it wishes, else standard, else the most urgent one it may use.
+    def lane(self, requested: str | None) -> Lane:
+        """Returns the lane of a request: the requested one, else standard, else the most urgent one the key may use.
 
         Raises:
-            ApiError: 403
+            ApiError: 403, the key may not use the requested lane.
         """
-        if wished is None:
+        if requested is None:
             return Lane.STANDARD if Lane.STANDARD in self.lanes else next(lane for lane in Lane if lane in self.lanes)
-        if wished not in self.lanes:
+        if requested not in self.lanes:
             raise ApiError(
                 f"key {self.id} may not use this lane; it may use {', '.join(self.lanes)}",
                 ErrorSpec(403, "permission_error", "lane_not_allowed", False),
                 param="priority",
             )
-        return Lane(wished)
+        return Lane(requested)
 
     async def charge_characters(self, characters: int) -> None:
-        """Take characters of the day.
+        """Charges characters to the key's quota of the day.
 
         Raises:
-            ApiError: 429
+            ApiError: 429, they are more than what is left of it.
         """
         if self.quota is not None:
             decision = await self.quotas.charge_characters(self.id, self.quota, characters)
@@ -123,7 +80,7 @@ class Caller:
                 raise refused(decision, self.quota, retry_helps=False)
 
     def record_audio(self, audio_s: float) -> None:
-        """Audio was made for it."""
+        """Counts audio that was generated against the key's quota per minute [s]."""
         if self.quota is not None:
             self.quotas.record_audio(self.id, self.quota, audio_s)
 
@@ -132,13 +89,13 @@ ANONYMOUS_CALLER = Caller()
 
 
 def caller_of(request: Request) -> Caller:
-    """Who asks; set by AuthMiddleware."""
+    """Returns the caller that AuthMiddleware put on the request."""
     caller: Caller = getattr(request.state, "caller", ANONYMOUS_CALLER)
     return caller
 
 
 class Authenticator:
-    """Keys, quotas, and what holds without keys."""
+    """Checks keys and quotas, and decides what is allowed while there are no keys."""
 
     def __init__(
         self,
@@ -151,23 +108,24 @@ class Authenticator:
     ) -> None:
         """
         Args:
-            ring: None: there are no keys and never will be.
-            is_open: clients without a key are served wherever they come from; None: from this machine, while there is none.
-            is_local_peer: whether a peer's address is this machine's.
-            origins: which hosts and web pages count as this machine's; None: none beside its own.
+            ring: the keys; None: there are none and never will be.
+            is_open: True: requests without a key are served wherever they come from; False: never; None: those from this
+                machine, as long as no key exists.
+            is_local_peer: whether the address of a peer is one of this machine.
+            origins: which hosts and web pages count as of this machine; None: only its own.
         """
         self._ring = ring
         self._quotas: Quotas = quotas or LocalQuotas()
         self._is_open = is_open
         self._is_local_peer = is_local_peer or is_loopback
         self.origins = origins or CrossOriginPolicy()
-        self._stay_s = Ewma(EWMA_WEIGHT, FIRST_STAY_S)
+        self._mean_duration_s = Ewma(EWMA_WEIGHT, FIRST_DURATION_S)
 
     def key_of(self, headers: Headers, peer: str) -> Key | None:
-        """The key a request brings; None where none is needed.
+        """Returns the key a request brings; None if it may go without.
 
         Raises:
-            ApiError: 401; 503 while nobody knows which keys there are.
+            ApiError: 401; 503 as long as the keys have not been read.
         """
         claimed = claimed_key(headers)
         ring = self._ring
@@ -194,8 +152,8 @@ class Authenticator:
             raise unauthorised("invalid_api_key", "no such key; it may have been revoked")
         return key
 
-    def check_browser(self, method: str, path: str, headers: Headers, peer: str) -> None:
-        """Refuse what another site's page sends through a browser of this machine, where being of this machine is enough.
+    def check_browser(self, headers: Headers, peer: str, *, opens_page: bool) -> None:
+        """Refuses what a page of another site sends through a browser of this machine, as long as no key exists.
 
         Raises:
             ApiError: 403
@@ -203,22 +161,25 @@ class Authenticator:
         ring = self._ring
         without_keys = self._is_open is None and (ring is None or (ring.is_known and ring.is_empty))
         if without_keys and self._comes_from_here(headers, peer):
-            self.origins.check(headers, opens_page=method in ("GET", "HEAD") and path in OPEN_PATHS)
+            self.origins.check(headers, opens_page=opens_page)
 
-    def caller_key(self, method: str, path: str, needed: RouteAccess, scope: AsgiScope, headers: Headers) -> Key | None:
-        """The key a request is allowed by, None when it needs none; scope is ASGI's.
+    def authenticate(self, headers: Headers, peer: str, scopes: frozenset[Scope] | None, *, opens_page: bool) -> Key | None:
+        """Returns the key a request is allowed by, None if it needs none.
+
+        Args:
+            peer: the address the connection comes from.
+            scopes: the route's, of which the key must have one; None: the route needs no key.
+            opens_page: True if the request only reads, as a link does that opens a page.
 
         Raises:
             ApiError: 401, 403, 503
         """
-        client = scope.get("client")
-        peer = client[0] if client else ""
-        self.check_browser(method, path, headers, peer)
-        if needed.scopes is None:
+        self.check_browser(headers, peer, opens_page=opens_page and scopes is None)
+        if scopes is None:
             return None
         key = self.key_of(headers, peer)
         if key is not None:
-            check_scope(key, needed.scopes)
+            check_scope(key, scopes)
         return key
 
     def _comes_from_here(self, headers: Headers, peer: str) -> bool:
@@ -226,10 +187,10 @@ class Authenticator:
 
     @asynccontextmanager
     async def admitted(self, key: Key, *, stream: bool) -> AsyncIterator[tuple[Caller, dict[str, str]]]:
-        """One request of a key, counted; with `stream` its permit is held until the block ends.
+        """Counts one request of a key; with `stream` it holds a permit until the block ends.
 
         Yields:
-            the caller, and the headers that say where its rate stands.
+            the caller, and headers with the state of its request rate.
 
         Raises:
             ApiError: 429
@@ -243,71 +204,21 @@ class Authenticator:
                 permit = None  # it holds none
                 if decision.refusal == "too_many_concurrent_requests":
                     decision = QuotaDecision(
-                        decision.refusal, self._stay_s.value / (quota.streams or 1), decision.remaining, decision.reset_s
+                        decision.refusal,
+                        self._mean_duration_s.value / (quota.streams or 1),
+                        decision.remaining,
+                        decision.reset_s,
                     )
                 raise refused(decision, quota)
             yield Caller(key.id, key.record.lanes, quota, self._quotas), rate_headers(decision, quota)
         finally:
             if permit is not None:
                 self._quotas.release(key.id, permit)
-                self._stay_s.add(asyncio.get_running_loop().time() - began)
-
-
-class AuthMiddleware:
-    """ASGI middleware: the gate in front of every route."""
-
-    def __init__(self, app: ASGIApp, *, gate: Callable[[], tuple[Authenticator, ReplyObserver]]) -> None:
-        self._app = app
-        self._gate = gate
-
-    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        kind = scope["type"]
-        if kind not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
-        method, path = scope.get("method", "GET"), scope["path"].removeprefix(scope.get("root_path", "")) or "/"
-        if path in PROBES and kind == "http":
-            await self._app(scope, receive, send)  # probes call a replica by whatever address it has
-            return
-        needed = need(method, path) if kind == "http" else RouteAccess(frozenset({Scope.SPEECH}), stream=True)
-        gate, watch = self._gate()
-        state = scope.setdefault("state", {})
-        started = False
-
-        async def send_on(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
-        try:
-            key = gate.caller_key(method, path, needed, scope, Headers(scope=scope))
-            if key is None:
-                state["caller"] = ANONYMOUS_CALLER
-                await self._app(scope, receive, send_on)
-                return
-            async with gate.admitted(key, stream=needed.stream) as (caller, rates):
-                state["caller"] = caller
-
-                async def send_with_rate(message: Message) -> None:
-                    if message["type"] == "http.response.start":
-                        MutableHeaders(scope=message).update(rates)
-                    await send_on(message)
-
-                await self._app(scope, receive, send_with_rate)
-        except ApiError as refusal:
-            if started:
-                raise
-            LOG.info("refused request=%s code=%s", state.get("request_id", "-"), refusal.spec.code)
-            watch.rejected(refusal.spec.code)
-            if kind == "websocket":
-                await send({"type": "websocket.close", "code": 1008, "reason": refusal.spec.code})
-                return
-            reply = JSONResponse(refusal.body(str(state.get("request_id", ""))), refusal.spec.status, refusal.reply_headers())
-            await reply(scope, receive, send)
+                self._mean_duration_s.add(asyncio.get_running_loop().time() - began)
 
 
 def claimed_key(headers: Headers) -> str | None:
-    """What the client sends as its key."""
+    """Returns the text a client sends as its key, from any of the three headers."""
     bearer = headers.get("authorization", "")
     if bearer[:7].lower() == "bearer ":
         return bearer[7:].strip()
@@ -315,8 +226,10 @@ def claimed_key(headers: Headers) -> str | None:
 
 
 def check_scope(key: Key, scopes: frozenset[Scope]) -> None:
-    """Raises:
-    ApiError: 403, the key may do none of them.
+    """Checks that the key has one of the scopes.
+
+    Raises:
+        ApiError: 403
     """
     if not scopes & set(key.record.scopes):
         wanted = " or ".join(sorted(scopes))
@@ -327,18 +240,18 @@ def check_scope(key: Key, scopes: frozenset[Scope]) -> None:
 
 
 def unauthorised(code: str, message: str) -> ApiError:
-    """401"""
+    """Returns a refusal with status 401."""
     return ApiError(message, ErrorSpec(401, "authentication_error", code, False), headers={"WWW-Authenticate": "Bearer"})
 
 
 def refused(decision: QuotaDecision, quota: Quota, *, retry_helps: bool = True) -> ApiError:
-    """429"""
+    """Returns a refusal with status 429."""
     kind = ErrorSpec(429, "rate_limit_error", decision.refusal, retry_helps, max(decision.retry_after_s, 0.001))
     return ApiError(MESSAGES[decision.refusal], kind, headers=rate_headers(decision, quota))
 
 
 def rate_headers(decision: QuotaDecision, quota: Quota) -> dict[str, str]:
-    """Where the rate of requests stands, in the usual headers and in OpenAI's."""
+    """Returns the state of the request rate, in the usual headers and in OpenAI's."""
     if decision.remaining is None:
         return {}
     limit, remaining, reset_s = str(quota.burst), str(max(0, decision.remaining)), decision.reset_s
@@ -353,14 +266,14 @@ def rate_headers(decision: QuotaDecision, quota: Quota) -> dict[str, str]:
 
 
 def local_peer_check(*, listens: str | None, behind_proxy: bool, own: Collection[str]) -> Callable[[str], bool]:
-    """Which peers are clients of this machine.
+    """Returns the check whether the address of a peer is one of this machine.
 
     Args:
         listens: the host the service listens on; None: not known.
-        behind_proxy: every peer is Serve's HAProxy, which does not say for whom it asks: then only a service that listens on
-            loopback alone knows that its clients are of this machine. The peer counts all the same, since replicas of that
-            mode can be reached beside the proxy.
-        own: the addresses of this machine beside loopback, from which its HAProxy may come.
+        behind_proxy: True if every peer is Serve's HAProxy, which hides the client's address: then only a service that
+            listens on loopback alone knows that its clients are on this machine. The peer is checked too, because replicas
+            can also be reached past the proxy.
+        own: the addresses of this machine beside loopback, from which its HAProxy may connect.
     """
     if behind_proxy and not (listens is not None and is_local_host(listens)):
         return lambda peer: False

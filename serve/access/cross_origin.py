@@ -1,7 +1,7 @@
 """Cross-origin: which web pages may reach the service through somebody's browser.
 
 In:    Host, Origin and Sec-Fetch-* of a request; the configured hosts and origins
-Out:   403 for a foreign host or page; CORS headers for configured origins
+Out:   403 for a foreign host or page; the origins that may read replies
 Owns:  nothing
 Never: Ray, keys, bodies
 
@@ -12,24 +12,14 @@ neither is needed: a foreign page has no key, and browsers attach none by themse
 """
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
-from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Send
-from starlette.types import Scope as AsgiScope
+from starlette.datastructures import Headers
 
 from serve.config.hosts import is_local_host
 from serve.errors import ApiError, ErrorSpec
 
 AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:@/\[\]]+)(:\d{1,5})?")  # host and port, nothing else
-
-# The wildcards stand for requests without cookies, the only ones there are here; Authorization has to be named beside them.
-PREFLIGHT = {
-    "Access-Control-Allow-Methods": "GET, HEAD, POST, PUT, PATCH, DELETE",
-    "Access-Control-Allow-Headers": "Authorization, *",
-    "Access-Control-Max-Age": "600",
-}
 
 
 class CrossOriginPolicy:
@@ -76,36 +66,6 @@ class CrossOriginPolicy:
             return False
         host = parts[1].lower()
         return is_local_host(host.strip("[]")) or host in self._hosts
-
-
-class CrossOrigin:
-    """ASGI middleware: CORS for the configured origins; without any, not a header."""
-
-    def __init__(self, app: ASGIApp, *, policy: Callable[[], CrossOriginPolicy]) -> None:
-        self._app = app
-        self._policy = policy
-
-    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        origins = self._policy().origins if scope["type"] == "http" else frozenset()
-        if not origins:
-            await self._app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
-        origin = headers.get("origin", "")
-        granted = {"Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": "*"} if origin in origins else {}
-        if granted and scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
-            reply = Response(status_code=204, headers={**granted, **PREFLIGHT, "Vary": "Origin"})
-            await reply(scope, receive, send)
-            return
-
-        async def send_with_cors(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                reply_headers = MutableHeaders(scope=message)
-                reply_headers.add_vary_header("Origin")
-                reply_headers.update(granted)
-            await send(message)
-
-        await self._app(scope, receive, send_with_cors)
 
 
 def _foreign_page() -> ApiError:

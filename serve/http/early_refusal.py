@@ -11,12 +11,13 @@ A burst is refused one after the other by one process: what each costs is what t
 from collections.abc import Callable
 
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipeline.errors import SynthesisError
-from serve.access.authentication import need
 from serve.errors import ApiError, to_api_error
+from serve.http.error_reply import named_error_reply
+from serve.http.middleware import peer_of
+from serve.http.route_access import SPEECH
 from serve.http.services import Services
 from serve.observability.reply_stats import Outcome, ReplyStats
 
@@ -43,18 +44,15 @@ class EarlyRefusal:
             await self._app(scope, receive, send)
             return
         try:
-            services.authenticator.caller_key(METHOD, PATH, need(METHOD, PATH), scope, headers)
+            services.authenticator.authenticate(headers, peer_of(scope), SPEECH.scopes, opens_page=False)
             services.admission.check()
         except ApiError:
             await self._app(scope, receive, send)
         except SynthesisError as error:
-            refusal, request_id = to_api_error(error), headers.get("x-request-id", "")
-            reply = JSONResponse(
-                refusal.body(request_id), refusal.spec.status, {"X-Request-ID": request_id, **refusal.reply_headers()}
-            )
-            await reply(scope, receive, send)
-            services.observer.finished(ReplyStats(Outcome.REFUSED, refusal.spec.code))
-            services.refusals.add(refusal.spec.code)
+            await named_error_reply(error, headers.get("x-request-id", ""))(scope, receive, send)
+            code = to_api_error(error).spec.code
+            services.observer.finished(ReplyStats(Outcome.REFUSED, code))
+            services.refusals.add(code)
 
 
 def is_speech(scope: Scope) -> bool:

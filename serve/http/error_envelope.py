@@ -9,10 +9,10 @@ Never: Serve's own pages below /-/, which its tools read; a reply that has begun
 import logging
 
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serve.errors import ApiError, ErrorSpec, plain_status, to_api_error
+from serve.errors import ApiError, ErrorSpec, plain_status
+from serve.http.error_reply import named_error_reply
 
 LOG = logging.getLogger("ray.serve.chattts")
 
@@ -40,13 +40,9 @@ class ErrorEnvelope:
                 if is_replaced:
                     headers = Headers(raw=message["headers"])
                     kept = {name: headers[name] for name in KEPT if name in headers}
-                    await refuse(refusal_of(message["status"]), kept)
+                    await named_error_reply(refusal_of(message["status"]), request_id, kept)(scope, receive, send)
             if not is_replaced:
                 await send(message)
-
-        async def refuse(error: ApiError, headers: dict[str, str]) -> None:
-            named = {"x-request-id": request_id, **{name.lower(): value for name, value in error.reply_headers().items()}}
-            await JSONResponse(error.body(request_id), error.spec.status, named | headers)(scope, receive, send)
 
         try:
             await self._app(scope, receive, send_json)
@@ -54,7 +50,7 @@ class ErrorEnvelope:
             if has_begun:
                 raise
             LOG.exception("request=%s ended by an error outside the application", request_id)
-            await refuse(to_api_error(error), {})
+            await named_error_reply(error, request_id)(scope, receive, send)
 
 
 def is_plain_error(start: Message) -> bool:

@@ -14,13 +14,13 @@ from ray import serve
 from ray.serve.exceptions import RayServeException
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve.errors import bad_request
-from serve.http.api import safe_request_id
 from serve.http.early_refusal import EarlyRefusal
 from serve.http.error_envelope import ErrorEnvelope
+from serve.http.error_reply import named_error_reply
+from serve.http.middleware import safe_request_id
 from serve.http.services import Services
 
 # Compared with `_` for `-`: Serve itself takes both spellings of some.
@@ -50,8 +50,7 @@ class StripRoutingHeaders:
         if scope["type"] in ("http", "websocket"):
             request_id = safe_request_id(Headers(scope=scope).get("x-request-id"))
             if scope["type"] == "http" and sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEADER_BYTES:
-                headers = {"X-Request-ID": request_id, "Connection": "close", **TOO_LARGE.reply_headers()}
-                await JSONResponse(TOO_LARGE.body(request_id), TOO_LARGE.spec.status, headers)(scope, receive, send)
+                await named_error_reply(TOO_LARGE, request_id, {"connection": "close"})(scope, receive, send)
                 return
             kept = [(name, value) for name, value in scope["headers"] if not is_routing_header(name)]
             scope = {**scope, "headers": [*kept, (b"x-request-id", request_id.encode())]}

@@ -1,4 +1,4 @@
-"""Cache API: the routes that empty the cache.
+"""Cache: the routes that empty the cache of sampled steps.
 
 In:    HTTP
 Out:   HTTP
@@ -6,30 +6,29 @@ Owns:  nothing
 Never: Ray, torch; what is in an entry
 """
 
-from collections.abc import Callable
-
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from serve.access.api_keys import Scope
 from serve.access.authentication import caller_of
+from serve.http.dependencies import RequestServices
 from serve.http.openapi import answers
-from serve.http.services import Services
+from serve.http.route_access import requires
+
+router = APIRouter()
 
 
-def cache_routes(get_services: Callable[[], Services]) -> APIRouter:
-    """The routes."""
-    routes = APIRouter()
+@router.delete("/v1/audio/speech/cache", status_code=204, response_class=Response, responses=answers(401, 403, 503))
+@requires(Scope.SPEECH)
+async def forget(request: Request, services: RequestServices) -> Response:
+    """Forget what was sampled for whoever asks."""
+    await services.purge(caller_of(request).id)
+    return Response(status_code=204)
 
-    @routes.delete("/v1/audio/speech/cache", status_code=204, response_class=Response, responses=answers(401, 403, 503))
-    async def forget(request: Request) -> Response:
-        """Forget what was sampled for whoever asks."""
-        await get_services().purge(caller_of(request).id)
-        return Response(status_code=204)
 
-    @routes.post("/admin/cache/purge", status_code=204, response_class=Response, responses=answers(401, 403, 503))
-    async def purge() -> Response:
-        """Forget what was sampled for anybody."""
-        await get_services().purge(None)
-        return Response(status_code=204)
-
-    return routes
+@router.post("/admin/cache/purge", status_code=204, response_class=Response, responses=answers(401, 403, 503))
+@requires(Scope.ADMIN)
+async def purge(services: RequestServices) -> Response:
+    """Forget what was sampled for anybody."""
+    await services.purge(None)
+    return Response(status_code=204)

@@ -10,7 +10,6 @@ import gzip
 import hashlib
 import io
 import tarfile
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,9 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from serve.config.app_config import PROJECT
-from serve.http.services import Services
+from serve.http.about import NAME, version
+from serve.http.dependencies import RequestServices
+from serve.http.route_access import open_to_all
 
 LICENCE = "AGPL-3.0-or-later"
 ARCHIVE = "/source.tar.gz"
@@ -29,29 +30,29 @@ FILES = ("pyproject.toml", "Makefile", "README.md", "LICENSE", "NOTICE")
 MOST_BYTES = 32 << 20  # of one file: nothing larger is source
 
 
-def source_routes(get_services: Callable[[], Services], name: str, version: str) -> APIRouter:
-    """The routes."""
-    routes = APIRouter()
+router = APIRouter()
 
-    @routes.get("/source")
-    def offer() -> dict[str, Any]:
-        """Which program this is, under which licence, and where its source is."""
-        offered = get_services().source_offer
-        return {
-            "name": name,
-            "version": version,
-            "license": LICENCE,
-            "url": offered.url or ARCHIVE,
-            "commit": offered.commit,
-            "sha256": hashlib.sha256(archive(PROJECT)).hexdigest(),
-        }
 
-    @routes.get(ARCHIVE, response_class=Response)
-    def source() -> Response:
-        """The source as it lies beside the running program: the same bytes on every replica of one release."""
-        return Response(archive(PROJECT), media_type="application/gzip")
+@router.get("/source")
+@open_to_all
+def offer(services: RequestServices) -> dict[str, Any]:
+    """Which program this is, under which licence, and where its source is."""
+    offered = services.source_offer
+    return {
+        "name": NAME,
+        "version": version(),
+        "license": LICENCE,
+        "url": offered.url or ARCHIVE,
+        "commit": offered.commit,
+        "sha256": hashlib.sha256(archive(PROJECT)).hexdigest(),
+    }
 
-    return routes
+
+@router.get(ARCHIVE, response_class=Response)
+@open_to_all
+def source() -> Response:
+    """The source as it lies beside the running program: the same bytes on every replica of one release."""
+    return Response(archive(PROJECT), media_type="application/gzip")
 
 
 @cache

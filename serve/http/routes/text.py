@@ -7,7 +7,7 @@ Never: Ray, torch; a step of the model, but for /v1/text/refine
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Literal, TypeVar
 
 from fastapi import APIRouter, Request
@@ -31,9 +31,12 @@ from pipeline.types import (
     SpeechText,
     SynthesisRequest,
 )
+from serve.access.api_keys import Scope
 from serve.errors import ApiError, ErrorSpec, bad_request
 from serve.http.body_reader import is_strict
+from serve.http.dependencies import RequestServices
 from serve.http.openapi import answers, takes
+from serve.http.route_access import any_key, requires
 from serve.http.services import Services
 from serve.speech.schemas.base import read_body
 from serve.speech.schemas.speech import SpeechBody, ignored_header, to_request
@@ -41,6 +44,8 @@ from serve.speech.schemas.text import LexiconBody, TextBody, WrittenText, check_
 
 T = TypeVar("T")
 B = TypeVar("B", bound=BaseModel)
+
+router = APIRouter(tags=["text"])
 
 
 class SpanReply(BaseModel):
@@ -206,125 +211,128 @@ class StylesReply(BaseModel):
     styles: list[StyleReply]
 
 
-def text_routes(get_services: Callable[[], Services]) -> APIRouter:
-    """Every route of this module."""
-    routes = APIRouter(tags=["text"])
-
-    @routes.post("/v1/text/normalize", openapi_extra=takes(TextBody), responses=answers(400, 408, 413, 415, 422, 429, 503))
-    async def normalize(request: Request) -> NormalizeReply:
-        """What would be said, and what became of every character."""
-        body = await _body(TextBody, request, get_services())
-        speech_text = await _within_limits(get_services(), get_services().read(_text_request(body, request, get_services())))
-        return NormalizeReply(
-            text=" ".join(segment.text for segment in speech_text.segments),
-            segments=[_segment(speech_text, index) for index in range(len(speech_text.segments))],
-            warnings=_warnings(speech_text.warnings),
-            dropped=list(speech_text.dropped),
-        )
-
-    @routes.post("/v1/text/ssml", openapi_extra=takes(TextBody), responses=answers(400, 408, 413, 415, 422, 503))
-    async def ssml(request: Request) -> SsmlReply:
-        """How an SSML document is understood."""
-        body = await _body(TextBody, request, get_services())
-        written = _written(body.model_copy(update={"input_type": "ssml"}), request, get_services())
-        return SsmlReply(
-            text=written.text,
-            passages=[_passage(passage) for passage in written.passages],
-            marks=[MarkReply(name=name, position=position) for name, position in written.marks],
-            warnings=_warnings(written.warnings),
-        )
-
-    @routes.post(
-        "/v1/audio/speech/plan", openapi_extra=takes(SpeechBody), responses=answers(400, 404, 408, 413, 415, 422, 429, 503)
+@router.post("/v1/text/normalize", openapi_extra=takes(TextBody), responses=answers(400, 408, 413, 415, 422, 429, 503))
+@requires(Scope.TEXT)
+async def normalize(request: Request, services: RequestServices) -> NormalizeReply:
+    """What would be said, and what became of every character."""
+    body = await _body(TextBody, request, services)
+    speech_text = await _within_limits(services, services.read(_text_request(body, request, services)))
+    return NormalizeReply(
+        text=" ".join(segment.text for segment in speech_text.segments),
+        segments=[_segment(speech_text, index) for index in range(len(speech_text.segments))],
+        warnings=_warnings(speech_text.warnings),
+        dropped=list(speech_text.dropped),
     )
-    async def plan(request: Request) -> PlanReply:
-        """What POST /v1/audio/speech would do with this body, without doing it."""
-        body = await _body(SpeechBody, request, get_services())
-        asked, ignored = _speech_request(body, request, get_services())
-        speech_text = await _within_limits(get_services(), get_services().read(asked))
-        segments = [_planned(segment, asked) for segment in speech_text.segments]
-        silence_s = (sum(segment.silence_ms for segment in segments) + speech_text.closing_silence_ms) / 1000
-        return PlanReply(
-            voice=asked.voice,
-            characters=len(asked.text),
-            segments=segments,
-            closing_silence_ms=speech_text.closing_silence_ms,
-            predicted_steps=sum(segment.steps for segment in segments),
-            predicted_seconds=round(sum(segment.seconds for segment in segments) + silence_s, 3),
-            warnings=_warnings(speech_text.warnings),
-            dropped=list(speech_text.dropped),
-            ignored_fields=ignored,
-        )
 
-    @routes.post(
-        "/v1/text/refine", openapi_extra=takes(SpeechBody), responses=answers(400, 404, 408, 413, 415, 422, 429, 503, 504)
+
+@router.post("/v1/text/ssml", openapi_extra=takes(TextBody), responses=answers(400, 408, 413, 415, 422, 503))
+@requires(Scope.TEXT)
+async def ssml(request: Request, services: RequestServices) -> SsmlReply:
+    """How an SSML document is understood."""
+    body = await _body(TextBody, request, services)
+    written = _written(body.model_copy(update={"input_type": "ssml"}), request, services)
+    return SsmlReply(
+        text=written.text,
+        passages=[_passage(passage) for passage in written.passages],
+        marks=[MarkReply(name=name, position=position) for name, position in written.marks],
+        warnings=_warnings(written.warnings),
     )
-    async def refine(request: Request) -> RefineReply:
-        """What ChatTTS's refine pass makes of the text, and whether the guard lets it pass."""
-        services = get_services()
-        body = await _body(SpeechBody, request, services)
-        if body.refine is False:
-            body = body.model_copy(update={"refine": True})
-        asked, ignored = _speech_request(body, request, services)
-        with services.admission.acquire():
-            segments = await _within_limits(services, services.refine(asked) if asked.refine else _unrefined(services, asked))
-        replies = [
-            RefinedReply(
-                source=segment.source,
-                refined=segment.refined,
-                accepted=segment.accepted,
-                diff=[ChangeReply(op=change.op, source=change.source, refined=change.refined) for change in segment.diff],
-            )
-            for segment in segments
-        ]
-        return RefineReply(
-            refined=" ".join(reply.refined for reply in replies),
-            accepted=all(reply.accepted for reply in replies),
-            diff=[change for reply in replies for change in reply.diff],
-            segments=replies,
-            seed=asked.refine.sampling.seed if asked.refine else asked.sampling.seed,
-            ignored_fields=ignored,
-        )
 
-    @routes.get("/v1/styles")
-    async def styles() -> StylesReply:
-        """What mstts:express-as knows."""
-        return StylesReply(
-            styles=[StyleReply(id=name, rate=prosody.rate, gain_db=prosody.gain_db) for name, prosody in STYLES.items()]
-        )
 
-    @routes.get("/v1/lexicons/{lexicon_id}", responses=answers(400, 404))
-    async def lexicon(lexicon_id: str) -> LexiconReply:
-        """A stored lexicon."""
-        _check_id(lexicon_id)
-        try:
-            entries = get_services().lexicons.get(lexicon_id)
-        except UnknownLexicon:
-            raise _no_such_lexicon() from None
-        return LexiconReply(id=lexicon_id, entries={entry.word: _sound(entry) for entry in entries})
-
-    @routes.put(
-        "/v1/lexicons/{lexicon_id}", openapi_extra=takes(LexiconBody), responses=answers(400, 408, 409, 413, 415, 503, 507)
+@router.post(
+    "/v1/audio/speech/plan", openapi_extra=takes(SpeechBody), responses=answers(400, 404, 408, 413, 415, 422, 429, 503)
+)
+@requires(Scope.TEXT)
+async def plan(request: Request, services: RequestServices) -> PlanReply:
+    """What POST /v1/audio/speech would do with this body, without doing it."""
+    body = await _body(SpeechBody, request, services)
+    asked, ignored = _speech_request(body, request, services)
+    speech_text = await _within_limits(services, services.read(asked))
+    segments = [_planned(segment, asked) for segment in speech_text.segments]
+    silence_s = (sum(segment.silence_ms for segment in segments) + speech_text.closing_silence_ms) / 1000
+    return PlanReply(
+        voice=asked.voice,
+        characters=len(asked.text),
+        segments=segments,
+        closing_silence_ms=speech_text.closing_silence_ms,
+        predicted_steps=sum(segment.steps for segment in segments),
+        predicted_seconds=round(sum(segment.seconds for segment in segments) + silence_s, 3),
+        warnings=_warnings(speech_text.warnings),
+        dropped=list(speech_text.dropped),
+        ignored_fields=ignored,
     )
-    async def put_lexicon(lexicon_id: str, request: Request) -> KeptReply:
-        """Keep a lexicon, in place of what was there; every replica knows it within a second."""
-        _check_id(lexicon_id)
-        services = get_services()
-        entries = entries_of((await _body(LexiconBody, request, services)).entries)
-        version = await asyncio.to_thread(services.lexicons.put, lexicon_id, entries)
-        return KeptReply(id=lexicon_id, version=version, entries=len(entries))
 
-    @routes.delete("/v1/lexicons/{lexicon_id}", status_code=204, responses=answers(400, 404, 503))
-    async def delete_lexicon(lexicon_id: str) -> Response:
-        """Remove a lexicon."""
-        _check_id(lexicon_id)
-        try:
-            await asyncio.to_thread(get_services().lexicons.delete, lexicon_id)
-        except UnknownLexicon:
-            raise _no_such_lexicon() from None
-        return Response(status_code=204)
 
-    return routes
+@router.post("/v1/text/refine", openapi_extra=takes(SpeechBody), responses=answers(400, 404, 408, 413, 415, 422, 429, 503, 504))
+@requires(Scope.SPEECH, stream=True)
+async def refine(request: Request, services: RequestServices) -> RefineReply:
+    """What ChatTTS's refine pass makes of the text, and whether the guard lets it pass."""
+    body = await _body(SpeechBody, request, services)
+    if body.refine is False:
+        body = body.model_copy(update={"refine": True})
+    asked, ignored = _speech_request(body, request, services)
+    with services.admission.acquire():
+        segments = await _within_limits(services, services.refine(asked) if asked.refine else _unrefined(services, asked))
+    replies = [
+        RefinedReply(
+            source=segment.source,
+            refined=segment.refined,
+            accepted=segment.accepted,
+            diff=[ChangeReply(op=change.op, source=change.source, refined=change.refined) for change in segment.diff],
+        )
+        for segment in segments
+    ]
+    return RefineReply(
+        refined=" ".join(reply.refined for reply in replies),
+        accepted=all(reply.accepted for reply in replies),
+        diff=[change for reply in replies for change in reply.diff],
+        segments=replies,
+        seed=asked.refine.sampling.seed if asked.refine else asked.sampling.seed,
+        ignored_fields=ignored,
+    )
+
+
+@router.get("/v1/styles")
+@any_key
+async def styles() -> StylesReply:
+    """What mstts:express-as knows."""
+    return StylesReply(
+        styles=[StyleReply(id=name, rate=prosody.rate, gain_db=prosody.gain_db) for name, prosody in STYLES.items()]
+    )
+
+
+@router.get("/v1/lexicons/{lexicon_id}", responses=answers(400, 404))
+@requires(Scope.TEXT)
+async def lexicon(lexicon_id: str, services: RequestServices) -> LexiconReply:
+    """A stored lexicon."""
+    _check_id(lexicon_id)
+    try:
+        entries = services.lexicons.get(lexicon_id)
+    except UnknownLexicon:
+        raise _no_such_lexicon() from None
+    return LexiconReply(id=lexicon_id, entries={entry.word: _sound(entry) for entry in entries})
+
+
+@router.put("/v1/lexicons/{lexicon_id}", openapi_extra=takes(LexiconBody), responses=answers(400, 408, 409, 413, 415, 503, 507))
+@requires(Scope.TEXT)
+async def put_lexicon(lexicon_id: str, request: Request, services: RequestServices) -> KeptReply:
+    """Keep a lexicon, in place of what was there; every replica knows it within a second."""
+    _check_id(lexicon_id)
+    entries = entries_of((await _body(LexiconBody, request, services)).entries)
+    version = await asyncio.to_thread(services.lexicons.put, lexicon_id, entries)
+    return KeptReply(id=lexicon_id, version=version, entries=len(entries))
+
+
+@router.delete("/v1/lexicons/{lexicon_id}", status_code=204, responses=answers(400, 404, 503))
+@requires(Scope.TEXT)
+async def delete_lexicon(lexicon_id: str, services: RequestServices) -> Response:
+    """Remove a lexicon."""
+    _check_id(lexicon_id)
+    try:
+        await asyncio.to_thread(services.lexicons.delete, lexicon_id)
+    except UnknownLexicon:
+        raise _no_such_lexicon() from None
+    return Response(status_code=204)
 
 
 # What the routes share.

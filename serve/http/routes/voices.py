@@ -7,11 +7,11 @@ Never: Ray, torch; a client's words in an error; a recording kept any longer tha
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import aclosing
 from typing import Annotated, Any, TypeVar
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 from starlette.datastructures import FormData, UploadFile
@@ -23,9 +23,12 @@ from pipeline.voices.names import INLINE, MAX_NAME_CHARS
 from pipeline.voices.records import MAX_GAIN_DB, MAX_LANGUAGES, MAX_NOTE_CHARS, MAX_TITLE_CHARS, StoredVoice
 from pipeline.voices.seeds import MAX_SEED
 from pipeline.voices.strings import decode_embedding, encode_embedding
+from serve.access.api_keys import Scope
 from serve.errors import ApiError, ErrorSpec, bad_request
 from serve.http.body_reader import FORM, check_content, media_type_of, too_large
+from serve.http.dependencies import RequestServices
 from serve.http.openapi import answers, takes
+from serve.http.route_access import any_key, requires
 from serve.http.services import Services
 from serve.http.speech_response import MADE
 from serve.speech.model_selection import ModelSelector
@@ -45,6 +48,8 @@ Language = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})?$")]
 Languages = Annotated[tuple[Language, ...], Field(max_length=MAX_LANGUAGES)]
 Gain = Annotated[float, Field(ge=-MAX_GAIN_DB, le=MAX_GAIN_DB)]
 Title = Annotated[str, Field(min_length=1, max_length=MAX_TITLE_CHARS)]
+
+router = APIRouter()
 
 
 class BlendPart(Body):
@@ -133,124 +138,129 @@ def takes_form() -> dict[str, Any]:
     return described
 
 
-def add_voice_routes(api: FastAPI, get_services: Callable[[], Services]) -> None:
-    """Everything about voices."""
+@router.get("/v1/audio/voices")
+@any_key
+async def voices(services: RequestServices, legacy: str = "0") -> dict[str, Any]:
+    entries = services.list_voices()
+    if legacy in ("1", "true"):
+        return {"voices": [entry.name for entry in entries]}
+    cards = [voice_card(entry, services.models) for entry in entries]
+    return {"voices": cards, "languages": list(services.models.languages())}
 
-    @api.get("/v1/audio/voices")
-    async def voices(legacy: str = "0") -> dict[str, Any]:
-        services = get_services()
-        entries = services.list_voices()
-        if legacy in ("1", "true"):
-            return {"voices": [entry.name for entry in entries]}
-        cards = [voice_card(entry, services.models) for entry in entries]
-        return {"voices": cards, "languages": list(services.models.languages())}
 
-    @api.post(
-        "/v1/audio/voices",
-        status_code=201,
-        openapi_extra=takes_form(),
-        responses=answers(400, 403, 408, 409, 413, 415, 422, 429, 503, 507),
-    )
-    async def create(request: Request) -> Response:
-        services = get_services()
-        desk = services.voices
-        if media_type_of(request) == FORM:
-            return await clone(request, services)
-        body = read_body(NewVoiceBody, await services.bodies.read_json(request))
-        card = body.card()
-        given = [body.seed is not None, body.embedding is not None, body.blend is not None]
-        if sum(given) != 1:
-            raise bad_request(
-                "conflicting_fields", "give exactly one of seed, embedding and blend, or a form with audio_sample"
-            )
-        with services.admission.acquire():
-            if body.seed is not None:
-                return created(services, await desk.from_seed(card, body.seed))
-            if body.blend is not None:
-                return created(services, await desk.from_blend(card, _expression(body.blend)))
-            assert body.embedding is not None
-            try:
-                embedding = decode_embedding(body.embedding.removeprefix(INLINE), desk.library.width)
-            except ValueError as error:
-                raise bad_request("invalid_embedding", f"embedding: {error}", param="embedding") from None
-            return created(services, await desk.from_embedding(card, embedding))
+@router.post(
+    "/v1/audio/voices",
+    status_code=201,
+    openapi_extra=takes_form(),
+    responses=answers(400, 403, 408, 409, 413, 415, 422, 429, 503, 507),
+)
+@requires(Scope.VOICES, stream=True)
+async def create(request: Request, services: RequestServices) -> Response:
+    desk = services.voices
+    if media_type_of(request) == FORM:
+        return await clone(request, services)
+    body = read_body(NewVoiceBody, await services.bodies.read_json(request))
+    card = body.card()
+    given = [body.seed is not None, body.embedding is not None, body.blend is not None]
+    if sum(given) != 1:
+        raise bad_request("conflicting_fields", "give exactly one of seed, embedding and blend, or a form with audio_sample")
+    with services.admission.acquire():
+        if body.seed is not None:
+            return created(services, await desk.from_seed(card, body.seed))
+        if body.blend is not None:
+            return created(services, await desk.from_blend(card, _expression(body.blend)))
+        assert body.embedding is not None
+        try:
+            embedding = decode_embedding(body.embedding.removeprefix(INLINE), desk.library.width)
+        except ValueError as error:
+            raise bad_request("invalid_embedding", f"embedding: {error}", param="embedding") from None
+        return created(services, await desk.from_embedding(card, embedding))
 
-    @api.post("/v1/audio/voices/random", openapi_extra=takes(RandomBody), responses=answers(400, 408, 413, 415))
-    async def random(request: Request) -> dict[str, Any]:
-        services = get_services()
-        body = read_body(RandomBody, await services.bodies.read_json(request))
-        wish = body.filter
-        if wish.like and wish.unlike:
-            raise bad_request("conflicting_fields", "filter is like or unlike, not both", param="filter")
-        found = await asyncio.to_thread(services.voices.random, body.count, body.seed, wish.like, wish.unlike)
-        return {
-            "voices": [
-                {
-                    "id": f"seed:{seed}",
-                    "origin": "random",
-                    "seed": seed,
-                    **({} if similarity is None else {"similarity": similarity}),
-                    "preview_url": preview_url(f"seed:{seed}"),
-                }
-                for seed, similarity in found
-            ]
-        }
 
-    @api.post(
-        "/v1/audio/voices/blend",
-        status_code=201,
-        openapi_extra=takes(BlendBody),
-        responses=answers(400, 408, 409, 413, 415, 429, 503, 507),
-    )
-    async def blend(request: Request) -> Response:
-        services = get_services()
-        body = read_body(BlendBody, await services.bodies.read_json(request))
-        with services.admission.acquire():
-            return created(services, await services.voices.from_blend(body.card(), body.expression))
+@router.post("/v1/audio/voices/random", openapi_extra=takes(RandomBody), responses=answers(400, 408, 413, 415))
+@requires(Scope.VOICES)
+async def random(request: Request, services: RequestServices) -> dict[str, Any]:
+    body = read_body(RandomBody, await services.bodies.read_json(request))
+    wish = body.filter
+    if wish.like and wish.unlike:
+        raise bad_request("conflicting_fields", "filter is like or unlike, not both", param="filter")
+    found = await asyncio.to_thread(services.voices.random, body.count, body.seed, wish.like, wish.unlike)
+    return {
+        "voices": [
+            {
+                "id": f"seed:{seed}",
+                "origin": "random",
+                "seed": seed,
+                **({} if similarity is None else {"similarity": similarity}),
+                "preview_url": preview_url(f"seed:{seed}"),
+            }
+            for seed, similarity in found
+        ]
+    }
 
-    @api.get("/v1/audio/voices/{name}", responses=answers(400, 404))
-    async def voice(name: str) -> dict[str, Any]:
-        return await or_404(described(get_services(), name))
 
-    @api.patch(
-        "/v1/audio/voices/{name}", openapi_extra=takes(EditBody), responses=answers(400, 403, 404, 408, 409, 413, 415, 503, 507)
-    )
-    async def edit(name: str, request: Request) -> Response:
-        services = get_services()
-        body = read_body(EditBody, await services.bodies.read_json(request))
-        changes = {key: value for key, value in body.model_dump().items() if value is not None}
-        if not changes:
-            raise bad_request("missing_field", "give at least one of name, languages, description, licence and gain_db")
-        if "name" in changes:
-            changes["title"] = changes.pop("name")
-        stored = await or_404(services.voices.edit(name, changes))
-        return JSONResponse(voice_card(services.voices.library.info(stored), services.models))
+@router.post(
+    "/v1/audio/voices/blend",
+    status_code=201,
+    openapi_extra=takes(BlendBody),
+    responses=answers(400, 408, 409, 413, 415, 429, 503, 507),
+)
+@requires(Scope.VOICES, stream=True)
+async def blend(request: Request, services: RequestServices) -> Response:
+    body = read_body(BlendBody, await services.bodies.read_json(request))
+    with services.admission.acquire():
+        return created(services, await services.voices.from_blend(body.card(), body.expression))
 
-    @api.delete("/v1/audio/voices/{name}", status_code=204, response_class=Response, responses=answers(400, 403, 404, 503))
-    async def delete(name: str) -> Response:
-        await or_404(get_services().voices.delete(name))
-        return Response(status_code=204)
 
-    @api.get(
-        "/v1/audio/voices/{name}/preview",
-        response_class=Response,
-        responses={
-            200: {"content": {"audio/mpeg": {"schema": {"type": "string", "format": "binary"}}}},
-            **answers(400, 404, 429, 503, 504),
-        },
-    )
-    async def preview(name: str) -> Response:
-        services = get_services()
-        with services.admission.acquire():
-            sound = await or_404(services.voices.preview(name))
-        return Response(sound, media_type="audio/mpeg", headers={"Cache-Control": "private, max-age=60", **MADE})
+@router.get("/v1/audio/voices/{name}", responses=answers(400, 404))
+@any_key
+async def voice(name: str, services: RequestServices) -> dict[str, Any]:
+    return await or_404(described(services, name))
 
-    @api.post("/v1/audio/voices/{name}/score", responses=answers(400, 404, 429, 503, 504))
-    async def score(name: str) -> dict[str, Any]:
-        services = get_services()
-        with services.admission.acquire():
-            found = await or_404(services.voices.score(name))
-        return {"id": services.voice_id(name), **found}
+
+@router.patch(
+    "/v1/audio/voices/{name}", openapi_extra=takes(EditBody), responses=answers(400, 403, 404, 408, 409, 413, 415, 503, 507)
+)
+@requires(Scope.VOICES)
+async def edit(name: str, request: Request, services: RequestServices) -> Response:
+    body = read_body(EditBody, await services.bodies.read_json(request))
+    changes = {key: value for key, value in body.model_dump().items() if value is not None}
+    if not changes:
+        raise bad_request("missing_field", "give at least one of name, languages, description, licence and gain_db")
+    if "name" in changes:
+        changes["title"] = changes.pop("name")
+    stored = await or_404(services.voices.edit(name, changes))
+    return JSONResponse(voice_card(services.voices.library.info(stored), services.models))
+
+
+@router.delete("/v1/audio/voices/{name}", status_code=204, response_class=Response, responses=answers(400, 403, 404, 503))
+@requires(Scope.VOICES)
+async def delete(name: str, services: RequestServices) -> Response:
+    await or_404(services.voices.delete(name))
+    return Response(status_code=204)
+
+
+@router.get(
+    "/v1/audio/voices/{name}/preview",
+    response_class=Response,
+    responses={
+        200: {"content": {"audio/mpeg": {"schema": {"type": "string", "format": "binary"}}}},
+        **answers(400, 404, 429, 503, 504),
+    },
+)
+@requires(Scope.VOICES, stream=True)
+async def preview(name: str, services: RequestServices) -> Response:
+    with services.admission.acquire():
+        sound = await or_404(services.voices.preview(name))
+    return Response(sound, media_type="audio/mpeg", headers={"Cache-Control": "private, max-age=60", **MADE})
+
+
+@router.post("/v1/audio/voices/{name}/score", responses=answers(400, 404, 429, 503, 504))
+@requires(Scope.VOICES, stream=True)
+async def score(name: str, services: RequestServices) -> dict[str, Any]:
+    with services.admission.acquire():
+        found = await or_404(services.voices.score(name))
+    return {"id": services.voice_id(name), **found}
 
 
 async def clone(request: Request, services: Services) -> Response:

@@ -1,0 +1,22 @@
+"""Dependencies: what FastAPI passes to a handler beside the request.
+
+In:    requests; the provider of the services, which create_api puts on the application
+Out:   Services
+Owns:  nothing
+Never: Ray
+"""
+
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from serve.http.services import Services
+
+
+async def get_services(request: Request) -> Services:
+    """Returns the services of this replica. A coroutine: FastAPI would run a function in a thread."""
+    services: Services = request.app.state.get_services()
+    return services
+
+
+RequestServices = Annotated[Services, Depends(get_services)]

@@ -1,0 +1,167 @@
+"""Middleware: what happens to every request before a route sees it.
+
+In:    ASGI scopes
+Out:   the request with its id and its Caller; a refusal of requests without access; CORS headers
+Owns:  nothing
+Never: Ray, bodies; a key in a log line
+"""
+
+import logging
+import re
+import uuid
+from collections.abc import Callable
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serve.access.authentication import ANONYMOUS_CALLER, Authenticator
+from serve.access.cross_origin import CrossOriginPolicy
+from serve.errors import ApiError
+from serve.http.error_reply import error_reply
+from serve.http.route_access import RouteAccessTable
+from serve.observability.reply_stats import ReplyObserver
+
+LOG = logging.getLogger("ray.serve.chattts")
+
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+POLICY_VIOLATION = 1008  # RFC 6455, close code
+
+# The wildcards stand for requests without cookies, the only ones there are here; Authorization has to be named beside them.
+PREFLIGHT = {
+    "Access-Control-Allow-Methods": "GET, HEAD, POST, PUT, PATCH, DELETE",
+    "Access-Control-Allow-Headers": "Authorization, *",
+    "Access-Control-Max-Age": "600",
+}
+
+
+class RequestIdMiddleware:
+    """Gives every request an id: the client's own if it is harmless, else a new one."""
+
+    def __init__(self, app: ASGIApp, *, announce: bool) -> None:
+        """
+        Args:
+            announce: whether replies carry the id in X-Request-ID.
+        """
+        self._app = app
+        self._announce = announce
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = safe_request_id(Headers(scope=scope).get("x-request-id"))
+        scope.setdefault("state", {})["request_id"] = request_id
+
+        async def send_with_id(message: Message) -> None:
+            if self._announce and message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["X-Request-ID"] = request_id
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)
+
+
+class AuthMiddleware:
+    """Lets a request through to its route if its key, its Host and its quota allow it."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        routes: RouteAccessTable,
+        authenticator: Callable[[], Authenticator],
+        observer: Callable[[], ReplyObserver],
+    ) -> None:
+        self._app = app
+        self._routes = routes
+        self._authenticator = authenticator
+        self._observer = observer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        access = self._routes.access_of(scope) if scope["type"] in ("http", "websocket") else None
+        if access is None or access.is_probe:
+            await self._app(scope, receive, send)
+            return
+        state = scope.setdefault("state", {})
+        started = False
+
+        async def send_on(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            authenticator = self._authenticator()
+            key = authenticator.authenticate(
+                Headers(scope=scope), peer_of(scope), access.scopes, opens_page=scope.get("method", "GET") in ("GET", "HEAD")
+            )
+            if key is None:
+                state["caller"] = ANONYMOUS_CALLER
+                await self._app(scope, receive, send_on)
+                return
+            async with authenticator.admitted(key, stream=access.stream) as (caller, rates):
+                state["caller"] = caller
+
+                async def send_with_rate(message: Message) -> None:
+                    if message["type"] == "http.response.start":
+                        MutableHeaders(scope=message).update(rates)
+                    await send_on(message)
+
+                await self._app(scope, receive, send_with_rate)
+        except ApiError as refusal:
+            if started:
+                raise
+            request_id = str(state.get("request_id", ""))
+            LOG.info("refused request=%s code=%s", request_id or "-", refusal.spec.code)
+            self._observer().rejected(refusal.spec.code)
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": refusal.spec.code})
+                return
+            await error_reply(refusal, request_id)(scope, receive, send)
+
+
+class CrossOriginMiddleware:
+    """Sends CORS headers to the configured origins; without any, not a header."""
+
+    def __init__(self, app: ASGIApp, *, policy: Callable[[], CrossOriginPolicy]) -> None:
+        self._app = app
+        self._policy = policy
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        origins = self._policy().origins if scope["type"] == "http" else frozenset()
+        if not origins:
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        origin = headers.get("origin", "")
+        granted = {"Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": "*"} if origin in origins else {}
+        if granted and scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+            reply = Response(status_code=204, headers={**granted, **PREFLIGHT, "Vary": "Origin"})
+            await reply(scope, receive, send)
+            return
+
+        async def send_with_cors(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                reply_headers = MutableHeaders(scope=message)
+                reply_headers.add_vary_header("Origin")
+                reply_headers.update(granted)
+            await send(message)
+
+        await self._app(scope, receive, send_with_cors)
+
+
+def safe_request_id(claimed: str | None) -> str:
+    """Returns the claimed id if it can stand in a log and a header, else a new one."""
+    return claimed if claimed is not None and REQUEST_ID.fullmatch(claimed) else uuid.uuid4().hex
+
+
+def request_id_of(request: Request) -> str:
+    """Returns the id that RequestIdMiddleware gave."""
+    return str(request.state.request_id)
+
+
+def peer_of(scope: Scope) -> str:
+    """Returns the address the connection comes from; empty where the server does not know it."""
+    client = scope.get("client")
+    return client[0] if client else ""
