@@ -203,12 +203,7 @@ class Authenticator:
             if decision.refusal:
                 permit = None  # it holds none
                 if decision.refusal == "too_many_concurrent_requests":
-                    decision = QuotaDecision(
-                        decision.refusal,
-                        self._mean_duration_s.value / (quota.streams or 1),
-                        decision.remaining,
-                        decision.reset_s,
-                    )
+                    decision = replace(decision, retry_after_s=self._mean_duration_s.value / (quota.streams or 1))
                 raise refused(decision, quota)
             yield Caller(key.id, key.record.lanes, quota, self._quotas), rate_headers(decision, quota)
         finally:
