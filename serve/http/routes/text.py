@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 from pipeline.errors import DeadlineExceeded, UnknownLexicon
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.text.lexicon.library import LEXICON_ID
-from pipeline.text.markup.ssml import STYLES
+from pipeline.text.markup.ssml_elements import STYLES
 from pipeline.text.refine_guard import diff
 from pipeline.text.segment import predicted_steps
 from pipeline.types import (

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import InvalidSsml
-from pipeline.text.markup.ssml import MAX_BREAK_MS, MAX_BYTES, MAX_DEPTH, MAX_ELEMENTS, MAX_TURNS, SILENT_DB, STYLES, parse
+from pipeline.text.markup.ssml import MAX_BYTES, parse
+from pipeline.text.markup.ssml_elements import MAX_BREAK_MS, SILENT_DB, STYLES
+from pipeline.text.markup.ssml_reader import MAX_DEPTH, MAX_ELEMENTS, MAX_TURNS
 from pipeline.types import Passage, Pronunciation, PronunciationKind, Prosody
 
 XMLNS = 'xmlns:mstts="https://www.w3.org/2001/mstts"'

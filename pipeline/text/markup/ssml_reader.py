@@ -1,0 +1,204 @@
+"""SSML reader: walks a document once and writes its text into passages.
+
+In:    the tree of a document, one handler per element
+Out:   passages, marks, warnings
+Owns:  the passage that is being written
+Never: what any element means, durations, rates
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from pipeline.errors import InvalidSsml
+from pipeline.text.markup.control_tags import neutralise
+from pipeline.types import Passage, Pronunciation, PronunciationKind, Prosody
+
+MAX_DEPTH = 10
+MAX_ELEMENTS = 1000
+MAX_TURNS = 50
+"""voice and break elements together"""
+
+LANGUAGE_ATTRIBUTE = "{http://www.w3.org/XML/1998/namespace}lang"
+
+_SPACES = re.compile(r"\s+")
+_UNSPOKEN = frozenset(["metadata", "meta", "lexicon", "desc"])
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What holds at a place of the document."""
+
+    prosody: Prosody = Prosody()  # noqa: RUF009  # frozen
+    language: str = "auto"
+    """auto, zh or en"""
+    depth: int = 0
+
+
+class SsmlReader:
+    """Walks one document. The handlers of elements call its methods; `passages`, `marks` and `warnings` are the result."""
+
+    def __init__(self, elements: Mapping[str, "Handler"], *, control_tags: bool) -> None:
+        """
+        Args:
+            elements: the handler of each element by its name without a namespace.
+            control_tags: whether [laugh] and the like in the text are control tags.
+        """
+        self.warnings: Counter[str] = Counter()
+        self.passages: list[Passage] = []
+        self.marks: list[tuple[str, int]] = []
+        self.tailing_ms = 0
+        """silence after the whole document"""
+        self._elements = elements
+        self._control_tags = control_tags
+        self._text = ""
+        self._pronunciations: list[Pronunciation] = []
+        self._silence_ms = 0
+        self._prosody = Prosody()
+        self._language = "auto"
+        self._length = 0  # characters in the passages that are finished
+        self._elements_read = 0
+        self._turns = 0
+
+    def read(self, root: Element) -> None:
+        """Reads the whole document.
+
+        Raises:
+            InvalidSsml: outside the limits, or an element whose attributes have no meaning.
+        """
+        self._read_element(root, Scope())
+        self._close(Scope())
+        self._silence_ms += self.tailing_ms
+        if self._silence_ms:
+            self.passages.append(Passage("", silence_ms=self._silence_ms))
+
+    # -- what handlers call ------------------------------------------------------------------------------------------
+
+    def read_inside(self, element: Element, scope: Scope) -> None:
+        """Reads the text and the children of an element."""
+        self._say(element.text, scope)
+        for child in element:
+            self._read_element(child, scope)
+            self._say(child.tail, scope)
+
+    def say(self, text: str, scope: Scope) -> None:
+        """Appends text as it is, in a passage of this scope's prosody and language."""
+        if (scope.prosody, scope.language) != (self._prosody, self._language):
+            self._close(scope)
+        self._text += text
+
+    def say_pronounced(self, element: Element, scope: Scope, kind: PronunciationKind, value: str) -> None:
+        """Appends the element's text, spoken as `value` says. Elements inside lose their meaning and keep their text."""
+        nested = list(element.iter())[1:]
+        if nested:
+            self.warnings["nested_element"] += len(nested)
+        text = _SPACES.sub(" ", neutralise("".join(element.itertext()), allowed=False)).strip()
+        if not text:
+            return
+        self.say("", scope)
+        self._pronunciations.append(Pronunciation(len(self._text), len(self._text) + len(text), kind, value))
+        self._text += text
+
+    def pause(self, duration_ms: int) -> None:
+        """Puts exact silence here [ms]."""
+        if duration_ms:
+            self._close(Scope(self._prosody, self._language))
+            self._silence_ms += duration_ms
+
+    def end_line(self) -> None:
+        """Ends the line: what follows is another sentence."""
+        if self._text.strip():
+            self._text = self._text.rstrip() + "\n"
+
+    @property
+    def is_at_start(self) -> bool:
+        """Whether nothing has been said yet."""
+        return not self.passages and not self._text.strip()
+
+    @property
+    def position(self) -> int:
+        """Characters of text so far."""
+        return self._length + len(self._text)
+
+    # -- the walk ----------------------------------------------------------------------------------------------------
+
+    def _read_element(self, element: Element, outer: Scope) -> None:
+        name, depth = element_name(element), outer.depth + 1
+        self._check_limits(name, depth)
+        scope = Scope(outer.prosody, self._language_of(element, outer.language), depth)
+        if name in _UNSPOKEN:
+            self.warnings["unspoken_element"] += 1
+        elif name in self._elements and (depth == 1 or name != "speak"):
+            self._elements[name](self, element, scope)
+        else:
+            self.warnings["unknown_element"] += 1
+            self.read_inside(element, scope)
+
+    def _check_limits(self, name: str, depth: int) -> None:
+        self._elements_read += 1
+        if depth > MAX_DEPTH:
+            raise invalid(f"elements are nested more than {MAX_DEPTH} deep")
+        if self._elements_read > MAX_ELEMENTS:
+            raise invalid(f"more than {MAX_ELEMENTS} elements")
+        if name in ("voice", "break"):
+            self._turns += 1
+            if self._turns > MAX_TURNS:
+                raise invalid(f"more than {MAX_TURNS} voice and break elements")
+
+    def _say(self, text: str | None, scope: Scope) -> None:
+        """Appends text of the document, its white space made single spaces."""
+        if not text:
+            return
+        if not text.isspace():
+            self.say("", scope)
+        if not self._control_tags:
+            text = neutralise(text, allowed=False)
+        text = _SPACES.sub(" ", text)
+        self._text += text.lstrip() if self._text.endswith((" ", "\n")) else text
+
+    def _close(self, scope: Scope) -> None:
+        """Ends the passage; the next one has another scope, or follows a silence."""
+        if self._text.strip():
+            self.passages.append(
+                Passage(
+                    text=self._text,
+                    pronunciations=tuple(self._pronunciations),
+                    control_tags=True,
+                    language=self._language,
+                    prosody=self._prosody,
+                    silence_ms=self._silence_ms,
+                )
+            )
+            self._length += len(self._text)
+            self._silence_ms = 0
+        self._text = ""
+        self._pronunciations = []
+        self._prosody, self._language = scope.prosody, scope.language
+
+    def _language_of(self, element: Element, language: str) -> str:
+        asked = element.get(LANGUAGE_ATTRIBUTE)
+        if asked is None:
+            return language
+        primary = asked.lower().partition("-")[0]
+        if primary not in ("zh", "en"):
+            self.warnings["unsupported_language"] += 1
+            return "auto"
+        return primary
+
+
+Handler = Callable[[SsmlReader, Element, Scope], None]
+"""reads one element: the reader, the element, the scope it stands in"""
+
+
+def element_name(element: Element) -> str:
+    """The name without its namespace. The parser drops comments and processing instructions."""
+    tag: Any = element.tag
+    return str(tag).rpartition("}")[2]
+
+
+def invalid(message: str) -> InvalidSsml:
+    """Returns the error that names SSML and the field at fault."""
+    return InvalidSsml(f"SSML: {message}", param="input")
