@@ -6,10 +6,10 @@ Out:   NormalizedText: Chinese characters, Latin letters, spaces, the signs "，
 Owns:  nothing
 Never: tokens, voices, torch
 
-One pass, in reading order: written (Unicode to plain signs, each with its place), languages (what each place is read
-in), scan (the first rule that fits reads what is there: codes, calendar, quantities, marks; numbers and words are
-their tables), known (what the checkpoint cannot say is dropped), join (one text and its spans). Nothing here can write a
-bracket: only a tag of the source becomes a tag.
+One pass, in reading order: written (Unicode to plain signs, each with its place), languages (the language of each place),
+scan (the first rule that fits reads what is there; the rules stand in addresses, calendar, money, measures, quantities,
+names and marks, their tables in units and words), known (what the checkpoint cannot say is dropped), join (one text and
+its spans). Nothing here can write a bracket: only a tag of the source becomes a tag.
 """
 
 import re
@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pipeline.spec import CONTROL_TAGS
-from pipeline.text.normalize.codes import MAX_WORD_LETTERS
 from pipeline.text.normalize.join import join
 from pipeline.text.normalize.known import ANYTHING, UNKNOWN, UNTAUGHT_TAG, Vocabulary, only_known, vocabulary_of
 from pipeline.text.normalize.languages import detect_language, language_runs, paint
+from pipeline.text.normalize.latin import MAX_WORD_LETTERS
 from pipeline.text.normalize.options import LANGUAGE_CHOICES, PLAIN, Language, LanguageChoice, NormalizeOptions, Reading
 from pipeline.text.normalize.scan import scan
 from pipeline.text.normalize.written import write

@@ -1,21 +1,20 @@
-"""Quantities: money, per cents, units, ranges, fractions, ratios, ordinals and plain numbers.
+"""Quantities: ranges, fractions, ratios, ordinals, powers, Roman numerals, signs between numbers and plain numbers.
 
 In:    matches of written quantities
 Out:   words
 Owns:  nothing
-Never: dates, telephone numbers, codes
+Never: money, measures, dates, telephone numbers, codes
 """
 
 import re
-from decimal import Decimal
 
-from pipeline.text.normalize.numbers import counted, english, fraction, integer, number, ordinal, pairs, roman, spell
+from pipeline.text.normalize.numbers import english, fraction, integer, number, ordinal, pairs, roman, spell
 from pipeline.text.normalize.options import Language
+from pipeline.text.normalize.patterns import EDGE, NUMBER, TO
 from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
-from pipeline.text.normalize.words import CLOSE_UNITS, CURRENCIES, MEASURES, NUMBERED, REGNAL, SCALES, UNITS
+from pipeline.text.normalize.units import SCALES
+from pipeline.text.normalize.words import MEASURES, NUMBERED, REGNAL
 
-NUMBER = r"(?:\d{1,3}(?:,\d{3}){1,5}(?!\d)|\d{1,20})(?:\.\d{1,20})?"
-_TO = r"\s?(?:[-–~]|—(?!—)|到|至|to)\s?"
 _MEASURE = re.compile(alternatives(MEASURES))
 _VULGAR = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
 _VULGAR_PARTS = {
@@ -37,15 +36,6 @@ _VULGAR_PARTS = {
 }
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
 _ROMAN_SIGNS = dict(zip("ⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩⅪⅫ", range(1, 13), strict=True)) | dict(zip("ⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹ", range(1, 11), strict=True))
-
-_PREFIXED = alternatives(list(CURRENCIES))
-_CODES = alternatives([code for code in CURRENCIES if code.isalpha() or code in "€£¥₩₹₽฿₫₺₿$"])
-_SCALE = alternatives([scale for scale in SCALES if scale != "m"])
-_ZH_SCALE = "(?:[十百千万亿]{1,3})"
-_UNIT = alternatives(list(UNITS))
-_CLOSE = alternatives(list(CLOSE_UNITS))
-_DEGREE = {"C": ("degrees Celsius", "摄氏度"), "F": ("degrees Fahrenheit", "华氏度"), "": ("degrees", "度")}
-_COMPASS = {"N": ("north", "北纬"), "S": ("south", "南纬"), "E": ("east", "东经"), "W": ("west", "西经")}
 _CODE_BEFORE = re.compile(
     r"(?:电话|手机|热线|号码|编号|账号|卡号|学号|工号|房号|车牌|邮编|验证码|密码|代码|口令|拨打?|呼叫|房间|波音|分机|转|[楼座栋]|单元|微信|航班|尾号|"
     r"股票|型号|QQ|\b(?:ID|PIN|code|zip|password|room|flight|extension|ext\.?|dial|call|agent|serial|passcode|OTP))"
@@ -55,135 +45,6 @@ _CODE_BEFORE = re.compile(
 _RATED = re.compile(r"\b(?:scored?|rated?|rating|got|graded?)\b[^\d]{0,6}$", re.IGNORECASE | re.ASCII)
 _CODE_AFTER = re.compile(r"\s?(?:房间|室|航班|次列车|号房)")
 _PHONE_LIKE = re.compile(r"电话|转|分机|手机|热线|拨|呼叫|航班|房间|次列车")
-
-
-def _is_one(written: str) -> bool:
-    return written.replace(",", "") == "1"
-
-
-def money_words(sign: str, written: str, scale: str, language: Language) -> str:
-    """one thousand two hundred thirty four dollars and fifty cents; 一千二百三十四点五元."""
-    one, more, hundredth, chinese_name = CURRENCIES[sign]
-    whole, _, places = written.replace(",", "").partition(".")
-    if language == "zh":
-        exact = f"{whole}.{places.rstrip('0')}".rstrip(".")
-        if scale in SCALES:
-            exact, scale = _in_myriads(exact, SCALES[scale])
-        return f"{counted(exact)}{scale}{chinese_name}"
-    if scale:
-        scale = "".join(_ZH_TO_EN.get(sign, "") for sign in scale).strip() if scale not in SCALES else SCALES[scale]
-        return f"{number(written, 'en')} {scale} {more}"
-    if not hundredth or len(places) > 2 or not int(places or 0):
-        exact = written if places.strip("0") else whole
-        return f"{number(exact, 'en')} {one if _is_one(exact) else more}"
-    cents = int(places.ljust(2, "0"))
-    small = hundredth if cents == 1 else {"cent": "cents", "penny": "pence"}[hundredth]
-    if not int(whole):
-        return f"{english(cents)} {small}"
-    return f"{integer(whole, 'en')} {one if _is_one(whole) else more} and {english(cents)} {small}"
-
-
-_ZH_TO_EN = {"十": " ten", "百": " hundred", "千": " thousand", "万": " ten thousand", "亿": " hundred million"}
-
-
-def _in_myriads(exact: str, scale: str) -> tuple[str, str]:
-    """12.3 million as Chinese counts it: 1230 万."""
-    value = Decimal(exact) * {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}[scale]
-    unit, name = next(
-        ((unit, name) for unit, name in ((10**12, "万亿"), (10**8, "亿"), (10**4, "万")) if value >= unit), (1, "")
-    )
-    said = f"{value / unit:f}"
-    return said.rstrip("0").rstrip(".") if "." in said else said, name
-
-
-def _money(match: Match, language: Language) -> Outcome:
-    minus = {"zh": "负", "en": "minus "}[language] if match["minus"] else ""
-    said = money_words(match["sign"], match["number"], match["scale"] or "", language)
-    low = match.groupdict().get("low")
-    if low:
-        return f"{number(low, language)}{'到' if language == 'zh' else ' to '}{said}"
-    return f"{minus}{said}"
-
-
-def _money_code(match: Match, language: Language) -> Outcome:
-    return money_words(match["sign"], match["number"], match["scale"] or "", language)
-
-
-def _percent(match: Match, language: Language) -> Outcome:
-    sign = match["sign"]
-    low, high = match["low"], match["high"]
-    minus = {"zh": "负", "en": "minus "}[language] if match["minus"] else ""
-    if language == "zh":
-        over = {"%": "百分之", "‰": "千分之", "‱": "万分之"}[sign]
-        return f"{over}{minus}{number(low, 'zh')}" + (f"到{over}{number(high, 'zh')}" if high else "")
-    name = {"%": "percent", "‰": "per mille", "‱": "per ten thousand"}[sign]
-    return f"{minus}{number(low, 'en')} " + (f"to {number(high, 'en')} " if high else "") + name
-
-
-def _temperature(match: Match, language: Language) -> Outcome:
-    minus, low, high = match["minus"], match["low"], match["high"]
-    english_name, chinese_name = _DEGREE[match["scale"] or ""]
-    if language == "zh":
-        below = "零下" if match["scale"] else "负"
-        to = f"到{below if match['minus2'] else ''}{number(high, 'zh')}" if high else ""
-        return f"{below if minus else ''}{number(low, 'zh')}{to}{chinese_name}"
-    to = f" to {'minus ' if match['minus2'] else ''}{number(high, 'en')}" if high else ""
-    if not high and _is_one(low):
-        english_name = english_name.replace("degrees", "degree")
-    return f"{'minus ' if minus else ''}{number(low, 'en')}{to} {english_name}"
-
-
-def _coordinate(match: Match, language: Language) -> Outcome:
-    degrees, minutes, seconds, side = match["degrees"], match["minutes"], match["seconds"], match["side"]
-    if not minutes and not side:
-        return None
-    if language == "zh":
-        said = f"{number(degrees, 'zh')}度"
-        said += f"{number(minutes, 'zh')}分" if minutes else ""
-        said += f"{number(seconds, 'zh')}秒" if seconds else ""
-        return f"{_COMPASS[side][1] if side else ''}{said}"
-    said = f"{number(degrees, 'en')} degrees"
-    said += f" {number(minutes, 'en')} minutes" if minutes else ""
-    said += f" {number(seconds, 'en')} seconds" if seconds else ""
-    return f"{said} {_COMPASS[side][0]}" if side else said
-
-
-def _unit(match: Match, language: Language) -> Outcome:
-    low, high, symbol = match["low"], match["high"], match["unit"]
-    one, more, chinese_name = (UNITS.get(symbol) or CLOSE_UNITS[symbol])[:3]
-    if symbol == "w" and language == "en":
-        one, more = "watt", "watts"
-    minus = {"zh": "负", "en": "minus "}[language] if match["minus"] else ""
-    if language == "zh":
-        return minus + (f"{number(low, 'zh')}到{counted(high)}" if high else counted(low)) + chinese_name
-    said = f"{number(low, 'en')} to {number(high, 'en')}" if high else number(low, "en")
-    return f"{minus}{said} {one if _is_one(low) and not high else more}"
-
-
-def _feet(match: Match, language: Language) -> Outcome:
-    feet, inches = match["feet"], match["inches"]
-    if language == "zh":
-        return f"{counted(feet)}英尺{counted(inches)}英寸"
-    foot, inch = "foot" if feet == "1" else "feet", "inch" if inches == "1" else "inches"
-    return f"{number(feet, 'en')} {foot} {number(inches, 'en')} {inch}"
-
-
-def _duration(match: Match, language: Language) -> Outcome:
-    said = []
-    names = (("hours", "hour", "小时"), ("minutes", "minute", "分钟"), ("seconds", "second", "秒"))
-    for group, one, chinese_name in names:
-        written = match[group]
-        if written and language == "zh":
-            said.append(f"{counted(written)}{'分' if group == 'minutes' and match['seconds'] else chinese_name}")
-        elif written:
-            said.append(f"{number(written, 'en')} {one}{'' if _is_one(written) else 's'}")
-    return ("" if language == "zh" else " ").join(said)
-
-
-def _size(match: Match, language: Language) -> Outcome:
-    by = "乘" if language == "zh" else " by "
-    sides = [match["a"], match["b"], *([match["c"]] if match["c"] else [])]
-    return by.join(number(side, language) for side in sides)
 
 
 def _range(match: Match, language: Language) -> Outcome:
@@ -373,54 +234,8 @@ def _point(match: Match, language: Language) -> Outcome:
     return f"零点{spell(match['places'], 'zh')}" if language == "zh" else f"point {spell(match['places'], 'en')}"
 
 
-_MINUS = r"(?:(?<![\w.)%])(?P<minus>-))?"
-_N = NUMBER
-_EDGE = r"(?![A-Za-z0-9])"
 RULES: list[Rule] = [
     rule("0", r"24/7(?![\d/])", _always, "numbers"),
-    rule(
-        "$a-",
-        rf"{_MINUS}(?P<sign>{_PREFIXED})\s?(?:(?P<low>{_N})\s?[-–~]\s?(?P=sign)?)?(?P<number>{_N})"
-        rf"(?:\s?(?P<scale>(?:{_SCALE}|m)\b|{_ZH_SCALE}))?(?:\s?(?:元|美元|欧元|英镑)(?!/))?",
-        _money,
-        "numbers",
-    ),
-    rule(
-        "0",
-        rf"(?P<number>{_N})\s?(?:(?P<scale>thousand|million|billion|trillion|{_ZH_SCALE}|[kKMB])\s?)?(?P<sign>{_CODES})(?![A-Za-z0-9])",
-        _money_code,
-        "numbers",
-    ),
-    rule("0-", rf"{_MINUS}(?P<low>{_N})(?:[%‰‱]?{_TO}(?P<high>{_N}))?\s?(?P<sign>[%‰‱])", _percent, "numbers"),
-    rule(
-        "0",
-        r"(?P<degrees>\d{1,3}(?:\.\d{1,8})?)\s?°\s?(?:(?P<minutes>\d{1,2}(?:\.\d{1,6})?)\s?[′']\s?"
-        r"(?:(?P<seconds>\d{1,2}(?:\.\d{1,6})?)\s?(?:[″\"]|''))?)?\s?(?:(?P<side>[NSEW])(?![A-Za-z]))?",
-        _coordinate,
-        "units",
-    ),
-    rule(
-        "0-",
-        rf"{_MINUS}(?P<low>{_N})(?:\s?°[CF]?)?(?:{_TO}(?P<minus2>-)?(?P<high>{_N}))?\s?°\s?(?:(?P<scale>[CF])(?![A-Za-z]))?",
-        _temperature,
-        "units",
-    ),
-    rule("0", r"(?P<feet>\d)\s?[′']\s?(?P<inches>\d{1,2})\s?(?:[″\"]|'')", _feet, "units"),
-    rule(
-        "0",
-        r"(?:(?P<hours>\d{1,3})\s?h(?:rs?)?\s?)(?P<minutes>\d{1,2})\s?m(?:in)?(?:\s?(?P<seconds>\d{1,2})\s?s(?:ec)?)?(?![A-Za-z])",
-        _duration,
-        "units",
-    ),
-    rule(
-        "0",
-        r"(?P<hours>(?!))?(?P<minutes>\d{1,3})\s?m(?:in)?\s?(?P<seconds>\d{1,2})\s?s(?:ec)?(?![A-Za-z])",
-        _duration,
-        "units",
-    ),
-    rule("0", rf"(?P<a>{_N})\s?[x×]\s?(?P<b>{_N})(?:\s?[x×]\s?(?P<c>{_N}))?(?!\s?=)", _size, "numbers"),
-    rule("0-", rf"{_MINUS}(?P<low>{_N})(?:{_TO}(?P<high>{_N}))?\s?(?P<unit>{_UNIT}){_EDGE}(?!\.[A-Za-z])", _unit, "units"),
-    rule("0-", rf"{_MINUS}(?P<low>{_N})(?:{_TO}(?P<high>{_N}))?(?P<unit>{_CLOSE}){_EDGE}(?!\.[A-Za-z])", _unit, "units"),
     rule("0", r"(?:(?P<whole>\d{1,9})\s)?(?P<above>\d{1,6})/(?P<below>\d{1,6})(?![\d/.])", _fraction, "numbers"),
     rule("0½", rf"(?P<whole>\d{{1,9}})?\s?(?P<sign>[{_VULGAR}])", _vulgar, "numbers"),
     rule("0", r"\d{1,6}(?:\.\d{1,6})?(?:\s?:\s?\d{1,6}(?:\.\d{1,6})?){1,3}(?![\d:])", _ratio, "numbers"),
@@ -433,8 +248,8 @@ RULES: list[Rule] = [
     ),
     rule("½", r"[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,4}", _superscript, "numbers"),
     rule("½", r"[ⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩⅪⅫⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹ]", _roman_sign, "numbers"),
-    rule("0", rf"(?P<low>(?<![\d.,-]){_N}){_TO}(?P<high>{_N})(?![-\d]|\.\d|:\d)", _range, "numbers"),
-    rule("0", rf"(?P<number>{_N})\s?(?P<scale>bn|[kKM]){_EDGE}", _scaled, "numbers"),
+    rule("0", rf"(?P<low>(?<![\d.,-]){NUMBER}){TO}(?P<high>{NUMBER})(?![-\d]|\.\d|:\d)", _range, "numbers"),
+    rule("0", rf"(?P<number>{NUMBER})\s?(?P<scale>bn|[kKM]){EDGE}", _scaled, "numbers"),
     rule("a", r"(?:No|no|Nr)\.\s?(?P<number>\d{1,9})(?!\d)", _numbered, "numbers"),
     rule("#", r"#(?P<number>\d{1,9})(?![\dA-Za-z])", _hash, "numbers"),
     rule(

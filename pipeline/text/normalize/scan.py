@@ -14,17 +14,17 @@ from functools import lru_cache
 
 import emoji
 
-from pipeline.text.normalize import calendar, codes, marks, quantities
+from pipeline.text.normalize import addresses, calendar, marks, measures, money, names, quantities
 from pipeline.text.normalize.chinese import plain_chinese
 from pipeline.text.normalize.languages import language_at
 from pipeline.text.normalize.options import Language, NormalizeOptions
 from pipeline.text.normalize.rule import Drop, Gap, Rule
-from pipeline.text.normalize.words import CURRENCIES, SIGNS
+from pipeline.text.normalize.units import CURRENCIES, SIGNS
 from pipeline.text.normalize.written import OPAQUE, UNREADABLE, Written
 
 _ORDER = (
-    *(*codes.ADDRESSES, *calendar.RULES, *codes.GROUPS, *codes.DOTTED, *quantities.RULES, *codes.NAMES),
-    *(*quantities.PLAIN, *marks.RULES),
+    *(*addresses.ADDRESSES, *calendar.RULES, *addresses.GROUPS, *names.DOTTED),
+    *(*money.RULES, *measures.RULES, *quantities.RULES, *names.NAMES, *quantities.PLAIN, *marks.RULES),
 )
 _CHINESE = re.compile(r"[\u4e00-\u9fff]+")
 _GREEK = re.compile(r"[α-ωΑ-Ω]")

@@ -1,0 +1,164 @@
+"""Addresses: what is read part by part: web and e-mail addresses, files, paths, mentions, hashtags, telephone numbers.
+
+In:    matches of addresses and telephone numbers
+Out:   words
+Owns:  nothing
+Never: quantities, dates
+"""
+
+import re
+
+from pipeline.text.normalize.latin import VOWEL, camel_words, join_words, latin_word, letters
+from pipeline.text.normalize.numbers import integer, spell
+from pipeline.text.normalize.options import Language
+from pipeline.text.normalize.patterns import NOT_IN_WORD
+from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, rule
+from pipeline.text.normalize.words import DOMAIN_WORDS, FILE_ENDINGS, PLAIN_ENDINGS, TOP_LEVEL_DOMAINS
+
+_ADDRESS_SIGNS: dict[str, tuple[str, str]] = {
+    ".": ("dot", "点"),
+    "/": ("slash", "斜杠"),
+    "-": ("dash", "杠"),
+    "_": ("underscore", "下划线"),
+    "@": ("at", "艾特"),
+    ":": ("colon", "冒号"),
+    "~": ("tilde", "波浪号"),
+    "+": ("plus", "加"),
+    "%": ("percent", "百分号"),
+    "#": ("hash", "井号"),
+    "&": ("and", "和"),
+    "=": ("equals", "等于"),
+    "?": ("question mark", "问号"),
+}
+_ADDRESS_PART = re.compile(r"[A-Za-z]+|\d+|[\u4e00-\u9fff]+|[^A-Za-z\d\u4e00-\u9fff]")
+_DOMAIN = rf"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{{0,62}}[A-Za-z0-9])?\.){{1,6}}(?:{alternatives(TOP_LEVEL_DOMAINS)})(?![A-Za-z0-9])"
+_PATH = r"(?::\d{1,5})?(?P<path>(?:/[A-Za-z0-9._~%+@-]{0,100}){0,12}?)(?P<rest>/?[?#][^\s\u3000-\uffff\"'<>)]{0,2000}|/)?"
+
+
+def address_words(written: str, language: Language) -> str:
+    """A web address, part by part: example dot com slash docs."""
+    said = []
+    for part in _ADDRESS_PART.findall(written):
+        if part.isdigit():
+            said.append(spell(part, language) if len(part) > 2 or part[0] == "0" else integer(part, language))
+        elif part.isascii() and part.isalpha():
+            said.append(_domain_word(part))
+        elif part in _ADDRESS_SIGNS:
+            said.append(_ADDRESS_SIGNS[part][language == "zh"])
+        elif "\u4e00" <= part[0] <= "\u9fff":
+            said.append(part)
+    return join_words(said)
+
+
+def _domain_word(word: str) -> str:
+    if word.lower() in DOMAIN_WORDS or word.lower() in ("http", "https"):
+        return word if word.lower() in DOMAIN_WORDS else letters(word)
+    if len(word) <= 2 or word.lower() == "www" or not VOWEL.search(word):
+        return letters(word)
+    return latin_word(word)
+
+
+def _url(match: Match, language: Language) -> Outcome:
+    host = match["host"].removeprefix("www.")
+    path = match["path"] or ""
+    return address_words(host + path, language)
+
+
+def _email(match: Match, language: Language) -> Outcome:
+    return address_words(match[0], language)
+
+
+def _ip(match: Match, language: Language) -> Outcome:
+    dot = _ADDRESS_SIGNS["."][language == "zh"]
+    parts = [spell(part, language) for part in match["address"].split(".")]
+    said = join_words([word for part in parts for word in (dot, part)][1:])
+    if match["port"]:
+        said = join_words([said, {"zh": "端口", "en": "port"}[language], spell(match["port"], language)])
+    return said
+
+
+def _file(match: Match, language: Language) -> Outcome:
+    name, ending = match["name"], match["ending"]
+    said = ending if ending.lower() in PLAIN_ENDINGS else _letters_and_digits(ending, language)
+    return join_words([address_words(name, language), _ADDRESS_SIGNS["."][language == "zh"], said])
+
+
+def _letters_and_digits(ending: str, language: Language) -> str:
+    return join_words(
+        [integer(part, language) if part.isdigit() else letters(part) for part in re.findall(r"\d+|[A-Za-z]+", ending)]
+    )
+
+
+def _path(match: Match, language: Language) -> Outcome:
+    return address_words(match[0], language)
+
+
+def _mention(match: Match, language: Language) -> Outcome:
+    words = [camel_words(part) if not part.isdigit() else integer(part, language) for part in _name_parts(match["name"])]
+    return join_words([_ADDRESS_SIGNS["@"][language == "zh"], *words])
+
+
+def _hashtag(match: Match, language: Language) -> Outcome:
+    words = [camel_words(part) if not part.isdigit() else integer(part, language) for part in _name_parts(match["name"])]
+    return join_words(["hashtag" if language == "en" else "话题", *words])
+
+
+def _name_parts(name: str) -> list[str]:
+    return re.findall(r"[A-Za-z]+|\d+|[\u4e00-\u9fff]+", name)
+
+
+def _telephone(match: Match, language: Language) -> Outcome:
+    return telephone_words(match[0], language)
+
+
+def telephone_words(written: str, language: Language) -> str:
+    """In groups with a pause between them: those written, or 3-4-4 for a Chinese mobile."""
+    groups = re.findall(r"\d+", written)
+    if len(groups) == 1 and len(groups[0]) == 11:
+        groups = [groups[0][:3], groups[0][3:7], groups[0][7:]]
+    plus = {"zh": "加", "en": "plus "}[language] if written.lstrip("( ").startswith("+") else ""
+    comma = {"zh": "，", "en": ", "}[language]
+    return plus + comma.join(spell(group, language, telephone=True) for group in groups)
+
+
+def _telephone_en(match: Match, language: Language) -> Outcome:
+    return telephone_words(match[0], "en") if language == "en" else None
+
+
+ADDRESSES: list[Rule] = [  # before dates and quantities, which their digits look like
+    rule(
+        "a",
+        rf"{NOT_IN_WORD}(?:[Hh][Tt][Tt][Pp][Ss]?|[Ff][Tt][Pp])://(?P<host>[A-Za-z0-9.-]{{1,253}}){_PATH}(?![A-Za-z0-9_/~%@-])",
+        _url,
+        "urls",
+    ),
+    rule("a0", rf"{NOT_IN_WORD}[A-Za-z0-9](?:[A-Za-z0-9._%+-]{{0,63}})@{_DOMAIN}", _email, "emails"),
+    rule("a0", rf"{NOT_IN_WORD}(?P<host>{_DOMAIN}){_PATH}(?![A-Za-z0-9_/~%@-])", _url, "urls"),
+    rule("0", r"(?P<address>\d{1,3}(?:\.\d{1,3}){3})(?![.\d])(?::(?P<port>\d{1,5})(?!\d))?(?:/\d{1,2}(?!\d))?", _ip, "urls"),
+    rule(
+        "a0",
+        rf"{NOT_IN_WORD}(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{{0,63}})\.(?P<ending>{alternatives(FILE_ENDINGS)})(?![A-Za-z0-9])",
+        _file,
+        "urls",
+    ),
+    rule("/~", r"(?<![\w/.])~?(?:/[A-Za-z0-9._-]{1,64}){2,16}/?", _path, "urls"),
+    rule(
+        "@",
+        r"(?<![A-Za-z0-9])@(?P<name>[A-Za-z0-9_\u4e00-\u9fff][A-Za-z0-9_.-]{0,40}(?<![.-])|[\u4e00-\u9fff]{1,12})",
+        _mention,
+    ),
+    rule("#", r"(?<![A-Za-z0-9&])#(?P<name>[A-Za-z\u4e00-\u9fff][A-Za-z0-9_\u4e00-\u9fff]{0,60})#?", _hashtag),
+    rule("0+(", r"(?<![\d.])(?:\+?86[- ]?)?1[3-9]\d(?:[- ]?)\d{4}(?:[- ]?)\d{4}(?![\d.])", _telephone, "phone"),
+    rule(
+        "0",
+        r"(?<![\d.-])(?:0\d{2,3}[- ]\d{7,8}|[48]00[- ]\d{3}[- ]\d{4}|[48]00[- ]\d{4}[- ]\d{3}|0\d{2,3}-\d{4}-\d{4})(?![\d-])",
+        _telephone,
+        "phone",
+    ),
+    rule("+", r"\+\d{1,3}(?:[- ]?\(?\d{2,5}\)?){1,6}(?![\d])", _telephone, "phone"),
+    rule("(0", r"(?<![\d.-])(?:1[- ])?(?:\(\d{3}\)\s?|\d{3}[-.])\d{3}[-.]\d{4}(?![\d-])", _telephone, "phone"),
+    rule("0", r"(?<![\d.-])\d{3}-\d{4}(?![\d-])", _telephone_en, "phone"),
+]
+GROUPS: list[Rule] = [  # behind dates
+    rule("0", r"(?<![\d.-])\d{1,7}(?:-\d{1,7}){2,6}(?![\d-])", _telephone, "phone"),
+]

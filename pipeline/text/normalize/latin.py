@@ -1,0 +1,67 @@
+"""Latin: how single words of Latin letters are said: acronyms letter by letter, compounds part by part.
+
+In:    words of Latin letters
+Out:   words
+Owns:  nothing
+Never: digits, patterns of whole expressions
+"""
+
+import re
+
+from pipeline.text.normalize.words import SPELLED_ACRONYMS, WORD_ACRONYMS
+
+MAX_WORD_LETTERS = 64  # WordPiece gives up at 100: a longer word would reach the model as one unknown token
+VOWEL = re.compile(r"[AEIOUYaeiouy]")
+_CAMEL = re.compile(r"[A-Z]{2,}(?=[A-Z][a-z])|[A-Z]{2,}(?![a-z])|[A-Z]?[a-z]+|[A-Z]")
+_LONG_WORD = re.compile(rf"[A-Za-z]{{{MAX_WORD_LETTERS}}}(?=[A-Za-z])")
+
+
+def join_words(words: list[str]) -> str:
+    """Latin words apart, Chinese ones not."""
+    said = ""
+    for word in words:
+        if not word:
+            continue
+        said += f" {word}" if said and said[-1].isascii() and word[0].isascii() else word
+    return said
+
+
+def letters(word: str) -> str:
+    """Letter by letter, in capitals, as the package's own examples write T T S."""
+    return " ".join(word.upper())
+
+
+def is_acronym(word: str) -> bool:
+    """Whether a word in capitals is said letter by letter."""
+    if word in SPELLED_ACRONYMS:
+        return True
+    if word in WORD_ACRONYMS or not 2 <= len(word) <= 6 or not word.isupper():
+        return False
+    return (
+        len(word) <= 3
+        or not VOWEL.search(word)
+        or not re.search(r"[AEIOUY].*[AEIOUY]|^[^AEIOUY]{1,2}[AEIOUY][^AEIOUY]{1,2}$", word)
+    )
+
+
+def latin_word(word: str, *, shouting: bool = False) -> str:
+    """A word of Latin letters: acronyms letter by letter, ChatTTS as Chat T T S."""
+    if word.isupper():
+        said = letters(word) if is_acronym(word) and not shouting else word
+    elif re.search(r"[a-z][A-Z]{2,}|^[A-Z]{2,}[a-z]", word):
+        said = _camel(word)
+    else:
+        said = word
+    return _LONG_WORD.sub(r"\g<0> ", said)
+
+
+def _camel(word: str) -> str:
+    if re.fullmatch(r"[A-Z]{2,6}s", word):
+        return f"{latin_word(word[:-1])} s" if is_acronym(word[:-1]) else word
+    return " ".join(letters(part) if part.isupper() and len(part) > 1 else part for part in _CAMEL.findall(word))
+
+
+def camel_words(part: str) -> str:
+    if not part.isascii():
+        return part
+    return " ".join(latin_word(word) for word in _CAMEL.findall(part))

@@ -1,0 +1,129 @@
+"""Measures: per cents, temperatures, coordinates, durations, sizes and everything with a unit.
+
+In:    matches of written measures
+Out:   words
+Owns:  nothing
+Never: money, dates, plain numbers
+"""
+
+from pipeline.text.normalize.numbers import counted, number
+from pipeline.text.normalize.options import Language
+from pipeline.text.normalize.patterns import EDGE, MINUS, NUMBER, TO, is_one
+from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, rule
+from pipeline.text.normalize.units import CLOSE_UNITS, UNITS
+
+_UNIT = alternatives(list(UNITS))
+_CLOSE = alternatives(list(CLOSE_UNITS))
+_DEGREE = {"C": ("degrees Celsius", "摄氏度"), "F": ("degrees Fahrenheit", "华氏度"), "": ("degrees", "度")}
+_COMPASS = {"N": ("north", "北纬"), "S": ("south", "南纬"), "E": ("east", "东经"), "W": ("west", "西经")}
+
+
+def _percent(match: Match, language: Language) -> Outcome:
+    sign = match["sign"]
+    low, high = match["low"], match["high"]
+    minus = {"zh": "负", "en": "minus "}[language] if match["minus"] else ""
+    if language == "zh":
+        over = {"%": "百分之", "‰": "千分之", "‱": "万分之"}[sign]
+        return f"{over}{minus}{number(low, 'zh')}" + (f"到{over}{number(high, 'zh')}" if high else "")
+    name = {"%": "percent", "‰": "per mille", "‱": "per ten thousand"}[sign]
+    return f"{minus}{number(low, 'en')} " + (f"to {number(high, 'en')} " if high else "") + name
+
+
+def _temperature(match: Match, language: Language) -> Outcome:
+    minus, low, high = match["minus"], match["low"], match["high"]
+    english_name, chinese_name = _DEGREE[match["scale"] or ""]
+    if language == "zh":
+        below = "零下" if match["scale"] else "负"
+        to = f"到{below if match['minus2'] else ''}{number(high, 'zh')}" if high else ""
+        return f"{below if minus else ''}{number(low, 'zh')}{to}{chinese_name}"
+    to = f" to {'minus ' if match['minus2'] else ''}{number(high, 'en')}" if high else ""
+    if not high and is_one(low):
+        english_name = english_name.replace("degrees", "degree")
+    return f"{'minus ' if minus else ''}{number(low, 'en')}{to} {english_name}"
+
+
+def _coordinate(match: Match, language: Language) -> Outcome:
+    degrees, minutes, seconds, side = match["degrees"], match["minutes"], match["seconds"], match["side"]
+    if not minutes and not side:
+        return None
+    if language == "zh":
+        said = f"{number(degrees, 'zh')}度"
+        said += f"{number(minutes, 'zh')}分" if minutes else ""
+        said += f"{number(seconds, 'zh')}秒" if seconds else ""
+        return f"{_COMPASS[side][1] if side else ''}{said}"
+    said = f"{number(degrees, 'en')} degrees"
+    said += f" {number(minutes, 'en')} minutes" if minutes else ""
+    said += f" {number(seconds, 'en')} seconds" if seconds else ""
+    return f"{said} {_COMPASS[side][0]}" if side else said
+
+
+def _unit(match: Match, language: Language) -> Outcome:
+    low, high, symbol = match["low"], match["high"], match["unit"]
+    one, more, chinese_name = (UNITS.get(symbol) or CLOSE_UNITS[symbol])[:3]
+    if symbol == "w" and language == "en":
+        one, more = "watt", "watts"
+    minus = {"zh": "负", "en": "minus "}[language] if match["minus"] else ""
+    if language == "zh":
+        return minus + (f"{number(low, 'zh')}到{counted(high)}" if high else counted(low)) + chinese_name
+    said = f"{number(low, 'en')} to {number(high, 'en')}" if high else number(low, "en")
+    return f"{minus}{said} {one if is_one(low) and not high else more}"
+
+
+def _feet(match: Match, language: Language) -> Outcome:
+    feet, inches = match["feet"], match["inches"]
+    if language == "zh":
+        return f"{counted(feet)}英尺{counted(inches)}英寸"
+    foot, inch = "foot" if feet == "1" else "feet", "inch" if inches == "1" else "inches"
+    return f"{number(feet, 'en')} {foot} {number(inches, 'en')} {inch}"
+
+
+def _duration(match: Match, language: Language) -> Outcome:
+    said = []
+    names = (("hours", "hour", "小时"), ("minutes", "minute", "分钟"), ("seconds", "second", "秒"))
+    for group, one, chinese_name in names:
+        written = match[group]
+        if written and language == "zh":
+            said.append(f"{counted(written)}{'分' if group == 'minutes' and match['seconds'] else chinese_name}")
+        elif written:
+            said.append(f"{number(written, 'en')} {one}{'' if is_one(written) else 's'}")
+    return ("" if language == "zh" else " ").join(said)
+
+
+def _size(match: Match, language: Language) -> Outcome:
+    by = "乘" if language == "zh" else " by "
+    sides = [match["a"], match["b"], *([match["c"]] if match["c"] else [])]
+    return by.join(number(side, language) for side in sides)
+
+
+RULES: list[Rule] = [
+    rule("0-", rf"{MINUS}(?P<low>{NUMBER})(?:[%‰‱]?{TO}(?P<high>{NUMBER}))?\s?(?P<sign>[%‰‱])", _percent, "numbers"),
+    rule(
+        "0",
+        r"(?P<degrees>\d{1,3}(?:\.\d{1,8})?)\s?°\s?(?:(?P<minutes>\d{1,2}(?:\.\d{1,6})?)\s?[′']\s?"
+        r"(?:(?P<seconds>\d{1,2}(?:\.\d{1,6})?)\s?(?:[″\"]|''))?)?\s?(?:(?P<side>[NSEW])(?![A-Za-z]))?",
+        _coordinate,
+        "units",
+    ),
+    rule(
+        "0-",
+        rf"{MINUS}(?P<low>{NUMBER})(?:\s?°[CF]?)?(?:{TO}(?P<minus2>-)?(?P<high>{NUMBER}))?\s?°\s?(?:(?P<scale>[CF])(?![A-Za-z]))?",
+        _temperature,
+        "units",
+    ),
+    rule("0", r"(?P<feet>\d)\s?[′']\s?(?P<inches>\d{1,2})\s?(?:[″\"]|'')", _feet, "units"),
+    rule(
+        "0",
+        r"(?:(?P<hours>\d{1,3})\s?h(?:rs?)?\s?)(?P<minutes>\d{1,2})\s?m(?:in)?(?:\s?(?P<seconds>\d{1,2})\s?s(?:ec)?)?(?![A-Za-z])",
+        _duration,
+        "units",
+    ),
+    rule(
+        "0",
+        r"(?P<hours>(?!))?(?P<minutes>\d{1,3})\s?m(?:in)?\s?(?P<seconds>\d{1,2})\s?s(?:ec)?(?![A-Za-z])",
+        _duration,
+        "units",
+    ),
+    rule("0", rf"(?P<a>{NUMBER})\s?[x×]\s?(?P<b>{NUMBER})(?:\s?[x×]\s?(?P<c>{NUMBER}))?(?!\s?=)", _size, "numbers"),
+    rule("0-", rf"{MINUS}(?P<low>{NUMBER})(?:{TO}(?P<high>{NUMBER}))?\s?(?P<unit>{_UNIT}){EDGE}(?!\.[A-Za-z])", _unit, "units"),
+    rule("0-", rf"{MINUS}(?P<low>{NUMBER})(?:{TO}(?P<high>{NUMBER}))?(?P<unit>{_CLOSE}){EDGE}(?!\.[A-Za-z])", _unit, "units"),
+]

@@ -1,0 +1,85 @@
+"""Money: amounts with a sign or a code of a currency.
+
+In:    matches of written amounts
+Out:   words
+Owns:  nothing
+Never: other quantities
+"""
+
+from decimal import Decimal
+
+from pipeline.text.normalize.numbers import counted, english, integer, number
+from pipeline.text.normalize.options import Language
+from pipeline.text.normalize.patterns import MINUS, NUMBER, is_one
+from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, rule
+from pipeline.text.normalize.units import CURRENCIES, SCALES
+
+_PREFIXED = alternatives(list(CURRENCIES))
+_CODES = alternatives([code for code in CURRENCIES if code.isalpha() or code in "€£¥₩₹₽฿₫₺₿$"])
+_SCALE = alternatives([scale for scale in SCALES if scale != "m"])
+_ZH_SCALE = "(?:[十百千万亿]{1,3})"
+
+
+def money_words(sign: str, written: str, scale: str, language: Language) -> str:
+    """one thousand two hundred thirty four dollars and fifty cents; 一千二百三十四点五元."""
+    one, more, hundredth, chinese_name = CURRENCIES[sign]
+    whole, _, places = written.replace(",", "").partition(".")
+    if language == "zh":
+        exact = f"{whole}.{places.rstrip('0')}".rstrip(".")
+        if scale in SCALES:
+            exact, scale = _in_myriads(exact, SCALES[scale])
+        return f"{counted(exact)}{scale}{chinese_name}"
+    if scale:
+        scale = "".join(_ZH_TO_EN.get(sign, "") for sign in scale).strip() if scale not in SCALES else SCALES[scale]
+        return f"{number(written, 'en')} {scale} {more}"
+    if not hundredth or len(places) > 2 or not int(places or 0):
+        exact = written if places.strip("0") else whole
+        return f"{number(exact, 'en')} {one if is_one(exact) else more}"
+    cents = int(places.ljust(2, "0"))
+    small = hundredth if cents == 1 else {"cent": "cents", "penny": "pence"}[hundredth]
+    if not int(whole):
+        return f"{english(cents)} {small}"
+    return f"{integer(whole, 'en')} {one if is_one(whole) else more} and {english(cents)} {small}"
+
+
+_ZH_TO_EN = {"十": " ten", "百": " hundred", "千": " thousand", "万": " ten thousand", "亿": " hundred million"}
+
+
+def _in_myriads(exact: str, scale: str) -> tuple[str, str]:
+    """12.3 million as Chinese counts it: 1230 万."""
+    value = Decimal(exact) * {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}[scale]
+    unit, name = next(
+        ((unit, name) for unit, name in ((10**12, "万亿"), (10**8, "亿"), (10**4, "万")) if value >= unit), (1, "")
+    )
+    said = f"{value / unit:f}"
+    return said.rstrip("0").rstrip(".") if "." in said else said, name
+
+
+def _money(match: Match, language: Language) -> Outcome:
+    minus = {"zh": "负", "en": "minus "}[language] if match["minus"] else ""
+    said = money_words(match["sign"], match["number"], match["scale"] or "", language)
+    low = match.groupdict().get("low")
+    if low:
+        return f"{number(low, language)}{'到' if language == 'zh' else ' to '}{said}"
+    return f"{minus}{said}"
+
+
+def _money_code(match: Match, language: Language) -> Outcome:
+    return money_words(match["sign"], match["number"], match["scale"] or "", language)
+
+
+RULES: list[Rule] = [
+    rule(
+        "$a-",
+        rf"{MINUS}(?P<sign>{_PREFIXED})\s?(?:(?P<low>{NUMBER})\s?[-–~]\s?(?P=sign)?)?(?P<number>{NUMBER})"
+        rf"(?:\s?(?P<scale>(?:{_SCALE}|m)\b|{_ZH_SCALE}))?(?:\s?(?:元|美元|欧元|英镑)(?!/))?",
+        _money,
+        "numbers",
+    ),
+    rule(
+        "0",
+        rf"(?P<number>{NUMBER})\s?(?:(?P<scale>thousand|million|billion|trillion|{_ZH_SCALE}|[kKMB])\s?)?(?P<sign>{_CODES})(?![A-Za-z0-9])",
+        _money_code,
+        "numbers",
+    ),
+]

@@ -1,0 +1,176 @@
+"""Names: versions, models with digits, abbreviations, contractions, acronyms and words.
+
+In:    matches of Latin words and of digits that count nothing
+Out:   words
+Owns:  nothing
+Never: quantities, dates, addresses
+"""
+
+import re
+
+from pipeline.text.normalize.latin import is_acronym, join_words, latin_word, letters
+from pipeline.text.normalize.numbers import integer, number, pairs, spell
+from pipeline.text.normalize.options import Language
+from pipeline.text.normalize.patterns import NOT_IN_WORD
+from pipeline.text.normalize.rule import Gap, Match, Outcome, Rule, alternatives, before, rule
+from pipeline.text.normalize.units import GREEK
+from pipeline.text.normalize.words import ABBREVIATIONS, CONTRACTIONS, WORD_ACRONYMS
+
+_SHOUTING_WORDS = 3
+
+
+def _is_shouting(match: Match) -> bool:
+    """Whether a word in capitals stands among others, as in a headline: then it is no acronym."""
+    text = match.string[max(0, match.start() - 40) : match.end() + 40]
+    words = [word for word in re.findall(r"[A-Za-z]+", text) if len(word) > 1]
+    capitals = sum(word.isupper() for word in words)
+    return (
+        capitals >= _SHOUTING_WORDS and capitals == len(words) and any(word in WORD_ACRONYMS or len(word) > 4 for word in words)
+    )
+
+
+def _dotted(match: Match, language: Language) -> Outcome:
+    parts = match[0].split(".")
+    return (" point " if language == "en" else "点").join(integer(part, language) for part in parts)
+
+
+def _version(match: Match, language: Language) -> Outcome:
+    parts = [integer(part, language) for part in match["number"].split(".")]
+    if language == "en":
+        return f"version {' point '.join(parts)}"
+    return ("V" if len(match["v"]) == 1 else latin_word(match["v"])) + "点".join(parts)
+
+
+def _model(match: Match, language: Language) -> Outcome:
+    """GPT-4o, RTX4090, iPhone15, A320, H2O, PM2.5, COVID-19, B2B."""
+    parts = re.findall(r"[A-Za-z]+|\d+(?:\.\d+)?", match[0])
+    if "-" in match[0] and len(parts[0]) > 2 and parts[0].islower():
+        return None  # mid-1990s, under-18
+    if (
+        re.fullmatch(r"[A-Za-z][24][A-Za-z]", match[0])
+        and language == "en"
+        and match[0].upper() in ("B2B", "B2C", "C2C", "P2P", "G2P")
+    ):
+        return f"{parts[0].upper()} to {parts[2].upper()}"
+    said = []
+    for index, part in enumerate(parts):
+        if part[0].isdigit():
+            said.append(_model_number(part, language))
+        elif len(part) == 1 or (part.isupper() and (is_acronym(part) or len(parts) > 2)):
+            said.append(letters(part) if index == 0 or part.isupper() else part)
+        else:
+            said.append(latin_word(part))
+    return join_words(said)
+
+
+def _model_apart(match: Match, language: Language) -> Outcome:
+    """RTX 4090, HTTP 404: a number behind an acronym is its name, not a count."""
+    return _model(match, language) if is_acronym(match[0].split()[0]) else None
+
+
+def _model_number(digits: str, language: Language) -> str:
+    if "." in digits:
+        return number(digits, language)
+    if language == "en":
+        return pairs(digits)
+    return integer(digits, "zh") if len(digits) <= 2 or digits.endswith("00") else spell(digits, "zh", telephone=False)
+
+
+def _number_letters(match: Match, language: Language) -> Outcome:
+    """5G, 4K, 3D, 1080p, 4o, 2B: a number and the letters on it."""
+    digits, tail = match["digits"], match["tail"]
+    said = pairs(digits) if language == "en" else (integer(digits, "zh") if len(digits) <= 2 else spell(digits, "zh"))
+    if len(digits) > 4 and language == "en":
+        said = integer(digits, "en")
+    return join_words([said, tail.upper() if len(tail) == 1 and tail not in "o" else latin_word(tail)])
+
+
+def _contraction(match: Match, language: Language) -> Outcome:
+    written = match[0]
+    known = CONTRACTIONS.get(written.lower())
+    if known:
+        return known[0].upper() + known[1:] if written[0].isupper() else known
+    if written.lower().endswith("'s") and is_acronym(written[:-2]):
+        return f"{letters(written[:-2])} s"
+    return latin_word(written.replace("'", ""))
+
+
+def _abbreviation(match: Match, language: Language) -> Outcome:
+    return ABBREVIATIONS[match[0]]
+
+
+def _last_abbreviation(match: Match, language: Language) -> Outcome:
+    return "Street" if match[0] == "St" else ABBREVIATIONS[f"{match[0]}."]
+
+
+def _saint(match: Match, language: Language) -> Outcome:
+    return (
+        "Saint"
+        if re.match(r"\s[A-Z]", match.string[match.end() : match.end() + 2]) and not re.search(r"[A-Z]\w+\s$", before(match))
+        else "Street"
+    )
+
+
+def _dotted_letters(match: Match, language: Language) -> Outcome:
+    return letters(match[0].replace(".", ""))
+
+
+def _and_between(match: Match, language: Language) -> Outcome:
+    return f"{letters(match['a'])} and {letters(match['b'])}"
+
+
+def _sharp(match: Match, language: Language) -> Outcome:
+    return f"{match[1]} sharp"
+
+
+def _plus_plus(match: Match, language: Language) -> Outcome:
+    return join_words([match[1], *([{"zh": "加", "en": "plus"}[language]] * 2)])
+
+
+def _word(match: Match, language: Language) -> Outcome:
+    word = match[0]
+    return latin_word(word, shouting=word.isupper() and len(word) > 1 and _is_shouting(match))
+
+
+def _greek(match: Match, language: Language) -> Outcome:
+    sign = match[0].lower()
+    return GREEK[sign][language == "zh"]
+
+
+def _hyphen(match: Match, language: Language) -> Outcome:
+    return Gap.SPACE
+
+
+_ABBREVIATED = alternatives(list(ABBREVIATIONS))
+_DOTLESS = alternatives([written[:-1] for written in ABBREVIATIONS if written.endswith(".")])
+_LINE_END = r" {0,20}(?:\n|\Z)"
+DOTTED: list[Rule] = [rule("0", r"\d{1,5}(?:\.\d{1,5}){2,7}(?!\.?\d)", _dotted, "numbers")]  # behind dates, before decimals
+NAMES: list[Rule] = [  # behind them
+    rule(
+        "a",
+        rf"{NOT_IN_WORD}(?P<v>[vV]|[Vv]er(?:sion)?)\.?\s?(?P<number>\d{{1,5}}(?:\.\d{{1,5}}){{0,5}})(?![\dA-Za-z])",
+        _version,
+        "numbers",
+    ),
+    rule(
+        "a",
+        rf"{NOT_IN_WORD}[A-Za-z]{{1,16}}[-]?\d{{1,8}}(?:\.\d{{1,4}})?(?:-?[A-Za-z]{{1,8}}(?![A-Za-z]))?(?![A-Za-z]*@)(?!\d)",
+        _model,
+        "numbers",
+    ),
+    rule("a", rf"{NOT_IN_WORD}[A-Z]{{2,5}}\s\d{{3,4}}(?![\dA-Za-z]|[,.:-]\d)", _model_apart, "numbers"),
+    rule("0", r"(?P<digits>\d{1,8})(?P<tail>[A-Za-z]{1,3})(?![A-Za-z0-9])", _number_letters, "numbers"),
+    # At the end of a line the dot of an abbreviation is a stop as well.
+    rule("a", rf"{NOT_IN_WORD}(?:{_DOTLESS}|St)(?=\.{_LINE_END})", _last_abbreviation),
+    rule("a", rf"{NOT_IN_WORD}(?:[A-Za-z]\.){{1,7}}[A-Za-z](?=\.{_LINE_END})", _dotted_letters),
+    rule("a", rf"{NOT_IN_WORD}(?:{_ABBREVIATED})(?![A-Za-z0-9])", _abbreviation),
+    rule("a", rf"{NOT_IN_WORD}St\.", _saint),
+    rule("a", rf"{NOT_IN_WORD}(?:[A-Za-z]\.){{2,8}}(?![A-Za-z0-9])", _dotted_letters),
+    rule("a", rf"{NOT_IN_WORD}(?P<a>[A-Z]{{1,4}})\s?&\s?(?P<b>[A-Z]{{1,4}})(?![A-Za-z0-9])", _and_between),
+    rule("a", rf"{NOT_IN_WORD}([CF])#(?![A-Za-z0-9#])", _sharp),
+    rule("a", rf"{NOT_IN_WORD}([A-Za-z])\+\+(?![+])", _plus_plus),
+    rule("a", r"[A-Za-z]{1,32}(?:'[A-Za-z]{1,10}){1,3}(?![A-Za-z'])", _contraction),
+    rule("a", r"[A-Za-z]+", _word),
+    rule("g", r"[α-ωΑ-Ω](?![α-ωΑ-Ω])(?<![α-ωΑ-Ω].)", _greek),
+    rule("-", r"(?<=[A-Za-z0-9])-(?=[A-Za-z])", _hyphen),
+]
