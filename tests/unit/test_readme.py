@@ -1,10 +1,6 @@
 """The pages: what they name exists, what they show parses."""
 
-import json
 import re
-import shlex
-import subprocess
-import sys
 
 import pytest
 
@@ -12,28 +8,9 @@ from scripts.bench.summary import summarise
 from tests.support.pages import PAGES, ROOT
 
 TEXT = "\n".join(PAGES.values())
-MODULES = sorted(set(re.findall(r"python -m (scripts[\w.]+)", TEXT)))
 LINKS = sorted(
     (page, link) for page, text in PAGES.items() for link in set(re.findall(r"\]\(([^)\s]+)\)", text)) if "://" not in link
 )
-
-HELP = """
-import contextlib, io, json, runpy, sys, traceback
-
-def said(module):
-    sys.argv = [module, "--help"]
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        try:
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
-        except SystemExit as end:
-            return out.getvalue() if not end.code else f"exit code {end.code}"
-        except BaseException:
-            return traceback.format_exc()
-    return "it has not ended by itself"
-
-print(json.dumps({module: said(module) for module in sys.argv[1:]}))
-"""
-
 
 PATHS = sorted(set(re.findall(r"`((?:pipeline|serve|configs|scripts|tests|k8s|docs)/[\w./-]+?)`", TEXT)))
 
@@ -66,25 +43,6 @@ def test_named_tests_exist(name):
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"(?:`|^    )make ([a-z-]+)", TEXT, re.MULTILINE))))
 def test_make_targets_exist(target):
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
-
-
-@pytest.fixture(scope="module")
-def helps() -> dict[str, str]:
-    """module -> what it prints for --help; all in one process, because each brings seconds of imports."""
-    done = subprocess.run([sys.executable, "-c", HELP, *MODULES], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_scripts_start_and_explain_themselves(module, helps):
-    assert "usage:" in helps[module], helps[module]
-
-
-def test_shown_script_lines_name_real_options(helps):
-    for line in re.findall(r"python -m (scripts[^\n`#]+)", TEXT):
-        module, *words = shlex.split(line.strip())
-        assert all(word in helps[module] for word in words if word.startswith("--")), line
 
 
 def test_the_readme_is_one_page():

@@ -15,6 +15,7 @@ import ray.scripts.scripts
 import ray.serve.scripts
 from packaging.requirements import Requirement
 
+from scripts.cli.commands import COMMANDS
 from tests.support.pages import PAGES, ROOT, commands, section
 
 CLICK = {"ray": ray.scripts.scripts.cli, "serve": ray.serve.scripts.cli}
@@ -48,8 +49,18 @@ for line in sys.stdin:
 """
 
 
-SCRIPTS = commands("python -m")
+SCRIPTS = commands("chattts-serve", "python -m")
 RAYS = commands("ray", "serve")
+
+
+def module_and_words(line: str) -> list[str]:
+    """The module a command line of ours runs, and the words its parser gets."""
+    tool, *words = shlex.split(line)
+    if tool == "python":
+        return words[1:]
+    found = [command for command in COMMANDS if words[: len(command.name.split())] == command.name.split()]
+    assert len(found) == 1, f"{line}: no such command"
+    return [found[0].module, *words[len(found[0].name.split()) :]]
 
 
 def run(module: str, *words: str, home: Path) -> str:
@@ -64,7 +75,9 @@ def run(module: str, *words: str, home: Path) -> str:
 def scripts_of(title: str) -> list[str]:
     """The commands of one section, on whichever page it is."""
     page = next(page for page, text in PAGES.items() if re.search(rf"^##+ {title}$", text, re.MULTILINE))
-    return [re.sub(r"\s+#.*$", "", line) for line in re.findall(r"^    (python -m .*)$", section(page, title), re.MULTILINE)]
+    return [
+        re.sub(r"\s+#.*$", "", line) for line in re.findall(r"^    (chattts-serve .*)$", section(page, title), re.MULTILINE)
+    ]
 
 
 def test_the_pages_show_what_this_file_tests():
@@ -74,7 +87,7 @@ def test_the_pages_show_what_this_file_tests():
 
 def wrong_in(lines: list[str]) -> dict[str, str]:
     """line -> what its script's own parser says against it; empty: nothing."""
-    given = "".join(json.dumps(shlex.split(line)[2:]) + "\n" for line in lines)
+    given = "".join(json.dumps(module_and_words(line)) + "\n" for line in lines)
     command = [sys.executable, "-c", PARSE]
     done = subprocess.run(command, cwd=ROOT, input=given, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -83,15 +96,14 @@ def wrong_in(lines: list[str]) -> dict[str, str]:
 
 
 def test_scripts_of_ours_take_their_words():
-    """Of those that are shown with words, or take none."""
-    takes_none = ("python -m scripts.generate.monitoring", "python -m scripts.generate.k8s_config")
-    found = wrong_in([line for line in SCRIPTS if len(shlex.split(line)) > 3 or line in takes_none])
+    own_options = ("chattts-serve --help", "chattts-serve --install-completion")
+    found = wrong_in([line for line in SCRIPTS if line not in own_options])
     assert len(found) >= 20
     assert {line: wrong for line, wrong in found.items() if wrong} == {}
 
 
 def test_a_word_a_script_does_not_know_is_found():
-    (wrong,) = wrong_in(["python -m scripts.operate.drain configs/dev.yaml --grade 3"]).values()
+    (wrong,) = wrong_in(["chattts-serve drain configs/dev.yaml --grade 3"]).values()
     assert "unrecognized arguments: --grade" in wrong
 
 
@@ -124,7 +136,7 @@ def test_what_pip_is_asked_for_is_offered(line: str):
 
 
 def test_keys_are_made_shown_and_revoked_as_written(tmp_path: Path):
-    adding, listing, revoking = (shlex.split(line)[2:] for line in scripts_of("Keys"))
+    adding, listing, revoking = (module_and_words(line) for line in scripts_of("Keys"))
     key = run(*adding, home=tmp_path).strip()
     (shown_key,) = run(*listing, home=tmp_path).splitlines()
     key_id = shown_key.split()[0]
@@ -135,11 +147,11 @@ def test_keys_are_made_shown_and_revoked_as_written(tmp_path: Path):
 
 @pytest.mark.parametrize("line", scripts_of("Sizing"))
 def test_what_capacity_is_asked_for_it_answers(line: str, tmp_path: Path):
-    said = run(*shlex.split(line)[2:], home=tmp_path)
+    said = run(*module_and_words(line), home=tmp_path)
     assert re.search(r"acoustic replicas +\d", said), said
     assert re.search(r"an hour of audio costs +[\d.]", said), said
 
 
-@pytest.mark.parametrize("line", [line for line in SCRIPTS if "check_config " in line or "show_config " in line])
+@pytest.mark.parametrize("line", [line for line in SCRIPTS if "config check " in line or "config show " in line])
 def test_configurations_are_checked_and_shown(line: str, tmp_path: Path):
-    run(*shlex.split(line)[2:], home=tmp_path)
+    run(*module_and_words(line), home=tmp_path)
