@@ -11,8 +11,8 @@ Reading order: types/, synthesizer.py (the spine), engine/engine.py, vocoder/str
 Floors, from the top; every import goes to a lower floor or stays in its folder:
 
     5  synthesizer
-    4  text engine vocoder audio voices cache
-    3  model
+    4  text engine vocoder voices cache
+    3  model audio
     2  checkpoint native store
     1  protocols config yaml_loader types errors spec paths ewma durable_file
 """

@@ -15,10 +15,11 @@ from pipeline.spec import SAMPLE_RATE
 
 SILENCE_LUFS = -70.0
 """what the standard's absolute gate drops; quieter than any speech"""
+BLOCK_S = 0.4
+"""the standard's block: what is shorter has no integrated loudness [s]"""
 MAX_CORRECTION_DB = 24.0
 
 _HEAD = 2 * SAMPLE_RATE  # samples: two seconds
-_BLOCK_S = 0.4
 _STEP_S = 0.1
 _RELATIVE_GATE_LU = 10.0
 
@@ -26,7 +27,7 @@ _RELATIVE_GATE_LU = 10.0
 def integrated_loudness(samples: NDArray[np.float32], sample_rate: int = SAMPLE_RATE) -> float:
     """Integrated loudness [LUFS]; minus infinity for silence. Less than one block counts as one."""
     step = round(_STEP_S * sample_rate)
-    steps_per_block = round(_BLOCK_S / _STEP_S)
+    steps_per_block = round(BLOCK_S / _STEP_S)
     if not len(samples):
         return -np.inf
     power = _k_weighted(samples, sample_rate) ** 2

@@ -6,17 +6,14 @@ Owns:  nothing
 Never: streams; a voice is measured once, before anybody hears it
 """
 
-import warnings
 from itertools import pairwise
 
 import numpy as np
-import pyloudnorm
 from numpy.typing import NDArray
 
+from pipeline.audio.loudness import BLOCK_S, integrated_loudness
 from pipeline.spec import SAMPLE_RATE
 
-QUIETEST_LUFS = -70.0  # BS.1770's absolute gate: below it a signal has no loudness
-SHORTEST_S = 0.4  # one block of BS.1770
 MAX_GAIN_DB = 12.0  # a voice further away than that is no matter of loudness
 
 FRAME = 1024  # samples, 43 ms
@@ -29,13 +26,16 @@ PITCH_SPREAD_SEMITONES = 12.0  # at which a voice has lost itself as far as pitc
 
 
 def loudness_lufs(samples: NDArray[np.float32], rate: int = SAMPLE_RATE) -> float | None:
-    """Integrated loudness; None for silence and for less than one block."""
-    if len(samples) < SHORTEST_S * rate:
+    """Returns the integrated loudness [LUFS] to two places; None for silence and for less than one block of the measure.
+
+    Args:
+        samples: (m,), mono.
+        rate: of the samples [Hz].
+    """
+    if len(samples) < BLOCK_S * rate:
         return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        lufs = float(pyloudnorm.Meter(rate).integrated_loudness(samples.astype(np.float64)))
-    return round(lufs, 2) if np.isfinite(lufs) and lufs > QUIETEST_LUFS else None
+    lufs = integrated_loudness(samples, rate)
+    return round(lufs, 2) if np.isfinite(lufs) else None
 
 
 def static_gain_db(lufs: float | None, target_lufs: float | None) -> float:
