@@ -12,6 +12,8 @@ from scripts.launch.processes import members
 from tests.support.ports import free_port
 from tests.support.started import Started, nothing_is_left, started
 
+pytestmark = pytest.mark.nightly
+
 
 def speaks(service: Started) -> bool:
     body = {"input": "Five one one.", "seed": 1, "cache": "no-store"}

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 import requests
 
 from scripts.launch.processes import end_session
@@ -16,6 +17,8 @@ from tests.support.cluster import FLAT, LONG
 from tests.support.ports import free_port
 from tests.support.started import STOP_TIMEOUT_S, nothing_is_left, started
 from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.nightly
 
 STREAMS = 4
 BODY = {"input": LONG * 2, "response_format": "pcm", "seed": 1, "deadline_ms": 200_000, "cache": "no-store", **FLAT}

@@ -29,6 +29,8 @@ from tests.support.cluster import ENVIRONMENT, deploy, document_of
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.nightly
+
 CLIENTS = 4
 BACK_S = 300.0  # replicas start anew: on a busy machine that takes its time
 MEMORY = 100 << 20  # of each node's object store

@@ -22,6 +22,8 @@ from scripts.train_demo.hearing import Recogniser, mistakes
 from serve.config.app_config import PROJECT
 from tests.support.cluster import ENVIRONMENT, free_port
 
+pytestmark = pytest.mark.nightly
+
 START_TIMEOUT_S = 180.0
 
 

@@ -100,6 +100,7 @@ def test_a_client_that_leaves_frees_its_slots(service: Service):
     assert "reader_stalled" not in service.said(), "it was noticed that they left, before they were slow"
 
 
+@pytest.mark.nightly
 def test_a_reader_that_takes_nothing_is_cut_and_costs_no_memory(service: Service):
     """The sockets on the way hold some megabytes; beyond them the service waits, and then no longer."""
     body = requests.Request("POST", service.url, json=LONG | {"input": SENTENCE * 600}).prepare().body
@@ -143,6 +144,7 @@ def test_what_haproxy_and_the_replicas_server_refuse_comes_in_the_envelope(servi
     wait_until(service.is_idle, 60.0)
 
 
+@pytest.mark.nightly
 def test_a_burst_is_refused_in_the_envelope_and_some_of_it_is_heard(service: Service, capsys: pytest.CaptureFixture[str]):
     """Three times 300 requests at once, for 32 places. The time of refusals is shown, not judged: other work goes on here."""
     replies = asyncio.run(bursts(service.port, rounds=3, size=300))
@@ -174,6 +176,7 @@ async def bursts(port: int, *, rounds: int, size: int) -> list[tuple[int, str, f
     return [reply for _ in range(rounds) for reply in await asyncio.gather(*(ask() for _ in range(size)))]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("victim", ["HAProxy", "its manager"])
 def test_while_haproxy_is_replaced_nobody_is_told_that_the_path_is_wrong(service: Service, victim: str):
     """Connections are refused, then there is a 503 until the replicas are known. A 404 would be final."""
@@ -192,6 +195,7 @@ def test_while_haproxy_is_replaced_nobody_is_told_that_the_path_is_wrong(service
     assert seen <= {200, 503}
 
 
+@pytest.mark.nightly
 def test_nobody_without_the_token_gets_anything_out_of_its_ports(service: Service, tmp_path: Path):
     """From another machine nothing is open but calls between replicas, and no port lets in who has no token."""
     opened = own_listeners(service.processes())

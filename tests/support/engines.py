@@ -15,10 +15,12 @@ from tests.support.machine import needs_native
 
 NUMERICS = [
     {"decode": "torch", "dtype": "float32"},
-    {"decode": "torch", "dtype": "bfloat16"},
-    {"decode": "torch", "dtype": "bfloat16", "kv": "int8"},
     *(
-        pytest.param(numerics, marks=needs_native)
+        pytest.param(numerics, marks=pytest.mark.slow)
+        for numerics in ({"decode": "torch", "dtype": "bfloat16"}, {"decode": "torch", "dtype": "bfloat16", "kv": "int8"})
+    ),
+    *(
+        pytest.param(numerics, marks=[needs_native, pytest.mark.slow])
         for numerics in (
             {"decode": "native", "dtype": "float32"},
             {"decode": "native", "dtype": "bfloat16"},

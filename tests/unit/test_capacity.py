@@ -174,6 +174,7 @@ def run(*words: str) -> tuple[int, Any]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_command_says_what_it_does_not_know():
     code, said = run("configs/gpu.yaml", "--results", "/nowhere")
     assert code == 2

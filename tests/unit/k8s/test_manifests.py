@@ -104,10 +104,12 @@ def ray_service_schema() -> Manifest:
     return schema
 
 
+@pytest.mark.slow
 def test_ray_services_fit_kuberays_schema(ray_service, ray_service_schema):
     jsonschema.validate(ray_service, ray_service_schema)
 
 
+@pytest.mark.slow
 def test_a_misspelt_key_does_not_fit_kuberays_schema(ray_service, ray_service_schema):
     wrong = deepcopy(ray_service)
     cluster_of(wrong)["headGroupSpec"]["tempIate"] = {}

@@ -140,6 +140,7 @@ def test_random_weights_are_made_once_and_then_found(tmp_path: Path) -> None:
     assert first.stat().st_mode & 0o777 == 0o755
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_both_get_the_one_whole_checkpoint(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     barrier, answers = context.Barrier(2), context.Queue()

@@ -6,9 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from scripts.launch.runs import Run
 from serve.config.app_config import PROJECT
 from tests.support.ports import free_port
+
+pytestmark = pytest.mark.slow
 
 SCRIPTS = (["scripts.operate.leave_node"], ["scripts.operate.drain", "configs/dev.yaml"])
 IMPATIENT = {"RAY_NUM_REDIS_GET_RETRIES": "1", "RAY_py_gcs_connect_timeout_s": "1", "RAY_gcs_rpc_server_connect_timeout_s": "1"}

@@ -99,12 +99,14 @@ def test_the_exported_tokenizer_writes_the_corpus_tokens(tokenizer, words):
     assert found == tokenize(text)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**9))
 def test_the_service_hands_corpus_texts_on_as_they_are(seed):
     text = sentence(random.Random(seed))
     assert tokenize(normalize(text, language="en").text.lower()) == tokenize(text)
 
 
+@pytest.mark.slow
 def test_a_sentence_that_is_judged_is_not_taught():
     judged = {tuple(words_of(text)) for text in held_out()}
     taught = {tuple(words_of(sentence(random.Random(seed)))) for seed in range(20_000)}
@@ -159,6 +161,7 @@ def test_words_that_sound_alike_are_one_word():
     assert mistakes(["right"], ["light"]) == 1
 
 
+@pytest.mark.slow
 def test_the_recogniser_hears_the_teacher():
     needed_program("flite", "flite")
     recogniser = Recogniser()
@@ -268,6 +271,7 @@ def test_padding_changes_no_loss():
     assert SPEAKER_POSITION == 1
 
 
+@pytest.mark.nightly
 def test_the_workshop_runs_from_end_to_end_and_resumes(tmp_path):
     """Corpus, three trainings of a step or two, export; a second call of each goes on where the first one stopped."""
     needed_program("flite", "flite")

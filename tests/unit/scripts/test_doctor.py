@@ -32,6 +32,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "scripts.doctor", *arguments], cwd=ROOT, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_it_looks_at_everything_and_speaks_json(demo_root: Path):
     done = run("configs/dev.yaml", "--json")
     report = json.loads(done.stdout)
@@ -49,6 +50,7 @@ def test_whatever_is_not_fine_says_what_to_do(demo_root: Path):
         assert finding.verdict is Verdict.FINE or finding.do, finding
 
 
+@pytest.mark.slow
 def test_a_wrong_configuration_is_named(tmp_path: Path):
     path = tmp_path / "wrong.yaml"
     path.write_text(DEV.read_text().replace("slots: 8", "slotz: 8"))
@@ -128,6 +130,7 @@ def test_a_compiler_that_is_missing_matters_where_the_configuration_insists(monk
     assert all("g++" in finding.do for finding in findings)
 
 
+@pytest.mark.slow
 def test_every_redis_of_the_configuration_is_asked_and_a_dead_one_is_named(tmp_path: Path):
     alive = RedisServer(tmp_path)
     dead = f"redis://:secret@127.0.0.1:{free_port()}/0"
@@ -185,6 +188,7 @@ def test_a_missing_package_is_named(monkeypatch):
     assert "numpy" not in found.found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "filled", "verdict"), [("2g", 0, Verdict.FINE), ("300m", 0, Verdict.WARN), ("4m", 4 << 20, Verdict.FAIL)]
 )
@@ -200,6 +204,7 @@ def test_shared_memory_is_measured_by_what_is_free(size: str, filled: int, verdi
     assert done.stdout == f"{verdict.value}\n", done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "verdict"), [(256, Verdict.FAIL), (4096, Verdict.FAIL), (10_500, Verdict.FINE)])
 def test_the_limit_of_descriptors_is_looked_at(limit: int, verdict: Verdict):
     code = (

@@ -10,6 +10,8 @@ import pytest
 from scripts.evaluate import intelligibility as judge
 from scripts.evaluate.intelligibility import DIGITS_ABOVE_TEACHER, REAL_TIME_FACTOR, TEACHER, WORDS_ABOVE_TEACHER, beyond
 
+pytestmark = pytest.mark.slow
+
 CARD = (Path(__file__).resolve().parents[3] / "pipeline/assets/demo/README.md").read_text()
 ABOVE = {"words": 12.0, "digits": 5.0}
 

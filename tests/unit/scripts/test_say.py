@@ -11,6 +11,8 @@ import soundfile
 from pipeline.audio.encode import wav_header
 from scripts import say
 
+pytestmark = pytest.mark.slow
+
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr(sys, "argv", ["say", *arguments])

@@ -12,6 +12,8 @@ import pytest
 from scripts.launch.processes import members
 from serve.config.app_config import PROJECT
 
+pytestmark = pytest.mark.slow
+
 # `serve run` as far as the supervisor sees it: two children, and a deaf ear where that is asked for.
 COMMAND = """
 import os, signal, subprocess, sys, time

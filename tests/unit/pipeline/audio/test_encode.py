@@ -225,6 +225,7 @@ def test_a_whole_mp3_says_its_exact_length():
     assert len(decode(data, "mp3")) == 24_001
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("fed", [0, 10, 9000])
 def test_an_abandoned_encoder_is_closed(container, fed):

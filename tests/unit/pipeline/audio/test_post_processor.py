@@ -52,6 +52,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(10))
 @given(cuts=st.lists(st.integers(0, 60_000), max_size=50), speed=st.sampled_from([1.0, 0.5, 1.3, 4.0]))
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
@@ -104,6 +105,7 @@ def test_only_the_true_edges_are_trimmed():
     assert sum(processor.report.trimmed_ms) < 2_400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [8_000, 24_000, 44_100])
 def test_loudness_is_reached_under_the_ceiling(rate):
     out, _ = deliver([(segment(), speech(4 * RATE, 0.05))], loudness_lufs=-20.0, sample_rate=rate)

@@ -61,6 +61,7 @@ def test_the_length_stays(name, length):
     assert np.isfinite(out).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROOMS)
 def test_memory_is_bounded(name):
     """Of a minute that is fed no more than four seconds stay inside at any time."""

@@ -286,6 +286,7 @@ TEXTS = (
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(6))
 @given(
     st.sampled_from(TEXTS),
@@ -334,6 +335,7 @@ def test_only_what_the_vocoder_reads_is_kept(chain):
     assert cache.stats().bytes == pytest.approx(steps * each, abs=OVERHEAD + 32)
 
 
+@pytest.mark.slow
 def test_requests_say_what_they_want_of_it(chain):
     cache = CodeCache(1 << 24)
     cached = chain.behind(cache)
@@ -355,6 +357,7 @@ def test_nobody_finds_another_tenants_entries(chain):
     assert hear(cached, request_for(tenant="one"))[1] is CacheResult.HIT
 
 
+@pytest.mark.slow
 def test_a_sentence_two_texts_share_in_one_place_is_made_once(chain):
     cache = CodeCache(1 << 24)
     cached = chain.behind(cache)
@@ -412,6 +415,7 @@ def test_what_one_build_made_is_not_heard_as_anothers():
 # Purges.
 
 
+@pytest.mark.slow
 def test_a_purge_reaches_every_process_that_shares_the_store(chain, tmp_path):
     caches = [CodeCache(1 << 24, epochs=Epochs(SqliteStore(tmp_path / "store"))) for _ in range(2)]
     tenants = ("one", "two")
@@ -432,6 +436,7 @@ def test_a_purge_reaches_every_process_that_shares_the_store(chain, tmp_path):
         assert hear(chain.behind(cache), request_for(tenant=tenant))[1] is CacheResult.MISS
 
 
+@pytest.mark.slow
 def test_what_is_under_way_during_a_purge_is_heard_and_not_kept(chain):
     async def play() -> None:
         cache = CodeCache(1 << 24)
@@ -456,6 +461,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
     server.kill()
 
 
+@pytest.mark.slow
 def test_redis_serves_other_processes_until_it_forgets(chain, redis_server):
     async def play() -> None:
         tier = RedisTier(redis_server.url, ttl_s=60)
@@ -500,6 +506,7 @@ def test_bytes_of_somebody_else_in_redis_are_made_anew(chain, redis_server):
     asyncio.run(play())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["freeze", "kill"])
 def test_a_redis_that_is_away_costs_one_short_wait_and_no_request(chain, tmp_path, fault):
     server = RedisServer(tmp_path)

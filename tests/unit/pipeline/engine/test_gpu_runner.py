@@ -18,7 +18,10 @@ from pipeline.errors import NonFiniteOutput
 from pipeline.types import Head, Prompt, SamplingParams, SeedMode
 from tests.support.factories import Take, collect, make_prompt, make_speaker
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of infinities that a GPU takes for granted
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # NumPy's, of infinities that a GPU takes for granted
+]
 
 STEPS = 2  # the interpreter takes a tenth of a second for a draw
 Requests = list[tuple[Prompt, SamplingParams]]
@@ -61,7 +64,7 @@ def expected(demo, requests) -> Iterator[list[Take]]:
     return run(demo, requests, Runner)
 
 
-@pytest.mark.parametrize("attention", [{}, {"attention": "sdpa"}])
+@pytest.mark.parametrize("attention", [{}, pytest.param({"attention": "sdpa"}, marks=pytest.mark.nightly)])
 def test_codes_are_the_cpus_and_states_agree(demo, requests, expected, attention):
     for found, take in zip(run(demo, requests, **attention), expected, strict=True):
         np.testing.assert_array_equal(found.codes, take.codes)
@@ -69,7 +72,9 @@ def test_codes_are_the_cpus_and_states_agree(demo, requests, expected, attention
         assert np.abs(found.hidden - take.hidden).max() < 1e-4
 
 
-@pytest.mark.parametrize("settings", [{}, {"weights": "int8", "kv": "int8"}])
+@pytest.mark.parametrize(
+    "settings", [{}, pytest.param({"weights": "int8", "kv": "int8"}, marks=pytest.mark.nightly)], ids=["plain", "8 bits"]
+)
 def test_alone_equals_crowded_bit_for_bit_in_bfloat16(demo, requests, settings):
     crowded = run(demo, requests[:2], dtype="bfloat16", **settings)
     for request, take in zip(requests, crowded, strict=False):

@@ -9,6 +9,8 @@ import pytest
 from pipeline.errors import OutOfMemory
 from pipeline.model.out_of_memory import named_out_of_memory
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 
 # A process of its own: its limit is for good.

@@ -190,6 +190,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_writer_killed_in_the_middle_leaves_whole_versions(url: str):
     for _ in range(3):
         writer = subprocess.Popen([sys.executable, "-c", WRITER, url], cwd=ROOT, stdout=subprocess.PIPE, text=True)

@@ -22,6 +22,8 @@ from pipeline.text.isolation.frontend import IsolatedFrontend
 from pipeline.types import SynthesisRequest, Voice
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.slow
+
 VOICES = {"v": Voice("v", None)}
 LONG = "1,234.5 on 2026-11-21, " * 2000  # half a second of work
 PATIENCE_S = 60.0

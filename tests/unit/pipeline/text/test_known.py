@@ -173,6 +173,7 @@ def check(front: LocalTextFrontend, vocabulary: Tokenizer, asked: SynthesisReque
         assert len(prompt.ids) > 4, "there is something between [speed_5] and [Ptts]"
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300))
 @given(SOUP | LETTER, st.booleans(), st.sampled_from(["auto", "zh", "en"]))
 @pytest.mark.parametrize("root", ["taught_root", "demo_root"])

@@ -242,6 +242,7 @@ OPTIONS = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(600))
 @given(ANY_TEXT, st.sampled_from(["auto", "zh", "en"]), OPTIONS, st.booleans())
 def test_every_character_is_said_a_control_token_or_a_reported_drop(text, language, options, control_tags):
@@ -565,6 +566,7 @@ UNITS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("unit", NASTY)
 def test_the_work_grows_with_the_text_and_no_faster(unit):
@@ -573,6 +575,7 @@ def test_the_work_grows_with_the_text_and_no_faster(unit):
     assert normalize(text, options=NormalizeOptions(emoji="speak"), control_tags=True).source_length == len(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", UNITS + NASTY)
 def test_repetition_breaks_no_promise(unit):
     for language in ("auto", "zh"):
@@ -584,6 +587,7 @@ def test_repetition_breaks_no_promise(unit):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_towers_of_marks_and_of_emoji_are_soon_read():
     assert said("a" + "\u0301\u0327" * 120_000) == "a"
@@ -594,6 +598,7 @@ def test_towers_of_marks_and_of_emoji_are_soon_read():
 # --- what a process pays
 
 
+@pytest.mark.slow
 def test_importing_reads_no_tables():
     """Ingress processes import these rooms; OpenCC's and the homophones' tables are read where the first text is."""
     code = (
@@ -604,6 +609,7 @@ def test_importing_reads_no_tables():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_characters_whose_simplified_form_is_out_of_reach_stay_as_written():
     """OpenCC knows simplified forms beyond the block that ChatTTS knows."""
     for code in range(0x4E00, 0xA000):

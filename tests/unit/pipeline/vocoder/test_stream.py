@@ -357,6 +357,7 @@ def test_a_decoder_that_fails_ends_the_stream_with_its_error(decoder_class):
     assert collect_until_error(Failing(), make_steps(30, [4]), EngineFault) == []
 
 
+@pytest.mark.slow
 def test_windows_and_stream_load_no_torch():
     rooms = "pipeline.vocoder.windowed.windows, pipeline.vocoder.incremental.feeding, pipeline.vocoder.stream"
     code = f"import sys, {rooms}; sys.exit('torch' in sys.modules)"

@@ -187,6 +187,7 @@ def test_strings_that_are_no_embedding_are_refused(text):
         decode_embedding(text, WIDTH)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decode", [lambda text: decode_embedding(text, WIDTH), decode_sample])
 def test_a_bomb_is_refused_without_inflating_it(decode):
     bomb = packed(bytes(2**26))

@@ -100,6 +100,7 @@ def test_damage_is_read_or_refused(speech: tuple[np.ndarray, int], data: st.Data
         assert np.isfinite(read_reference(bytes(content)).samples).all()
 
 
+@pytest.mark.slow
 def test_a_file_that_unpacks_to_hours_is_stopped_early():
     content = written(np.zeros(48_000 * 1200, np.float32), 48_000, "FLAC")
     assert len(content) < 1 << 20
@@ -169,6 +170,7 @@ for size in map(int, sys.argv[1:]):
 """
 
 
+@pytest.mark.slow
 def test_bombs_are_read_or_refused_in_half_the_memory_and_time_of_the_process(speech: tuple[np.ndarray, int]):
     """All of them one after the other; a crash or a limit that is reached ends the process."""
     files = bombs(*speech)
@@ -177,6 +179,7 @@ def test_bombs_are_read_or_refused_in_half_the_memory_and_time_of_the_process(sp
     assert done.returncode == 0, done.stderr.decode()[-2000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", ["bytearray(reference.MEMORY_LIMIT)", "all(iter(lambda: 1, 0))"], ids=["memory", "time"])
 def test_the_process_ends_at_its_limits(work: str):
     code = f"""
@@ -192,6 +195,7 @@ print("not ended", reference.main())
     assert b"not ended" not in done.stdout
 
 
+@pytest.mark.slow
 def test_the_process_answers_in_one_line_and_samples(speech: tuple[np.ndarray, int]):
     content = written(*speech)
     done = subprocess.run([sys.executable, "-m", "pipeline.voices.reference"], cwd=ROOT, input=content, capture_output=True)

@@ -235,6 +235,7 @@ def attack(live: Live) -> str:
     return f"Promise.all([{sends}{shows}]).then(() => 'sent')"
 
 
+@pytest.mark.slow
 def test_a_real_browser_carries_nothing_over_from_another_site(tmp_path: Path):
     hostile = make_services(Speaker())
     with guarded(Authenticator()) as (live, speaker), serving(hostile) as elsewhere:

@@ -51,6 +51,7 @@ def test_shipped_files_are_right(path):
     assert {d["name"] for d in checked.document["applications"][0]["deployments"]} == set(DEPLOYMENTS)
 
 
+@pytest.mark.slow
 def test_code_that_is_not_the_one_the_file_names_is_refused(tmp_path: Path):
     """As when Ray was started in another release's folder, which comes first on its workers' path."""
 

@@ -29,6 +29,8 @@ from tests.support.haproxy import WRAPPER, Replica, environment, generated, list
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def folder() -> Iterator[Path]:

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
 from pipeline.store.open import open_store
 from serve.access.api_keys import Scope
 from serve.access.authentication import Authenticator
@@ -11,6 +13,8 @@ from tests.support.browser import Page, browsing, chromium
 from tests.support.fakes import Speaker, make_services
 from tests.support.guarded import add, ring_of
 from tests.support.live_server import Live, serving
+
+pytestmark = pytest.mark.slow
 
 SPOKEN = "document.getElementById('total').textContent.endsWith(' s')"
 ERROR = "document.getElementById('error').textContent"

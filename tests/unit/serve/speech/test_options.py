@@ -29,6 +29,8 @@ from tests.support.fakes import Hasty, Speaker, StepCounter, ToneDecoder, make_s
 from tests.support.live_server import Live, serving
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 CHINESE = "今天天气真不错，我们一起去公园散步吧。"
 CONFIG = {"checkpoint": "demo", "engine": {"slots": 4, "dtype": "float32"}}
 DEMO = read_taught(DEMO_FOLDER)

@@ -193,6 +193,7 @@ def clone(live: Live, content: bytes, **fields: str) -> requests.Response:
     return voices(live, "POST", data=data, files={"audio_sample": ("a.bin", content)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("container", ["WAV", "FLAC", "OGG", "MP3"])
 def test_a_recording_becomes_a_voice(live: Live, speech: tuple[np.ndarray, int], container: str):
     made = clone(live, written(*speech, container), languages="en, zh", ref_text=SAID.replace("from now on", "100 %"))
