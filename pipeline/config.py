@@ -108,7 +108,9 @@ class EngineConfig(StrictModel):
     prefill_rows: int = Field(
         1, ge=1, le=32, description="prompts per prefill call, in one fixed matrix shape; part of the numerics"
     )
-    block_steps: int = Field(4, ge=1, le=256, description="steps delivered together unless the reader asks for other sizes")
+    block_steps: int = Field(
+        4, ge=1, le=256, description="size of a delivered block unless its reader asks for another [steps]"
+    )
     max_waiting: int = Field(32, ge=0, le=4096, description="requests that may wait for a slot; further ones are refused")
     standard_patience_s: float = Field(
         2.0,

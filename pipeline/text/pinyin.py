@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 TABLE = Path(__file__).with_name("pinyin.txt")
-"""made by scripts/generate/pinyin_table.py"""
+"""written by scripts/generate/pinyin_table.py"""
 
 SYLLABLE = re.compile(r"[a-zêü]{1,6}[1-5]")
 

@@ -1,15 +1,13 @@
-"""Make pinyin: the table of pipeline/text/pinyin.py, one common character for every Mandarin syllable.
+"""Pinyin table: writes the table of pipeline/text/pinyin.py, one common character for every Mandarin syllable.
 
 In:    readings of the pypinyin package (MIT), the order of GB 2312, the homophones ChatTTS replaces rare characters by
-Out:   pipeline/text/pinyin.txt
+Out:   pipeline/text/pinyin.txt, written by `python -m scripts.generate`
 
 A character is the better the surer its reading is: of GB 2312's first level, with one reading, one that ChatTTS uses itself.
 """
 
-import argparse
 import importlib.util
 import json
-import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -22,7 +20,7 @@ COMMON_ROWS = range(0xB0, 0xD8)  # of GB 2312: the 3,755 characters of its first
 
 
 def table() -> dict[str, str]:
-    """Character by syllable."""
+    """Returns one character per syllable."""
     spec = importlib.util.find_spec("ChatTTS")
     assert spec is not None
     assert spec.origin is not None
@@ -43,14 +41,6 @@ def table() -> dict[str, str]:
     return {syllable: min(found)[1] for syllable, found in sorted(candidates.items())}
 
 
-def main() -> int:
-    """Write the table."""
-    argparse.ArgumentParser(description="Write pipeline/text/pinyin.txt anew from pypinyin and ChatTTS.").parse_args()
-    syllables = table()
-    TABLE.write_text("".join(f"{syllable} {character}\n" for syllable, character in syllables.items()), encoding="utf-8")
-    print(f"{TABLE}: {len(syllables)} syllables")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def files() -> dict[Path, str]:
+    """Returns path -> text of the generated table."""
+    return {TABLE: "".join(f"{syllable} {character}\n" for syllable, character in table().items())}

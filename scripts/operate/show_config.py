@@ -1,9 +1,9 @@
-"""Show config: prints every value a file resolves to, and where it comes from.
+"""Show config: prints every value of a configuration file and its origin, or the reference of all keys.
 
-Usage: `chattts-serve config show configs/dev.yaml`
+Usage: `chattts-serve config show configs/dev.yaml`, `chattts-serve config show --markdown`
 
 In:    a path
-Out:   one line a value: path, value, `file` or `default`, unit and meaning
+Out:   one line per value: path, value, `file` or `default`, meaning and unit; with --markdown one table row per key
 """
 
 import argparse
@@ -15,17 +15,25 @@ from pydantic import BaseModel
 
 from pipeline.errors import ConfigError
 from scripts.config_path import CONFIG_HELP, config_path
+from scripts.operate.config_reference import markdown
 from serve.config.config_file import check_file
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the resolved args."""
+    """Prints the values of a file, or the reference; returns 1 if the file is wrong."""
     parser = argparse.ArgumentParser(
         prog="chattts-serve config show", description="Print every resolved value of a configuration file."
     )
-    parser.add_argument("file", type=config_path, help=CONFIG_HELP)
+    parser.add_argument("file", type=config_path, nargs="?", help=CONFIG_HELP)
+    parser.add_argument("--markdown", action="store_true", help="print the reference of every key instead")
+    parsed = parser.parse_args(arguments)
+    if parsed.markdown:
+        print(markdown(), end="")
+        return 0
+    if parsed.file is None:
+        parser.error("name a configuration file, or use --markdown")
     try:
-        checked = check_file(parser.parse_args(arguments).file)
+        checked = check_file(parsed.file)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1
@@ -38,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def resolved(model: BaseModel, given: Mapping[str, Any], at: str) -> Iterator[tuple[str, Any, str, str]]:
-    """Every leaf below `model`: path, value, origin, description."""
+    """Yields every value below `model`: path, value, origin, description."""
     for name, field in type(model).model_fields.items():
         value, path = getattr(model, name), f"{at}{name}"
         if isinstance(value, BaseModel):

@@ -34,7 +34,8 @@ from serve.config.app_config import TracingConfig
 from serve.deployments.background_tasks import Background, trouble_of
 from serve.deployments.process_exit import end_process
 from serve.deployments.replica_info import replica_info
-from serve.observability.metrics import EngineMetrics, every_period
+from serve.observability.metrics.engine import EngineMetrics
+from serve.observability.metrics.registry import every_period
 from serve.observability.tracing import Tracing
 from serve.resilience.autoscaling import EngineLoad, Load
 
@@ -66,7 +67,7 @@ class AcousticModel:
         def look() -> None:
             stats = asdict(self._engine.stats())
             self._latest = self._load.measure(stats, time.monotonic())
-            metrics.show(stats, config.steps_per_round, self._latest)
+            metrics.update(stats, config.steps_per_round, self._latest)
 
         self._background = Background()
         self._background.start("metrics", every_period(look))

@@ -47,7 +47,8 @@ from serve.deployments.replica_info import replica_info
 from serve.http.api import create_api
 from serve.http.body_reader import BodyReader
 from serve.http.services import Services
-from serve.observability.metrics import IngressMetrics, every_period
+from serve.observability.metrics.ingress import IngressMetrics
+from serve.observability.metrics.registry import every_period
 from serve.observability.tracing import Tracing
 from serve.remote.code_cache import follow_purges, open_cache
 from serve.remote.remote_stages import Handle, RemoteEncoder, ask_build, ask_speakers, ask_taught
@@ -216,9 +217,9 @@ class Ingress:
     def _show(self, watch: IngressMetrics) -> None:
         """Every figure that is looked at, not told."""
         watch.in_flight_changed(self.services.admission.in_flight)  # told too, but Ray forgets a gauge nobody sets
-        watch.show_quotas(self._quotas.is_away)
-        watch.show_cache(asdict(self._cache.stats()))
-        watch.show(self._pipelines.breakers.values(), self._quarantine, self._rollout)
+        watch.set_quotas(self._quotas.is_away)
+        watch.set_cache(asdict(self._cache.stats()))
+        watch.set_policies(self._pipelines.breakers.values(), self._quarantine, self._rollout)
 
     async def _look_at_load(self, watch: IngressMetrics) -> None:
         """Climb and descend the degrade ladder."""
@@ -226,7 +227,7 @@ class Ingress:
         while True:
             queue, rtf = await self._pipelines.load() if admission.in_flight else (0.0, 0.0)
             degrader.observe(max(queue, admission.in_flight / admission.capacity), rtf)
-            watch.degraded(degrader.ladder.level)
+            watch.set_degradation(degrader.ladder.level)
             await asyncio.sleep(LOOK_S)
 
     async def _speak_first_words(self) -> float:
@@ -275,12 +276,12 @@ class Ingress:
             "text": text,
             "acoustic": acoustic,
             "vocoder": vocoder,
-            "breakers": {stage: breaker.shown() for stage, breaker in self._pipelines.breakers.items()},
-            "quarantine": self._quarantine.shown(),
+            "breakers": {stage: breaker.summary() for stage, breaker in self._pipelines.breakers.items()},
+            "quarantine": self._quarantine.summary(),
             "degrade": {
                 "level": self.services.degrader.ladder.level,
                 "active_steps": self.services.degrader.ladder.active_steps,
             },
-            "versions": {version: rollout.shown(version) for version in rollout.versions},
+            "versions": {version: rollout.summary(version) for version in rollout.versions},
             **({"routes_error": self._routes_error} if self._routes_error else {}),
         }

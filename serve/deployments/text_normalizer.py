@@ -26,7 +26,8 @@ from pipeline.types import Refined, SpeechPlan, SpeechText, SynthesisRequest, Vo
 from serve.config.app_config import TracingConfig
 from serve.deployments.background_tasks import Background
 from serve.deployments.replica_info import replica_info
-from serve.observability.metrics import TextMetrics, every_period
+from serve.observability.metrics.registry import every_period
+from serve.observability.metrics.text import TextMetrics
 from serve.observability.tracing import Tracing
 from serve.remote.remote_stages import as_value
 from serve.resilience.autoscaling import TextLoad
@@ -59,7 +60,7 @@ class TextNormalizer:
 
         def look() -> None:
             stats = asdict(self._stats())
-            metrics.show(stats, load.measure(stats, time.monotonic()))
+            metrics.update(stats, load.measure(stats, time.monotonic()))
 
         self._background = Background()
         self._background.start("metrics", every_period(look))

@@ -29,7 +29,8 @@ from serve.config.app_config import TracingConfig
 from serve.deployments.background_tasks import Background, trouble_of
 from serve.deployments.process_exit import end_process
 from serve.deployments.replica_info import replica_info
-from serve.observability.metrics import VocoderMetrics, every_period
+from serve.observability.metrics.registry import every_period
+from serve.observability.metrics.vocoder import VocoderMetrics
 from serve.observability.tracing import Tracing
 from serve.remote.remote_stages import as_value
 from serve.resilience.autoscaling import Load, VocoderLoad
@@ -54,7 +55,7 @@ class Vocoder:
         def look() -> None:
             stats = asdict(self._vocoder.stats())
             self._latest = self._load.measure(stats, time.monotonic())
-            metrics.show(stats, self._latest)
+            metrics.update(stats, self._latest)
 
         self._background = Background()
         self._background.start("metrics", every_period(look))

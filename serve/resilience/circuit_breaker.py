@@ -70,7 +70,7 @@ class Breaker:
             return State.CLOSED
         return State.OPEN if self._trial is None else State.HALF_OPEN
 
-    def shown(self) -> dict[str, object]:
+    def summary(self) -> dict[str, object]:
         """For people and dashboards."""
         return {"state": self.state.value, "failures": self.failures, "opened": self.opened, "retries": self.retries}
 

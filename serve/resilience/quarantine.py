@@ -109,7 +109,7 @@ class Quarantine:
             CASE.set(case)
             return await inner(request)
 
-    def shown(self) -> dict[str, int]:
+    def summary(self) -> dict[str, int]:
         """For people and dashboards."""
         return {"held": self.held, "refused": self.refused}
 

@@ -112,7 +112,7 @@ class ModelSelector:
         if set(rollout.versions) == {ONLY}:
             return {}
         if model in rollout.versions:
-            return {"version": model.partition("@")[2], **rollout.shown(model)}
+            return {"version": model.partition("@")[2], **rollout.summary(model)}
         name = model if model in rollout.names else rollout.names[0]
         return {"versions": {version: round(share, 4) for version, share in rollout.shares(name).items()}}
 

@@ -130,7 +130,7 @@ class Rollout:
         """Since the replica started."""
         return self._tracks[version].all_roll_backs
 
-    def shown(self, version: str) -> dict[str, object]:
+    def summary(self, version: str) -> dict[str, object]:
         """For people and dashboards."""
         requests = self._recent(version)
         firsts = [first for _, _, first in requests if first is not None]

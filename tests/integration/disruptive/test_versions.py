@@ -107,7 +107,7 @@ def test_two_versions_side_by_side_and_no_request_fails_while_weights_move(clust
         heard = {user: speak(cluster, user=user).headers["X-Model-Version"] for user in map(str, range(12))}
         assert set(heard.values()) == {V1, V2}
         assert all(speak(cluster, user=user).headers["X-Model-Version"] == version for user, version in heard.items())
-        wait_until(lambda: total(scrape(cluster), "ray_chattts_shadow_total", version=V2, result="compared") > 0, 40.0)
+        wait_until(lambda: total(scrape(cluster), "ray_chattts_shadow_runs_total", version=V2, result="compared") > 0, 40.0)
         versions(weights={V2: 1})
         wait_until(lambda: state(cluster)[V2]["share"] == 1.0, 30.0)
     assert {reply.status_code for _, reply in replies} == {200}
@@ -155,7 +155,7 @@ def test_a_version_with_broken_numbers_loses_its_share_by_itself_and_others_do_n
     good = speak(cluster, V1).content
     versions(damaged(demo_root, tmp_path / "diverged"), weights={V1: 1})
     assert speak(cluster, V2).json()["error"]["code"] == "generation_failed"
-    before = total(scrape(cluster), "ray_chattts_roll_backs_total", version=V2)
+    before = total(scrape(cluster), "ray_chattts_rollbacks_total", version=V2)
     versions(tmp_path / "diverged", weights={V1: 2, V2: 1}, rollback={"min_requests": 5})
     with asking(cluster) as replies:
         wait_until(lambda: state(cluster)[V2]["state"].startswith("errors: 100% of its requests failed"), 60.0)
@@ -168,7 +168,7 @@ def test_a_version_with_broken_numbers_loses_its_share_by_itself_and_others_do_n
     assert {reply.content for _, reply in replies if reply.status_code == 200} == {good}
     assert {user for user, _ in replies} - failed, "listeners of the good version were spoken to all the time"
     assert {reply.status_code for _, reply in replies[judged + 2 :]} == {200}, "and so is everybody since"
-    wait_until(lambda: total(scrape(cluster), "ray_chattts_roll_backs_total", version=V2) == before + 1, 40.0)
+    wait_until(lambda: total(scrape(cluster), "ray_chattts_rollbacks_total", version=V2) == before + 1, 40.0)
 
 
 @pytest.mark.timeout(900)

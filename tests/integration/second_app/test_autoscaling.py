@@ -95,7 +95,7 @@ def test_replicas_come_with_the_work_and_go_after_it_and_nothing_is_lost(elastic
 def test_what_the_policy_sees_is_exported(elastic: Cluster):
     def names() -> set[tuple[str, str]]:
         samples = scrape(elastic)
-        wanted = ("ray_chattts_busy", "ray_chattts_backlog_seconds")
+        wanted = ("ray_chattts_utilisation", "ray_chattts_backlog_seconds")
         return {(name, tags["deployment"]) for name in wanted for tags, _ in samples.get(name, [])}
 
     wait_until(lambda: len(names()) == 6, 40.0)

@@ -100,7 +100,7 @@ def test_while_redis_is_away_keys_go_on_and_the_metric_says_so(
 ):
     def alone() -> float:
         (found,) = [
-            value for tags, value in scrape(cluster).get("ray_chattts_quotas_alone", []) if tags["application"] == "keyed"
+            value for tags, value in scrape(cluster).get("ray_chattts_quotas_unshared", []) if tags["application"] == "keyed"
         ]
         return found
 

@@ -7,7 +7,7 @@ import pytest
 import requests
 
 from scripts.generate.monitoring import RAY_METRICS
-from serve.observability.metrics import METRICS, Kind
+from serve.observability.metrics.definitions import METRICS, MetricType
 from tests.support.cluster import LONG_SPEECH, Cluster
 from tests.support.metrics import EXPORT_TIMEOUT_S, Samples, scrape, total
 from tests.support.waiting import wait_until
@@ -47,7 +47,7 @@ def test_what_happened_is_what_is_exported(cluster: Cluster, before: Samples):
 
 
 def test_every_metric_of_the_list_is_exported_with_its_tags(cluster: Cluster):
-    suffix = {Kind.HISTOGRAM: "_count"}
+    suffix = {MetricType.HISTOGRAM: "_count"}
 
     def missing() -> list[str]:
         samples = scrape(cluster)
@@ -61,12 +61,12 @@ def test_every_metric_of_the_list_is_exported_with_its_tags(cluster: Cluster):
                 "chattts_text_warnings_total",
                 "chattts_retries_total",
                 "chattts_cache_evictions_total",
-                "chattts_roll_backs_total",
-                "chattts_parked_total",
+                "chattts_rollbacks_total",
+                "chattts_preempted_total",
             )
             and not metric.name.startswith("chattts_shadow_")  # tests/integration/disruptive/test_versions.py has them
             and not any(
-                set(metric.tags) <= set(tags) for tags, _ in samples.get(metric.exported + suffix.get(metric.kind, ""), [])
+                set(metric.tags) <= set(tags) for tags, _ in samples.get(metric.exported + suffix.get(metric.type, ""), [])
             )
         ]
 

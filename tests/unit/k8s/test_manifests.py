@@ -138,7 +138,7 @@ def test_everything_lives_in_the_overlays_namespace(documents):
 
 @pytest.mark.parametrize(("overlay", "config"), OVERLAYS.items())
 def test_the_embedded_configuration_is_the_file(overlay, config, rendered):
-    assert patch_path(overlay).read_text() == patch_of(config), "run python -m scripts.generate.k8s_config"
+    assert patch_path(overlay).read_text() == patch_of(config), "run python -m scripts.generate"
     (ray_service,) = of_kind(rendered[overlay], "RayService")
     embedded = serve_config_of(ray_service)
     assert find_mistakes(embedded) == []

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from scripts.generate.monitoring import ALERTS, PANELS, RAY_METRICS, ROOT, RUNBOOK, dashboard, files, rules
-from serve.observability.metrics import METRICS, Kind
+from scripts.generate.alerts import ALERTS
+from scripts.generate.monitoring import RAY_METRICS, ROOT, RUNBOOK, dashboard, files, rules
+from scripts.generate.panels import PANELS
+from serve.observability.metrics.definitions import METRICS, MetricType
 from tests.support.services import needed_program
 
 EXPORTED = {
@@ -17,7 +19,7 @@ EXPORTED = {
     for metric in METRICS
     for name in (
         [f"{metric.exported}_{part}" for part in ("bucket", "sum", "count")]
-        if metric.kind is Kind.HISTOGRAM
+        if metric.type is MetricType.HISTOGRAM
         else [metric.exported]
     )
 }
@@ -40,17 +42,17 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         },
     ),
     "ChatTTSStutters": (
-        {"ray_chattts_continuity_ok_total": "0+97x180", "ray_chattts_streams_total": "0+100x180"},
-        {"ray_chattts_continuity_ok_total": "0+100x180", "ray_chattts_streams_total": "0+100x180"},
+        {"ray_chattts_continuous_streams_total": "0+97x180", "ray_chattts_streams_total": "0+100x180"},
+        {"ray_chattts_continuous_streams_total": "0+100x180", "ray_chattts_streams_total": "0+100x180"},
     ),
     "ChatTTSEngineSilent": (
-        {"ray_chattts_batch_rows": "3x180", "ray_chattts_steps_total": "500x180"},
-        {"ray_chattts_batch_rows": "3x180", "ray_chattts_steps_total": "0+100x180"},
+        {"ray_chattts_running_sequences": "3x180", "ray_chattts_steps_total": "500x180"},
+        {"ray_chattts_running_sequences": "3x180", "ray_chattts_steps_total": "0+100x180"},
     ),
     "ChatTTSNoEngine": ({"ray_chattts_in_flight": "1x180"}, {"ray_chattts_slots": "8x180"}),
     "ChatTTSWaiting": (
-        {"ray_chattts_waiting_rows": "5x180", "ray_chattts_slots": "8x180"},
-        {"ray_chattts_waiting_rows": "4x180", "ray_chattts_slots": "8x180"},
+        {"ray_chattts_waiting_sequences": "5x180", "ray_chattts_slots": "8x180"},
+        {"ray_chattts_waiting_sequences": "4x180", "ray_chattts_slots": "8x180"},
     ),
     "ChatTTSBrokenNumbers": (
         {'ray_chattts_wasted_steps_total{reason="broken"}': "0x170 40x10"},
@@ -65,13 +67,13 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {'ray_chattts_text_restarts_total{replica="a"}': "0x165 1 2x14"},
     ),
     "ChatTTSQuarantine": ({"ray_chattts_quarantined": "0x150 1x30"}, {"ray_chattts_quarantined": "1x100 0x80"}),
-    "ChatTTSQuotasAlone": (
-        {'ray_chattts_quotas_alone{replica="a"}': "0x180", 'ray_chattts_quotas_alone{replica="b"}': "0x170 1x10"},
-        {'ray_chattts_quotas_alone{replica="a"}': "0x173 1 0x6"},
+    "ChatTTSQuotasUnshared": (
+        {'ray_chattts_quotas_unshared{replica="a"}': "0x180", 'ray_chattts_quotas_unshared{replica="b"}': "0x170 1x10"},
+        {'ray_chattts_quotas_unshared{replica="a"}': "0x173 1 0x6"},
     ),
     "ChatTTSVersionOut": (
-        {'ray_chattts_version_out{version="chattts@v2"}': "0x172 1x8"},
-        {'ray_chattts_version_out{version="chattts@v2"}': "1x160 0x20"},
+        {'ray_chattts_version_out_of_service{version="chattts@v2"}': "0x172 1x8"},
+        {'ray_chattts_version_out_of_service{version="chattts@v2"}': "1x160 0x20"},
     ),
     "ChatTTSReplicasRestart": (
         {'ray_serve_deployment_replica_starts_total{deployment="Vocoder"}': "0+1x180"},
@@ -92,7 +94,7 @@ def promtool(*arguments: str) -> None:
 
 def test_the_files_are_what_the_lists_say():
     for path, text in files().items():
-        assert path.read_text() == text, f"{path.name}: run python -m scripts.generate.monitoring"
+        assert path.read_text() == text, f"{path.name}: run python -m scripts.generate"
 
 
 def test_every_metric_a_panel_or_an_alert_names_is_exported():

@@ -69,7 +69,7 @@ def test_it_opens_after_enough_failures_and_says_when_to_come_back(fault):
     with pytest.raises(StageUnavailable, match="acoustic") as refusal:
         call(breaker)
     assert refusal.value.retry_after_s == pytest.approx(1.5)
-    assert breaker.shown() == {"state": "open", "failures": 3, "opened": 1, "retries": 0}
+    assert breaker.summary() == {"state": "open", "failures": 3, "opened": 1, "retries": 0}
 
 
 @pytest.mark.parametrize("error", NO_FAULTS, ids=repr)

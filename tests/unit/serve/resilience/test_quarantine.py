@@ -63,7 +63,7 @@ def test_a_request_that_ended_two_replicas_alone_is_refused():
     speak(quarantine, b"another")
     clock.now += 601
     speak(quarantine, b"poison")
-    assert quarantine.shown() == {"held": 0, "refused": 1}
+    assert quarantine.summary() == {"held": 0, "refused": 1}
 
 
 def test_one_death_is_no_guilt_however_many_segments_saw_it():

@@ -1,0 +1,45 @@
+"""Generate: writes every committed file that is generated, or checks all of them. `python -m scripts.generate [--check]`
+
+In:    configs/, the tables beside this file, the configuration models, pypinyin and ChatTTS
+Out:   the files, or exit code 1 and the names of those that differ
+Owns:  nothing
+Never: Ray
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from scripts.generate import configuration_reference, k8s_config, monitoring, pinyin_table
+
+ROOT = Path(__file__).resolve().parents[2]
+GENERATORS = (configuration_reference, k8s_config, monitoring, pinyin_table)
+
+
+def all_files() -> dict[Path, str]:
+    """Returns path -> text of every generated file."""
+    return {path: text for generator in GENERATORS for path, text in generator.files().items()}
+
+
+def outdated(files: dict[Path, str]) -> list[Path]:
+    """Returns the files that are missing or differ."""
+    return [path for path, text in files.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+
+
+def main() -> int:
+    """Writes or checks the files; returns 1 if a checked file differs."""
+    parser = argparse.ArgumentParser(description="Write every generated file of the repository.")
+    parser.add_argument("--check", action="store_true", help="write nothing, and fail if a file would change")
+    check = parser.parse_args().check
+    files = all_files()
+    changed = outdated(files)
+    for path in changed:
+        if not check:
+            path.write_text(files[path], encoding="utf-8")
+        print(f"{path.relative_to(ROOT)}: {'differs: run python -m scripts.generate' if check else 'written'}")
+    print(f"{len(files) - len(changed)} of {len(files)} files were up to date")
+    return int(check and bool(changed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,17 @@
+"""PromQL: the two queries that panels and alerts share.
+
+In:    names of metrics
+Out:   PromQL
+Owns:  nothing
+Never: a name of its own
+"""
+
+
+def quantile(share: float, metric: str, by: str = "le") -> str:
+    """Returns a quantile over five minutes of a histogram, over all replicas."""
+    return f"histogram_quantile({share}, sum by ({by}) (rate({metric}_bucket[5m])))"
+
+
+def share(part: str, whole: str, window: str) -> str:
+    """Returns one counter's rate relative to another's; no result without traffic, instead of a division by zero."""
+    return f"sum(rate({part}[{window}])) / (sum(rate({whole}[{window}])) > 0)"

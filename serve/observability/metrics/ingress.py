@@ -1,0 +1,130 @@
+"""Ingress metrics: requests, cache, quotas, breakers, versions and shadow runs.
+
+In:    ReplyStats of every reply; the present state of what guards and divides the requests
+Out:   values for the metric registry
+Owns:  the metrics of one ingress replica
+Never: a client's text, ids or keys as tags
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from serve.observability.metrics.definitions import (
+    AUDIO,
+    BREAKER,
+    CACHE,
+    CACHE_BYTES,
+    CACHE_EVICTIONS,
+    CACHED_STEPS,
+    CHARACTERS,
+    CONTINUOUS,
+    DEGRADATION_LEVEL,
+    FIRST_AUDIO,
+    IN_FLIGHT,
+    QUARANTINED,
+    QUOTAS_UNSHARED,
+    REJECTS,
+    REQUESTS,
+    RETRIES,
+    ROLLBACKS,
+    RTF,
+    SHADOW_DURATION,
+    SHADOW_LOUDNESS,
+    SHADOWS,
+    STREAMS,
+    TEXT_WARNINGS,
+    UNDERRUN,
+    VERSION_FAILED,
+    VERSION_OUT,
+    VERSION_REQUESTS,
+    VERSION_SHARE,
+)
+from serve.observability.metrics.registry import MetricRegistry
+from serve.observability.reply_stats import CONTINUOUS_S, Outcome, ReplyStats
+from serve.resilience.circuit_breaker import Breaker, State
+from serve.resilience.quarantine import Quarantine
+from serve.versions.rollout import Rollout
+from serve.versions.shadow import Comparison
+
+BREAKER_GAUGE = {State.CLOSED: 0.0, State.HALF_OPEN: 0.5, State.OPEN: 1.0}
+
+
+class IngressMetrics:
+    """ReplyObserver that sets metrics, and the ingress's own updates."""
+
+    def __init__(self) -> None:
+        self._registry = MetricRegistry()
+
+    def finished(self, stats: ReplyStats) -> None:
+        """See ReplyObserver."""
+        registry = self._registry
+        registry.add(REQUESTS, outcome=stats.outcome.value)
+        if stats.code:
+            registry.add(REJECTS, code=stats.code)
+        if stats.first_audio_s is not None:
+            registry.observe(FIRST_AUDIO, stats.first_audio_s, streamed=str(stats.streamed).lower())
+        registry.add(AUDIO, stats.audio_s)
+        for code, count in stats.warnings.items():
+            registry.add(TEXT_WARNINGS, count, code=code)
+        if stats.outcome is not Outcome.DONE:
+            return
+        registry.add(CHARACTERS, stats.characters)
+        if stats.audio_s > 0:
+            registry.observe(RTF, stats.took_s / stats.audio_s)
+        if stats.streamed:
+            registry.add(STREAMS)
+            registry.observe(UNDERRUN, stats.stalled_s)
+            if stats.stalled_s < CONTINUOUS_S:
+                registry.add(CONTINUOUS)
+
+    def in_flight_changed(self, in_flight: int) -> None:
+        """See ReplyObserver."""
+        self._registry.set_gauge(IN_FLIGHT, in_flight)
+
+    def set_degradation(self, level: int) -> None:
+        """Sets the number of active degradation steps."""
+        self._registry.set_gauge(DEGRADATION_LEVEL, level)
+
+    def compared(self, comparison: Comparison) -> None:
+        """Records a finished or dropped shadow run."""
+        registry, version = self._registry, comparison.version
+        registry.add(SHADOWS, version=version, result=comparison.result)
+        if comparison.duration_ratio is not None:
+            registry.observe(SHADOW_DURATION, comparison.duration_ratio, version=version)
+        if comparison.loudness_db is not None:
+            registry.observe(SHADOW_LOUDNESS, abs(comparison.loudness_db), version=version)
+
+    def set_policies(self, breakers: Iterable[Breaker], quarantine: Quarantine, rollout: Rollout) -> None:
+        """Updates the metrics of breakers, quarantine and model versions."""
+        registry = self._registry
+        for breaker in breakers:
+            registry.set_gauge(BREAKER, BREAKER_GAUGE[breaker.state], stage=breaker.stage)
+            registry.set_total(RETRIES, breaker.retries, stage=breaker.stage)
+        registry.set_gauge(QUARANTINED, quarantine.held)
+        for version in rollout.versions:
+            summary: Mapping[str, Any] = rollout.summary(version)
+            registry.set_gauge(VERSION_REQUESTS, summary["requests"], version=version)
+            registry.set_gauge(VERSION_FAILED, summary["failed"], version=version)
+            registry.set_gauge(VERSION_SHARE, summary["share"], version=version)
+            registry.set_gauge(VERSION_OUT, float(bool(rollout.out(version))), version=version)
+            registry.set_total(ROLLBACKS, rollout.roll_backs(version), version=version)
+
+    def rejected(self, code: str) -> None:
+        """See ReplyObserver."""
+        self._registry.add(REJECTS, code=code)
+
+    def set_quotas(self, is_away: bool) -> None:
+        """Sets whether this replica counts quotas alone because Redis is away."""
+        self._registry.set_gauge(QUOTAS_UNSHARED, float(is_away))
+
+    def set_cache(self, stats: Mapping[str, Any]) -> None:
+        """Updates the metrics of the cache from CacheStats."""
+        registry = self._registry
+        registry.set_total(CACHE, stats["memory_hits"], tier="memory", result="hit")
+        registry.set_total(CACHE, stats["shared_hits"], tier="redis", result="hit")
+        registry.set_total(CACHE, stats["shared_errors"], tier="redis", result="error")
+        registry.set_total(CACHE, stats["joined"], tier="running", result="joined")
+        registry.set_total(CACHE, stats["misses"], tier="model", result="miss")
+        registry.set_total(CACHED_STEPS, stats["steps"])
+        registry.set_total(CACHE_EVICTIONS, stats["evictions"])
+        registry.set_gauge(CACHE_BYTES, stats["bytes"])

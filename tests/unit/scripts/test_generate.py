@@ -1,0 +1,57 @@
+"""Generated files are committed as they are generated, and the reference explains every key."""
+
+from pathlib import Path
+
+import pytest
+
+from scripts.generate.__main__ import all_files, outdated
+from scripts.operate.config_reference import Row, Section, markdown, sections
+
+SECTIONS = list(sections())
+ROWS = [(section, row) for section in SECTIONS for row in section.rows]
+UNITS = {
+    "_s": "s",
+    "_bytes": "bytes",
+    "_mib": "MiB",
+    "_steps": "steps",
+    "_chars": "characters",
+    "_percent": "%",
+    "_lufs": "LUFS",
+}
+OTHER_UNIT = {"cpu_s_per_1000_chars", "body_min_bytes_per_s"}
+
+
+def test_every_generated_file_is_up_to_date():
+    assert outdated(all_files()) == [], "run python -m scripts.generate"
+
+
+def test_a_missing_and_a_changed_file_are_found(tmp_path: Path):
+    same, other, missing = (tmp_path / name for name in ("same", "other", "missing"))
+    same.write_text("text")
+    other.write_text("old text")
+    assert outdated({same: "text", other: "text", missing: "text"}) == [other, missing]
+
+
+def test_every_section_stands_once():
+    paths = [section.path for section in SECTIONS]
+    assert len(set(paths)) == len(paths)
+    assert {"args.limits", "args.pipeline.engine", "args.degrade", "user_config.probe", "policy_kwargs"} <= set(paths)
+    assert "args.models.<name@version>.compat" in paths
+
+
+@pytest.mark.parametrize(("section", "row"), ROWS, ids=lambda value: getattr(value, "path", getattr(value, "key", "")))
+def test_every_key_has_a_type_a_default_and_a_meaning(section: Section, row: Row):
+    assert row.type
+    assert row.default
+    assert row.meaning
+    unit = next((unit for suffix, unit in UNITS.items() if row.key.endswith(suffix)), None)
+    if unit is not None and row.type.startswith(("number", "integer")) and row.key not in OTHER_UNIT:
+        assert row.unit == unit, f"{section.path}.{row.key}"
+
+
+def test_bounds_defaults_and_units_are_written_out():
+    page = markdown()
+    assert "| `failure_threshold` | integer from 1 to 100 | `3` |  |" in page
+    assert "| `loudness_lufs` | number from -40 to -10 or null | `-20` | LUFS |" in page
+    assert "| `method` | `auto` or `incremental` or `windows` | `auto` |  |" in page
+    assert "| `version` | text | required |  |" in page
