@@ -52,7 +52,8 @@ from serve.http.body_reader import BodyReader
 from serve.http.services import Services
 from serve.speech.load_shedding import Degrader
 from serve.speech.model_selection import ModelSelector, only_model
-from serve.voices.voice_service import Stream, VoiceService
+from serve.voices.voice_sampler import Stream
+from serve.voices.voice_service import VoiceService
 
 CHUNK = 4_800  # samples, 200 ms
 WIDTH = 8

@@ -9,19 +9,17 @@ Never: Ray, torch; a client's words in an error; a recording kept any longer tha
 import asyncio
 from collections.abc import Awaitable
 from contextlib import aclosing
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import Field
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from pipeline.errors import InvalidRequest, UnknownVoice
+from pipeline.errors import UnknownVoice
 from pipeline.voices.catalogue import VoiceInfo
-from pipeline.voices.names import INLINE, MAX_NAME_CHARS
-from pipeline.voices.records import MAX_GAIN_DB, MAX_LANGUAGES, MAX_NOTE_CHARS, MAX_TITLE_CHARS, StoredVoice
-from pipeline.voices.seeds import MAX_SEED
+from pipeline.voices.names import INLINE
+from pipeline.voices.records import MAX_NOTE_CHARS, StoredVoice
 from pipeline.voices.strings import decode_embedding, encode_embedding
 from serve.access.api_keys import Scope
 from serve.errors import ApiError, ErrorSpec, bad_request
@@ -29,113 +27,21 @@ from serve.http.body_reader import FORM, check_content, media_type_of, too_large
 from serve.http.dependencies import RequestServices
 from serve.http.openapi import answers, takes
 from serve.http.route_access import any_key, requires
+from serve.http.schemas.voices import BlendBody, EditBody, FormBody, NewVoiceBody, RandomBody, blend_expression, takes_form
 from serve.http.services import Services
 from serve.http.speech_response import MADE
 from serve.speech.model_selection import ModelSelector
-from serve.speech.schemas.base import Body, read_body, read_values
+from serve.speech.schemas.base import read_body, read_values
 from serve.speech.schemas.speech import MODELS
-from serve.voices.voice_service import VoiceMetadata
+from serve.voices.similar_seeds import similar_seeds
 
 FORM_ROOM = 64 << 10  # bytes of a form beside its recording
 FORM_FIELDS = 12
-MAX_RANDOM = 50
 NO_CONSENT = ("", "0", "false", "no", "off")
 
 R = TypeVar("R")
 
-Text = Annotated[str, Field(max_length=MAX_NOTE_CHARS)]
-Language = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})?$")]
-Languages = Annotated[tuple[Language, ...], Field(max_length=MAX_LANGUAGES)]
-Gain = Annotated[float, Field(ge=-MAX_GAIN_DB, le=MAX_GAIN_DB)]
-Title = Annotated[str, Field(min_length=1, max_length=MAX_TITLE_CHARS)]
-
 router = APIRouter()
-
-
-class BlendPart(Body):
-    """One voice of a mixture."""
-
-    voice: str = Field(min_length=1, max_length=80)
-    weight: float = Field(gt=0, lt=1000)
-
-
-class CardBody(Body):
-    """What people are told about a voice."""
-
-    name: Title
-    id: str | None = Field(None, description="A-Z a-z 0-9 . _ -; without it the name where it can be an id, else a drawn one")
-    languages: Languages = ()
-    description: Text = ""
-    licence: Text = ""
-    gain_db: Gain | None = Field(None, description="without it, what brings the voice to the loudness of the others")
-
-    def card(self) -> VoiceMetadata:
-        """In the domain's words."""
-        return VoiceMetadata(self.name, self.id, self.languages, self.description, self.licence, self.gain_db)
-
-
-class BlendBody(CardBody):
-    """POST /v1/audio/voices/blend."""
-
-    blend: str | tuple[BlendPart, ...] = Field(description="blend:a(0.7)+b(0.3), or a list of voices and weights")
-
-    @property
-    def expression(self) -> str:
-        """As a voice's name."""
-        return _expression(self.blend)
-
-
-class NewVoiceBody(CardBody):
-    """POST /v1/audio/voices as JSON: exactly one of seed, embedding and blend."""
-
-    seed: int | None = Field(None, ge=0, le=MAX_SEED)
-    embedding: str | None = Field(None, max_length=MAX_NAME_CHARS, description="a speaker string of ChatTTS")
-    blend: str | tuple[BlendPart, ...] | None = None
-
-
-class EditBody(Body):
-    """PATCH /v1/audio/voices/{id}: what is given changes, in a new version."""
-
-    name: Title | None = None
-    languages: Languages | None = None
-    description: Text | None = None
-    licence: Text | None = None
-    gain_db: Gain | None = None
-
-
-class Wish(Body):
-    """Which speakers are wanted."""
-
-    like: str | None = Field(None, min_length=1, max_length=200)
-    unlike: str | None = Field(None, min_length=1, max_length=200)
-
-
-class RandomBody(Body):
-    """POST /v1/audio/voices/random."""
-
-    count: int = Field(1, ge=1, le=MAX_RANDOM)
-    seed: int | None = Field(None, ge=0, le=MAX_SEED, description="the first candidate; null: drawn")
-    filter: Wish = Wish()
-
-
-class FormBody(CardBody):
-    """POST /v1/audio/voices as a form: a recording."""
-
-    ref_text: str = Field(min_length=1, max_length=MAX_NOTE_CHARS, description="exactly what is said in the recording")
-
-
-def takes_form() -> dict[str, Any]:
-    """The two bodies of POST /v1/audio/voices."""
-    described = takes(NewVoiceBody)
-    form = FormBody.model_json_schema()
-    form["properties"] |= {
-        "audio_sample": {"type": "string", "format": "binary", "description": "WAV, FLAC, OGG or MP3, 3 to 30 s"},
-        "consent": {"type": "string", "description": "true, or what the person who speaks has agreed to"},
-        "languages": {"type": "string", "description": "separated by commas"},
-    }
-    form["required"] = [*form["required"], "audio_sample", "consent"]
-    described["requestBody"]["content"]["multipart/form-data"] = {"schema": form}
-    return described
 
 
 @router.get("/v1/audio/voices")
@@ -156,25 +62,25 @@ async def voices(services: RequestServices, legacy: str = "0") -> dict[str, Any]
 )
 @requires(Scope.VOICES, stream=True)
 async def create(request: Request, services: RequestServices) -> Response:
-    desk = services.voices
+    maker = services.voices.maker
     if media_type_of(request) == FORM:
         return await clone(request, services)
     body = read_body(NewVoiceBody, await services.bodies.read_json(request))
-    card = body.card()
+    metadata = body.metadata()
     given = [body.seed is not None, body.embedding is not None, body.blend is not None]
     if sum(given) != 1:
         raise bad_request("conflicting_fields", "give exactly one of seed, embedding and blend, or a form with audio_sample")
     with services.admission.acquire():
         if body.seed is not None:
-            return created(services, await desk.from_seed(card, body.seed))
+            return created(services, await maker.from_seed(metadata, body.seed))
         if body.blend is not None:
-            return created(services, await desk.from_blend(card, _expression(body.blend)))
+            return created(services, await maker.from_blend(metadata, blend_expression(body.blend)))
         assert body.embedding is not None
         try:
-            embedding = decode_embedding(body.embedding.removeprefix(INLINE), desk.library.width)
+            embedding = decode_embedding(body.embedding.removeprefix(INLINE), services.voices.library.width)
         except ValueError as error:
             raise bad_request("invalid_embedding", f"embedding: {error}", param="embedding") from None
-        return created(services, await desk.from_embedding(card, embedding))
+        return created(services, await maker.from_embedding(metadata, embedding))
 
 
 @router.post("/v1/audio/voices/random", openapi_extra=takes(RandomBody), responses=answers(400, 408, 413, 415))
@@ -184,7 +90,7 @@ async def random(request: Request, services: RequestServices) -> dict[str, Any]:
     wish = body.filter
     if wish.like and wish.unlike:
         raise bad_request("conflicting_fields", "filter is like or unlike, not both", param="filter")
-    found = await asyncio.to_thread(services.voices.random, body.count, body.seed, wish.like, wish.unlike)
+    found = await asyncio.to_thread(similar_seeds, services.voices.library, body.count, body.seed, wish.like, wish.unlike)
     return {
         "voices": [
             {
@@ -209,7 +115,7 @@ async def random(request: Request, services: RequestServices) -> dict[str, Any]:
 async def blend(request: Request, services: RequestServices) -> Response:
     body = read_body(BlendBody, await services.bodies.read_json(request))
     with services.admission.acquire():
-        return created(services, await services.voices.from_blend(body.card(), body.expression))
+        return created(services, await services.voices.maker.from_blend(body.metadata(), body.expression))
 
 
 @router.get("/v1/audio/voices/{name}", responses=answers(400, 404))
@@ -229,14 +135,14 @@ async def edit(name: str, request: Request, services: RequestServices) -> Respon
         raise bad_request("missing_field", "give at least one of name, languages, description, licence and gain_db")
     if "name" in changes:
         changes["title"] = changes.pop("name")
-    stored = await or_404(services.voices.edit(name, changes))
+    stored = await or_404(services.voices.maker.edit(name, changes))
     return JSONResponse(voice_card(services.voices.library.info(stored), services.models))
 
 
 @router.delete("/v1/audio/voices/{name}", status_code=204, response_class=Response, responses=answers(400, 403, 404, 503))
 @requires(Scope.VOICES)
 async def delete(name: str, services: RequestServices) -> Response:
-    await or_404(services.voices.delete(name))
+    await or_404(services.voices.maker.delete(name))
     return Response(status_code=204)
 
 
@@ -251,7 +157,7 @@ async def delete(name: str, services: RequestServices) -> Response:
 @requires(Scope.VOICES, stream=True)
 async def preview(name: str, services: RequestServices) -> Response:
     with services.admission.acquire():
-        sound = await or_404(services.voices.preview(name))
+        sound = await or_404(services.voices.sampler.preview(name))
     return Response(sound, media_type="audio/mpeg", headers={"Cache-Control": "private, max-age=60", **MADE})
 
 
@@ -259,20 +165,20 @@ async def preview(name: str, services: RequestServices) -> Response:
 @requires(Scope.VOICES, stream=True)
 async def score(name: str, services: RequestServices) -> dict[str, Any]:
     with services.admission.acquire():
-        found = await or_404(services.voices.score(name))
+        found = await or_404(services.voices.sampler.score(name))
     return {"id": services.voice_id(name), **found}
 
 
 async def clone(request: Request, services: Services) -> Response:
     """A voice from a recording."""
-    desk = services.voices
-    if not desk.config.clone:
+    maker = services.voices.maker
+    if not maker.config.clone:
         raise ApiError(
             "this service makes no voices from recordings (voices.clone)",
             ErrorSpec(403, "permission_error", "clone_disabled", False),
         )
     services.admission.check()
-    limit = desk.config.max_upload_bytes
+    limit = maker.config.max_upload_bytes
     form = await read_form(request, services, limit + FORM_ROOM)
     try:
         consent = str(form.get("consent", "")).strip()
@@ -288,7 +194,7 @@ async def clone(request: Request, services: Services) -> Response:
         await form.close()
     body = read_values(FormBody, form_values(fields))
     with services.admission.acquire():
-        stored, report = await desk.from_recording(body.card(), content, body.ref_text, consent[:MAX_NOTE_CHARS])
+        stored, report = await maker.from_recording(body.metadata(), content, body.ref_text, consent[:MAX_NOTE_CHARS])
     return created(
         services,
         stored,
@@ -391,11 +297,3 @@ async def or_404(answer: Awaitable[R]) -> R:
         return await answer
     except UnknownVoice as error:
         raise ApiError(error.message, ErrorSpec(404, "not_found_error", "voice_not_found", False), param="id") from None
-
-
-def _expression(blend: str | tuple[BlendPart, ...]) -> str:
-    if isinstance(blend, str):
-        if not blend.startswith("blend:"):
-            raise InvalidRequest("a blend is written blend:a(0.7)+b(0.3), or as a list of {voice, weight}", param="blend")
-        return blend
-    return "blend:" + "+".join(f"{part.voice}({part.weight:.6f})" for part in blend)

@@ -52,7 +52,7 @@ def test_slow_senders_take_no_place():
 @pytest.mark.parametrize(("head", "start"), [(POST, b"{"), (FORM, FORM_START)], ids=["json", "form"])
 def test_of_too_many_bodies_the_slowest_gives_way(head: str, start: bytes):
     services = make_services(Speaker(), LimitsConfig(max_receiving=4))
-    object.__setattr__(services.voices.config, "clone", True)
+    object.__setattr__(services.voices.maker.config, "clone", True)
     with serving(services) as live, senders(live, 4, start, head) as first:
         wait_until(lambda: services.bodies.arriving == 4)
         with senders(live, 3, start, head):
@@ -138,7 +138,7 @@ def test_a_full_house_refuses_before_the_body_is_there():
 @pytest.mark.parametrize("content", ["application/json", "multipart/form-data; boundary=x"])
 def test_a_client_that_leaves_in_the_middle_of_its_body_is_no_error(path: str, content: str):
     services = make_services(Speaker())
-    object.__setattr__(services.voices.config, "clone", True)
+    object.__setattr__(services.voices.maker.config, "clone", True)
     messages = [{"type": "http.request", "body": FORM_START, "more_body": True}, {"type": "http.disconnect"}]
 
     async def receive():

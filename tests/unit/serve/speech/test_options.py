@@ -19,6 +19,7 @@ from pipeline.synthesizer import Synthesizer
 from pipeline.types import AudioChunk, SynthesisRequest
 from pipeline.voices.catalogue import VoiceCatalogue
 from scripts.say import Rooms, open_rooms
+from serve.config.app_config import VoicesConfig
 from serve.config.model_versions import ONLY, CompatConfig, versions_of
 from serve.http.services import Services
 from serve.speech.model_selection import ModelSelector, adapted
@@ -189,11 +190,9 @@ def test_a_voice_is_previewed_in_a_language_the_checkpoint_speaks():
     library = SimpleNamespace(
         find=lambda name: SimpleNamespace(record=SimpleNamespace(languages=("zh",))), canonical=str, preview=lambda stored: None
     )
-    make = partial(
-        VoiceService, library, SimpleNamespace(creation_timeout_s=5), stream, StepCounter(), model="m", max_prompt=999
-    )
+    make = partial(VoiceService, library, VoicesConfig(creation_timeout_s=5), stream, StepCounter(), model="m", max_prompt=999)
     for speaks in (("en",), ("zh", "en"), ("zh",)):
-        asyncio.run(make(speaks=speaks).preview("anna"))
+        asyncio.run(make(speaks=speaks).sampler.preview("anna"))
     assert [text.isascii() for text in heard] == [True, False, False]
 
 

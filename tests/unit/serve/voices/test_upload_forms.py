@@ -26,8 +26,8 @@ class NoReader:
 @pytest.fixture(scope="module")
 def live() -> Iterator[Live]:
     services = make_services(Speaker())
-    object.__setattr__(services.voices.config, "clone", True)
-    services.voices._uploads = NoReader()  # type: ignore[assignment]
+    object.__setattr__(services.voices.maker.config, "clone", True)
+    services.voices.maker._uploads = NoReader()  # type: ignore[assignment]
     with serving(services) as server:
         yield server
 

@@ -20,7 +20,7 @@ from pipeline.voices.seeds import draw_embedding
 from pipeline.voices.strings import decode_embedding, encode_embedding
 from serve.config.app_config import VoicesConfig
 from serve.http.services import Services
-from serve.voices.voice_service import VoiceMetadata
+from serve.voices.voice_maker import VoiceMetadata
 from tests.support.fakes import WIDTH as FAKE_WIDTH
 from tests.support.fakes import Speaker, make_desk, make_services
 from tests.support.live_server import Live, serving
@@ -311,7 +311,7 @@ def test_a_replica_that_follows_knows_a_new_voice_with_its_next_look_and_hears_o
     async def follow() -> None:
         problems: dict[str, str] = {}
         following = asyncio.create_task(there.voices.follow(problems))
-        await here.voices.from_seed(VoiceMetadata("first"), 1)
+        await here.voices.maker.from_seed(VoiceMetadata("first"), 1)
         before = looks
         await until(lambda: known_after is not None)
         assert known_after <= before + 1, "the first look that began after it was written"
@@ -322,7 +322,7 @@ def test_a_replica_that_follows_knows_a_new_voice_with_its_next_look_and_hears_o
         await until(lambda: looks > before + 3)
         assert known("first")
         await asyncio.to_thread(server.start)
-        await here.voices.from_seed(VoiceMetadata("second"), 2)
+        await here.voices.maker.from_seed(VoiceMetadata("second"), 2)
         await until(lambda: known("second"))
         assert problems == {}
         following.cancel()

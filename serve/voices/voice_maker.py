@@ -1,0 +1,206 @@
+"""Voice maker: makes, edits and deletes voices.
+
+In:    a seed, a blend, an embedding or a recording, with what people are told about the voice
+Out:   StoredVoices
+Owns:  the reader of recordings
+Never: HTTP, Ray; a voice that has not spoken: its preview measures how loud it is, and proves that it speaks
+"""
+
+import asyncio
+import logging
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import InvalidRequest, ReadOnlyVoice, ReferenceRejected
+from pipeline.protocols import RecordingEncoder
+from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
+from pipeline.text.normalize import is_speakable, normalize
+from pipeline.types import Voice
+from pipeline.voices.library import VoiceLibrary
+from pipeline.voices.measure import loudness_lufs, static_gain_db
+from pipeline.voices.names import is_id
+from pipeline.voices.records import Consent, StoredVoice, VoiceRecord, embedding_fields, sample_fields
+from pipeline.voices.reference import Reference, Report
+from serve.config.app_config import VoicesConfig
+from serve.voices.upload_reader import UploadReader
+from serve.voices.voice_sampler import VoiceSampler, encode_preview
+
+LOG = logging.getLogger("ray.serve.chattts")
+
+MAX_LETTERS_PER_SECOND = 40  # of a transcript; speech is never faster
+ROOM_FOR_TEXT = 192  # positions of a prompt that a recording must leave
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceMetadata:
+    """What people are told about a voice, whatever it is made of."""
+
+    title: str
+    id: str | None = None
+    """None: the title if it can be an id, else a drawn one"""
+    languages: tuple[str, ...] = ()
+    description: str = ""
+    licence: str = ""
+    gain_db: float | None = None
+    """None: what brings the voice to the service's loudness"""
+
+
+class VoiceMaker:
+    """Makes voices and keeps them in the library."""
+
+    def __init__(
+        self,
+        library: VoiceLibrary,
+        config: VoicesConfig,
+        sampler: VoiceSampler,
+        encoder: RecordingEncoder,
+        *,
+        model: str,
+        max_prompt: int,
+    ) -> None:
+        """
+        Args:
+            model: the checkpoint, for the records.
+            max_prompt: the engine's longest prompt [positions].
+        """
+        self.config = config
+        self._library = library
+        self._sampler = sampler
+        self._encoder = encoder
+        self._uploads = UploadReader()
+        self._model = model
+        self._max_sample_steps = max_prompt - ROOM_FOR_TEXT
+
+    async def from_seed(self, metadata: VoiceMetadata, seed: int) -> StoredVoice:
+        """Keeps the speaker a seed stands for."""
+        return await self._from_name(metadata, f"seed:{seed}", "seed")
+
+    async def from_blend(self, metadata: VoiceMetadata, blend: str) -> StoredVoice:
+        """Keeps a blend; it does not change when its parts do."""
+        return await self._from_name(metadata, blend, "blend")
+
+    async def from_embedding(self, metadata: VoiceMetadata, embedding: NDArray[np.float16]) -> StoredVoice:
+        """Keeps the client's own embedding (width,)."""
+        return await self._make(metadata, {"origin": "embedding", **embedding_fields(embedding)}, Voice("", embedding))
+
+    async def from_recording(
+        self, metadata: VoiceMetadata, content: bytes, transcript: str, consent: str
+    ) -> tuple[StoredVoice, Report]:
+        """Clones a voice: keeps the codes and the transcript of the recording, not the recording.
+
+        Raises:
+            ReferenceRejected, UnsupportedFormat, AtCapacity
+        """
+        self._check_new(metadata)
+        # The model was trained on transcripts as the text front end writes them: numbers as words, no stray signs.
+        transcript = (await asyncio.to_thread(normalize, transcript, language="auto")).text
+        if not is_speakable(transcript):
+            raise ReferenceRejected(
+                "ref_text has nothing to say; it is exactly what is said in the recording", param="ref_text"
+            )
+        reference = await self._uploads.read(content)
+        self._check_length(reference, transcript)
+        codes = await self._encoder.encode(reference.samples)
+        fields = {
+            "origin": "upload",
+            "width": self._library.width,
+            "consent": Consent(statement=consent, given_at=_now()),
+            **sample_fields(codes, transcript),
+        }
+        return await self._make(metadata, fields, Voice("", None, codes, transcript)), reference.report
+
+    async def edit(self, voice_id: str, changes: dict[str, Any]) -> StoredVoice:
+        """Keeps the next version of a voice, with other metadata or another gain. Its sound cannot change.
+
+        Raises:
+            UnknownVoice, Conflict
+        """
+        stored = self._stored(voice_id)
+        record = VoiceRecord.model_validate({**stored.record.model_dump(), **changes, "created_at": _now()})
+        if record.title != stored.record.title and self._library.find(record.title) is not None:
+            raise InvalidRequest("another voice has this name", param="name")
+        same_gain = record.gain_db == stored.record.gain_db
+        preview = await asyncio.to_thread(self._library.preview, stored) if same_gain else None
+        return await asyncio.to_thread(self._library.edit, stored, record, preview or b"")
+
+    async def delete(self, voice_id: str) -> None:
+        """Deletes every version of a voice.
+
+        Raises:
+            UnknownVoice
+        """
+        self._stored(voice_id)
+        await asyncio.to_thread(self._library.delete, voice_id)
+
+    def _stored(self, voice_id: str) -> StoredVoice:
+        """The newest version of a voice made here.
+
+        Raises:
+            UnknownVoice: there is none.
+            ReadOnlyVoice: it is one of the catalogue's.
+        """
+        found = self._library.find(voice_id) if is_id(voice_id) else None
+        if found is not None and found.id == voice_id:
+            return found
+        self._library.canonical(voice_id)  # raises where there is no such voice at all
+        raise ReadOnlyVoice("this voice is built in, or its name says everything: it cannot be changed", param="id")
+
+    def _check_new(self, metadata: VoiceMetadata) -> str:
+        """The id, once everything that can be checked before the work is in order."""
+        voice_id = metadata.id or (metadata.title if is_id(metadata.title) else f"voice-{secrets.token_hex(4)}")
+        self._library.check_new(voice_id, metadata.title)
+        return voice_id
+
+    def _check_length(self, reference: Reference, transcript: str) -> None:
+        report = reference.report
+        if len(transcript) > MAX_LETTERS_PER_SECOND * report.seconds:
+            raise ReferenceRejected(
+                f"{len(transcript)} characters cannot be said in {report.seconds:.1f} s; ref_text is exactly what is said",
+                param="ref_text",
+            )
+        if len(reference.samples) > SAMPLES_PER_STEP * self._max_sample_steps:
+            longest_s = SAMPLES_PER_STEP * self._max_sample_steps / SAMPLE_RATE
+            raise ReferenceRejected(
+                f"{report.seconds:.1f} s leave a prompt no room for text; this engine takes up to {longest_s:.1f} s "
+                "(engine.max_prompt)",
+                param="audio_sample",
+            )
+
+    async def _from_name(self, metadata: VoiceMetadata, name: str, origin: str) -> StoredVoice:
+        embedding = self._library.embedding_of(name)
+        made_of = self._library.canonical(name)
+        fields = {"origin": origin, "made_of": made_of, **embedding_fields(embedding)}
+        return await self._make(metadata, fields, Voice("", embedding))
+
+    async def _make(self, metadata: VoiceMetadata, fields: dict[str, Any], voice: Voice) -> StoredVoice:
+        voice_id = self._check_new(metadata)
+        with self._library.temporary(voice) as name:
+            samples = await self._sampler.say_preview(name, metadata.languages)
+        loudness = await asyncio.to_thread(loudness_lufs, samples)
+        gain_db = static_gain_db(loudness, self.config.loudness_lufs) if metadata.gain_db is None else metadata.gain_db
+        record = VoiceRecord.model_validate(
+            {
+                "title": metadata.title,
+                "languages": metadata.languages,
+                "description": metadata.description,
+                "licence": metadata.licence,
+                "model": self._model,
+                "created_at": _now(),
+                "loudness_lufs": loudness,
+                "gain_db": gain_db,
+                **fields,
+            }
+        )
+        preview = await asyncio.to_thread(encode_preview, samples, gain_db)
+        stored = await asyncio.to_thread(self._library.add, voice_id, record, preview)
+        LOG.info("voice made origin=%s consent=%s", record.origin, record.consent is not None)
+        return stored
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

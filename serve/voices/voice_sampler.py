@@ -1,0 +1,101 @@
+"""Voice sampler: speaks short sentences in a voice, for previews and for its score.
+
+In:    names of voices, the service's own speech
+Out:   samples, previews as mp3, how stable a voice is
+Owns:  nothing
+Never: HTTP, Ray; a shortcut past other requests: a sample waits for the engine like any other speech
+"""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.audio.encode import encode_whole
+from pipeline.audio.formats import audio_format
+from pipeline.errors import StoreUnavailable
+from pipeline.types import AudioChunk, SamplingParams, SynthesisRequest
+from pipeline.voices.library import VoiceLibrary
+from pipeline.voices.measure import stability
+
+PREVIEW_FORMAT = audio_format("mp3")
+PREVIEW_SEED = 1
+PREVIEW_TEXT = {"zh": "你好，这就是我的声音，希望你喜欢。", "en": "Hello, this is my voice. I hope you like it."}
+SCORE_TEXTS = {
+    "zh": ("今天的天气真不错。", "我们明天早上再见。", "这本书一共有三百页。"),
+    "en": ("The weather is lovely today.", "We will meet again tomorrow morning.", "This book has three hundred pages."),
+}
+
+Stream = Callable[[SynthesisRequest], AsyncGenerator[AudioChunk, None]]
+
+
+class VoiceSampler:
+    """Speaks sentences in the voices of a library."""
+
+    def __init__(self, library: VoiceLibrary, stream: Stream, *, timeout_s: float, speaks: Sequence[str]) -> None:
+        """
+        Args:
+            stream: the service's own speech.
+            timeout_s: longest time for one sentence.
+            speaks: languages of the checkpoint; every sentence is in one of them.
+        """
+        self._library = library
+        self._stream = stream
+        self._timeout_s = timeout_s
+        self._speaks = speaks
+
+    async def preview(self, name: str) -> bytes:
+        """Returns a sentence in that voice as mp3: the stored one of a voice made here, else a new one.
+
+        Raises:
+            UnknownVoice
+        """
+        stored = self._library.find(name)
+        if stored is not None:
+            with contextlib.suppress(StoreUnavailable):
+                kept = await asyncio.to_thread(self._library.preview, stored)
+                if kept is not None:
+                    return kept
+        samples = await self.say_preview(self._library.canonical(name), () if stored is None else stored.record.languages)
+        return await asyncio.to_thread(encode_preview, samples, 0.0)  # the voice's own gain is in it
+
+    async def score(self, name: str) -> dict[str, float]:
+        """Returns how similar a voice stays to itself over three sentences with three seeds; stored with a voice made here.
+
+        Raises:
+            UnknownVoice
+        """
+        stored = self._library.find(name)
+        canonical = self._library.canonical(name)
+        texts = SCORE_TEXTS[self._language(() if stored is None else stored.record.languages)]
+        takes = await asyncio.gather(*(self._say(canonical, text, seed) for seed, text in enumerate(texts)))
+        score = await asyncio.to_thread(stability, takes)
+        if stored is not None:
+            await asyncio.to_thread(self._library.keep_score, stored, score)
+        return score
+
+    async def say_preview(self, name: str, languages: tuple[str, ...]) -> NDArray[np.float32]:
+        """Returns samples (m,) of the preview's sentence in a voice of these languages."""
+        return await self._say(name, PREVIEW_TEXT[self._language(languages)], PREVIEW_SEED)
+
+    async def _say(self, name: str, text: str, seed: int) -> NDArray[np.float32]:
+        request = SynthesisRequest(
+            f"voice-{secrets.token_hex(4)}", text, name, sampling=SamplingParams(seed=seed), timeout_s=self._timeout_s
+        )
+        async with aclosing(self._stream(request)) as chunks:
+            pieces = [chunk.samples async for chunk in chunks]
+        return np.concatenate(pieces)
+
+    def _language(self, languages: tuple[str, ...]) -> str:
+        """The first of the voice's languages, else English, else the checkpoint's first: the first one it speaks."""
+        return next((each for each in (*languages[:1], "en") if each in self._speaks), self._speaks[0])
+
+
+def encode_preview(samples: NDArray[np.float32], gain_db: float) -> bytes:
+    """Returns samples (m,) as mp3, with a gain."""
+    louder = np.clip(samples * np.float32(10 ** (gain_db / 20)), -1, 1)
+    return encode_whole(louder, PREVIEW_FORMAT)
