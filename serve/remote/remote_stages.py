@@ -42,7 +42,7 @@ from serve.config.model_versions import ONLY
 from serve.config.policies import BreakerConfig
 from serve.observability.tracing import carried
 from serve.resilience.circuit_breaker import Breaker, Call
-from serve.resilience.quarantine import CASE
+from serve.resilience.quarantine import CURRENT_REQUEST
 
 # Serve types a handle by the deployed class, which lives in another process and may load torch.
 Handle = DeploymentHandle[Any]
@@ -114,7 +114,7 @@ class RemoteGenerator:
     async def _tries(
         self, prompt: Prompt, sampling: SamplingParams, deadline: float, admitted: bool, call: Call
     ) -> AsyncGenerator[StepBlock, None]:
-        case, handed_on = CASE.get(), 0
+        tracked, handed_on = CURRENT_REQUEST.get(), 0
         for last in (False, True):
             began = time.monotonic()
             blocks: Any = self._handle.generate.remote(prompt, sampling, deadline - time.monotonic(), admitted, carried())
@@ -129,7 +129,7 @@ class RemoteGenerator:
             except (RayError, SynthesisError, *SERVE_ERRORS) as error:
                 failure = to_domain(error)
                 _tell_death(error, self.breaker.stage, began)
-                begun_and_heard = handed_on > 0 and (case is None or case.heard)
+                begun_and_heard = handed_on > 0 and (tracked is None or tracked.has_sent_audio)
                 if last or begun_and_heard or not _may_try_again(failure) or time.monotonic() >= deadline:
                     raise failure from None
                 self.breaker.retries += 1
@@ -296,16 +296,16 @@ def _tell_death(error: BaseException, stage: str, began: float) -> None:
     """
     while isinstance(error, RayTaskError) and isinstance(error.cause, BaseException):
         error = error.cause
-    case = CASE.get()
-    if case is None:
+    tracked = CURRENT_REQUEST.get()
+    if tracked is None:
         return
     if isinstance(error, RayActorError) and error.actor_id is not None:
-        case.saw_death_of(error.actor_id, stage, began)
+        tracked.record_death(error.actor_id, stage, began)
     elif isinstance(error, WorkerDied) and error.worker:
-        case.saw_death_of(error.worker, stage, began)
+        tracked.record_death(error.worker, stage, began)
 
 
 def _may_try_again(failure: SynthesisError) -> bool:
     """Whether another replica may be asked: one is gone, and not for this request's sake as far as anybody knows."""
-    case = CASE.get()
-    return isinstance(failure, EngineDead) and not (case is not None and case.is_deadly)
+    tracked = CURRENT_REQUEST.get()
+    return isinstance(failure, EngineDead) and not (tracked is not None and tracked.is_poisonous)

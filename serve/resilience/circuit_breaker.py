@@ -1,18 +1,18 @@
-"""Breaker: a stage that fails is left alone for a moment, instead of being asked by everybody.
+"""Circuit breaker: refuses calls of a failing stage for a while, instead of making all of them.
 
-In:    how calls of one stage end, when they had a sign of life, whether a replica of it answers questions about itself
-Out:   leave to call it, or StageUnavailable with the time to come back
+In:    outcomes and signs of life of the calls of one stage; answers of its replicas to probes
+Out:   permission to call it, or StageUnavailable with the time to retry
 Owns:  the counts of one stage, as one ingress replica sees them
-Never: Ray; calls themselves; what is a client's mistake, a refusal for want of room, or somebody who leaves
+Never: Ray; calls themselves; counting mistakes of clients, refusals for lack of capacity, or clients that leave
 
     closed --(failures in a window, and a share of all calls)--> open --(open_s)--> half open --(an answer)--> closed
                                                                    ^                    |
                                                                    '----(a failure)-----'
 
-A stage that hangs ends no call: its callers wait until their own time is over. So when calls are under way and none has had a
-sign of life for silence_s, version_pipelines.py asks its replicas. If none is well, the breaker opens at once, and
-closes with the first sign of life of any call. If one is well and has work, those calls wait for it, which is no failure; if
-none of them knows of any work, the calls have failed.
+Calls of a hanging stage do not end: callers wait until their own timeout. So when calls are in progress and none has had a sign
+of life for silence_s, version_pipelines.py probes the replicas. If none is healthy, the breaker opens at once, and closes with
+the first sign of life of any call. If one is healthy and has work, the calls wait for it, which is no failure. If none has any
+work, the calls have failed.
 """
 
 import time
@@ -29,17 +29,17 @@ BUCKETS = 10  # a window moves on in tenths
 
 
 class State(StrEnum):
-    """Of a breaker."""
+    """State of a breaker."""
 
     CLOSED = "closed"
     HALF_OPEN = "half_open"
-    """one call is trying"""
+    """one trial call is in progress"""
     OPEN = "open"
 
 
 @dataclass(slots=True)
 class Bucket:
-    """A tenth of a window."""
+    """Counts of a tenth of the window."""
 
     number: int
     answered: int = 0
@@ -47,53 +47,53 @@ class Bucket:
 
 
 class Breaker:
-    """Of one stage."""
+    """Counts the calls of one stage, and opens when too many of them fail."""
 
     def __init__(self, stage: str, config: BreakerConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.stage = stage
-        self.opened = 0  # how often, since the replica started
-        self.retries = 0  # calls tried a second time, likewise; counted by who tries
+        self.opened = 0  # number of times, since the replica started
+        self.retries = 0  # calls retried since then; the caller counts them
         self._config = config
         self._clock = clock
         self._buckets: deque[Bucket] = deque()
         self._under_way: set[Call] = set()
-        self._quiet_since = clock()  # the latest sign of life of any call, or when the first one came after a time without
+        self._quiet_since = clock()  # latest sign of life of any call, or start of the first call after an idle time
         self._idle_since = clock()  # when a call last ended
-        self._opened_at: float | None = None  # when it last opened, or last let somebody try; None: closed
+        self._opened_at: float | None = None  # when it last opened, or last admitted a trial; None: closed
         self._opened_by_silence = False
         self._trial: Call | None = None
 
     @property
     def state(self) -> State:
-        """At this moment."""
+        """The state now."""
         if self._opened_at is None:
             return State.CLOSED
         return State.OPEN if self._trial is None else State.HALF_OPEN
 
     def summary(self) -> dict[str, object]:
-        """For people and dashboards."""
+        """Returns state and counts for /health."""
         return {"state": self.state.value, "failures": self.failures, "opened": self.opened, "retries": self.retries}
 
     @property
     def failures(self) -> int:
-        """Within the window."""
+        """Number of failures within the window."""
         self._forget()
         return sum(bucket.failed for bucket in self._buckets)
 
     @property
     def is_silent(self) -> bool:
-        """Whether calls are under way and none has had a sign of life for silence_s, nor those that have left meanwhile."""
+        """True if calls are in progress and no call, not even one that has ended, had a sign of life for silence_s."""
         return bool(self._under_way) and self._clock() - self._quiet_since >= self._config.silence_s
 
     def judge_silence(self, *, is_well: bool, has_work: bool) -> None:
-        """What the stage's replicas said when they were asked because it is silent.
+        """Takes the result of probing the replicas of a silent stage.
 
         Args:
-            is_well: one of them answers and knows of no trouble.
-            has_work: one of those has something to do.
+            is_well: a replica answers and reports no trouble.
+            has_work: a healthy replica has work.
         """
         if not self.is_silent:
-            return  # a sign came while they were asked
+            return  # a sign of life came during the probe
         if not is_well:
             if self._opened_at is None:
                 self._open(by_silence=True)
@@ -104,7 +104,7 @@ class Breaker:
 
     @contextmanager
     def watch(self) -> Iterator["Call"]:
-        """One call of the stage, its second try included.
+        """Counts one call of the stage, its retry included.
 
         Raises:
             StageUnavailable: the breaker is open.
@@ -124,7 +124,7 @@ class Breaker:
         finally:
             self._under_way.remove(call)
             self._idle_since = self._clock()
-            if self._trial is call:  # neither answered nor failed: somebody else may try
+            if self._trial is call:  # neither answered nor failed: the next call may try
                 self._trial = None
                 self._opened_at = self._clock() - self._config.open_s
 
@@ -134,10 +134,10 @@ class Breaker:
         waited = self._clock() - self._opened_at
         if waited < self._config.open_s:
             raise StageUnavailable(
-                f"the {self.stage} stage has just failed several times and is left alone for a moment",
+                f"the {self.stage} stage has just failed several times and is not called for a moment",
                 retry_after_s=self._config.open_s - waited,
             )
-        # A trial that gives no sign of life does not keep the others out for ever.
+        # A trial without a sign of life does not block the others for ever.
         self._trial, self._opened_at = Call(self, self._clock(), is_trial=True), self._clock()
         return self._trial
 
@@ -190,7 +190,7 @@ class Breaker:
 
 
 class Call:
-    """One call under a breaker's eyes."""
+    """One call that a breaker counts."""
 
     def __init__(self, breaker: Breaker, began: float, *, is_trial: bool = False) -> None:
         self.began = began
@@ -200,7 +200,7 @@ class Call:
         self._breaker = breaker
 
     def gave_sign(self) -> None:
-        """The stage has answered; of a stream each item says so."""
+        """Called when the stage answers; for a stream, at every item."""
         self._breaker._gave_sign()
         if not self.has_answered:
             self.has_answered = True
@@ -208,7 +208,7 @@ class Call:
 
 
 def is_fault(error: BaseException) -> bool:
-    """Whether the stage is to blame: not the client, not the load, not the numbers of one sequence."""
+    """True if the stage is to blame, not the client, the load or the numbers of one sequence."""
     if isinstance(error, EngineFault):
         return not isinstance(error, NonFiniteOutput)
     return isinstance(error, Exception) and not isinstance(error, SynthesisError)

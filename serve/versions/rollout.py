@@ -1,12 +1,12 @@
-"""Rollout: which version speaks, and when one loses its share.
+"""Rollout: which version answers a request, and when a version loses its share.
 
-In:    weights; how requests of each version ended; what probes found
+In:    weights; outcomes of the requests of each version; results of probes
 Out:   a version for a name, a listener and a voice
-Owns:  shares, windows of outcomes, who is out and until when, as one ingress replica sees it
-Never: Ray, HTTP; a request that has been given a version
+Owns:  shares, recent outcomes, and which version is out of service until when, as one ingress replica sees it
+Never: Ray, HTTP; a request that already has a version
 
-Rendezvous hashing with weights: every version draws a number from (version, listener, voice), the best one speaks. A listener
-hears the same version for a voice as long as the weights stand; moving a weight from one version to another moves nobody else.
+Weighted rendezvous hashing: every version draws a number from (version, listener, voice), and the best one answers. A listener
+keeps its version of a voice until the weights change. Moving weight between two versions moves only listeners of these two.
 """
 
 import hashlib
@@ -22,25 +22,25 @@ from serve.config.model_versions import RoutesConfig, Version
 
 LOG = logging.getLogger("ray.serve.chattts")
 
-MOST_REMEMBERED = 1000  # requests of a version
+MOST_REMEMBERED = 1000  # requests per version
 LEAST_DELAY_S = 0.1  # a version this much later than the stable one is not slow, whatever the factor
 MOST_DOUBLINGS = 7
 
 
 @dataclass(slots=True)
 class Track:
-    """What is known about one version."""
+    """Outcomes, probes and roll-backs of one version."""
 
     ended: deque[tuple[float, bool, float | None]] = field(default_factory=lambda: deque(maxlen=MOST_REMEMBERED))
-    """(when, failed, first audio [s])"""
+    """(time, failed, time to first audio) of recent requests [s]"""
     is_known: bool = False
-    """whether a look has found it well"""
-    bad_looks: int = 0
-    good_looks: int = 0
+    """whether a probe has succeeded"""
+    failed_probes: int = 0
+    successful_probes: int = 0
     trouble: str = ""
-    """of the probes; empty: none"""
+    """what the probes report; empty: nothing"""
     rolled_back: str = ""
-    """why; empty: not"""
+    """reason; empty: not rolled back"""
     back_at: float = 0.0
     roll_backs: int = 0
     """since the weights were set"""
@@ -48,7 +48,7 @@ class Track:
 
 
 class Rollout:
-    """Of one ingress replica."""
+    """Chooses versions and judges them for one ingress replica."""
 
     def __init__(
         self, versions: Sequence[Version], routes: RoutesConfig | None = None, *, clock: Callable[[], float] = time.monotonic
@@ -59,7 +59,7 @@ class Rollout:
         self._tracks = {version: Track() for version in self.versions}
 
     def configure(self, routes: RoutesConfig) -> None:
-        """New weights and limits, for requests that come from now on. Whoever was rolled back is judged anew."""
+        """Sets weights and limits for the requests from now on, and judges every version anew."""
         if routes != self.routes:
             self.routes = routes
             for track in self._tracks.values():
@@ -69,17 +69,17 @@ class Rollout:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the models, the first one first."""
+        """The names of the models, in the order of the file."""
         return tuple(dict.fromkeys(version.name for version in self.versions.values()))
 
     def choose(self, name: str, listener: str, voice: str) -> Version:
-        """The version of a name that speaks to a listener in a voice."""
+        """Returns the version of a name that answers a listener in a voice."""
         shares = self.shares(name)
         drawn = {version: _draw(version, listener, voice) for version, share in shares.items() if share > 0}
         return self.versions[max(drawn, key=lambda version: -shares[version] / math.log(drawn[version]))]
 
     def shares(self, name: str) -> dict[str, float]:
-        """Of the requests for a name, by version; they add up to 1. If every version is out, the stable one is not."""
+        """Returns the share of each version of a name, 1 in total. If all are out of service, the stable one is not."""
         siblings = [version.id for version in self.versions.values() if version.name == name]
         weights = {version: self._weight(version) for version in siblings}
         in_service = {version: 0.0 if self.out(version) else weight for version, weight in weights.items()}
@@ -89,12 +89,12 @@ class Rollout:
         return {version: weight / total for version, weight in in_service.items()}
 
     def stable(self, name: str) -> str:
-        """The version with the greatest weight, the first of equals: what the others are measured against."""
+        """Returns the version with the greatest weight, the first of equals; the others are measured against it."""
         siblings = [version.id for version in self.versions.values() if version.name == name]
         return max(siblings, key=self._weight)
 
     def out(self, version: str) -> str:
-        """Why a version gets no requests but those that name it; empty: it is in service."""
+        """Returns why a version only gets requests that name it; empty: it is in service."""
         track = self._tracks[version]
         if track.rolled_back and self._clock() >= track.back_at:
             LOG.warning("versions: %s is tried again", version)
@@ -103,7 +103,7 @@ class Rollout:
         return track.rolled_back or track.trouble
 
     def ended(self, version: str, *, failed: bool, first_audio_s: float | None) -> None:
-        """A request of a version is over; `failed` when the version is to blame."""
+        """Records the end of a request; `failed` if the version is to blame."""
         self._tracks[version].ended.append((self._clock(), failed, first_audio_s))
         stable = self.stable(self.versions[version].name)
         if version != stable and not self.out(version):
@@ -112,26 +112,26 @@ class Rollout:
                 self._roll_back(version, why)
 
     def probed(self, version: str, trouble: str) -> None:
-        """A look at a version; `trouble` is empty when all is well. Until a version has been seen to work, one look
-        decides: a new one without replicas keeps nobody waiting."""
+        """Records a probe; `trouble` is empty if it succeeded. Until the first success one probe decides, so that no request
+        waits for a new version without replicas."""
         track, probe = self._tracks[version], self.routes.probe
         bad, good = (probe.failure_threshold, probe.success_threshold) if track.is_known else (1, 1)
         track.is_known = track.is_known or not trouble
-        track.bad_looks = track.bad_looks + 1 if trouble else 0
-        track.good_looks = 0 if trouble else track.good_looks + 1
-        if not track.trouble and track.bad_looks >= bad:
+        track.failed_probes = track.failed_probes + 1 if trouble else 0
+        track.successful_probes = 0 if trouble else track.successful_probes + 1
+        if not track.trouble and track.failed_probes >= bad:
             track.trouble = trouble
             LOG.error("versions: %s has trouble: %s", version, trouble)
-        elif track.trouble and track.good_looks >= good:
+        elif track.trouble and track.successful_probes >= good:
             track.trouble = ""
             LOG.warning("versions: %s is well again", version)
 
     def roll_backs(self, version: str) -> int:
-        """Since the replica started."""
+        """Returns the number of roll-backs since the replica started."""
         return self._tracks[version].all_roll_backs
 
     def summary(self, version: str) -> dict[str, object]:
-        """For people and dashboards."""
+        """Returns share, state and counts of a version for /health and /v1/models."""
         requests = self._recent(version)
         firsts = [first for _, _, first in requests if first is not None]
         return {
@@ -155,7 +155,7 @@ class Rollout:
         return [one for one in self._tracks[version].ended if one[0] >= since]
 
     def _worse_than(self, version: str, stable: str) -> str:
-        """Why; empty: it is not, or nobody can tell yet."""
+        """Returns the reason; empty: it is not worse, or there are too few requests."""
         rules = self.routes.rollback
         own, other = self._recent(version), self._recent(stable)
         if len(own) < rules.min_requests:
@@ -180,6 +180,6 @@ class Rollout:
 
 
 def _draw(version: str, listener: str, voice: str) -> float:
-    """A number in (0, 1) that is always the same."""
+    """Returns a number in (0, 1) that depends on the arguments alone."""
     digest = hashlib.blake2b("\0".join((version, listener, voice)).encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return (int.from_bytes(digest) + 0.5) / 2**64

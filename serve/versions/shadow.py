@@ -1,9 +1,9 @@
-"""Shadow: some requests are spoken once more by another version, for nobody, to compare how long and how loud it speaks.
+"""Shadow: another version synthesises some requests once more, to compare length and loudness of the audio.
 
-In:    what a real reply was made of, after its last chunk
-Out:   Comparison, to whoever counts them
-Owns:  the shadow runs under way
-Never: the real reply: it is over before a run begins; a queue: what finds no room is dropped
+In:    request and audio of a real reply, after its last chunk
+Out:   Comparison, to a callback
+Owns:  the shadow runs in progress
+Never: the real reply, which is over before a run begins; a queue: a run without capacity is dropped
 """
 
 import asyncio
@@ -27,71 +27,71 @@ Stream = Callable[[SynthesisRequest], AsyncGenerator[AudioChunk, None]]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One shadow run."""
+    """Result of one shadow run."""
 
     version: str
     result: str
     """compared, dropped, failed"""
     duration_ratio: float | None = None
-    """its audio's length over the real one's"""
+    """length of its audio, relative to the real one"""
     loudness_db: float | None = None
-    """how much louder it is; None: one of the two has no loudness"""
+    """difference in loudness; None: one of the two has none"""
 
 
 class Shadow:
-    """Of one ingress replica."""
+    """The shadow runs of one ingress replica."""
 
-    def __init__(self, stream: Stream, has_room: Callable[[float], bool], told: Callable[[Comparison], None]) -> None:
+    def __init__(self, stream: Stream, has_room: Callable[[float], bool], on_result: Callable[[Comparison], None]) -> None:
         """
         Args:
-            stream: speaks a request with the version it names.
-            has_room: whether no more than a share of the places at the door is taken.
-            told: hears of every run, and of every run that was dropped.
+            stream: synthesises a request with the version it names.
+            has_room: True if at most this share of limits.max_in_flight is in use.
+            on_result: called for every run, dropped ones included.
         """
         self._stream = stream
         self._has_room = has_room
-        self._told = told
+        self._on_result = on_result
         self._running: set[asyncio.Task[None]] = set()
         self._random = random.Random()
 
     def wanted(self, request: SynthesisRequest, config: ShadowConfig | None) -> bool:
-        """Whether this request is one of those that are compared."""
+        """Draws whether this request is compared."""
         return config is not None and request.model != config.version and self._random.random() < config.share
 
-    def begin(self, request: SynthesisRequest, heard: list[NDArray[np.float32]], config: ShadowConfig) -> None:
-        """Speak it again, in the background, when there is room; returns at once.
+    def begin(self, request: SynthesisRequest, audio: list[NDArray[np.float32]], config: ShadowConfig) -> None:
+        """Synthesises it again in the background if there is capacity; returns at once.
 
         Args:
-            heard: the real reply's audio.
+            audio: the real reply's samples, in chunks.
         """
         if len(self._running) >= config.max_concurrent or not self._has_room(config.max_load):
-            self._told(Comparison(config.version, "dropped"))
+            self._on_result(Comparison(config.version, "dropped"))
             return
-        task = asyncio.create_task(self._run(request, heard, config))
+        task = asyncio.create_task(self._run(request, audio, config))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _run(self, request: SynthesisRequest, heard: list[NDArray[np.float32]], config: ShadowConfig) -> None:
+    async def _run(self, request: SynthesisRequest, audio: list[NDArray[np.float32]], config: ShadowConfig) -> None:
         version, rate = config.version, request.audio.sample_rate
         name = f"{request.request_id[:100]}.shadow"
         shadow = replace(request, request_id=name, model=version, cache=CacheOrder(), scheduling=SchedulingParams(Lane.BULK))
-        spoken: list[NDArray[np.float32]] = []
+        shadow_audio: list[NDArray[np.float32]] = []
         try:
             async with aclosing(self._stream(shadow)) as chunks:
                 async for chunk in chunks:
-                    spoken.append(chunk.samples)
+                    shadow_audio.append(chunk.samples)
                     if not self._has_room(config.max_load):
-                        self._told(Comparison(version, "dropped"))
+                        self._on_result(Comparison(version, "dropped"))
                         return
-            self._told(await asyncio.to_thread(compare, version, heard, spoken, rate))
+            self._on_result(await asyncio.to_thread(compare, version, audio, shadow_audio, rate))
         except Exception as error:
             LOG.warning("shadow: %s failed: %s", version, type(error).__name__)
-            self._told(Comparison(version, "failed"))
+            self._on_result(Comparison(version, "failed"))
 
 
-def compare(version: str, heard: list[NDArray[np.float32]], spoken: list[NDArray[np.float32]], rate: int) -> Comparison:
-    """How the second audio differs from the first."""
-    real, shadow = (np.concatenate([np.zeros(0, np.float32), *parts]) for parts in (heard, spoken))
+def compare(version: str, audio: list[NDArray[np.float32]], shadow_audio: list[NDArray[np.float32]], rate: int) -> Comparison:
+    """Returns how the second audio differs from the first."""
+    real, shadow = (np.concatenate([np.zeros(0, np.float32), *parts]) for parts in (audio, shadow_audio))
     loudness, other = loudness_lufs(real, rate), loudness_lufs(shadow, rate)
     return Comparison(
         version,

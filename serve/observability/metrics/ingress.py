@@ -100,7 +100,7 @@ class IngressMetrics:
         for breaker in breakers:
             registry.set_gauge(BREAKER, BREAKER_GAUGE[breaker.state], stage=breaker.stage)
             registry.set_total(RETRIES, breaker.retries, stage=breaker.stage)
-        registry.set_gauge(QUARANTINED, quarantine.held)
+        registry.set_gauge(QUARANTINED, quarantine.quarantined)
         for version in rollout.versions:
             summary: Mapping[str, Any] = rollout.summary(version)
             registry.set_gauge(VERSION_REQUESTS, summary["requests"], version=version)

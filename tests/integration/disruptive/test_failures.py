@@ -112,6 +112,6 @@ def test_a_death_before_the_first_audio_is_not_heard_and_a_deadly_request_ends_t
         assert refused.status_code == 422, refused.text
         assert refused.json()["error"]["code"] == "request_quarantined"
         assert refused.headers["x-should-retry"] == "false"
-    assert fragile.health(ROUTE)["quarantine"] == {"held": 1, "refused": 2}
+    assert fragile.health(ROUTE)["quarantine"] == {"quarantined": 1, "refused": 2}
     wait_until(lambda: say(fragile, "Everybody else goes on.", 14).status_code == 200, 60.0)
     assert len(deaths(fragile)) == 3

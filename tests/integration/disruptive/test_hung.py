@@ -127,7 +127,7 @@ def test_a_text_worker_that_is_killed_is_replaced_and_no_request_fails_of_it(clu
         assert reply.status_code in (200, 504), reply.text  # late on a busy machine, nothing else
         wait_until(lambda pid=pid: cluster.text_workers("chattts") not in ([], [pid]), BACK_S)
         assert restarts(cluster) >= before + deaths
-    assert cluster.health()["quarantine"]["held"] == 0
+    assert cluster.health()["quarantine"]["quarantined"] == 0
     assert speaks(cluster)
     wait_until(lambda: why_not_ready(cluster) == "", BACK_S)
 

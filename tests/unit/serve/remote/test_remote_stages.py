@@ -28,7 +28,7 @@ from pipeline.types import FinishReason, SamplingParams, StepBlock, SynthesisReq
 from serve.config.policies import BreakerConfig, QuarantineConfig
 from serve.remote.remote_stages import RemoteDecoder, RemoteFrontend, RemoteGenerator
 from serve.resilience.circuit_breaker import Breaker
-from serve.resilience.quarantine import CASE, Quarantine
+from serve.resilience.quarantine import CURRENT_REQUEST, Quarantine
 from tests.support.factories import make_prompt
 
 
@@ -127,9 +127,9 @@ def test_steps_made_before_any_audio_are_made_again_and_handed_on_once(death):
         handle = Handle([block(0), block(1), death], [block(0), block(1), block(2, FinishReason.EOS)])
 
         async def collect() -> list[int]:
-            with quarantine.enter(b"digest") as case:
-                CASE.set(case)
-                case.heard = heard
+            with quarantine.admit(b"digest") as tracked:
+                CURRENT_REQUEST.set(tracked)
+                tracked.has_sent_audio = heard
                 stream = RemoteGenerator(handle).generate(make_prompt(), SamplingParams(), timeout_s=5)
                 async with aclosing(stream) as blocks:
                     return [one.first_step async for one in blocks]
@@ -202,8 +202,8 @@ def observe(
     quarantine = Quarantine(QuarantineConfig(), clock=clock)
 
     async def run() -> list[object]:
-        with quarantine.enter(b"digest") as case:
-            CASE.set(case)
+        with quarantine.admit(b"digest") as tracked:
+            CURRENT_REQUEST.set(tracked)
             results = await asyncio.gather(*(work() for work in works), return_exceptions=True)
             raise Stop(results)
 
@@ -233,7 +233,7 @@ def test_a_machine_that_takes_a_replica_of_two_stages_with_it_quarantines_nobody
     decoder = RemoteDecoder(Unary(gone(2), "traits"))
     quarantine, results = observe(generating(Handle([block(0), gone(1)], whole())), decoder.traits)
     assert results == [[0, 1], "traits"]
-    assert quarantine.held == 0
+    assert quarantine.quarantined == 0
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 20)), min_size=2, max_size=6))
@@ -250,7 +250,7 @@ def test_a_machine_that_takes_several_replicas_of_a_stage_with_it_quarantines_no
     handles = [Handle([block(0), event, gone(number)], whole()) for event, (number, _) in zip(told, segments, strict=True)]
     quarantine, results = observe(*(generating(handle) for handle in handles), tell)
     assert results[:-1] == [[0, 1]] * len(segments)
-    assert quarantine.held == 0
+    assert quarantine.quarantined == 0
 
 
 @pytest.mark.parametrize("first", ["generator", "decoder"])
@@ -268,7 +268,7 @@ def test_a_request_that_ended_two_replicas_of_a_stage_is_tried_no_more(first):
 
     quarantine, results = observe(work)
     assert results == [None]
-    assert quarantine.held == 1
+    assert quarantine.quarantined == 1
 
 
 class Texts:
@@ -293,7 +293,7 @@ def test_a_text_whose_worker_dies_is_read_once_more():
         return await frontend.read(SynthesisRequest("r", "hi", "v"))
 
     quarantine, results = observe(work)
-    assert (results, quarantine.held) == (["script"], 0)
+    assert (results, quarantine.quarantined) == (["script"], 0)
     assert (frontend.breaker.retries, frontend.breaker.failures) == (1, 0)
 
 
@@ -343,5 +343,5 @@ def test_only_the_death_of_a_replica_somebody_can_name_is_held_against_a_request
                 await RemoteDecoder(answers).traits()
 
     quarantine, results = observe(work, clock=lambda: next(passing))
-    assert (results, quarantine.held) == ([None], 0)
+    assert (results, quarantine.quarantined) == ([None], 0)
     assert answers.answers == []

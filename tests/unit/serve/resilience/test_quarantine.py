@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from pipeline.errors import AtCapacity, EngineDead, RequestQuarantined
 from pipeline.types import AudioChunk, AudioOptions, RefineParams, SamplingParams, SynthesisRequest
 from serve.config.policies import QuarantineConfig
-from serve.resilience.quarantine import CASE, Case, Death, Quarantine, ended
+from serve.resilience.death_log import ReplicaDeath, consecutive_deaths
+from serve.resilience.quarantine import CURRENT_REQUEST, Quarantine, TrackedRequest
 from tests.support.clock import HeldClock
 
 REQUEST = SynthesisRequest("r1", "Some words.", "nova", sampling=SamplingParams(seed=3))
@@ -33,11 +34,11 @@ def fail(watching, error: Exception) -> None:
 
 def die(quarantine: Quarantine, clock: HeldClock, digest: bytes, *replicas: str, stage: str = "acoustic") -> None:
     """A request whose calls fail, one after the other."""
-    watching = quarantine.enter(digest)
-    case = watching.__enter__()
+    watching = quarantine.admit(digest)
+    tracked = watching.__enter__()
     for replica in replicas:
         began, clock.now = clock.now, clock.now + 0.1
-        case.saw_death_of(replica, stage, began)
+        tracked.record_death(replica, stage, began)
     fail(watching, EngineDead("dead"))
 
 
@@ -46,24 +47,24 @@ def crowd(quarantine: Quarantine, clock: HeldClock, members: list[bytes], *repli
     for replica in replicas:
         began, clock.now = clock.now, clock.now + 0.1
         for member in members:
-            quarantine.note(member, replica, "acoustic", began)
+            quarantine.record_death(member, replica, "acoustic", began)
 
 
 def speak(quarantine: Quarantine, digest: bytes) -> None:
-    with quarantine.enter(digest):
+    with quarantine.admit(digest):
         pass
 
 
 def test_a_request_that_ended_two_replicas_alone_is_refused():
     quarantine, clock = make()
     die(quarantine, clock, b"poison", "a", "b")
-    assert quarantine.held == 1
+    assert quarantine.quarantined == 1
     with pytest.raises(RequestQuarantined):
         speak(quarantine, b"poison")
     speak(quarantine, b"another")
     clock.now += 601
     speak(quarantine, b"poison")
-    assert quarantine.summary() == {"held": 0, "refused": 1}
+    assert quarantine.summary() == {"quarantined": 0, "refused": 1}
 
 
 def test_one_death_is_no_guilt_however_many_segments_saw_it():
@@ -78,40 +79,40 @@ def test_deaths_in_different_stages_are_not_added_up():
     quarantine, clock = make()
     for stage in STAGES:
         die(quarantine, clock, b"unlucky", f"of {stage}", stage=stage)
-    assert quarantine.held == 0
+    assert quarantine.quarantined == 0
     die(quarantine, clock, b"unlucky", "another vocoder", stage="vocoder")
-    assert quarantine.held == 1
+    assert quarantine.quarantined == 1
 
 
 def test_what_was_begun_before_a_death_was_known_belongs_to_it():
     quarantine, clock = make()
     clock.now = 2.0
     for replica, began in (("a", 0.0), ("b", 0.5), ("c", 1.9)):
-        quarantine.note(b"wide", replica, "acoustic", began)
-    assert quarantine.held == 0
+        quarantine.record_death(b"wide", replica, "acoustic", began)
+    assert quarantine.quarantined == 0
     speak(quarantine, b"wide")
 
 
 def test_a_second_try_beside_older_work_in_the_same_replica_is_a_second_death():
     quarantine, clock = make()
     clock.now = 1.0
-    quarantine.note(b"poison", "a", "acoustic", 0.0)
+    quarantine.record_death(b"poison", "a", "acoustic", 0.0)
     clock.now = 2.0
-    quarantine.note(b"poison", "b", "acoustic", 0.5)  # a segment that was there already
-    assert quarantine.held == 0
-    quarantine.note(b"poison", "b", "acoustic", 1.1)  # the one that was tried again
-    assert quarantine.held == 1
+    quarantine.record_death(b"poison", "b", "acoustic", 0.5)  # a segment that was there already
+    assert quarantine.quarantined == 0
+    quarantine.record_death(b"poison", "b", "acoustic", 1.1)  # the one that was tried again
+    assert quarantine.quarantined == 1
 
 
 def test_who_was_tried_again_beside_the_culprit_is_not_taken_for_it():
     quarantine, clock = make()
     clock.now = 1.0
-    quarantine.note(b"poison", "a", "acoustic", 0.0)
-    quarantine.note(b"innocent", "a", "acoustic", 0.0)
+    quarantine.record_death(b"poison", "a", "acoustic", 0.0)
+    quarantine.record_death(b"innocent", "a", "acoustic", 0.0)
     clock.now = 2.0
-    quarantine.note(b"poison", "b", "acoustic", 0.0)  # two segments at once: for the poison that is one death
-    quarantine.note(b"innocent", "b", "acoustic", 1.1)
-    assert quarantine.held == 0
+    quarantine.record_death(b"poison", "b", "acoustic", 0.0)  # two segments at once: for the poison that is one death
+    quarantine.record_death(b"innocent", "b", "acoustic", 1.1)
+    assert quarantine.quarantined == 0
     speak(quarantine, b"innocent")
 
 
@@ -119,8 +120,8 @@ def test_innocents_of_a_crowd_are_tried_one_at_a_time_and_cleared():
     quarantine, clock = make()
     everybody = [b"poison", *(bytes([number]) for number in range(20))]
     crowd(quarantine, clock, everybody, "a", "b")
-    assert quarantine.held == 0, "nobody is guilty in a crowd"
-    with quarantine.enter(b"\0"), pytest.raises(AtCapacity), quarantine.enter(b"\1"):
+    assert quarantine.quarantined == 0, "nobody is guilty in a crowd"
+    with quarantine.admit(b"\0"), pytest.raises(AtCapacity), quarantine.admit(b"\1"):
         pass
     speak(quarantine, b"stranger")
     for member in everybody[1:]:
@@ -129,7 +130,7 @@ def test_innocents_of_a_crowd_are_tried_one_at_a_time_and_cleared():
         speak(quarantine, b"poison")
 
 
-def test_a_suspect_that_sees_a_third_death_is_guilty():
+def test_a_suspect_that_sees_a_third_death_is_poisonous():
     quarantine, clock = make()
     crowd(quarantine, clock, [b"poison", b"innocent"], "a", "b")
     die(quarantine, clock, b"poison", "c")
@@ -159,17 +160,18 @@ def machines(draw) -> list[tuple[float, bytes, str, str, float]]:
 def test_a_machines_death_quarantines_nobody_and_tries_nobody(told):
     quarantine, clock = make()
     for clock.now, digest, replica, stage, began in told:
-        quarantine.note(digest, replica, stage, began)
-        assert quarantine.held == 0
+        quarantine.record_death(digest, replica, stage, began)
+        assert quarantine.quarantined == 0
     with ExitStack() as stack:
         for digest in {digest for _, digest, *_ in told}:
-            stack.enter_context(quarantine.enter(digest))  # all at once: RequestQuarantined or AtCapacity would end it
+            stack.enter_context(quarantine.admit(digest))  # all at once: RequestQuarantined or AtCapacity would end it
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 9)), max_size=7))
 def test_the_deaths_that_count_are_the_most_calls_that_followed_on_each_other(calls):
     deaths = [
-        Death("acoustic", str(number), 0.0, {b"x": (began + lasted, began)}) for number, (began, lasted) in enumerate(calls)
+        ReplicaDeath("acoustic", str(number), 0.0, {b"x": (began + lasted, began)})
+        for number, (began, lasted) in enumerate(calls)
     ]
     rows = sorted(((began, began + lasted) for began, lasted in calls), key=lambda row: row[1])
     most = max(
@@ -178,7 +180,7 @@ def test_the_deaths_that_count_are_the_most_calls_that_followed_on_each_other(ca
         for some in combinations(rows, size)
         if all(before[1] <= after[0] for before, after in pairwise(some))
     )
-    assert ended(b"x", deaths) == most
+    assert consecutive_deaths(b"x", deaths) == most
 
 
 @given(st.lists(st.tuples(st.sampled_from(STAGES), st.integers(1, 4)), max_size=8))
@@ -187,9 +189,9 @@ def test_a_deadly_request_that_comes_alone_ends_replicas_of_a_stage_twice_at_mos
     quarantine, clock = make()
     times = dict.fromkeys(STAGES, 0)
     for visit, (stage, segments) in enumerate(visits):
-        watching = quarantine.enter(b"poison")
+        watching = quarantine.admit(b"poison")
         try:
-            case = watching.__enter__()
+            tracked = watching.__enter__()
         except RequestQuarantined:
             assert max(times.values()) == 2
             continue
@@ -197,8 +199,8 @@ def test_a_deadly_request_that_comes_alone_ends_replicas_of_a_stage_twice_at_mos
             times[stage] += 1
             began, clock.now = clock.now, clock.now + 0.1
             for segment in range(segments):
-                case.saw_death_of(f"{visit} {attempt} {segment}", stage, began)
-            if case.is_deadly:
+                tracked.record_death(f"{visit} {attempt} {segment}", stage, began)
+            if tracked.is_poisonous:
                 break
         fail(watching, EngineDead("dead"))
     assert max(times.values()) <= 2
@@ -213,24 +215,24 @@ def test_a_poison_request_ends_no_fourth_replica_and_no_innocent_is_ever_held(ar
         clock.now += 0.1 if short else 5.0
         inside: list = []
         for member in range(company + 1):
-            watching = quarantine.enter(bytes([member]))
+            watching = quarantine.admit(bytes([member]))
             try:
                 inside.append((member, watching, watching.__enter__()))
             except RequestQuarantined:
                 assert member == 0
             except AtCapacity:
                 pass
-        cases: dict[int, Case] = {member: case for member, _, case in inside}
+        tracked_requests: dict[int, TrackedRequest] = {member: tracked for member, _, tracked in inside}
         dead: set[int] = set()
         for attempt in range(2):
-            there = set(cases) if attempt == 0 or together else {0} & set(cases)
-            if 0 not in there or (attempt and cases[0].is_deadly):
+            there = set(tracked_requests) if attempt == 0 or together else {0} & set(tracked_requests)
+            if 0 not in there or (attempt and tracked_requests[0].is_poisonous):
                 dead.clear()
                 break
             deaths += 1
             began, clock.now = clock.now, clock.now + 0.1
             for member in there:
-                cases[member].saw_death_of(f"{number} {attempt}", "acoustic", began)
+                tracked_requests[member].record_death(f"{number} {attempt}", "acoustic", began)
             dead = there
         for member, watching, _ in inside:
             if member == 0 or member in dead:
@@ -268,9 +270,9 @@ def test_a_stream_is_heard_from_its_first_sample_on():
 
     async def inner(request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
         for samples in (0, 5):
-            seen.append(CASE.get().heard)
+            seen.append(CURRENT_REQUEST.get().has_sent_audio)
             yield AudioChunk(np.zeros(samples, np.float32), 0, is_last=False)
-        seen.append(CASE.get().heard)
+        seen.append(CURRENT_REQUEST.get().has_sent_audio)
 
     async def listen() -> None:
         async with aclosing(quarantine.stream(inner, REQUEST)) as chunks:
