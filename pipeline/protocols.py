@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.types import (
+    DecodedAudio,
     DecoderTraits,
-    Feed,
-    Heard,
     HiddenWindow,
     Prompt,
     Refined,
     SamplingParams,
     SpeechPlan,
     SpeechText,
+    StepBatch,
     StepBlock,
     SynthesisRequest,
     Voice,
@@ -107,7 +107,7 @@ class RecordingEncoder(Protocol):
 
 
 class WaveDecoder(Protocol):
-    """Steps to samples. It takes Feeds or HiddenWindows, as its traits say, and keeps nothing of an utterance."""
+    """Steps to samples. It takes StepBatches or HiddenWindows, as its traits say, and keeps nothing of an utterance."""
 
     async def traits(self) -> DecoderTraits:
         """What it takes; the same for as long as it lives."""
@@ -117,6 +117,6 @@ class WaveDecoder(Protocol):
         """The samples of the window's body: float32 (m,), m = 512 a step, 256 fewer when the window is last."""
         ...
 
-    async def feed(self, feed: Feed) -> Heard:
+    async def feed(self, batch: StepBatch) -> DecodedAudio:
         """The samples the utterance's next steps complete, and what the feed after them must carry."""
         ...

@@ -34,11 +34,11 @@ from pipeline.checkpoint.manifest import verify_files
 from pipeline.config import PipelineConfig
 from pipeline.errors import CheckpointError, ConfigError, SynthesisError
 from pipeline.model.cpu.native import SOURCE as DECODE_STEP
-from pipeline.native.build import NativeUnavailable, library
+from pipeline.native.compiler import NativeUnavailable, library
 from pipeline.paths import cache_home
 from pipeline.spec import SAMPLE_RATE
 from pipeline.store.open import REDIS_SCHEMES
-from pipeline.vocoder.incremental.carry import SOURCE as VOCODER
+from pipeline.vocoder.incremental.network import SOURCE as VOCODER
 from scripts.config_path import CONFIG_HELP, DEFAULT, config_path
 from scripts.launch.processes import is_free
 from scripts.launch.start import OPEN_FILES

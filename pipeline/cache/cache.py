@@ -3,7 +3,7 @@
 In:    places, and streams of steps for those where nothing is
 Out:   steps
 Owns:  the memory tier, the flights, the counts
-Never: what makes the steps; keeping what another build has made, or what has been purged meanwhile
+Never: what makes the steps; keeping steps of another fingerprint, or what has been purged meanwhile
 
     asked for -> in memory -> under way: join -> in the shared tier -> made
                     |              |                |          |
@@ -17,11 +17,11 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
 
-from pipeline.cache.invalidation import Epochs
-from pipeline.cache.key import Place
+from pipeline.cache.invalidation import PurgeGenerations
+from pipeline.cache.key import CacheEntryKey
 from pipeline.cache.memory import MemoryTier
 from pipeline.cache.serialization import pack, unpack
-from pipeline.cache.single_flight import Flight
+from pipeline.cache.single_flight import SharedStream
 from pipeline.errors import AtCapacity, DeadlineExceeded
 from pipeline.types import CacheResult, Lane, SchedulingParams, StepBlock
 
@@ -47,7 +47,7 @@ class CacheStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class GenerationTerms:
     """On which conditions a segment is made."""
 
     deadline: float
@@ -59,11 +59,11 @@ class Terms:
     promised: bool = False
     """it is refused where its first audio would come too late"""
 
-    def may_join(self, other: "Terms") -> bool:
+    def may_join(self, other: "GenerationTerms") -> bool:
         """Whether somebody with these terms waits for what is made on the other ones: not behind a less urgent lane."""
         return other.urgency <= self.urgency
 
-    def outlast(self, other: "Terms", end: AtCapacity | DeadlineExceeded) -> bool:
+    def may_outlive(self, other: "GenerationTerms", end: AtCapacity | DeadlineExceeded) -> bool:
         """Whether what ended the other one would perhaps not end this one."""
         if isinstance(end, DeadlineExceeded):
             return self.deadline > other.deadline
@@ -93,50 +93,58 @@ class SharedTier(Protocol):
         ...
 
 
-Make = Callable[[Terms], AsyncGenerator[StepBlock, None]]
+Make = Callable[[GenerationTerms], AsyncGenerator[StepBlock, None]]
 
 
 class CodeCache:
     """Steps by place. One event loop uses it."""
 
-    def __init__(self, max_bytes: int, *, shared: SharedTier | None = None, epochs: Epochs | None = None) -> None:
+    def __init__(
+        self, max_bytes: int, *, shared: SharedTier | None = None, generations: PurgeGenerations | None = None
+    ) -> None:
         """
         Args:
             max_bytes: of the tier in memory; 0: only what is under way is shared.
         """
-        self.epochs = epochs or Epochs(None)
+        self.generations = generations or PurgeGenerations(None)
         self._shared = shared
         self._memory = MemoryTier(max_bytes)
-        self._flights: dict[str, tuple[Flight, Terms]] = {}
+        self._flights: dict[str, tuple[SharedStream, GenerationTerms]] = {}
         self._memory_hits = self._shared_hits = self._joined = self._misses = self._steps = 0
 
     async def steps(
-        self, place: Place, make: Make, terms: Terms, *, anew: bool, told: Callable[[CacheResult], None]
+        self,
+        place: CacheEntryKey,
+        make: Make,
+        terms: GenerationTerms,
+        *,
+        refresh: bool,
+        on_source: Callable[[CacheResult], None],
     ) -> AsyncGenerator[StepBlock, None]:
         """The steps of one segment: kept, under way, or made.
 
         Args:
             make: opens the stream that makes them.
-            anew: make them whatever is there, and keep these.
-            told: where the steps come from, before the first of them.
+            refresh: make them whatever is there, and keep these.
+            on_source: where the steps come from, before the first of them.
 
         Raises:
             whatever `make`'s stream raises, whoever began it.
         """
         position = 0
         while True:
-            kept = None if anew else self._kept(place)
+            kept = None if refresh else self._kept(place)
             if kept is not None:
-                told(CacheResult.HIT)
+                on_source(CacheResult.HIT)
                 yield kept.after(position)
                 return
-            flight, its_terms = (None, terms) if anew else self._flights.get(place.key, (None, terms))
+            flight, its_terms = (None, terms) if refresh else self._flights.get(place.key, (None, terms))
             if flight is None or not terms.may_join(its_terms):
                 its_terms = terms
-                flight = self._take_off(place, make, terms, anew=anew, told=told)
+                flight = self._start(place, make, terms, refresh=refresh, on_source=on_source)
             else:
                 self._joined += 1
-                told(CacheResult.JOINED)
+                on_source(CacheResult.JOINED)
             try:
                 async with aclosing(flight.listen()) as blocks:
                     async for block in blocks:
@@ -146,11 +154,11 @@ class CodeCache:
                             self._steps += 0 if its_terms is terms else len(block.codes)
                 return
             except (AtCapacity, DeadlineExceeded) as end:
-                if its_terms is terms or not terms.outlast(its_terms, end):
+                if its_terms is terms or not terms.may_outlive(its_terms, end):
                     raise
             # It ended on the terms of whoever began it, and ours are better: from where we are, on ours.
 
-    async def has(self, place: Place) -> bool:
+    async def has(self, place: CacheEntryKey) -> bool:
         """Whether these steps need not be made."""
         if place.key in self._memory or place.key in self._flights:
             return True
@@ -165,11 +173,11 @@ class CodeCache:
         self._memory.drop(lambda place: tenant is None or place.tenant == tenant)
         if self._shared is not None:
             await self._shared.purge(tenant)
-        await asyncio.to_thread(self.epochs.purge, tenant)
+        await asyncio.to_thread(self.generations.purge, tenant)
 
     def drop_purged(self) -> None:
         """Give back the memory of what other processes have purged; nobody finds it any more."""
-        self._memory.drop(lambda place: place.epochs != self.epochs.of(place.tenant))
+        self._memory.drop(lambda place: place.generations != self.generations.of(place.tenant))
 
     def stats(self) -> CacheStats:
         """The cache at this moment."""
@@ -189,7 +197,7 @@ class CodeCache:
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _kept(self, place: Place) -> StepBlock | None:
+    def _kept(self, place: CacheEntryKey) -> StepBlock | None:
         content = self._memory.get(place.key)
         if content is None:
             return None
@@ -198,20 +206,30 @@ class CodeCache:
         self._steps += len(block.codes)
         return block
 
-    def _take_off(self, place: Place, make: Make, terms: Terms, *, anew: bool, told: Callable[[CacheResult], None]) -> Flight:
+    def _start(
+        self,
+        place: CacheEntryKey,
+        make: Make,
+        terms: GenerationTerms,
+        *,
+        refresh: bool,
+        on_source: Callable[[CacheResult], None],
+    ) -> SharedStream:
         def over() -> None:
             if self._flights.get(place.key) == (flight, terms):
                 del self._flights[place.key]
 
-        made = self._made(place, told, make, terms)
-        flight = Flight(made if anew or self._shared is None else self._found(place, told, self._shared, made), over)
+        made = self._made(place, on_source, make, terms)
+        flight = SharedStream(
+            made if refresh or self._shared is None else self._found(place, on_source, self._shared, made), over
+        )
         self._flights[place.key] = flight, terms
         return flight
 
     async def _found(
         self,
-        place: Place,
-        told: Callable[[CacheResult], None],
+        place: CacheEntryKey,
+        on_source: Callable[[CacheResult], None],
         shared: SharedTier,
         made: AsyncGenerator[StepBlock, None],
     ) -> AsyncGenerator[StepBlock, None]:
@@ -229,15 +247,15 @@ class CodeCache:
             self._shared_hits += 1
             self._steps += len(kept.codes)
             self._memory.put(place, content)
-            told(CacheResult.HIT)
+            on_source(CacheResult.HIT)
             yield kept
 
     async def _made(
-        self, place: Place, told: Callable[[CacheResult], None], make: Make, terms: Terms
+        self, place: CacheEntryKey, on_source: Callable[[CacheResult], None], make: Make, terms: GenerationTerms
     ) -> AsyncGenerator[StepBlock, None]:
         """The steps from the model, kept once they are whole."""
         self._misses += 1
-        told(CacheResult.MISS)
+        on_source(CacheResult.MISS)
         blocks = []
         async with aclosing(make(terms)) as steps:
             async for block in steps:
@@ -246,9 +264,9 @@ class CodeCache:
                     self._keep(place, blocks)  # before anybody hears the end: who asks then finds it
                 yield block
 
-    def _keep(self, place: Place, blocks: list[StepBlock]) -> None:
+    def _keep(self, place: CacheEntryKey, blocks: list[StepBlock]) -> None:
         """Keep a whole segment, if it is still what the place stands for."""
-        if blocks[-1].build != place.build or place.epochs != self.epochs.of(place.tenant):
+        if blocks[-1].fingerprint != place.fingerprint or place.generations != self.generations.of(place.tenant):
             return
         content = pack(blocks, hidden=place.hidden)
         self._memory.put(place, content)
@@ -256,7 +274,7 @@ class CodeCache:
             self._shared.put(place.tenant, place.key, content)
 
 
-def terms_for(timeout_s: float, scheduling: SchedulingParams, *, admitted: bool) -> Terms:
+def terms_for(timeout_s: float, scheduling: SchedulingParams, *, admitted: bool) -> GenerationTerms:
     """Terms that begin now."""
     urgency = tuple(Lane).index(scheduling.lane)
-    return Terms(time.monotonic() + timeout_s, admitted, urgency, promised=scheduling.first_audio_s is not None)
+    return GenerationTerms(time.monotonic() + timeout_s, admitted, urgency, promised=scheduling.first_audio_s is not None)

@@ -1,4 +1,4 @@
-"""Epochs: what has been purged. A purge makes the next epoch, and every key has its epochs in it.
+"""PurgeGenerations: what has been purged. A purge makes the next epoch, and every key has its generations in it.
 
 In:    a store, or none: then a purge is known to this process alone
 Out:   (everybody's epoch, a tenant's epoch)
@@ -16,7 +16,7 @@ NAMESPACE = "cache"
 EVERYBODY = "everybody"
 
 
-class Epochs:
+class PurgeGenerations:
     """Counts purges. Blocking where it says so: the store does."""
 
     def __init__(self, store: Store | None) -> None:
@@ -26,7 +26,7 @@ class Epochs:
 
     def of(self, tenant: str) -> tuple[int, int]:
         """Everybody's and the tenant's; never waits."""
-        return self._epoch(EVERYBODY), self._epoch(_record(tenant))
+        return self._generation(EVERYBODY), self._generation(_record(tenant))
 
     def refresh(self) -> bool:
         """Take over other processes' purges; True when there are some. Blocking.
@@ -50,14 +50,14 @@ class Epochs:
         while not done:
             self._mirror.refresh()
             try:
-                self._store.put(NAMESPACE, record, b"", replaces=self._epoch(record))
+                self._store.put(NAMESPACE, record, b"", replaces=self._generation(record))
                 done = True
             except Conflict:
                 # Somebody else purges at this moment, perhaps before the last entry that this purge is about: once more.
                 continue
         self._mirror.refresh()
 
-    def _epoch(self, record: str) -> int:
+    def _generation(self, record: str) -> int:
         found = self._own.get(record) if self._mirror is None else self._mirror.get(record)
         return found or 0
 

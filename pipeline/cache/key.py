@@ -1,7 +1,7 @@
 """Key: everything a segment's steps follow from, as one name.
 
-In:    a Prompt, its SamplingParams, the build that decodes it, whose it is
-Out:   a Place, whose key two segments share only if every step of theirs has the same bits
+In:    a Prompt, its SamplingParams, the fingerprint that decodes it, whose it is
+Out:   a CacheEntryKey, whose key two segments share only if every step of theirs has the same bits
 Owns:  nothing
 Never: a list of fields that somebody could forget to lengthen: all fields of both values count
 """
@@ -17,33 +17,33 @@ FORMAT = 1  # of what is kept under the name (pack.py)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CacheEntryKey:
     """Where a segment's steps are kept."""
 
     key: str
     tenant: str
     """whose they are"""
-    epochs: tuple[int, int]
+    generations: tuple[int, int]
     """everybody's and the tenant's, when it was asked for"""
-    build: str
+    fingerprint: str
     """what makes these steps"""
     hidden: bool
     """whether their hidden states are kept too"""
 
 
-def place_of(
-    prompt: Prompt, sampling: SamplingParams, *, build: str, tenant: str, epochs: tuple[int, int], hidden: bool
-) -> Place:
+def entry_key_for(
+    prompt: Prompt, sampling: SamplingParams, *, fingerprint: str, tenant: str, generations: tuple[int, int], hidden: bool
+) -> CacheEntryKey:
     """The place of the steps this prompt and these values give.
 
     Args:
-        build: the weights, the code and the configuration that decode; another build gives other steps.
+        fingerprint: the weights, the code and the configuration that decode; another fingerprint gives other steps.
         tenant: nobody hears by a reply's speed what another tenant has asked for.
-        epochs: a purge changes them, and with them every key.
+        generations: a purge changes them, and with them every key.
         hidden: the vocoder reads hidden states, not codes.
     """
-    key = step_key(prompt, sampling, build=build, tenant=tenant, epochs=epochs, hidden=hidden)
-    return Place(key, tenant, epochs, build, hidden)
+    key = step_key(prompt, sampling, fingerprint=fingerprint, tenant=tenant, generations=generations, hidden=hidden)
+    return CacheEntryKey(key, tenant, generations, fingerprint, hidden)
 
 
 def step_key(prompt: Prompt, sampling: SamplingParams, **beside: object) -> str:

@@ -9,7 +9,7 @@ Never: time, threads: one event loop uses it
 from collections import OrderedDict
 from collections.abc import Callable
 
-from pipeline.cache.key import Place
+from pipeline.cache.key import CacheEntryKey
 
 OVERHEAD = 256  # bytes of an entry beside its content: key, tuple, place in the table
 
@@ -23,7 +23,7 @@ class MemoryTier:
         """what the entries take"""
         self.evictions = 0
         """entries that made room, since start"""
-        self._entries: OrderedDict[str, tuple[Place, bytes]] = OrderedDict()
+        self._entries: OrderedDict[str, tuple[CacheEntryKey, bytes]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -40,7 +40,7 @@ class MemoryTier:
         self._entries.move_to_end(key)
         return found[1]
 
-    def put(self, place: Place, content: bytes) -> None:
+    def put(self, place: CacheEntryKey, content: bytes) -> None:
         """Keep an entry, in place of the oldest ones; one that is larger than the whole tier is not kept."""
         self._drop(place.key)
         size = len(content) + OVERHEAD
@@ -52,7 +52,7 @@ class MemoryTier:
         self._entries[place.key] = (place, content)
         self.bytes += size
 
-    def drop(self, is_dropped: Callable[[Place], bool]) -> None:
+    def drop(self, is_dropped: Callable[[CacheEntryKey], bool]) -> None:
         """Forget every entry of which that is true."""
         for key in [key for key, (place, _) in self._entries.items() if is_dropped(place)]:
             self._drop(key)

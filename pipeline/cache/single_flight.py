@@ -19,7 +19,7 @@ from pipeline.errors import SynthesisError
 from pipeline.types import StepBlock
 
 
-class Flight:
+class SharedStream:
     """Reads a stream once."""
 
     def __init__(self, steps: AsyncGenerator[StepBlock, None], over: Callable[[], None]) -> None:

@@ -28,9 +28,9 @@ import torch
 
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
-from pipeline.engine.observer import EngineWatch, Unwatched
-from pipeline.engine.runner import RoundOutput, Rounds, Runner
-from pipeline.engine.scheduler import Pace, Plan, Scheduler
+from pipeline.engine.cpu_runner import CpuRunner, DeviceRunner, RoundOutput
+from pipeline.engine.observer import EngineObserver, NullEngineObserver
+from pipeline.engine.scheduler import Plan, Scheduler, ThroughputEstimate
 from pipeline.engine.sequence import Sequence, StepStream
 from pipeline.errors import DeadlineExceeded, EngineDead, NonFiniteOutput, SynthesisError, TextTooLong
 from pipeline.model.out_of_memory import named_out_of_memory
@@ -65,20 +65,20 @@ class EngineStats:
 
 
 @dataclass(frozen=True, slots=True)
-class _Flight:
+class _InFlightRound:
     """A round that was launched and not yet read."""
 
     plan: Plan
-    launched: float
+    launched_at: float
     """monotonic seconds"""
 
 
-def make_runner(config: EngineConfig, checkpoint: Checkpoint) -> Rounds:
+def make_runner(config: EngineConfig, checkpoint: Checkpoint) -> DeviceRunner:
     """The configured device's runner, ready to run; on the thread that will use it."""
     if config.device == "cpu":
-        return Runner(config, checkpoint)
+        return CpuRunner(config, checkpoint)
     # Looked up here: it needs Triton, which not every machine without a GPU has.
-    runner: Rounds = importlib.import_module("pipeline.engine.gpu_runner").GpuRunner(config, checkpoint)
+    runner: DeviceRunner = importlib.import_module("pipeline.engine.gpu_runner").GpuRunner(config, checkpoint)
     return runner
 
 
@@ -90,14 +90,14 @@ class Engine:
         config: EngineConfig,
         checkpoint: Checkpoint,
         clock: Callable[[], float] = time.monotonic,
-        watch: EngineWatch | None = None,
-        build: Callable[[EngineConfig, Checkpoint], Rounds] = make_runner,
+        observer: EngineObserver | None = None,
+        factory: Callable[[EngineConfig, Checkpoint], DeviceRunner] = make_runner,
     ) -> None:
         """
         Args:
             clock: monotonic seconds; a test may hold it.
-            watch: is told what happens, on the engine's thread.
-            build: makes the device side, on the engine's thread.
+            observer: is told what happens, on the engine's thread.
+            factory: makes the device side, on the engine's thread.
 
         Raises:
             ConfigError: the KV cache does not fit its budget. CheckpointError: the files are wrong.
@@ -105,7 +105,7 @@ class Engine:
         """
         self._config = config
         self._clock = clock
-        self._watch: EngineWatch = watch or Unwatched()
+        self._observer: EngineObserver = observer or NullEngineObserver()
         self._width = checkpoint.gpt_spec.width
         self._scheduler = Scheduler(config)
         self._lock = threading.Lock()
@@ -114,12 +114,12 @@ class Engine:
         self._dead: EngineDead | None = None
         self._round_started: float | None = None
         self._rounds = self._steps = self._sequences = 0
-        self._round_s = self._landed = 0.0
+        self._round_s = self._collected_at = 0.0
         self._sequence_s = 1.0
         self._prefill_s = 0.0
-        built: Future[Rounds] = Future()
+        built: Future[DeviceRunner] = Future()
         self._thread = threading.Thread(
-            target=self._run, args=(lambda: build(config, checkpoint), built), name="engine", daemon=True
+            target=self._run, args=(lambda: factory(config, checkpoint), built), name="engine", daemon=True
         )
         with named_out_of_memory("the acoustic model", "lower engine.slots and engine.kv_budget_mib, or give it more memory"):
             self._thread.start()
@@ -161,7 +161,9 @@ class Engine:
                 try:
                     if self._dead is not None:
                         raise self._dead
-                    self._scheduler.submit(sequence, admitted=admitted, retry_after_s=self._retry_after_s(), pace=self._pace())
+                    self._scheduler.submit(
+                        sequence, admitted=admitted, retry_after_s=self._retry_after_s(), throughput=self._throughput()
+                    )
                 except SynthesisError as refusal:
                     sequence.stream.put(refusal)
             self._wake.notify()
@@ -249,14 +251,14 @@ class Engine:
 
     # -- the loop thread ------------------------------------------------------------------------------------------
 
-    def _run(self, build: Callable[[], Rounds], built: "Future[Rounds]") -> None:
+    def _run(self, factory: Callable[[], DeviceRunner], built: "Future[DeviceRunner]") -> None:
         try:
             if self._config.threads is not None:
                 torch.set_num_threads(self._config.threads)  # counts for the thread that calls it
             # The model is made on the thread that runs it. OpenMP keeps a team of workers for every thread that ever ran
             # in parallel, and once teams outnumber the cores it puts them to sleep between operations: a step of full
             # size took 45 ms instead of 29 on two cores.
-            runner = build()
+            runner = factory()
         except Exception as error:
             built.set_exception(error)
             return
@@ -269,15 +271,15 @@ class Engine:
             logger.exception("the engine's loop died")
             self._die(EngineDead(f"the engine's loop died of {type(error).__name__}: {error}"))
 
-    def _loop(self, runner: Rounds) -> None:
+    def _loop(self, runner: DeviceRunner) -> None:
         """Launch and deliver until the engine is closed."""
-        flights: deque[_Flight] = deque()
-        while (plan := self._next_plan(wait=not flights)) is not None:
+        in_flight: deque[_InFlightRound] = deque()
+        while (plan := self._next_plan(wait=not in_flight)) is not None:
             if plan.decode:
-                flights.append(self._launch(runner, plan))
-            if len(flights) > runner.rounds_ahead or not plan.decode:
-                self._land(runner, flights.popleft())
-                self._round_started = self._clock() if flights else None
+                in_flight.append(self._launch(runner, plan))
+            if len(in_flight) > runner.rounds_ahead or not plan.decode:
+                self._collect(runner, in_flight.popleft())
+                self._round_started = self._clock() if in_flight else None
 
     def _next_plan(self, *, wait: bool) -> Plan | None:
         """The next round's plan; None when closing. With `wait` it has somebody to decode."""
@@ -285,7 +287,7 @@ class Engine:
             while not self._closing:
                 plan = self._scheduler.next_plan(self._clock())
                 for sequence, error in plan.left:
-                    self._watch.wasted(sequence.steps, _why_wasted(error))
+                    self._observer.wasted(sequence.steps, _why_wasted(error))
                     if error is not None:
                         sequence.stream.put(error)
                 if plan.decode or not wait:
@@ -295,34 +297,34 @@ class Engine:
                 self._wake.wait(None if deadline is None else max(deadline - self._clock(), 0.001))
             return None
 
-    def _launch(self, runner: Rounds, plan: Plan) -> _Flight:
+    def _launch(self, runner: DeviceRunner, plan: Plan) -> _InFlightRound:
         started = self._clock()
         self._round_started = self._round_started or started
-        for sequence, slot in plan.park:
-            sequence.parked = runner.park(slot, sequence.length)
-            self._watch.parked()
-        for sequence in plan.resume:
-            runner.resume(_placed(sequence), sequence.parked)
-            sequence.parked = None
+        for sequence, slot in plan.preempt:
+            sequence.preempted_state = runner.preempt(slot, sequence.length)
+            self._observer.preempted()
+        for sequence in plan.restore:
+            runner.restore(_placed(sequence), sequence.preempted_state)
+            sequence.preempted_state = None
         if plan.prefill:
             for sequence in plan.prefill:
-                self._watch.placed(started - sequence.submitted_at, sequence.lane)
-                sequence.placed_at = sequence.placed_at or started
+                self._observer.scheduled(started - sequence.submitted_at, sequence.lane)
+                sequence.scheduled_at = sequence.scheduled_at or started
             runner.prefill(plan.prefill)
             self._prefill_s = smoothed(self._prefill_s, self._clock() - started)
-        flight = _Flight(plan, self._clock())
+        launched = _InFlightRound(plan, self._clock())
         for sequence in plan.prefill:
-            sequence.prefilled_at = sequence.prefilled_at or flight.launched
+            sequence.prefilled_at = sequence.prefilled_at or launched.launched_at
         runner.launch(plan)
-        return flight
+        return launched
 
-    def _land(self, runner: Rounds, flight: _Flight) -> None:
+    def _collect(self, runner: DeviceRunner, launched: _InFlightRound) -> None:
         output = runner.read()
         now = self._clock()
-        round_s = now - max(flight.launched, self._landed)
-        self._landed = now
+        round_s = now - max(launched.launched_at, self._collected_at)
+        self._collected_at = now
         with self._lock:
-            self._deliver(flight.plan, output, now)
+            self._deliver(launched.plan, output, now)
             self._rounds += 1
             self._round_s = smoothed(self._round_s, round_s)
 
@@ -336,8 +338,8 @@ class Engine:
                 self._steps += 1
             if output.broken[slot]:
                 self._scheduler.release(sequence)
-                self._runner.forget(slot)
-                self._watch.wasted(sequence.steps, "broken")
+                self._runner.reset_slot(slot)
+                self._observer.wasted(sequence.steps, "broken")
                 sequence.stream.put(
                     NonFiniteOutput(f"the model produced non-finite numbers after {sequence.steps} steps of this segment")
                 )
@@ -345,7 +347,7 @@ class Engine:
                 self._scheduler.release(sequence)
                 sequence.flush(FinishReason.EOS if output.ended[slot] else FinishReason.LENGTH)
                 self._sequences += 1
-                self._scheduler.line.learn(sequence)
+                self._scheduler.queue.learn(sequence)
                 self._sequence_s = smoothed(self._sequence_s, now - sequence.submitted_at)
             else:
                 sequence.flush()
@@ -358,11 +360,13 @@ class Engine:
 
     # -- called under the lock ------------------------------------------------------------------------------------
 
-    def _pace(self) -> Pace | None:
+    def _throughput(self) -> ThroughputEstimate | None:
         """What a step takes now, with a reserve: it varies."""
         if not self._rounds:
             return None
-        return Pace(self._clock(), RESERVE * self._round_s / self._config.steps_per_round, RESERVE * self._prefill_s)
+        return ThroughputEstimate(
+            self._clock(), RESERVE * self._round_s / self._config.steps_per_round, RESERVE * self._prefill_s
+        )
 
     def _retry_after_s(self) -> float:
         """When, at the present pace, a place will be free."""

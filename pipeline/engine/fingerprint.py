@@ -17,7 +17,7 @@ from pipeline.checkpoint.manifest import file_sha256, read_manifest
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
 from pipeline.model.cpu.native import SOURCE
-from pipeline.native.build import NativeUnavailable, library
+from pipeline.native.compiler import NativeUnavailable, library
 
 # Who waits how long for how much, and how steps are parcelled: no step has another number for it.
 WITHOUT_EFFECT = frozenset(
@@ -29,7 +29,7 @@ WITHOUT_EFFECT = frozenset(
 SOURCES = ("spec.py", "checkpoint", "model", "engine", "native")  # of pipeline/: the code that computes the numbers
 
 
-def build_of(config: EngineConfig, checkpoint: Checkpoint) -> str:
+def engine_fingerprint(config: EngineConfig, checkpoint: Checkpoint) -> str:
     """The name of an engine's numbers: weights, code, configuration, libraries and processor. Blocking: it may hash weights."""
     parts = [
         *(f"{name}={value}" for name, value in sorted(config.model_dump().items()) if name not in WITHOUT_EFFECT),

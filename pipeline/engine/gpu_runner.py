@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
 from pipeline.engine import kv_cache
-from pipeline.engine.runner import DTYPES, Parked, RoundOutput, remember
+from pipeline.engine.cpu_runner import DTYPES, PreemptedSlot, RoundOutput, remember
 from pipeline.engine.scheduler import PREFILL_BUCKET, Plan, prefill_bucket
 from pipeline.engine.sequence import Sequence
 from pipeline.model.embedding import Embedding
@@ -62,7 +62,7 @@ class _Prompts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Landing:
+class _ResultBuffer:
     """Where one round's results arrive on the host."""
 
     hidden: torch.Tensor  # (K, S, width) float32
@@ -104,8 +104,8 @@ class GpuRunner:
         self._prompts: dict[int, _Prompts] = {}
         self._prefills: dict[int, torch.cuda.CUDAGraph] = {}
         self._rounds: dict[bool, torch.cuda.CUDAGraph] = {}
-        self._free = deque(self._landing() for _ in range(1 + self.rounds_ahead))
-        self._flying: deque[_Landing] = deque()
+        self._free = deque(self._result_buffer() for _ in range(1 + self.rounds_ahead))
+        self._in_flight: deque[_ResultBuffer] = deque()
         self._record()
 
     def _make_state(self) -> None:
@@ -258,21 +258,21 @@ class GpuRunner:
             self._rounds[with_text].replay()
         else:
             self._round(with_text=with_text)
-        landing = self._free.popleft()
-        landing.hidden.copy_(self._state.out_hidden, non_blocking=True)
-        landing.numbers.copy_(self._out_numbers, non_blocking=True)
-        if landing.arrived is not None:
-            landing.arrived.record()
-        self._flying.append(landing)
+        buffer = self._free.popleft()
+        buffer.hidden.copy_(self._state.out_hidden, non_blocking=True)
+        buffer.numbers.copy_(self._out_numbers, non_blocking=True)
+        if buffer.arrived is not None:
+            buffer.arrived.record()
+        self._in_flight.append(buffer)
 
     def read(self) -> RoundOutput:
         """The results of the round launched longest ago; waits for it."""
-        landing = self._flying.popleft()
-        if landing.arrived is not None:
-            landing.arrived.synchronize()
+        buffer = self._in_flight.popleft()
+        if buffer.arrived is not None:
+            buffer.arrived.synchronize()
         # Copies: the round after the next one lands in the same buffers.
-        hidden, numbers = landing.hidden.numpy().copy(), landing.numbers.clone()
-        self._free.append(landing)
+        hidden, numbers = buffer.hidden.numpy().copy(), buffer.numbers.clone()
+        self._free.append(buffer)
         tokens, emitted, ended, broken = _parts(numbers, self._config.steps_per_round, self._config.slots)
         return RoundOutput(
             hidden=hidden,
@@ -360,18 +360,18 @@ class GpuRunner:
         self._prefills.clear()
 
     @torch.inference_mode()
-    def park(self, slot: int, length: int) -> Parked:
-        """See runner.Rounds. The stream copies behind the slot's last round and before its next owner's prefill."""
+    def preempt(self, slot: int, length: int) -> PreemptedSlot:
+        """See runner.DeviceRunner. The stream copies behind the slot's last round and before its next owner's prefill."""
         cached = tuple(self._fetch(tensor[:, slot, :, :length]) for tensor in self._cache.tensors)
-        return Parked(cached, tuple(self._fetch(tensor[slot]) for tensor in self._of_slots()))
+        return PreemptedSlot(cached, tuple(self._fetch(tensor[slot]) for tensor in self._of_slots()))
 
     @torch.inference_mode()
-    def resume(self, slot: int, parked: object) -> None:
-        """See runner.Rounds."""
-        assert isinstance(parked, Parked)
-        for tensor, kept in zip(self._cache.tensors, parked.cached, strict=True):
+    def restore(self, slot: int, preempted: object) -> None:
+        """See runner.DeviceRunner."""
+        assert isinstance(preempted, PreemptedSlot)
+        for tensor, kept in zip(self._cache.tensors, preempted.cached, strict=True):
             tensor[:, slot, :, : kept.shape[2]].copy_(kept, non_blocking=True)
-        for tensor, row in zip(self._of_slots(), parked.state, strict=True):
+        for tensor, row in zip(self._of_slots(), preempted.state, strict=True):
             tensor[slot].copy_(row, non_blocking=True)
 
     def _of_slots(self) -> tuple[torch.Tensor, ...]:
@@ -391,7 +391,7 @@ class GpuRunner:
         return kept
 
     @torch.inference_mode()
-    def forget(self, slot: int) -> None:
+    def reset_slot(self, slot: int) -> None:
         """Remove what a broken sequence left in its slot: not even garbage may be non-finite."""
         kv_cache.scrub(self._cache, slot)
         self._state.hidden[slot].zero_()
@@ -406,8 +406,8 @@ class GpuRunner:
         """Copy to the device without waiting: from pinned memory, which torch keeps until the copy is done."""
         target.copy_(values.pin_memory() if self._is_cuda else values, non_blocking=True)
 
-    def _landing(self) -> _Landing:
-        return _Landing(
+    def _result_buffer(self) -> _ResultBuffer:
+        return _ResultBuffer(
             hidden=torch.zeros_like(self._state.out_hidden, device="cpu", pin_memory=self._is_cuda),
             numbers=torch.zeros_like(self._out_numbers, device="cpu", pin_memory=self._is_cuda),
             arrived=torch.cuda.Event() if self._is_cuda else None,  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
 """Watch: who is told what happens in the engine.
 
 In:    nothing
-Out:   EngineWatch
+Out:   EngineObserver
 Owns:  nothing
 Never: Ray; anything that blocks: it is called on the engine's thread, between two rounds
 """
@@ -11,14 +11,14 @@ from typing import Protocol
 from pipeline.types import Lane
 
 
-class EngineWatch(Protocol):
+class EngineObserver(Protocol):
     """Is told about sequences."""
 
-    def placed(self, waited_s: float, lane: Lane) -> None:
+    def scheduled(self, waited_s: float, lane: Lane) -> None:
         """A sequence got its first slot, so long after it was submitted."""
         ...
 
-    def parked(self) -> None:
+    def preempted(self) -> None:
         """A sequence was interrupted for a more urgent one."""
         ...
 
@@ -27,14 +27,14 @@ class EngineWatch(Protocol):
         ...
 
 
-class Unwatched:
+class NullEngineObserver:
     """Tells nobody."""
 
-    def placed(self, waited_s: float, lane: Lane) -> None:
-        """See EngineWatch."""
+    def scheduled(self, waited_s: float, lane: Lane) -> None:
+        """See EngineObserver."""
 
-    def parked(self) -> None:
-        """See EngineWatch."""
+    def preempted(self) -> None:
+        """See EngineObserver."""
 
     def wasted(self, steps: int, reason: str) -> None:
-        """See EngineWatch."""
+        """See EngineObserver."""

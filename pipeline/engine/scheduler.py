@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from pipeline.config import EngineConfig
 from pipeline.engine.sequence import Sequence
-from pipeline.engine.waiting_queue import Line
+from pipeline.engine.waiting_queue import WaitQueue
 from pipeline.errors import AtCapacity, DeadlineExceeded, DeadlineUnmeetable, ReaderStalled, SynthesisError
 from pipeline.types import Lane
 
@@ -32,7 +32,7 @@ EXTENT_BUCKET = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ThroughputEstimate:
     """How fast things go at present."""
 
     now: float
@@ -48,9 +48,9 @@ class Plan:
 
     prefill: tuple[Sequence, ...]
     """newly placed, all of one bucket"""
-    park: tuple[tuple[Sequence, int], ...]
+    preempt: tuple[tuple[Sequence, int], ...]
     """interrupted, and the slot each has left"""
-    resume: tuple[Sequence, ...]
+    restore: tuple[Sequence, ...]
     """placed again"""
     decode: tuple[Sequence, ...]
     extent_slots: int
@@ -71,7 +71,7 @@ class Scheduler:
 
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
-        self.line = Line(config)
+        self.queue = WaitQueue(config)
         self._plans = 0
         self._slots: list[Sequence | None] = [None] * config.slots
         # The lowest free slot first keeps the used ones together, so that a step can leave out the rest.
@@ -81,17 +81,19 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        return len(self.line)
+        return len(self.queue)
 
     @property
     def num_running(self) -> int:
         return self._config.slots - len(self._free)
 
-    def submit(self, sequence: Sequence, *, admitted: bool, retry_after_s: float, pace: Pace | None = None) -> None:
+    def submit(
+        self, sequence: Sequence, *, admitted: bool, retry_after_s: float, throughput: ThroughputEstimate | None = None
+    ) -> None:
         """Queue a sequence.
 
         Args:
-            pace: what a step takes; None: nobody knows yet, and nothing is promised.
+            throughput: what a step takes; None: nobody knows yet, and nothing is promised.
 
         Raises:
             AtCapacity: nobody is admitted beyond the free slots plus `max_waiting`, bulk beyond half of it, unless `admitted`
@@ -99,18 +101,18 @@ class Scheduler:
             DeadlineUnmeetable: there is room, but not in time.
         """
         if not admitted:
-            room = len(self._free) + self._config.max_waiting - len(self.line)
+            room = len(self._free) + self._config.max_waiting - len(self.queue)
             # Bulk leaves half of the waiting room to the others.
-            half = len(self._free) + -(-self._config.max_waiting // 2) - self.line.count(Lane.BULK)
+            half = len(self._free) + -(-self._config.max_waiting // 2) - self.queue.count(Lane.BULK)
             if room <= 0 or (sequence.lane is Lane.BULK and half <= 0):
                 raise AtCapacity(
-                    f"all {self._config.slots} slots are taken and {len(self.line)} requests wait; the limit is "
+                    f"all {self._config.slots} slots are taken and {len(self.queue)} requests wait; the limit is "
                     f"{self._config.max_waiting} (engine.max_waiting), half of it for bulk; try again in {retry_after_s:.1f} s",
                     retry_after_s=retry_after_s,
                 )
-            if pace is not None:
-                self._check_promises(sequence, pace)
-        self.line.join(sequence)
+            if throughput is not None:
+                self._check_promises(sequence, throughput)
+        self.queue.join(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
         """The reader has gone: the next plan no longer knows the sequence."""
@@ -120,9 +122,9 @@ class Scheduler:
         """Take out who must leave, place who can be placed, choose who decodes."""
         self._plans += 1
         left = self._take_out(now)
-        park = self._interrupt()
-        prefill, resume = self._place()
-        decode = tuple(sequence for sequence in self._running() if self._has_room(sequence, now) and not sequence.yielding)
+        preempt = self._interrupt()
+        prefill, restore = self._schedule()
+        decode = tuple(sequence for sequence in self._running() if self._has_room(sequence, now) and not sequence.must_yield)
         for sequence in decode:
             sequence.last_planned = self._plans
         # Steps of this round are at positions length .. length + steps_per_round - 1, behind those of rounds in flight.
@@ -130,8 +132,8 @@ class Scheduler:
         reach += (1 + self.rounds_ahead) * self._config.steps_per_round
         return Plan(
             prefill=prefill,
-            park=park,
-            resume=resume,
+            preempt=preempt,
+            restore=restore,
             decode=decode,
             extent_slots=max((_slot(sequence) for sequence in decode), default=-1) + 1,
             extent_positions=min(_round_up(reach, EXTENT_BUCKET), self._config.positions),
@@ -162,7 +164,7 @@ class Scheduler:
     def drain(self) -> list[Sequence]:
         """Forget everybody; returns who was there."""
         everybody = self._everybody()
-        self.line.clear()
+        self.queue.clear()
         for sequence in self._running():
             self.release(sequence)
         return everybody
@@ -174,12 +176,12 @@ class Scheduler:
         assert len(set(self._free)) == len(self._free), "a slot is free once"
         assert all(self._slots[slot] is None for slot in self._free), "a free slot has no owner"
         assert all(sequence.slot == slot for slot, sequence in enumerate(self._slots) if sequence is not None)
-        assert all(sequence.slot is None for sequence in self.line), "who waits has no slot"
-        assert self._num_parked() <= self._config.max_preempted, "no more are interrupted than may be"
+        assert all(sequence.slot is None for sequence in self.queue), "who waits has no slot"
+        assert self._num_preempted() <= self._config.max_preempted, "no more are interrupted than may be"
         assert all(sequence.length <= self._config.positions for sequence in running), "no sequence outgrows its slot"
 
     def _everybody(self) -> list[Sequence]:
-        return [*self.line, *self._running()]
+        return [*self.queue, *self._running()]
 
     def _running(self) -> list[Sequence]:
         return [sequence for sequence in self._slots if sequence is not None]
@@ -188,7 +190,7 @@ class Scheduler:
         left = [(sequence, self._why_leave(sequence, now)) for sequence in self._everybody() if self._must_leave(sequence, now)]
         gone = {id(sequence) for sequence, _ in left}
         if gone:
-            self.line.leave(gone)
+            self.queue.leave(gone)
         for sequence, _ in left:
             if sequence.slot is not None:
                 self.release(sequence)
@@ -213,24 +215,24 @@ class Scheduler:
     def _is_stalled(self, sequence: Sequence, now: float) -> bool:
         return sequence.paused_since is not None and now - sequence.paused_since >= self._config.stall_timeout_s
 
-    def _place(self) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
+    def _schedule(self) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
         """Whom to prefill, and who goes on. One prefill call a round: a second one would be heard in every running stream."""
         placed: list[Sequence] = []
         prefill: list[Sequence] = []
-        if not self._free or not self.line:
+        if not self._free or not self.queue:
             return (), ()
-        for sequence in self.line.order():
+        for sequence in self.queue.order():
             if not self._free or len(placed) == self._config.prefill_rows:
                 break
-            if sequence.parked is None:
+            if sequence.preempted_state is None:
                 if prefill and prefill_bucket(len(sequence.prompt.ids)) != prefill_bucket(len(prefill[0].prompt.ids)):
                     continue
                 prefill.append(sequence)
             sequence.slot = heapq.heappop(self._free)
             self._slots[sequence.slot] = sequence
             placed.append(sequence)
-        self.line.leave({id(sequence) for sequence in placed})
-        return tuple(prefill), tuple(sequence for sequence in placed if sequence.parked is not None)
+        self.queue.leave({id(sequence) for sequence in placed})
+        return tuple(prefill), tuple(sequence for sequence in placed if sequence.preempted_state is not None)
 
     # -- interrupting ---------------------------------------------------------------------------------------------
 
@@ -238,53 +240,53 @@ class Scheduler:
         """Bulk sequences that give up their slot now. One whose last round is still in flight stops, and follows later."""
         parked: list[tuple[Sequence, int]] = []
         for sequence in self._running():
-            sequence.yielding = False
-        urgent = [sequence for sequence in self.line if sequence.lane is Lane.INTERACTIVE]
+            sequence.must_yield = False
+        urgent = [sequence for sequence in self.queue if sequence.lane is Lane.INTERACTIVE]
         if not urgent or not self._config.max_preempted:
             return ()
-        urgent.sort(key=self.line.urgency)
+        urgent.sort(key=self.queue.priority_key)
         wanting = urgent[len(self._free) :]
         for sequence, victim in zip(wanting, self._interruptible(), strict=False):
-            if self.line.urgency(victim) <= self.line.urgency(sequence):
+            if self.queue.priority_key(victim) <= self.queue.priority_key(sequence):
                 break  # it has been patient long enough
             if self._plans - victim.last_planned <= self.rounds_ahead:
-                victim.yielding = True
+                victim.must_yield = True
                 continue
             slot = _slot(victim)
             self.release(victim)
             victim.slot = None
-            victim.parked = True  # the engine puts what the runner keeps in its place
+            victim.preempted_state = True  # the engine puts what the runner keeps in its place
             victim.paused_since = None
-            self.line.rejoin(victim)
+            self.queue.rejoin(victim)
             parked.append((victim, slot))
         return tuple(parked)
 
     def _interruptible(self) -> list[Sequence]:
         """Running bulk sequences, the least urgent first, as many as may still be parked. None before it has been heard."""
         rows = [row for row in self._running() if row.lane is Lane.BULK and row.steps >= row.prompt.scheduling.first_steps]
-        rows.sort(key=self.line.urgency, reverse=True)
-        return rows[: max(0, self._config.max_preempted - self._num_parked())]
+        rows.sort(key=self.queue.priority_key, reverse=True)
+        return rows[: max(0, self._config.max_preempted - self._num_preempted())]
 
-    def _num_parked(self) -> int:
-        return sum(sequence.parked is not None for sequence in self.line)
+    def _num_preempted(self) -> int:
+        return sum(sequence.preempted_state is not None for sequence in self.queue)
 
     # -- promises -------------------------------------------------------------------------------------------------
 
-    def _check_promises(self, newcomer: Sequence, pace: Pace) -> None:
+    def _check_promises(self, newcomer: Sequence, throughput: ThroughputEstimate) -> None:
         """Raises:
         DeadlineUnmeetable: it, or somebody behind it in the line, would be heard later than promised.
         """
-        if newcomer.promised_at is None and all(sequence.promised_at is None for sequence in self.line):
+        if newcomer.promised_at is None and all(sequence.promised_at is None for sequence in self.queue):
             return
-        if not self.line and not self.num_running:
+        if not self.queue and not self.num_running:
             return  # nobody could serve it sooner, and only who runs shows how fast things go now
         behind = False
-        for sequence, start in self._starts(newcomer, pace):
+        for sequence, start in self._starts(newcomer, throughput):
             behind = behind or sequence is newcomer
-            if not behind or sequence.promised_at is None or sequence.parked is not None:
+            if not behind or sequence.promised_at is None or sequence.preempted_state is not None:
                 continue
-            steps = min(float(sequence.prompt.scheduling.first_steps), self.line.predict(sequence))
-            late_s = start + pace.prefill_s + steps * pace.step_s - sequence.promised_at
+            steps = min(float(sequence.prompt.scheduling.first_steps), self.queue.predict(sequence))
+            late_s = start + throughput.prefill_s + steps * throughput.step_s - sequence.promised_at
             if late_s > 0:
                 whose = "its first audio" if sequence is newcomer else "the first audio of somebody already admitted"
                 raise DeadlineUnmeetable(
@@ -293,26 +295,26 @@ class Scheduler:
                     retry_after_s=max(late_s, 0.1),
                 )
 
-    def _starts(self, newcomer: Sequence, pace: Pace) -> Iterator[tuple[Sequence, float]]:
+    def _starts(self, newcomer: Sequence, throughput: ThroughputEstimate) -> Iterator[tuple[Sequence, float]]:
         """When everybody in the line, and the newcomer, will probably get a slot, in the order of service [monotonic s]."""
-        ends = [pace.now] * len(self._free)
+        ends = [throughput.now] * len(self._free)
         yields: list[float] = []
         interruptible = {id(row) for row in self._interruptible()}
         for row in self._running():
-            remaining_s = max(1.0, self.line.predict(row) - row.steps) * pace.step_s
+            remaining_s = max(1.0, self.queue.predict(row) - row.steps) * throughput.step_s
             if id(row) in interruptible:
                 yields.append(remaining_s)
-            ends.append(pace.now + remaining_s)
+            ends.append(throughput.now + remaining_s)
         heapq.heapify(ends)
-        for sequence in self.line.order(newcomer):
-            takes_s = pace.prefill_s + max(1.0, self.line.predict(sequence) - sequence.steps) * pace.step_s
+        for sequence in self.queue.order(newcomer):
+            takes_s = throughput.prefill_s + max(1.0, self.queue.predict(sequence) - sequence.steps) * throughput.step_s
             soonest = ends[0]
-            if sequence.lane is Lane.INTERACTIVE and soonest > pace.now and yields:
+            if sequence.lane is Lane.INTERACTIVE and soonest > throughput.now and yields:
                 # It interrupts somebody, whose rest comes afterwards.
                 rest_s = yields.pop()
-                ends.remove(pace.now + rest_s)
+                ends.remove(throughput.now + rest_s)
                 heapq.heapify(ends)
-                start = pace.now + pace.step_s
+                start = throughput.now + throughput.step_s
                 heapq.heappush(ends, start + takes_s + rest_s)
             else:
                 start = heapq.heapreplace(ends, soonest + takes_s)

@@ -82,7 +82,7 @@ class Sequence:
     """monotonic seconds"""
     blocks: tuple[int, ...] = (1,)
     """steps of its first block, its second, ...; the last size repeats"""
-    placed_at: float | None = None
+    scheduled_at: float | None = None
     """when it got its first slot [monotonic s]"""
     prefilled_at: float | None = None
     """when its first decode round began [monotonic s]"""
@@ -91,13 +91,13 @@ class Sequence:
     """steps emitted so far"""
     promised_at: float | None = None
     """its first audio is there by then [monotonic s]"""
-    begins: float = 0.0
+    virtual_start: float = 0.0
     """in its lane's virtual time (engine/line.py)"""
-    yielding: bool = False
+    must_yield: bool = False
     """it decodes no more until it has been parked"""
     last_planned: int = 0
     """number of the last plan it decoded in"""
-    parked: object = None
+    preempted_state: object = None
     """while it is interrupted: all its slot was, as its runner keeps it"""
     cancelled: bool = False
     paused_since: float | None = None
@@ -162,6 +162,6 @@ class Sequence:
         self.stream.put(block)
 
     def _admission(self) -> Admission | None:
-        if self.placed_at is None or self.prefilled_at is None:
+        if self.scheduled_at is None or self.prefilled_at is None:
             return None
-        return Admission(self.placed_at - self.submitted_at, self.prefilled_at - self.placed_at)
+        return Admission(self.scheduled_at - self.submitted_at, self.prefilled_at - self.scheduled_at)

@@ -1,4 +1,4 @@
-"""Line: everybody who waits for a slot, and whose turn it is.
+"""WaitQueue: everybody who waits for a slot, and whose turn it is.
 
 In:    sequences
 Out:   the order in which slots go to them
@@ -23,7 +23,7 @@ from pipeline.types import Lane
 EWMA_WEIGHT = 0.1  # of the latest sequence in the share of its steps that one makes
 
 
-class Line:
+class WaitQueue:
     """Who waits, and in which order."""
 
     def __init__(self, config: EngineConfig) -> None:
@@ -57,14 +57,14 @@ class Line:
         """A sequence has ended by itself."""
         self._share.add(sequence.steps / sequence.max_steps)
 
-    def tag(self, sequence: Sequence) -> float:
+    def virtual_start_for(self, sequence: Sequence) -> float:
         """Its virtual begin, were it to join now."""
         return max(self._served[sequence.lane], self._ends.get((sequence.lane, sequence.tenant), 0.0))
 
     def join(self, sequence: Sequence) -> None:
         """Wait. Its place follows from its lane, its tenant and when it was submitted."""
-        sequence.begins = self.tag(sequence)
-        self._ends[sequence.lane, sequence.tenant] = sequence.begins + self.predict(sequence)
+        sequence.virtual_start = self.virtual_start_for(sequence)
+        self._ends[sequence.lane, sequence.tenant] = sequence.virtual_start + self.predict(sequence)
         self._waiting.append(sequence)
 
     def rejoin(self, sequence: Sequence) -> None:
@@ -75,7 +75,7 @@ class Line:
         """Take out the sequences of these ids, served or not."""
         for sequence in self._waiting:
             if id(sequence) in gone and not sequence.cancelled:
-                self._served[sequence.lane] = max(self._served[sequence.lane], sequence.begins)
+                self._served[sequence.lane] = max(self._served[sequence.lane], sequence.virtual_start)
         self._waiting = [sequence for sequence in self._waiting if id(sequence) not in gone]
         present = {sequence.lane for sequence in self._waiting}
         # A lane nobody waits in has no debts: only who competes is held to shares.
@@ -85,7 +85,7 @@ class Line:
         """Forget everybody."""
         self._waiting.clear()
 
-    def urgency(self, sequence: Sequence) -> float:
+    def priority_key(self, sequence: Sequence) -> float:
         """The smaller, the sooner [monotonic s]."""
         return sequence.submitted_at + self._patience[sequence.lane]
 
@@ -95,9 +95,9 @@ class Line:
         oldest: dict[Lane, list[tuple[float, int]]] = {}
         everybody = [*self._waiting] if newcomer is None else [*self._waiting, newcomer]
         for number, sequence in enumerate(everybody):
-            begins = self.tag(sequence) if sequence is newcomer else sequence.begins
-            heads.setdefault(sequence.lane, []).append((begins, number, sequence))
-            oldest.setdefault(sequence.lane, []).append((self.urgency(sequence), number))
+            virtual_start = self.virtual_start_for(sequence) if sequence is newcomer else sequence.virtual_start
+            heads.setdefault(sequence.lane, []).append((virtual_start, number, sequence))
+            oldest.setdefault(sequence.lane, []).append((self.priority_key(sequence), number))
         for lane in heads:
             heapq.heapify(heads[lane])
             heapq.heapify(oldest[lane])

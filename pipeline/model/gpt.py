@@ -44,7 +44,7 @@ class Cached:
         else:
             self.numbers[place], self.scales[place] = quantise(rows)
 
-    def read(self, extent: "Extent", dtype: torch.dtype) -> torch.Tensor:
+    def read(self, extent: "ActiveExtent", dtype: torch.dtype) -> torch.Tensor:
         """(slots, heads, positions, head_dim) of the extent, in the dtype to go on with."""
         place = slice(extent.slots), slice(None), slice(extent.positions)
         if self.scales is None:
@@ -78,7 +78,7 @@ class KeysValues:
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class ActiveExtent:
     """How much a decode step has to look at: slots [0, slots) and, of the cache, positions [0, positions).
 
     What lies beyond is masked anyway; leaving it out changes no bit of the rows within (tests/unit, test_gpt.py).
@@ -156,7 +156,7 @@ class Gpt:
         self._slot_index = torch.arange(rows, device=device)
         self._position_index = torch.arange(positions, device=device)
 
-    def decode(self, x: torch.Tensor, positions: torch.Tensor, cache: KeysValues, extent: Extent) -> torch.Tensor:
+    def decode(self, x: torch.Tensor, positions: torch.Tensor, cache: KeysValues, extent: ActiveExtent) -> torch.Tensor:
         """Advance every slot by one position.
 
         Args:

@@ -5,8 +5,8 @@ from pipeline.types.request import (
     MAX_SPEED,
     MIN_SPEED,
     AudioOptions,
+    CacheControl,
     CacheMode,
-    CacheOrder,
     Denoise,
     Lane,
     LexiconEntry,
@@ -24,7 +24,7 @@ from pipeline.types.request import (
 )
 from pipeline.types.speech import Admission, CacheResult, FinishReason, StepBlock
 from pipeline.types.text import Change, Head, Op, Prompt, Refined, Segment, Span, SpanKind, SpeechPlan, SpeechText
-from pipeline.types.vocoder import Carried, DecoderTraits, Feed, Heard, HiddenWindow
+from pipeline.types.vocoder import DecodedAudio, DecoderState, DecoderTraits, HiddenWindow, StepBatch
 
 __all__ = [
     "MAX_SPEED",
@@ -33,17 +33,16 @@ __all__ = [
     "AudioChunk",
     "AudioOptions",
     "AudioReport",
+    "CacheControl",
     "CacheMode",
-    "CacheOrder",
     "CacheResult",
-    "Carried",
     "Change",
+    "DecodedAudio",
+    "DecoderState",
     "DecoderTraits",
     "Denoise",
-    "Feed",
     "FinishReason",
     "Head",
-    "Heard",
     "HiddenWindow",
     "Lane",
     "LexiconEntry",
@@ -64,6 +63,7 @@ __all__ = [
     "SpanKind",
     "SpeechPlan",
     "SpeechText",
+    "StepBatch",
     "StepBlock",
     "SynthesisRequest",
     "Voice",

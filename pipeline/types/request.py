@@ -210,7 +210,7 @@ class AudioOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class CacheOrder:
+class CacheControl:
     """How a request uses the cache of sampled steps."""
 
     mode: CacheMode = CacheMode.NO_STORE
@@ -258,4 +258,4 @@ class SynthesisRequest:
     """how many of the vocoder's first chunk sizes are left out: fewer windows, first audio later"""
     timeout_s: float = 120.0
     """time left; each process turns it into a deadline of its own monotonic clock"""
-    cache: CacheOrder = CacheOrder()
+    cache: CacheControl = CacheControl()

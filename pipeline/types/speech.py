@@ -54,7 +54,7 @@ class StepBlock:
     """set on the last block, which may be empty"""
     admission: Admission | None = None
     """on the first block"""
-    build: str = ""
+    fingerprint: str = ""
     """on the last block: the weights, code and configuration that made the steps, where somebody says so"""
 
     def after(self, position: int) -> "StepBlock":

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 class DecoderTraits:
     """What whoever feeds a vocoder must know of it."""
 
-    carries: bool
-    """it takes Feeds; otherwise HiddenWindows"""
+    is_stateful: bool
+    """it takes StepBatches; otherwise HiddenWindows"""
     use_decoder: bool
     """a step is a hidden state; otherwise its four codes"""
     look_ahead: int
@@ -43,7 +43,7 @@ class HiddenWindow:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Carried:
+class DecoderState:
     """What a vocoder that decodes every step once has to know of the steps before."""
 
     network: int
@@ -54,20 +54,20 @@ class Carried:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Feed:
+class StepBatch:
     """The next steps of an utterance, for a vocoder that decodes every step once."""
 
     steps: NDArray[np.float32]  # (n, width) hidden states, or (n, 4) codes; n may be 0
-    carried: Carried | None
+    state: DecoderState | None
     """what came with the answer to the feed before; None begins an utterance"""
     is_last: bool
     """the utterance ends with these steps"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Heard:
-    """The answer to a Feed."""
+class DecodedAudio:
+    """The answer to a StepBatch."""
 
     samples: NDArray[np.float32]  # (m,) that no later step can change; they follow on those of the feed before
-    carried: Carried | None
+    state: DecoderState | None
     """for the next feed; None after the last"""

@@ -1,4 +1,4 @@
-"""Encoder: a recording to the codes the model would have drawn for it, the voice sample of a cloned voice.
+"""ReferenceEncoder: a recording to the codes the model would have drawn for it, the voice sample of a cloned voice.
 
 In:    samples (m,) float32, 24 kHz
 Out:   codes (n, 4) int64, n = m / 512
@@ -32,7 +32,7 @@ BOUND_MARGIN = 1e-3  # how far beyond the outermost levels the quantiser's tanh 
 MIN_SAMPLES = FFT_SIZE // 2 + 1  # the first window is reflected at the start
 
 
-class Encoder:
+class ReferenceEncoder:
     """Mel, two convolutions down to one frame a step, ConvNeXt blocks, the quantiser."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:

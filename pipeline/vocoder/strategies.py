@@ -1,7 +1,7 @@
 """Methods: the two ways to decode, behind one face for the worker.
 
-In:    HiddenWindows, or Feeds
-Out:   samples, or Heard
+In:    HiddenWindows, or StepBatches
+Out:   samples, or DecodedAudio
 Owns:  the network, in the form its way needs
 Never: threads, queues
 
@@ -17,18 +17,18 @@ import numpy as np
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import VocoderConfig
 from pipeline.errors import ConfigError, EngineFault
-from pipeline.native.build import NativeUnavailable
-from pipeline.types import DecoderTraits, Feed, Heard, HiddenWindow
-from pipeline.vocoder.incremental.carry import CarryNetwork
+from pipeline.native.compiler import NativeUnavailable
+from pipeline.types import DecodedAudio, DecoderTraits, HiddenWindow, StepBatch
+from pipeline.vocoder.incremental.network import IncrementalVocoder
 from pipeline.vocoder.windowed.network import WindowCalls, build_window_calls
 from pipeline.vocoder.windowed.windows import Schedule
 
 logger = logging.getLogger(__name__)
 
-Work = HiddenWindow | Feed
+Work = HiddenWindow | StepBatch
 
 
-class Method(Protocol):
+class DecodeStrategy(Protocol):
     """A way to decode. Call `run` from the thread that made it."""
 
     traits: DecoderTraits
@@ -60,48 +60,48 @@ class Method(Protocol):
         ...
 
 
-class Carrying:
-    """Feeds, one at a time: a call fills the cores by itself."""
+class IncrementalStrategy:
+    """StepBatches, one at a time: a call fills the cores by itself."""
 
     rows = 1
 
-    def __init__(self, config: VocoderConfig, network: CarryNetwork) -> None:
+    def __init__(self, config: VocoderConfig, network: IncrementalVocoder) -> None:
         self._network = network
         self.traits = DecoderTraits(
-            carries=True,
+            is_stateful=True,
             use_decoder=config.use_decoder,
             look_ahead=network.reach_steps,
             chunk_steps=config.chunks(incremental=True),
         )
 
     def check(self, work: Work) -> None:
-        """See Method."""
-        if not isinstance(work, Feed):
+        """See DecodeStrategy."""
+        if not isinstance(work, StepBatch):
             raise EngineFault("this vocoder carries what it has to know (vocoder.method); it takes no windows")
         self._network.check(work)
 
     def is_urgent(self, work: Work) -> bool:
         """The call that completes a stream's first chunk goes before those of streams that play: each has one such call."""
-        assert isinstance(work, Feed)
+        assert isinstance(work, StepBatch)
         first = self.traits.look_ahead + self.traits.chunk_steps[0]
-        before = work.carried.steps if work.carried else 0
+        before = work.state.steps if work.state else 0
         return before < first and (work.is_last or before + len(work.steps) >= first)
 
     def may_join(self, work: Work, first: Work) -> bool:
-        """See Method."""
+        """See DecodeStrategy."""
         return False
 
-    def run(self, works: Sequence[Feed]) -> Sequence[Heard]:
-        """See Method."""
+    def run(self, works: Sequence[StepBatch]) -> Sequence[DecodedAudio]:
+        """See DecodeStrategy."""
         return [self._network(feed) for feed in works]
 
     def blanks(self) -> list[list[Work]]:
-        """See Method."""
+        """See DecodeStrategy."""
         steps = np.zeros((2 * self.traits.look_ahead, self._network.width), np.float32)
-        return [[Feed(steps, None, is_last=True)]]
+        return [[StepBatch(steps, None, is_last=True)]]
 
 
-class Windowing:
+class WindowedStrategy:
     """Windows, several of one shape at a time."""
 
     def __init__(self, config: VocoderConfig, calls: WindowCalls) -> None:
@@ -109,14 +109,14 @@ class Windowing:
         self._on_a_gpu = config.device == "cuda"
         self.rows = config.rows
         self.traits = DecoderTraits(
-            carries=False,
+            is_stateful=False,
             use_decoder=config.use_decoder,
             look_ahead=config.look_ahead,
             chunk_steps=config.chunks(incremental=False),
         )
 
     def check(self, work: Work) -> None:
-        """See Method."""
+        """See DecodeStrategy."""
         if not isinstance(work, HiddenWindow):
             raise EngineFault("this vocoder decodes windows (vocoder.method); it carries nothing from call to call")
         steps, width = work.frames.shape
@@ -132,17 +132,17 @@ class Windowing:
             )
 
     def is_urgent(self, work: Work) -> bool:
-        """See Method."""
+        """See DecodeStrategy."""
         return False
 
     def may_join(self, work: Work, first: Work) -> bool:
-        """See Method."""
+        """See DecodeStrategy."""
         assert isinstance(work, HiddenWindow)
         assert isinstance(first, HiddenWindow)
         return work.frames.shape == first.frames.shape
 
     def run(self, works: Sequence[HiddenWindow]) -> Sequence[Any]:
-        """See Method."""
+        """See DecodeStrategy."""
         return self._calls.by_steps[len(works[0].frames)](works)
 
     def blanks(self) -> list[list[Work]]:
@@ -164,7 +164,7 @@ class Windowing:
         )
 
 
-def build_method(config: VocoderConfig, checkpoint: Checkpoint) -> Method:
+def make_strategy(config: VocoderConfig, checkpoint: Checkpoint) -> DecodeStrategy:
     """The network, in the way the configuration asks for and this machine allows.
 
     Raises:
@@ -172,11 +172,11 @@ def build_method(config: VocoderConfig, checkpoint: Checkpoint) -> Method:
     """
     if config.allows_incremental:
         try:
-            return Carrying(config, CarryNetwork(config, checkpoint))
+            return IncrementalStrategy(config, IncrementalVocoder(config, checkpoint))
         except NativeUnavailable as reason:
             if config.method == "incremental":
                 raise ConfigError(
                     f"vocoder.method incremental is impossible here: {reason}; set it to auto or windows"
                 ) from reason
             logger.warning("decoding speech in windows, which costs three times as much and more: %s (vocoder.method)", reason)
-    return Windowing(config, build_window_calls(config, checkpoint))
+    return WindowedStrategy(config, build_window_calls(config, checkpoint))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pipeline.errors import EngineFault, NonFiniteOutput
 from pipeline.protocols import WaveDecoder
 from pipeline.spec import SAMPLES_PER_STEP
-from pipeline.types import AudioChunk, Carried, DecoderTraits, Feed, HiddenWindow, StepBlock
+from pipeline.types import AudioChunk, DecoderState, DecoderTraits, HiddenWindow, StepBatch, StepBlock
 from pipeline.vocoder.incremental.feeding import Feeding
 from pipeline.vocoder.windowed.windows import Schedule, Window
 
@@ -49,15 +49,15 @@ class StreamDecoder:
             Whatever `steps` or the decoder raises, once the chunks before it are delivered.
         """
         traits = skip_chunk_sizes(await self._decoder.traits(), skipped_chunk_sizes)
-        own = self._carried if traits.carries else self._windowed
+        own = self._incremental if traits.is_stateful else self._windowed
         async with aclosing(own(steps, traits)) as chunks:
             async for audio in chunks:
                 yield audio
 
-    async def _carried(self, steps: AsyncIterator[StepBlock], traits: DecoderTraits) -> AsyncGenerator[AudioChunk, None]:
+    async def _incremental(self, steps: AsyncIterator[StepBlock], traits: DecoderTraits) -> AsyncGenerator[AudioChunk, None]:
         """Every step once, in calls that follow on one another."""
         feeding = Feeding(traits.chunk_steps, traits.look_ahead)
-        carried: Carried | None = None
+        state: DecoderState | None = None
         fed = first_sample = 0
         held: list[NDArray[np.float32]] = []  # samples that leave with the next chunk
         async with aclosing(_read(steps, traits)) as blocks:
@@ -66,10 +66,10 @@ class StreamDecoder:
                     is_last = ended and stop == history.known
                     rows = np.zeros((stop - fed, history.width), np.float32)
                     history.copy(fed, stop, rows)
-                    heard = await self._decoder.feed(Feed(rows, carried, is_last))
-                    carried, fed = heard.carried, stop
+                    decoded = await self._decoder.feed(StepBatch(rows, state, is_last))
+                    state, fed = decoded.state, stop
                     history.forget(before=fed)
-                    held.append(heard.samples)
+                    held.append(decoded.samples)
                     if leaves:
                         samples, held = np.concatenate(held), []
                         yield chunk(samples, first_sample, is_last=is_last)
@@ -195,7 +195,7 @@ def chunk(samples: NDArray[np.float32], first_sample: int, *, is_last: bool) -> 
 
 def blocks_for(traits: DecoderTraits) -> tuple[int, ...]:
     """Steps that are of use together, from the first on; the last size repeats."""
-    return (Feeding if traits.carries else Schedule)(traits.chunk_steps, traits.look_ahead).blocks
+    return (Feeding if traits.is_stateful else Schedule)(traits.chunk_steps, traits.look_ahead).blocks
 
 
 def skip_chunk_sizes(traits: DecoderTraits, count: int) -> DecoderTraits:

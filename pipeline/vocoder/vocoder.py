@@ -1,7 +1,7 @@
 """Vocoder: decodes for many streams, one call after another.
 
-In:    Feeds or HiddenWindows, whichever its method takes, from any thread or event loop
-Out:   Heard, or the samples of each window's body
+In:    StepBatches or HiddenWindows, whichever its method takes, from any thread or event loop
+Out:   DecodedAudio, or the samples of each window's body
 Owns:  the method, the worker thread, the work that waits
 Never: streams, the order of an utterance (pipeline/vocoder/stream.py keeps it)
 
@@ -28,8 +28,8 @@ from pipeline.config import VocoderConfig
 from pipeline.errors import AtCapacity, EngineDead
 from pipeline.ewma import Ewma
 from pipeline.model.out_of_memory import named_out_of_memory
-from pipeline.types import DecoderTraits, Feed, Heard, HiddenWindow
-from pipeline.vocoder.strategies import Method, Work, build_method
+from pipeline.types import DecodedAudio, DecoderTraits, HiddenWindow, StepBatch
+from pipeline.vocoder.strategies import DecodeStrategy, Work, make_strategy
 
 EWMA_WEIGHT = 0.2  # of the latest call in the mean call time
 FIRST_GUESS_S = 0.1  # the mean call time before any call: only retry_after_s rests on it
@@ -46,7 +46,7 @@ class VocoderStats:
     """windows or feeds decoded so far; jobs / (calls * rows) is how full the calls were"""
     call_s: float
     """mean time of the latest calls [s]"""
-    carries: bool
+    is_stateful: bool
     """every step is decoded once; otherwise in windows"""
 
 
@@ -65,7 +65,7 @@ class Vocoder:
         checkpoint: Checkpoint,
         *,
         clock: Callable[[], float] = time.monotonic,
-        build: Callable[[VocoderConfig, Checkpoint], Method] = build_method,
+        factory: Callable[[VocoderConfig, Checkpoint], DecodeStrategy] = make_strategy,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -77,9 +77,9 @@ class Vocoder:
         self._num_calls = 0
         self._num_jobs = 0
         self._ended: str | None = None  # why nothing is taken any more
-        built: Future[Method] = Future()
+        built: Future[DecodeStrategy] = Future()
         self._thread = threading.Thread(
-            target=self._work, args=(lambda: build(config, checkpoint), built), name="vocoder", daemon=True
+            target=self._work, args=(lambda: factory(config, checkpoint), built), name="vocoder", daemon=True
         )
         with named_out_of_memory("the vocoder", "lower vocoder.rows, or give it more memory"):
             self._thread.start()
@@ -100,7 +100,7 @@ class Vocoder:
         samples: NDArray[np.float32] = await self._done(window)
         return samples
 
-    async def feed(self, feed: Feed) -> Heard:
+    async def feed(self, batch: StepBatch) -> DecodedAudio:
         """The samples the next steps of an utterance complete. A feed whose caller has been cancelled is not decoded.
 
         Raises:
@@ -108,8 +108,8 @@ class Vocoder:
             EngineDead: the worker has ended, or ends before this feed is decoded.
             EngineFault: what is carried is another network's, or this vocoder carries nothing.
         """
-        heard: Heard = await self._done(feed)
-        return heard
+        decoded: DecodedAudio = await self._done(batch)
+        return decoded
 
     def decode_batch(self, works: Sequence[Work]) -> list[Any]:
         """The answers to several pieces of work, in their order. Blocks; raises like `decode` and `feed`."""
@@ -147,7 +147,7 @@ class Vocoder:
                 calls=self._num_calls,
                 jobs=self._num_jobs,
                 call_s=self._call_s.value,
-                carries=self._method.traits.carries,
+                is_stateful=self._method.traits.is_stateful,
             )
 
     def close(self) -> None:
@@ -177,13 +177,13 @@ class Vocoder:
             self._changed.notify()
         return jobs
 
-    def _work(self, build: Callable[[], Method], built: "Future[Method]") -> None:
+    def _work(self, factory: Callable[[], DecodeStrategy], built: "Future[DecodeStrategy]") -> None:
         """The worker: build, then take, decode, deliver, until the end."""
         try:
             if self._config.threads is not None:
                 torch.set_num_threads(self._config.threads)  # counts for the thread that calls it
             # Built on the thread that runs it: see pipeline/engine/engine.py on OpenMP's teams.
-            method = build()
+            method = factory()
         except Exception as error:
             built.set_exception(error)
             return

@@ -33,10 +33,10 @@ from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import Checkpoint, Tensors, open_checkpoint
 from pipeline.config import EngineConfig, VocoderConfig
 from pipeline.engine import kv_cache
+from pipeline.engine.cpu_runner import DTYPES
 from pipeline.engine.engine import Engine
-from pipeline.engine.runner import DTYPES
 from pipeline.model.embedding import Embedding
-from pipeline.model.gpt import Extent, Gpt
+from pipeline.model.gpt import ActiveExtent, Gpt
 from pipeline.model.linear import QuantisedLinear
 from pipeline.model.quantise import LARGEST
 from pipeline.paths import cache_home
@@ -486,7 +486,7 @@ def _along(checkpoint: Checkpoint, device: str, how: Format, history: torch.Tens
         slow = Gpt(checkpoint.gpt(), spec, **build, product=QuantisedLinear if how.weights == "int8" else None)
 
         def advance(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-            return slow.decode(x, at, cache, Extent(rows, steps))
+            return slow.decode(x, at, cache, ActiveExtent(rows, steps))
 
     with torch.inference_mode():
         states = [

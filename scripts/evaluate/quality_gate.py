@@ -33,10 +33,10 @@ from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
 from pipeline.engine import kv_cache
 from pipeline.errors import CheckpointError
 from pipeline.model.embedding import Embedding
-from pipeline.model.gpt import Extent, Gpt
+from pipeline.model.gpt import ActiveExtent, Gpt
 from pipeline.model.linear import QuantisedLinear
 from pipeline.model.sampling import RowParams, counter_uniforms, draw, filter_logits
-from pipeline.native.build import NativeUnavailable
+from pipeline.native.compiler import NativeUnavailable
 from pipeline.paths import cache_home
 from pipeline.text.tokenizer import PromptTokenizer
 from pipeline.types import Head, Prompt, SamplingParams, Segment, Voice
@@ -105,7 +105,7 @@ class Speaker:
         )
         self.embedding = Embedding(checkpoint.embed(), device=CPU)
         self._cache = kv_cache.zeros(spec, 1, positions, how.dtype, how.kv, CPU)
-        self._extent = Extent(1, positions)
+        self._extent = ActiveExtent(1, positions)
 
     def read(self, prompt: Prompt) -> torch.Tensor:
         """The state after the prompt, (1, width)."""

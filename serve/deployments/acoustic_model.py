@@ -21,14 +21,14 @@ from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.config import EngineConfig
 from pipeline.engine.engine import Engine
-from pipeline.engine.fingerprint import build_of
+from pipeline.engine.fingerprint import engine_fingerprint
 from pipeline.engine.sequence import Sequence
 from pipeline.errors import EngineDead, SynthesisError
 from pipeline.model.gpu.device_memory import gpu_mem_percent
 from pipeline.paths import cache_home
 from pipeline.text.segment import predicted_steps
 from pipeline.types import Head, Prompt, SamplingParams, Segment, StepBlock
-from pipeline.vocoder.reference_encoder import Encoder
+from pipeline.vocoder.reference_encoder import ReferenceEncoder
 from pipeline.voices.seeds import read_statistics
 from serve.config.app_config import TracingConfig
 from serve.deployments.background_tasks import Background, trouble_of
@@ -55,11 +55,11 @@ class AcousticModel:
         files = await asyncio.to_thread(lambda: open_checkpoint(resolve(checkpoint, cache_home())))
         self._files = files
         self._device = config.device
-        self._encoder: Encoder | None = None
+        self._encoder: ReferenceEncoder | None = None
         self._encoding = asyncio.Lock()
         metrics = EngineMetrics()
-        self._engine = await asyncio.to_thread(Engine, config, files, watch=metrics)
-        self._build = await asyncio.to_thread(build_of, config, files)
+        self._engine = await asyncio.to_thread(Engine, config, files, observer=metrics)
+        self._fingerprint = await asyncio.to_thread(engine_fingerprint, config, files)
         await self._engine.warm_up(warm_up_prompt())
         self._load = EngineLoad(config.steps_per_round)
         self._latest = Load()
@@ -90,7 +90,7 @@ class AcousticModel:
                     async for block in blocks:
                         took(block)
                         waiting.begun()
-                        yield block if block.finish is None else replace(block, build=self._build)
+                        yield block if block.finish is None else replace(block, fingerprint=self._fingerprint)
         except EngineDead as death:
             end_process(death)
         except SynthesisError as error:
@@ -110,15 +110,15 @@ class AcousticModel:
         width = self._files.gpt_spec.width
         return width, read_statistics(self._files.root, width)
 
-    async def build(self) -> str:
+    async def fingerprint(self) -> str:
         """What its steps are made by; see pipeline/engine/fingerprint.py."""
-        return self._build
+        return self._fingerprint
 
     async def encode(self, samples: NDArray[np.float32]) -> NDArray[np.int64]:
         """See protocols.RecordingEncoder. One at a time: it takes a core from the engine for as long as it runs."""
         async with self._encoding:
             if self._encoder is None:
-                self._encoder = await asyncio.to_thread(lambda: Encoder(self._files.dvae()))
+                self._encoder = await asyncio.to_thread(lambda: ReferenceEncoder(self._files.dvae()))
             return await asyncio.to_thread(self._encoder.encode_alone, samples)
 
     async def stats(self) -> dict[str, Any]:

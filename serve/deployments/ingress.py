@@ -51,7 +51,7 @@ from serve.observability.metrics.ingress import IngressMetrics
 from serve.observability.metrics.registry import every_period
 from serve.observability.tracing import Tracing
 from serve.remote.code_cache import follow_purges, open_cache
-from serve.remote.remote_stages import Handle, RemoteEncoder, ask_build, ask_speakers, ask_taught
+from serve.remote.remote_stages import Handle, RemoteEncoder, ask_fingerprint, ask_speakers, ask_taught
 from serve.remote.version_pipelines import VersionPipelines, fullest_gpu
 from serve.resilience.quarantine import Quarantine
 from serve.speech.load_shedding import Degrader
@@ -139,7 +139,7 @@ class Ingress:
             voices,
             cache,
             config.breaker,
-            build=await ask_build(acoustic),
+            fingerprint=await ask_fingerprint(acoustic),
             has_room=lambda share: admission.in_flight <= share * admission.capacity,
             on_result=watch.compared,
         )
@@ -192,8 +192,8 @@ class Ingress:
             background.start("quotas", quotas.follow())
         background.start("metrics", every_period(partial(self._show, watch)))
         background.start("purges", follow_purges(cache, config.voices.refresh_s, self._away))
-        for following in pipelines.follow_builds():
-            background.start("builds", following)
+        for following in pipelines.follow_fingerprints():
+            background.start("fingerprints", following)
         background.start("silent stages", pipelines.watch_silence())
         if config.degrade.steps:
             background.start("load", self._look_at_load(watch))

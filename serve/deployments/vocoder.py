@@ -23,7 +23,7 @@ from pipeline.config import VocoderConfig
 from pipeline.errors import EngineDead, SynthesisError
 from pipeline.model.gpu.device_memory import gpu_mem_percent
 from pipeline.paths import cache_home
-from pipeline.types import DecoderTraits, Feed, Heard, HiddenWindow
+from pipeline.types import DecodedAudio, DecoderTraits, HiddenWindow, StepBatch
 from pipeline.vocoder.vocoder import Vocoder as LocalVocoder
 from serve.config.app_config import TracingConfig
 from serve.deployments.background_tasks import Background, trouble_of
@@ -64,10 +64,10 @@ class Vocoder:
         """See protocols.WaveDecoder: what this machine could build."""
         return await self._vocoder.traits()
 
-    async def feed(self, feed: Feed, trace: str = "") -> Heard | SynthesisError:
+    async def feed(self, batch: StepBatch, trace: str = "") -> DecodedAudio | SynthesisError:
         """See protocols.WaveDecoder; errors are values. `trace`: see serve/observability/tracing.py."""
-        with self._tracing.within(trace, "vocoder.call", {"steps": len(feed.steps)}), self._load.call():
-            return await answered(self._vocoder.feed(feed))
+        with self._tracing.within(trace, "vocoder.call", {"steps": len(batch.steps)}), self._load.call():
+            return await answered(self._vocoder.feed(batch))
 
     async def decode(self, window: HiddenWindow, trace: str = "") -> NDArray[np.float32] | SynthesisError:
         """See protocols.WaveDecoder; errors are values. `trace`: see serve/observability/tracing.py."""

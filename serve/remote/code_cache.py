@@ -1,6 +1,6 @@
 """Cache: the cache of sampled steps as one ingress replica has it, and what keeps it up to date.
 
-In:    CacheConfig, the store, what asks the model for its build
+In:    CacheConfig, the store, what asks the model for its fingerprint
 Out:   a CodeCache, Idempotency
 Owns:  nothing
 Never: Ray
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from pipeline.cache.cache import CodeCache
 from pipeline.cache.cached_generator import CachedModel
-from pipeline.cache.invalidation import Epochs
+from pipeline.cache.invalidation import PurgeGenerations
 from pipeline.cache.redis import RedisTier
 from pipeline.errors import SynthesisError
 from pipeline.store.poll import follow
@@ -19,13 +19,13 @@ from pipeline.store.store import Store
 from serve.access.idempotency import Idempotency
 from serve.config.app_config import CacheConfig
 
-BUILD_PERIOD_S = 5.0  # how long after an update a reply may still be one the build before would have given
+FINGERPRINT_PERIOD_S = 5.0  # how long after an update a reply may still be one the fingerprint before would have given
 
 
 def open_cache(config: CacheConfig, store: Store | None) -> tuple[CodeCache, Idempotency]:
     """The tiers a configuration asks for, and the keys of clients beside them. Purges travel through the store."""
     shared = None if config.redis is None else RedisTier(config.redis, config.ttl_s)
-    return CodeCache(config.memory_mib << 20, shared=shared, epochs=Epochs(store)), Idempotency(
+    return CodeCache(config.memory_mib << 20, shared=shared, generations=PurgeGenerations(store)), Idempotency(
         shared, config.idempotency_ttl_s
     )
 
@@ -35,17 +35,17 @@ async def follow_purges(cache: CodeCache, each_s: float, problems: dict[str, str
     loop = asyncio.get_running_loop()
 
     def refresh() -> None:
-        if cache.epochs.refresh():
+        if cache.generations.refresh():
             loop.call_soon_threadsafe(cache.drop_purged)
 
     await follow("purges of the cache", refresh, each_s, problems)
 
 
-async def follow_build(model: CachedModel, ask: Callable[[], Awaitable[str]]) -> None:
-    """Ask which build makes the steps, until cancelled: a cache that is never missed would not hear of an update."""
+async def follow_fingerprint(model: CachedModel, ask: Callable[[], Awaitable[str]]) -> None:
+    """Ask which fingerprint makes the steps, until cancelled: a cache that is never missed would not hear of an update."""
     while True:
-        await asyncio.sleep(BUILD_PERIOD_S)
+        await asyncio.sleep(FINGERPRINT_PERIOD_S)
         try:
-            model.build = await ask()
+            model.fingerprint = await ask()
         except SynthesisError:
             continue  # the one before goes on

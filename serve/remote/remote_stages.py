@@ -25,15 +25,15 @@ from ray.serve.handle import DeploymentHandle
 from pipeline.checkpoint.capabilities import Taught
 from pipeline.errors import AtCapacity, EngineDead, EngineFault, SynthesisError, WorkerDied
 from pipeline.types import (
+    DecodedAudio,
     DecoderTraits,
-    Feed,
-    Heard,
     HiddenWindow,
     Prompt,
     Refined,
     SamplingParams,
     SpeechPlan,
     SpeechText,
+    StepBatch,
     StepBlock,
     SynthesisRequest,
     Voice,
@@ -156,10 +156,10 @@ class RemoteDecoder:
         samples: NDArray[np.float32] = await self._answer(lambda: self._handle.decode.remote(window, carried()))
         return samples
 
-    async def feed(self, feed: Feed) -> Heard:
+    async def feed(self, batch: StepBatch) -> DecodedAudio:
         """See protocols.WaveDecoder."""
-        heard: Heard = await self._answer(lambda: self._handle.feed.remote(feed, carried()))
-        return heard
+        decoded: DecodedAudio = await self._answer(lambda: self._handle.feed.remote(batch, carried()))
+        return decoded
 
     async def _answer(self, call: Callable[[], Awaitable[Any]]) -> Any:
         try:
@@ -221,10 +221,10 @@ async def ask_taught(handle: Handle) -> dict[str, Taught]:
     return taught
 
 
-async def ask_build(handle: Handle) -> str:
+async def ask_fingerprint(handle: Handle) -> str:
     """What makes the steps behind a handle; see pipeline/engine/fingerprint.py."""
-    build: str = await _pure(Breaker("acoustic", BreakerConfig()), lambda: handle.build.remote())
-    return build
+    fingerprint: str = await _pure(Breaker("acoustic", BreakerConfig()), lambda: handle.fingerprint.remote())
+    return fingerprint
 
 
 async def ask_stats(handle: Handle) -> list[dict[str, Any]]:

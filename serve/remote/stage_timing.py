@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 
 from pipeline.protocols import CodeGenerator, TextFrontend, WaveDecoder
 from pipeline.types import (
+    DecodedAudio,
     DecoderTraits,
-    Feed,
     Head,
-    Heard,
     HiddenWindow,
     Prompt,
     Refined,
     SamplingParams,
     SpeechPlan,
     SpeechText,
+    StepBatch,
     StepBlock,
     SynthesisRequest,
     Voice,
@@ -156,12 +156,12 @@ class TimedDecoder:
         self._note(samples, began)
         return samples
 
-    async def feed(self, feed: Feed) -> Heard:
+    async def feed(self, batch: StepBatch) -> DecodedAudio:
         """See protocols.WaveDecoder."""
         began = time.perf_counter()
-        heard = await self._decoder.feed(feed)
-        self._note(heard.samples, began)
-        return heard
+        decoded = await self._decoder.feed(batch)
+        self._note(decoded.samples, began)
+        return decoded
 
     @staticmethod
     def _note(samples: NDArray[np.float32], began: float) -> None:

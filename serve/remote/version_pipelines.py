@@ -25,8 +25,8 @@ from pipeline.synthesizer import Synthesizer
 from pipeline.types import AudioChunk, Refined, SpeechText, SynthesisRequest
 from serve.config.model_versions import Version
 from serve.config.policies import BreakerConfig
-from serve.remote.code_cache import follow_build
-from serve.remote.remote_stages import Handle, RemoteDecoder, RemoteFrontend, RemoteGenerator, ask_build, ask_stats
+from serve.remote.code_cache import follow_fingerprint
+from serve.remote.remote_stages import Handle, RemoteDecoder, RemoteFrontend, RemoteGenerator, ask_fingerprint, ask_stats
 from serve.remote.stage_timing import TimedDecoder, TimedFrontend, TimedGenerator
 from serve.resilience.circuit_breaker import Breaker, is_fault
 from serve.versions.rollout import Rollout
@@ -49,15 +49,15 @@ class VersionPipelines:
         cache: CodeCache,
         config: BreakerConfig,
         *,
-        build: str,
+        fingerprint: str,
         has_room: Callable[[float], bool],
         on_result: Callable[[Comparison], None],
     ) -> None:
         """
         Args:
             handles: deployment name -> its handle.
-            cache: of sampled steps, for all versions; an entry belongs to the build that made it.
-            build: of the first version; those of the others are asked for.
+            cache: of sampled steps, for all versions; an entry belongs to the fingerprint that made it.
+            fingerprint: of the first version; those of the others are asked for.
             has_room, on_result: see Shadow.
         """
         self._rollout = rollout
@@ -84,7 +84,7 @@ class VersionPipelines:
                 version.pipeline.speech,
                 cached,
             )
-        next(iter(self._cached.values())).build = build
+        next(iter(self._cached.values())).fingerprint = fingerprint
 
     async def stream(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
         """Speak with the version the request names. See Synthesizer.stream."""
@@ -135,10 +135,12 @@ class VersionPipelines:
 
     # Looking at them.
 
-    def follow_builds(self) -> list[Coroutine[Any, Any, None]]:
-        """Work that tells the cache which build makes a version's steps."""
+    def follow_fingerprints(self) -> list[Coroutine[Any, Any, None]]:
+        """Work that tells the cache which fingerprint makes a version's steps."""
         handles = {version: self._handles[self._rollout.versions[version].acoustic] for version in self._cached}
-        return [follow_build(cached, partial(ask_build, handles[version])) for version, cached in self._cached.items()]
+        return [
+            follow_fingerprint(cached, partial(ask_fingerprint, handles[version])) for version, cached in self._cached.items()
+        ]
 
     async def stats(self, kind: str) -> list[dict[str, Any]]:
         """What every replica of a kind of stage says of itself, and which deployment it belongs to."""

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from pipeline.errors import AtCapacity, RequestQuarantined
-from pipeline.types import AudioChunk, AudioOptions, CacheOrder, SamplingParams, SchedulingParams, SynthesisRequest
+from pipeline.types import AudioChunk, AudioOptions, CacheControl, SamplingParams, SchedulingParams, SynthesisRequest
 from serve.config.policies import QuarantineConfig
 from serve.resilience.death_log import DeathLog
 
@@ -106,7 +106,7 @@ class Quarantine:
             speed=1.0,
             audio=AudioOptions(),
             timeout_s=0.0,
-            cache=CacheOrder(),
+            cache=CacheControl(),
             scheduling=SchedulingParams(),
         )
         return hashlib.blake2b(repr(inputs).encode("utf-8", "surrogatepass"), key=self._key, digest_size=16).digest()

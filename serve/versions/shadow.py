@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.types import AudioChunk, CacheOrder, Lane, SchedulingParams, SynthesisRequest
+from pipeline.types import AudioChunk, CacheControl, Lane, SchedulingParams, SynthesisRequest
 from pipeline.voices.measure import loudness_lufs
 from serve.config.model_versions import ShadowConfig
 
@@ -74,7 +74,7 @@ class Shadow:
     async def _run(self, request: SynthesisRequest, audio: list[NDArray[np.float32]], config: ShadowConfig) -> None:
         version, rate = config.version, request.audio.sample_rate
         name = f"{request.request_id[:100]}.shadow"
-        shadow = replace(request, request_id=name, model=version, cache=CacheOrder(), scheduling=SchedulingParams(Lane.BULK))
+        shadow = replace(request, request_id=name, model=version, cache=CacheControl(), scheduling=SchedulingParams(Lane.BULK))
         shadow_audio: list[NDArray[np.float32]] = []
         try:
             async with aclosing(self._stream(shadow)) as chunks:

@@ -11,7 +11,7 @@ from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
 from pipeline.paths import cache_home
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
-from pipeline.vocoder.reference_encoder import MIN_SAMPLES, Encoder
+from pipeline.vocoder.reference_encoder import MIN_SAMPLES, ReferenceEncoder
 from scripts.bench.upstream import load_chat
 
 KINDS = ["small-random", "full-random", "demo"]
@@ -40,7 +40,7 @@ def recording(seconds: float, number: int) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_codes_are_the_packages(kind):
-    encoder = Encoder(checkpoint(kind).dvae())
+    encoder = ReferenceEncoder(checkpoint(kind).dvae())
     for number, seconds in enumerate([3.0, 3.01, 4.999, 12.34, 30.0]):
         samples = recording(seconds, number)
         expected = Speaker.decode_prompt(package(kind).sample_audio_speaker(samples.copy())).numpy().T
@@ -51,7 +51,7 @@ def test_codes_are_the_packages(kind):
 
 
 def test_every_length_to_the_sample_and_any_number_of_threads():
-    encoder = Encoder(checkpoint("small-random").dvae())
+    encoder = ReferenceEncoder(checkpoint("small-random").dvae())
     threads = torch.get_num_threads()
     try:
         for samples in [*range(MIN_SAMPLES, MIN_SAMPLES + 600, 97), 5000, 5001]:

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.config import EngineConfig
 from pipeline.engine.engine import Engine
-from pipeline.model.gpt import Extent, Gpt, KeysValues
+from pipeline.model.gpt import ActiveExtent, Gpt, KeysValues
 from pipeline.model.sampling import RowParams, filter_logits
 from pipeline.text.tokenizer import PromptTokenizer
 from pipeline.types import RefineParams, SamplingParams, SeedMode, Segment, Voice
@@ -160,7 +160,7 @@ def test_prefill_and_step_states_agree(pair):
         padded = torch.zeros(1, 32, spec.width)
         padded[:, :32] = x[:, :32]
         prefilled = gpt.prefill(padded, torch.tensor([1]), torch.tensor([31]), cache)
-        step = gpt.decode(x[0, 32].expand(2, -1), torch.tensor([5, 32]), cache, Extent(2, 64))
+        step = gpt.decode(x[0, 32].expand(2, -1), torch.tensor([5, 32]), cache, ActiveExtent(2, 64))
     assert (prefilled[0] - expected[31]).abs().max() <= 1e-4
     assert (step[1] - expected[32]).abs().max() <= 1e-4
 

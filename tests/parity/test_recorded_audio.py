@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from pipeline.config import PipelineConfig
-from pipeline.native.build import has_tiles
+from pipeline.native.compiler import has_tiles
 from pipeline.text.markup.ssml import parse
 from pipeline.types import AudioOptions, Denoise, SamplingParams, SynthesisRequest
 from scripts.say import open_rooms

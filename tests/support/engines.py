@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
-from pipeline.engine.runner import RoundOutput, Runner
+from pipeline.engine.cpu_runner import CpuRunner, RoundOutput
 from pipeline.engine.scheduler import Plan
 from pipeline.types import Prompt, SamplingParams, SeedMode
 from tests.support.factories import make_prompt, make_speaker
@@ -32,7 +32,7 @@ NUMERICS = [
 ]
 
 
-class Ahead(Runner):
+class Ahead(CpuRunner):
     """A CPU's runner that behaves as a GPU's: a round is launched before the one before it is read."""
 
     rounds_ahead = 1

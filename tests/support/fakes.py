@@ -26,12 +26,11 @@ from pipeline.types import (
     AudioChunk,
     AudioReport,
     CacheResult,
-    Carried,
+    DecodedAudio,
+    DecoderState,
     DecoderTraits,
-    Feed,
     FinishReason,
     Head,
-    Heard,
     HiddenWindow,
     Passage,
     Prompt,
@@ -40,6 +39,7 @@ from pipeline.types import (
     Segment,
     SpeechPlan,
     SpeechText,
+    StepBatch,
     StepBlock,
     SynthesisRequest,
     Voice,
@@ -267,16 +267,16 @@ class ToneDecoder:
     """A constant a step: its first hidden number, scaled into audio; heard two steps later."""
 
     async def traits(self) -> DecoderTraits:
-        return DecoderTraits(carries=True, use_decoder=True, look_ahead=2, chunk_steps=(3, 5))
+        return DecoderTraits(is_stateful=True, use_decoder=True, look_ahead=2, chunk_steps=(3, 5))
 
     async def decode(self, window: HiddenWindow) -> NDArray[np.float32]:
         raise EngineFault("this decoder carries")
 
-    async def feed(self, feed: Feed) -> Heard:
-        before = feed.carried or Carried(1, 0, np.zeros(0, np.float32))
-        waiting = np.concatenate([before.memory, feed.steps[:, 0]])
-        whole = len(waiting) if feed.is_last else max(0, len(waiting) - 2)
+    async def feed(self, batch: StepBatch) -> DecodedAudio:
+        before = batch.state or DecoderState(1, 0, np.zeros(0, np.float32))
+        waiting = np.concatenate([before.memory, batch.steps[:, 0]])
+        whole = len(waiting) if batch.is_last else max(0, len(waiting) - 2)
         samples = np.repeat(waiting[:whole] / 1e4, SAMPLES_PER_STEP).astype(np.float32)
-        if feed.is_last:
-            return Heard(samples[:-256], None)
-        return Heard(samples, Carried(1, before.steps + len(feed.steps), waiting[whole:]))
+        if batch.is_last:
+            return DecodedAudio(samples[:-256], None)
+        return DecodedAudio(samples, DecoderState(1, before.steps + len(batch.steps), waiting[whole:]))

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from pipeline.model.cpu.native import SOURCE
-from pipeline.native.build import NativeUnavailable, has_tiles, library
+from pipeline.native.compiler import NativeUnavailable, has_tiles, library
 
 
 def _why_not_native() -> str | None:

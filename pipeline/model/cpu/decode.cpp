@@ -308,7 +308,7 @@ struct Head {
     float* logits;         // scratch: (slots, panels x 32)
 };
 
-// What every slot is and where it stands; pipeline/engine/runner.py owns it and says what each tensor means.
+// What every slot is and where it stands; pipeline/engine/cpu_runner.py owns it and says what each tensor means.
 struct Slots {
     int64_t count, uniform_steps;
     const float *temperature, *dropped_mass, *powers, *uniforms;

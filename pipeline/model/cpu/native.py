@@ -17,7 +17,7 @@ import torch
 
 from pipeline.checkpoint.weights import GptSpec
 from pipeline.model.quantise import quantise
-from pipeline.native.build import NativeUnavailable, has_tiles, library
+from pipeline.native.compiler import NativeUnavailable, has_tiles, library
 from pipeline.native.memory import ALIGNMENT, LANES, PANEL, Arena, aligned, pack, pack_tiles
 
 SOURCE = Path(__file__).with_name("decode.cpp")

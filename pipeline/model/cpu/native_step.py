@@ -3,7 +3,7 @@
 In:    the packed stack, both vocabularies, every slot's tensors
 Out:   the same tensors, one step on
 Owns:  the packed heads, the scratch
-Never: prompts, the meaning of a slot's values: pipeline/engine/runner.py
+Never: prompts, the meaning of a slot's values: pipeline/engine/cpu_runner.py
 """
 
 import ctypes

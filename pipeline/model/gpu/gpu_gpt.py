@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from pipeline.checkpoint.weights import GptSpec
-from pipeline.model.gpt import Cached, Extent, Gpt, KeysValues
+from pipeline.model.gpt import ActiveExtent, Cached, Gpt, KeysValues
 from pipeline.model.gpu.kernels.attention import Attention, positions_per_split
 from pipeline.model.gpu.kernels.layer import add_norm, gate
 from pipeline.model.gpu.kernels.product import Int8Product
@@ -130,5 +130,8 @@ def sdpa(
     keys.write(place, turned[:, heads:])
     values.write(place, parts[:, 2 * heads :])
     mask = (torch.arange(length, device=qkv.device) <= at[:, None])[:, None, None, :]
-    query, (k, v) = turned[:, :heads].unsqueeze(2), (part.read(Extent(slots, length), qkv.dtype) for part in (keys, values))
+    query, (k, v) = (
+        turned[:, :heads].unsqueeze(2),
+        (part.read(ActiveExtent(slots, length), qkv.dtype) for part in (keys, values)),
+    )
     seen.copy_(F.scaled_dot_product_attention(query, k, v, attn_mask=mask).reshape(slots, -1))

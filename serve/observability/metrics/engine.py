@@ -32,16 +32,16 @@ class EngineMetrics:
     def __init__(self) -> None:
         self._registry = MetricRegistry()
 
-    def placed(self, waited_s: float, lane: Lane) -> None:
-        """See EngineWatch."""
+    def scheduled(self, waited_s: float, lane: Lane) -> None:
+        """See EngineObserver."""
         self._registry.observe(QUEUE_WAIT, waited_s, lane=lane.value)
 
-    def parked(self) -> None:
-        """See EngineWatch."""
+    def preempted(self) -> None:
+        """See EngineObserver."""
         self._registry.add(PREEMPTED)
 
     def wasted(self, steps: int, reason: str) -> None:
-        """See EngineWatch."""
+        """See EngineObserver."""
         self._registry.add(WASTED, steps, reason=reason)
 
     def update(self, stats: Mapping[str, Any], steps_per_round: int, load: Load) -> None:

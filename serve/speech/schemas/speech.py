@@ -17,8 +17,8 @@ from pipeline.audio.formats import CONTAINERS, SAMPLE_RATES, AudioFormat, audio_
 from pipeline.audio.tempo import share_speed
 from pipeline.types import (
     AudioOptions,
+    CacheControl,
     CacheMode,
-    CacheOrder,
     Denoise,
     RefineGuard,
     RefineParams,
@@ -187,7 +187,7 @@ def to_order(
     return SpeechJob(
         request=replace(
             request,
-            cache=CacheOrder(_cache_mode(body, cache_control), tenant),
+            cache=CacheControl(_cache_mode(body, cache_control), tenant),
             scheduling=replace(scheduling, first_audio_s=promised_s),
         ),
         audio=_format(body),

@@ -13,7 +13,7 @@ import yaml
 
 from pipeline.checkpoint.layout import MEL_DECODER_FILE
 from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
-from pipeline.native.build import library
+from pipeline.native.compiler import library
 from scripts import doctor
 from scripts.doctor import Finding, Verdict
 from serve.config.app_config import read_app_config

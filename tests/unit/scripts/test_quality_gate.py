@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pipeline.model.embedding import Embedding
-from pipeline.native.build import NativeUnavailable
+from pipeline.native.compiler import NativeUnavailable
 from scripts.evaluate.quality_gate import MOST_TIMES, WAYS, YARDSTICK, Agreement, agreement, measure, passes
 from tests.support.machine import needs_native
 

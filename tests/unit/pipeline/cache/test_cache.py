@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 
 from pipeline.cache.cache import CodeCache
 from pipeline.cache.cached_generator import CachedModel
-from pipeline.cache.invalidation import Epochs
-from pipeline.cache.key import Place, place_of
+from pipeline.cache.invalidation import PurgeGenerations
+from pipeline.cache.key import CacheEntryKey, entry_key_for
 from pipeline.cache.memory import OVERHEAD, MemoryTier
 from pipeline.cache.redis import RedisTier
 from pipeline.cache.serialization import pack, unpack
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig, SpeechConfig, TextConfig, VocoderConfig
 from pipeline.engine.engine import Engine
-from pipeline.engine.fingerprint import WITHOUT_EFFECT, build_of
+from pipeline.engine.fingerprint import WITHOUT_EFFECT, engine_fingerprint
 from pipeline.errors import NotCached
 from pipeline.spec import STEPS_PER_SECOND
 from pipeline.store.sqlite import SqliteStore
@@ -32,8 +32,8 @@ from pipeline.synthesizer import Synthesizer
 from pipeline.text.frontend import LocalTextFrontend
 from pipeline.types import (
     AudioOptions,
+    CacheControl,
     CacheMode,
-    CacheOrder,
     CacheResult,
     Denoise,
     FinishReason,
@@ -59,7 +59,7 @@ from tests.support.services import RedisServer
 
 PROMPT = make_prompt(speaker=make_speaker(1, 16), eos_token=9)
 SAMPLING = SamplingParams()
-BESIDE: dict[str, Any] = {"build": "b", "tenant": "t", "epochs": (0, 0), "hidden": True}
+BESIDE: dict[str, Any] = {"fingerprint": "b", "tenant": "t", "generations": (0, 0), "hidden": True}
 OTHER_SAMPLING = {
     "temperature": 0.31,
     "top_p": 0.71,
@@ -80,11 +80,11 @@ OTHER_PROMPT: dict[str, Any] = {
     "speaker_position": 2,
     "eos_token": None,
 }
-OTHER_BESIDE = {"build": "c", "tenant": "u", "epochs": (0, 1), "hidden": False}
+OTHER_BESIDE = {"fingerprint": "c", "tenant": "u", "generations": (0, 1), "hidden": False}
 
 
 def key_of(prompt: Prompt = PROMPT, sampling: SamplingParams = SAMPLING, **beside: Any) -> str:
-    return place_of(prompt, sampling, **{**BESIDE, **beside}).key
+    return entry_key_for(prompt, sampling, **{**BESIDE, **beside}).key
 
 
 def test_equal_inputs_have_one_key():
@@ -117,8 +117,8 @@ def test_no_two_mixtures_of_fields_run_into_one_key(changes):
 
 
 def test_a_build_is_its_weights_and_its_numbers_and_not_its_waiting_rooms(demo: Checkpoint, tmp_path: Path):
-    plain = build_of(EngineConfig(), demo)
-    assert build_of(EngineConfig(), demo) == plain
+    plain = engine_fingerprint(EngineConfig(), demo)
+    assert engine_fingerprint(EngineConfig(), demo) == plain
     for name, value in {
         "slots": 9,
         "dtype": "bfloat16",
@@ -127,10 +127,10 @@ def test_a_build_is_its_weights_and_its_numbers_and_not_its_waiting_rooms(demo: 
         "ignore_eos": True,
         "max_steps": 512,
     }.items():
-        assert build_of(EngineConfig.model_validate({name: value}), demo) != plain, name
+        assert engine_fingerprint(EngineConfig.model_validate({name: value}), demo) != plain, name
     for name in WITHOUT_EFFECT:
         other = EngineConfig().model_dump()[name] + 1
-        assert build_of(EngineConfig.model_validate({name: other}), demo) == plain, name
+        assert engine_fingerprint(EngineConfig.model_validate({name: other}), demo) == plain, name
     assert set(EngineConfig.model_fields) >= WITHOUT_EFFECT
     copy = tmp_path / "asset"
     copy.mkdir()
@@ -139,11 +139,11 @@ def test_a_build_is_its_weights_and_its_numbers_and_not_its_waiting_rooms(demo: 
             (tmp_path / file.relative_to(demo.root)).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / file.relative_to(demo.root)).write_bytes(file.read_bytes())
     moved = dataclasses.replace(demo, root=tmp_path)
-    assert build_of(EngineConfig(), moved) == plain, "where the weights lie is no part of them"
+    assert engine_fingerprint(EngineConfig(), moved) == plain, "where the weights lie is no part of them"
     (tmp_path / "SHA256SUMS").unlink()
-    assert build_of(EngineConfig(), moved) == plain, "weights without a manifest are hashed"
+    assert engine_fingerprint(EngineConfig(), moved) == plain, "weights without a manifest are hashed"
     (tmp_path / "asset/Embed.safetensors").write_bytes(b"other weights")
-    assert build_of(EngineConfig(), moved) != plain
+    assert engine_fingerprint(EngineConfig(), moved) != plain
 
 
 # Packing.
@@ -202,7 +202,7 @@ def test_memory_is_an_lru_that_never_holds_more_than_its_bytes(events):
     tier, twin, evictions = MemoryTier(limit), OrderedDict[str, bytes](), 0
     for kind, key, size in events:
         if kind == "put":
-            tier.put(Place(key, key, (0, 0), "", hidden=False), bytes(size))
+            tier.put(CacheEntryKey(key, key, (0, 0), "", hidden=False), bytes(size))
             twin.pop(key, None)
             if size + OVERHEAD <= limit:
                 twin[key] = bytes(size)
@@ -237,7 +237,7 @@ class Chain:
         return Synthesizer(*self.parts)
 
     def behind(self, cache: CodeCache) -> Synthesizer:
-        return Synthesizer(*self.parts, CachedModel(self.engine, cache, hidden=self.vocoder.use_decoder, build=""))
+        return Synthesizer(*self.parts, CachedModel(self.engine, cache, hidden=self.vocoder.use_decoder, fingerprint=""))
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["from hidden states", "from codes"])
@@ -257,7 +257,7 @@ def chain(request: pytest.FixtureRequest, demo: Checkpoint) -> Iterator[Chain]:
 def request_for(
     text: str = "Hello there.", mode: CacheMode = CacheMode.DEFAULT, tenant: str = "", **f: Any
 ) -> SynthesisRequest:
-    return SynthesisRequest("id", text, f.pop("voice", "default"), cache=CacheOrder(mode, tenant), **f)
+    return SynthesisRequest("id", text, f.pop("voice", "default"), cache=CacheControl(mode, tenant), **f)
 
 
 async def heard(synthesizer: Synthesizer, request: SynthesisRequest) -> tuple[bytes, CacheResult]:
@@ -375,38 +375,38 @@ def test_a_sentence_two_texts_share_in_one_place_is_made_once(chain):
 
 
 class Updated:
-    """An engine whose build changes between two requests."""
+    """An engine whose fingerprint changes between two requests."""
 
     def __init__(self) -> None:
-        self.build = "old"
+        self.fingerprint = "old"
         self.made = 0
 
     async def generate(
         self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
     ) -> AsyncGenerator[StepBlock, None]:
         self.made += 1
-        codes = np.full((2, 4), 1 if self.build == "old" else 2)
-        yield StepBlock(np.zeros((2, 8), np.float32), codes, 0, FinishReason.EOS, build=self.build)
+        codes = np.full((2, 4), 1 if self.fingerprint == "old" else 2)
+        yield StepBlock(np.zeros((2, 8), np.float32), codes, 0, FinishReason.EOS, fingerprint=self.fingerprint)
 
 
 def test_what_one_build_made_is_not_heard_as_anothers():
     async def codes(model: CachedModel) -> int:
-        steps = model.of(CacheOrder(CacheMode.DEFAULT)).generate(PROMPT, SamplingParams(), timeout_s=9)
+        steps = model.of(CacheControl(CacheMode.DEFAULT)).generate(PROMPT, SamplingParams(), timeout_s=9)
         return int(np.concatenate([block.codes async for block in steps])[0, 0])
 
     async def play() -> None:
         engine, cache = Updated(), CodeCache(1 << 20)
         model = CachedModel(engine, cache, hidden=False)
-        assert model.of(CacheOrder(CacheMode.DEFAULT)) is None, "nobody knows yet what an entry would be of"
+        assert model.of(CacheControl(CacheMode.DEFAULT)) is None, "nobody knows yet what an entry would be of"
         with pytest.raises(NotCached):
-            model.of(CacheOrder(CacheMode.ONLY_IF_CACHED))
-        model.build = "old"
+            model.of(CacheControl(CacheMode.ONLY_IF_CACHED))
+        model.fingerprint = "old"
         assert [await codes(model), await codes(model), engine.made] == [1, 1, 1]
-        engine.build, other = "new", replace(PROMPT, max_steps=7)
-        steps = model.of(CacheOrder(CacheMode.DEFAULT)).generate(other, SamplingParams(), timeout_s=9)
-        assert [block.build async for block in steps] == ["new"]
-        assert model.build == "new", "the last block says who made it"
-        assert cache.stats().entries == 1, "the new build's steps are not kept under the old one's name"
+        engine.fingerprint, other = "new", replace(PROMPT, max_steps=7)
+        steps = model.of(CacheControl(CacheMode.DEFAULT)).generate(other, SamplingParams(), timeout_s=9)
+        assert [block.fingerprint async for block in steps] == ["new"]
+        assert model.fingerprint == "new", "the last block says who made it"
+        assert cache.stats().entries == 1, "the new fingerprint's steps are not kept under the old one's name"
         assert [await codes(model), engine.made] == [2, 3]
 
     asyncio.run(play())
@@ -417,21 +417,21 @@ def test_what_one_build_made_is_not_heard_as_anothers():
 
 @pytest.mark.slow
 def test_a_purge_reaches_every_process_that_shares_the_store(chain, tmp_path):
-    caches = [CodeCache(1 << 24, epochs=Epochs(SqliteStore(tmp_path / "store"))) for _ in range(2)]
+    caches = [CodeCache(1 << 24, generations=PurgeGenerations(SqliteStore(tmp_path / "store"))) for _ in range(2)]
     tenants = ("one", "two")
     for cache, tenant in itertools.product(caches, tenants):
         hear(chain.behind(cache), request_for(tenant=tenant))
     asyncio.run(caches[0].purge("one"))
     assert caches[0].stats().entries == 1
-    assert caches[1].epochs.refresh()
+    assert caches[1].generations.refresh()
     caches[1].drop_purged()
-    assert not caches[1].epochs.refresh()
+    assert not caches[1].generations.refresh()
     for cache in caches:
         assert cache.stats().entries == 1, "its memory is given back"
         assert hear(chain.behind(cache), request_for(tenant="one"))[1] is CacheResult.MISS
         assert hear(chain.behind(cache), request_for(tenant="two"))[1] is CacheResult.HIT
     asyncio.run(caches[1].purge(None))
-    caches[0].epochs.refresh()
+    caches[0].generations.refresh()
     for cache, tenant in itertools.product(caches, tenants):
         assert hear(chain.behind(cache), request_for(tenant=tenant))[1] is CacheResult.MISS
 

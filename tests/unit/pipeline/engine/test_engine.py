@@ -14,10 +14,10 @@ import pytest
 
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
+from pipeline.engine.cpu_runner import DeviceRunner
 from pipeline.engine.engine import Engine, make_runner
-from pipeline.engine.runner import Rounds
 from pipeline.errors import AtCapacity, ConfigError, DeadlineExceeded, EngineDead, NonFiniteOutput, ReaderStalled, TextTooLong
-from pipeline.native import build
+from pipeline.native import compiler
 from pipeline.types import FinishReason, Head, Prompt, SamplingParams, SchedulingParams, SeedMode, StepBlock
 from tests.support.clock import HeldClock
 from tests.support.engines import NUMERICS, Ahead, distinct
@@ -32,10 +32,10 @@ def make_engine(demo: Checkpoint) -> Iterator[MakeEngine]:
     with ExitStack() as engines:
 
         def make(
-            build: Callable[..., Rounds] = make_runner, clock: Callable[[], float] = time.monotonic, **overrides: object
+            factory: Callable[..., DeviceRunner] = make_runner, clock: Callable[[], float] = time.monotonic, **overrides: object
         ) -> Engine:
             settings = {"slots": 4, "threads": 1, "max_prompt": 64, "max_steps": 128} | overrides
-            return engines.enter_context(closing(Engine(EngineConfig.model_validate(settings), demo, clock, build=build)))
+            return engines.enter_context(closing(Engine(EngineConfig.model_validate(settings), demo, clock, factory=factory)))
 
         yield make
 
@@ -107,9 +107,9 @@ def test_prompts_prefilled_together_equal_prompts_prefilled_alone(make_engine, d
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("build", [make_runner, Ahead])
-def test_whoever_is_cancelled_the_others_never_notice(make_engine, demo, build):
-    engine = make_engine(build, steps_per_round=1 if build is make_runner else 3)
+@pytest.mark.parametrize("factory", [make_runner, Ahead])
+def test_whoever_is_cancelled_the_others_never_notice(make_engine, demo, factory):
+    engine = make_engine(factory, steps_per_round=1 if factory is make_runner else 3)
     requests = [distinct(number, demo.gpt_spec.width) for number in range(40)]
     plain = make_engine()
     alone = [take(plain, *request) for request in requests]
@@ -371,21 +371,21 @@ def test_round_that_hangs_fails_the_health_check_with_its_age(make_engine, monke
 
 @pytest.mark.parametrize("settings", [{"decode": "native"}, {"dtype": "bfloat16", "weights": "int8"}])
 def test_machine_that_cannot_decode_natively_says_so_when_told_to(make_engine, monkeypatch, settings):
-    monkeypatch.setattr(build.platform, "machine", lambda: "riscv64")
-    build.library.cache_clear()
+    monkeypatch.setattr(compiler.platform, "machine", lambda: "riscv64")
+    compiler.library.cache_clear()
     with pytest.raises(ConfigError, match=r"engine.decode .* impossible: it needs Linux on x86-64 with AVX-512; set decode"):
         make_engine(**settings)
-    build.library.cache_clear()
+    compiler.library.cache_clear()
 
 
 def test_machine_that_cannot_decode_natively_uses_torch_and_logs_it(make_engine, monkeypatch, caplog):
     request = (make_prompt(max_steps=20), SamplingParams(seed=3))
     expected = take(make_engine(decode="torch"), *request)
-    monkeypatch.setattr(build.platform, "machine", lambda: "riscv64")
-    build.library.cache_clear()
+    monkeypatch.setattr(compiler.platform, "machine", lambda: "riscv64")
+    compiler.library.cache_clear()
     assert take(make_engine(), *request).equals(expected)
     assert "decoding with torch's operations" in caplog.text
-    build.library.cache_clear()
+    compiler.library.cache_clear()
 
 
 def test_kv_cache_that_does_not_fit_its_budget_is_refused(demo):

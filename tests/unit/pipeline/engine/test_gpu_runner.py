@@ -11,9 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import GridExecutor
 
 from pipeline.config import EngineConfig
+from pipeline.engine.cpu_runner import CpuRunner
 from pipeline.engine.engine import Engine
 from pipeline.engine.gpu_runner import GpuRunner
-from pipeline.engine.runner import Runner
 from pipeline.errors import NonFiniteOutput
 from pipeline.types import Head, Prompt, SamplingParams, SeedMode
 from tests.support.factories import Take, collect, make_prompt, make_speaker
@@ -27,11 +27,11 @@ STEPS = 2  # the interpreter takes a tenth of a second for a draw
 Requests = list[tuple[Prompt, SamplingParams]]
 
 
-def run(demo, requests: Requests, build=GpuRunner, **overrides: object) -> list[Take | BaseException]:
+def run(demo, requests: Requests, factory=GpuRunner, **overrides: object) -> list[Take | BaseException]:
     settings = {"slots": 2, "threads": 1, "max_prompt": 64, "max_steps": 64, "steps_per_round": 2, "prefill_rows": 2}
     # Checked as for a GPU, whose place the interpreter takes.
     config = EngineConfig.model_validate(settings | {"device": "cuda"} | overrides).model_copy(update={"device": "cpu"})
-    with closing(Engine(config, demo, build=build)) as engine:
+    with closing(Engine(config, demo, factory=factory)) as engine:
 
         async def together() -> list[Take | BaseException]:
             return await asyncio.gather(
@@ -61,7 +61,7 @@ def requests(demo) -> Requests:
 
 @pytest.fixture(scope="module")
 def expected(demo, requests) -> Iterator[list[Take]]:
-    return run(demo, requests, Runner)
+    return run(demo, requests, CpuRunner)
 
 
 @pytest.mark.parametrize("attention", [{}, pytest.param({"attention": "sdpa"}, marks=pytest.mark.nightly)])
@@ -83,7 +83,7 @@ def test_alone_equals_crowded_bit_for_bit_in_bfloat16(demo, requests, settings):
 
 def test_a_cache_of_8_bits_is_that_of_the_cpus_torch(demo, requests):
     for found, take in zip(
-        run(demo, requests[:2], kv="int8"), run(demo, requests[:2], Runner, kv="int8", decode="torch"), strict=True
+        run(demo, requests[:2], kv="int8"), run(demo, requests[:2], CpuRunner, kv="int8", decode="torch"), strict=True
     ):
         np.testing.assert_array_equal(found.codes, take.codes)
         assert np.abs(found.hidden - take.hidden).max() < 5e-3  # a number at half a step may be rounded either way

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
+from pipeline.engine.cpu_runner import CpuRunner, DeviceRunner
 from pipeline.engine.engine import Engine, make_runner, smoothed
 from pipeline.engine.gpu_runner import GpuRunner
-from pipeline.engine.observer import Unwatched
-from pipeline.engine.runner import Rounds, Runner
-from pipeline.engine.scheduler import Pace, Scheduler
+from pipeline.engine.observer import NullEngineObserver
+from pipeline.engine.scheduler import Scheduler, ThroughputEstimate
 from pipeline.engine.sequence import Sequence
 from pipeline.errors import AtCapacity, DeadlineUnmeetable
 from pipeline.types import FinishReason, Head, Lane, Prompt, SamplingParams, SchedulingParams, SeedMode
@@ -29,16 +29,16 @@ from tests.support.factories import WIDTH, Take, collect, make_prompt, make_sequ
 BULK = SchedulingParams(Lane.BULK, first_steps=1)
 URGENT = SchedulingParams(Lane.INTERACTIVE, first_steps=1)
 Request = tuple[Prompt, SamplingParams]
-Build = Callable[..., Rounds]
+Factory = Callable[..., DeviceRunner]
 
 
-class Counting(Unwatched):
+class Counting(NullEngineObserver):
     """Counts interruptions."""
 
     def __init__(self) -> None:
         self.interruptions = 0
 
-    def parked(self) -> None:
+    def preempted(self) -> None:
         self.interruptions += 1
 
 
@@ -46,13 +46,13 @@ def interrupted(
     demo: Checkpoint,
     bulk: list[Request],
     urgent: list[Request],
-    build: Build = make_runner,
+    factory: Factory = make_runner,
     **overrides: object,
 ) -> tuple[list[Take], int]:
     """All takes, and how often a bulk one was interrupted: an urgent one comes whenever one of the bulk ones has been heard."""
-    watch = Counting()
+    observer = Counting()
     values = {"slots": 2, "threads": 1, "max_prompt": 64, "max_steps": 128, "block_steps": 1, "buffer_steps": 128} | overrides
-    with closing(Engine(EngineConfig.model_validate(values), demo, watch=watch, build=build)) as engine:
+    with closing(Engine(EngineConfig.model_validate(values), demo, observer=observer, factory=factory)) as engine:
 
         def run(request: Request, scheduling: SchedulingParams):
             prompt, sampling = request
@@ -77,12 +77,12 @@ def interrupted(
             assert next(coming, None) is None, "all urgent ones came"
             return [*takes, *await asyncio.gather(*others)]
 
-        return asyncio.run(together()), watch.interruptions
+        return asyncio.run(together()), observer.interruptions
 
 
-def alone(demo: Checkpoint, requests: list[Request], build: Build = make_runner, **overrides: object) -> list[Take]:
+def alone(demo: Checkpoint, requests: list[Request], factory: Factory = make_runner, **overrides: object) -> list[Take]:
     values = {"slots": 2, "threads": 1, "max_prompt": 64, "max_steps": 128, "block_steps": 1, "buffer_steps": 128} | overrides
-    with closing(Engine(EngineConfig.model_validate(values), demo, build=build)) as engine:
+    with closing(Engine(EngineConfig.model_validate(values), demo, factory=factory)) as engine:
 
         async def each() -> list[Take]:
             return [await collect(engine.generate(*request, timeout_s=250, admitted=True)) for request in requests]
@@ -103,13 +103,13 @@ def long(number: int, width: int) -> Request:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("numerics", "build"), [*WAYS, (NUMERICS[0], Ahead)])
-def test_an_interrupted_sequence_is_bit_equal_to_an_undisturbed_one(demo, numerics, build):
+@pytest.mark.parametrize(("numerics", "factory"), [*WAYS, (NUMERICS[0], Ahead)])
+def test_an_interrupted_sequence_is_bit_equal_to_an_undisturbed_one(demo, numerics, factory):
     width = demo.gpt_spec.width
     text = make_prompt(14, number=3, head=Head.TEXT, eos_token=7, max_steps=80), SamplingParams(seed=3, min_steps=80)
     bulk = [long(number, width) for number in range(3)] + [text]
     urgent = [distinct(20 + number, width) for number in range(8)]
-    takes, interruptions = interrupted(demo, bulk, urgent, build, **numerics)
+    takes, interruptions = interrupted(demo, bulk, urgent, factory, **numerics)
     assert interruptions >= 2, "somebody was interrupted"
     expected = alone(demo, [*bulk, *urgent], **numerics)
     assert all(take.equals(other) for take, other in zip(takes, expected, strict=True))
@@ -128,14 +128,14 @@ def test_an_interrupted_sequence_is_bit_equal_on_the_gpus_runner(demo, kv):
     assert all(take.equals(other) for take, other in zip(takes, expected, strict=True))
 
 
-@pytest.mark.parametrize("kind", [Runner, GpuRunner])
+@pytest.mark.parametrize("kind", [CpuRunner, GpuRunner])
 def test_nothing_of_a_slot_is_forgotten(demo, kind):
     """Every tensor with a row a slot is kept, or is made anew by every step."""
     slots = 13  # a size nothing else has
     runner = kind(EngineConfig(slots=slots, threads=1, max_prompt=64, max_steps=64), demo)
     made_anew = {"_x", "_active", "_out_hidden", "_ended", "_broken", "_slot_index", "_residual", "_out_numbers", "_code_eos"}
     made_anew |= {"active", "tokens", "ends", "finite", "emitted", "ended", "broken"}
-    places = [runner, runner._params] if kind is Runner else [runner, runner._state]
+    places = [runner, runner._params] if kind is CpuRunner else [runner, runner._state]
     kept = {tensor.data_ptr() for tensor in runner._of_slots()}
     for place in places:
         names = vars(place) if hasattr(place, "__dict__") else place.__slots__
@@ -174,7 +174,9 @@ class House:
 
     def submit(self, sequence: Sequence, *, admitted: bool = False) -> bool:
         try:
-            self.scheduler.submit(sequence, admitted=admitted, retry_after_s=1.0, pace=Pace(self.now, STEP_S))
+            self.scheduler.submit(
+                sequence, admitted=admitted, retry_after_s=1.0, throughput=ThroughputEstimate(self.now, STEP_S)
+            )
         except AtCapacity:
             return False
         return True
@@ -182,11 +184,11 @@ class House:
     def round(self) -> None:
         plan = self.scheduler.next_plan(self.now)
         assert not plan.left
-        for sequence, _ in plan.park:
+        for sequence, _ in plan.preempt:
             assert sequence.lane is Lane.BULK
-            assert sequence.parked is not None
-        for sequence in plan.resume:
-            sequence.parked = None
+            assert sequence.preempted_state is not None
+        for sequence in plan.restore:
+            sequence.preempted_state = None
         self.served += plan.prefill
         self.now += STEP_S
         for sequence in plan.decode:
@@ -197,7 +199,7 @@ class House:
             if sequence.steps >= sequence.max_steps:
                 self.scheduler.release(sequence)
                 sequence.flush(FinishReason.LENGTH)
-                self.scheduler.line.learn(sequence)
+                self.scheduler.queue.learn(sequence)
                 self.done.append(sequence)
         self.scheduler.check()
 
@@ -254,7 +256,7 @@ def test_a_promise_nobody_can_keep_is_refused_with_the_time_to_come_back():
         with pytest.raises(DeadlineUnmeetable) as refusal:
             house.scheduler.submit(
                 claimed(Lane.STANDARD, steps=100, now=house.now, promise_s=1.0),
-                admitted=False, retry_after_s=9.0, pace=Pace(house.now, STEP_S),
+                admitted=False, retry_after_s=9.0, throughput=ThroughputEstimate(house.now, STEP_S),
             )  # fmt: skip
         assert 2.5 < refusal.value.retry_after_s < 4, "199 steps of 20 ms and its own first ten, less the second it may take"
         assert house.submit(claimed(Lane.STANDARD, steps=100, now=house.now, promise_s=9.0))
@@ -267,7 +269,7 @@ def test_an_idle_engine_takes_whoever_comes_however_slow_it_last_was():
     def work() -> None:
         scheduler = House(slots=1).scheduler
         newcomer = claimed(Lane.STANDARD, steps=100, promise_s=1.0)
-        scheduler.submit(newcomer, admitted=False, retry_after_s=1.0, pace=Pace(0.0, step_s=60.0))
+        scheduler.submit(newcomer, admitted=False, retry_after_s=1.0, throughput=ThroughputEstimate(0.0, step_s=60.0))
         assert scheduler.num_waiting == 1
 
     inside_a_loop(work)
@@ -289,7 +291,7 @@ def test_nobody_is_let_in_before_somebody_who_would_then_be_late():
         assert house.submit(claimed(Lane.STANDARD, steps=50, now=house.now, promise_s=2.5)), "due just in time"
         urgent = claimed(Lane.INTERACTIVE, steps=100, now=house.now, promise_s=8.0)
         with pytest.raises(DeadlineUnmeetable, match="somebody already admitted"):
-            house.scheduler.submit(urgent, admitted=False, retry_after_s=1.0, pace=Pace(house.now, STEP_S))
+            house.scheduler.submit(urgent, admitted=False, retry_after_s=1.0, throughput=ThroughputEstimate(house.now, STEP_S))
 
     inside_a_loop(work)
 
@@ -330,7 +332,7 @@ def test_tenants_of_a_lane_get_equal_shares_of_steps(seed, lane):
             tenant = "a" if number < 60 else "b"
             house.submit(claimed(lane, tenant=tenant, steps=chance.randint(5, 60)), admitted=True)
         given_steps = {"a": 0, "b": 0}
-        while all(any(each.tenant == tenant for each in house.scheduler.line) for tenant in "ab"):
+        while all(any(each.tenant == tenant for each in house.scheduler.queue) for tenant in "ab"):
             before = len(house.served)
             house.round()
             for sequence in house.served[before:]:

@@ -5,7 +5,7 @@ import torch
 
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.model.embedding import Embedding
-from pipeline.model.gpt import Extent, Gpt, KeysValues
+from pipeline.model.gpt import ActiveExtent, Gpt, KeysValues
 from pipeline.model.linear import Linear
 from pipeline.model.quantise import quantise
 
@@ -39,11 +39,11 @@ def test_the_extent_changes_no_bit_of_the_rows_within(demo, dtype, kv, position)
     gpt, x = make_gpt(demo, dtype), inputs(demo)
     positions = torch.tensor([position, 5, 17, 600])
     with torch.inference_mode():
-        whole = gpt.decode(x, positions, make_cache(demo, dtype, kv), Extent(SLOTS, POSITIONS))
+        whole = gpt.decode(x, positions, make_cache(demo, dtype, kv), ActiveExtent(SLOTS, POSITIONS))
         for slots in (1, 2, SLOTS):
             for reach in {(position // 64 + 1) * 64, (position // 64 + 2) * 64, 576, POSITIONS}:
                 if position < reach <= POSITIONS:
-                    part = gpt.decode(x, positions, make_cache(demo, dtype, kv), Extent(slots, reach))
+                    part = gpt.decode(x, positions, make_cache(demo, dtype, kv), ActiveExtent(slots, reach))
                     assert torch.equal(part[0], whole[0]), f"extent {slots} x {reach}"
 
 
@@ -57,8 +57,8 @@ def test_neighbours_and_what_the_slot_held_before_change_no_bit(demo, dtype, kv)
     noisy = x.clone()
     noisy[1:] = torch.nan
     with torch.inference_mode():
-        alone = gpt.decode(x, positions, cache, Extent(SLOTS, 64))
-        crowded = gpt.decode(noisy, positions, other, Extent(SLOTS, 64))
+        alone = gpt.decode(x, positions, cache, ActiveExtent(SLOTS, 64))
+        crowded = gpt.decode(noisy, positions, other, ActiveExtent(SLOTS, 64))
     assert torch.equal(alone[0], crowded[0])
     assert crowded[1:].isnan().all(), "the neighbours really were broken"
 
@@ -70,7 +70,9 @@ def test_decoding_step_by_step_equals_prefilling_at_once(demo):
         prefilled = gpt.prefill(x, torch.tensor([2]), torch.tensor([31]), make_cache(demo, torch.float32))
         cache = make_cache(demo, torch.float32)
         for position in range(32):
-            stepped = gpt.decode(x[0, position].expand(SLOTS, -1), torch.full((SLOTS,), position), cache, Extent(SLOTS, 64))
+            stepped = gpt.decode(
+                x[0, position].expand(SLOTS, -1), torch.full((SLOTS,), position), cache, ActiveExtent(SLOTS, 64)
+            )
     assert (stepped[2] - prefilled[0]).abs().max() < 1e-4
 
 
@@ -86,7 +88,7 @@ def test_a_cache_of_int8_is_near_one_of_the_models_dtype(demo, dtype):
         with torch.inference_mode():
             states = [gpt.prefill(prompt, torch.tensor([2]), torch.tensor([31]), cache)[0]]
             for number, x in enumerate(steps):
-                states.append(gpt.decode(x, torch.full((SLOTS,), 32 + number), cache, Extent(SLOTS, 64))[2])
+                states.append(gpt.decode(x, torch.full((SLOTS,), 32 + number), cache, ActiveExtent(SLOTS, 64))[2])
         found.append(torch.stack(states))
     exact, rounded = found
     assert torch.equal(exact[0], rounded[0]), "a prompt attends to its own numbers before they are rounded"

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.model.gpt import Cached, Extent, rotary_tables
+from pipeline.model.gpt import ActiveExtent, Cached, rotary_tables
 from pipeline.model.gpu.gpu_gpt import sdpa
 from pipeline.model.gpu.kernels import layer, step
 from pipeline.model.gpu.kernels.attention import Attention, positions_per_split
@@ -44,7 +44,7 @@ def tensors(cache: Cached) -> list[torch.Tensor]:
 
 def exact(cache: Cached) -> torch.Tensor:
     """What the cache stands for."""
-    return cache.read(Extent(SLOTS, POSITIONS), torch.float32).double()
+    return cache.read(ActiveExtent(SLOTS, POSITIONS), torch.float32).double()
 
 
 class Case:

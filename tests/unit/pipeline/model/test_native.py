@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pipeline.checkpoint.weights import Checkpoint, GptSpec
 from pipeline.model.cpu import native
 from pipeline.model.cpu.native import NativeDecoder
-from pipeline.model.gpt import Extent, Gpt, KeysValues, rotary_tables
+from pipeline.model.gpt import ActiveExtent, Gpt, KeysValues, rotary_tables
 from pipeline.model.quantise import dequantise, quantise
-from pipeline.native.build import NativeUnavailable
+from pipeline.native.compiler import NativeUnavailable
 from tests.support.effort import examples
 from tests.support.machine import needs_native, needs_tiles
 
@@ -79,7 +79,9 @@ def test_float32_is_torchs_step(demo):
     mine, theirs = make_cache(demo, torch.float32), make_cache(demo, torch.float32)
     with torch.inference_mode():
         steps = [
-            make_gpt(demo, weights, dtype=torch.float32).decode(make_x(demo, 1), positions, cache, Extent(SLOTS, POSITIONS))
+            make_gpt(demo, weights, dtype=torch.float32).decode(
+                make_x(demo, 1), positions, cache, ActiveExtent(SLOTS, POSITIONS)
+            )
             for weights, cache in ((torch.float32, mine), (None, theirs))
         ]
     assert (steps[0] - steps[1]).abs().max() < 1e-5
@@ -94,10 +96,15 @@ def test_bfloat16_is_nearer_to_float32_than_torchs_bfloat16(demo):
     x = make_x(demo, 1)
     with torch.inference_mode():
         exact = make_gpt(demo, None, dtype=torch.float32).decode(
-            x, positions, KeysValues(*(part.float() for part in make_cache(demo, torch.bfloat16).tensors)), Extent(SLOTS, 200)
+            x,
+            positions,
+            KeysValues(*(part.float() for part in make_cache(demo, torch.bfloat16).tensors)),
+            ActiveExtent(SLOTS, 200),
         )
         errors = [
-            (make_gpt(demo, weights, dtype=torch.bfloat16).decode(x, positions, cache, Extent(SLOTS, 200)) - exact).abs().mean()
+            (make_gpt(demo, weights, dtype=torch.bfloat16).decode(x, positions, cache, ActiveExtent(SLOTS, 200)) - exact)
+            .abs()
+            .mean()
             for weights, cache in ((torch.bfloat16, make_cache(demo, torch.bfloat16)), (None, make_cache(demo, torch.bfloat16)))
         ]
     assert errors[0] < errors[1]
@@ -111,9 +118,11 @@ def test_int8_is_exactly_the_rounded_weights(demo):
     exact_cache = KeysValues(*(part.float() for part in make_cache(demo, torch.bfloat16).tensors))
     with torch.inference_mode():
         step = make_gpt(demo, torch.int8, dtype=torch.bfloat16).decode(
-            x, positions, make_cache(demo, torch.bfloat16), Extent(SLOTS, 200)
+            x, positions, make_cache(demo, torch.bfloat16), ActiveExtent(SLOTS, 200)
         )
-        exact = make_gpt(demo, None, dtype=torch.float32, tensors=rounded).decode(x, positions, exact_cache, Extent(SLOTS, 200))
+        exact = make_gpt(demo, None, dtype=torch.float32, tensors=rounded).decode(
+            x, positions, exact_cache, ActiveExtent(SLOTS, 200)
+        )
     assert (step - exact).abs().max() < 5e-3
 
 

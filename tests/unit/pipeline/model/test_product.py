@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.errors import ConfigError
-from pipeline.model.gpt import Extent, Gpt, KeysValues
+from pipeline.model.gpt import ActiveExtent, Gpt, KeysValues
 from pipeline.model.gpu.gpu_gpt import GpuGpt
 from pipeline.model.gpu.kernels.product import Int8Product
 from pipeline.model.linear import Product, QuantisedLinear
@@ -87,6 +87,6 @@ def test_the_stack_over_int8_weights_agrees_with_its_twin_in_torch(demo: Checkpo
     ]
     with torch.inference_mode():
         read = [gpt.prefill(prompt, slots, last, cache) for gpt, cache in zip((fast, slow), caches, strict=True)]
-        stepped = _state(fast, x, positions, caches[0]), slow.decode(x, positions, caches[1], Extent(SLOTS, POSITIONS))
+        stepped = _state(fast, x, positions, caches[0]), slow.decode(x, positions, caches[1], ActiveExtent(SLOTS, POSITIONS))
     for ours, twins in (read, stepped):
         assert (ours - twins).norm() / twins.norm() < bound

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from pipeline.errors import DeadlineExceeded, EngineFault, NonFiniteOutput
 from pipeline.spec import HOP, SAMPLES_PER_STEP
-from pipeline.types import AudioChunk, Carried, DecoderTraits, Feed, FinishReason, Heard, HiddenWindow, StepBlock
+from pipeline.types import (
+    AudioChunk,
+    DecodedAudio,
+    DecoderState,
+    DecoderTraits,
+    FinishReason,
+    HiddenWindow,
+    StepBatch,
+    StepBlock,
+)
 from pipeline.vocoder.stream import WINDOWS_IN_FLIGHT, StreamDecoder
 from tests.support.effort import examples
 
@@ -23,11 +32,11 @@ CHUNKS, LOOK_AHEAD = (2, 3, 5), 4
 class StepNumbers:
     """Windows: samples are the number of their step, counted from 1. Keeps what it was given."""
 
-    carries = False
+    is_stateful = False
 
     def __init__(self, chunk_steps=CHUNKS, look_ahead=LOOK_AHEAD, *, hidden: bool = True) -> None:
-        self.given: list[HiddenWindow | Feed] = []
-        self._traits = DecoderTraits(self.carries, hidden, look_ahead, chunk_steps)
+        self.given: list[HiddenWindow | StepBatch] = []
+        self._traits = DecoderTraits(self.is_stateful, hidden, look_ahead, chunk_steps)
 
     async def traits(self) -> DecoderTraits:
         return self._traits
@@ -36,28 +45,28 @@ class StepNumbers:
         await asyncio.sleep(0)
 
     async def decode(self, window: HiddenWindow) -> np.ndarray:
-        assert not self.carries
+        assert not self.is_stateful
         self.given.append(window)
         await self.wait()
         samples = np.repeat(window.frames[window.body_start : window.body_stop, 0], SAMPLES_PER_STEP)
         return samples[: len(samples) - (HOP if window.is_last else 0)]
 
-    async def feed(self, feed: Feed) -> Heard:
-        assert self.carries
-        self.given.append(feed)
+    async def feed(self, batch: StepBatch) -> DecodedAudio:
+        assert self.is_stateful
+        self.given.append(batch)
         await self.wait()
-        waiting = np.concatenate([feed.carried.memory if feed.carried else np.zeros(0, np.float32), feed.steps[:, 0]])
-        known = (feed.carried.steps if feed.carried else 0) + len(feed.steps)
-        if feed.is_last:
-            return Heard(np.repeat(waiting, SAMPLES_PER_STEP)[:-HOP], None)
+        waiting = np.concatenate([batch.state.memory if batch.state else np.zeros(0, np.float32), batch.steps[:, 0]])
+        known = (batch.state.steps if batch.state else 0) + len(batch.steps)
+        if batch.is_last:
+            return DecodedAudio(np.repeat(waiting, SAMPLES_PER_STEP)[:-HOP], None)
         whole = max(0, len(waiting) - self._traits.look_ahead)
-        return Heard(np.repeat(waiting[:whole], SAMPLES_PER_STEP), Carried(1, known, waiting[whole:]))
+        return DecodedAudio(np.repeat(waiting[:whole], SAMPLES_PER_STEP), DecoderState(1, known, waiting[whole:]))
 
 
 class StepMemory(StepNumbers):
     """The same, carrying: samples come as many steps later as it looks ahead."""
 
-    carries = True
+    is_stateful = True
 
 
 class OnCommand(StepNumbers):
@@ -87,7 +96,7 @@ class OnCommand(StepNumbers):
 
 
 class CarryOnCommand(OnCommand):
-    carries = True
+    is_stateful = True
 
 
 both = pytest.mark.parametrize("decoder_class", [StepNumbers, StepMemory], ids=["windows", "incremental"])
@@ -159,10 +168,10 @@ def test_every_step_is_fed_once_in_calls_that_follow_on_one_another(
     decoder = StepMemory(chunk_steps, look_ahead, hidden=hidden)
     chunks = asyncio.run(collect(decoder, make_steps(length, arrivals, empty_end=empty_end)))
     check_chunks(chunks, length)
-    fed = [feed.steps for feed in decoder.given]
+    fed = [batch.steps for batch in decoder.given]
     assert np.array_equal(np.concatenate([*fed, np.zeros((0, WIDTH))])[:, 0], np.arange(1, length + 1))
     assert all(steps.dtype == np.float32 for steps in fed)
-    assert [feed.is_last for feed in decoder.given] == ([False] * (len(fed) - 1) + [True] if length else [])
+    assert [batch.is_last for batch in decoder.given] == ([False] * (len(fed) - 1) + [True] if length else [])
     sizes = [len(chunk.samples) // SAMPLES_PER_STEP for chunk in chunks[:-1]]
     assert sizes == [chunk_steps[min(index, len(chunk_steps) - 1)] for index in range(len(sizes))]
 
@@ -200,7 +209,7 @@ def test_a_chunk_leaves_before_the_next_block_comes(decoder_class):
             more.set()
             ends = [chunk.is_last async for chunk in chunks]
             # Windows keep their places to the end; what is carried comes out at once when the utterance ends.
-            assert ends == ([True] if decoder_class.carries else [False, True])
+            assert ends == ([True] if decoder_class.is_stateful else [False, True])
 
     asyncio.run(scenario())
 

@@ -13,7 +13,7 @@ from pipeline.errors import AtCapacity, EngineDead, EngineFault
 from pipeline.paths import cache_home
 from pipeline.spec import HOP, SAMPLES_PER_STEP
 from pipeline.types import HiddenWindow
-from pipeline.vocoder.strategies import Method, Windowing
+from pipeline.vocoder.strategies import DecodeStrategy, WindowedStrategy
 from pipeline.vocoder.vocoder import Vocoder
 from pipeline.vocoder.windowed.network import WindowCalls
 
@@ -58,9 +58,9 @@ class GatedCalls:
         self.decoded: list[list[float]] = []
         self.failure: BaseException | None = None
 
-    def build(self, config: VocoderConfig, checkpoint: Checkpoint) -> Method:
+    def make(self, config: VocoderConfig, checkpoint: Checkpoint) -> DecodeStrategy:
         sizes = config.chunks(incremental=False)
-        return Windowing(config, WindowCalls(1, {size + 2 * config.look_ahead: self._decode for size in sizes}))
+        return WindowedStrategy(config, WindowCalls(1, {size + 2 * config.look_ahead: self._decode for size in sizes}))
 
     def _decode(self, windows: Sequence[HiddenWindow]) -> list[np.ndarray]:
         self.entered.set()
@@ -134,7 +134,7 @@ def test_warm_up_runs_every_shape_once(demo):
 def test_waiting_windows_of_one_shape_share_a_call_and_the_oldest_goes_first():
     async def scenario() -> None:
         calls = GatedCalls()
-        with running(TINY, None, build=calls.build) as vocoder:
+        with running(TINY, None, factory=calls.make) as vocoder:
             first = asyncio.create_task(vocoder.decode(numbered(1)))
             await asyncio.to_thread(calls.entered.wait, DEADLINE_S)
             sizes = {2: 2, 3: 1, 4: 2, 5: 2}
@@ -150,7 +150,7 @@ def test_waiting_windows_of_one_shape_share_a_call_and_the_oldest_goes_first():
 def test_a_cancelled_callers_window_is_not_decoded():
     async def scenario() -> None:
         calls = GatedCalls()
-        with running(TINY, None, build=calls.build) as vocoder:
+        with running(TINY, None, factory=calls.make) as vocoder:
             tasks = [asyncio.create_task(vocoder.decode(numbered(1)))]
             await asyncio.to_thread(calls.entered.wait, DEADLINE_S)
             tasks += [asyncio.create_task(vocoder.decode(numbered(number))) for number in (2, 3)]
@@ -168,7 +168,7 @@ def test_a_cancelled_callers_window_is_not_decoded():
 def test_a_caller_cancelled_during_its_call_disturbs_nobody():
     async def scenario() -> None:
         calls = GatedCalls()
-        with running(TINY, None, build=calls.build) as vocoder:
+        with running(TINY, None, factory=calls.make) as vocoder:
             running_now = asyncio.create_task(vocoder.decode(numbered(1)))
             await asyncio.to_thread(calls.entered.wait, DEADLINE_S)
             running_now.cancel()
@@ -183,7 +183,7 @@ def test_a_caller_cancelled_during_its_call_disturbs_nobody():
 def test_a_full_waiting_room_refuses_and_says_when_to_come_again():
     async def scenario() -> None:
         calls = GatedCalls()
-        with running(TINY, None, build=calls.build) as vocoder:
+        with running(TINY, None, factory=calls.make) as vocoder:
             tasks = [asyncio.create_task(vocoder.decode(numbered(0)))]
             await asyncio.to_thread(calls.entered.wait, DEADLINE_S)
             tasks += [asyncio.create_task(vocoder.decode(numbered(number))) for number in range(1, 5)]
@@ -202,7 +202,7 @@ def test_a_full_waiting_room_refuses_and_says_when_to_come_again():
 def test_a_call_that_fails_ends_the_vocoder_for_everyone_with_the_reason():
     async def scenario() -> None:
         calls = GatedCalls()
-        with running(TINY, None, build=calls.build) as vocoder:
+        with running(TINY, None, factory=calls.make) as vocoder:
             tasks = [asyncio.create_task(vocoder.decode(numbered(0)))]
             await asyncio.to_thread(calls.entered.wait, DEADLINE_S)
             tasks.append(asyncio.create_task(vocoder.decode(numbered(1))))
@@ -223,7 +223,7 @@ def test_a_call_that_fails_ends_the_vocoder_for_everyone_with_the_reason():
 def test_a_call_that_hangs_fails_the_health_check():
     now = [100.0]
     calls = GatedCalls()
-    with running(TINY, None, build=calls.build, clock=lambda: now[0]) as vocoder:
+    with running(TINY, None, factory=calls.make, clock=lambda: now[0]) as vocoder:
         caller = threading.Thread(target=vocoder.decode_batch, args=([numbered(1)],))
         caller.start()
         assert calls.entered.wait(DEADLINE_S)
@@ -239,7 +239,7 @@ def test_a_call_that_hangs_fails_the_health_check():
 def test_close_lets_the_running_call_end_and_refuses_the_rest():
     async def scenario() -> None:
         calls = GatedCalls()
-        with running(TINY, None, build=calls.build) as vocoder:
+        with running(TINY, None, factory=calls.make) as vocoder:
             first = asyncio.create_task(vocoder.decode(numbered(0)))
             await asyncio.to_thread(calls.entered.wait, DEADLINE_S)
             second = asyncio.create_task(vocoder.decode(numbered(1)))
@@ -261,7 +261,7 @@ def test_close_lets_the_running_call_end_and_refuses_the_rest():
 def test_a_window_of_another_configuration_is_refused_at_the_door():
     calls = GatedCalls()
     calls.gate.set()
-    with running(TINY, None, build=calls.build) as vocoder:
+    with running(TINY, None, factory=calls.make) as vocoder:
         good = numbered(1)
         for wrong in (
             make_window(TINY, 5, size=1),

@@ -34,9 +34,9 @@ from pipeline.errors import ConfigError
 from pipeline.model.cpu.native import NativeDecoder
 from pipeline.model.cpu.native_step import HeadTensors, NativeStep, SlotTensors
 from pipeline.model.embedding import Embedding
-from pipeline.model.gpt import Extent, Gpt
+from pipeline.model.gpt import ActiveExtent, Gpt
 from pipeline.model.sampling import RowParams, counter_uniforms, draw, filter_logits, penalty_powers, upstream_noise
-from pipeline.native.build import NativeUnavailable
+from pipeline.native.compiler import NativeUnavailable
 from pipeline.spec import CODEBOOKS, REPETITION_WINDOW
 from pipeline.types import Head, SeedMode
 
@@ -56,7 +56,7 @@ class RoundOutput:
     broken: NDArray[np.bool_]  # (S,): the state or the logits were not finite
 
 
-class Rounds(Protocol):
+class DeviceRunner(Protocol):
     """What the engine's loop needs of a device. Made and used on one thread."""
 
     rounds_ahead: int
@@ -84,15 +84,15 @@ class Rounds(Protocol):
         """The results of the round launched longest ago; waits for it. The caller's own: no later round writes to them."""
         ...
 
-    def park(self, slot: int, length: int) -> object:
+    def preempt(self, slot: int, length: int) -> object:
         """All a slot is and the first `length` positions of its cache, copied to the host; no round in flight uses it."""
         ...
 
-    def resume(self, slot: int, parked: object) -> None:
+    def restore(self, slot: int, preempted: object) -> None:
         """Put it into a slot, any slot: its next steps are the ones it would have made."""
         ...
 
-    def forget(self, slot: int) -> None:
+    def reset_slot(self, slot: int) -> None:
         """Remove what a broken sequence left in its slot."""
         ...
 
@@ -102,14 +102,14 @@ class Rounds(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Parked:
+class PreemptedSlot:
     """An interrupted sequence, on the host."""
 
     cached: tuple[torch.Tensor, ...]  # of each tensor of the cache (layers, heads, length, ...), its own bits
     state: tuple[torch.Tensor, ...]  # of each per-slot tensor the slot's row
 
 
-class Runner:
+class CpuRunner:
     """The engine's arithmetic on a CPU; pipeline/engine/gpu_runner.py is a GPU's. Made and used on one thread."""
 
     rounds_ahead = 0
@@ -222,7 +222,7 @@ class Runner:
         active[[sequence.slot for sequence in plan.decode]] = True
         self._active.copy_(active)
         with_text = any(sequence.prompt.head is Head.TEXT for sequence in plan.decode)
-        self._round(Extent(plan.extent_slots, plan.extent_positions), with_text=with_text)
+        self._round(ActiveExtent(plan.extent_slots, plan.extent_positions), with_text=with_text)
 
     def read(self) -> RoundOutput:
         """What the round has made, out of the buffers the next one overwrites."""
@@ -235,18 +235,18 @@ class Runner:
         )
 
     @torch.inference_mode()
-    def park(self, slot: int, length: int) -> Parked:
-        """See Rounds."""
+    def preempt(self, slot: int, length: int) -> PreemptedSlot:
+        """See DeviceRunner."""
         cached = tuple(tensor[:, slot, :, :length].clone() for tensor in self._cache.tensors)
-        return Parked(cached, tuple(tensor[slot].clone() for tensor in self._of_slots()))
+        return PreemptedSlot(cached, tuple(tensor[slot].clone() for tensor in self._of_slots()))
 
     @torch.inference_mode()
-    def resume(self, slot: int, parked: object) -> None:
-        """See Rounds."""
-        assert isinstance(parked, Parked)
-        for tensor, kept in zip(self._cache.tensors, parked.cached, strict=True):
+    def restore(self, slot: int, preempted: object) -> None:
+        """See DeviceRunner."""
+        assert isinstance(preempted, PreemptedSlot)
+        for tensor, kept in zip(self._cache.tensors, preempted.cached, strict=True):
             tensor[:, slot, :, : kept.shape[2]] = kept
-        for tensor, row in zip(self._of_slots(), parked.state, strict=True):
+        for tensor, row in zip(self._of_slots(), preempted.state, strict=True):
             tensor[slot] = row
 
     def _of_slots(self) -> tuple[torch.Tensor, ...]:
@@ -259,7 +259,7 @@ class Runner:
         )
 
     @torch.inference_mode()
-    def forget(self, slot: int) -> None:
+    def reset_slot(self, slot: int) -> None:
         """Remove what a broken sequence left in its slot: not even garbage may be non-finite."""
         kv_cache.scrub(self._cache, slot)
         self._hidden[slot] = 0
@@ -305,13 +305,13 @@ class Runner:
         self._recent_codes[slot] = self._embedding.code_vocab
         self._recent_text[slot] = self._embedding.text_vocab
 
-    def _round(self, extent: Extent, *, with_text: bool) -> None:
+    def _round(self, extent: ActiveExtent, *, with_text: bool) -> None:
         self._ended.zero_()
         self._broken.zero_()
         for step in range(self._config.steps_per_round):
             self._step(step, extent, with_text=with_text)
 
-    def _step(self, step: int, extent: Extent, *, with_text: bool) -> None:
+    def _step(self, step: int, extent: ActiveExtent, *, with_text: bool) -> None:
         if self._native:
             self._native(step)
             return

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.cache.cache import CodeCache, Terms, terms_for
-from pipeline.cache.key import Place
+from pipeline.cache.cache import CodeCache, GenerationTerms, terms_for
+from pipeline.cache.key import CacheEntryKey
 from pipeline.errors import AtCapacity, DeadlineExceeded, NonFiniteOutput, SynthesisError
 from pipeline.types import CacheResult, FinishReason, SchedulingParams, StepBlock
 
@@ -38,7 +38,7 @@ class Model:
     opened: Counter[str] = field(default_factory=Counter)
     broken: set[str] = field(default_factory=set)
 
-    async def make(self, key: str, terms: Terms) -> AsyncGenerator[StepBlock, None]:
+    async def make(self, key: str, terms: GenerationTerms) -> AsyncGenerator[StepBlock, None]:
         self.running[key] += 1
         self.opened[key] += 1
         try:
@@ -66,17 +66,17 @@ class Listener:
     error: SynthesisError | None = None
     whole: bool = False
 
-    async def listen(self, cache: CodeCache, model: Model, *, anew: bool) -> None:
-        def told(result: CacheResult) -> None:
+    async def listen(self, cache: CodeCache, model: Model, *, refresh: bool) -> None:
+        def on_source(result: CacheResult) -> None:
             self.result = result
 
-        place = Place(self.key, "", cache.epochs.of(""), "", hidden=True)
+        place = CacheEntryKey(self.key, "", cache.generations.of(""), "", hidden=True)
         steps = cache.steps(
             place,
             lambda terms: model.make(self.key, terms),
             terms_for(60, SchedulingParams(), admitted=True),
-            anew=anew,
-            told=told,
+            refresh=refresh,
+            on_source=on_source,
         )
         try:
             async with aclosing(steps):
@@ -121,7 +121,7 @@ async def play(events: list, max_bytes: int) -> None:
     for kind, what, slow in events:
         if kind in ("ask", "ask anew"):
             listener = Listener(what, pace=asyncio.Semaphore(0) if slow else None)
-            listener.task = asyncio.create_task(listener.listen(cache, model, anew=kind == "ask anew"))
+            listener.task = asyncio.create_task(listener.listen(cache, model, refresh=kind == "ask anew"))
             refreshed[what] += kind == "ask anew"
             listeners.append(listener)
         elif kind == "step":
@@ -166,11 +166,11 @@ def heard_by(*, before: int, max_bytes: int = 1 << 20) -> tuple[Listener, Listen
     async def both() -> tuple[Listener, Listener, Model, CodeCache]:
         cache, model = CodeCache(max_bytes), Model()
         first, second = Listener("1"), Listener("1")
-        first.task = asyncio.create_task(first.listen(cache, model, anew=False))
+        first.task = asyncio.create_task(first.listen(cache, model, refresh=False))
         for _ in range(before):
             model.gate("1").release()
         await settle()
-        second.task = asyncio.create_task(second.listen(cache, model, anew=False))
+        second.task = asyncio.create_task(second.listen(cache, model, refresh=False))
         await settle()
         assert len(second.heard) == before or before == BLOCKS, "what is made already is heard at once"
         for _ in range(BLOCKS - before):
@@ -201,10 +201,10 @@ def test_the_leader_leaves_and_the_follower_hears_the_end():
     async def play() -> None:
         cache, model = CodeCache(1 << 20), Model()
         leader, follower = Listener("1"), Listener("1")
-        leader.task = asyncio.create_task(leader.listen(cache, model, anew=False))
+        leader.task = asyncio.create_task(leader.listen(cache, model, refresh=False))
         model.gate("1").release()
         await settle()
-        follower.task = asyncio.create_task(follower.listen(cache, model, anew=False))
+        follower.task = asyncio.create_task(follower.listen(cache, model, refresh=False))
         await settle()
         leader.task.cancel()
         await settle()
@@ -222,11 +222,11 @@ def test_the_leader_leaves_and_the_follower_hears_the_end():
 def test_a_refusal_that_was_the_leaders_own_is_not_the_followers():
     """The leader's time is over, or it had no ticket: a follower who has more goes on from where it is, on its own terms."""
 
-    async def play(failure: SynthesisError, leader: Terms, follower: Terms) -> list[Terms]:
+    async def play(failure: SynthesisError, leader: GenerationTerms, follower: GenerationTerms) -> list[GenerationTerms]:
         cache, asked = CodeCache(1 << 20), []
         go = asyncio.Event()
 
-        async def make(terms: Terms) -> AsyncGenerator[StepBlock, None]:
+        async def make(terms: GenerationTerms) -> AsyncGenerator[StepBlock, None]:
             asked.append(terms)
             for index in range(BLOCKS):
                 if index == 2 and terms is leader:
@@ -234,9 +234,9 @@ def test_a_refusal_that_was_the_leaders_own_is_not_the_followers():
                     raise failure
                 yield block_of("1", index)
 
-        async def codes(terms: Terms) -> np.ndarray:
-            place = Place("1", "", (0, 0), "", hidden=True)
-            blocks = cache.steps(place, make, terms, anew=False, told=lambda result: None)
+        async def codes(terms: GenerationTerms) -> np.ndarray:
+            place = CacheEntryKey("1", "", (0, 0), "", hidden=True)
+            blocks = cache.steps(place, make, terms, refresh=False, on_source=lambda result: None)
             return np.concatenate([block.codes async for block in blocks])
 
         first = asyncio.create_task(codes(leader))
@@ -249,22 +249,26 @@ def test_a_refusal_that_was_the_leaders_own_is_not_the_followers():
         assert np.array_equal(await second, WHOLE["1"])
         return asked
 
-    late, early = Terms(1e9, admitted=True), Terms(1.0, admitted=True)
+    late, early = GenerationTerms(1e9, admitted=True), GenerationTerms(1.0, admitted=True)
     assert asyncio.run(play(DeadlineExceeded("over"), early, late)) == [early, late]
     full = AtCapacity("full", retry_after_s=1)
-    for stranger in (Terms(1e9, admitted=False), Terms(1e9, admitted=True, promised=True)):
+    for stranger in (GenerationTerms(1e9, admitted=False), GenerationTerms(1e9, admitted=True, promised=True)):
         assert asyncio.run(play(full, stranger, late)) == [stranger, late]
 
 
 def test_nobody_waits_behind_a_less_urgent_lane():
     async def play() -> list[CacheResult | None]:
         cache, model = CodeCache(1 << 20), Model()
-        told: list[CacheResult] = []
+        sources: list[CacheResult] = []
         heard = []
         for urgency in (2, 0, 1, 2):
-            terms = Terms(1e9, admitted=True, urgency=urgency)
+            terms = GenerationTerms(1e9, admitted=True, urgency=urgency)
             blocks = cache.steps(
-                Place("1", "", (0, 0), "", hidden=True), partial(model.make, "1"), terms, anew=False, told=told.append
+                CacheEntryKey("1", "", (0, 0), "", hidden=True),
+                partial(model.make, "1"),
+                terms,
+                refresh=False,
+                on_source=sources.append,
             )
             heard.append(asyncio.create_task(joined(blocks)))
             await settle()
@@ -273,7 +277,7 @@ def test_nobody_waits_behind_a_less_urgent_lane():
         for codes in await asyncio.gather(*heard):
             assert np.array_equal(codes, WHOLE["1"])
         assert model.opened["1"] == 2
-        return told
+        return sources
 
     async def joined(blocks: AsyncGenerator[StepBlock, None]) -> np.ndarray:
         return np.concatenate([block.codes async for block in blocks])
@@ -287,7 +291,7 @@ def test_everybody_gets_an_error_of_their_own():
         cache, model = CodeCache(1 << 20), Model(broken={"1"})
         listeners = [Listener("1") for _ in range(3)]
         for one in listeners:
-            one.task = asyncio.create_task(one.listen(cache, model, anew=False))
+            one.task = asyncio.create_task(one.listen(cache, model, refresh=False))
         await settle()
         model.gate("1").release()
         await asyncio.gather(*(one.task for one in listeners))

@@ -1,7 +1,7 @@
-"""Carry: the vocoder of a CPU as one call into machine code (carry.cpp) that decodes every frame once.
+"""Carry: the vocoder of a CPU as one call into machine code (incremental.cpp) that decodes every frame once.
 
-In:    Feeds: the next steps of an utterance, and what was carried from the ones before
-Out:   Heard: the samples that no later step can change, and what to carry to the next call
+In:    StepBatches: the next steps of an utterance, and what was carried from the ones before
+Out:   DecodedAudio: the samples that no later step can change, and what to carry to the next call
 Owns:  the packed weights, the scratch
 Never: streams, queues, who asked; anything of an utterance between two calls
 
@@ -29,17 +29,17 @@ from pipeline.checkpoint.layout import VQ_GROUPS
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import VocoderConfig
 from pipeline.errors import EngineFault
-from pipeline.native.build import NativeUnavailable, has_tiles, library
+from pipeline.native.compiler import NativeUnavailable, has_tiles, library
 from pipeline.native.memory import ALIGNMENT, LANES, PANEL, Arena, aligned, pack, pack_tiles
 from pipeline.spec import CODEBOOKS, CONV_NORM_EPS, FFT_SIZE, HOP, MEL_FRAMES_PER_STEP
-from pipeline.types import Carried, Feed, Heard
+from pipeline.types import DecodedAudio, DecoderState, StepBatch
 from pipeline.vocoder.windowed.code_embedding import CodeEmbedding
 from pipeline.vocoder.windowed.convnext import below
 from pipeline.vocoder.windowed.mel_decoder import DILATION
 
-SOURCE = Path(__file__).with_name("carry.cpp")
+SOURCE = Path(__file__).with_name("incremental.cpp")
 
-# As in carry.cpp.
+# As in incremental.cpp.
 PASS, PHASES, SKEW = 96, 6, LANES
 TILE_ROWS, TILE_DEPTH = 16, 32
 CONVOLUTION, CONVOLUTION_GELU, CONVOLUTION_NORM, CONVNEXT, SPECTRUM, OVERLAP = range(6)
@@ -105,8 +105,8 @@ class _Matrix(NamedTuple):
     bias: Tensor | None = None  # (outputs,)
 
 
-class CarryNetwork:
-    """One vocoder's weights, packed for carry.cpp, and its scratch. Call it from the thread that made it."""
+class IncrementalVocoder:
+    """One vocoder's weights, packed for incremental.cpp, and its scratch. Call it from the thread that made it."""
 
     def __init__(self, config: VocoderConfig, checkpoint: Checkpoint, *, tiles: bool | None = None) -> None:
         """Read and pack the parts the configuration needs.
@@ -160,23 +160,23 @@ class CarryNetwork:
             counts=self._pointer(aligned(ALIGNMENT * PHASES * (len(stages) + 1) * (self._threads + 1))),
         )
 
-    def __call__(self, feed: Feed) -> Heard:
+    def __call__(self, batch: StepBatch) -> DecodedAudio:
         """Decode the next steps of an utterance.
 
         Raises:
             EngineFault: the steps are not this network's, or were carried by another one.
         """
-        self.check(feed)
-        rows = feed.steps if self._tables is None else self._embedded(feed.steps)
+        self.check(batch)
+        rows = batch.steps if self._tables is None else self._embedded(batch.steps)
         frames = np.ascontiguousarray(rows, np.float32)
-        before = feed.carried.steps if feed.carried else 0
-        known = before + len(feed.steps)
-        memory = feed.carried.memory.copy() if feed.carried else np.zeros(sum(self._sizes), np.float32)
-        samples = np.empty(HOP * (self.hops(known, ended=feed.is_last) - self.hops(before, ended=False)), np.float32)
+        before = batch.state.steps if batch.state else 0
+        known = before + len(batch.steps)
+        memory = batch.state.memory.copy() if batch.state else np.zeros(sum(self._sizes), np.float32)
+        samples = np.empty(HOP * (self.hops(known, ended=batch.is_last) - self.hops(before, ended=False)), np.float32)
         call = _Call(
             seen=MEL_FRAMES_PER_STEP * before,
-            count=MEL_FRAMES_PER_STEP * len(feed.steps),
-            ended=feed.is_last,
+            count=MEL_FRAMES_PER_STEP * len(batch.steps),
+            ended=batch.is_last,
             frames=frames.ctypes.data,
             memory=memory.ctypes.data,
             samples=samples.ctypes.data,
@@ -184,24 +184,24 @@ class CarryNetwork:
         )
         written = self._carry(ctypes.byref(self._network), ctypes.byref(call))
         assert written == len(samples), f"{written} samples where {len(samples)} were counted"
-        return Heard(samples, None if feed.is_last else Carried(self._fingerprint, known, memory))
+        return DecodedAudio(samples, None if batch.is_last else DecoderState(self._fingerprint, known, memory))
 
     def hops(self, known: int, *, ended: bool) -> int:
         """Hops of samples that are complete once so many steps are known: n steps of an utterance give 2n - 1."""
         frames = MEL_FRAMES_PER_STEP * known
         return max(0, frames - 1) if ended else max(0, frames - self.reach)
 
-    def check(self, feed: Feed) -> None:
+    def check(self, batch: StepBatch) -> None:
         """Return if the feed can be decoded: behind this line nothing checks an address.
 
         Raises:
             EngineFault: it cannot; says why.
         """
-        if feed.steps.ndim != 2 or feed.steps.shape[1] != self.width:
-            raise EngineFault(f"steps are {feed.steps.shape}; the vocoder takes {self.width} numbers a step")
-        if feed.carried is None:
+        if batch.steps.ndim != 2 or batch.steps.shape[1] != self.width:
+            raise EngineFault(f"steps are {batch.steps.shape}; the vocoder takes {self.width} numbers a step")
+        if batch.state is None:
             return
-        given, memory = feed.carried, feed.carried.memory
+        given, memory = batch.state, batch.state.memory
         whole = given.steps >= 0 and memory.dtype == np.float32 and memory.shape == (sum(self._sizes),)
         if given.network != self._fingerprint or not whole:
             raise EngineFault("the steps before were decoded by a vocoder with another checkpoint or use_decoder")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.native import build
-from pipeline.native.build import NativeUnavailable, library
+from pipeline.native import compiler
+from pipeline.native.compiler import NativeUnavailable, library
 from tests.support.machine import needs_native
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -22,7 +22,7 @@ def source(tmp_path, monkeypatch):
     headers = tmp_path / "headers"
     headers.mkdir()
     (headers / "answer.h").write_text("constexpr int ANSWER = 42;\n")
-    monkeypatch.setattr(build, "HEADERS", headers)
+    monkeypatch.setattr(compiler, "HEADERS", headers)
     trivial = tmp_path / "trivial.cpp"
     trivial.write_text('#include "answer.h"\nextern "C" int answer() { return ANSWER; }\n')
     library.cache_clear()
@@ -67,7 +67,7 @@ def test_a_machine_without_a_working_compiler_says_what_is_missing(source, tmp_p
 
 
 def test_another_kind_of_machine_says_so(source, tmp_path, monkeypatch):
-    monkeypatch.setattr(build.platform, "machine", lambda: "riscv64")
+    monkeypatch.setattr(compiler.platform, "machine", lambda: "riscv64")
     with pytest.raises(NativeUnavailable, match="AVX-512"):
         library(source, tmp_path / "built")
 
@@ -76,9 +76,9 @@ def test_another_kind_of_machine_says_so(source, tmp_path, monkeypatch):
 LOAD = """
 import sys
 from pathlib import Path
-from pipeline.native import build
-build.HEADERS = Path(sys.argv[1]).parent / "headers"
-print(build.library(Path(sys.argv[1]), Path(sys.argv[2])).answer(), flush=True)
+from pipeline.native import compiler
+compiler.HEADERS = Path(sys.argv[1]).parent / "headers"
+print(compiler.library(Path(sys.argv[1]), Path(sys.argv[2])).answer(), flush=True)
 """
 
 
@@ -102,7 +102,7 @@ def flip_one_bit(content: bytes) -> bytes:
 
 
 def take_off_the_digest(content: bytes) -> bytes:
-    return content[: -build.DIGEST_BYTES]
+    return content[: -compiler.DIGEST_BYTES]
 
 
 @needs_native
@@ -170,7 +170,7 @@ def test_a_folder_of_somebody_else_is_not_used(source, tmp_path, monkeypatch):
     if os.geteuid() == 0:
         os.chown(built, STRANGER, -1)
     else:
-        monkeypatch.setattr(build.os, "geteuid", lambda: STRANGER)
+        monkeypatch.setattr(compiler.os, "geteuid", lambda: STRANGER)
     with pytest.raises(NativeUnavailable, match="belongs to another user or others may write to it"):
         library(source, built)
     assert list(built.iterdir()) == []

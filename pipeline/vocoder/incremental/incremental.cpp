@@ -1,7 +1,7 @@
 // carry: the vocoder on a CPU with AVX-512: the next frames of an utterance through every layer, each layer remembering
 // the frames its next ones will see. Every frame passes every layer once, however an utterance is cut into calls.
 //
-// In:    the packed weights (pipeline/vocoder/incremental/carry.py packs them), the next frames, what the layers remember
+// In:    the packed weights (pipeline/vocoder/incremental/network.py packs them), the next frames, what the layers remember
 // Out:   the samples that no later frame can change; what the layers remember now
 // Owns:  nothing: every buffer comes from the caller
 // Never: allocation, any sum across threads or across frames
@@ -58,7 +58,7 @@ enum Kind : int64_t {
     OVERLAP,           // pieces, a hop apart, added up to samples
 };
 
-// The layout of these four is repeated in pipeline/vocoder/incremental/carry.py.
+// The layout of these four is repeated in pipeline/vocoder/incremental/network.py.
 struct Stage {
     int64_t kind, channels, before, after;  // channels: numbers a frame it reads
     int64_t kernel, dilation;               // of the depthwise convolution

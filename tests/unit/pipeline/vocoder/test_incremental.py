@@ -13,12 +13,12 @@ from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
 from pipeline.config import VocoderConfig
 from pipeline.errors import ConfigError, EngineDead, EngineFault
-from pipeline.native import build
+from pipeline.native import compiler
 from pipeline.paths import cache_home
 from pipeline.spec import HOP
-from pipeline.types import Carried, Feed, HiddenWindow
-from pipeline.vocoder.incremental.carry import PASS, CarryNetwork, inverse_transform
-from pipeline.vocoder.strategies import build_method
+from pipeline.types import DecoderState, HiddenWindow, StepBatch
+from pipeline.vocoder.incremental.network import PASS, IncrementalVocoder, inverse_transform
+from pipeline.vocoder.strategies import make_strategy
 from pipeline.vocoder.vocoder import Vocoder
 from pipeline.vocoder.windowed.network import build_network
 from tests.support.effort import examples
@@ -36,8 +36,8 @@ def demo() -> Checkpoint:
 
 
 @cache
-def network(*, use_decoder: bool, tiles: bool | None = None) -> CarryNetwork:
-    return CarryNetwork(VocoderConfig(use_decoder=use_decoder), demo(), tiles=tiles)
+def network(*, use_decoder: bool, tiles: bool | None = None) -> IncrementalVocoder:
+    return IncrementalVocoder(VocoderConfig(use_decoder=use_decoder), demo(), tiles=tiles)
 
 
 def make_rows(length: int, *, use_decoder: bool) -> np.ndarray:
@@ -47,14 +47,14 @@ def make_rows(length: int, *, use_decoder: bool) -> np.ndarray:
     return random.integers(0, 625, (length, 4)).astype(np.float32)
 
 
-def in_calls(net: CarryNetwork, rows: np.ndarray, cuts: list[int]) -> np.ndarray:
+def in_calls(net: IncrementalVocoder, rows: np.ndarray, cuts: list[int]) -> np.ndarray:
     """The utterance in calls of so many steps, in turns; a call may have none."""
     heard, carried, fed, turn = [], None, 0, 0
     while True:
         stop = min(len(rows), fed + cuts[turn % len(cuts)])
-        answer = net(Feed(rows[fed:stop], carried, is_last=stop == len(rows)))
+        answer = net(StepBatch(rows[fed:stop], carried, is_last=stop == len(rows)))
         heard.append(answer.samples)
-        fed, carried, turn = stop, answer.carried, turn + 1
+        fed, carried, turn = stop, answer.state, turn + 1
         if stop == len(rows):
             assert carried is None
             return np.concatenate(heard)
@@ -71,7 +71,7 @@ def test_the_numbers_are_those_of_the_whole_utterance_in_torch(use_decoder, tile
     twin = build_network(VocoderConfig(use_decoder=use_decoder), demo())
     for length in (1, 2, 3, 12, 13, 14, 25, 26, 27, 60, LONG):
         rows = make_rows(length, use_decoder=use_decoder)
-        samples = network(use_decoder=use_decoder, tiles=tiles)(Feed(rows, None, is_last=True)).samples
+        samples = network(use_decoder=use_decoder, tiles=tiles)(StepBatch(rows, None, is_last=True)).samples
         assert samples.shape == ((2 * length - 1) * HOP,)
         assert np.abs(samples - decode_whole(twin, rows)).max() <= ERRORS[tiles]
         assert np.abs(samples).max() > 0.1
@@ -79,8 +79,8 @@ def test_the_numbers_are_those_of_the_whole_utterance_in_torch(use_decoder, tile
 
 @needs_native
 def test_an_utterance_of_no_steps_has_no_samples():
-    answer = network(use_decoder=True)(Feed(make_rows(0, use_decoder=True), None, is_last=True))
-    assert (answer.samples.shape, answer.carried) == ((0,), None)
+    answer = network(use_decoder=True)(StepBatch(make_rows(0, use_decoder=True), None, is_last=True))
+    assert (answer.samples.shape, answer.state) == ((0,), None)
 
 
 @needs_native
@@ -94,7 +94,7 @@ def test_an_utterance_of_no_steps_has_no_samples():
 )
 def test_no_bit_depends_on_the_cuts_or_the_threads(tiles, length, cuts, use_decoder, threads):
     rows = make_rows(length, use_decoder=use_decoder)
-    whole = network(use_decoder=use_decoder, tiles=tiles)(Feed(rows, None, is_last=True)).samples
+    whole = network(use_decoder=use_decoder, tiles=tiles)(StepBatch(rows, None, is_last=True)).samples
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(threads)
@@ -105,21 +105,21 @@ def test_no_bit_depends_on_the_cuts_or_the_threads(tiles, length, cuts, use_deco
 
 
 @cache
-def _of_threads(threads: int, *, use_decoder: bool, tiles: bool) -> CarryNetwork:
-    return CarryNetwork(VocoderConfig(use_decoder=use_decoder), demo(), tiles=tiles)
+def _of_threads(threads: int, *, use_decoder: bool, tiles: bool) -> IncrementalVocoder:
+    return IncrementalVocoder(VocoderConfig(use_decoder=use_decoder), demo(), tiles=tiles)
 
 
 @needs_native
 def test_samples_come_as_soon_as_no_later_step_can_change_them():
     net = network(use_decoder=True)
     rows = make_rows(40, use_decoder=True)
-    first = net(Feed(rows[:30], None, is_last=False)).samples
+    first = net(StepBatch(rows[:30], None, is_last=False)).samples
     changed = rows.copy()
     changed[30:] += 1
     for later in (rows, changed):
-        whole = net(Feed(later, None, is_last=True)).samples
+        whole = net(StepBatch(later, None, is_last=True)).samples
         assert np.array_equal(bits(whole[: len(first)]), bits(first))
-    one, other = (net(Feed(later, None, is_last=True)).samples[len(first) :] for later in (rows, changed))
+    one, other = (net(StepBatch(later, None, is_last=True)).samples[len(first) :] for later in (rows, changed))
     assert not np.array_equal(one[:HOP], other[:HOP]), "not one hop later than they could"
     assert len(first) == (2 * 30 - net.reach) * HOP
     assert net.reach_steps == -(-net.reach // 2)
@@ -130,14 +130,14 @@ def test_what_is_carried_is_a_value():
     """Two continuations of one beginning, and the beginning still as it was."""
     net = network(use_decoder=True)
     rows = make_rows(60, use_decoder=True)
-    carried = net(Feed(rows[:20], None, is_last=False)).carried
+    carried = net(StepBatch(rows[:20], None, is_last=False)).state
     assert carried is not None
     kept = carried.memory.copy()
     carried.memory.flags.writeable = False
-    one = net(Feed(rows[20:], carried, is_last=True)).samples
-    net(Feed(-rows[20:], carried, is_last=False))
+    one = net(StepBatch(rows[20:], carried, is_last=True)).samples
+    net(StepBatch(-rows[20:], carried, is_last=False))
     assert np.array_equal(bits(carried.memory), bits(kept))
-    assert np.array_equal(bits(net(Feed(rows[20:], carried, is_last=True)).samples), bits(one))
+    assert np.array_equal(bits(net(StepBatch(rows[20:], carried, is_last=True)).samples), bits(one))
 
 
 @needs_native
@@ -145,19 +145,19 @@ def test_what_is_carried_is_a_value():
 def test_a_broken_utterance_sounds_broken_and_touches_no_other(value):
     net = network(use_decoder=True)
     rows = make_rows(60, use_decoder=True)
-    before = net(Feed(rows, None, is_last=True)).samples
+    before = net(StepBatch(rows, None, is_last=True)).samples
     broken = rows.copy()
     broken[40] = value
     assert not np.isfinite(in_calls(net, broken, [16])).all()
-    assert np.array_equal(bits(net(Feed(rows, None, is_last=True)).samples), bits(before))
+    assert np.array_equal(bits(net(StepBatch(rows, None, is_last=True)).samples), bits(before))
 
 
 @needs_tiles
 def test_a_machine_without_tiles_goes_on_with_what_one_with_them_began():
     rows = make_rows(60, use_decoder=True)
-    begun = network(use_decoder=True, tiles=True)(Feed(rows[:40], None, is_last=False))
-    ended = network(use_decoder=True, tiles=False)(Feed(rows[40:], begun.carried, is_last=True))
-    whole = network(use_decoder=True, tiles=False)(Feed(rows, None, is_last=True)).samples
+    begun = network(use_decoder=True, tiles=True)(StepBatch(rows[:40], None, is_last=False))
+    ended = network(use_decoder=True, tiles=False)(StepBatch(rows[40:], begun.state, is_last=True))
+    whole = network(use_decoder=True, tiles=False)(StepBatch(rows, None, is_last=True)).samples
     assert np.abs(np.concatenate([begun.samples, ended.samples]) - whole).max() <= ERRORS[True]
 
 
@@ -165,20 +165,20 @@ def test_a_machine_without_tiles_goes_on_with_what_one_with_them_began():
 def test_what_another_network_carried_is_refused():
     net = network(use_decoder=True)
     rows = make_rows(10, use_decoder=True)
-    carried = net(Feed(rows, None, is_last=False)).carried
+    carried = net(StepBatch(rows, None, is_last=False)).state
     assert carried is not None
-    theirs = network(use_decoder=False)(Feed(make_rows(10, use_decoder=False), None, is_last=False)).carried
+    theirs = network(use_decoder=False)(StepBatch(make_rows(10, use_decoder=False), None, is_last=False)).state
     for wrong in (
         theirs,
-        Carried(carried.network + 1, 10, carried.memory),
-        Carried(carried.network, 10, carried.memory[1:]),
-        Carried(carried.network, -1, carried.memory),
-        Carried(carried.network, 10, carried.memory.astype(np.float64)),
+        DecoderState(carried.network + 1, 10, carried.memory),
+        DecoderState(carried.network, 10, carried.memory[1:]),
+        DecoderState(carried.network, -1, carried.memory),
+        DecoderState(carried.network, 10, carried.memory.astype(np.float64)),
     ):
         with pytest.raises(EngineFault, match="another checkpoint"):
-            net(Feed(rows, wrong, is_last=False))
+            net(StepBatch(rows, wrong, is_last=False))
     with pytest.raises(EngineFault, match="numbers a step"):
-        net(Feed(rows[:, 1:], None, is_last=True))
+        net(StepBatch(rows[:, 1:], None, is_last=True))
 
 
 def test_the_matrix_is_the_inverse_fourier_transform_and_its_window():
@@ -191,9 +191,9 @@ def test_the_matrix_is_the_inverse_fourier_transform_and_its_window():
 
 @needs_native
 def test_only_a_cpu_with_exact_look_ahead_carries_by_itself():
-    assert build_method(VocoderConfig(), demo()).traits.carries
-    assert not build_method(VocoderConfig(look_ahead=8), demo()).traits.carries
-    assert not build_method(VocoderConfig(method="windows"), demo()).traits.carries
+    assert make_strategy(VocoderConfig(), demo()).traits.is_stateful
+    assert not make_strategy(VocoderConfig(look_ahead=8), demo()).traits.is_stateful
+    assert not make_strategy(VocoderConfig(method="windows"), demo()).traits.is_stateful
     for wrong in ({"look_ahead": 8}, {"device": "cuda"}):
         with pytest.raises(ValueError, match="method incremental needs"):
             VocoderConfig(method="incremental", **wrong)
@@ -201,21 +201,21 @@ def test_only_a_cpu_with_exact_look_ahead_carries_by_itself():
 
 @pytest.fixture
 def no_compiler(monkeypatch):
-    monkeypatch.setattr(build.platform, "machine", lambda: "riscv64")
-    build.library.cache_clear()
+    monkeypatch.setattr(compiler.platform, "machine", lambda: "riscv64")
+    compiler.library.cache_clear()
     yield
-    build.library.cache_clear()
+    compiler.library.cache_clear()
 
 
 def test_a_machine_that_cannot_carry_decodes_windows_and_says_so(no_compiler, caplog):
-    traits = build_method(VocoderConfig(), demo()).traits
-    assert (traits.carries, traits.look_ahead, traits.chunk_steps[-1]) == (False, 52, 96)
+    traits = make_strategy(VocoderConfig(), demo()).traits
+    assert (traits.is_stateful, traits.look_ahead, traits.chunk_steps[-1]) == (False, 52, 96)
     assert "vocoder.method" in caplog.text
 
 
 def test_carrying_that_is_asked_for_and_impossible_is_a_mistake_of_the_configuration(no_compiler):
     with pytest.raises(ConfigError, match=r"vocoder\.method incremental is impossible here"):
-        build_method(VocoderConfig(method="incremental"), demo())
+        make_strategy(VocoderConfig(method="incremental"), demo())
 
 
 @needs_native
@@ -224,11 +224,13 @@ def test_a_vocoder_feeds_and_refuses_the_other_kind_of_work():
     try:
         vocoder.warm_up()
         traits = asyncio.run(vocoder.traits())
-        assert (traits.carries, traits.look_ahead) == (True, network(use_decoder=True).reach_steps)
-        assert (vocoder.stats().calls, vocoder.stats().jobs, vocoder.stats().carries) == (1, 1, True)
+        assert (traits.is_stateful, traits.look_ahead) == (True, network(use_decoder=True).reach_steps)
+        assert (vocoder.stats().calls, vocoder.stats().jobs, vocoder.stats().is_stateful) == (1, 1, True)
         rows = make_rows(20, use_decoder=True)
-        heard = asyncio.run(vocoder.feed(Feed(rows, None, is_last=True)))
-        assert np.array_equal(bits(heard.samples), bits(network(use_decoder=True)(Feed(rows, None, is_last=True)).samples))
+        decoded = asyncio.run(vocoder.feed(StepBatch(rows, None, is_last=True)))
+        assert np.array_equal(
+            bits(decoded.samples), bits(network(use_decoder=True)(StepBatch(rows, None, is_last=True)).samples)
+        )
         window = HiddenWindow(np.zeros((112, rows.shape[1]), np.float32), 0, 112, 52, 60, is_last=False)
         with pytest.raises(EngineFault, match="no windows"):
             asyncio.run(vocoder.decode(window))
@@ -236,24 +238,24 @@ def test_a_vocoder_feeds_and_refuses_the_other_kind_of_work():
     finally:
         vocoder.close()
     with pytest.raises(EngineDead):
-        asyncio.run(vocoder.feed(Feed(rows, None, is_last=True)))
+        asyncio.run(vocoder.feed(StepBatch(rows, None, is_last=True)))
 
 
 def test_a_vocoder_of_windows_refuses_feeds():
-    method = build_method(VocoderConfig(method="windows"), demo())
+    method = make_strategy(VocoderConfig(method="windows"), demo())
     with pytest.raises(EngineFault, match="carries nothing"):
-        method.check(Feed(make_rows(3, use_decoder=True), None, is_last=True))
+        method.check(StepBatch(make_rows(3, use_decoder=True), None, is_last=True))
 
 
 @needs_native
 def test_a_streams_first_chunk_goes_before_the_rest():
-    method = build_method(VocoderConfig(chunk_steps=(4,)), demo())
+    method = make_strategy(VocoderConfig(chunk_steps=(4,)), demo())
     first = method.traits.look_ahead + 4
     rows = make_rows(60, use_decoder=True)
     memory = np.zeros(0, np.float32)
 
     def urgent(before: int, count: int, *, is_last: bool = False) -> bool:
-        return method.is_urgent(Feed(rows[:count], Carried(0, before, memory) if before else None, is_last))
+        return method.is_urgent(StepBatch(rows[:count], DecoderState(0, before, memory) if before else None, is_last))
 
     assert not urgent(0, first - 1)
     assert urgent(0, first)
