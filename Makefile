@@ -10,7 +10,7 @@ CHECKPOINT ?= demo
 GPU_PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help serve check test test-all fast-ring promises say judge bench gpu-check generate constraints clean
+.PHONY: help serve check test test-all lint fast-ring promises say judge bench gpu-check generate constraints clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,20 +25,23 @@ check: fast-ring  ## the fast ring: lint, types, unit tests that are quick
 test: fast-ring promises  ## everything that guards a promise
 	@echo "Left out: nightly tests, which kill replicas and nodes, replace running versions and fuzz for long ('make test-all')."
 
-test-all: fast-ring promises  ## every test there is, with many examples: an hour or two
-	CHATTTS_TEST_EFFORT=nightly OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m "unit or parity" -n auto
-	$(RUN) -m pytest -m nightly
+test-all: lint  ## every test there is, with many examples: some hours
+	CHATTTS_TEST_EFFORT=nightly OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m "unit or parity" -n auto -o timeout=3600
+	CHATTTS_TEST_EFFORT=nightly $(RUN) -m pytest -m "integration or e2e"
 	@echo "Left out: nothing."
 
-fast-ring: $(VENV)/ready-test
+lint: $(VENV)/ready-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(RUN) -m scripts.generate --check
+
+fast-ring: lint
 	CHATTTS_TEST_EFFORT=quick OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m "unit and not slow and not nightly" -n auto
 
 promises: $(VENV)/ready-test
 	CHATTTS_TEST_EFFORT=quick OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m "(unit and slow or parity) and not nightly" -n auto
-	$(RUN) -m pytest -m "(integration or e2e) and not nightly"
+	CHATTTS_TEST_EFFORT=quick $(RUN) -m pytest -m "(integration or e2e) and not nightly"
 
 say: $(VENV)/ready-serve  ## speak TEXT into hello.wav, without Ray
 	$(SERVE) say "$(TEXT)" -o hello.wav

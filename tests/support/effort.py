@@ -1,4 +1,4 @@
-"""Effort: how many examples a property is tried with, by the ring of tests that runs."""
+"""Effort: how many examples a property is tried with and how long is fuzzed, by the ring of tests that runs."""
 
 import os
 
@@ -8,5 +8,13 @@ FEWEST = 3
 
 def examples(usual: int) -> int:
     """Returns the number of examples in the ring that CHATTTS_TEST_EFFORT names (quick, usual, nightly), `usual` without it."""
-    share = SHARES[os.environ.get("CHATTTS_TEST_EFFORT", "usual")]
-    return max(min(FEWEST, usual), round(share * usual))
+    return max(min(FEWEST, usual), round(_share() * usual))
+
+
+def seconds(usual: float) -> float:
+    """Returns the seconds to spend on something that takes as long as it is given."""
+    return _share() * usual
+
+
+def _share() -> float:
+    return SHARES[os.environ.get("CHATTTS_TEST_EFFORT", "usual")]

@@ -126,6 +126,7 @@ def test_no_future_annotations():
             assert "from __future__ import " + "annotations" not in source.read_text(), source
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "modules",
     [

@@ -18,6 +18,8 @@ from packaging.requirements import Requirement
 from scripts.cli.commands import COMMANDS
 from tests.support.pages import PAGES, ROOT, commands, section
 
+pytestmark = pytest.mark.slow
+
 CLICK = {"ray": ray.scripts.scripts.cli, "serve": ray.serve.scripts.cli}
 
 # Runs modules of ours, each up to where its own parser has taken the words: JSON lines in, what was wrong with each out.

@@ -6,9 +6,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from serve.config.app_config import PROJECT
 from tests.support.cluster import Cluster
+
+pytestmark = pytest.mark.nightly
 
 
 def bench(folder: Path, *arguments: str) -> list[dict]:

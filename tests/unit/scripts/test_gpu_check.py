@@ -4,10 +4,12 @@ import json
 import sys
 
 import numpy as np
+import pytest
 
 from scripts.evaluate import gpu_check
 
 
+@pytest.mark.slow
 def test_every_check_runs_and_writes_its_figures(tmp_path, monkeypatch, demo_root):
     output = tmp_path / "result.json"
     arguments = ["--device", "cpu", "--checkpoint", str(demo_root), "--slots", "2", "--steps", "8", "--seconds", "1"]

@@ -94,6 +94,7 @@ def test_grpcs_own_variable_wins_over_the_others_and_is_extended(run: Run):
     assert environment["no_grpc_proxy"] == "example.org,127.0.0.1,localhost,::1"
 
 
+@pytest.mark.slow
 def test_a_taken_port_is_one_sentence_and_nothing_is_started(config: ConfigFile, tmp_path: Path):
     with socket.create_server(("127.0.0.1", start.http_port(config))):
         done = start_it(config, tmp_path / "home")
@@ -116,12 +117,14 @@ def test_haproxys_ports_are_looked_at_where_there_is_one(config: ConfigFile, run
     assert "set RAY_SERVE_HAPROXY_METRICS_PORT" in line
 
 
+@pytest.mark.slow
 def test_too_few_files_are_one_sentence(config: ConfigFile, tmp_path: Path):
     done = start_it(config, tmp_path, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)))
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("at most 256 files may be open here, and 10500 are needed")
 
 
+@pytest.mark.slow
 def test_a_home_that_cannot_be_written_is_one_sentence(config: ConfigFile, tmp_path: Path):
     (tmp_path / "file").write_text("")
     done = start_it(config, tmp_path / "file")

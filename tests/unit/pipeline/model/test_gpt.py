@@ -33,6 +33,7 @@ def inputs(demo: Checkpoint, seed: int = 1) -> torch.Tensor:
     return torch.randn(SLOTS, demo.gpt_spec.width, generator=torch.Generator().manual_seed(seed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "kv"), CACHES)
 @pytest.mark.parametrize("position", [0, 1, 62, 63, 64, 65, 130, 319, 511, 512, 600])
 def test_the_extent_changes_no_bit_of_the_rows_within(demo, dtype, kv, position):

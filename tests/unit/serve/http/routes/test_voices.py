@@ -210,6 +210,7 @@ def test_a_recording_becomes_a_voice(live: Live, speech: tuple[np.ndarray, int],
     assert len(stored.voice.sample_codes) == pytest.approx(card["reference"]["seconds"] * 46.875, abs=2)
 
 
+@pytest.mark.slow
 def test_recordings_that_cannot_be_a_voice_are_refused(live: Live, speech: tuple[np.ndarray, int]):
     samples, rate = speech
     error = refused(clone(live, written(0 * samples, rate)), 422, "reference_rejected")
