@@ -47,7 +47,7 @@ from pipeline.errors import (
 
 @dataclass(frozen=True, slots=True)
 class ErrorSpec:
-    """What the client is told about one kind of error."""
+    """Status, type and code of one kind of error."""
 
     status: int
     type: str
@@ -83,7 +83,7 @@ ERROR_SPECS: dict[type[SynthesisError], ErrorSpec] = {
     StoreUnavailable: ErrorSpec(503, "overloaded_error", "store_unavailable", True, 5.0),
     StoreFull: ErrorSpec(507, "server_error", "store_full", False),
     EngineFault: ErrorSpec(500, "server_error", "engine_error", True),
-    # The same seed gives the same numbers: a client library that retries it would ask for the fault twice more.
+    # The same seed gives the same numbers: a client library that retries would only repeat the fault.
     NonFiniteOutput: ErrorSpec(500, "server_error", "generation_failed", False),
     EngineDead: ErrorSpec(503, "overloaded_error", "engine_dead", True, 2.0),
     WorkerDied: ErrorSpec(503, "overloaded_error", "engine_dead", True, 2.0),
@@ -106,7 +106,7 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
 
     def body(self, request_id: str) -> dict[str, Any]:
-        """OpenAI's envelope."""
+        """Returns the error in OpenAI's envelope."""
         return {
             "error": {
                 "message": self.message,
@@ -118,7 +118,7 @@ class ApiError(Exception):
         }
 
     def reply_headers(self) -> dict[str, str]:
-        """Retry-After where waiting helps, and a word to client libraries where trying again cannot."""
+        """Returns the headers: `Retry-After` for 429 and 503, `x-should-retry: false` if a retry cannot help."""
         headers = dict(self.headers)
         if self.spec.status in (429, 503):
             headers["Retry-After"] = str(max(1, math.ceil(self.spec.retry_after_s or 1)))
@@ -128,19 +128,19 @@ class ApiError(Exception):
 
 
 def bad_request(code: str, message: str, *, param: str | None = None, status: int = 400) -> ApiError:
-    """The client can fix it."""
+    """Returns an error that the client can fix."""
     return ApiError(message, ErrorSpec(status, "invalid_request_error", code, False), param=param)
 
 
 def plain_status(status: int, headers: Mapping[str, str] | None = None) -> ApiError:
-    """What the router itself refuses: no such route, wrong method."""
+    """Returns the error for what the router itself refuses: no such route, wrong method."""
     type_, code = REASONS.get(status, ("invalid_request_error", "invalid_request"))
     message = {404: "no such route; GET /openapi.json lists them all", 405: "this route does not take this method"}
     return ApiError(message.get(status, "the request is refused"), ErrorSpec(status, type_, code, False), headers=headers)
 
 
 def to_api_error(error: BaseException) -> ApiError:
-    """The reply to `error`; the nearest entry of ERROR_SPECS along its ancestry counts."""
+    """Returns the reply to `error`, by the nearest of its classes in ERROR_SPECS; defects become a 500 without details."""
     if isinstance(error, ApiError):
         return error
     if not isinstance(error, SynthesisError):

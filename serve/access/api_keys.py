@@ -1,13 +1,13 @@
-"""Keys: who may call, and what each key allows.
+"""API keys: which keys exist and what each of them allows.
 
-In:    what a client sends as its key; a store with the records
-Out:   Key: the short id that may be logged, what it may do, how much of it
-Owns:  the copy of the records, refreshed from outside
+In:    the text a client sends as its key; a store with the records
+Out:   Key: its id, which may be logged, its scopes, lanes and quota
+Owns:  a copy of the records, refreshed from outside
 Never: a key itself, in any record, log, message or tag
 
 A key is `ck-<id>-<secret>`: the id is public and finds the record, the secret is 256 drawn bits. A record holds the secret's
 SHA-256: no list of guesses reaches 256 random bits, so a slow hash and a salt would protect nothing, and every wrong key would
-buy an attacker processor time at the door. Digests are compared in constant time, unknown ids too.
+cost processor time that an attacker controls. Digests are compared in constant time, unknown ids too.
 """
 
 import hashlib
@@ -45,20 +45,20 @@ UNMARKED = "if the store of the keys is lost, nothing remembers that there were 
 
 
 class Scope(StrEnum):
-    """What a key may do. Listing models and voices takes none of them."""
+    """What a key may do. Listing models and voices needs a key, but no particular scope."""
 
     SPEECH = "speech"
-    """speak, and refine texts: whatever costs steps"""
+    """speak, and refine texts: everything that costs decode steps"""
     VOICES = "voices"
-    """make, change, delete, preview and score voices"""
+    """create, edit, delete, preview and score voices"""
     TEXT = "text"
-    """normalise and plan texts, keep lexicons"""
+    """normalise and plan texts, store lexicons"""
     ADMIN = "admin"
     """everything under /admin"""
 
 
 class Quota(StrictModel):
-    """How much one key may have; null is no limit."""
+    """Limits of one key; null is no limit."""
 
     requests_per_s: float | None = Field(10.0, gt=0, le=10_000, description="requests a second, in the long run")
     burst: int = Field(20, ge=1, le=100_000, description="requests at once, after a pause")
@@ -68,7 +68,7 @@ class Quota(StrictModel):
 
 
 class KeyRecord(StrictModel):
-    """What the store holds of a key."""
+    """What the store holds about a key."""
 
     name: str = Field(min_length=1, max_length=100, description="for people")
     sha256: str = Field(pattern="^[0-9a-f]{64}$", description="of the secret")
@@ -80,7 +80,7 @@ class KeyRecord(StrictModel):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key that was found."""
+    """A key from the store."""
 
     id: str
     """stable, no secret: for logs, errors, shares and cache tenants"""
@@ -88,7 +88,7 @@ class Key:
 
 
 def make_key(name: str, scopes: tuple[Scope, ...], lanes: tuple[Lane, ...], quota: Quota) -> tuple[str, str, KeyRecord]:
-    """The key, which is shown once; its id; its record."""
+    """Draws a new key. Returns the key, which is shown once; its id; its record."""
     key_id = "".join(secrets.choice(ID_LETTERS) for _ in range(ID_LENGTH))
     secret = secrets.token_urlsafe(SECRET_BYTES)
     created = datetime.now(UTC).isoformat(timespec="seconds")
@@ -97,7 +97,7 @@ def make_key(name: str, scopes: tuple[Scope, ...], lanes: tuple[Lane, ...], quot
 
 
 def read_record(key: str, version: int, value: bytes) -> KeyRecord:
-    """For a Mirror.
+    """Parses a record for a Mirror.
 
     Raises:
         ValueError: the bytes are no record.
@@ -114,7 +114,7 @@ class KeyRing:
     def __init__(self, store: Store, mark: KeysMarker | None = None) -> None:
         """
         Args:
-            mark: remembers that there have been keys; None: nothing does.
+            mark: records that there have been keys; None: nothing does.
         """
         self._mirror = Mirror(store, NAMESPACE, read_record)
         self._place = store.place
@@ -122,10 +122,10 @@ class KeyRing:
         self._known = False
         self._can_mark = True
         self.are_lost = False
-        """whether there have been keys and the store holds none: it was emptied or replaced"""
+        """True if there have been keys and the store holds none: it was emptied or replaced"""
 
     def refresh(self) -> None:
-        """Take over what has changed, all of it at once.
+        """Takes over what has changed, all at once.
 
         Raises:
             StoreUnavailable: the keys stay what they were.
@@ -141,16 +141,16 @@ class KeyRing:
 
     @property
     def is_known(self) -> bool:
-        """Whether the records have been read at least once: until then nobody can say that there is no key."""
+        """True once the records have been read: before that, it is not known whether there is a key."""
         return self._known
 
     @property
     def is_empty(self) -> bool:
-        """Whether no key is configured. A record that cannot be read is one: a broken key opens no door."""
+        """True if there is no key. A record that cannot be read counts as one: a broken record must not grant access."""
         return self._mirror.is_empty
 
     def find(self, claimed: str) -> Key | None:
-        """The key of that text; None when there is none."""
+        """Returns the key with this text; None if there is none."""
         parts = KEY.fullmatch(claimed)
         key_id, secret = parts.groups() if parts else ("", "")
         record = self._mirror.get(key_id)
@@ -165,7 +165,7 @@ class KeyRing:
         try:
             self._mark.set()
         except OSError as error:
-            self._can_mark = False  # said once
+            self._can_mark = False  # logged once
             LOG.warning("keys: %s cannot be written (%s): %s", self._mark.path, error.strerror, UNMARKED)
 
 

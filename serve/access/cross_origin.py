@@ -1,4 +1,4 @@
-"""Cross-origin: which web pages may reach the service through somebody's browser.
+"""Cross-origin: which web pages may reach the service through a browser.
 
 In:    Host, Origin and Sec-Fetch-* of a request; the configured hosts and origins
 Out:   403 for a foreign host or page; the origins that may read replies
@@ -6,9 +6,9 @@ Owns:  nothing
 Never: Ray, keys, bodies
 
 A service that trusts its own machine trusts every browser on it, and a browser sends requests for any page that is open. Two
-checks keep such pages out: the Host must be a name of this machine (else a foreign name was pointed at its address, DNS
-rebinding), and the page must come from the service itself (else it is cross-site request forgery). Where a key is asked for
-neither is needed: a foreign page has no key, and browsers attach none by themselves.
+checks keep such pages out: the Host must be a name of this machine (or a foreign name was pointed at its address: DNS
+rebinding), and the page must come from the service itself (or it is cross-site request forgery). Once a key is required,
+neither check is needed: a foreign page has no key, and browsers attach none by themselves.
 """
 
 import re
@@ -23,7 +23,7 @@ AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:@/\[\]]+)(:\d{1,5})?")  # host
 
 
 class CrossOriginPolicy:
-    """The hosts this service answers to and the pages it trusts, beside its own."""
+    """Checks requests from browsers against the hosts and origins the operator trusts."""
 
     def __init__(self, hosts: Collection[str] = (), origins: Collection[str] = ()) -> None:
         """
@@ -35,10 +35,10 @@ class CrossOriginPolicy:
         self.origins = frozenset(origins)
 
     def check(self, headers: Headers, *, opens_page: bool) -> None:
-        """Whether a browser of this machine may send this request.
+        """Refuses a request that a browser of this machine must not send.
 
         Args:
-            opens_page: a GET of something that is meant to be opened by a link.
+            opens_page: True for a GET of a page that links may open.
 
         Raises:
             ApiError: 403

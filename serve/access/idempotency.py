@@ -1,12 +1,12 @@
-"""Idempotency: a client's Idempotency-Key stands for one request. Asked for again, it is the same audio.
+"""Idempotency: an Idempotency-Key stands for one request; sent again, it returns the same audio.
 
 In:    a tenant, its key, a body
-Out:   a seed; whether it was asked for before; a 409 for another body
-Owns:  what the keys of this process stood for, bounded
+Out:   a seed; whether the request is a repetition; a 409 for another body
+Owns:  the bodies that keys in this process stand for, bounded
 Never: a body, a text: a hash that the key itself salts
 
-The seed follows from tenant and key alone, so that every replica gives the same audio whether or not it can ask the others. A
-request with a known seed finds what the first one has made, or joins it while it is being made (pipeline/cache).
+The seed is derived from tenant and key, so that every replica returns the same audio, whether or not it can reach the others.
+A request with a known seed finds the result of the first one in the cache, or joins it while it runs (pipeline/cache).
 """
 
 import hashlib
@@ -27,19 +27,19 @@ TTL_S = 86_400.0
 
 
 class ClaimStore(Protocol):
-    """What all replicas know; pipeline/cache/redis.py is one."""
+    """Claims shared by all replicas; pipeline/cache/redis.py implements it."""
 
     async def claim(self, name: str, content: bytes, ttl_s: float) -> bytes | None:
-        """What is kept under a name; the given content from now on where nothing is. None: nobody answers."""
+        """Stores the content unless the name is taken. Returns what is stored now; None if the store does not answer."""
         ...
 
     async def release(self, name: str) -> None:
-        """Forget what is kept under a name."""
+        """Removes what is stored under a name."""
         ...
 
 
 class Idempotency:
-    """Which body each key stands for."""
+    """Knows which body each key stands for."""
 
     def __init__(
         self, shared: ClaimStore | None = None, ttl_s: float = TTL_S, *, clock: Callable[[], float] = time.monotonic
@@ -50,7 +50,7 @@ class Idempotency:
         self._own: OrderedDict[str, tuple[float, bytes]] = OrderedDict()  # name -> until when, what claimed it
 
     async def is_repeated(self, tenant: str, key: str, raw: bytes) -> bool:
-        """Take the key for this body, valid JSON; True when the same was asked for before.
+        """Claims the key for this body, valid JSON. Returns True if the same request was sent before.
 
         Raises:
             ApiError: 409, the key stands for another body.
@@ -59,7 +59,7 @@ class Idempotency:
         # The same object written otherwise is the same request.
         body = _digest("body", tenant, key, json.dumps(json.loads(raw), sort_keys=True))
         claim = body + secrets.token_bytes(8)
-        # In this process too: Redis may be away.
+        # Also in this process: Redis may be away.
         kept = [self._claim(name, claim)]
         if self._shared is not None:
             kept.append(await self._shared.claim(name, claim, self._ttl_s) or claim)
@@ -71,7 +71,7 @@ class Idempotency:
         return any(each != claim for each in kept)
 
     async def release(self, tenant: str, key: str) -> None:
-        """The request was not taken: the key stands for nothing."""
+        """Frees the key of a request that was refused."""
         name = _name(tenant, key)
         self._own.pop(name, None)
         if self._shared is not None:
@@ -90,7 +90,7 @@ class Idempotency:
 
 
 def checked_key(given: str | None) -> str | None:
-    """The header's value.
+    """Returns the value of the header.
 
     Raises:
         ApiError: 400
@@ -101,7 +101,7 @@ def checked_key(given: str | None) -> str | None:
 
 
 def seed_of(tenant: str, key: str) -> int:
-    """The seed of a key, 0 .. 2**32 - 1: the same on every replica and at any time."""
+    """Returns the seed of a key, 0 .. 2**32 - 1: the same on every replica and at any time."""
     return int.from_bytes(_digest("seed", tenant, key)[:4], "big")
 
 

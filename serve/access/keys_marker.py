@@ -1,4 +1,4 @@
-"""Keys' mark: a file that says a service has had keys, for the day the store that holds them is lost.
+"""Keys marker: a file that records that a service has had keys, in case their store is lost.
 
 In:    where that store is
 Out:   whether there have been keys
@@ -16,7 +16,7 @@ FORGET = "chattts-serve keys forget"
 
 
 class KeysMarker:
-    """Set with the first key and by every replica that sees one; removed by `chattts-serve keys forget` alone."""
+    """Written with the first key and by every replica that sees one; removed by `chattts-serve keys forget` alone."""
 
     def __init__(self, path: Path, store: str) -> None:
         """
@@ -28,7 +28,7 @@ class KeysMarker:
 
     @property
     def is_set(self) -> bool:
-        """Whether there have been keys; also where nobody can say."""
+        """True if there have been keys, or if the file cannot be looked at."""
         try:
             self.path.lstat()
         except (FileNotFoundError, NotADirectoryError):
@@ -38,7 +38,7 @@ class KeysMarker:
         return True
 
     def set(self) -> None:
-        """Remember that there are keys, on disk once this returns.
+        """Records that there are keys; on disk once this returns.
 
         Raises:
             OSError
@@ -50,7 +50,7 @@ class KeysMarker:
         write_durably(self.path, text.encode(), mode=0o600)
 
     def remove(self) -> None:
-        """Forget it.
+        """Removes the record.
 
         Raises:
             OSError
@@ -59,7 +59,7 @@ class KeysMarker:
 
 
 def marker_for(store: Store, home: Path) -> KeysMarker:
-    """Beside a file, under a name that `store.sqlite*` does not remove as well; in the cache folder for a Redis."""
+    """Returns the marker of a store: beside its file, not matched by `store.sqlite*`; in the cache folder for Redis."""
     if "://" in store.place:
         return KeysMarker(home / f"keys-of-{hashlib.sha256(store.place.encode()).hexdigest()[:16]}", store.place)
     path = Path(store.place)

@@ -1,15 +1,15 @@
-"""Quotas: how much of its quota a key has used, and whether it may have more.
+"""Quotas: how much of its quota a key has used, and whether a request fits into the rest.
 
-In:    a key's id and quota, what is asked for, a clock
+In:    a key's id and quota, what a request needs, a clock
 Out:   QuotaDecision
 Owns:  the counts of this process; shared ones are in serve/access/redis_quotas.py
 Never: keys, HTTP
 
-A rate is kept as one number, the time at which everything taken so far would have been due (GCRA): taking something moves it
-on, and it may lie ahead of the clock by the burst. Audio is counted once it is there, so its number may run further ahead, and
-the next request waits until it is within a minute again.
+A rate is kept as one number, the time at which everything taken so far would have been due (GCRA): each request moves it
+forward, and it may lie ahead of the clock by the burst. Audio is counted after it was generated, so its number may run further
+ahead; further requests are refused until it is within a minute of the clock again.
 
-With n replicas that cannot see each other each allows an n-th, and at least one: never no limit.
+Each of n replicas that do not share a count allows an n-th of every limit, and at least one.
 """
 
 import math
@@ -26,43 +26,43 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class QuotaDecision:
-    """May it?"""
+    """Whether a request fits into a quota."""
 
     refusal: str = ""
-    """code of API replies; empty: it may"""
+    """error code of the reply; empty: allowed"""
     retry_after_s: float = 0.0
     remaining: int | None = None
-    """requests that could follow at once; None where requests have no rate"""
+    """requests that could follow at once; None if requests have no rate"""
     reset_s: float = 0.0
-    """until the whole burst is there again"""
+    """until the whole burst is available again"""
 
 
 class Quotas(Protocol):
-    """Counts by key."""
+    """Counts what each key uses."""
 
     is_away: bool
-    """whether the count that replicas share is away, and this one counts alone"""
+    """True while the shared count cannot be reached and this replica counts alone"""
 
     async def acquire(self, key: str, quota: Quota, permit: str | None) -> QuotaDecision:
-        """Take one request and, with a permit, one stream: both or nothing."""
+        """Takes one request and, with a permit, one stream: both or neither."""
         ...
 
     async def charge_characters(self, key: str, quota: Quota, characters: int) -> QuotaDecision:
-        """Take characters of the day: all or nothing."""
+        """Takes characters of the day: all or none."""
         ...
 
     def record_audio(self, key: str, quota: Quota, audio_s: float) -> None:
-        """Audio was made; counted soon. Never waits."""
+        """Counts generated audio soon. Does not wait."""
         ...
 
     def release(self, key: str, permit: str) -> None:
-        """The stream is over. Never waits, harmless when it never began."""
+        """Gives a permit back. Does not wait; does nothing if the permit is not held."""
         ...
 
 
 @dataclass(slots=True)
 class _Used:
-    """What one key has used."""
+    """Consumption of one key."""
 
     rate_due: float = 0.0
     audio_due: float = 0.0
@@ -72,7 +72,7 @@ class _Used:
 
 
 class LocalQuotas:
-    """Quotas counted in this process: an n-th of each."""
+    """Quotas counted in this process alone."""
 
     is_away = False
 
@@ -85,8 +85,8 @@ class LocalQuotas:
         """
         Args:
             replicas: how many processes share each quota.
-            clock: monotonic seconds: rates do not care what time of day somebody sets.
-            wall_clock: seconds since 1970, for the days alone.
+            clock: monotonic seconds: setting the time of day does not change a rate.
+            wall_clock: seconds since 1970; only for characters per day.
         """
         self._replicas = replicas
         self._clock = clock
@@ -94,7 +94,7 @@ class LocalQuotas:
         self._keys: dict[str, _Used] = {}
 
     async def acquire(self, key: str, quota: Quota, permit: str | None) -> QuotaDecision:
-        """See Quotas."""
+        """Takes one request and, with a permit, one stream: both or neither."""
         used, now, share = self._used(key), self._clock(), 1 / max(1, self._replicas())
         decision = self._rate(used, now, quota, share)
         if decision.refusal:
@@ -107,17 +107,17 @@ class LocalQuotas:
         return decision
 
     def record(self, key: str, quota: Quota, permit: str | None) -> None:
-        """Take over what somebody else has allowed, so that a share is of what was used."""
+        """Counts a request that the shared count allowed, so that this replica's share is up to date."""
         used, now, share = self._used(key), self._clock(), 1 / max(1, self._replicas())
         if quota.requests_per_s is not None:
             step = 1 / (quota.requests_per_s * share)
-            # A debt beyond the burst is nobody's here: the others allowed it.
+            # More than the burst was allowed by other replicas: not counted here.
             used.rate_due = min(max(used.rate_due, now) + step, now + step * portion(quota.burst, share))
         if permit is not None:
             used.permits.add(permit)
 
     async def charge_characters(self, key: str, quota: Quota, characters: int) -> QuotaDecision:
-        """See Quotas."""
+        """Takes characters of the day: all or none."""
         used, now, share = self._used(key), self._wall_clock(), 1 / max(1, self._replicas())
         limit = quota.characters_a_day
         if limit is not None and self._today(used, now) + characters > portion(limit, share):
@@ -126,22 +126,22 @@ class LocalQuotas:
         return QuotaDecision()
 
     def record_characters(self, key: str, characters: int) -> None:
-        """As record()."""
+        """Counts characters that the shared count allowed."""
         used = self._used(key)
         used.characters = self._today(used, self._wall_clock()) + characters
 
     def record_audio(self, key: str, quota: Quota, audio_s: float) -> None:
-        """See Quotas."""
+        """Counts generated audio."""
         if quota.audio_s_a_minute is not None:
             used, now, share = self._used(key), self._clock(), 1 / max(1, self._replicas())
             used.audio_due = max(used.audio_due, now) + audio_s * MINUTE_S / (quota.audio_s_a_minute * share)
 
     def release(self, key: str, permit: str) -> None:
-        """See Quotas."""
+        """Gives a permit back; does nothing if it is not held."""
         self._used(key).permits.discard(permit)
 
     def streams(self, key: str) -> int:
-        """Permits held now."""
+        """Returns how many permits the key holds."""
         return len(self._used(key).permits)
 
     def _used(self, key: str) -> _Used:
@@ -158,12 +158,12 @@ class LocalQuotas:
         return QuotaDecision("", 0.0, math.floor(room / step + 1e-9) - 1, ahead + step)
 
     def _today(self, used: _Used, now: float) -> int:
-        today = int(now // DAY_S)  # an earlier one is another one too: a clock that was set back locks nobody out
+        today = int(now // DAY_S)  # an earlier day counts as new too: a clock that was set back must not lock a key out
         if used.day != today:
             used.day, used.characters = today, 0
         return used.characters
 
 
 def portion(limit: int, share: float) -> int:
-    """One replica's part of a whole number: at least one."""
+    """Returns one replica's part of a limit: at least one."""
     return max(1, math.floor(limit * share + 1e-9))

@@ -1,13 +1,13 @@
 """Quotas in Redis: one count for all replicas of all nodes.
 
-In:    see serve/access/quotas.py
-Out:   see serve/access/quotas.py
+In:    a key's id and quota, what a request needs
+Out:   QuotaDecision
 Owns:  a connection pool; the permits this process holds, and audio it has not reported yet
-Never: a wait longer than its time limit; a request without a limit when Redis is away
+Never: a wait longer than its time limit; unlimited requests while Redis is away
 
-Each question is one script, which Redis runs whole or not at all, by its own clock. A permit is a lease: the process that
-holds it renews it, and of a process that has died nothing is left after LEASE_S. While Redis is away each replica allows its
-share (LocalQuotas, which follows all the time), and asks Redis again each PERIOD_S: no request waits for it twice.
+Each call is one script, which Redis runs atomically, by its own clock. A permit is a lease: the process that holds it renews
+it, and the permits of a process that has died expire after LEASE_S. While Redis is away each replica allows its share
+(LocalQuotas, which is kept up to date all the time) and tries Redis again every PERIOD_S, so that requests do not wait for it.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ PERIOD_S = 1.0
 """how often leases are renewed and audio is reported"""
 
 NUMBERS = ("clock", "rate", "audio", "streams")
-# KEYS of one key's numbers, the same for both scripts below: clock, rate, audio, streams. Redis' clock is the time of day, and
-# somebody may set it back: what was due is then due as much earlier, or a key would wait for the old time to come again.
+# KEYS of one key's numbers, the same for both scripts below: clock, rate, audio, streams. Redis' clock is the time of day and
+# may be set back: everything due is then moved back as well, or a key would wait for the old time to come again.
 NOW = """
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1e6
@@ -124,9 +124,9 @@ class RedisQuotas:
         self.is_away = False
 
     async def acquire(self, key: str, quota: Quota, permit: str | None) -> QuotaDecision:
-        """See Quotas."""
+        """Takes one request and, with a permit, one stream: both or neither."""
         if permit is not None:
-            # Before the question: an answer that is lost on its way must not leave a permit nobody renews or gives back.
+            # Before the call: if its answer is lost, the permit must still be renewed and given back.
             self._permits.setdefault(key, set()).add(permit)
         step = 0.0 if quota.requests_per_s is None else 1 / quota.requests_per_s
         limited = int(quota.audio_s_a_minute is not None)
@@ -144,7 +144,7 @@ class RedisQuotas:
         return decision
 
     async def charge_characters(self, key: str, quota: Quota, characters: int) -> QuotaDecision:
-        """See Quotas."""
+        """Takes characters of the day: all or none."""
         limit = quota.characters_a_day
         if limit is None:
             return QuotaDecision()
@@ -157,13 +157,13 @@ class RedisQuotas:
         return decision
 
     def record_audio(self, key: str, quota: Quota, audio_s: float) -> None:
-        """See Quotas."""
+        """Counts generated audio; reported to Redis by the next round of follow()."""
         self._local.record_audio(key, quota, audio_s)
         if quota.audio_s_a_minute is not None:
             self._audio[key] = self._audio.get(key, 0.0) + audio_s * MINUTE_S / quota.audio_s_a_minute
 
     def release(self, key: str, permit: str) -> None:
-        """See Quotas."""
+        """Gives a permit back; does nothing if it is not held."""
         self._local.release(key, permit)
         held = self._permits.get(key, set())
         held.discard(permit)
@@ -174,13 +174,13 @@ class RedisQuotas:
         task.add_done_callback(self._leaving.discard)
 
     async def follow(self) -> None:
-        """Renew leases and report audio, again and again; finds out when Redis is away and when it is back."""
+        """Renews leases and reports audio every PERIOD_S; notices when Redis is away and when it is back."""
         while True:
             await self.renew()
             await asyncio.sleep(PERIOD_S)
 
     async def renew(self) -> None:
-        """Once. The first question that is not answered ends it: the others would wait as long."""
+        """Runs one round of follow(). Stops at the first call without an answer: the others would wait as long."""
         was_away, answers = self.is_away, True
         audio, self._audio = self._audio, {}
         pending = {**audio, **{key: audio.get(key, 0.0) for key in self._permits}}
@@ -191,13 +191,13 @@ class RedisQuotas:
             answers = answers and await self._ask(question, finds_back=True) is not None
             if not answers:
                 self._audio[key] = self._audio.get(key, 0.0) + moved_s  # next time
-        if not pending:  # who waits for a request to find out makes that request wait
+        if not pending:  # or the next request would be the one to find out, and wait
             await self._ask(self._redis.ping, finds_back=True)
         if was_away and not self.is_away:
             LOG.info("keys: the store is back; quotas are counted together again")
 
     async def close(self) -> None:
-        """Give back what this process holds."""
+        """Gives back the permits this process holds and closes its connections."""
         for key, permits in list(self._permits.items()):
             for permit in list(permits):
                 self.release(key, permit)
@@ -208,7 +208,7 @@ class RedisQuotas:
         await self._ask(lambda: self._redis.zrem(_names(key, "streams")[0], permit))
 
     async def _ask(self, question: Callable[[], Awaitable[Any]], *, finds_back: bool = False) -> Any:
-        """The answer (True where Redis says nil); None when Redis is away, and at once until renew() finds it back."""
+        """The answer (True for nil); None if Redis is away, without waiting until renew() has found it again."""
         if self.is_away and not finds_back:
             return None
         try:
@@ -224,5 +224,5 @@ class RedisQuotas:
 
 
 def _names(key: str, *parts: str) -> list[str]:
-    """Of one key's numbers: in one slot of a cluster, by the braces."""
+    """Redis names of a key's numbers; the braces put them into one slot of a cluster."""
     return [f"{{chattts:quota:{key}}}:{part}" for part in parts]

@@ -1,9 +1,9 @@
-"""Body reader: receives request bodies, a bounded number of them at once and none slower than the least rate.
+"""Body reader: receives request bodies, a bounded number at a time and none slower than the minimum rate.
 
 In:    requests
 Out:   the bytes of a body; or 408, 413, 415
 Owns:  the list of bodies that are on their way in
-Never: what is in a body; a place at the door, which is taken once a body is there
+Never: what is in a body; admission, which comes once the body has arrived
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from serve.errors import ApiError, ErrorSpec, bad_request
 
 JSON = "application/json"
 FORM = "multipart/form-data"
-HEAD_START = 1024  # bytes every body is taken to have sent before its first, or the newest would always be the slowest
+HEAD_START = 1024  # bytes credited to every body, or the newest one would always be the slowest
 
 
 @dataclass(slots=True, eq=False)
@@ -30,13 +30,13 @@ class _Arriving:
     waiting: asyncio.Timeout | None = None
 
     def rate(self, now: float) -> float:
-        """Bytes a second so far."""
+        """Bytes per second so far."""
         return (self.received + HEAD_START) / max(now - self.since, 1e-9)
 
 
 class BodyReader:
-    """Receives bodies. Where there are too many of them, or too many bytes, the slowest one is dropped: whoever sends a body in
-    one piece is never in anybody's way, and senders that dribble cannot shut out the others."""
+    """Receives bodies. If there are too many of them, or too many bytes, the slowest one is dropped: a body sent in one piece
+    is never delayed, and slow senders cannot shut out the others."""
 
     def __init__(self, limits: LimitsConfig) -> None:
         self._limits = limits
@@ -44,11 +44,11 @@ class BodyReader:
 
     @property
     def arriving(self) -> int:
-        """Bodies on their way in."""
+        """How many bodies are being received."""
         return len(self._arriving)
 
     async def read_json(self, request: Request) -> bytes:
-        """The whole of a body that is said to be JSON.
+        """Receives the whole of a body of type application/json.
 
         Raises:
             ApiError: 408, 413, 415
@@ -60,7 +60,7 @@ class BodyReader:
         return bytes(received)
 
     async def pieces(self, request: Request, most_bytes: int) -> AsyncGenerator[bytes, None]:
-        """A body as it arrives.
+        """Yields a body as it arrives.
 
         Raises:
             ApiError: 413, larger than most_bytes; 408, too slow.
@@ -109,7 +109,7 @@ class BodyReader:
 
 
 def check_content(request: Request, media_type: str) -> None:
-    """Whether the body is of the media type, as it is.
+    """Checks that the body is of the media type and not compressed.
 
     Raises:
         ApiError: 415
@@ -134,12 +134,12 @@ def is_strict(request: Request) -> bool:
 
 
 def media_type_of(request: Request) -> str:
-    """Of the body, without parameters; empty where the request says nothing of it."""
+    """Returns the media type of the body, without parameters; empty if the request does not name it."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def too_large(limit: int) -> ApiError:
-    """413"""
+    """Returns a refusal with status 413."""
     return _cut_off(bad_request("body_too_large", f"the body is larger than {limit} bytes", status=413))
 
 
@@ -159,7 +159,7 @@ def _timed_out(message: str) -> ApiError:
 
 
 def _cut_off(refusal: ApiError) -> ApiError:
-    """Nobody reads the rest of the body, so the connection cannot go on."""
+    """The rest of the body is not read, so the connection cannot be used again."""
     refusal.headers["Connection"] = "close"
     return refusal
 

@@ -1,11 +1,11 @@
-"""Early refusal: a full replica says so before Serve has begun with the request.
+"""Early refusal: a full replica refuses speech before Serve handles the request.
 
-In:    heads of requests for speech
-Out:   what speech_response.py would answer while every place is taken, for a third of the work; everything else goes on
+In:    headers of requests for speech
+Out:   the reply that the route would give while every place is taken, for a third of the work; other requests go on
 Owns:  nothing
-Never: bodies; an answer to somebody the gate would turn away, who hears it from the gate
+Never: bodies; a reply to a request without access, which AuthMiddleware refuses
 
-A burst is refused one after the other by one process: what each costs is what the last one waits for.
+One process refuses a burst one request after the other, so the cost of each adds to the wait of the last.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ METHOD, PATH = "POST", "/v1/audio/speech"
 
 
 class EarlyRefusal:
-    """ASGI middleware outside Serve's own server."""
+    """ASGI middleware around Serve's own HTTP server."""
 
     def __init__(self, app: ASGIApp, *, services: Callable[[], Services | None]) -> None:
         """Args:
@@ -56,5 +56,5 @@ class EarlyRefusal:
 
 
 def is_speech(scope: Scope) -> bool:
-    """Whether somebody wants to hear something; the path begins with the application's."""
+    """True for POST /v1/audio/speech below any route prefix."""
     return scope["type"] == "http" and scope["method"] == METHOD and str(scope["path"]).endswith(PATH)

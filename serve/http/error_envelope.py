@@ -1,7 +1,7 @@
-"""Envelope: what Serve refuses in plain text, said as every other error is.
+"""Error envelope: what Serve refuses in plain text becomes an error like every other.
 
 In:    Serve's own HTTP server, around which serve/http/proxy_middleware.py puts this
-Out:   the same replies; an error in plain text, or an exception nobody caught, in OpenAI's envelope
+Out:   the same replies; an error in plain text, or an uncaught exception, in OpenAI's envelope
 Owns:  nothing
 Never: Serve's own pages below /-/, which its tools read; a reply that has begun
 """
@@ -20,7 +20,7 @@ KEPT = ("retry-after", "x-request-id")
 
 
 class ErrorEnvelope:
-    """ASGI middleware: errors in plain text become JSON."""
+    """ASGI middleware that turns errors in plain text into JSON."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -54,12 +54,12 @@ class ErrorEnvelope:
 
 
 def is_plain_error(start: Message) -> bool:
-    """Whether a reply begins that no client of ours can read."""
+    """True if the reply is an error in plain text."""
     return start["status"] >= 400 and Headers(raw=start["headers"]).get("content-type", "text/plain").startswith("text/plain")
 
 
 def refusal_of(status: int) -> ApiError:
-    """What Serve means by a status."""
+    """Returns the error that a status of Serve stands for."""
     if status in (429, 503):
         return ApiError(
             "the service takes no more requests right now", ErrorSpec(status, "overloaded_error", "overloaded", True, 1.0)

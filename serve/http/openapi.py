@@ -1,4 +1,4 @@
-"""Described: what the OpenAPI document says about bodies and errors, which the routes read and write by hand.
+"""OpenAPI: the parts of the document about bodies and errors, which the routes read and write themselves.
 
 In:    pydantic models, statuses
 Out:   parts of an OpenAPI document
@@ -39,17 +39,17 @@ class ErrorReply(BaseModel):
 
 
 def takes(body: type[BaseModel]) -> dict[str, Any]:
-    """The JSON body of a route that parses it by itself."""
+    """Returns the description of a JSON body that the route parses itself."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": body.model_json_schema()}}}}
 
 
 def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The errors a route may answer with."""
+    """Returns the description of the errors a route may answer with."""
     return {status: {"model": ErrorReply, "description": HTTPStatus(status).phrase} for status in statuses}
 
 
 def describe(api: FastAPI) -> None:
-    """Make the document say what the service does, and not what FastAPI assumes."""
+    """Replaces what FastAPI assumes about errors by what the service does."""
     plain = api.openapi
 
     def openapi() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Edge: takes from a request the headers with which a client could steer Serve, before Serve reads them.
+"""Proxy middleware: removes the headers with which a client could control Serve's routing, before Serve reads them.
 
 In:    RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=serve.http.proxy_middleware:middlewares in the environment of Ray's processes
 Out:   ASGI middleware around Serve's own HTTP server: the proxy's, or the ingress replica's under direct ingress
@@ -41,7 +41,7 @@ TOO_LARGE = bad_request("headers_too_large", f"the headers are larger than {MOST
 
 
 class StripRoutingHeaders:
-    """Drops the steering headers."""
+    """Drops the headers that Serve would obey; refuses requests with too many bytes of headers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -58,12 +58,12 @@ class StripRoutingHeaders:
 
 
 def middlewares() -> list[Middleware]:
-    """What Serve asks the callback for; it puts these outside its own, the last one outermost."""
+    """Returns the middleware that Serve puts around its own, the last one outermost."""
     return [Middleware(ErrorEnvelope), Middleware(EarlyRefusal, services=backend_here), Middleware(StripRoutingHeaders)]
 
 
 def backend_here() -> Services | None:
-    """The insides of the ingress replica this process is; None in a proxy."""
+    """Returns the services of the ingress replica in this process; None in a proxy."""
     try:
         replica = serve.get_replica_context().servable_object
     except RayServeException:
@@ -73,6 +73,6 @@ def backend_here() -> Services | None:
 
 
 def is_routing_header(name: bytes) -> bool:
-    """Whether Serve would obey this header."""
+    """True if Serve would obey this header."""
     plain = name.lower().replace(b"-", b"_")
     return plain in ROUTING_HEADERS or plain.startswith(ROUTING_PREFIX)

@@ -1,9 +1,9 @@
-"""Upload: a recording from a client, read in a process of its own.
+"""Upload reader: decodes a recording from a client in a separate process.
 
 In:    the bytes of a file
 Out:   Reference, or the refusal of pipeline/voices/reference.py
-Owns:  the process, until it has answered or its time is over
-Never: decoding here: a decoder that crashes, hangs or eats memory takes nobody with it
+Owns:  the process, until it has answered or timed out
+Never: decoding in this process: a decoder that crashes, hangs or runs out of memory must not end the service
 """
 
 import asyncio
@@ -24,13 +24,13 @@ REFUSALS = {kind.__name__: kind for kind in (ReferenceRejected, UnsupportedForma
 
 
 class UploadReader:
-    """Reads recordings, a few at a time."""
+    """Decodes recordings, a few at a time."""
 
     def __init__(self) -> None:
         self._reading = 0
 
     async def read(self, content: bytes) -> Reference:
-        """Decode and judge.
+        """Decodes a recording and checks that it can be used as a reference.
 
         Raises:
             ReferenceRejected, UnsupportedFormat
