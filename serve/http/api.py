@@ -43,7 +43,7 @@ def create_api(get_services: Callable[[], Services], *, announce_request_id: boo
         AuthMiddleware,
         routes=route_access(),
         authenticator=lambda: get_services().authenticator,
-        observer=lambda: get_services().observer,
+        observer=lambda: get_services().speech.observer,
     )
     api.add_middleware(CrossOriginMiddleware, policy=lambda: get_services().authenticator.origins)
     api.add_middleware(RequestIdMiddleware, announce=announce_request_id)

@@ -128,11 +128,6 @@ def check_content(request: Request, media_type: str) -> None:
         )
 
 
-def is_strict(request: Request) -> bool:
-    """True if the query says strict=1: fields without effect are refused instead of named in the reply."""
-    return request.query_params.get("strict") in ("1", "true")
-
-
 def media_type_of(request: Request) -> str:
     """Returns the media type of the body, without parameters; empty if the request does not name it."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()

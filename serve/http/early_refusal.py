@@ -36,7 +36,7 @@ class EarlyRefusal:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services = self._services() if is_speech(scope) else None
-        if services is None or not services.admission.is_full:
+        if services is None or not services.speech.admission.is_full:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
@@ -45,14 +45,14 @@ class EarlyRefusal:
             return
         try:
             services.authenticator.authenticate(headers, peer_of(scope), SPEECH.scopes, opens_page=False)
-            services.admission.check()
+            services.speech.admission.check()
         except ApiError:
             await self._app(scope, receive, send)
         except SynthesisError as error:
             await named_error_reply(error, headers.get("x-request-id", ""))(scope, receive, send)
             code = to_api_error(error).spec.code
-            services.observer.finished(ReplyStats(Outcome.REFUSED, code))
-            services.refusals.add(code)
+            services.speech.observer.finished(ReplyStats(Outcome.REFUSED, code))
+            services.speech.refusals.add(code)
 
 
 def is_speech(scope: Scope) -> bool:

@@ -11,8 +11,7 @@ import logging
 from collections import Counter
 
 from serve.observability.reply_stats import Outcome, ReplyStats
-from serve.remote.stage_timing import Fields, StageTimings
-from serve.speech.schemas.speech import SpeechJob
+from serve.observability.stage_timings import Fields, StageTimings
 
 # Child of Ray's own logger by name alone: under Serve its handler writes these lines, elsewhere logging's root does.
 LOG = logging.getLogger("ray.serve.chattts")
@@ -21,43 +20,46 @@ FIELDS = "ray_serve_extra_fields"  # Serve's JSON formatter puts what is in it b
 
 
 WANT_OF_ROOM = frozenset({"overloaded", "draining"})
-"""codes of refusals that come in bursts: a line each would cost more than the refusal"""
+"""codes of refusals that come in bursts: a line for each would cost more than the refusal"""
 SECOND = 1.0
 
 
-def log_received(request_id: str, key: str, order: SpeechJob) -> None:
-    """The request was understood and is on its way."""
-    _say(logging.INFO, "received", {"request": request_id, "key": key, **_ordered(order)})
+def log_received(request_id: str, key: str, job: Fields) -> None:
+    """Log that a request was understood and is on its way.
+
+    Args:
+        key: id of the caller's key.
+        job: what the request is, as fields.
+    """
+    _write(logging.INFO, "received", {"request": request_id, "key": key, **job})
 
 
-def log_finished(request_id: str, key: str, order: SpeechJob | None, stats: ReplyStats, stages: StageTimings) -> None:
-    """It is over, however it ended; `order` is None when it was never understood."""
-    ordered = {} if order is None else _ordered(order)
-    became = traced(stats, stages)
+def log_finished(request_id: str, key: str, job: Fields, stats: ReplyStats, stages: StageTimings) -> None:
+    """Log how a request ended; `job` is empty when it was never understood."""
     level = logging.WARNING if stats.code else logging.INFO
-    _say(level, "finished", {"request": request_id, "key": key, **ordered, **became})
+    _write(level, "finished", {"request": request_id, "key": key, **job, **reply_fields(stats, stages)})
 
 
 class RefusalTally:
-    """Refusals for want of room, told as one line a second."""
+    """Refusals for lack of room, logged as one line per second and code."""
 
     def __init__(self) -> None:
-        self._untold: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
     def add(self, code: str) -> None:
-        """Count one. Needs a running event loop."""
-        if not self._untold:
-            asyncio.get_running_loop().call_later(SECOND, self._tell)
-        self._untold[code] += 1
+        """Count a refusal. Needs a running event loop."""
+        if not self._counts:
+            asyncio.get_running_loop().call_later(SECOND, self._log)
+        self._counts[code] += 1
 
-    def _tell(self) -> None:
-        for code, requests in self._untold.items():
-            _say(logging.WARNING, "refused", {"code": code, "requests": requests})
-        self._untold.clear()
+    def _log(self) -> None:
+        for code, requests in self._counts.items():
+            _write(logging.WARNING, "refused", {"code": code, "requests": requests})
+        self._counts.clear()
 
 
-def traced(stats: ReplyStats, stages: StageTimings) -> Fields:
-    """What became of a request: the same in its line and in its trace."""
+def reply_fields(stats: ReplyStats, stages: StageTimings) -> Fields:
+    """How a reply went: the same fields in its log line and in its trace."""
     spoken: Fields = {}
     if stats.code:
         spoken["code"] = stats.code
@@ -68,7 +70,7 @@ def traced(stats: ReplyStats, stages: StageTimings) -> Fields:
         spoken["warnings"] = ",".join(f"{code}:{count}" for code, count in sorted(stats.warnings.items()))
     if stats.audio_s > 0:
         spoken["rtf"] = round(stats.took_s / stats.audio_s, 4)
-    passed = {} if stats.outcome is Outcome.REFUSED and not stages.segments else stages.figures()
+    passed = {} if stats.outcome is Outcome.REFUSED and not stages.segments else stages.summary()
     return {
         "outcome": stats.outcome.value,
         "audio_s": round(stats.audio_s, 3),
@@ -78,17 +80,6 @@ def traced(stats: ReplyStats, stages: StageTimings) -> Fields:
     }
 
 
-def _ordered(order: SpeechJob) -> Fields:
-    request = order.request
-    return {
-        "model": request.model,
-        "lane": request.scheduling.lane.value,
-        "characters": len(request.text),
-        "container": order.audio.container,
-        "streamed": order.streamed,
-    }
-
-
-def _say(level: int, event: str, fields: Fields) -> None:
+def _write(level: int, event: str, fields: Fields) -> None:
     words = " ".join(f"{name}={value}" for name, value in fields.items())
     LOG.log(level, "speech %s %s", event, words, extra={FIELDS: {"event": event, **fields}})

@@ -40,6 +40,7 @@ from pipeline.types import (
 )
 from serve.config.model_versions import ONLY
 from serve.config.policies import BreakerConfig
+from serve.observability.stage_timings import current_timings
 from serve.observability.tracing import carried
 from serve.resilience.circuit_breaker import Breaker, Call
 from serve.resilience.quarantine import CURRENT_REQUEST
@@ -74,19 +75,22 @@ class RemoteFrontend:
 
     async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
         """See protocols.TextFrontend."""
+        began = time.perf_counter()
         plan: SpeechPlan = await _pure(
             self.breaker, lambda: self._handle.plan.remote(self._version, request, voices, carried())
         )
+        current_timings().planned(len(plan.prompts), began)
         return plan
 
     async def replan(
         self, request: SynthesisRequest, voices: Mapping[str, Voice], plan: SpeechPlan, refined: list[NDArray[np.int64]]
     ) -> SpeechPlan:
         """See protocols.TextFrontend."""
-        replan = self._handle.replan
+        replan, began = self._handle.replan, time.perf_counter()
         replanned: SpeechPlan = await _pure(
             self.breaker, lambda: replan.remote(self._version, request, voices, plan, refined, carried())
         )
+        current_timings().planned(len(replanned.prompts), began)
         return replanned
 
 
@@ -105,10 +109,12 @@ class RemoteGenerator:
         A replica that dies is not the end: another one makes the same steps from the same prompt and seed, and what was
         handed on already is left out. Not once audio of the request has left: then only what had not begun is tried again.
         """
+        timings, began = current_timings(), time.perf_counter()
         with self.breaker.watch() as call:
             tries = self._tries(prompt, sampling, time.monotonic() + timeout_s, admitted, call)
             async with aclosing(tries) as blocks:
                 async for block in blocks:
+                    timings.generated(prompt, block, began)
                     yield block
 
     async def _tries(
@@ -153,12 +159,16 @@ class RemoteDecoder:
 
     async def decode(self, window: HiddenWindow) -> NDArray[np.float32]:
         """See protocols.WaveDecoder."""
+        began = time.perf_counter()
         samples: NDArray[np.float32] = await self._answer(lambda: self._handle.decode.remote(window, carried()))
+        current_timings().decoded(len(samples), began)
         return samples
 
     async def feed(self, batch: StepBatch) -> DecodedAudio:
         """See protocols.WaveDecoder."""
+        began = time.perf_counter()
         decoded: DecodedAudio = await self._answer(lambda: self._handle.feed.remote(batch, carried()))
+        current_timings().decoded(len(decoded.samples), began)
         return decoded
 
     async def _answer(self, call: Callable[[], Awaitable[Any]]) -> Any:

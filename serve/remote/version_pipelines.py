@@ -27,7 +27,6 @@ from serve.config.model_versions import Version
 from serve.config.policies import BreakerConfig
 from serve.remote.code_cache import follow_fingerprint
 from serve.remote.remote_stages import Handle, RemoteDecoder, RemoteFrontend, RemoteGenerator, ask_fingerprint, ask_stats
-from serve.remote.stage_timing import TimedDecoder, TimedFrontend, TimedGenerator
 from serve.resilience.circuit_breaker import Breaker, is_fault
 from serve.versions.rollout import Rollout
 from serve.versions.shadow import Comparison, Shadow
@@ -73,13 +72,13 @@ class VersionPipelines:
                 for stage in (version.stage("acoustic"), version.stage("vocoder"))
             )
             self._deployments |= {acoustic.stage: version.acoustic, vocoder.stage: version.vocoder}
-            generator = TimedGenerator(RemoteGenerator(handles[version.acoustic], acoustic))
+            generator = RemoteGenerator(handles[version.acoustic], acoustic)
             cached = CachedModel(generator, cache, hidden=version.pipeline.vocoder.use_decoder)
             self._cached[version.id] = cached
             self._synthesizers[version.id] = Synthesizer(
-                TimedFrontend(RemoteFrontend(handles[TEXT], self.breakers["text"], version.id)),
+                RemoteFrontend(handles[TEXT], self.breakers["text"], version.id),
                 generator,
-                TimedDecoder(RemoteDecoder(handles[version.vocoder], vocoder)),
+                RemoteDecoder(handles[version.vocoder], vocoder),
                 voices,
                 version.pipeline.speech,
                 cached,

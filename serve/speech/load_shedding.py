@@ -1,17 +1,16 @@
-"""Degrader: what the ladder means for one request.
+"""Load shedding: what the degradation ladder means for one request.
 
-In:    a SpeechBody, the active degradation steps
-Out:   the body and the request as they are spoken now, and what was given up
+In:    a SpeechBody, the steps in force
+Out:   the body without what is given up, and the names of what was
 Owns:  the ladder of one ingress replica
-Never: Ray; a request with a seed of its own, unless config says so; silence about what it did
+Never: Ray; a change to a request with a seed of its own, unless config says so; a change the reply does not name
 """
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 from pipeline.errors import AtCapacity
-from pipeline.types import Lane, SynthesisRequest
+from pipeline.types import Lane
 from serve.config.policies import EASING, DegradationStep, DegradeConfig
 from serve.resilience.degradation import DegradationLadder
 from serve.speech.schemas.speech import TIDY, PostBody, SpeechBody
@@ -21,39 +20,24 @@ LOG = logging.getLogger("ray.serve.chattts")
 SKIPPED_CHUNK_SIZES = 2  # of vocoder.chunk_steps: the first chunk is the third size
 
 
-@dataclass(frozen=True, slots=True)
-class Eased:
-    """A body as it is spoken now."""
-
-    body: SpeechBody
-    given_up: tuple[DegradationStep, ...] = ()
-
-    def fit(self, request: SynthesisRequest) -> SynthesisRequest:
-        """The request, for what the body cannot say."""
-        if DegradationStep.SEGMENTS in self.given_up:
-            request = replace(request, short_segments=True)
-        if DegradationStep.FIRST_CHUNK in self.given_up:
-            request = replace(request, skipped_chunk_sizes=SKIPPED_CHUNK_SIZES)
-        return request
-
-
 class Degrader:
-    """Of one ingress replica."""
+    """Leaves out of requests what the service gives up under load."""
 
     def __init__(self, config: DegradeConfig | None = None, ladder: DegradationLadder | None = None) -> None:
         self.config = config or DegradeConfig()
         self.ladder = ladder or DegradationLadder(self.config)
 
     def observe(self, fullness: float, rtf: float) -> None:
-        """Look once; see DegradationLadder."""
+        """Let the ladder look at the load once, and log a change; see DegradationLadder.observe."""
         before = self.ladder.level
         self.ladder.observe(fullness, rtf)
         if self.ladder.level != before:
             steps = ", ".join(self.ladder.active_steps) or "none"
             LOG.warning("degradation: active steps: %s (fullness %.2f, real-time factor %.2f)", steps, fullness, rtf)
 
-    def let_in(self, lane: Lane) -> None:
-        """
+    def check_admitted(self, lane: Lane) -> None:
+        """Check that a lane is not refused at this moment.
+
         Raises:
             AtCapacity: an active step refuses this lane.
         """
@@ -61,15 +45,17 @@ class Degrader:
         if DegradationStep.ALL in steps or (DegradationStep.BULK in steps and lane is Lane.BULK):
             raise AtCapacity("the service is at its limit and refuses what can wait", retry_after_s=self.config.recover_after_s)
 
-    def fit(self, body: SpeechBody, *, seeded: bool = False) -> Eased:
-        """The body without what is given up at this moment.
+    def apply_to_body(self, body: SpeechBody, *, seeded: bool = False) -> tuple[SpeechBody, tuple[DegradationStep, ...]]:
+        """The body without what is given up at this moment, and what that is.
+
+        Steps that a body cannot express are only named; the request carries them.
 
         Args:
             seeded: the request has a seed of its own although its body names none.
         """
         steps = [step for step in self.ladder.active_steps if step in EASING]
         if not steps or ((seeded or body.seed is not None) and not self.config.seeded):
-            return Eased(body)
+            return body, ()
         given_up = tuple(
             step
             for step in steps
@@ -78,7 +64,7 @@ class Degrader:
         for step in given_up:
             if step in CHANGES:
                 body = body.model_copy(update=CHANGES[step](self, body))
-        return Eased(body, given_up)
+        return body, given_up
 
     def _refine(self, body: SpeechBody) -> dict[str, object]:
         return {} if body.refine is False else {"refine": False}

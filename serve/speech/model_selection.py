@@ -1,22 +1,20 @@
-"""Model desk: the `model` field of a request becomes a version, and what the version does not know is said in its words.
+"""Model selection: the `model` field of a request becomes a version, and the body is put into words the version knows.
 
-In:    a SpeechBody and who listens; what each version's checkpoint was taught
-Out:   the version, the body as the version understands it, its SynthesisRequest; what /v1/models lists
+In:    a SpeechBody and its client; what each version's checkpoint was taught
+Out:   the version, the body as the version understands it; what /v1/models lists
 Owns:  nothing; Rollout has the state
-Never: Ray
+Never: Ray, HTTP
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from starlette.requests import Request
-
 from pipeline.checkpoint.capabilities import EVERYTHING, Taught
 from pipeline.checkpoint.locate import Licence, licence_of
 from pipeline.config import PipelineConfig
-from pipeline.types import Passage, Prosody, SynthesisRequest
-from serve.access.authentication import ANONYMOUS, caller_of
+from pipeline.types import Passage, Prosody
+from serve.access.authentication import ANONYMOUS
 from serve.config.model_versions import ONLY, CompatConfig, Version, versions_of
 from serve.errors import ApiError, ErrorSpec, bad_request
 from serve.speech.schemas.speech import MODELS, SpeechBody
@@ -24,23 +22,19 @@ from serve.versions.rollout import Rollout
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
-    """A body as one version understands it."""
+class Selection:
+    """A body as the chosen version of the model understands it."""
 
     version: Version
     body: SpeechBody
-    without: tuple[str, ...] = ()
+    voice: str
+    """id of the voice"""
+    lost: tuple[str, ...] = ()
     """fields the client set and the version does not know"""
-
-    def fit(self, request: SynthesisRequest) -> SynthesisRequest:
-        """The request, for this version."""
-        if not self.version.compat.ssml and request.passages:
-            request = replace(request, passages=tuple(map(plain, request.passages)))
-        return replace(request, model=self.version.id, tags_taught=self.version.compat.control_tags)
 
 
 class ModelSelector:
-    """The models of one service."""
+    """Chooses the version of the model that speaks a request."""
 
     def __init__(self, rollout: Rollout, taught: Mapping[str, Taught] | None = None) -> None:
         """
@@ -50,28 +44,29 @@ class ModelSelector:
         self.rollout = rollout
         self._taught = taught or {}
 
-    def fit(self, body: SpeechBody, request: Request, voice: str, *, strict: bool) -> Fitted:
+    def apply_to_body(self, body: SpeechBody, *, caller: str, host: str | None, voice: str, strict: bool) -> Selection:
         """The version that speaks, and the body for it.
 
         Args:
+            caller: id of the key.
+            host: address of the client.
+            voice: id of the voice.
             strict: refuse what the version does not know instead of naming it in the reply.
 
         Raises:
             ApiError: there is no such model.
         """
-        host = None if request.client is None else request.client.host
-        version = self.version(body.model, listener_of(caller_of(request).id, body.user, host), voice)
-        fitted = Fitted(version, *adapted(body, version.compat, self._taught.get(version.id, EVERYTHING)))
-        if strict and fitted.without:
-            param = fitted.without[0]
-            raise bad_request("unknown_field", f"{version.id} does not know {param}; leave it out", param=param)
-        return fitted
+        version = self.version(body.model, listener_of(caller, body.user, host), voice)
+        adapted_body, lost = adapted(body, version.compat, self._taught.get(version.id, EVERYTHING))
+        if strict and lost:
+            raise bad_request("unknown_field", f"{version.id} does not know {lost[0]}; leave it out", param=lost[0])
+        return Selection(version, adapted_body, voice, lost)
 
     def version(self, model: str, listener: str, voice: str) -> Version:
-        """A pinned version, or the one that speaks to this listener.
+        """The version a client has pinned, or the one that speaks to this listener.
 
         Raises:
-            ApiError
+            ApiError: there is no such model.
         """
         rollout = self.rollout
         if model in rollout.versions:
@@ -92,11 +87,11 @@ class ModelSelector:
         return tuple(dict.fromkeys((*self.rollout.names, *self.rollout.versions, *MODELS)))
 
     def licence(self, model: str) -> Licence:
-        """What may be done with the weights that speak under this name."""
+        """The licence of the weights behind this name."""
         return licence_of(self._stable(model).pipeline.checkpoint)
 
     def languages(self, model: str = "") -> tuple[str, ...]:
-        """What is spoken under this name; without one by the first."""
+        """Languages of the model of this name; of the first one without a name."""
         return self._taught.get(self._stable(model).id, EVERYTHING).languages
 
     def _stable(self, model: str) -> Version:
@@ -107,7 +102,7 @@ class ModelSelector:
         return rollout.versions[model]
 
     def state(self, model: str) -> dict[str, Any]:
-        """What a model's card says beyond its name: of a version its share and state, of a name the shares of its versions."""
+        """What a model's card says beside its name: the share and state of a version, or the shares of a name's versions."""
         rollout = self.rollout
         if set(rollout.versions) == {ONLY}:
             return {}
@@ -118,12 +113,12 @@ class ModelSelector:
 
 
 def only_model() -> ModelSelector:
-    """Of a service with one model."""
+    """The selector of a service with one model."""
     return ModelSelector(Rollout(versions_of(PipelineConfig(), {})))
 
 
 def listener_of(caller: str, user: str | None, host: str | None) -> str:
-    """Who hears: the key and the user it speaks for; without both the address."""
+    """What a version is drawn by: the key and the user it speaks for; without both the client's address."""
     return f"{caller}\0{user or ''}" if user or caller != ANONYMOUS else host or ""
 
 

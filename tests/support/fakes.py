@@ -11,6 +11,7 @@ import math
 import threading
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,11 +48,18 @@ from pipeline.types import (
 from pipeline.voices.catalogue import VoiceCatalogue, VoiceInfo
 from pipeline.voices.library import VoiceLibrary
 from serve.access.admission import AdmissionLimiter
-from serve.config.app_config import LimitsConfig, VoicesConfig
+from serve.access.authentication import Authenticator
+from serve.access.idempotency import Idempotency
+from serve.config.app_config import LanesConfig, LimitsConfig, SourceOfferConfig, VoicesConfig
 from serve.http.body_reader import BodyReader
 from serve.http.services import Services
+from serve.observability.reply_stats import NullReplyObserver
+from serve.observability.request_log import RefusalTally
+from serve.observability.tracing import Tracing
 from serve.speech.load_shedding import Degrader
-from serve.speech.model_selection import ModelSelector, only_model
+from serve.speech.model_selection import only_model
+from serve.speech.recent_overload import RecentOverload
+from serve.speech.services import SpeechServices
 from serve.voices.voice_sampler import Stream
 from serve.voices.voice_service import VoiceService
 
@@ -124,31 +132,61 @@ def voice_id(name: str | None) -> str:
     raise UnknownVoice("no such voice; GET /v1/audio/voices lists them", param="voice")
 
 
-def make_services(
-    speaker: Speaker,
-    limits: LimitsConfig | None = None,
-    *,
-    not_ready: str | None = None,
-    lexicons: LexiconLibrary | None = None,
-    models: ModelSelector | None = None,
-    degrader: Degrader | None = None,
-) -> Services:
-    """A whole ingress replica around a Speaker."""
-    limits = limits or LimitsConfig()
+class FakeText:
+    """http.services.TextServices over a Speaker, which records what is refined."""
 
-    async def why_not_ready() -> str | None:
-        return not_ready
+    def __init__(self, speaker: Speaker) -> None:
+        self._speaker = speaker
 
-    async def health() -> dict[str, object]:
-        return {"engine": {"slots": 1, "slots_used": speaker.opened - speaker.closed}}
-
-    async def read(request: SynthesisRequest) -> SpeechText:
+    async def read(self, request: SynthesisRequest) -> SpeechText:
         return build_speech_text(request, TextConfig())
 
-    async def refine(request: SynthesisRequest) -> list[Refined]:
-        speaker.requests.append(request)
-        texts = [(segment.text, f"{segment.text} [laugh]") for segment in build_speech_text(request, TextConfig()).segments]
+    async def refine(self, request: SynthesisRequest) -> list[Refined]:
+        self._speaker.requests.append(request)
+        texts = [(segment.text, f"{segment.text} [laugh]") for segment in (await self.read(request)).segments]
         return [Refined(text, refined, tuple(diff(text, refined)), accepts(text, refined)) for text, refined in texts]
+
+
+@dataclass
+class FakeStatus:
+    """http.services.ServiceStatus of a Speaker."""
+
+    speaker: Speaker
+    not_ready: str | None = None
+
+    async def why_not_ready(self) -> str | None:
+        return self.not_ready
+
+    async def health(self) -> dict[str, object]:
+        return {"engine": {"slots": 1, "slots_used": self.speaker.opened - self.speaker.closed}}
+
+
+def make_speech_services(speaker: Speaker, limits: LimitsConfig | None = None, **parts: Any) -> SpeechServices:
+    """What speaking needs, around a Speaker; `parts` stand in place of the usual ones."""
+    limits = limits or LimitsConfig()
+    usual: dict[str, Any] = {
+        "stream": speaker.stream,
+        "voice_id": voice_id,
+        "lexicons": LexiconLibrary(),
+        "limits": limits,
+        "lanes": LanesConfig(),
+        "admission": AdmissionLimiter(limits.max_in_flight),
+        "idempotency": Idempotency(),
+        "models": only_model(),
+        "degrader": Degrader(),
+        "overload": RecentOverload(),
+        "observer": NullReplyObserver(),
+        "refusals": RefusalTally(),
+        "tracing": Tracing(),
+    }
+    return SpeechServices(**usual | parts)
+
+
+def make_services(
+    speaker: Speaker, limits: LimitsConfig | None = None, *, not_ready: str | None = None, **parts: Any
+) -> Services:
+    """A whole ingress replica around a Speaker; `parts` are those of its speech."""
+    speech = make_speech_services(speaker, limits, **parts)
 
     async def purge(tenant: str | None) -> None:
         if speaker.purge_error is not None:
@@ -156,21 +194,15 @@ def make_services(
         speaker.purged.append(tenant)
 
     return Services(
-        stream=speaker.stream,
-        read=read,
-        refine=refine,
-        lexicons=lexicons or LexiconLibrary(),
-        voice_id=voice_id,
-        list_voices=lambda: VOICES,
+        speech=speech,
+        text=FakeText(speaker),
         voices=make_desk(speaker.stream),
-        limits=limits,
-        bodies=BodyReader(limits),
-        admission=AdmissionLimiter(limits.max_in_flight),
-        why_not_ready=why_not_ready,
-        health=health,
+        list_voices=lambda: VOICES,
+        bodies=BodyReader(speech.limits),
+        authenticator=Authenticator(),
+        status=FakeStatus(speaker, not_ready),
         purge=purge,
-        models=models or only_model(),
-        degrader=degrader or Degrader(),
+        source_offer=SourceOfferConfig(),
     )
 
 

@@ -33,7 +33,7 @@ async def live() -> dict[str, str]:
 @router.get("/ready")
 @probe
 async def ready(services: RequestServices) -> Response:
-    reason = await services.why_not_ready()
+    reason = await services.status.why_not_ready()
     if reason is None:
         return JSONResponse({"status": "ready"})
     return JSONResponse({"status": "not_ready", "reason": reason}, 503, {"Retry-After": READY_RETRY_S})
@@ -43,12 +43,12 @@ async def ready(services: RequestServices) -> Response:
 @open_to_all
 async def health(services: RequestServices) -> dict[str, Any]:
     admission = {
-        "in_flight": services.admission.in_flight,
-        "capacity": services.admission.capacity,
-        "mean_duration_s": round(services.admission.mean_duration_s, 3),
+        "in_flight": services.speech.admission.in_flight,
+        "capacity": services.speech.admission.capacity,
+        "mean_duration_s": round(services.speech.admission.mean_duration_s, 3),
         "receiving": services.bodies.arriving,
     }
-    return {"name": NAME, "version": version(), "admission": admission, **await services.health()}
+    return {"name": NAME, "version": version(), "admission": admission, **await services.status.health()}
 
 
 @router.get("/", response_class=Response)

@@ -21,17 +21,17 @@ router = APIRouter()
 @router.get("/v1/models")
 @any_key
 async def models(services: RequestServices) -> dict[str, Any]:
-    return {"object": "list", "data": [model_card(name, services.models) for name in services.models.ids]}
+    return {"object": "list", "data": [model_card(name, services.speech.models) for name in services.speech.models.ids]}
 
 
 @router.get("/v1/models/{name}")
 @any_key
 async def model(name: str, services: RequestServices) -> dict[str, Any]:
-    if name not in services.models.ids:
+    if name not in services.speech.models.ids:
         error = plain_status(404)
         error.message = "no such model; GET /v1/models lists them"
         raise error
-    return model_card(name, services.models)
+    return model_card(name, services.speech.models)
 
 
 def model_card(name: str, models: ModelSelector) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from fastapi.responses import Response
 
 from serve.access.api_keys import Scope
 from serve.http.dependencies import RequestServices
-from serve.http.middleware import request_id_of
 from serve.http.openapi import AUDIO_TYPES, answers, takes
 from serve.http.route_access import requires
 from serve.http.speech_response import SpeechResponse
@@ -40,4 +39,4 @@ AUDIO: dict[int | str, dict[str, Any]] = {
 )
 @requires(Scope.SPEECH, stream=True)
 async def speech(request: Request, services: RequestServices) -> Response:
-    return SpeechResponse(request, services, request_id_of(request))
+    return SpeechResponse(request, services)

@@ -33,9 +33,9 @@ from pipeline.types import (
 )
 from serve.access.api_keys import Scope
 from serve.errors import ApiError, ErrorSpec, bad_request
-from serve.http.body_reader import is_strict
 from serve.http.dependencies import RequestServices
 from serve.http.openapi import answers, takes
+from serve.http.request_context import context_of, is_strict
 from serve.http.route_access import any_key, requires
 from serve.http.schemas.text_replies import (
     ChangeReply,
@@ -58,9 +58,11 @@ from serve.http.schemas.text_replies import (
     WarningReply,
 )
 from serve.http.services import Services
+from serve.http.speech_writers import ignored_header
+from serve.speech.resolve import build_request, select_version, written_text
 from serve.speech.schemas.base import read_body
-from serve.speech.schemas.speech import SpeechBody, ignored_header, to_request
-from serve.speech.schemas.text import LexiconBody, TextBody, WrittenText, check_ignored, entries_of, read_text
+from serve.speech.schemas.speech import SpeechBody
+from serve.speech.schemas.text import LexiconBody, TextBody, check_ignored, entries_of
 
 T = TypeVar("T")
 B = TypeVar("B", bound=BaseModel)
@@ -73,7 +75,7 @@ router = APIRouter(tags=["text"])
 async def normalize(request: Request, services: RequestServices) -> NormalizeReply:
     """What would be said, and what became of every character."""
     body = await _body(TextBody, request, services)
-    speech_text = await _within_limits(services, services.read(_text_request(body, request, services)))
+    speech_text = await _within_limits(services, services.text.read(_text_request(body, request, services)))
     return NormalizeReply(
         text=" ".join(segment.text for segment in speech_text.segments),
         segments=[_segment(speech_text, index) for index in range(len(speech_text.segments))],
@@ -87,7 +89,7 @@ async def normalize(request: Request, services: RequestServices) -> NormalizeRep
 async def ssml(request: Request, services: RequestServices) -> SsmlReply:
     """How an SSML document is understood."""
     body = await _body(TextBody, request, services)
-    written = _written(body.model_copy(update={"input_type": "ssml"}), request, services)
+    written = written_text(body.model_copy(update={"input_type": "ssml"}), context_of(request), services.speech)
     return SsmlReply(
         text=written.text,
         passages=[_passage(passage) for passage in written.passages],
@@ -104,7 +106,7 @@ async def plan(request: Request, services: RequestServices) -> PlanReply:
     """What POST /v1/audio/speech would do with this body, without doing it."""
     body = await _body(SpeechBody, request, services)
     asked, ignored = _speech_request(body, request, services)
-    speech_text = await _within_limits(services, services.read(asked))
+    speech_text = await _within_limits(services, services.text.read(asked))
     segments = [_planned(segment, asked) for segment in speech_text.segments]
     silence_s = (sum(segment.silence_ms for segment in segments) + speech_text.closing_silence_ms) / 1000
     return PlanReply(
@@ -128,8 +130,8 @@ async def refine(request: Request, services: RequestServices) -> RefineReply:
     if body.refine is False:
         body = body.model_copy(update={"refine": True})
     asked, ignored = _speech_request(body, request, services)
-    with services.admission.acquire():
-        segments = await _within_limits(services, services.refine(asked) if asked.refine else _unrefined(services, asked))
+    with services.speech.admission.acquire():
+        segments = await _within_limits(services, services.text.refine(asked) if asked.refine else _unrefined(services, asked))
     replies = [
         RefinedReply(
             source=segment.source,
@@ -164,7 +166,7 @@ async def lexicon(lexicon_id: str, services: RequestServices) -> LexiconReply:
     """A stored lexicon."""
     _check_id(lexicon_id)
     try:
-        entries = services.lexicons.get(lexicon_id)
+        entries = services.speech.lexicons.get(lexicon_id)
     except UnknownLexicon:
         raise _no_such_lexicon() from None
     return LexiconReply(id=lexicon_id, entries={entry.word: _sound(entry) for entry in entries})
@@ -176,7 +178,7 @@ async def put_lexicon(lexicon_id: str, request: Request, services: RequestServic
     """Keep a lexicon, in place of what was there; every replica knows it within a second."""
     _check_id(lexicon_id)
     entries = entries_of((await _body(LexiconBody, request, services)).entries)
-    version = await asyncio.to_thread(services.lexicons.put, lexicon_id, entries)
+    version = await asyncio.to_thread(services.speech.lexicons.put, lexicon_id, entries)
     return KeptReply(id=lexicon_id, version=version, entries=len(entries))
 
 
@@ -186,7 +188,7 @@ async def delete_lexicon(lexicon_id: str, services: RequestServices) -> Response
     """Remove a lexicon."""
     _check_id(lexicon_id)
     try:
-        await asyncio.to_thread(services.lexicons.delete, lexicon_id)
+        await asyncio.to_thread(services.speech.lexicons.delete, lexicon_id)
     except UnknownLexicon:
         raise _no_such_lexicon() from None
     return Response(status_code=204)
@@ -202,47 +204,30 @@ async def _body(kind: type[B], request: Request, services: Services) -> B:
     return body
 
 
-def _written(body: TextBody, request: Request, services: Services) -> WrittenText:
-    return read_text(
-        body,
-        limits=services.limits,
-        strict=is_strict(request),
-        voice_id=services.voice_id,
-        lexicon=services.lexicons.get,
-    )
-
-
 def _text_request(body: TextBody, request: Request, services: Services) -> SynthesisRequest:
-    """Spoken by nobody: the text alone counts."""
+    """A request of which only the text counts."""
     speech = SpeechBody(**{name: getattr(body, name) for name in TextBody.model_fields})
     return _speech_request(speech, request, services)[0]
 
 
 def _speech_request(body: SpeechBody, request: Request, services: Services) -> tuple[SynthesisRequest, list[str]]:
     """What the body asks for, and which of its fields have no effect."""
-    voice = services.voice_id(body.voice_name)
-    fitted = services.models.fit(body, request, voice, strict=is_strict(request))
-    asked = to_request(
-        fitted.body,
-        request_id=str(request.state.request_id),
-        voice=voice,
-        text=_written(fitted.body, request, services),
-        limits=services.limits,
-        strict=is_strict(request),
-    )
-    ignored = (*body.ignored, *fitted.without)
-    return fitted.fit(asked), ignored_header(ignored).split(", ") if ignored else []
+    context = context_of(request)
+    selection = select_version(body, context, services.speech)
+    ignored = (*body.ignored, *selection.lost)
+    built = build_request(selection, context, services.speech)
+    return built, ignored_header(ignored).split(", ") if ignored else []
 
 
 async def _unrefined(services: Services, asked: SynthesisRequest) -> list[Refined]:
     """What a checkpoint without a refine pass makes of the text: nothing."""
-    speech_text = await services.read(asked)
+    speech_text = await services.text.read(asked)
     texts = [segment.text for segment in speech_text.segments]
     return [Refined(text, text, tuple(diff(text, text)), accepted=False) for text in texts]
 
 
 async def _within_limits(services: Services, answer: Awaitable[T]) -> T:
-    limit_s = services.limits.total_timeout_s
+    limit_s = services.speech.limits.total_timeout_s
     try:
         async with asyncio.timeout(limit_s):
             return await answer

@@ -29,7 +29,7 @@ from serve.http.openapi import answers, takes
 from serve.http.route_access import any_key, requires
 from serve.http.schemas.voices import BlendBody, EditBody, FormBody, NewVoiceBody, RandomBody, blend_expression, takes_form
 from serve.http.services import Services
-from serve.http.speech_response import MADE
+from serve.http.speech_writers import GENERATED
 from serve.speech.model_selection import ModelSelector
 from serve.speech.schemas.base import read_body, read_values
 from serve.speech.schemas.speech import MODELS
@@ -50,8 +50,8 @@ async def voices(services: RequestServices, legacy: str = "0") -> dict[str, Any]
     entries = services.list_voices()
     if legacy in ("1", "true"):
         return {"voices": [entry.name for entry in entries]}
-    cards = [voice_card(entry, services.models) for entry in entries]
-    return {"voices": cards, "languages": list(services.models.languages())}
+    cards = [voice_card(entry, services.speech.models) for entry in entries]
+    return {"voices": cards, "languages": list(services.speech.models.languages())}
 
 
 @router.post(
@@ -70,7 +70,7 @@ async def create(request: Request, services: RequestServices) -> Response:
     given = [body.seed is not None, body.embedding is not None, body.blend is not None]
     if sum(given) != 1:
         raise bad_request("conflicting_fields", "give exactly one of seed, embedding and blend, or a form with audio_sample")
-    with services.admission.acquire():
+    with services.speech.admission.acquire():
         if body.seed is not None:
             return created(services, await maker.from_seed(metadata, body.seed))
         if body.blend is not None:
@@ -114,7 +114,7 @@ async def random(request: Request, services: RequestServices) -> dict[str, Any]:
 @requires(Scope.VOICES, stream=True)
 async def blend(request: Request, services: RequestServices) -> Response:
     body = read_body(BlendBody, await services.bodies.read_json(request))
-    with services.admission.acquire():
+    with services.speech.admission.acquire():
         return created(services, await services.voices.maker.from_blend(body.metadata(), body.expression))
 
 
@@ -136,7 +136,7 @@ async def edit(name: str, request: Request, services: RequestServices) -> Respon
     if "name" in changes:
         changes["title"] = changes.pop("name")
     stored = await or_404(services.voices.maker.edit(name, changes))
-    return JSONResponse(voice_card(services.voices.library.info(stored), services.models))
+    return JSONResponse(voice_card(services.voices.library.info(stored), services.speech.models))
 
 
 @router.delete("/v1/audio/voices/{name}", status_code=204, response_class=Response, responses=answers(400, 403, 404, 503))
@@ -156,17 +156,17 @@ async def delete(name: str, services: RequestServices) -> Response:
 )
 @requires(Scope.VOICES, stream=True)
 async def preview(name: str, services: RequestServices) -> Response:
-    with services.admission.acquire():
+    with services.speech.admission.acquire():
         sound = await or_404(services.voices.sampler.preview(name))
-    return Response(sound, media_type="audio/mpeg", headers={"Cache-Control": "private, max-age=60", **MADE})
+    return Response(sound, media_type="audio/mpeg", headers={"Cache-Control": "private, max-age=60", **GENERATED})
 
 
 @router.post("/v1/audio/voices/{name}/score", responses=answers(400, 404, 429, 503, 504))
 @requires(Scope.VOICES, stream=True)
 async def score(name: str, services: RequestServices) -> dict[str, Any]:
-    with services.admission.acquire():
+    with services.speech.admission.acquire():
         found = await or_404(services.voices.sampler.score(name))
-    return {"id": services.voice_id(name), **found}
+    return {"id": services.speech.voice_id(name), **found}
 
 
 async def clone(request: Request, services: Services) -> Response:
@@ -177,7 +177,7 @@ async def clone(request: Request, services: Services) -> Response:
             "this service makes no voices from recordings (voices.clone)",
             ErrorSpec(403, "permission_error", "clone_disabled", False),
         )
-    services.admission.check()
+    services.speech.admission.check()
     limit = maker.config.max_upload_bytes
     form = await read_form(request, services, limit + FORM_ROOM)
     try:
@@ -193,7 +193,7 @@ async def clone(request: Request, services: Services) -> Response:
     finally:
         await form.close()
     body = read_values(FormBody, form_values(fields))
-    with services.admission.acquire():
+    with services.speech.admission.acquire():
         stored, report = await maker.from_recording(body.metadata(), content, body.ref_text, consent[:MAX_NOTE_CHARS])
     return created(
         services,
@@ -255,7 +255,7 @@ async def described(services: Services, name: str) -> dict[str, Any]:
             (each for each in services.list_voices() if each.name == canonical), VoiceInfo(canonical, (), (), "", canonical)
         )
     embedding = None if voice.embedding is None else encode_embedding(voice.embedding)
-    return {**voice_card(info, services.models), "embedding": embedding}
+    return {**voice_card(info, services.speech.models), "embedding": embedding}
 
 
 def voice_card(info: VoiceInfo, models: ModelSelector) -> dict[str, Any]:
@@ -287,7 +287,7 @@ def preview_url(name: str) -> str:
 
 def created(services: Services, stored: StoredVoice, **more: Any) -> Response:
     """201 with the new voice."""
-    card = voice_card(services.voices.library.info(stored), services.models)
+    card = voice_card(services.voices.library.info(stored), services.speech.models)
     return JSONResponse({**card, **more}, 201, {"Location": f"/v1/audio/voices/{stored.id}"})
 
 

@@ -6,7 +6,7 @@ Owns:  nothing
 Never: a client's text in an error message
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Literal
 
@@ -149,12 +149,6 @@ def check_ignored(ignored: Sequence[str], known: Sequence[str], *, strict: bool)
             f"{len(ignored)} fields have no effect here and strict=1 refuses them",
             param=named[0] if named else None,
         )
-
-
-def warnings_header(warnings: Mapping[str, int]) -> str:
-    """How many warnings there are, and their codes: `3; emoji=2, unknown_style=1`."""
-    counted = ", ".join(f"{code}={count}" for code, count in sorted(warnings.items()))
-    return f"{sum(warnings.values())}; {counted}" if warnings else "0"
 
 
 def entries_of(sounds: Sounds) -> Entries:

@@ -276,7 +276,7 @@ def test_permits_return_to_zero_after_a_storm_of_clients_that_leave(store: Store
             if number % 10 == 0:
                 time.sleep(0.02)
             client.close()
-        wait_until(lambda: quotas.streams(key_id) == 0 and live.services.admission.in_flight == 0)
+        wait_until(lambda: quotas.streams(key_id) == 0 and live.services.speech.admission.in_flight == 0)
         assert speaker.opened == speaker.closed
 
 

@@ -411,7 +411,7 @@ def test_a_body_that_never_comes_is_let_go():
         client.sendall(f"{POST}Content-Length: 100\r\n\r\n{{".encode())
         assert b" 408 " in client.recv(4096)
         client.close()
-        wait_until(lambda: services.admission.in_flight == 0)
+        wait_until(lambda: services.speech.admission.in_flight == 0)
 
 
 def test_not_ready_says_why():
@@ -435,10 +435,10 @@ def test_a_client_that_leaves_closes_the_stream(heard, container):
         if heard:
             client.recv(4096)
         wait_until(lambda: speaker.opened == 1)
-        assert services.admission.in_flight == 1
+        assert services.speech.admission.in_flight == 1
         client.close()
         wait_until(lambda: speaker.closed == 1)  # from here on it can produce nothing
-        wait_until(lambda: services.admission.in_flight == 0)
+        wait_until(lambda: services.speech.admission.in_flight == 0)
 
 
 def test_a_reader_that_takes_nothing_holds_the_voice_and_is_cut():
@@ -457,7 +457,7 @@ def test_a_full_house_refuses_at_once(capsys):
     services = make_services(speaker, LimitsConfig(max_in_flight=2))
     with serving(services) as live:
         inside = [live.connect(b'{"input": "Hi.", "response_format": "pcm"}') for _ in range(2)]
-        wait_until(lambda: services.admission.in_flight == 2)
+        wait_until(lambda: services.speech.admission.in_flight == 2)
         times = []
         for _ in range(10):
             began = time.perf_counter()
@@ -465,13 +465,13 @@ def test_a_full_house_refuses_at_once(capsys):
             times.append(time.perf_counter() - began)
             assert (reply.status_code, error_of(reply)["code"]) == (429, "overloaded")
             assert int(reply.headers["Retry-After"]) >= 1
-        assert services.admission.in_flight == 2, "they were refused while the house was full, not after it"
+        assert services.speech.admission.in_flight == 2, "they were refused while the house was full, not after it"
         assert speaker.opened == 2
         with capsys.disabled():
             print(f"\n  refused after {1000 * min(times):.1f} .. {1000 * max(times):.1f} ms")
         for client in inside:
             client.close()
-        wait_until(lambda: services.admission.in_flight == 0)
+        wait_until(lambda: services.speech.admission.in_flight == 0)
         speaker.chunks = 1
         assert live.speak().status_code == 200
 

@@ -44,7 +44,7 @@ def test_slow_senders_take_no_place():
     services = make_services(Speaker(), LimitsConfig(max_in_flight=4, max_receiving=65))
     with serving(services) as live, senders(live, 64):
         wait_until(lambda: services.bodies.arriving == 64)
-        assert services.admission.in_flight == 0
+        assert services.speech.admission.in_flight == 0
         assert [live.speak().status_code for _ in range(20)] == [200] * 20
         assert services.bodies.arriving == 64, "nor were they in anybody's way"
 
@@ -128,7 +128,7 @@ def test_a_full_house_refuses_before_the_body_is_there():
     services = make_services(speaker, LimitsConfig(max_in_flight=1))
     with serving(services) as live:
         inside = live.connect(SPEECH)
-        wait_until(lambda: services.admission.in_flight == 1)
+        wait_until(lambda: services.speech.admission.in_flight == 1)
         with senders(live, 1, b"") as (client,):
             assert b" 429 " in client.recv(4096)
         inside.close()

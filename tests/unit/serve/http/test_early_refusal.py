@@ -26,9 +26,9 @@ class Watch(NullReplyObserver):
 
 
 def full() -> Services:
-    services = make_services(Speaker(), LimitsConfig(max_in_flight=1))
-    services.admission.in_flight = 1
-    return dataclasses.replace(services, observer=Watch())
+    services = make_services(Speaker(), LimitsConfig(max_in_flight=1), observer=Watch())
+    services.speech.admission.in_flight = 1
+    return services
 
 
 def ask(
@@ -59,12 +59,12 @@ def test_it_is_refused_and_counted_as_the_route_would(path):
     headers, error = dict(start["headers"]), json.loads(body["body"])["error"]
     assert (start["status"], error["code"], error["request_id"]) == (429, "overloaded", "abc")
     assert (headers[b"retry-after"], headers[b"x-request-id"]) == (b"2", b"abc")
-    assert [(one.outcome, one.code) for one in services.observer.told] == [(Outcome.REFUSED, "overloaded")]
+    assert [(one.outcome, one.code) for one in services.speech.observer.told] == [(Outcome.REFUSED, "overloaded")]
 
 
 def test_a_replica_about_to_stop_says_so():
     services = make_services(Speaker())
-    services.admission.close()
+    services.speech.admission.close()
     start, body = ask(services)
     assert (start["status"], json.loads(body["body"])["error"]["code"]) == (503, "draining")
 
@@ -86,7 +86,7 @@ def test_a_request_without_access_is_refused_for_that_and_not_for_want_of_room()
     services = dataclasses.replace(full(), authenticator=Authenticator())
     assert ask(services, peer="10.1.2.3") == [], "a stranger without a key"
     assert ask(services, **{"sec-fetch-site": "cross-site"}) == [], "another site's page"
-    assert services.observer.told == []
+    assert services.speech.observer.told == []
 
 
 def test_a_page_hears_it_from_the_routes_with_the_headers_it_needs_to_read_it():

@@ -33,10 +33,8 @@ class Book:
 
 
 def watched(speaker: Speaker, limits: LimitsConfig | None = None):
-    services = make_services(speaker, limits)
     book = Book()
-    object.__setattr__(services, "observer", book)
-    return serving(services), book
+    return serving(make_services(speaker, limits, observer=book)), book
 
 
 @pytest.mark.parametrize(("fields", "streamed"), [({}, True), ({"stream": False}, False), ({"stream_format": "sse"}, True)])
@@ -75,7 +73,7 @@ def test_a_full_house_is_counted():
     server, book = watched(Speaker(chunks=None, pause_s=0.01), LimitsConfig(max_in_flight=1))
     with server as live:
         client = live.connect(b'{"input": "Hello.", "response_format": "pcm"}')
-        wait_until(lambda: live.services.admission.in_flight == 1)
+        wait_until(lambda: live.services.speech.admission.in_flight == 1)
         assert live.speak().status_code == 429
         assert book.only().outcome is Outcome.REFUSED
         client.close()

@@ -1,19 +1,21 @@
 """What a request leaves behind: two log lines, one header, and nothing of what it said."""
 
-import dataclasses
 import json
 import logging
 import re
+from collections.abc import AsyncGenerator, Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from pipeline.config import SpeechConfig
 from pipeline.errors import EngineFault
 from pipeline.synthesizer import Synthesizer
-from pipeline.types import Voice
+from pipeline.types import Prompt, SamplingParams, StepBlock, Voice
 from serve.config.app_config import LimitsConfig
 from serve.observability.request_log import FIELDS
-from serve.remote.stage_timing import TimedDecoder, TimedFrontend, TimedGenerator
+from serve.remote.remote_stages import RemoteDecoder, RemoteFrontend, RemoteGenerator
 from tests.support.fakes import PromptMaker, Speaker, StepMaker, ToneDecoder, make_services
 from tests.support.live_server import Live, serving
 from tests.support.waiting import wait_until
@@ -26,17 +28,42 @@ class AnyVoice:
         return Voice(name, None)
 
 
+class Blocks:
+    """The response of a streaming call."""
+
+    def __init__(self, blocks: AsyncGenerator[StepBlock, None]) -> None:
+        self._blocks = blocks
+
+    def __aiter__(self) -> AsyncGenerator[StepBlock, None]:
+        return self._blocks
+
+    def cancel(self) -> None:
+        return
+
+
+def local_handle(**methods: Callable[..., object]) -> Any:
+    """A deployment handle whose calls run in this process."""
+    handle = SimpleNamespace(**{name: SimpleNamespace(remote=method) for name, method in methods.items()})
+    handle.options = lambda stream: handle
+    return handle
+
+
 @pytest.fixture
 def live():
-    """The spine over fakes: three stages, each timed. A server a test: a line is written after the last byte."""
+    """The spine over the adapters of three fake stages. A server a test: a line is written after the last byte."""
+    text, acoustic, vocoder = PromptMaker(), StepMaker(), ToneDecoder()
+
+    def generate(prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool, trace: str) -> Blocks:
+        return Blocks(acoustic.generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted))
+
     synthesizer = Synthesizer(
-        TimedFrontend(PromptMaker()),
-        TimedGenerator(StepMaker()),
-        TimedDecoder(ToneDecoder()),
+        RemoteFrontend(local_handle(plan=lambda version, request, voices, trace: text.plan(request, voices))),
+        RemoteGenerator(local_handle(generate=generate)),
+        RemoteDecoder(local_handle(traits=vocoder.traits, feed=lambda feed, trace: vocoder.feed(feed))),
         AnyVoice(),
         SpeechConfig(),
     )
-    with serving(dataclasses.replace(make_services(Speaker()), stream=synthesizer.stream)) as server:
+    with serving(make_services(Speaker(), stream=synthesizer.stream)) as server:
         yield server
 
 
@@ -135,7 +162,7 @@ def test_refusals_for_want_of_room_are_told_by_their_number(caplog):
     services = make_services(Speaker(chunks=None, pause_s=0.01), LimitsConfig(max_in_flight=1))
     with serving(services) as server:
         client = server.connect(b'{"input": "Hello.", "response_format": "pcm"}')
-        wait_until(lambda: services.admission.in_flight == 1)
+        wait_until(lambda: services.speech.admission.in_flight == 1)
         assert [server.speak().status_code for _ in range(30)] == [429] * 30
         assert lines(caplog, "finished") == []
         wait_until(lambda: sum(line["requests"] for line in lines(caplog, "refused")) == 30)

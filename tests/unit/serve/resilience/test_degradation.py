@@ -16,10 +16,12 @@ from pipeline.vocoder.windowed.windows import Schedule
 from serve.config.app_config import read_app_config
 from serve.config.policies import REFUSALS, DegradationStep, DegradeConfig
 from serve.resilience.degradation import DegradationLadder
+from serve.speech.job import RequestContext
 from serve.speech.load_shedding import Degrader
+from serve.speech.resolve import resolve_job
 from serve.speech.schemas.speech import PostBody, SpeechBody
 from tests.support.clock import HeldClock
-from tests.support.fakes import Speaker, make_services
+from tests.support.fakes import Speaker, make_services, make_speech_services
 from tests.support.live_server import serving
 
 CONFIG = DegradeConfig(steps=tuple(DegradationStep), version="small@v1")
@@ -134,36 +136,40 @@ def degrader(level: int, **fields: object) -> Degrader:
 
 
 def test_what_is_asked_for_is_given_up_and_nothing_else():
-    eased = degrader(5).fit(SpeechBody(input="x", refine=True, post=NOISY))
-    assert eased.given_up == tuple(DegradationStep)[:5]
-    assert (eased.body.refine, eased.body.post, eased.body.model) == (False, PostBody(gain_db=3.0), "small@v1")
-    request = eased.fit(SynthesisRequest("r", "x", "nova"))
-    assert (request.short_segments, request.skipped_chunk_sizes) == (True, 2)
-    assert degrader(2).fit(SpeechBody(input="x", post=True)).given_up == ()
-    assert degrader(5).fit(SpeechBody(input="x", model="chattts@v1")).given_up == (
-        DegradationStep.FIRST_CHUNK,
-        DegradationStep.SEGMENTS,
-    )
+    body, given_up = degrader(5).apply_to_body(SpeechBody(input="x", refine=True, post=NOISY))
+    assert given_up == tuple(DegradationStep)[:5]
+    assert (body.refine, body.post, body.model) == (False, PostBody(gain_db=3.0), "small@v1")
+    assert degrader(2).apply_to_body(SpeechBody(input="x", post=True))[1] == ()
+    _, given_up = degrader(5).apply_to_body(SpeechBody(input="x", model="chattts@v1"))
+    assert given_up == (DegradationStep.FIRST_CHUNK, DegradationStep.SEGMENTS)
+
+
+@pytest.mark.parametrize("level", [0, 4])
+def test_what_a_body_cannot_say_is_in_the_request(level: int):
+    services = make_speech_services(Speaker(), degrader=degrader(level))
+    job = resolve_job(SpeechBody(input="x"), RequestContext("r"), services)
+    assert (job.request.short_segments, job.request.skipped_chunk_sizes) == ((True, 2) if level else (False, 0))
+    assert job.degraded == ((DegradationStep.FIRST_CHUNK, DegradationStep.SEGMENTS) if level else ())
 
 
 @given(st.integers(0, len(DegradationStep)), st.integers(0, 2**32 - 1))
 def test_a_seed_of_its_own_is_the_same_audio_on_every_rung(level, seed):
     body = SpeechBody(input="x", refine=True, post=NOISY, seed=seed)
-    eased = degrader(level).fit(body)
-    assert eased.body is body
-    assert eased.given_up == ()
+    eased, given_up = degrader(level).apply_to_body(body)
+    assert eased is body
+    assert given_up == ()
     unseeded = body.model_copy(update={"seed": None})
-    assert degrader(level).fit(unseeded, seeded=True).body is unseeded, "an idempotency key is a seed"
-    assert degrader(5, seeded=True).fit(body).given_up == tuple(DegradationStep)[:5]
+    assert degrader(level).apply_to_body(unseeded, seeded=True)[0] is unseeded, "an idempotency key is a seed"
+    assert degrader(5, seeded=True).apply_to_body(body)[1] == tuple(DegradationStep)[:5]
 
 
 def test_refusals_are_for_bulk_first():
-    degrader(5).let_in(Lane.BULK)
-    degrader(6).let_in(Lane.STANDARD)
+    degrader(5).check_admitted(Lane.BULK)
+    degrader(6).check_admitted(Lane.STANDARD)
     with pytest.raises(AtCapacity):
-        degrader(6).let_in(Lane.BULK)
+        degrader(6).check_admitted(Lane.BULK)
     with pytest.raises(AtCapacity):
-        degrader(7).let_in(Lane.INTERACTIVE)
+        degrader(7).check_admitted(Lane.INTERACTIVE)
 
 
 def test_a_reply_says_what_it_went_without():

@@ -43,8 +43,7 @@ def desk(taught: Taught) -> ModelSelector:
 
 def around(synthesizer: Synthesizer, taught: Taught = DEMO) -> Services:
     """A services whose speech is the spine's."""
-    services = make_services(Speaker(), models=desk(taught))
-    return replace(services, stream=synthesizer.stream, read=synthesizer.read, refine=synthesizer.refine)
+    return replace(make_services(Speaker(), models=desk(taught), stream=synthesizer.stream), text=synthesizer)
 
 
 @pytest.fixture(scope="module")

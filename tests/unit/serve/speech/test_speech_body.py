@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve.errors import ApiError
+from serve.http.speech_writers import ignored_header
 from serve.speech.schemas.base import read_body
-from serve.speech.schemas.speech import SpeechBody, ignored_header
+from serve.speech.schemas.speech import SpeechBody
 
 
 def read_or_status(raw: bytes) -> SpeechBody | int:

@@ -241,7 +241,7 @@ def test_models_are_listed_with_their_state():
         assert requests.get(f"{live.url}/v1/models/{V2}", timeout=5).json() == cards[V2]
         pinned = live.speak(model=V2)
         assert pinned.headers["X-Model-Version"] == V2
-        assert live.services.stream.__self__.requests[-1].model == V2
+        assert live.services.speech.stream.__self__.requests[-1].model == V2
         assert live.speak(model="chattts@v9").json()["error"]["code"] == "model_not_found"
 
 

@@ -98,7 +98,7 @@ def test_an_operator_names_the_place_instead():
 )
 def test_models_say_what_their_weights_may_be_used_for(checkpoint, name, commercial):
     desk = ModelSelector(Rollout(versions_of(PipelineConfig(checkpoint=checkpoint), {})))
-    with serving(replace(make_services(Speaker()), models=desk)) as live:
+    with serving(make_services(Speaker(), models=desk)) as live:
         cards = requests.get(f"{live.url}/v1/models", timeout=9).json()["data"]
         one = requests.get(f"{live.url}/v1/models/tts-1", timeout=9).json()
     assert all(name in card["license"] and card["commercial_use"] is commercial for card in [*cards, one])

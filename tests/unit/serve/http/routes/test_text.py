@@ -49,7 +49,7 @@ def test_a_plan_predicts_and_speaks_nothing(live):
     assert shown["predicted_steps"] == sum(segment["steps"] for segment in shown["segments"]) > 0
     assert shown["predicted_seconds"] == pytest.approx(shown["predicted_steps"] * 512 / 24_000 / 2, abs=0.01)
     assert shown["ignored_fields"] == ["user"]
-    assert live.services.admission.in_flight == 0
+    assert live.services.speech.admission.in_flight == 0
 
 
 def test_a_plan_of_ssml_has_voices_rates_and_silence(live):

@@ -41,7 +41,7 @@ def services_with(url: str, **config: Any) -> Services:
         VoiceCatalogue.load(CATALOGUE, WIDTH), open_store(url), max_voices=settings.max_voices, allow_inline=settings.inline
     )
     desk = make_desk(speaker.stream, library, settings)
-    return replace(make_services(speaker), voices=desk, voice_id=library.canonical, list_voices=library.list)
+    return replace(make_services(speaker, voice_id=library.canonical), voices=desk, list_voices=library.list)
 
 
 @pytest.fixture

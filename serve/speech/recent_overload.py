@@ -1,6 +1,6 @@
-"""Overload: what the engine refused a moment ago is refused at the ingress, before it costs a call.
+"""Recent overload: a lane the engine refused a moment ago is refused at the ingress, before it costs a call.
 
-In:    refusals for want of room, by version and lane; newcomers
+In:    refusals by the engine for lack of room, per version and lane; new requests
 Out:   AtCapacity
 Owns:  until when each lane of each version counts as full
 Never: Ray, bodies; requests that the cache may answer, which need no room

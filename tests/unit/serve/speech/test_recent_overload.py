@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.errors import AtCapacity, DeadlineUnmeetable
 from pipeline.types import Lane
-from serve.remote.recent_refusals import RecentOverload
+from serve.speech.recent_overload import RecentOverload
 from tests.support.clock import HeldClock
 from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving
@@ -31,9 +31,7 @@ def test_what_was_refused_a_moment_ago_is_refused_at_once_in_lanes_no_more_urgen
 )
 def test_a_burst_asks_a_full_engine_once(error: AtCapacity, asked: int):
     speaker = Speaker(fails_at=0, error=error)
-    services = make_services(speaker)
-    object.__setattr__(services, "overload", RecentOverload(600))
-    with serving(services) as live:
+    with serving(make_services(speaker, overload=RecentOverload(600))) as live:
         replies = [live.speak() for _ in range(5)]
         assert {reply.status_code for reply in replies} == {429}
         assert {reply.headers["Retry-After"] for reply in replies} == {"3"}

@@ -1,0 +1,32 @@
+"""Request context: what HTTP says about a request beside its body.
+
+In:    a request
+Out:   RequestContext
+Owns:  nothing
+Never: Ray, bodies
+"""
+
+from starlette.requests import Request
+
+from serve.access.authentication import caller_of
+from serve.access.idempotency import HEADER as IDEMPOTENCY_KEY
+from serve.speech.job import RequestContext
+
+
+def context_of(request: Request) -> RequestContext:
+    """Returns what the headers and the connection say."""
+    headers = request.headers
+    return RequestContext(
+        request_id=str(request.state.request_id),
+        caller=caller_of(request),
+        client_host=None if request.client is None else request.client.host,
+        traceparent=headers.get("traceparent"),
+        strict=is_strict(request),
+        cache_control=headers.get("cache-control", ""),
+        idempotency_key=headers.get(IDEMPOTENCY_KEY),
+    )
+
+
+def is_strict(request: Request) -> bool:
+    """True if the query says strict=1: fields without effect are refused instead of named in the reply."""
+    return request.query_params.get("strict") in ("1", "true")

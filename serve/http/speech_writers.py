@@ -1,0 +1,237 @@
+"""Speech writers: the three ways a spoken reply is written to an HTTP connection.
+
+In:    SpeechEvents
+Out:   status and headers with the first audio, then the body: in chunks, as a whole, or as server-sent events
+Owns:  what the format of one reply needs: a digest, a sequence number
+Never: Ray; a status before there is audio; a wait without end for a client that reads nothing
+"""
+
+import asyncio
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Protocol
+
+from starlette.types import Message, Send
+
+from pipeline.errors import ReaderStalled, SynthesisError
+from pipeline.voices.names import display_name
+from serve.errors import to_api_error
+from serve.speech.events import Audio, Finished, SpeechEvent, Started
+
+GENERATED = {"X-AI-Generated": "true"}
+"""on every reply that is speech"""
+HEADER_TOKEN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+MOST_NAMED_FIELDS = 20
+
+
+class Connection:
+    """The server's side of one reply: ASGI's `send`, which returns once its buffer has room again."""
+
+    def __init__(self, send: Send, stall_timeout_s: float) -> None:
+        self.has_begun = False
+        """whether the status has been sent"""
+        self._send = send
+        self._stall_timeout_s = stall_timeout_s
+
+    async def begin(self, headers: Mapping[str, str]) -> None:
+        """Send status 200 and the headers."""
+        raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        self.has_begun = True
+        await self._send({"type": "http.response.start", "status": 200, "headers": raw})
+
+    async def write(self, data: bytes) -> None:
+        """Send a piece of the body.
+
+        Raises:
+            ReaderStalled: the client took nothing for stall_timeout_s.
+        """
+        await self._patiently({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self) -> None:
+        """Send the end of the body.
+
+        Raises:
+            ReaderStalled
+        """
+        await self._patiently({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _patiently(self, message: Message) -> None:
+        limit_s = self._stall_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._send(message)
+        except TimeoutError:
+            raise ReaderStalled(f"the reader took nothing for {limit_s:g} s (limits.stall_timeout_s)") from None
+
+
+class SpeechWriter(Protocol):
+    """Writes the events of one reply."""
+
+    async def write(self, event: SpeechEvent) -> None:
+        """Write what an event adds to the reply.
+
+        Raises:
+            ReaderStalled
+        """
+        ...
+
+    async def write_error(self, error: SynthesisError) -> bool:
+        """End the reply with an error; False: this reply can only be cut."""
+        ...
+
+
+class ChunkedWriter:
+    """The audio in pieces, as it is spoken."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def write(self, event: SpeechEvent) -> None:
+        """See SpeechWriter."""
+        match event:
+            case Started():
+                await self._connection.begin(reply_headers(event, event.job.audio.content_type))
+            case Audio():
+                await self._connection.write(event.data)
+            case Finished():
+                await self._connection.end()
+
+    async def write_error(self, error: SynthesisError) -> bool:
+        """A body of audio has no place for an error."""
+        return False
+
+
+class WholeWriter:
+    """The audio in one piece, its sizes and digest in the headers."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._headers: dict[str, str] = {}
+        self._data = b""
+
+    async def write(self, event: SpeechEvent) -> None:
+        """See SpeechWriter."""
+        match event:
+            case Started():
+                self._headers = reply_headers(event, event.job.audio.content_type)
+            case Audio():
+                self._data += event.data
+            case Finished():
+                await self._connection.begin(self._headers | self._exact(event))
+                await self._connection.write(self._data)
+                await self._connection.end()
+
+    async def write_error(self, error: SynthesisError) -> bool:
+        """A body of audio has no place for an error."""
+        return False
+
+    def _exact(self, finished: Finished) -> dict[str, str]:
+        report, job = finished.report, finished.job
+        trimmed = {"X-Audio-Trimmed-Ms": ",".join(map(str, report.trimmed_ms))} if job.request.audio.trim else {}
+        return {
+            "Content-Length": str(len(self._data)),
+            "Digest": f"SHA-256={base64.b64encode(hashlib.sha256(self._data).digest()).decode()}",
+            "X-Audio-Duration-Ms": str(round(1000 * finished.audio_s)),
+            "X-Usage-Characters": str(job.characters),
+            "X-Usage-Audio-Tokens": str(report.steps),
+            **trimmed,
+        }
+
+
+class SseWriter:
+    """The audio as server-sent events, which can also say what went wrong."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._digest = hashlib.sha256()
+        self._seq = 0
+        self._request_id = ""
+
+    async def write(self, event: SpeechEvent) -> None:
+        """See SpeechWriter."""
+        match event:
+            case Started():
+                self._request_id = event.job.request.request_id
+                await self._connection.begin(reply_headers(event, "text/event-stream"))
+            case Audio():
+                self._digest.update(event.data)
+                audio = base64.b64encode(event.data).decode()
+                await self._write_event({"type": "speech.audio.delta", "audio": audio, "seq": self._seq})
+                self._seq += 1
+            case Finished():
+                await self._write_event(done_event(event, self._digest.hexdigest()))
+                await self._connection.end()
+
+    async def write_error(self, error: SynthesisError) -> bool:
+        """The audio so far is marked unfinished by the missing done event."""
+        if not self._connection.has_begun or isinstance(error, ReaderStalled):
+            return False
+        await self._write_event({"type": "speech.audio.error", **to_api_error(error).body(self._request_id)})
+        await self._connection.end()
+        return True
+
+    async def _write_event(self, event: Mapping[str, object]) -> None:
+        await self._connection.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+
+
+def done_event(finished: Finished, sha256: str) -> dict[str, object]:
+    """The last event of a reply. Characters in and steps out are counted, whatever the audio stages made of them."""
+    job, report = finished.job, finished.report
+    return {
+        "type": "speech.audio.done",
+        "usage": {
+            "input_tokens": job.characters,
+            "output_tokens": report.steps,
+            "total_tokens": job.characters + report.steps,
+        },
+        "audio": {
+            "duration_ms": round(1000 * finished.audio_s),
+            "sample_rate": job.audio.sample_rate,
+            "content_type": job.audio.content_type,
+            "seed": job.request.sampling.seed,
+            "sha256": sha256,
+            **({"trimmed_ms": report.trimmed_ms} if job.request.audio.trim else {}),
+        },
+        "warnings": finished.warnings,
+    }
+
+
+def reply_headers(started: Started, media_type: str) -> dict[str, str]:
+    """The headers of a spoken reply."""
+    job = started.job
+    headers = {
+        "Content-Type": media_type,
+        "X-Audio-Seed": str(job.request.sampling.seed),
+        "X-Voice-Id": display_name(job.request.voice),
+        "X-Cache": started.cache.value,
+        "X-Model-Version": job.request.model,
+        **GENERATED,
+        "Server-Timing": ", ".join(f"{name};dur={took_ms:.1f}" for name, took_ms in started.timings_ms.items()),
+        "Cache-Control": "no-store",
+        "X-Accel-Buffering": "no",
+    }
+    if started.replayed is not None:
+        headers["Idempotency-Replayed"] = str(started.replayed).lower()
+    if started.warnings:
+        headers["X-Text-Warnings"] = warnings_header(started.warnings)
+    if job.degraded:
+        headers["X-Degraded"] = ", ".join(job.degraded)
+    if job.ignored:
+        headers["X-Ignored-Fields"] = ignored_header(job.ignored)
+    return headers
+
+
+def warnings_header(warnings: Mapping[str, int]) -> str:
+    """How many warnings there are, and their codes: `3; emoji=2, unknown_style=1`."""
+    counted = ", ".join(f"{code}={count}" for code, count in sorted(warnings.items()))
+    return f"{sum(warnings.values())}; {counted}"
+
+
+def ignored_header(names: tuple[str, ...]) -> str:
+    """The names as a header value; those that do not fit into a header are only counted."""
+    named = [name for name in names if HEADER_TOKEN.fullmatch(name)][:MOST_NAMED_FIELDS]
+    hidden = len(names) - len(named)
+    return ", ".join([*named, f"+{hidden}"] if hidden else named)

@@ -1,0 +1,52 @@
+"""Encoding: chunks of samples to pieces of a container, without holding up the other replies of the process.
+
+In:    AudioChunks
+Out:   bytes
+Owns:  one encoder per stream
+Never: HTTP, Ray; a piece without a byte, but for a whole audio without a sample
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+
+import numpy as np
+
+from pipeline.audio.encode import Encoder, encode_whole
+from pipeline.audio.formats import AudioFormat
+from pipeline.types import AudioChunk
+
+# Formats that cost next to nothing to encode; the others are encoded in a thread, or they would hold up every other reply.
+LIGHT_CONTAINERS = ("pcm", "wav", "ulaw", "alaw")
+
+
+async def encode_stream(chunks: AsyncGenerator[AudioChunk, None], audio: AudioFormat) -> AsyncGenerator[bytes, None]:
+    """The pieces of the container as they become final."""
+    encoder = Encoder(audio)
+    light = audio.container in LIGHT_CONTAINERS
+    try:
+        async for chunk in chunks:
+            data = encoder.feed(chunk.samples) if light else await _in_thread(encoder.feed, chunk.samples)
+            if data:
+                yield data
+        data = encoder.finish() if light else await _in_thread(encoder.finish)
+        if data:
+            yield data
+    finally:
+        encoder.close()
+
+
+async def encode_at_once(chunks: AsyncGenerator[AudioChunk, None], audio: AudioFormat) -> AsyncGenerator[bytes, None]:
+    """The whole container as one piece, with exact sizes in its header."""
+    parts = [chunk.samples async for chunk in chunks]
+    samples = np.concatenate(parts) if parts else np.zeros(0, np.float32)
+    yield await asyncio.to_thread(encode_whole, samples, audio)
+
+
+async def _in_thread(work: Callable[..., bytes], *args: object) -> bytes:
+    """Run in a thread; a cancellation waits for it, or the encoder would be closed while it works."""
+    running = asyncio.ensure_future(asyncio.to_thread(work, *args))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait((running,))
+        raise

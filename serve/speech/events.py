@@ -1,0 +1,48 @@
+"""Events: what a door receives while a job is spoken, in this order: Started, Audio (any number), Finished.
+
+In:    nothing
+Out:   SpeechEvent
+Owns:  nothing
+Never: HTTP, Ray
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeline.types import AudioReport, CacheResult
+from serve.speech.job import SpeechJob
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """There is audio. Before this event the request can still be refused, afterwards its reply can only be cut."""
+
+    job: SpeechJob
+    cache: CacheResult
+    """where the first segment's steps come from"""
+    warnings: Mapping[str, int]
+    """code of a text warning: how often; those known by now"""
+    replayed: bool | None
+    """whether its idempotency key was used before; None: it has none"""
+    timings_ms: Mapping[str, float]
+    """what passed before the reply could begin, by stage, in the order of the stages [ms]"""
+
+
+@dataclass(frozen=True, slots=True)
+class Audio:
+    """A piece of the audio, encoded in the job's format; never empty, but for a whole audio without a sample."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """All audio has been handed over."""
+
+    job: SpeechJob
+    audio_s: float
+    report: AudioReport
+    warnings: Mapping[str, int]
+
+
+SpeechEvent = Started | Audio | Finished

@@ -1,0 +1,67 @@
+"""Job: one request for speech, first as a door hands it over, then as the service has understood it.
+
+In:    what a door knows of a request beside its body; a checked body
+Out:   RequestContext, SpeechJob
+Owns:  nothing
+Never: HTTP, Ray
+"""
+
+from dataclasses import dataclass
+
+from pipeline.audio.formats import AudioFormat
+from pipeline.types import Lane, SynthesisRequest
+from serve.access.authentication import ANONYMOUS_CALLER, Caller
+from serve.observability.stage_timings import Fields
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """What a door knows of a request beside its body."""
+
+    request_id: str
+    caller: Caller = ANONYMOUS_CALLER
+    client_host: str | None = None
+    """address of the client, where the door knows it: clients without a key are told apart by it"""
+    traceparent: str | None = None
+    """W3C trace context of the client"""
+    strict: bool = False
+    """refuse fields that have no effect instead of naming them"""
+    cache_control: str = ""
+    """as HTTP's header of that name"""
+    idempotency_key: str | None = None
+    """as HTTP's header of that name, not yet checked"""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechJob:
+    """An admitted request for speech: what is synthesised, in which format it is sent."""
+
+    request: SynthesisRequest
+    audio: AudioFormat
+    streamed: bool
+    """False: the whole audio in one piece, with exact sizes in its header"""
+    first_audio_timeout_s: float
+    ignored: tuple[str, ...] = ()
+    """fields of the body that have no effect"""
+    degraded: tuple[str, ...] = ()
+    """what the request goes without, since the service is under load"""
+
+    @property
+    def characters(self) -> int:
+        """Characters of its text: what is charged."""
+        return len(self.request.text)
+
+    @property
+    def is_bulk(self) -> bool:
+        """True if it may be interrupted for more urgent requests."""
+        return self.request.scheduling.lane is Lane.BULK
+
+    def summary(self) -> Fields:
+        """The fields of a log line that describe the job."""
+        return {
+            "model": self.request.model,
+            "lane": self.request.scheduling.lane.value,
+            "characters": self.characters,
+            "container": self.audio.container,
+            "streamed": self.streamed,
+        }

@@ -1,0 +1,219 @@
+"""Resolve: from a checked body to what is spoken, in one step.
+
+In:    SpeechBody, RequestContext, SpeechServices
+Out:   SpeechJob for a door that speaks, SynthesisRequest for a route that only looks
+Owns:  nothing
+Never: HTTP, Ray; a body's text in an error message
+
+    body -> without what is given up under load -> as the chosen version understands it -> SynthesisRequest
+"""
+
+import secrets
+from dataclasses import replace
+
+from pipeline.audio.formats import AudioFormat, audio_format, named_format
+from pipeline.audio.tempo import share_speed
+from pipeline.types import (
+    AudioOptions,
+    CacheControl,
+    CacheMode,
+    Denoise,
+    Lane,
+    RefineGuard,
+    RefineParams,
+    SamplingParams,
+    SchedulingParams,
+    SeedMode,
+    SynthesisRequest,
+)
+from serve.config.policies import DegradationStep
+from serve.errors import bad_request
+from serve.speech.job import RequestContext, SpeechJob
+from serve.speech.load_shedding import SKIPPED_CHUNK_SIZES
+from serve.speech.model_selection import Selection, plain
+from serve.speech.schemas.speech import MAX_SEED, REFINE, TIDY, WITHOUT_EFFECT, PostBody, RefineBody, SpeechBody
+from serve.speech.schemas.text import TextBody, WrittenText, check_ignored, read_text
+from serve.speech.services import SpeechServices
+
+
+def resolve_job(
+    body: SpeechBody, context: RequestContext, services: SpeechServices, *, key_seed: int | None = None
+) -> SpeechJob:
+    """What a request for speech means at this moment.
+
+    Args:
+        key_seed: seed of its idempotency key, for a body without a seed; None: one is drawn.
+
+    Raises:
+        InvalidRequest, ApiError: the body is wrong, or the caller may not have it.
+        AtCapacity: its lane is refused at this moment.
+    """
+    body, degraded = services.degrader.apply_to_body(body, seeded=key_seed is not None)
+    selection = select_version(body, context, services)
+    body = selection.body
+    seed = key_seed if body.seed is None else body.seed
+    scheduling = _scheduling(body, context, services)
+    services.degrader.check_admitted(scheduling.lane)
+    if seed is None:  # with a seed the cache may have it
+        services.overload.check(selection.version.id, scheduling.lane)
+    cache = CacheControl(_cache_mode(body, context.cache_control, is_seeded=seed is not None), context.caller.id)
+    request = build_request(selection, context, services, seed=seed, scheduling=scheduling, cache=cache, degraded=degraded)
+    assert scheduling.first_audio_s is not None, "every lane has a promise"
+    return SpeechJob(
+        request=request,
+        audio=_format(body),
+        streamed=body.stream,
+        first_audio_timeout_s=scheduling.first_audio_s,
+        ignored=(*body.ignored, *selection.lost),
+        degraded=degraded,
+    )
+
+
+def select_version(body: SpeechBody, context: RequestContext, services: SpeechServices) -> Selection:
+    """The voice and the version of the model, and the body as this version understands it.
+
+    Raises:
+        UnknownVoice, ApiError
+    """
+    voice = services.voice_id(body.voice_name)
+    return services.models.apply_to_body(
+        body, caller=context.caller.id, host=context.client_host, voice=voice, strict=context.strict
+    )
+
+
+def build_request(
+    selection: Selection,
+    context: RequestContext,
+    services: SpeechServices,
+    *,
+    seed: int | None = None,
+    scheduling: SchedulingParams = SchedulingParams(),  # noqa: B008 - frozen
+    cache: CacheControl = CacheControl(),  # noqa: B008 - frozen
+    degraded: tuple[DegradationStep, ...] = (),
+) -> SynthesisRequest:
+    """The request as the domain knows it.
+
+    Args:
+        seed: None: the body's, else one is drawn.
+        degraded: what it goes without; what the body can say is already left out there.
+
+    Raises:
+        InvalidRequest, ApiError
+    """
+    body, compat = selection.body, selection.version.compat
+    text = written_text(body, context, services)
+    check_ignored(body.ignored, WITHOUT_EFFECT, strict=context.strict)
+    token, stretch = share_speed(body.speed, body.speed_mode)
+    sampling = _sampling(body, body.seed if seed is None else seed)
+    return SynthesisRequest(
+        request_id=context.request_id,
+        text=text.text,
+        passages=text.passages if compat.ssml else tuple(map(plain, text.passages)),
+        control_tags=text.control_tags,
+        tags_taught=compat.control_tags,
+        strict=context.strict,
+        lexicon=text.lexicon,
+        normalize=text.normalize,
+        warnings=text.warnings,
+        voice=selection.voice,
+        sampling=sampling,
+        speed=stretch,
+        audio=_options(body.post, _format(body).sample_rate),
+        speed_token=token,
+        refine=_refine(body, sampling),
+        language=body.language,
+        model=selection.version.id,
+        scheduling=scheduling,
+        short_segments=DegradationStep.SEGMENTS in degraded,
+        skipped_chunk_sizes=SKIPPED_CHUNK_SIZES if DegradationStep.FIRST_CHUNK in degraded else 0,
+        timeout_s=services.limits.total_timeout_s,
+        cache=cache,
+    )
+
+
+def written_text(body: TextBody, context: RequestContext, services: SpeechServices) -> WrittenText:
+    """The text part of a body, voices and lexicons looked up.
+
+    Raises:
+        InvalidRequest, ApiError
+    """
+    return read_text(
+        body, limits=services.limits, strict=context.strict, voice_id=services.voice_id, lexicon=services.lexicons.get
+    )
+
+
+def _scheduling(body: SpeechBody, context: RequestContext, services: SpeechServices) -> SchedulingParams:
+    """The lane, and the time to the first audio: the lane's, or the client's deadline."""
+    lane = context.caller.lane(body.priority)
+    promised_s = {
+        Lane.INTERACTIVE: services.lanes.interactive_timeout_s,
+        Lane.STANDARD: services.limits.first_audio_timeout_s,
+        Lane.BULK: services.lanes.bulk_timeout_s,
+    }
+    first_audio_s = promised_s[lane] if body.deadline_ms is None else body.deadline_ms / 1000
+    return SchedulingParams(lane, context.caller.id, first_audio_s)
+
+
+def _sampling(body: SpeechBody, seed: int | None) -> SamplingParams:
+    return SamplingParams(
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=body.top_k,
+        repetition_penalty=body.repetition_penalty,
+        seed=secrets.randbelow(MAX_SEED + 1) if seed is None else seed,
+        seed_mode=SeedMode(body.seed_mode),
+    )
+
+
+def _format(body: SpeechBody) -> AudioFormat:
+    """The one format that all the fields about it agree on."""
+    if body.output_format is None:
+        return audio_format(body.response_format, body.sample_rate, body.bitrate)
+    other = next((name for name in ("response_format", "sample_rate", "bitrate") if name in body.model_fields_set), None)
+    if other is not None:
+        raise bad_request(
+            "conflicting_fields", f"output_format says what {other} would say: leave one of them out", param=other
+        )
+    return named_format(body.output_format)
+
+
+def _options(post: bool | PostBody, sample_rate: int) -> AudioOptions:
+    wanted = TIDY if post is True else PostBody() if post is False else post
+    return AudioOptions(
+        sample_rate=sample_rate,
+        trim=wanted.trim,
+        denoise=Denoise(wanted.denoise),
+        gain_db=wanted.gain_db,
+        loudness_lufs=wanted.loudness_lufs,
+        fade_ms=wanted.fade_ms,
+    )
+
+
+def _refine(body: SpeechBody, sampling: SamplingParams) -> RefineParams | None:
+    if body.refine is False:
+        return None
+    refine = RefineBody() if body.refine is True else body.refine
+    seed = sampling.seed if refine.seed is None else refine.seed
+    seeded = replace(REFINE.sampling, seed=seed, seed_mode=sampling.seed_mode, temperature=refine.temperature)
+    return RefineParams(
+        oral=refine.oral,
+        laugh=refine.laugh,
+        pause=refine.pause,
+        guard=RefineGuard(refine.guard),
+        sampling=seeded,
+    )
+
+
+def _cache_mode(body: SpeechBody, cache_control: str, *, is_seeded: bool) -> CacheMode:
+    """What the request wants of the cache: its field, else its header (RFC 9111, 5.2.1)."""
+    words = {word.strip().lower() for word in cache_control.split(",")}
+    mode = CacheMode(body.cache)
+    if "cache" not in body.model_fields_set:
+        if "no-store" in words:
+            mode = CacheMode.NO_STORE
+        elif "only-if-cached" in words:
+            mode = CacheMode.ONLY_IF_CACHED
+        elif words & {"no-cache", "max-age=0"}:
+            mode = CacheMode.REFRESH
+    # A seed drawn now has no audio yet: it is drawn once in four thousand million times.
+    return mode if is_seeded or mode is CacheMode.ONLY_IF_CACHED else CacheMode.NO_STORE

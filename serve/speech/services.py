@@ -1,0 +1,43 @@
+"""Speech services: what speaking needs of an ingress replica, whatever the door.
+
+In:    nothing
+Out:   SpeechServices
+Owns:  nothing
+Never: HTTP, Ray
+"""
+
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+
+from pipeline.text.lexicon.library import LexiconLibrary
+from pipeline.types import AudioChunk, SynthesisRequest
+from serve.access.admission import AdmissionLimiter
+from serve.access.idempotency import Idempotency
+from serve.config.app_config import LanesConfig, LimitsConfig
+from serve.observability.reply_stats import ReplyObserver
+from serve.observability.request_log import RefusalTally
+from serve.observability.tracing import Tracing
+from serve.speech.load_shedding import Degrader
+from serve.speech.model_selection import ModelSelector
+from serve.speech.recent_overload import RecentOverload
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpeechServices:
+    """The parts of one ingress replica that every request for speech passes. In tests small fakes stand for them."""
+
+    stream: Callable[[SynthesisRequest], AsyncGenerator[AudioChunk, None]]
+    """the audio of a request, from the pipelines behind the handles"""
+    voice_id: Callable[[str | None], str]
+    """the lasting id of a voice, by any of its names; of the default voice for None; raises UnknownVoice"""
+    lexicons: LexiconLibrary
+    limits: LimitsConfig
+    lanes: LanesConfig
+    admission: AdmissionLimiter
+    idempotency: Idempotency
+    models: ModelSelector
+    degrader: Degrader
+    overload: RecentOverload
+    observer: ReplyObserver
+    refusals: RefusalTally
+    tracing: Tracing

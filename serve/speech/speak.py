@@ -1,0 +1,193 @@
+"""Speak: the one way from a request to its audio, whatever the door.
+
+In:    what a door knows of a request, then its body
+Out:   Started, Audio, ..., Finished; or the error that ends the request
+Owns:  the state of one request: its place, its time limits, its measurements
+Never: HTTP, Ray; a clean end after a failure; Started before there is audio
+
+A door (HTTP, a socket, a batch) reads a body and writes events, in its own protocol:
+
+    with open_speech(services, RequestContext(request_id, caller)) as speech:
+        job = await speech.accept(body)
+        async with aclosing(speech.speak(job)) as events:
+            async for event in events:
+                ...
+
+Admission, quotas, idempotency, time limits, the cache, metrics, the trace and the log lines are dealt with here, once.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import ExitStack, aclosing, contextmanager
+
+from pipeline.errors import AtCapacity, DeadlineExceeded
+from pipeline.types import AudioChunk
+from serve.access.idempotency import checked_key, seed_of
+from serve.errors import ApiError
+from serve.observability.request_log import WANT_OF_ROOM, log_finished, log_received, reply_fields
+from serve.observability.stage_timings import CURRENT_TIMINGS
+from serve.speech.encoding import encode_at_once, encode_stream
+from serve.speech.events import Audio, Finished, SpeechEvent, Started
+from serve.speech.job import RequestContext, SpeechJob
+from serve.speech.recorder import ReplyRecorder
+from serve.speech.resolve import resolve_job
+from serve.speech.schemas.speech import SpeechBody
+from serve.speech.services import SpeechServices
+
+
+class ClientLeft(Exception):
+    """Raised by a door whose client has left: nothing has failed, and nothing reads a reply."""
+
+
+@contextmanager
+def open_speech(services: SpeechServices, context: RequestContext) -> Iterator["SpeechSession"]:
+    """One request for speech, from its arrival to the last byte of its reply.
+
+    However the block ends, the request is counted, traced and logged; an error that leaves the block is its outcome.
+
+    Raises:
+        AtCapacity, Draining: at once, before the door reads a body in vain.
+    """
+    recorder = ReplyRecorder(context.request_id)
+    with services.tracing.request(context.request_id, context.traceparent) as span:
+        CURRENT_TIMINGS.set(recorder.timings)  # of this task and of those it starts
+        try:
+            with ExitStack() as place:
+                services.admission.check()
+                yield SpeechSession(services, context, recorder, place)
+        except ClientLeft:
+            raise
+        except Exception as error:
+            recorder.failed(error)
+            raise
+        finally:
+            services.observer.in_flight_changed(services.admission.in_flight)
+            stats, job = recorder.stats(), recorder.job
+            services.observer.finished(stats)
+            if job is None and stats.code in WANT_OF_ROOM:
+                services.refusals.add(stats.code)
+            else:
+                summary = {} if job is None else job.summary()
+                log_finished(context.request_id, context.caller.id, summary, stats, recorder.timings)
+            span.set_attributes(reply_fields(stats, recorder.timings))
+
+
+class SpeechSession:
+    """One request under way: accept it, then speak it."""
+
+    def __init__(self, services: SpeechServices, context: RequestContext, recorder: ReplyRecorder, place: ExitStack) -> None:
+        self._services = services
+        self._context = context
+        self._recorder = recorder
+        self._place = place
+        self._replayed: bool | None = None
+
+    async def accept(self, body: SpeechBody, raw: bytes = b"") -> SpeechJob:
+        """Admit the request and charge for it: once, however often its idempotency key comes with it.
+
+        Args:
+            raw: the body as JSON, which its idempotency key stands for; not needed without a key.
+
+        Raises:
+            AtCapacity, Draining: there is no place.
+            InvalidRequest, ApiError: the body is wrong, or the caller may not have it.
+        """
+        services, context = self._services, self._context
+        self._place.enter_context(services.admission.acquire())
+        services.observer.in_flight_changed(services.admission.in_flight)
+        tenant, key = context.caller.id, checked_key(context.idempotency_key)
+        job = resolve_job(body, context, services, key_seed=None if key is None else seed_of(tenant, key))
+        if key is None:
+            await context.caller.charge_characters(job.characters)
+        else:
+            await self._charge_once(job, tenant, key, raw)
+        self._recorder.job = job
+        return job
+
+    async def speak(self, job: SpeechJob) -> AsyncGenerator[SpeechEvent, None]:
+        """The reply, in the job's format.
+
+        Raises:
+            SynthesisError: before Started, wherever that is possible.
+        """
+        recorder = self._recorder
+        log_received(self._context.request_id, self._context.caller.id, job.summary())
+        try:
+            async with aclosing(self._timely(job)) as chunks:
+                pieces = encode_stream(chunks, job.audio) if job.streamed else encode_at_once(chunks, job.audio)
+                async with aclosing(pieces):
+                    async for data in pieces:
+                        if not recorder.has_started:
+                            yield self._start(job)
+                        yield Audio(data)
+            if not recorder.has_started:
+                yield self._start(job)
+            yield Finished(job, recorder.audio_s, recorder.report, recorder.warnings)
+        except Exception as error:
+            if type(error) is AtCapacity:  # a deadline that cannot be kept says nothing about others
+                self._services.overload.note(job.request.model, job.request.scheduling.lane, error)
+            recorder.failed(error)
+            raise
+        recorder.finished()
+
+    def _start(self, job: SpeechJob) -> Started:
+        recorder = self._recorder
+        recorder.has_started = True
+        return Started(job, recorder.cache, recorder.warnings, self._replayed, recorder.timings_ms())
+
+    async def _timely(self, job: SpeechJob) -> AsyncGenerator[AudioChunk, None]:
+        """The chunks that have samples, none of them late."""
+        limits, recorder = self._services.limits, self._recorder
+        ends_at = _now() + limits.total_timeout_s
+        limit_s, what = job.first_audio_timeout_s, "no audio"
+        async with aclosing(self._services.stream(job.request)) as chunks:
+            while (chunk := await _next_chunk(chunks, limit_s, what, ends_at, limits.total_timeout_s)) is not None:
+                duration_s = recorder.add(chunk, job.audio.sample_rate)
+                if not duration_s:
+                    continue  # the audio stages hold back what they cannot finish yet
+                self._context.caller.record_audio(duration_s)
+                yield chunk
+                # Bulk may be interrupted for longer than listeners would wait.
+                limit_s = limits.total_timeout_s if job.is_bulk else limits.chunk_timeout_s
+                what = "no further audio"
+
+    async def _charge_once(self, job: SpeechJob, tenant: str, key: str, raw: bytes) -> None:
+        """Charge for the first request of an idempotency key."""
+        idempotency = self._services.idempotency
+        self._replayed = await idempotency.is_repeated(tenant, key, raw)
+        if self._replayed:
+            return
+        try:
+            await self._context.caller.charge_characters(job.characters)
+        except ApiError:
+            await idempotency.release(tenant, key)
+            raise
+
+
+async def _next_chunk(
+    chunks: AsyncGenerator[AudioChunk, None], limit_s: float, what: str, ends_at: float, total_s: float
+) -> AudioChunk | None:
+    """The next chunk, None at the end.
+
+    Args:
+        limit_s: how long to wait for it.
+        what: what is missing when it does not come, for the message.
+        ends_at: end of the request's whole time of total_s, by the loop's clock. A door that writes slowly uses it up.
+
+    Raises:
+        DeadlineExceeded
+    """
+    limit_at = _now() + limit_s
+    is_total = ends_at <= limit_at
+    late = f"not finished after {total_s:g} s (limits.total_timeout_s)" if is_total else f"{what} after {limit_s:g} s"
+    if _now() >= ends_at:
+        raise DeadlineExceeded(late)
+    try:
+        async with asyncio.timeout_at(min(limit_at, ends_at)):
+            return await anext(chunks, None)
+    except TimeoutError:
+        raise DeadlineExceeded(late) from None
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
