@@ -73,8 +73,10 @@ class GenerationTerms:
 class SharedTier(Protocol):
     """What other processes find too; redis.py is one. Being away is an answer: nothing is there."""
 
-    errors: int
-    """questions without an answer and entries that were not taken, since start"""
+    @property
+    def errors(self) -> int:
+        """Questions without an answer and entries not written, since the start."""
+        ...
 
     async def get(self, owner: str, key: str) -> bytes | None:
         """An entry."""

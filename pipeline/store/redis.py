@@ -1,11 +1,11 @@
-"""Redis: a store that every process of every node sees.
+"""Redis store: a store that every process on every node can read.
 
 In:    see store.py
 Out:   see store.py
 Owns:  a connection pool
 Never: waiting longer than its time limits; trying a write twice
 
-Each change is one script, which Redis runs whole or not at all. Redis keeps what its own persistence keeps: run it with
+Each change is one script, which Redis runs completely or not at all. Redis keeps what its own persistence keeps: run it with
 `appendonly yes`.
 """
 
@@ -13,14 +13,11 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
-import redis
-from redis.backoff import NoBackoff
-from redis.exceptions import OutOfMemoryError, RedisError
-from redis.retry import Retry
+from redis.exceptions import OutOfMemoryError
 
 from pipeline.errors import Conflict, StoreFull, StoreUnavailable
+from pipeline.store.redis_link import FAILURES, connect, url_without_password
 from pipeline.store.store import START, Changes, Entry, check_address, check_value
 
 CONNECT_TIMEOUT_S = 0.5
@@ -93,16 +90,11 @@ return {tonumber(version), redis.call('HGET', KEYS[3], ARGV[1] .. '@' .. version
 
 
 class RedisStore:
-    """See store.Store. Nothing is asked of the server before the first call: it may come up later."""
+    """store.Store over Redis. It connects at the first call, so Redis may start later."""
 
     def __init__(self, url: str) -> None:
         self.place = url_without_password(url)
-        self._redis = redis.Redis.from_url(
-            url,
-            socket_connect_timeout=CONNECT_TIMEOUT_S,
-            socket_timeout=ANSWER_TIMEOUT_S,
-            retry=Retry(NoBackoff(), 0),  # a write whose answer was lost may have happened: the caller decides
-        )
+        self._redis = connect(url, connect_timeout_s=CONNECT_TIMEOUT_S, answer_timeout_s=ANSWER_TIMEOUT_S)
         self._put = self._redis.register_script(PUT)
         self._delete = self._redis.register_script(DELETE)
         self._changes = self._redis.register_script(CHANGES)
@@ -149,16 +141,10 @@ class RedisStore:
             yield
         except OutOfMemoryError as error:
             raise StoreFull(FULL, place=self.place) from error
-        except (RedisError, OSError) as error:
+        except FAILURES as error:
             raise StoreUnavailable(
                 f"the store does not answer ({type(error).__name__}); try again", place=self.place
             ) from error
-
-
-def url_without_password(url: str) -> str:
-    """What may stand in a log: scheme, host, port and number of the database."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def _keys(namespace: str) -> list[str]:

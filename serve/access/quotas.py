@@ -40,8 +40,10 @@ class QuotaDecision:
 class Quotas(Protocol):
     """Counts what each key uses."""
 
-    is_away: bool
-    """True while the shared count cannot be reached and this replica counts alone"""
+    @property
+    def is_away(self) -> bool:
+        """True while the count that replicas share is away, and this replica counts alone."""
+        ...
 
     async def acquire(self, key: str, quota: Quota, permit: str | None) -> QuotaDecision:
         """Takes one request and, with a permit, one stream: both or neither."""

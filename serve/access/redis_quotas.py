@@ -2,7 +2,7 @@
 
 In:    a key's id and quota, what a request needs
 Out:   QuotaDecision
-Owns:  a connection pool; the permits this process holds, and audio it has not reported yet
+Owns:  a Redis link; the permits this process holds, and audio it has not reported yet
 Never: a wait longer than its time limit; unlimited requests while Redis is away
 
 Each call is one script, which Redis runs atomically, by its own clock. A permit is a lease: the process that holds it renews
@@ -16,11 +16,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from redis import asyncio as redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
-
+from pipeline.store.redis_link import RedisLink
 from serve.access.api_keys import Quota
 from serve.access.quotas import MINUTE_S, LocalQuotas, QuotaDecision
 
@@ -104,24 +100,24 @@ return {'', '0'}
 
 
 class RedisQuotas:
-    """Quotas over Redis, and over this replica's share while it is away."""
+    """Quotas counted in Redis, or by this replica's share of each while Redis is away."""
 
     def __init__(self, url: str, local: LocalQuotas, *, lease_s: float = LEASE_S) -> None:
-        self._redis = redis.Redis.from_url(
-            url,
-            socket_connect_timeout=ANSWER_TIMEOUT_S,
-            socket_timeout=ANSWER_TIMEOUT_S,
-            retry=Retry(NoBackoff(), 0),
-        )
+        self._link = RedisLink(url, connect_timeout_s=ANSWER_TIMEOUT_S, answer_timeout_s=ANSWER_TIMEOUT_S, on_away=_warn)
+        self._redis = self._link.client
         self._enter = self._redis.register_script(ENTER)
         self._write = self._redis.register_script(WRITE)
         self._renew = self._redis.register_script(RENEW)
         self._local = local
         self._lease_s = lease_s
         self._permits: dict[str, set[str]] = {}
-        self._audio: dict[str, float] = {}  # seconds the audio's number is to move on
+        self._audio: dict[str, float] = {}  # by key: seconds not reported yet, scaled to the quota
         self._leaving: set[asyncio.Task[None]] = set()
-        self.is_away = False
+
+    @property
+    def is_away(self) -> bool:
+        """True while Redis does not answer; `renew` finds it again."""
+        return self._link.is_away
 
     async def acquire(self, key: str, quota: Quota, permit: str | None) -> QuotaDecision:
         """Takes one request and, with a permit, one stream: both or neither."""
@@ -188,11 +184,11 @@ class RedisQuotas:
             permits = self._permits.get(key, set())
             values = [self._lease_s, moved_s or "0", *permits]
             question = partial(self._renew, _names(key, *NUMBERS), values)
-            answers = answers and await self._ask(question, finds_back=True) is not None
+            answers = answers and await self._ask(question, is_probe=True) is not None
             if not answers:
                 self._audio[key] = self._audio.get(key, 0.0) + moved_s  # next time
-        if not pending:  # or the next request would be the one to find out, and wait
-            await self._ask(self._redis.ping, finds_back=True)
+        if not pending:  # otherwise a request would wait to find out
+            await self._ask(self._redis.ping, is_probe=True)
         if was_away and not self.is_away:
             LOG.info("keys: the store is back; quotas are counted together again")
 
@@ -202,27 +198,25 @@ class RedisQuotas:
             for permit in list(permits):
                 self.release(key, permit)
         await asyncio.gather(*self._leaving, return_exceptions=True)
-        await self._redis.aclose()
+        await self._link.close()
 
     async def _leave(self, key: str, permit: str) -> None:
         await self._ask(lambda: self._redis.zrem(_names(key, "streams")[0], permit))
 
-    async def _ask(self, question: Callable[[], Awaitable[Any]], *, finds_back: bool = False) -> Any:
-        """The answer (True for nil); None if Redis is away, without waiting until renew() has found it again."""
-        if self.is_away and not finds_back:
-            return None
-        try:
-            async with asyncio.timeout(2 * ANSWER_TIMEOUT_S):
-                answer = await question()
-        except (RedisError, OSError, TimeoutError) as error:
-            if not self.is_away:
-                LOG.warning("keys: the store does not answer (%s); each replica allows its share", type(error).__name__)
-            self.is_away = True
-            return None
-        self.is_away = self.is_away and not finds_back
-        return True if answer is None else answer
+    async def _ask(self, question: Callable[[], Awaitable[Any]], *, is_probe: bool = False) -> Any:
+        """Returns the answer, True for Redis' nil, or None if Redis is away."""
+
+        async def answered() -> Any:
+            answer = await question()
+            return True if answer is None else answer
+
+        return await self._link.ask(answered, timeout_s=2 * ANSWER_TIMEOUT_S, is_probe=is_probe)
+
+
+def _warn(error: Exception) -> None:
+    LOG.warning("keys: the store does not answer (%s); each replica allows its share", type(error).__name__)
 
 
 def _names(key: str, *parts: str) -> list[str]:
-    """Redis names of a key's numbers; the braces put them into one slot of a cluster."""
+    """Returns the names of one key's numbers; the braces keep them in one slot of a cluster."""
     return [f"{{chattts:quota:{key}}}:{part}" for part in parts]
