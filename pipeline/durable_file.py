@@ -1,4 +1,4 @@
-"""Durable: files that are whole after a power cut, or not there.
+"""Durable files: whole after a power cut, or absent.
 
 In:    bytes, a place
 Out:   a file with these bytes under its own name, on disk
@@ -12,13 +12,13 @@ from pathlib import Path
 
 
 def write_durably(path: Path, content: bytes, *, mode: int) -> None:
-    """Put a file in place, or in the place of another, at once; returns when it is on disk.
+    """Writes or replaces a file atomically; returns when it is on disk.
 
     Args:
         mode: its permissions, whatever the umask.
 
     Raises:
-        OSError: what was there is still there.
+        OSError: the file is as it was before.
     """
     descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -35,7 +35,7 @@ def write_durably(path: Path, content: bytes, *, mode: int) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Names in it are on disk once this returns."""
+    """Writes the names in the folder to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,10 +1,10 @@
-"""Errors: the one tree of what can go wrong. The domain knows no HTTP; serve/errors.py gives each a status.
+"""Errors: the tree of everything that can go wrong; serve/errors.py gives each its HTTP status.
 
 SynthesisError
 |-- InvalidRequest            the client can fix it
 |   |-- TextTooLong
 |   |-- NoSpeakableText
-|   |-- PartlyUnspeakable     the checkpoint does not know all of the text, and the client wants to know
+|   |-- PartlyUnspeakable     the checkpoint cannot speak all of the text, and the request is strict
 |   |-- UnknownVoice
 |   |-- UnsupportedFormat
 |   |-- ReadOnlyVoice         it is built in
@@ -12,34 +12,39 @@ SynthesisError
 |   |-- InvalidSsml
 |   |-- InvalidLexicon
 |   |-- UnknownLexicon
-|   |-- RefineRejected        the refine pass wrote something else, and the client wants to know
+|   |-- RefineRejected        the refine pass changed the words, and the guard is strict
 |   |-- TextTooHard           reading it took more than its share of time
-|   |-- RequestQuarantined    it has ended replicas
-|   |-- NotCached             the request takes nothing that has to be made
-|   `-- Conflict              what is there is not what the request takes for granted
+|   |-- RequestQuarantined    replicas that worked on it have died
+|   |-- NotCached             the request takes cached audio only
+|   `-- Conflict              the stored state is not the one the request expects
 |       `-- VoiceExists
 |-- AtCapacity                try again after retry_after_s
-|   `-- DeadlineUnmeetable    there is room, but not in time
-|-- Draining                  about to stop
-|-- StageUnavailable          the same, because a stage fails
-|-- DeadlineExceeded          we were too slow
-|-- ReaderStalled             the reader took nothing for too long
-|-- StoreUnavailable          nothing can be kept right now, what is known goes on working
-|   `-- StoreFull             nor later, until somebody makes room
-`-- EngineFault               our fault
+|   `-- DeadlineUnmeetable    there is capacity, but not in time
+|-- Draining                  this part of the service is about to stop
+|-- StageUnavailable          a stage fails; try again after retry_after_s
+|-- DeadlineExceeded          the time of the request is over
+|-- ReaderStalled             the client read nothing for too long
+|-- StoreUnavailable          nothing can be stored now; records already read stay usable
+|   `-- StoreFull             nor later, until space is freed
+`-- EngineFault               a fault of the service
     |-- NonFiniteOutput       one sequence ends, the engine lives
     `-- EngineDead            the health check fails, the replica is replaced
-        `-- WorkerDied        only a process that worked for the replica, and it is replaced already
+        `-- WorkerDied        a child process of the replica, which is replaced already
 ConfigError                   a file the operator wrote is wrong
 CheckpointError               a checkpoint on disk is not what it claims to be
-OutOfMemory                   what is loaded does not fit
+OutOfMemory                   a model does not fit into memory
 
-Every message says what was given, what is allowed and what to do. None ever quotes a client's text.
+In:    nothing
+Out:   exceptions that survive pickling with their attributes
+Owns:  nothing
+Never: HTTP statuses; a client's text in a message
+
+Every message says what was given, what is allowed and what to do.
 """
 
 
 class SynthesisError(Exception):
-    """Anything that ends a request. `param` names the request field at fault, if one is."""
+    """Base of everything that ends a request. `param` names the request field at fault, if there is one."""
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
@@ -59,7 +64,7 @@ def _rebuild(kind: type[SynthesisError], message: str, state: dict[str, object])
 
 
 class InvalidRequest(SynthesisError):
-    """The client can fix it."""
+    """The client can fix the request."""
 
 
 class TextTooLong(InvalidRequest):
@@ -67,11 +72,11 @@ class TextTooLong(InvalidRequest):
 
 
 class NoSpeakableText(InvalidRequest):
-    """Nothing is left to say once the text is cleaned."""
+    """No word is left once the text is cleaned."""
 
 
 class PartlyUnspeakable(InvalidRequest):
-    """The checkpoint does not know all of the text, and the request asked to be told."""
+    """The checkpoint cannot speak all of the text, and the request is strict."""
 
 
 class UnknownVoice(InvalidRequest):
@@ -87,7 +92,7 @@ class InvalidSsml(InvalidRequest):
 
 
 class InvalidLexicon(InvalidRequest):
-    """An entry nobody can read."""
+    """A lexicon entry is malformed."""
 
 
 class UnknownLexicon(InvalidRequest):
@@ -95,23 +100,23 @@ class UnknownLexicon(InvalidRequest):
 
 
 class RefineRejected(InvalidRequest):
-    """The refine pass lost, changed or invented a word, and the request asked to be told."""
+    """The refine pass lost, changed or invented a word, and the request's guard is strict."""
 
 
 class TextTooHard(InvalidRequest):
-    """Reading the text took more than its share of time."""
+    """Normalising the text took more processor time than a text may take."""
 
 
 class RequestQuarantined(InvalidRequest):
-    """Replicas that worked on it have died; it is kept from more of them for a time."""
+    """Replicas that worked on the request have died; it is refused for a time."""
 
 
 class NotCached(InvalidRequest):
-    """The request takes nothing that has to be made, and it is not there."""
+    """The request takes cached audio only, and there is no entry."""
 
 
 class Conflict(InvalidRequest):
-    """What is there is not what the request takes for granted."""
+    """The stored state is not the one the request expects."""
 
 
 class VoiceExists(Conflict):
@@ -119,15 +124,15 @@ class VoiceExists(Conflict):
 
 
 class ReadOnlyVoice(InvalidRequest):
-    """It is built in, or a name that says everything."""
+    """The voice is built in, or fully described by its name."""
 
 
 class ReferenceRejected(InvalidRequest):
-    """A recording is not good enough to be a voice; the message has every reason."""
+    """A recording is not good enough to become a voice; the message has every reason."""
 
 
 class AtCapacity(SynthesisError):
-    """Every place, waiting places included, is taken."""
+    """Every slot and every waiting place is taken."""
 
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)
@@ -135,11 +140,11 @@ class AtCapacity(SynthesisError):
 
 
 class Draining(SynthesisError):
-    """This part of the service is about to stop and begins nothing new; another one may."""
+    """This part of the service is about to stop and accepts nothing new; another replica may."""
 
 
 class StageUnavailable(SynthesisError):
-    """A stage fails and is left alone for a moment."""
+    """A stage fails; its circuit breaker is open."""
 
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)
@@ -147,7 +152,7 @@ class StageUnavailable(SynthesisError):
 
 
 class DeadlineUnmeetable(AtCapacity):
-    """Whoever comes now would be heard later than promised, or make somebody else be."""
+    """The request's first audio, or that of an admitted one, would miss its promised time."""
 
 
 class DeadlineExceeded(SynthesisError):
@@ -155,11 +160,11 @@ class DeadlineExceeded(SynthesisError):
 
 
 class ReaderStalled(SynthesisError):
-    """Nobody took the audio for the stated time."""
+    """The client read no audio for the stated time."""
 
 
 class StoreUnavailable(SynthesisError):
-    """The store does not answer: nothing can be kept right now, what is known goes on working.
+    """The store does not answer: nothing can be stored now, records already read stay usable.
 
     `message` is for clients. str() is for operators: it names the place of the store as well.
     """
@@ -173,11 +178,11 @@ class StoreUnavailable(SynthesisError):
 
 
 class StoreFull(StoreUnavailable):
-    """The store has no room left."""
+    """The store's disk or memory is full."""
 
 
 class EngineFault(SynthesisError):
-    """Our fault."""
+    """A fault of the service, not of the request."""
 
 
 class NonFiniteOutput(EngineFault):
@@ -185,11 +190,11 @@ class NonFiniteOutput(EngineFault):
 
 
 class EngineDead(EngineFault):
-    """The engine's loop has died or hangs."""
+    """The engine's loop has died or hangs; the replica is replaced."""
 
 
 class WorkerDied(EngineDead):
-    """A process that worked for the replica has ended, and with it what it was asked. `worker` names it, and no other one."""
+    """A child process of the replica ended before it answered. `worker` is its unique name."""
 
     def __init__(self, message: str, *, worker: str = "") -> None:
         super().__init__(message)
@@ -205,4 +210,4 @@ class CheckpointError(Exception):
 
 
 class OutOfMemory(Exception):
-    """What is loaded does not fit into memory: the message says what, and what to do."""
+    """A model does not fit into memory: the message says which, and what to do."""

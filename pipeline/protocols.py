@@ -1,7 +1,10 @@
-"""Protocols: what the spine needs, and nothing about who provides it.
+"""Protocols: the three stages and the voices, as the synthesizer sees them.
 
-In a script the engine and the vocoder stand behind these themselves, in tests small fakes do, under Ray Serve
-the adapters of serve/remote/remote_stages.py.
+In:    types
+Out:   Protocols
+Owns:  nothing
+Never: implementations: scripts pass the engine and the vocoder themselves, tests pass fakes, and Ray Serve passes the
+       adapters of serve/remote/remote_stages.py
 """
 
 from collections.abc import AsyncGenerator, Mapping
@@ -30,7 +33,7 @@ class VoiceSource(Protocol):
     """Names to voices."""
 
     def get(self, name: str) -> Voice:
-        """The voice of that name; never waits.
+        """Returns the voice of that name, without waiting.
 
         Raises:
             UnknownVoice
@@ -42,7 +45,7 @@ class TextFrontend(Protocol):
     """Text to prompts."""
 
     async def read(self, request: SynthesisRequest) -> SpeechText:
-        """Normalise and split the text, and say what became of every character.
+        """Normalises and splits the text, and accounts for every character.
 
         Raises:
             InvalidRequest: NoSpeakableText, TextTooHard, ...
@@ -50,7 +53,7 @@ class TextFrontend(Protocol):
         ...
 
     async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
-        """Normalise and split the text: CODE prompts, or TEXT prompts when the request asks for a refine pass.
+        """Normalises and splits the text: CODE prompts, or TEXT prompts when the request asks for a refine pass.
 
         Args:
             voices: every voice the request names, by the name it uses.
@@ -63,18 +66,18 @@ class TextFrontend(Protocol):
     async def replan(
         self, request: SynthesisRequest, voices: Mapping[str, Voice], plan: SpeechPlan, refined: list[NDArray[np.int64]]
     ) -> SpeechPlan:
-        """Turn the refine pass's text tokens, one array (n,) a segment of `plan`, into CODE prompts.
+        """Turns the refine pass's text tokens, one array (n,) per segment of `plan`, into CODE prompts.
 
-        A refined text that has nothing to say, or no longer fits a prompt, or that the request's guard refuses, gives way
-        to the text it was made from.
+        A refined text that has no words, or no longer fits a prompt, or that the request's guard refuses, is replaced by
+        the text before the pass.
 
         Raises:
-            RefineRejected: it would have given way, and the guard is strict.
+            RefineRejected: it would have been replaced, and the guard is strict.
         """
         ...
 
     async def compare(self, plan: SpeechPlan, refined: list[NDArray[np.int64]]) -> list[Refined]:
-        """What the refine pass made of every segment of `plan`, word by word."""
+        """Returns every segment of `plan` before and after the refine pass, word by word."""
         ...
 
 
@@ -84,15 +87,15 @@ class CodeGenerator(Protocol):
     def generate(
         self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
     ) -> AsyncGenerator[StepBlock, None]:
-        """Stream the steps of one segment. Closing the generator frees its slot within one round.
+        """Streams the steps of one segment. Closing the generator frees its slot within one round.
 
         Args:
-            timeout_s: time left for this segment.
+            timeout_s: time left for this segment [s].
             admitted: the request already has its first segment in the engine, so this one queues however
-                full the waiting room is.
+                many already wait.
 
         Raises:
-            AtCapacity: at the first item, when the waiting room is full.
+            AtCapacity: at the first item, when no more may wait.
             DeadlineExceeded, ReaderStalled, NonFiniteOutput, EngineDead: at any item.
         """
         ...
@@ -102,7 +105,7 @@ class RecordingEncoder(Protocol):
     """Recordings to codes."""
 
     async def encode(self, samples: NDArray[np.float32]) -> NDArray[np.int64]:
-        """The codes (n, 4) of a recording (m,), 24 kHz mono, 512 samples a step: a cloned voice's sample."""
+        """Returns the codes (n, 4) of a recording (m,), 24 kHz mono, 512 samples per step: a cloned voice's sample."""
         ...
 
 
@@ -110,11 +113,11 @@ class WaveDecoder(Protocol):
     """Steps to samples. It takes StepBatches or HiddenWindows, as its traits say, and keeps nothing of an utterance."""
 
     async def traits(self) -> DecoderTraits:
-        """What it takes; the same for as long as it lives."""
+        """Returns what it takes; constant for the lifetime of the decoder."""
         ...
 
     async def decode(self, window: HiddenWindow) -> NDArray[np.float32]:
-        """The samples of the window's body: float32 (m,), m = 512 a step, 256 fewer when the window is last."""
+        """Returns the samples of the window's body: float32 (m,), m = 512 per step, 256 fewer when the window is last."""
         ...
 
     async def feed(self, batch: StepBatch) -> DecodedAudio:

@@ -2,15 +2,15 @@
 
 In:    SynthesisRequest
 Out:   AudioChunks, in order, without a gap
-Owns:  nothing but local variables
-Never: Ray, HTTP, threads, engine or vocoder themselves (it is given what stands for them)
+Owns:  nothing; a request lives in local variables
+Never: Ray, HTTP, engine or vocoder themselves: it calls them through protocols.py
 
     plan -> [refine, replan] -> segment 0: generate -> decode -> post-process -> chunks
                                 segment 1: generate (ahead)  '-> decode ...
                                 segment 2: generate (ahead)          '-> ...
 
-Segments are generated in parallel and delivered in order. A segment that is ahead is drained as it comes, at most its
-step cap of hidden states, so that it neither holds its slot longer than it must nor looks like a stalled reader.
+Segments are generated in parallel and delivered in order. Segments ahead are read into memory as they are generated, at
+most a step cap of hidden states each, so that none keeps its slot too long or looks like a stalled reader.
 """
 
 import asyncio
@@ -45,13 +45,13 @@ from pipeline.types import (
 from pipeline.vocoder.stream import StreamDecoder, blocks_for, skip_chunk_sizes
 
 TOO_SHORT = "too_short"
-"""warning: that many segments ended sooner than anybody could have said them"""
+"""warning: number of segments with fewer steps than their text can be spoken in"""
 
 Given = TypeVar("Given")
 
 
 class Synthesizer:
-    """Text to audio, over whatever provides the three stages."""
+    """Turns text into audio over the three stages."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Synthesizer:
     ) -> None:
         """
         Args:
-            cached: the generator behind a cache, for the requests that want one.
+            cached: the generator behind a cache, for requests that may use it.
         """
         self._frontend = frontend
         self._generator = generator
@@ -75,7 +75,7 @@ class Synthesizer:
         self._parallel_segments = speech_config.parallel_segments
 
     async def stream(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
-        """Speak. The last chunk says so; an end without it is an error that was raised.
+        """Streams the audio of a request. The last chunk has `is_last`; a stream that ends without it has raised.
 
         Raises:
             SynthesisError: before the first chunk wherever that is possible.
@@ -119,7 +119,7 @@ class Synthesizer:
         yield AudioChunk(np.zeros(0, np.float32), first_sample, is_last=True, warnings=warnings, report=post_processor.report)
 
     async def read(self, request: SynthesisRequest) -> SpeechText:
-        """What would be said, without saying it: no step of the model.
+        """Returns the text as it would be spoken, without any step of the model.
 
         Raises:
             InvalidRequest
@@ -128,7 +128,7 @@ class Synthesizer:
         return await self._frontend.read(request)
 
     async def refine(self, request: SynthesisRequest) -> list[Refined]:
-        """The refine pass alone: what it makes of every segment.
+        """Runs the refine pass alone and returns every segment before and after it.
 
         Raises:
             SynthesisError
@@ -157,14 +157,14 @@ class Synthesizer:
         return tuple(replace(prompt, scheduling=scheduling if number else promised) for number, prompt in enumerate(prompts))
 
     def _voices_of(self, request: SynthesisRequest) -> dict[str, Voice]:
-        """Every voice the request names, by the name it uses."""
+        """Returns every voice the request names, by that name."""
         names = {request.voice, *(passage.prosody.voice for passage in request.passages)}
         return {name: self._voices.get(name) for name in names if name is not None}
 
     async def _decode_segments(
         self, plan: SpeechPlan, post_processor: PostProcessor, prefetcher: "SegmentPrefetcher", skipped_chunk_sizes: int
     ) -> AsyncGenerator[NDArray[np.float32], None]:
-        """The samples of all segments, each with its prosody, and the silence between them."""
+        """Streams the samples of all segments, each with its prosody, and the silence between them."""
         segments = (prompt.segment for prompt in plan.prompts)
         async with aclosing(prefetcher.segments()) as streams:
             async for steps in streams:
@@ -177,7 +177,7 @@ class Synthesizer:
     async def _refine(
         self, generator: CodeGenerator, prompts: tuple[Prompt, ...], sampling: SamplingParams, deadline: float
     ) -> list[NDArray[np.int64]]:
-        """The refine pass: the text tokens of every segment."""
+        """Runs the refine pass and returns the text tokens (n,) of every segment."""
         refined = []
         prefetcher = SegmentPrefetcher(generator, prompts, sampling, deadline, self._parallel_segments, admitted=False)
         async with aclosing(prefetcher.segments()) as segments:
@@ -189,12 +189,12 @@ class Synthesizer:
 async def _offload_if_heavy(
     post_processor: PostProcessor, work: Callable[[Given], NDArray[np.float32]], given: Given
 ) -> NDArray[np.float32]:
-    """Work that takes long is done in a thread: the loop has other streams to serve."""
+    """Runs heavy work in a thread: the event loop has other streams to serve."""
     return work(given) if post_processor.is_light else await asyncio.to_thread(work, given)
 
 
 class SegmentPrefetcher:
-    """Generates the segments of one request, several at a time, and hands them out in order."""
+    """Generates the segments of one request, several at a time, and yields them in order."""
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ class SegmentPrefetcher:
     ) -> None:
         """
         Args:
-            speed_token: the pace the prompts ask for.
+            speed_token: the pace set in the prompts, 0 .. 9.
         """
         self.too_short = 0
         self._speed_token = speed_token
@@ -222,7 +222,7 @@ class SegmentPrefetcher:
         self._first_runs = asyncio.Event()
 
     async def segments(self) -> AsyncGenerator[AsyncGenerator[StepBlock, None], None]:
-        """One stream of blocks a segment. Closing this closes them all."""
+        """Yields one stream of blocks per segment. Closing this closes them all."""
         queues: list[asyncio.Queue[StepBlock | BaseException]] = [asyncio.Queue() for _ in self._prompts]
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -236,10 +236,10 @@ class SegmentPrefetcher:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _generate_into(self, index: int, queue: asyncio.Queue[StepBlock | BaseException]) -> None:
-        """Generate one segment into its queue, its failure included."""
+        """Generates one segment into its queue, its failure included."""
         try:
             if index > 0 and not self._admitted:
-                # The first segment is the request's ticket: a refusal must come before any other segment takes a place.
+                # The first segment is the request's ticket: a refusal must come before any other segment takes a slot.
                 await self._first_runs.wait()
             time_left_s = self._deadline - time.monotonic()
             if time_left_s <= 0:
@@ -259,7 +259,7 @@ class SegmentPrefetcher:
             queue.put_nowait(error)
 
     def _look_at_length(self, prompt: Prompt, steps: int) -> None:
-        """A segment that ends before anybody could have said it is counted: what it says is not its text."""
+        """Counts a segment that ends before its text can have been spoken: its audio cannot be its text."""
         if prompt.head is Head.CODE and steps < least_steps(prompt.segment.text, self._speed_token):
             self.too_short += 1
 

@@ -2,7 +2,7 @@
 
 In:    the samples of a segment, float32 at 24 kHz, in pieces of any size
 Out:   as many samples, in the same places
-Owns:  what the noise of this voice is, the segment's frames under way
+Owns:  the measured noise of this voice, the segment's frames under way
 Never: noise that changes; ChatTTS's own training noise by default (its makers put it there to limit misuse)
 
     frames of 21 ms, four deep -> spectrum -> power, averaged over 5 frames x 3 bins -> gain 1 - 2 noise / power -> back
@@ -22,7 +22,7 @@ from pipeline.spec import SAMPLE_RATE
 from pipeline.types import Denoise
 
 AUTO_BELOW_DB = 20.0
-"""signal to noise at which `auto` starts to work"""
+"""signal to noise below which `auto` works"""
 
 _WINDOW = 512  # samples: 21 ms
 _HOP = _WINDOW // 4
@@ -33,7 +33,7 @@ _DELAY = _WINDOW - _HOP + _AROUND * _HOP  # samples by which what comes out is b
 _QUANTILE = 0.1
 _OF_MEAN = -math.log(1 - _QUANTILE)  # the quantile of an exponential distribution of mean 1
 _OVERSUBTRACT = 2.0
-_LEAST_GAIN = 10 ** (-18 / 20)  # a little noise stays: gaps of digital silence are heard as faults
+_LEAST_GAIN = 10 ** (-18 / 20)  # a little noise stays: gaps of digital silence sound like faults
 _NOTHING = 1e-12
 
 _HANN = np.sqrt(np.hanning(_WINDOW + 1)[:-1]).astype(np.float32)
@@ -41,7 +41,7 @@ _OVERLAP = np.float32(2.0)  # four squared windows at once, everywhere
 
 
 class Denoiser:
-    """One voice's. Feed a segment, finish it, feed the next one: the noise is measured once."""
+    """Denoises one voice. Feed a segment, finish it, feed the next one: the noise is measured once."""
 
     def __init__(self, mode: Denoise) -> None:
         """
@@ -54,17 +54,17 @@ class Denoiser:
         self._head = np.zeros(0, np.float32)
         self._gate: _Gate | None = None  # of the segment under way
         self.works: bool | None = None
-        """whether samples are changed; None: the noise is not known yet, and nothing is given"""
+        """whether samples are changed; None: the noise is not known yet, and no sample is returned"""
 
     def feed(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Take samples of the segment, give those that are final."""
+        """Takes samples (m,) of the segment, returns those that are final."""
         if self.works is not None:
             return self._treat(samples)
         self._head = np.concatenate([self._head, samples])
         return np.zeros(0, np.float32) if len(self._head) < _HEAD else self._decide()
 
     def finish(self) -> NDArray[np.float32]:
-        """The end of the segment: as many samples as it had, when joined with those before."""
+        """Ends the segment; returns the rest, so that it has as many samples as went in."""
         # A first segment of less than a second is measured as it is.
         rest = self._decide() if self.works is None and len(self._head) else np.zeros(0, np.float32)
         gate, self._gate = self._gate, None
@@ -86,9 +86,9 @@ class Denoiser:
 
 
 def measure_noise(samples: NDArray[np.float32]) -> tuple[NDArray[np.float32], float]:
-    """The noise under speech (m,): its power in each of 257 bands, and the speech's level above it [dB].
+    """Returns the noise under speech (m,): its power in each of 257 bands, and the speech's level above it [dB].
 
-    Less than a frame of samples has no noise.
+    Less than one frame of samples has no noise.
     """
     if len(samples) < _WINDOW:
         return np.zeros(_WINDOW // 2 + 1, np.float32), math.inf
@@ -129,7 +129,7 @@ class _Gate:
         return self.feed(np.zeros(_DELAY + _BLOCK, np.float32))[:left]
 
     def _advance(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Four more frames: a block's worth of samples that no later frame lies on."""
+        """Processes four more frames; returns one block of samples that no later frame touches."""
         samples = np.concatenate([self._samples, block])
         self._samples = samples[-(_WINDOW - _HOP) :]
         spectra = np.concatenate([self._spectra, _spectra(samples)])
@@ -145,7 +145,7 @@ class _Gate:
 
 
 def _spectra(samples: NDArray[np.float32]) -> NDArray[np.complex64]:
-    """Of all whole frames: (n, bins)."""
+    """Returns the spectra of all whole frames: (n, bins)."""
     return np.fft.rfft(sliding_window_view(samples, _WINDOW)[::_HOP] * _HANN).astype(np.complex64, copy=False)
 
 
@@ -154,6 +154,6 @@ def _power(spectra: NDArray[np.complex64]) -> NDArray[np.float32]:
 
 
 def _averaged_over_bins(power: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Each bin with its two neighbours; (n, bins) both."""
+    """Returns the mean of each bin and its two neighbours; (n, bins) both."""
     padded = np.pad(power, ((0, 0), (1, 1)), mode="edge")
     return (padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]) / np.float32(3)

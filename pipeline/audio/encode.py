@@ -1,4 +1,4 @@
-"""Encode: float32 samples to the bytes of a container, one encoder a stream.
+"""Encode: turns float32 samples into the bytes of a container, one encoder per stream.
 
 In:    samples (m,) float32 in [-1, 1], mono, in pieces of any size
 Out:   bytes, the same ones however the samples were cut
@@ -40,7 +40,7 @@ _SAMPLE_BYTES = 2
 
 @dataclass(frozen=True, slots=True)
 class _Codec:
-    """How FFmpeg is asked for a container."""
+    """FFmpeg's names and options of a container."""
 
     muxer: str
     codec: str
@@ -50,10 +50,10 @@ class _Codec:
 
 _CODECS = {
     "mp3": _Codec("mp3", "libmp3lame", "s16p", {"id3v2_version": "3"}),
-    # A page every 60 ms (in microseconds): the muxer's own second would be heard as latency.
+    # A page every 60 ms (in microseconds): the muxer's own second would add to the latency.
     "opus": _Codec("ogg", "libopus", "s16", {"page_duration": "60000"}),
     "aac": _Codec("adts", "aac", "fltp"),
-    # The muxer would begin with 8 KiB of room for tags.
+    # The muxer would begin with 8 KiB reserved for tags.
     "flac": _Codec("flac", "flac", "s16", {"metadata_header_padding": "0"}),
 }
 # Bit-exact muxing leaves out the random Ogg serial number, dates and version strings.
@@ -62,13 +62,13 @@ _DETERMINISTIC = {"fflags": "+bitexact", "flush_packets": "1"}
 
 
 def encode_whole(samples: NDArray[np.float32], audio: AudioFormat) -> bytes:
-    """A complete file, with exact sizes in its header.
+    """Returns a complete file, with exact sizes in its header.
 
     Args:
         samples: at the format's rate.
 
     Raises:
-        EngineFault: samples that are no numbers.
+        EngineFault: samples that are not finite, or the encoder failed.
     """
     with Encoder(audio, streamed=False) as encoder:
         encoder.feed(samples)
@@ -76,12 +76,12 @@ def encode_whole(samples: NDArray[np.float32], audio: AudioFormat) -> bytes:
 
 
 class Encoder:
-    """One stream on its way into a container. Use it with `with`, or close it: it holds an FFmpeg encoder."""
+    """Encodes one stream. Use it with `with`, or close it: it holds an FFmpeg encoder."""
 
     def __init__(self, audio: AudioFormat, *, streamed: bool = True) -> None:
         """
         Args:
-            streamed: bytes leave as soon as they are made, and headers say that the size is unknown; else all
+            streamed: bytes are returned as soon as they are final, and headers state no size; else all
                 bytes come from finish() and sizes are exact.
         """
         self._writer: _Writer
@@ -94,7 +94,7 @@ class Encoder:
         self._open = True
 
     def feed(self, samples: NDArray[np.float32]) -> bytes:
-        """Take samples (m,) and give the bytes that are final; b"" when nothing is yet.
+        """Takes samples (m,) and returns the bytes that are final; b"" when none are.
 
         Raises:
             NonFiniteOutput: the samples hold NaN or infinity; nothing of them reaches the encoder.
@@ -104,7 +104,7 @@ class Encoder:
         return self._writer.feed(to_int16(samples))
 
     def finish(self) -> bytes:
-        """The bytes after the last sample. The encoder is closed afterwards."""
+        """Returns the bytes after the last sample. The encoder is closed afterwards."""
         assert self._open, "the stream has ended"
         self._open = False
         try:
@@ -113,7 +113,7 @@ class Encoder:
             self._writer.close()
 
     def close(self) -> None:
-        """Give the encoder back, finished or not."""
+        """Releases the encoder, finished or not."""
         self._open = False
         self._writer.close()
 
@@ -142,7 +142,7 @@ class _Writer(Protocol):
 
 
 class _PcmWriter:
-    """Samples as they are, little-endian, after a WAV header where one is wanted."""
+    """Writes samples as they are, little-endian, after a WAV header if `wav_rate` is given."""
 
     def __init__(self, *, wav_rate: int | None, streamed: bool) -> None:
         self._wav_rate = wav_rate
@@ -173,7 +173,7 @@ class _PcmWriter:
 
 
 def wav_header(sample_rate: int, size: int) -> bytes:
-    """What stands before mono 16-bit samples: their format, and in a LIST of INFO what they are.
+    """Returns the WAV header of mono 16-bit samples: their format, and MARK in a LIST of INFO.
 
     Args:
         size: bytes of the samples, or UNKNOWN_SIZE.
@@ -188,7 +188,7 @@ def wav_header(sample_rate: int, size: int) -> bytes:
 
 
 class _CompandedWriter:
-    """A byte a sample, by a table: G.711, as telephones speak."""
+    """Writes one byte per sample, by a table: G.711, the telephone's code."""
 
     def __init__(self, table: NDArray[np.uint8], *, streamed: bool) -> None:
         self._table = table
@@ -213,7 +213,7 @@ class _CompandedWriter:
 
 @cache
 def _ulaw_table() -> NDArray[np.uint8]:
-    """The byte of each 16-bit sample, by its bits: (65536,)."""
+    """Returns the byte of each 16-bit sample, by its bits: (65536,)."""
     code = ~np.arange(256) & 0xFF
     magnitude = ((((code & 15) << 3) + 132) << (code >> 4 & 7)) - 132
     return _nearest(np.where(code & 128, -magnitude, magnitude))
@@ -221,7 +221,7 @@ def _ulaw_table() -> NDArray[np.uint8]:
 
 @cache
 def _alaw_table() -> NDArray[np.uint8]:
-    """The byte of each 16-bit sample, by its bits: (65536,)."""
+    """Returns the byte of each 16-bit sample, by its bits: (65536,)."""
     code = np.arange(256) ^ 0x55
     exponent, mantissa = code >> 4 & 7, code & 15
     magnitude = np.where(exponent == 0, (mantissa << 4) + 8, ((mantissa << 4) + 264) << np.maximum(exponent - 1, 0))
@@ -229,7 +229,7 @@ def _alaw_table() -> NDArray[np.uint8]:
 
 
 def _nearest(levels: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """For each 16-bit sample the byte whose level, of those (256,) of G.711 at 16 bits, is nearest; zero is +0."""
+    """Returns for each 16-bit sample the byte with the nearest of the 256 levels; zero is +0."""
     order = np.argsort(levels, kind="stable")
     borders = (levels[order][:-1] + levels[order][1:]) / 2
     samples = np.arange(65_536).astype(np.uint16).view(np.int16)
@@ -240,7 +240,7 @@ _COMPANDED = {"ulaw": _ulaw_table, "alaw": _alaw_table}
 
 
 class _Pipe:
-    """Where a muxer writes when it must not seek."""
+    """Output of a muxer that must not seek."""
 
     def __init__(self) -> None:
         self._held = bytearray()
@@ -256,7 +256,7 @@ class _Pipe:
 
 
 class _FfmpegWriter:
-    """Samples through an FFmpeg encoder and muxer, in frames of the codec's own size."""
+    """Passes samples through an FFmpeg encoder and muxer, in frames of the codec's own size."""
 
     def __init__(self, audio: AudioFormat, *, streamed: bool) -> None:
         codec = _CODECS[audio.container]
@@ -304,7 +304,7 @@ class _FfmpegWriter:
             raise EngineFault(f"the {self._context.name} encoder did not close: {error}") from error
 
     def _encode(self, samples: NDArray[np.int16]) -> None:
-        """One frame, the stream's last one may be short."""
+        """Encodes one frame; the last one of a stream may be short."""
         is_float = self._context.format.name == "fltp"
         values = (samples / np.float32(_FULL_SCALE + 1)).astype(np.float32) if is_float else samples
         frame = av.AudioFrame.from_ndarray(values[None], format=self._context.format.name, layout="mono")

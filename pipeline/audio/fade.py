@@ -1,8 +1,9 @@
-"""Fade: a stream that begins and ends at zero, without a click.
+"""Fade: lets a stream begin and end at zero, without a click.
 
 In:    samples (m,) float32, in pieces of any size
 Out:   as many samples
 Owns:  the last `length` samples, which may be the end
+Never: gain between the two fades
 """
 
 import numpy as np
@@ -23,7 +24,7 @@ class Fade:
         self._held = np.zeros(0, np.float32)
 
     def feed(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Take samples, give those that are not among the last `length`."""
+        """Takes samples (m,), returns those that are not among the last `length`."""
         rise = self._rise[self._risen : self._risen + len(samples)]
         self._risen += len(rise)
         held = np.concatenate([self._held, samples[: len(rise)] * rise, samples[len(rise) :]])
@@ -32,6 +33,6 @@ class Fade:
         return held[:final]
 
     def finish(self) -> NDArray[np.float32]:
-        """The end."""
+        """Returns the last samples, lowered."""
         fall = self._rise[::-1]
         return self._held * fall[len(fall) - len(self._held) :]

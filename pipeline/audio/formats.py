@@ -1,6 +1,6 @@
-"""Formats: which containers, rates and bit rates there are, under every name clients have for them.
+"""Formats: the containers, rates and bit rates, under every name that clients use for them.
 
-In:    the words of a request
+In:    fields of a request
 Out:   AudioFormat
 Owns:  nothing
 Never: samples, bytes
@@ -23,32 +23,32 @@ _MP3_KBPS = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
 _MP3_LOW_KBPS = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)
 _MP3_LOWEST_KBPS = tuple(kbps for kbps in _MP3_LOW_KBPS if kbps <= 64)
 _OPUS_KBPS = (6, 256)  # one channel's range: RFC 6716
-_AAC_LEAST_KBPS, _AAC_MOST_BITS_PER_SAMPLE = 16, 6  # 6144 bits a frame of 1024 samples: ISO 14496-3
+_AAC_LEAST_KBPS, _AAC_MOST_BITS_PER_SAMPLE = 16, 6  # 6144 bits per frame of 1024 samples: ISO 14496-3
 
 _NAME = re.compile(r"([a-z0-9]{3,4})_([0-9]{4,5})(?:_([0-9]{1,3}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class AudioFormat:
-    """What a reply's audio is made of; only combinations that exist."""
+    """Container, rate and bit rate of a reply; only combinations that exist."""
 
     container: str
     """one of CONTAINERS"""
     sample_rate: int
     """Hz"""
     kbps: int | None
-    """kbit/s, None where the samples themselves decide"""
+    """kbit/s; None for containers without a choice"""
 
     @property
     def content_type(self) -> str:
-        """Exact: clients choose their decoder by it."""
+        """The exact Content-Type: clients choose their decoder by it."""
         if self.container in ("pcm", "ulaw", "alaw"):
             return _raw_content_type(self.container, self.sample_rate)
         return "audio/ogg; codecs=opus" if self.container == "opus" else f"audio/{_SUBTYPES[self.container]}"
 
 
 def audio_format(container: str, sample_rate: int | None = None, kbps: int | None = None) -> AudioFormat:
-    """A container at a rate; None: its usual one.
+    """Returns a format; None stands for the container's usual rate or bit rate.
 
     Raises:
         UnsupportedFormat: there is no such container, rate or bit rate; `param` names which.
@@ -67,10 +67,10 @@ def audio_format(container: str, sample_rate: int | None = None, kbps: int | Non
 
 
 def named_format(name: str) -> AudioFormat:
-    """A format by its name in ElevenLabs' fashion: mp3_44100_128, pcm_16000, ulaw_8000, opus_48000_64.
+    """Returns a format by its name in ElevenLabs' style: mp3_44100_128, pcm_16000, ulaw_8000, opus_48000_64.
 
     Raises:
-        UnsupportedFormat: no such name, or a combination there is not.
+        UnsupportedFormat: no such name or combination.
     """
     found = _NAME.fullmatch(name)
     if found is None:
@@ -89,7 +89,7 @@ _SUBTYPES = {"mp3": "mpeg", "aac": "aac", "flac": "flac", "wav": "wav"}
 
 
 def _raw_content_type(container: str, rate: int) -> str:
-    """Of samples without a header. The telephone's own types say 8000 Hz; RFC 4856's say any rate."""
+    """Returns the Content-Type of samples without a header; the telephone types mean 8000 Hz, those of RFC 4856 any rate."""
     if container != "pcm" and rate == _TELEPHONE_RATE:
         return "audio/basic" if container == "ulaw" else "audio/x-alaw-basic"
     name = {"pcm": "pcm", "ulaw": "PCMU", "alaw": "PCMA"}[container]

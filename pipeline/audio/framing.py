@@ -1,11 +1,11 @@
-"""Blocks: pieces of any size in, pieces of one size out.
+"""Framing: cuts a stream into blocks of one size, whatever the size of its pieces.
 
 In:    samples (m,), in pieces of any size
 Out:   whole blocks, then what is left
 Owns:  the samples of the block that is not whole yet
 
-What works on whole blocks sees the same calls however its input was cut, so it gives the same bits: no rounding, no
-filter's inner state and no SIMD remainder can depend on the cuts.
+A stage that works on whole blocks gets the same calls however its input was cut, so it returns the same bits: no rounding,
+no filter state and no SIMD remainder can depend on the cuts.
 """
 
 from typing import Generic, TypeVar
@@ -17,20 +17,20 @@ Sample = TypeVar("Sample", np.float32, np.int16)
 
 
 class Blocks(Generic[Sample]):
-    """Cuts one stream."""
+    """Cuts one stream into blocks."""
 
     def __init__(self, size: int, dtype: type[Sample]) -> None:
         self._size = size
         self._held: NDArray[Sample] = np.zeros(0, dtype)
 
     def feed(self, samples: NDArray[Sample]) -> NDArray[Sample]:
-        """Take samples, give the whole blocks: (n, size), n may be 0."""
+        """Takes samples (m,), returns the whole blocks: (n, size), n may be 0."""
         held = np.concatenate([self._held, samples])
         whole = len(held) - len(held) % self._size
         self._held = held[whole:].copy()  # not a view: it would keep all that was fed
         return held[:whole].reshape(-1, self._size)
 
     def rest(self) -> NDArray[Sample]:
-        """What makes no whole block, fewer than `size` samples; nothing is held afterwards."""
+        """Returns the remainder, fewer than `size` samples; nothing is held afterwards."""
         rest, self._held = self._held, self._held[:0]
         return rest

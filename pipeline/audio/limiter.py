@@ -34,7 +34,7 @@ _BLOCK = 512  # samples
 
 
 class Limiter:
-    """One stream's limiter."""
+    """Limits one stream."""
 
     def __init__(self, sample_rate: int) -> None:
         """
@@ -55,16 +55,16 @@ class Limiter:
 
     @property
     def look_ahead(self) -> int:
-        """Samples that are held back; the delay is made good, nothing is shifted."""
+        """Samples that are held back. The output is not shifted: the first samples come later, the last with `finish`."""
         return 2 * self._radius + _HALF
 
     def feed(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Take samples, give those that are final."""
+        """Takes samples (m,), returns those that are final."""
         self._taken += len(samples)
         return self._advance(samples)
 
     def finish(self) -> NDArray[np.float32]:
-        """The samples that were still inside."""
+        """Returns the samples that were still inside."""
         left = self._taken - self._given
         return self._advance(np.zeros(self.look_ahead + _BLOCK, np.float32))[:left]
 
@@ -76,7 +76,7 @@ class Limiter:
         return given
 
     def _limit(self, block: NDArray[np.float32]) -> NDArray[np.float32]:
-        """One more block fed: a block's worth given, fewer at the beginning."""
+        """Takes one more block; returns a block of final samples, fewer at the beginning."""
         self._samples = np.concatenate([self._samples, block])
         windows = sliding_window_view(self._samples[-(len(block) + 2 * _HALF - 1) :], 2 * _HALF)
         peaks = np.maximum(np.abs(windows[:, _HALF - 1]), np.abs(windows @ self._curve).max(axis=1))
@@ -98,7 +98,7 @@ class Limiter:
 
 
 def _curve_taps() -> NDArray[np.float32]:
-    """Weights of 2 _HALF samples for the points between the middle two: (2 _HALF, _PHASES - 1)."""
+    """Returns weights of 2 _HALF samples for the points between the middle two: (2 _HALF, _PHASES - 1)."""
     places = np.arange(-_HALF + 1, _HALF + 1)[:, None] - np.arange(1, _PHASES) / _PHASES
     taps = np.sinc(places) * np.i0(4 * np.sqrt(1 - (places / _HALF) ** 2)) / np.i0(4)  # Kaiser window
     weights: NDArray[np.float32] = (taps / taps.sum(axis=0)).astype(np.float32)
@@ -106,7 +106,7 @@ def _curve_taps() -> NDArray[np.float32]:
 
 
 def _sliding_max(values: NDArray[np.float32], width: int) -> NDArray[np.float32]:
-    """The greatest of each `width` neighbours, (len - width + 1,): windows of 2, 4, 8 ... out of two each."""
+    """Returns the greatest of each `width` neighbours, (len - width + 1,): windows of 2, 4, 8 ... out of two each."""
     reach = 1
     while 2 * reach <= width:
         values = np.maximum(values[:-reach], values[reach:])

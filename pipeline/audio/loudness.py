@@ -1,9 +1,9 @@
-"""Loudness: how loud speech is to a listener, and the one constant gain that makes it as loud as asked.
+"""Loudness: measures how loud speech is to a listener, and brings it to a target by one constant gain.
 
 In:    samples (m,) float32, mono
 Out:   LUFS; the same samples times one number
 Owns:  the head of one voice's speech, until it is measured
-Never: a gain that changes while somebody listens
+Never: a gain that changes within a stream
 
 Source: ITU-R BS.1770-5: K-weighting, blocks of 400 ms, gates at -70 LUFS and 10 LU under the mean.
 """
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pipeline.spec import SAMPLE_RATE
 
 SILENCE_LUFS = -70.0
-"""what the standard's absolute gate drops; quieter than any speech"""
+"""the standard's absolute gate; quieter than any speech"""
 BLOCK_S = 0.4
 """the standard's block: what is shorter has no integrated loudness [s]"""
 MAX_CORRECTION_DB = 24.0
@@ -25,7 +25,7 @@ _RELATIVE_GATE_LU = 10.0
 
 
 def integrated_loudness(samples: NDArray[np.float32], sample_rate: int = SAMPLE_RATE) -> float:
-    """Integrated loudness [LUFS]; minus infinity for silence. Less than one block counts as one."""
+    """Returns the integrated loudness [LUFS] of samples (m,); minus infinity for silence. Less than one block counts as one."""
     step = round(_STEP_S * sample_rate)
     steps_per_block = round(BLOCK_S / _STEP_S)
     if not len(samples):
@@ -48,8 +48,8 @@ class Level:
     def __init__(self, target_lufs: float | None, *, gain_db: float = 0.0, measured_lufs: float | None = None) -> None:
         """
         Args:
-            target_lufs: None: whatever the voice has.
-            gain_db: on top.
+            target_lufs: None: no target.
+            gain_db: on top of it.
             measured_lufs: of the voice; None: the first two seconds are held back and measured.
         """
         self._target_lufs = target_lufs
@@ -58,14 +58,14 @@ class Level:
         self._head = np.zeros(0, np.float32)
 
     def feed(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Take samples, give those whose gain is known."""
+        """Takes samples (m,), returns those whose gain is known."""
         if self._gain is not None:
             return samples if self._gain == 1 else samples * self._gain
         self._head = np.concatenate([self._head, samples])
         return np.zeros(0, np.float32) if len(self._head) < _HEAD else self._decide()
 
     def finish(self) -> NDArray[np.float32]:
-        """The end of a segment: a head that is shorter is measured as it is."""
+        """Ends a segment: a head that is shorter is measured as it is."""
         return self._decide() if self._gain is None and len(self._head) else np.zeros(0, np.float32)
 
     def _decide(self) -> NDArray[np.float32]:

@@ -1,8 +1,8 @@
-"""Post-processor: the segments of one request as one stream, as the listener asked for it.
+"""Post-processor: joins the segments of one request to one stream, with the audio options of the request.
 
 In:    a segment begins; its samples (m,) float32 at 24 kHz, in pieces of any size
 Out:   samples float32 at the request's rate, the same ones however the input was cut
-Owns:  every stage's memory of this one request
+Owns:  the state of every stage, for one request
 Never: formats, threads
 
     each voice's:   denoise, level        each segment's:   trim        one for all:   the rest
@@ -11,7 +11,7 @@ Never: formats, threads
     segment -> denoise -> trim -> level -+-> stretch, exact silence -> resample -> limit -> fade -> out
     segment -> denoise -> trim -> level -'
 
-Only the stages that were asked for exist; with none of them the very arrays of the vocoder pass. Neighbouring segments of
+Only the stages that a request needs exist; without any, the arrays of the vocoder pass unchanged. Neighbouring segments of
 one speed with no silence between them share one stretch, whose windows span the joint.
 """
 
@@ -36,7 +36,7 @@ NOTHING = np.zeros(0, np.float32)
 
 
 class AudioStage(Protocol):
-    """Samples in, samples out, some of them later. Finishing gives what is left, of the stream or of the segment."""
+    """Takes samples and returns samples, some of them later. `finish` returns the rest, of the stream or of the segment."""
 
     def feed(self, samples: NDArray[np.float32]) -> NDArray[np.float32]: ...
 
@@ -44,12 +44,12 @@ class AudioStage(Protocol):
 
 
 class PostProcessor:
-    """One request's stream. A break of N ms is N x 24 zeros, whatever stands around it and however fast it is spoken."""
+    """Joins one request's segments. A break of N ms is N x 24 zeros, whatever stands around it and at any speed."""
 
     def __init__(self, request: SynthesisRequest, segments: Sequence[Segment], voices: Mapping[str, Voice]) -> None:
         """
         Args:
-            segments: all that will begin, in order.
+            segments: all segments of the request, in order.
             voices: every voice the segments name, and the request's own.
         """
         self._request = request
@@ -68,7 +68,7 @@ class PostProcessor:
         self._vocoded: list[int] = []  # samples of each segment so far
 
     def begin(self, segment: Segment) -> NDArray[np.float32]:
-        """What is heard before the segment's first sample: the rest of the one before, the silence.
+        """Begins a segment; returns the rest of the one before and the silence between them.
 
         Raises:
             EngineFault: the time-stretch failed.
@@ -86,7 +86,7 @@ class PostProcessor:
         return _through(self._output_stages, rest)
 
     def feed(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Take samples of the segment, give those that are final.
+        """Takes samples (m,) of the segment, returns those that are final.
 
         Raises:
             EngineFault: the time-stretch failed.
@@ -95,10 +95,10 @@ class PostProcessor:
         return _through(self._output_stages, self._stretched(_through(self._segment_stages, samples)))
 
     def finish(self, silence_ms: int) -> NDArray[np.float32]:
-        """The samples that were still inside, and the silence after them.
+        """Ends the stream; returns the samples that were still inside, and the silence after them.
 
         Raises:
-            EngineFault: the time-stretch failed, or gave another length than it was asked for.
+            EngineFault: the time-stretch failed, or returned a wrong length.
         """
         rest = self._stretched(_flush(self._segment_stages))
         rest = np.concatenate([rest, self._stretch.finish(), silence(silence_ms)])
@@ -106,17 +106,17 @@ class PostProcessor:
 
     @property
     def is_light(self) -> bool:
-        """Whether a second of audio takes less than some milliseconds: whoever has others waiting need not step aside."""
+        """Whether a second of audio takes only some milliseconds, so that the event loop may do the work itself."""
         return self._request.audio.denoise is Denoise.OFF and not any(
             isinstance(stage, Limiter) for stage in self._output_stages
         )
 
     @property
     def report(self) -> AudioReport:
-        """What was done, complete once the stream is finished."""
+        """Report of what was done, complete once the stream is finished."""
         start, end = sum(trim.start_samples for trim in self._trims), sum(trim.end_samples for trim in self._trims)
         return AudioReport(
-            # A segment's last step gives one hop less, half a step: rounded up it counts.
+            # A segment's last step has one hop less, half a step: rounded up it counts.
             steps=sum(math.ceil(samples / SAMPLES_PER_STEP) for samples in self._vocoded),
             trimmed_ms=(round(1000 * start / SAMPLE_RATE), round(1000 * end / SAMPLE_RATE)),
             denoised=any(denoiser.works for denoiser in self._denoisers.values()),
@@ -144,12 +144,12 @@ class PostProcessor:
 
 
 def silence(duration_ms: int) -> NDArray[np.float32]:
-    """Zeros, (duration_ms x 24,)."""
+    """Returns zeros, (duration_ms x 24,)."""
     return np.zeros(duration_ms * SAMPLE_RATE // 1000, np.float32)
 
 
 def _output_stages(options: AudioOptions, *, limited: bool) -> tuple[AudioStage, ...]:
-    """What the joined segments go through; the limiter only where a level is changed."""
+    """Returns the stages of the joined segments; the limiter only where a level is changed."""
     stages: list[AudioStage] = []
     if options.sample_rate != SAMPLE_RATE:
         stages.append(Resample(options.sample_rate))
@@ -167,7 +167,7 @@ def _through(stages: tuple[AudioStage, ...], samples: NDArray[np.float32]) -> ND
 
 
 def _flush(stages: tuple[AudioStage, ...]) -> NDArray[np.float32]:
-    """What is left in all of them, each one's rest through those after it."""
+    """Returns what is left in all stages, the rest of each passed through those after it."""
     rest = NOTHING
     for stage in stages:
         rest = np.concatenate([stage.feed(rest), stage.finish()])

@@ -1,4 +1,4 @@
-"""Resample: a stream at another sample rate.
+"""Resample: converts a stream to another sample rate.
 
 In:    samples (m,) float32, mono, in pieces of any size
 Out:   samples float32, the same ones however the input was cut; n samples become round(n x out / in), halves up
@@ -17,18 +17,18 @@ _QUALITY = "HQ"
 
 
 def resampled_length(samples: int, rate: int, from_rate: int = SAMPLE_RATE) -> int:
-    """What `samples` at `from_rate` become at `rate` [samples]."""
+    """Returns the length at `rate` of `samples` at `from_rate` [samples]."""
     return (2 * samples * rate + from_rate) // (2 * from_rate)
 
 
 class Resample:
-    """One stream on its way to another rate."""
+    """Resamples one stream."""
 
     def __init__(self, rate: int, from_rate: int = SAMPLE_RATE) -> None:
         """
         Args:
-            rate: of the samples that come out [Hz].
-            from_rate: of the samples that go in [Hz].
+            rate: of the output [Hz].
+            from_rate: of the input [Hz].
         """
         self._rate = rate
         self._from_rate = from_rate
@@ -37,12 +37,12 @@ class Resample:
         self._given = 0
 
     def feed(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Take samples, give those that are final."""
+        """Takes samples (m,), returns those that are final."""
         self._taken += len(samples)
         return self._give(self._stream.resample_chunk(samples))
 
     def finish(self) -> NDArray[np.float32]:
-        """The samples that were still inside."""
+        """Returns the samples that were still in the filter."""
         rest = self._give(self._stream.resample_chunk(np.zeros(0, np.float32), last=True))
         # soxr rounds the length in its own way: off by one sample at most.
         missing = resampled_length(self._taken, self._rate, self._from_rate) - self._given

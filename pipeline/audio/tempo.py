@@ -1,4 +1,4 @@
-"""Tempo: speaks a stream faster or slower at the same pitch.
+"""Tempo: makes a stream faster or slower at the same pitch.
 
 In:    samples (m,) float32, mono, in pieces of any size
 Out:   samples float32, the same ones however the input was cut; n samples become round(n / speed)
@@ -24,15 +24,15 @@ from pipeline.types import MAX_SPEED, MIN_SPEED
 
 NEUTRAL_TOKEN = 5
 
-_BLOCK = 512  # samples; what atempo returns depends on how it is fed, so it is always fed alike
+_BLOCK = 512  # samples per call: atempo's output depends on the size of its input
 _STAGE_RANGE = 2.0  # one atempo stage slows down to half, and above double it skips samples instead of blending them
-# Silence fed after the last sample [samples]: several of atempo's windows (at most 2048 at 24 kHz), because it keeps
-# back what is in them. What it becomes is cut off again.
+# Silence fed after the last sample [samples]: several of atempo's windows (at most 2048 at 24 kHz), because it holds
+# them back. Their output is cut off.
 _FLUSH = 8 * _BLOCK
 
 
 def share_speed(speed: float, mode: str) -> tuple[int, float]:
-    """How a speed is reached: ChatTTS's own [speed_0 .. 9], and the stretch of what it then says.
+    """Returns how a speed is reached: the token [speed_0 .. 9] for ChatTTS and the stretch of its output.
 
     Args:
         mode: `stretch`: all by the stretch, exactly. `token`: all by the model, as near as a fifth comes. `auto`: by the
@@ -49,7 +49,7 @@ def share_speed(speed: float, mode: str) -> tuple[int, float]:
 
 
 class Stretch:
-    """One stream's time-stretch. Speed 1.0 gives every sample back as it came."""
+    """Time-stretches one stream. Speed 1.0 returns every sample unchanged."""
 
     def __init__(self, speed: float, sample_rate: int = SAMPLE_RATE) -> None:
         """
@@ -68,7 +68,7 @@ class Stretch:
         self._given = 0  # samples
 
     def feed(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Take samples, give those that are final: perhaps none, the filter looks a few blocks ahead.
+        """Takes samples (m,), returns those that are final; often none, because the filter looks a few blocks ahead.
 
         Raises:
             EngineFault: the filter failed.
@@ -80,10 +80,10 @@ class Stretch:
         return self._give()
 
     def finish(self) -> NDArray[np.float32]:
-        """The samples that were still inside.
+        """Returns the samples that were still in the filter.
 
         Raises:
-            EngineFault: the filter failed, or gave too few.
+            EngineFault: the filter failed, or returned too few.
         """
         if self._graph is None:
             return np.zeros(0, np.float32)
@@ -134,7 +134,7 @@ def _build(speed: float, sample_rate: int) -> av.filter.Graph:
 
 
 def _pull(graph: av.filter.Graph) -> list[NDArray[np.float32]]:
-    """Everything the graph has ready, (m,) each."""
+    """Returns everything the graph has ready, (m,) each."""
     pieces: list[NDArray[np.float32]] = []
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Trim: an utterance without the quiet before its first sound and after its last one.
+"""Trim: cuts the quiet before the first sound of an utterance and after its last one.
 
 In:    the samples of a segment, float32 at 24 kHz, in pieces of any size
 Out:   the same samples without the quiet edges
@@ -6,7 +6,7 @@ Owns:  quiet that may turn out to be an edge, two seconds of it at most
 Never: the quiet between words; a change to any sample that stays
 
 A frame of 10 ms is a sound when it is 9 dB above the quietest frame so far, within -55 .. -42 dBFS: what is under -55 is
-quiet whatever stands beside it, what is above -42 is a sound even where nothing quieter was heard. Two sounds in a row
+quiet whatever stands beside it, what is above -42 is a sound even where nothing quieter came before. Two sounds in a row
 are speech; 50 ms before the first and 100 ms after the last of them stay, for the breath and the weak consonants there.
 """
 
@@ -46,16 +46,16 @@ class Trim:
         self._floor_dbfs = 0.0
         self._sounds = 0  # in a row
         self.start_samples = 0
-        """cut at the start"""
+        """cut at the start [samples]"""
         self.end_samples = 0
-        """cut at the end"""
+        """cut at the end [samples]"""
 
     def feed(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Take samples, give those that are no edge."""
+        """Takes samples (m,), returns those that are not part of an edge."""
         return _joined(piece for frame in self._blocks.feed(samples) for piece in self._frame(frame))
 
     def finish(self) -> NDArray[np.float32]:
-        """The end of the segment. One without any speech is kept whole: nobody can know what it is for."""
+        """Ends the segment; returns what stays of its end. A segment without any speech is kept whole."""
         rest = self._blocks.rest()  # less than a frame: it goes the way of its neighbour
         if self._end and self._spoken and len(self._held) > _TAIL_FRAMES:
             self.end_samples = (len(self._held) - _TAIL_FRAMES) * FRAME + len(rest)
@@ -63,7 +63,7 @@ class Trim:
         return _joined([*self._held, rest])
 
     def _frame(self, frame: NDArray[np.float32]) -> list[NDArray[np.float32]]:
-        """The frames that are known to stay, now that this one is here."""
+        """Takes one frame; returns the frames that are now known to stay."""
         level_dbfs = 10 * np.log10(float(np.mean(np.square(frame, dtype=np.float64))) + 1e-12)
         self._floor_dbfs = min(self._floor_dbfs, level_dbfs)
         sound = level_dbfs > np.clip(self._floor_dbfs + _ABOVE_FLOOR_DB, _QUIET_DBFS, _SOUND_DBFS)

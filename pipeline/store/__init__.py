@@ -1,8 +1,9 @@
 """Small versioned records that outlive a process: a file of this machine, or a Redis that every node sees.
 
-store.py    what a store is
-choose.py   open_store(): which one a URL means
+store.py    the protocol of a store
+open.py     open_store(): the store of a URL
 sqlite.py   redis.py   the two
-reserve.py  room on the disk, kept for the day it is full
-mirror.py   one namespace in memory: what requests read, so that none of them waits for a store
+reserve.py  disk space kept back for a full disk
+mirror.py   one namespace in memory, which requests read without waiting for a store
+poll.py     refreshes mirrors again and again
 """

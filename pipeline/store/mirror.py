@@ -1,11 +1,11 @@
-"""Mirror: one namespace of a store, in memory. Requests read it and never wait; whoever owns it refreshes it.
+"""Mirror: one namespace of a store, in memory. Requests read it and never wait; its owner refreshes it.
 
-In:    a store, a namespace, what makes a value of bytes
+In:    a store, a namespace, a decoder of bytes
 Out:   values by key, and by key and version
 Owns:  the copy
-Never: writing; time: refresh() is called from outside
+Never: writes; timers: the owner calls refresh()
 
-While the store is away the copy stays what it was.
+While the store does not answer, the copy stays as it was.
 """
 
 import threading
@@ -24,8 +24,8 @@ class Mirror(Generic[T]):
     def __init__(self, store: Store, namespace: str, decode: Callable[[str, int, bytes], T]) -> None:
         """
         Args:
-            decode: value of key, version and bytes; raises ValueError for bytes that are none. Such a record is left
-                out and counted: one bad record is no reason to lose the others.
+            decode: value of key, version and bytes; raises ValueError for malformed bytes. Such a record is left out
+                and its key kept in `broken`, so that one bad record does not cost the others.
         """
         self._store = store
         self._namespace = namespace
@@ -34,13 +34,13 @@ class Mirror(Generic[T]):
         self._position = START
         self._keys: Mapping[str, Mapping[int, T]] = MappingProxyType({})
         self.broken: frozenset[str] = frozenset()
-        """keys with a record that could not be read"""
+        """keys with a record that cannot be decoded"""
 
     def refresh(self) -> bool:
-        """Take over what has changed; True when something has.
+        """Reads what has changed; returns True when something has.
 
         Raises:
-            StoreUnavailable: the copy stays what it was.
+            StoreUnavailable: the copy stays as it was.
         """
         with self._lock:
             changes = self._store.changes(self._namespace, self._position)
@@ -67,7 +67,7 @@ class Mirror(Generic[T]):
             return True
 
     def get(self, key: str, version: int | None = None) -> T | None:
-        """The value of a version, of the newest one for None."""
+        """Returns the value of a version, for None of the newest; None if there is none."""
         versions = self._keys.get(key)
         if versions is None:
             return None
@@ -79,5 +79,5 @@ class Mirror(Generic[T]):
         return not self._keys and not self.broken
 
     def newest(self) -> dict[str, T]:
-        """Every key's newest value, in the order of the keys."""
+        """Returns every key's newest value, in the order of the keys."""
         return {key: versions[max(versions)] for key, versions in sorted(self._keys.items())}

@@ -1,9 +1,9 @@
-"""Choose: the store a URL means.
+"""Open: the store of a URL.
 
 In:    redis://..., rediss://..., or the path of a file
 Out:   Store
 Owns:  nothing
-Never: a connection that nobody has asked for
+Never: a connection before the first call of the store
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ REDIS_SCHEMES = ("redis", "rediss")
 
 
 def check_store_url(url: str) -> str:
-    """The URL as it is.
+    """Returns the URL unchanged if it names a store.
 
     Raises:
         ConfigError: it names neither a Redis nor a file.
@@ -29,7 +29,7 @@ def check_store_url(url: str) -> str:
 
 
 def open_store(url: str) -> Store:
-    """A Redis or a file; it is first asked by the first call.
+    """Returns a Redis or a file store; the first call of a method connects.
 
     Raises:
         ConfigError: another kind of URL.

@@ -1,9 +1,9 @@
-"""Following: what other replicas keep in a store is known here soon.
+"""Poll: refreshes a copy of stored records again and again, so that it follows other replicas.
 
-In:    a refresh that may find its store away
+In:    a refresh function that may raise StoreUnavailable
 Out:   calls of it, until cancelled
 Owns:  nothing
-Never: an end of its own: what is known goes on working whatever happens
+Never: an end of its own, whatever the refresh raises
 """
 
 import asyncio
@@ -16,11 +16,11 @@ LOG = logging.getLogger("ray.serve.chattts")
 
 
 async def follow(what: str, refresh: Callable[[], object], each_s: float, problems: dict[str, str] | None = None) -> None:
-    """Refresh again and again. A store that is away is said once.
+    """Calls `refresh` again and again. An unavailable store is logged once.
 
     Args:
         what: the name of the records, for the log.
-        problems: why which records cannot be refreshed now, for clients; kept up to date here.
+        problems: by the name of the records, why they cannot be refreshed now, for clients; kept up to date here.
     """
     problems = {} if problems is None else problems
     away = False

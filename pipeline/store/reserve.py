@@ -1,9 +1,9 @@
-"""Reserve: room on the disk that is kept for the day it is full.
+"""Reserve: disk space that is kept back for the day the disk is full.
 
 In:    a place beside a file
-Out:   that room, given back to the disk for one change and taken again
+Out:   that space, released for one change and taken again
 Owns:  the file at that place
-Never: the only copy of anything: what is in it means nothing
+Never: data: the content of the file has no meaning
 """
 
 import os
@@ -15,19 +15,19 @@ RESERVE_BYTES = 256 << 10  # a change of one record, whatever its size, journals
 
 
 class Reserve:
-    """A file that takes room away from others. Several processes may share it."""
+    """A file that occupies disk space. Several processes may share it."""
 
     def __init__(self, path: Path, size: int = RESERVE_BYTES) -> None:
         self._path = path
         self._size = size
 
     def is_kept(self) -> bool:
-        """Whether the room is taken; takes it where it is not yet and the disk has it."""
+        """Whether the space is occupied; occupies it if it is not yet and the disk has it."""
         return self._is_whole() or self._take()
 
     @contextmanager
     def given_back(self) -> Iterator[None]:
-        """The disk has that much more room until the block ends."""
+        """Releases the space until the block ends."""
         self._path.unlink(missing_ok=True)
         try:
             yield

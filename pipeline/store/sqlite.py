@@ -1,13 +1,13 @@
 """SQLite: a store in one file, for all processes of one machine.
 
-In:    see store.py
-Out:   see store.py
+In:    keys and bytes, as store.py defines them
+Out:   versions and changes
 Owns:  the file, and the reserve beside it
 Never: an open connection between two calls
 
-A rollback journal, not a write-ahead log: reading needs no room on the disk at all, and deleting some pages of journal, which
-the reserve has (pipeline/store/reserve.py). So a full disk loses nothing but growth: what is stored is read and deleted, and
-what fits into the room of deleted records is written. A process killed while it writes leaves the version before; a write
+A rollback journal, not a write-ahead log: reading needs no disk space at all, and deleting some pages of journal, which the
+reserve has (pipeline/store/reserve.py). So on a full disk only growth fails: records are read and deleted, and what fits into
+the space of deleted records is written. A process killed while it writes leaves the version before; a write
 returns once it is on disk (synchronous=FULL). Readers wait for a writer's last milliseconds.
 """
 
@@ -24,7 +24,7 @@ from pipeline.store.store import START, Changes, Entry, check_address, check_val
 
 T = TypeVar("T")
 Change = Callable[[sqlite3.Connection, int], T]
-"""what a write transaction does, given the revision it makes"""
+"""the work of a write transaction, given its revision"""
 
 BUSY_TIMEOUT_S = 5.0
 SCHEMA = """
@@ -66,7 +66,7 @@ ADVICE = {
 
 
 class SqliteStore:
-    """See store.Store. Nothing is asked of the file before the first call: it may be repaired or unlocked later."""
+    """A store.Store in a file. The first call opens it: the file may be repaired or unlocked until then."""
 
     def __init__(self, path: Path) -> None:
         self.place = str(path)
@@ -75,7 +75,7 @@ class SqliteStore:
         self._is_made = False
 
     def put(self, namespace: str, key: str, value: bytes, *, replaces: int, keeps: int | None = None) -> int:
-        """See store.Store."""
+        """Writes the next version of a key; raises as store.Store says."""
         check_address(namespace, key)
         check_value(value)
 
@@ -85,7 +85,7 @@ class SqliteStore:
             if newest != replaces:
                 raise Conflict(f"version {newest} is the newest there is, not {replaces}; read it again and repeat the change")
             version += 1
-            if keeps is not None:  # first: the new one may need their room
+            if keeps is not None:  # first: the new one may need their space
                 older = "DELETE FROM versions WHERE namespace = ? AND key = ? AND version <= ?"
                 connection.execute(older, (namespace, key, version - keeps))
             connection.execute("INSERT INTO versions VALUES (?, ?, ?, ?)", (namespace, key, version, value))
@@ -95,7 +95,7 @@ class SqliteStore:
         return self._change(namespace, write)
 
     def delete(self, namespace: str, key: str) -> bool:
-        """See store.Store."""
+        """Removes a key and all its versions; returns False when it is not there."""
         check_address(namespace, key)
 
         def remove(connection: sqlite3.Connection, revision: int) -> bool:
@@ -108,7 +108,7 @@ class SqliteStore:
         return self._change(namespace, remove)
 
     def get(self, namespace: str, key: str) -> tuple[int, bytes] | None:
-        """See store.Store."""
+        """Returns the newest version and its value; None when the key is not there."""
         check_address(namespace, key)
         newest = "SELECT version, value FROM versions WHERE namespace = ? AND key = ? ORDER BY version DESC LIMIT 1"
         with self._readable_errors(), self._connected() as connection:
@@ -116,7 +116,7 @@ class SqliteStore:
         return None if found is None else (int(found[0]), bytes(found[1]))
 
     def changes(self, namespace: str, since: str = START) -> Changes:
-        """See store.Store."""
+        """Returns every key that changed since a position, in one consistent view."""
         epoch, _, revision = since.partition(":")
         with self._readable_errors(), self._connected() as connection:
             connection.execute("BEGIN")  # one view for the three questions
@@ -139,10 +139,10 @@ class SqliteStore:
         return Changes(f"{own_epoch}:{newest}", entries, is_whole=known is None)
 
     def close(self) -> None:
-        """See store.Store: there is nothing to let go of."""
+        """Does nothing: no connection outlives a call."""
 
     def _change(self, namespace: str, change: Change[T]) -> T:
-        """One write; on a full disk once more, with the reserve's room for its journal and none for a larger file."""
+        """Runs one write; on a full disk once more, with the reserve's space for its journal and a file that must not grow."""
         try:
             return self._transact(namespace, change, may_grow=True)
         except StoreFull:
@@ -150,7 +150,7 @@ class SqliteStore:
                 return self._transact(namespace, change, may_grow=False)
 
     def _transact(self, namespace: str, change: Change[T], *, may_grow: bool) -> T:
-        """One write transaction; an exception undoes it."""
+        """Runs one write transaction; an exception rolls it back."""
         with self._readable_errors(), self._connected() as connection:
             if not (may_grow and self._reserve.is_kept()):
                 connection.execute("PRAGMA max_page_count=1")  # SQLite takes the pages there are for the least
@@ -168,15 +168,15 @@ class SqliteStore:
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
-        # A connection a call: opening costs a tenth of a millisecond, and none is ever in the wrong thread.
+        # One connection per call: opening costs a tenth of a millisecond, and none is ever in the wrong thread.
         if not self._is_made:
             self._make()
-        # rw: a file that was removed is said to be gone; opening it must not make an empty one.
+        # rw: a removed file is an error; opening it must not create an empty one.
         with _connection(f"file:{quote(str(self._path))}?mode=rw") as connection:
             yield connection
 
     def _make(self) -> None:
-        """The tables, where there are none yet."""
+        """Creates the tables if there are none."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with _connection(f"file:{quote(str(self._path))}?mode=rwc") as connection:
             if connection.execute("SELECT name FROM sqlite_master WHERE name = 'store'").fetchone() is None:
@@ -209,7 +209,7 @@ def _connection(uri: str) -> Iterator[sqlite3.Connection]:
 
 
 def _head(connection: sqlite3.Connection, namespace: str, key: str) -> tuple[int, bool]:
-    """Last version ever written and whether the key is there."""
+    """Returns the last version ever written and whether the key is there."""
     of_key = "SELECT version, live FROM heads WHERE namespace = ? AND key = ?"
     row = connection.execute(of_key, (namespace, key)).fetchone()
     return (0, False) if row is None else (int(row[0]), bool(row[1]))

@@ -1,9 +1,9 @@
-"""Store: versioned records by namespace and key.
+"""Store: the protocol of versioned records by namespace and key.
 
 In:    bytes and the version they replace
 Out:   versions, and everything that changed since a position
 Owns:  nothing
-Never: what the bytes mean
+Never: the meaning of the bytes
 
 A version is written once and never changes. A deleted key keeps only its last version's number: when the key comes
 back, its versions go on from there, so `key@2` never means two things.
@@ -23,7 +23,7 @@ START = ""
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key as it is now."""
+    """The present versions of one key."""
 
     key: str
     versions: tuple[tuple[int, bytes], ...]
@@ -32,10 +32,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What happened in a namespace since a position."""
+    """The keys of a namespace that changed since a position."""
 
     position: str
-    """where this answer ends; opaque"""
+    """the position after these changes; opaque"""
     entries: tuple[Entry, ...]
     is_whole: bool
     """the entries are all there are: the position was START, or of a store that has been replaced or emptied since"""
@@ -45,10 +45,10 @@ class Store(Protocol):
     """Blocking; safe to share between threads. Every method but close() may raise StoreUnavailable."""
 
     place: str
-    """where it is, for operators: a path, or a URL without its password"""
+    """its place, for operators: a path, or a URL without its password"""
 
     def put(self, namespace: str, key: str, value: bytes, *, replaces: int, keeps: int | None = None) -> int:
-        """Write the next version of a key and return its number; once this returns, the value is on disk or in Redis.
+        """Writes the next version of a key and returns its number; once this returns, the value is on disk or in Redis.
 
         Args:
             replaces: the newest version there is, 0 when the key is not there.
@@ -56,33 +56,33 @@ class Store(Protocol):
 
         Raises:
             Conflict: another version is the newest.
-            StoreFull: there is no room.
+            StoreFull: the disk or the memory is full.
         """
         ...
 
     def delete(self, namespace: str, key: str) -> bool:
-        """Remove a key and all values of its versions; False when it is not there."""
+        """Removes a key and all values of its versions; returns False when it is not there."""
         ...
 
     def get(self, namespace: str, key: str) -> tuple[int, bytes] | None:
-        """The newest version and its value."""
+        """Returns the newest version and its value; None when the key is not there."""
         ...
 
     def changes(self, namespace: str, since: str = START) -> Changes:
-        """Every key that changed since a position, in one consistent view."""
+        """Returns every key that changed since a position, in one consistent view."""
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Closes connections."""
         ...
 
 
 def check_address(namespace: str, key: str) -> None:
-    """Our own mistake if it fails: names from outside are checked at the door."""
+    """Asserts valid names: those of requests are validated before."""
     assert NAMESPACE.fullmatch(namespace), f"namespace {namespace!r} must match {NAMESPACE.pattern}"
     assert KEY.fullmatch(key), "a key must match KEY"
 
 
 def check_value(value: bytes) -> None:
-    """Our own mistake if it fails."""
+    """Asserts a value within the limit."""
     assert len(value) <= MAX_VALUE_BYTES, f"a value of {len(value)} bytes; the limit is {MAX_VALUE_BYTES}"

@@ -1,8 +1,8 @@
-"""Frontend: the text rooms behind one door, in the order a text goes through them.
+"""Front end: normalises, splits and tokenises a request's text, in this process.
 
 In:    SynthesisRequest, Voice, the text tokens of a refine pass
-Out:   SpeechText; SpeechPlan: one prompt a segment, in order; Refined
-Owns:  the tokenizer, what the checkpoint was taught
+Out:   SpeechText; SpeechPlan: one prompt per segment, in order; Refined
+Owns:  the tokenizer, the capabilities of the checkpoint
 Never: the engine, audio, threads
 """
 
@@ -24,7 +24,7 @@ from pipeline.text.tokenizer import PromptTokenizer
 from pipeline.types import Prompt, Refined, RefineGuard, RefineParams, Segment, SpeechPlan, SpeechText, SynthesisRequest, Voice
 
 REFINE_DROPPED = "refine_dropped"
-"""warning: that many segments are spoken as they were before the refine pass"""
+"""warning: number of segments that are spoken as they were before the refine pass"""
 
 
 class LocalTextFrontend:
@@ -48,11 +48,11 @@ class LocalTextFrontend:
         self._max_steps = max_steps
 
     async def read(self, request: SynthesisRequest) -> SpeechText:
-        """See protocols.TextFrontend."""
+        """Normalises and splits the text; raises as protocols.TextFrontend says."""
         return self._speech_text(request)
 
     async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
-        """See protocols.TextFrontend."""
+        """Returns CODE prompts, or TEXT prompts when the request asks for a refine pass."""
         speech_text = self._speech_text(request)
         if request.refine is None:
             prompts = tuple(self._code_prompt(segment, request, voices) for segment in speech_text.segments)
@@ -63,7 +63,7 @@ class LocalTextFrontend:
     async def replan(
         self, request: SynthesisRequest, voices: Mapping[str, Voice], plan: SpeechPlan, refined: list[NDArray[np.int64]]
     ) -> SpeechPlan:
-        """See protocols.TextFrontend."""
+        """Returns CODE prompts of the refined texts, or of the original ones where the guard refuses them."""
         assert request.refine is not None
         prompts = []
         dropped = 0
@@ -83,7 +83,7 @@ class LocalTextFrontend:
         return replace(plan, prompts=tuple(prompts), warnings=warnings)
 
     async def compare(self, plan: SpeechPlan, refined: list[NDArray[np.int64]]) -> list[Refined]:
-        """See protocols.TextFrontend."""
+        """Returns every segment before and after the refine pass, word by word."""
         return [
             Refined(segment.text, text, tuple(diff(segment.text, text)), is_speakable(text) and accepts(segment.text, text))
             for segment, text in zip(_segments(plan), self._decoded(refined), strict=True)
@@ -98,7 +98,7 @@ class LocalTextFrontend:
     def _refined_prompt(
         self, segment: Segment, refined: str, request: SynthesisRequest, voices: Mapping[str, Voice]
     ) -> Prompt | None:
-        """The prompt of a refined text, None when it may not be spoken or no longer fits."""
+        """Returns the prompt of a refined text; None when the guard refuses it or it no longer fits."""
         assert request.refine is not None
         if not is_speakable(refined):
             return None

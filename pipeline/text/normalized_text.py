@@ -1,6 +1,6 @@
-"""NormalizedText: what became of a text: the words that are said, and where every written character went.
+"""Normalised text: the words that are spoken, and where every written character went.
 
-In:    str pieces and their places
+In:    Span
 Out:   NormalizedText
 Owns:  nothing
 Never: rules, languages, tokens
@@ -22,7 +22,7 @@ class TextWarning:
 
 @dataclass(frozen=True, slots=True)
 class NormalizedText:
-    """A text as it is said.
+    """A text as it is spoken.
 
     The spans tile both sides: each begins where the one before it ends, in the source and in `text`, and the last
     ends where the source and `text` end. Only a dropped span has no spoken side. The warnings' counts add up to
@@ -32,7 +32,3 @@ class NormalizedText:
     text: str = ""
     spans: tuple[Span, ...] = ()
     warnings: tuple[TextWarning, ...] = ()
-
-    @property
-    def source_length(self) -> int:
-        return self.spans[-1].source_stop if self.spans else 0

@@ -1,9 +1,9 @@
-"""Pinyin: how something sounds, written as the characters that sound like it.
+"""Pinyin: turns syllables into characters that sound like them.
 
 In:    syllables with tone numbers: `chong2 qing4`, `lv4`, `ma5`
-Out:   one common character a syllable
+Out:   one common character per syllable
 Owns:  the table (read-only)
-Never: words, the model: ChatTTS reads characters, so a sound is asked for by a character that has no other
+Never: words; the model: ChatTTS reads characters, so a sound is written as a character that has no other
 """
 
 import re
@@ -17,7 +17,7 @@ SYLLABLE = re.compile(r"[a-zêü]{1,6}[1-5]")
 
 
 def homophones(written: str) -> str | None:
-    """The characters for pinyin syllables, None when one of them is no syllable of Mandarin.
+    """Returns the characters for pinyin syllables, None when one of them is no syllable of Mandarin.
 
     Capitals, `u:` and `ü` for `v`, and hyphens or apostrophes between syllables are all understood.
     """

@@ -49,7 +49,7 @@ _FILLERS = sorted({tuple(_WORD.findall(filler)) for filler in FILLERS}, key=len,
 
 
 def accepts(source: str, refined: str) -> bool:
-    """Whether nothing but control tags and fillers was added, and no more of them than a speaker would use."""
+    """True if only control tags and fillers were added, and no more of them than a speaker would use."""
     said, meant = words(refined), words(source)
     tags = sum(piece in CONTROL_TAGS for piece in split_tags(refined)) - sum(
         piece in CONTROL_TAGS for piece in split_tags(source)
@@ -70,14 +70,14 @@ def accepts(source: str, refined: str) -> bool:
 
 
 def diff(source: str, refined: str) -> list[Change]:
-    """What happened to the words; control tags are words here."""
+    """Returns the differences of the words; control tags count as words here."""
     before, after = _pieces(source), _pieces(refined)
     matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
     return [Change(op, _joined(before[i:j]), _joined(after[k:m])) for op, i, j, k, m in matcher.get_opcodes()]
 
 
 def words(text: str) -> list[str]:
-    """Chinese characters and Latin words in small letters, without tags and punctuation."""
+    """Returns the Chinese characters and the Latin words in small letters, without tags and punctuation."""
     return [word for piece in split_tags(text) if piece not in CONTROL_TAGS for word in _WORD.findall(piece.lower())]
 
 

@@ -1,12 +1,12 @@
-"""Segment: cuts spoken text into pieces that are said as one sequence each, and says how long one may take.
+"""Segments: cuts speakable text into pieces that are synthesised as one sequence each, and bounds their steps.
 
 In:    str of speakable text, the ranges in it that belong together, lengths in letter weights
-Out:   ranges [start, stop) of the text, step caps, predicted steps, steps below which nobody can have said it
+Out:   ranges [start, stop) of the text, step caps, predicted steps, least steps a text can be spoken in
 Owns:  nothing
 Never: the model, voices, tokens
 
     |<- first clause ->|<----- a sentence or two ----->|<-- ... -->|
-     first_clause_chars .. first_segment_chars: it is heard first
+     first_clause_chars .. first_segment_chars: it decides the time to the first audio
                          min_segment_chars .. max_segment_chars
 """
 
@@ -24,10 +24,10 @@ from pipeline.text.markup.control_tags import split_tags
 CJK_WEIGHT = 3  # a CJK character is a syllable and takes about as long to say as three letters
 TAG_WEIGHT = 3  # a laugh or a pause takes about as long as a syllable
 
-# Conversational speech has about 14 letters or 5 Chinese syllables a second: 46.875 / 14 steps a letter.
+# Conversational speech has about 14 letters or 5 Chinese syllables per second: 46.875 / 14 steps per letter.
 STEPS_PER_WEIGHT = 3.3
 
-# 47 letters or 16 Chinese characters a second. Of 1,890 takes of the demo voice, four speakers, the quickest had 2.6 a letter.
+# 47 letters or 16 Chinese characters per second. Of 1,890 takes of the demo voice, four speakers, the quickest had 2.6.
 LEAST_STEPS_PER_WEIGHT = 1.0
 ORDINARY_PACE = 5  # of ChatTTS's [speed_0 .. 9]; token k counts as a pace of k / 5
 
@@ -45,22 +45,22 @@ _JOINERS = "\u200d\ufe0f"  # zero-width joiner, variation selector: what stands 
 
 
 def letter_weight(text: str) -> int:
-    """How long a text is: a letter, sign or space counts 1, a CJK character or a control tag 3."""
+    """Returns the length of a text: a letter, sign or space counts 1, a CJK character or a control tag 3."""
     return sum(_weight(piece) for piece in split_tags(text))
 
 
 def max_steps(text: str, config: TextConfig, engine_max_steps: int) -> int:
-    """The step cap of a segment: far above what its text needs, so that only a runaway sequence meets it."""
+    """Returns the step cap of a segment: far above the need of its text, so that only a runaway sequence reaches it."""
     return min(engine_max_steps, config.base_steps + math.ceil(config.steps_per_char * letter_weight(text)))
 
 
 def predicted_steps(text: str) -> int:
-    """About how many steps it takes to say a text at an ordinary pace, before any time-stretch."""
+    """Returns about how many steps a text takes at an ordinary pace, before any time-stretch."""
     return math.ceil(STEPS_PER_WEIGHT * letter_weight(text))
 
 
 def least_steps(text: str, speed_token: int) -> int:
-    """With fewer steps than these nobody can have said a text; they are far below what any sentence takes.
+    """Returns a number of steps below which a text cannot have been spoken; real sentences take far more.
 
     Args:
         speed_token: of the prompt; a faster [speed_k] in the text counts in its place.
@@ -72,7 +72,7 @@ def least_steps(text: str, speed_token: int) -> int:
 
 
 def split(text: str, config: TextConfig, *, whole: Iterable[Range] = (), is_first: bool = True) -> list[Range]:
-    """Cut a text where a speaker would breathe: at sentence ends where possible, else at commas, spaces, or anywhere.
+    """Cuts a text where a speaker would breathe: at sentence ends where possible, else at commas, spaces, or anywhere.
 
     Never inside a control tag or between a character and its marks. Never inside a range of `whole` either (a number
     that is read out, an address, an abbreviation), unless that range alone is longer than a segment may be.
@@ -99,7 +99,7 @@ def split(text: str, config: TextConfig, *, whole: Iterable[Range] = (), is_firs
 
 
 class _Pieces:
-    """One text under the knife: its atoms, what they weigh, where it may be cut. Places are counted in atoms."""
+    """One text to be cut: its atoms, their weights, and where a cut is allowed. Places are counted in atoms."""
 
     def __init__(self, text: str, atoms: Sequence[Range]) -> None:
         self._text = text
@@ -107,7 +107,7 @@ class _Pieces:
         self._weights = [0, *accumulate(letter_weight(text[start:stop]) for start, stop in atoms)]
 
     def quick_cut(self, start: int, floor: int, limit: int) -> int:
-        """The end of the first clause that is long enough to be spoken on its own."""
+        """Returns the end of the first clause that is long enough to be spoken on its own."""
         reach = self._reach(start, limit)
         if reach == len(self._atoms):
             return reach
@@ -116,7 +116,7 @@ class _Pieces:
         return next(iter(long_enough), 0) or max(stops, default=0) or self._space_or_hard_cut(start, reach)
 
     def cut(self, start: int, floor: int, limit: int) -> int:
-        """The best place to end a piece that begins at `start`."""
+        """Returns the best place to end a piece that begins at `start`."""
         left = self._weights[-1] - self._weights[start]
         if limit < left < limit + floor:
             limit = min(limit, max(floor, left - floor))  # or the last piece would be a leftover of a word or two
@@ -137,7 +137,7 @@ class _Pieces:
         return place
 
     def trimmed(self, start: int, stop: int) -> Range:
-        """The characters of atoms [start, stop), without the spaces at their end."""
+        """Returns the range of atoms [start, stop), without the spaces at their end."""
         first, last = self._atoms[start][0], self._atoms[stop - 1][1]
         return first, first + len(self._text[first:last].rstrip())
 
@@ -149,7 +149,7 @@ class _Pieces:
         return self._weights[stop] - self._weights[start]
 
     def _reach(self, start: int, limit: int) -> int:
-        """The furthest place within the limit; at least one atom."""
+        """Returns the furthest place within the limit, at least one atom ahead."""
         return max(start + 1, bisect_right(self._weights, self._weights[start] + limit) - 1)
 
     def _space_or_hard_cut(self, start: int, reach: int) -> int:
@@ -186,7 +186,7 @@ class _Pieces:
 
 
 def _atoms(text: str, whole: Iterable[Range], longest: int) -> list[Range]:
-    """What is never cut in two: the ranges of `whole`, control tags, characters with their marks."""
+    """Returns the ranges that are never cut in two: the ranges of `whole`, control tags, characters with their marks."""
     atoms: list[Range] = []
     position = 0
     for start, stop in whole:

@@ -1,6 +1,6 @@
-"""SpeechText: a request's text as it will be said: passages normalised, cut into segments, everything dropped counted.
+"""Speech text: normalises the passages of a request, cuts them into segments and counts everything dropped.
 
-In:    SynthesisRequest, what the checkpoint knows
+In:    SynthesisRequest, the vocabulary and languages of the checkpoint
 Out:   SpeechText
 Owns:  nothing
 Never: tokens, voices, the model
@@ -44,7 +44,7 @@ from pipeline.types import (
 )
 
 CANTONESE_KEPT = "cantonese_kept"
-"""warning: rare characters of Cantonese that were left as they are; they are heard"""
+"""warning: rare characters of Cantonese that were left as they are and spoken"""
 WITHOUT_WORDS = "without_words"
 """warning: tags and signs of a passage with no word in it"""
 REFUSED_WHEN_STRICT = (UNKNOWN, UNTAUGHT_TAG)
@@ -58,11 +58,11 @@ def build_speech_text(
     vocabulary: Vocabulary = ANYTHING,
     languages: tuple[Language, ...] = ("zh", "en"),
 ) -> SpeechText:
-    """Read a request's text.
+    """Builds the spoken text of a request.
 
     Args:
-        vocabulary: of the checkpoint; what it does not know is dropped and counted.
-        languages: the checkpoint speaks; numbers and signs are read in one of them.
+        vocabulary: of the checkpoint; words outside it are dropped and counted.
+        languages: of the checkpoint; numbers and signs are read in one of them.
 
     Raises:
         NoSpeakableText: there is neither a word in it nor a silence, or the checkpoint knows none of its words.
@@ -72,7 +72,7 @@ def build_speech_text(
     if not request.tags_taught:
         vocabulary = replace(vocabulary, control_tags=frozenset())
     config = config.with_short_segments if request.short_segments else config
-    options = replace(NormalizeOptions(), **dict(request.normalize))  # type: ignore[arg-type]  # checked at the door
+    options = replace(NormalizeOptions(), **dict(request.normalize))  # type: ignore[arg-type]  # validated before
     passages = request.passages or (Passage(request.text, control_tags=request.control_tags, language=request.language),)
     segments: list[Segment] = []
     spans: list[tuple[Span, ...]] = []
@@ -114,7 +114,7 @@ def build_speech_text(
 def _cut(
     passage: Passage, spoken: NormalizedText, config: TextConfig, offset: int, *, first: int
 ) -> Iterator[tuple[Segment, tuple[Span, ...]]]:
-    """The segments of a passage, numbered from `first`, each with its spans."""
+    """Yields the segments of a passage, numbered from `first`, each with its spans."""
     cuts = split(spoken.text, config, whole=_rewritten(passage.text, spoken), is_first=not first)
     following = [*cuts[1:], (len(spoken.text), 0)]
     for index, (cut, (reach, _)) in enumerate(zip(cuts, following, strict=True), start=first):
@@ -135,7 +135,7 @@ def _refuse(warnings: Counter[str]) -> None:
 
 
 def _unsaid(spoken: NormalizedText) -> NormalizedText:
-    """A passage without words makes no segment: its tags and signs are dropped as well."""
+    """Drops the tags and signs of a passage without words: it makes no segment."""
     heard = sum(span.source_stop - span.source_start for span in spoken.spans if span.kind != "dropped")
     spans = tuple(Span(span.source_start, span.source_stop, 0, 0, "dropped") for span in spoken.spans)
     return NormalizedText("", spans, (*spoken.warnings, *([TextWarning(WITHOUT_WORDS, heard)] if heard else [])))
@@ -174,13 +174,13 @@ def _spoken(
 
 
 def _language(asked: str, languages: tuple[Language, ...]) -> LanguageChoice:
-    """What signs and digits are read in: as asked where the checkpoint speaks it, else the one language it has."""
+    """Returns the language for signs and digits: the requested one if the checkpoint speaks it, else its only one."""
     known: tuple[LanguageChoice, ...] = languages if len(languages) == 1 else ("auto", *languages)
     return next((language for language in known if language == asked), known[0])
 
 
 def _sound(pronunciation: Pronunciation, written: str, language: Language, *, from_ssml: bool) -> str:
-    """What is said for the word; empty when the pronunciation says nothing that can be said."""
+    """Returns the spoken text of a pronunciation; empty when there is nothing speakable in it."""
     if pronunciation.kind is PronunciationKind.PINYIN:
         said = homophones(pronunciation.value)
         if said is None:
@@ -197,7 +197,7 @@ def _sound(pronunciation: Pronunciation, written: str, language: Language, *, fr
 
 
 def _rewritten(written: str, spoken: NormalizedText) -> Iterator[Range]:
-    """Where something is read out: numbers, addresses, abbreviations. Nobody breathes in the middle of one."""
+    """Yields the ranges of expanded numbers, addresses and abbreviations; no segment ends inside one."""
     for span in spoken.spans:
         said = spoken.text[span.spoken_start : span.spoken_stop]
         if span.kind == "text" and said != written[span.source_start : span.source_stop]:
@@ -208,7 +208,7 @@ def _rewritten(written: str, spoken: NormalizedText) -> Iterator[Range]:
 
 
 def _within(spans: Sequence[Span], cut: Range, offset: int, *, reach: int = 0) -> tuple[Span, ...]:
-    """The spans heard in a segment, counted from the segment's beginning and from the request's.
+    """Returns the spans spoken in a segment, in places of the segment and of the request.
 
     Args:
         reach: where the next segment begins: the spaces before it belong to this one, without being a part of its text.
@@ -228,7 +228,7 @@ def _within(spans: Sequence[Span], cut: Range, offset: int, *, reach: int = 0) -
 
 
 def _joined(ranges: Sequence[Range]) -> list[Range]:
-    """Ranges that touch as one."""
+    """Joins ranges that touch."""
     joined: list[Range] = []
     for start, stop in ranges:
         if joined and joined[-1][1] == start:

@@ -1,4 +1,4 @@
-"""Tokenizer: a segment and a voice, written as the prompt ChatTTS was trained on.
+"""Tokenizer: writes a segment and a voice as the prompt ChatTTS was trained on.
 
 In:    Segment, Voice
 Out:   Prompt:  CODE  [Stts] [spk_emb] sample text [speed_k] text [Ptts] sample codes
@@ -27,7 +27,7 @@ PROMPT_MARKS = (
     *("[Stts]", "[Ptts]", "[spk_emb]", "[empty_spk]", "[Sbreak]", "[Pbreak]", "[Ebreak]"),
     *(f"[speed_{k}]" for k in range(SPEED_TOKENS)),
 )
-"""Special tokens that only this room may write, but for [speed_k] inside a text."""
+"""Special tokens that only this module may write; of them [speed_k] may also stand in a text."""
 UNKNOWN_TOKEN = "[UNK]"
 REMEMBERED_CHARACTERS = 65_536
 
@@ -48,8 +48,8 @@ class PromptTokenizer:
         self._tokenizer = _open(checkpoint, self._file)
         self._speaker_id = self._special_id("[spk_emb]")
         self._refine_end_id = self._special_id("[Ebreak]")
-        # Upstream's vocabulary ends with the manner tokens, [break_0] first: a refined text keeps only what is below.
-        self._first_manner_id = self._special_id("[break_0]")
+        # Upstream's vocabulary ends with the tokens of speaking habits, [break_0] first: a refined text keeps only ids below.
+        self._first_habit_id = self._special_id("[break_0]")
         spoken_tag_ids = {self._special_id(tag) for tag in CONTROL_TAGS}
         special_ids = {token_id for token_id, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
         for mark in PROMPT_MARKS:
@@ -61,8 +61,8 @@ class PromptTokenizer:
     def knows(self, text: str) -> bool:
         """Whether a text without brackets becomes tokens of the vocabulary, none of them [UNK].
 
-        The prompts below are written as upstream does, [UNK] and all: the model was taught nothing for it and speaks noise,
-        so what is unknown is left out of a text before it gets here.
+        The prompts below are written as upstream does, [UNK] included. The model was not trained on it and speaks noise, so
+        unknown words are dropped from a text before it gets here.
         """
         return self._knows_character(text) if len(text) == 1 else self._is_known(text)
 
@@ -70,7 +70,7 @@ class PromptTokenizer:
         return self._unknown_id not in self._encode(text)
 
     def code_prompt(self, segment: Segment, voice: Voice, *, speed_token: int, max_steps: int) -> Prompt:
-        """The prompt that lets `voice` speak the segment.
+        """Returns the prompt that lets `voice` speak the segment.
 
         Raises:
             TextTooLong: the prompt, voice sample included, has more than max_prompt positions.
@@ -95,15 +95,15 @@ class PromptTokenizer:
         )
 
     def refine_prompt(self, segment: Segment, refine: RefineParams, *, max_steps: int) -> Prompt:
-        """The prompt that makes the model rewrite the segment in the asked manner.
+        """Returns the prompt that makes the model rewrite the segment with the given speaking habits.
 
         Raises:
             TextTooLong: the prompt has more than max_prompt positions.
 
         Source: ChatTTS/model/speaker.py `decorate_text_prompts`.
         """
-        manner = f"[oral_{refine.oral}][laugh_{refine.laugh}][break_{refine.pause}]"
-        token_ids = self._encode(f"[Sbreak]{neutralise(segment.text).strip()}[Pbreak]{manner}")
+        habits = f"[oral_{refine.oral}][laugh_{refine.laugh}][break_{refine.pause}]"
+        token_ids = self._encode(f"[Sbreak]{neutralise(segment.text).strip()}[Pbreak]{habits}")
         self._check_length(len(token_ids))
         ids, text_mask = self._with_sample(token_ids, None)
         return Prompt(
@@ -116,17 +116,17 @@ class PromptTokenizer:
         )
 
     def decode_refined(self, ids: Iterable[int]) -> str:
-        """The refined text, control tags included; the manner tokens and everything after [break_0] in the vocabulary
-        are left out as upstream does (ChatTTS/core.py `infer`).
+        """Returns the refined text, control tags included, without the tokens from [break_0] on, as upstream does
+        (ChatTTS/core.py `infer`).
 
-        Special tokens that shape prompts, and [UNK], are left out as well: upstream would feed them back into its
+        Special tokens that shape prompts, and [UNK], are dropped as well: upstream would feed them back into its
         next prompt.
         """
-        spoken = [int(i) for i in ids if i < self._first_manner_id and int(i) not in self._forbidden_ids]
+        spoken = [int(i) for i in ids if i < self._first_habit_id and int(i) not in self._forbidden_ids]
         return str(self._tokenizer.decode(spoken, skip_special_tokens=False))
 
     def forbidden_ids(self) -> frozenset[int]:
-        """Special tokens no user text may ever contain."""
+        """Returns the special tokens that no user text may contain."""
         return frozenset(self._forbidden_ids)
 
     def _encode(self, text: str) -> list[int]:

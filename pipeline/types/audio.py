@@ -16,24 +16,24 @@ from pipeline.types.speech import CacheResult
 
 @dataclass(frozen=True, slots=True)
 class AudioReport:
-    """What became of a whole stream."""
+    """What was done to the samples of a whole stream."""
 
     steps: int
-    """decoded, 46.875 a second of speech as the model made it"""
+    """decoded; the model generates 46.875 per second of speech"""
     trimmed_ms: tuple[int, int] = (0, 0)
-    """cut before the first and after the last sound, at the model's own pace"""
+    """cut before the first and after the last sound, measured before any time-stretch [ms]"""
     denoised: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AudioChunk:
-    """Audio that leaves together: mono, at the request's rate."""
+    """Samples that are sent together: mono, at the request's rate."""
 
     samples: NDArray[np.float32]  # (m,) in [-1, 1]
     first_sample: int
     is_last: bool
     warnings: tuple[tuple[str, int], ...] = ()
-    """(code, how often): SpeechPlan.warnings on a stream's first chunk, on its last what the model made of the text"""
+    """(code, count): SpeechPlan.warnings on a stream's first chunk, on its last the warnings of the generation"""
     cache: CacheResult = CacheResult.BYPASS
     """where the steps of the first segment came from"""
     report: AudioReport | None = None

@@ -20,21 +20,21 @@ class Lane(StrEnum):
     """How urgent a request is; the first is the most urgent."""
 
     INTERACTIVE = "interactive"
-    """somebody waits for it now"""
+    """a listener waits for it now"""
     STANDARD = "standard"
     BULK = "bulk"
-    """whenever there is room; may be interrupted and goes on later"""
+    """runs when slots are free; may be interrupted and goes on later"""
 
 
 class RefineGuard(StrEnum):
-    """What becomes of a refined text that lost, changed or invented a word."""
+    """What happens to a refined text that lost, changed or invented a word."""
 
     STRICT = "strict"
     """the request is refused"""
     DROP = "drop"
-    """the text it was made from is spoken"""
+    """the text before the refine pass is spoken"""
     OFF = "off"
-    """it is spoken as it is"""
+    """the refined text is spoken as it is"""
 
 
 class SeedMode(StrEnum):
@@ -43,20 +43,20 @@ class SeedMode(StrEnum):
     COUNTER = "counter"
     """one uniform per (seed, segment, attempt; step, codebook): the same in any slot, batch, replica or device"""
     UPSTREAM = "upstream"
-    """one constant noise tensor per seed, as ChatTTS draws at batch 1: for seeds people bring along"""
+    """one constant noise tensor per seed, as ChatTTS draws at batch 1: for seeds that were found with ChatTTS itself"""
 
 
 class CacheMode(StrEnum):
-    """What a request wants of the cache. The names are HTTP's."""
+    """How a request may use the cache. The names are those of HTTP's Cache-Control."""
 
     DEFAULT = "default"
-    """what is kept or under way is heard, the rest is made and kept"""
+    """entries and generations under way are used, the rest is generated and stored"""
     NO_STORE = "no-store"
-    """nothing is looked up, joined or kept"""
+    """nothing is looked up, joined or stored"""
     REFRESH = "refresh"
-    """it is made, whatever is there, and kept in its place"""
+    """it is generated in any case and replaces the entry"""
     ONLY_IF_CACHED = "only-if-cached"
-    """what is not there is not made"""
+    """a request without an entry is refused"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,29 +71,29 @@ class SamplingParams:
     """0 .. 2**32 - 1"""
     seed_mode: SeedMode = SeedMode.COUNTER
     attempt: int = 0
-    """which roll of the same seed this is; part of the COUNTER key"""
+    """number of the draw with the same seed; part of the COUNTER key"""
     min_steps: int = 1
     """EOS cannot be drawn before this many steps: 1 makes an empty segment impossible without any retry"""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulingParams:
-    """How a request stands in line."""
+    """How urgent a request is, and what its listener needs first."""
 
     lane: Lane = Lane.STANDARD
     tenant: str = ""
-    """who shares fairly with the others of its lane: the id of a key"""
+    """the id of the API key; tenants of one lane share it fairly"""
     first_audio_s: float | None = None
-    """its first audio must be there this soon, or it is refused at once; None: whenever it comes [s]"""
+    """promised time to the first audio; a request that cannot meet it is refused at once; None: no promise [s]"""
     first_steps: int = 1
     """steps the first audio takes"""
     blocks: tuple[int, ...] = ()
-    """steps that are of use together: those of the first StepBlock, the second, ..., the last size repeats; empty: any"""
+    """sizes of the first StepBlock, the second, ...; the last size repeats; empty: any size [steps]"""
 
 
 @dataclass(frozen=True, slots=True)
 class RefineParams:
-    """The optional text-to-text pass: how much of each manner ChatTTS may add."""
+    """The optional text-to-text pass: how much of each speaking habit ChatTTS may add."""
 
     oral: int = 2
     """0 .. 9"""
@@ -107,7 +107,7 @@ class RefineParams:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Voice:
-    """Who speaks.
+    """A speaker.
 
     `embedding` is None for ChatTTS's own default ([empty_spk]); it is kept in float16 because upstream's
     speaker strings are, and because normalising it in another precision changes the codes.
@@ -119,14 +119,14 @@ class Voice:
     sample_text: str = ""
     """transcript of the reference recording"""
     gain_db: float = 0.0
-    """what makes it as loud as the other voices; measured once, so that no sample depends on the ones around it"""
+    """brings it to the loudness of the other voices; measured once, so that no sample depends on its neighbours [dB]"""
     loudness_lufs: float | None = None
-    """how loud it speaks without that gain; None: nobody has measured it"""
+    """integrated loudness without that gain; None: not measured [LUFS]"""
 
 
 @dataclass(frozen=True, slots=True)
 class Prosody:
-    """How a stretch of text is spoken, beside its words."""
+    """Voice, rate and volume of a stretch of text."""
 
     voice: str | None = None
     """name; None: the request's"""
@@ -136,7 +136,7 @@ class Prosody:
 
 
 class PronunciationKind(StrEnum):
-    """How a word says what it is to sound like."""
+    """How the sound of a word is given."""
 
     ALIAS = "alias"
     """other written text is spoken in its place"""
@@ -148,7 +148,7 @@ class PronunciationKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pronunciation:
-    """Characters [start, stop) of a passage and how they are to sound."""
+    """The sound of characters [start, stop) of a passage."""
 
     start: int
     stop: int
@@ -158,20 +158,20 @@ class Pronunciation:
 
 @dataclass(frozen=True, slots=True)
 class LexiconEntry:
-    """How a word sounds wherever it stands."""
+    """The sound of a word, wherever it stands."""
 
     word: str
-    """with a capital: exactly so; all small: in any case"""
+    """matched exactly if it has a capital, else in any case"""
     kind: PronunciationKind
     value: str
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """Written text that is spoken in one manner: what an SSML document is cut into."""
+    """Written text with one prosody; an SSML document becomes a sequence of them."""
 
     text: str
-    """empty: nothing but the silence"""
+    """empty: the silence alone"""
     pronunciations: tuple[Pronunciation, ...] = ()
     """in order, without overlap"""
     control_tags: bool = False
@@ -180,7 +180,7 @@ class Passage:
     """auto, zh or en"""
     prosody: Prosody = Prosody()
     silence_ms: int = 0
-    """exact silence before the text"""
+    """exact silence before the text [ms]"""
 
 
 class Denoise(StrEnum):
@@ -202,11 +202,11 @@ class AudioOptions:
     """cut the quiet before the first sound and after the last one"""
     denoise: Denoise = Denoise.OFF
     gain_db: float = 0.0
-    """one gain for the whole, beside the voice's own; what is made louder never exceeds -1 dBTP"""
+    """gain on top of the voice's own; the limiter keeps what is amplified below -1 dBTP [dB]"""
     loudness_lufs: float | None = None
-    """bring each voice to this loudness by one gain, in place of its own; None: whatever it has"""
+    """target of each voice, reached by one gain in place of its own; None: no target [LUFS]"""
     fade_ms: float = 0.0
-    """rise at the true beginning and fall at the true end"""
+    """rise at the beginning of the stream and fall at its end [ms]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,34 +215,34 @@ class CacheControl:
 
     mode: CacheMode = CacheMode.NO_STORE
     tenant: str = ""
-    """whose entries: nobody finds another one's"""
+    """owner of the entries; no tenant finds another's"""
 
 
 @dataclass(frozen=True, slots=True)
 class SynthesisRequest:
-    """One request, checked at the door, with everything resolved but the voice."""
+    """One validated request; everything is resolved but the voice."""
 
     request_id: str
     text: str
-    """what is to be spoken; of an SSML document its text content"""
+    """the text to speak; for an SSML document its text content"""
     voice: str
     passages: tuple[Passage, ...] = ()
-    """the text in passages, where there is more to say about it than the fields here do; else empty"""
+    """the same text in passages, for SSML; else empty"""
     control_tags: bool = False
-    """of a text without passages"""
+    """whether a text without passages may hold control tags"""
     tags_taught: bool = True
-    """False: no control tag is a token, whatever the checkpoint says: each is dropped and counted"""
+    """False: every control tag is dropped and counted, even those the checkpoint was taught"""
     strict: bool = False
-    """a text the checkpoint does not know all of is refused"""
+    """refuse a text that the checkpoint cannot speak completely"""
     lexicon: tuple[LexiconEntry, ...] = ()
-    """of two entries for one word the first counts"""
+    """the first of two entries for one word counts"""
     normalize: tuple[tuple[str, bool | str], ...] = ()
     """what differs from the defaults of text/normalize's NormalizeOptions: (name, value)"""
     warnings: tuple[tuple[str, int], ...] = ()
-    """(code, how often) of what was noticed at the door; SpeechPlan.warnings has them too"""
+    """(code, count) of the warnings of validation; SpeechPlan.warnings includes them"""
     sampling: SamplingParams = field(default_factory=SamplingParams)
     speed: float = 1.0
-    """time-stretch, 0.25 .. 4.0; 1.0 leaves every sample as the vocoder made it"""
+    """time-stretch, 0.25 .. 4.0; 1.0 leaves every sample as the vocoder returned it"""
     audio: AudioOptions = AudioOptions()
     speed_token: int = 5
     """0 .. 9: ChatTTS's own [speed_k]"""
@@ -250,12 +250,12 @@ class SynthesisRequest:
     language: str = "auto"
     """auto, zh or en"""
     model: str = ""
-    """the version of the model that speaks, where there are several; empty: the first"""
+    """version of the model; empty: the first"""
     scheduling: SchedulingParams = SchedulingParams()
     short_segments: bool = False
-    """segments are half as long: slots are free again sooner"""
+    """halve the length of segments, so that slots become free sooner"""
     skipped_chunk_sizes: int = 0
-    """how many of the vocoder's first chunk sizes are left out: fewer windows, first audio later"""
+    """how many of the vocoder's first chunk sizes are skipped: fewer windows, later first audio"""
     timeout_s: float = 120.0
     """time left; each process turns it into a deadline of its own monotonic clock"""
     cache: CacheControl = CacheControl()

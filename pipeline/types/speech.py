@@ -19,28 +19,28 @@ class CacheResult(StrEnum):
     HIT = "hit"
     MISS = "miss"
     JOINED = "joined"
-    """another request was having them made"""
+    """another request was generating them"""
     BYPASS = "bypass"
-    """the cache was not asked"""
+    """the cache was not used"""
 
 
 class FinishReason(StrEnum):
     """Why a sequence ended by itself. Every other end is an exception (pipeline/errors.py)."""
 
     EOS = "eos"
-    """the model said stop"""
+    """the model drew the end token"""
     LENGTH = "length"
     """the step cap was reached"""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """How a sequence came into the engine."""
+    """How long a sequence waited for its first decode round."""
 
     waited_s: float
-    """from submission to a slot"""
+    """from submission to a slot [s]"""
     prefill_s: float
-    """from the slot to the first decode round; on a GPU the time of giving the work away"""
+    """from the slot to the first decode round; on a GPU the time to enqueue the work [s]"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,10 +55,10 @@ class StepBlock:
     admission: Admission | None = None
     """on the first block"""
     fingerprint: str = ""
-    """on the last block: the weights, code and configuration that made the steps, where somebody says so"""
+    """on the last block: the weights, code and configuration that generated the steps; empty: unknown"""
 
     def after(self, position: int) -> "StepBlock":
-        """What is left of it from a step of the sequence on; perhaps no steps."""
+        """Returns the part from step `position` of the sequence on; it may have no steps."""
         skipped = position - self.first_step
         if skipped <= 0:
             return self

@@ -23,21 +23,21 @@ class Head(StrEnum):
     """Which output head a sequence draws from."""
 
     CODE = "code"
-    """four audio codes a step"""
+    """four audio codes per step"""
     TEXT = "text"
-    """one text token a step: the refine pass"""
+    """one text token per step: the refine pass"""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Characters [source_start, source_stop) are heard as characters [spoken_start, spoken_stop)."""
+    """Source characters [source_start, source_stop) are spoken as characters [spoken_start, spoken_stop)."""
 
     source_start: int
     source_stop: int
     spoken_start: int
     spoken_stop: int
     kind: SpanKind
-    """text: said; control: a control token, itself; dropped: not heard, and counted in a warning"""
+    """text: spoken; control: a control tag, kept as it is; dropped: not spoken, and counted in a warning"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +59,21 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class SpeechText:
-    """What is going to be said."""
+    """A request's text as it will be spoken."""
 
     segments: tuple[Segment, ...]
     spans: tuple[tuple[Span, ...], ...]
-    """one tuple a segment: the request's characters, and the segment's they are heard as"""
+    """one tuple per segment: characters of the request and the characters of the segment they became"""
     closing_silence_ms: int
     warnings: tuple[tuple[str, int], ...]
-    """code and how many characters"""
+    """code and number of characters"""
     dropped: tuple[tuple[int, int], ...]
-    """the request's characters that are not heard"""
+    """ranges [start, stop) of the request's characters that are not spoken"""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Words that follow each other and share a fate."""
+    """Consecutive words with the same difference."""
 
     op: Op
     source: str
@@ -82,7 +82,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Refined:
-    """One segment and what the refine pass made of it."""
+    """One segment before and after the refine pass."""
 
     source: str
     refined: str
@@ -92,7 +92,7 @@ class Refined:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prompt:
-    """What the GPT is prefilled with, and how long it may go on."""
+    """What the GPT is prefilled with, and the cap on its steps."""
 
     ids: NDArray[np.int64]  # (S, 4): text positions repeat their id in all four columns
     text_mask: NDArray[np.bool_]  # (S,): True where `ids` is text, False where it is audio codes
@@ -104,18 +104,18 @@ class Prompt:
     speaker_position: int | None = None
     """where the embedding replaces the text embedding: the place of [spk_emb]"""
     scheduling: SchedulingParams = field(default_factory=SchedulingParams)
-    """how it stands in line; changes no step"""
+    """does not affect the steps"""
     eos_token: int | None = None
     """the text token that ends a TEXT sequence; CODE sequences end at the codebook's last entry"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpeechPlan:
-    """Everything the text has to say about a request: what the model is given, and what was noticed on the way."""
+    """What the text stage returns for a request: the model's prompts and the warnings."""
 
     prompts: tuple[Prompt, ...]
-    """one a segment, in order; TEXT prompts before a refine pass, else CODE prompts"""
+    """one per segment, in order; TEXT prompts before a refine pass, else CODE prompts"""
     closing_silence_ms: int = 0
     """exact silence after the last segment"""
     warnings: tuple[tuple[str, int], ...] = ()
-    """(code, how often) of everything in the text that could not be spoken as written"""
+    """(code, count) of everything in the text that could not be spoken as written"""

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class DecoderTraits:
-    """What whoever feeds a vocoder must know of it."""
+    """Properties of a vocoder that its caller must respect."""
 
     is_stateful: bool
     """it takes StepBatches; otherwise HiddenWindows"""
     use_decoder: bool
     """a step is a hidden state; otherwise its four codes"""
     look_ahead: int
-    """steps that must be known behind a chunk's last one"""
+    """steps that must be known after the last one of a chunk"""
     chunk_steps: tuple[int, ...]
     """steps of chunk 0, 1, ...; the last one repeats"""
 
@@ -36,38 +36,38 @@ class HiddenWindow:
     valid_stop: int
     """one past the last known row"""
     body_start: int
-    """rows [body_start, body_stop) are the ones whose samples are wanted"""
+    """the samples of rows [body_start, body_stop) are returned"""
     body_stop: int
     is_last: bool
-    """the utterance ends at body_stop: its last step gives one hop less"""
+    """the utterance ends at body_stop; its last step has one hop less"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecoderState:
-    """What a vocoder that decodes every step once has to know of the steps before."""
+    """State of an incremental vocoder after some steps of an utterance."""
 
     network: int
-    """fingerprint of the weights that made it: no others can go on"""
+    """fingerprint of the weights; the state is of no use to others"""
     steps: int
-    """of the utterance it has seen"""
-    memory: NDArray[np.float32]  # (m,) what its layers remember; m is the network's own
+    """steps of the utterance so far"""
+    memory: NDArray[np.float32]  # (m,) the state of all layers; m depends on the network
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepBatch:
-    """The next steps of an utterance, for a vocoder that decodes every step once."""
+    """The next steps of an utterance, for an incremental vocoder."""
 
     steps: NDArray[np.float32]  # (n, width) hidden states, or (n, 4) codes; n may be 0
     state: DecoderState | None
-    """what came with the answer to the feed before; None begins an utterance"""
+    """the state returned for the batch before; None begins an utterance"""
     is_last: bool
     """the utterance ends with these steps"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodedAudio:
-    """The answer to a StepBatch."""
+    """The result of decoding a StepBatch."""
 
-    samples: NDArray[np.float32]  # (m,) that no later step can change; they follow on those of the feed before
+    samples: NDArray[np.float32]  # (m,) final; they follow those of the batch before
     state: DecoderState | None
-    """for the next feed; None after the last"""
+    """for the next batch; None after the last"""

@@ -1,9 +1,9 @@
-"""Catalogue: the voices the operator ships, by name, and the ones that need no file because a seed says everything.
+"""Catalogue: the voices the operator ships, by name, and the voices of seeds, which need no file.
 
 In:    a name: `default`, one of the catalogue's names or aliases, or seed:<0 .. 4294967295>
 Out:   Voice
 Owns:  the catalogue (read-only once loaded)
-Never: torch, requests, the checkpoint; it is told the width of an embedding
+Never: torch, requests, the checkpoint: the caller passes the width of an embedding
 """
 
 import difflib
@@ -33,30 +33,30 @@ _SHOWN_CHARACTERS = 64
 
 @dataclass(frozen=True, slots=True)
 class VoiceInfo:
-    """What there is to know about a voice beside its sound."""
+    """Metadata of a voice."""
 
     name: str
-    """what a request says"""
+    """the name in a request"""
     aliases: tuple[str, ...]
     languages: tuple[str, ...]
     description: str
     origin: str
-    """built-in, seed:<n> or embedding; of a voice that was made here one of records.ORIGINS"""
+    """built-in, seed:<n> or embedding; for a stored voice one of records.ORIGINS"""
     title: str = ""
-    """what people call it, where that is not its name"""
+    """display name, where it differs from the name"""
     version: int | None = None
-    """None: of the catalogue, which has no versions and cannot be changed over HTTP"""
+    """None: a voice of the catalogue, which has no versions and cannot be changed over HTTP"""
     licence: str = ""
     consent: bool = False
     created_at: str = ""
     gain_db: float = 0.0
     loudness_lufs: float | None = None
     stability: float | None = None
-    """0 .. 1, where it has been measured; see measure.stability"""
+    """0 .. 1 as measure.stability computes it; None: not measured"""
 
 
 class _VoiceEntry(StrictModel):
-    """One voice as the operator writes it."""
+    """One entry of the catalogue file."""
 
     seed: int | None = Field(None, ge=0, le=MAX_SEED)
     embedding: str | None = Field(None, description="a speaker string of ChatTTS")
@@ -80,7 +80,7 @@ class _CatalogueFile(StrictModel):
 
 
 class VoiceCatalogue:
-    """Every voice this service knows, by name."""
+    """The operator's voices and the seed voices, by name."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class VoiceCatalogue:
 
     @classmethod
     def load(cls, path: Path | None, width: int, statistics: NDArray[np.float16] | None = None) -> "VoiceCatalogue":
-        """Read a catalogue file; with no path there are `default` and the seed voices.
+        """Reads a catalogue file; without a path there are `default` and the seed voices.
 
         Raises:
             ConfigError: the file is not a strict catalogue, or one of its strings is not what it claims to be.
@@ -127,10 +127,10 @@ class VoiceCatalogue:
         return cls(voices, tuple(infos), width, statistics)
 
     def get(self, name: str) -> Voice:
-        """The voice of that name or alias, or the one a `seed:<n>` draws.
+        """Returns the voice of that name or alias, or the one a `seed:<n>` draws.
 
         Raises:
-            UnknownVoice: says which names are near.
+            UnknownVoice: the message lists similar names.
         """
         if name in self._voices:
             return self._voices[name]
@@ -141,7 +141,7 @@ class VoiceCatalogue:
 
     @staticmethod
     def is_name(text: str) -> bool:
-        """Whether an entry may be called so."""
+        """Whether `text` may be the name of an entry."""
         return bool(_NAME.fullmatch(text))
 
     def has(self, name: str) -> bool:
@@ -149,7 +149,7 @@ class VoiceCatalogue:
         return name in self._voices
 
     def list(self) -> tuple[VoiceInfo, ...]:
-        """Every named voice. Seeds are not listed: there are 4,294,967,296 of them."""
+        """Returns every named voice. Seeds are not listed: there are 4,294,967,296 of them."""
         return self._infos
 
     def _unknown(self, name: str) -> str:
@@ -189,7 +189,7 @@ def _read(path: Path) -> dict[str, _VoiceEntry]:
 
 
 def _explain(error: dict[str, Any]) -> str:
-    """One line of a pydantic report: the key's path, what was found, the nearest key."""
+    """Returns one line of a pydantic report: the key's path, what was found, the nearest key."""
     place = ".".join(str(part) for part in error["loc"])
     if error["type"] != "extra_forbidden":
         return f"{place or 'the file'}: {error['msg']}"

@@ -1,8 +1,8 @@
-"""Library: every voice this process knows, behind one door.
+"""Library: every voice of this process, from the catalogue and from the store.
 
-In:    names as names.py lists them; records to keep
+In:    names as names.py lists them; records to store
 Out:   Voice, VoiceInfo
-Owns:  a mirror of the store, temporary voices for as long as they are measured
+Owns:  a mirror of the store, temporary voices while they are measured
 Never: waiting for the store while a request is looked up; names of clients in its messages
 
 Looking up reads memory alone. Writing, deleting and refresh() block; call them from a thread.
@@ -34,7 +34,7 @@ UNKNOWN = "no such voice; GET /v1/audio/voices lists them, and seed:<number> is 
 
 
 class VoiceLibrary:
-    """Catalogue and store together."""
+    """Looks up voices in the catalogue and the store, and stores new ones."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class VoiceLibrary:
     ) -> None:
         """
         Args:
-            store: None: nothing can be kept.
+            store: None: nothing can be stored.
             allow_inline: whether emb:<string> is a voice.
         """
         self.catalogue = catalogue
@@ -64,7 +64,7 @@ class VoiceLibrary:
     # -- looking up --------------------------------------------------------------------------------------------------
 
     def get(self, name: str) -> Voice:
-        """The voice of a name.
+        """Returns the voice of a name.
 
         Raises:
             UnknownVoice, InvalidRequest
@@ -82,11 +82,11 @@ class VoiceLibrary:
         try:
             return self.catalogue.get(name)
         except UnknownVoice:
-            # The catalogue tells an operator which name is near; a client is told nothing it said.
+            # The catalogue's message lists similar names for operators; a client's own words are not repeated to it.
             raise UnknownVoice(UNKNOWN, param="voice") from None
 
     def canonical(self, name: str | None) -> str:
-        """The name that means the same voice for as long as there is one; of the default voice for None.
+        """Returns the name that always means the same voice; that of the default voice for None.
 
         Raises:
             UnknownVoice, InvalidRequest
@@ -98,7 +98,7 @@ class VoiceLibrary:
         return self.get(name).name
 
     def find(self, name: str) -> StoredVoice | None:
-        """The stored voice of an id, an id@version or what people call it; never one of the catalogue."""
+        """Returns the stored voice of an id, an id@version or a title; never one of the catalogue."""
         if self._voices is None:
             return None
         pinned = split_version(name)
@@ -113,17 +113,17 @@ class VoiceLibrary:
         return found
 
     def list(self) -> tuple[VoiceInfo, ...]:
-        """Every named voice, the catalogue's first."""
+        """Returns every named voice, the catalogue's first."""
         stored = [] if self._voices is None else self._voices.newest().values()
         return (*self.catalogue.list(), *(self.info(voice) for voice in stored))
 
     def info(self, voice: StoredVoice) -> VoiceInfo:
-        """What there is to know about it."""
+        """Returns the metadata of a stored voice, its stability included."""
         return voice.info(None if self._scores is None else self._scores.get(voice.name))
 
     @contextmanager
     def temporary(self, voice: Voice) -> Iterator[str]:
-        """A name for a voice that is in no list, until the block ends; nobody outside can say it."""
+        """Yields a name for an unlisted voice, valid until the block ends; requests cannot use it."""
         name = f"temporary:{secrets.token_hex(16)}"
         self._temporary[name] = voice
         try:
@@ -132,7 +132,7 @@ class VoiceLibrary:
             del self._temporary[name]
 
     def embedding_of(self, name: str) -> NDArray[np.float16]:
-        """The embedding behind a name.
+        """Returns the embedding (width,) behind a name.
 
         Raises:
             InvalidRequest: the voice has none.
@@ -145,17 +145,17 @@ class VoiceLibrary:
     # -- keeping -----------------------------------------------------------------------------------------------------
 
     def refresh(self) -> bool:
-        """Take over what other processes have written; True when there was something.
+        """Reads what other processes have written; returns True when something changed.
 
         Raises:
-            StoreUnavailable: what is known stays known.
+            StoreUnavailable: the voices already read stay usable.
         """
         if self._voices is None or self._scores is None:
             return False
         return self._voices.refresh() | self._scores.refresh()
 
     def check_new(self, voice_id: str, title: str) -> None:
-        """Whether a voice of this id and title can be added; asked before any work is done for it.
+        """Checks that a voice of this id and title can be added, before any work is done for it.
 
         Raises:
             InvalidRequest, VoiceExists, StoreUnavailable
@@ -175,7 +175,7 @@ class VoiceLibrary:
             raise VoiceExists(f"there are {len(known)} voices, as many as voices.max_voices allows; delete one first")
 
     def add(self, voice_id: str, record: VoiceRecord, preview: bytes = b"") -> StoredVoice:
-        """Keep a new voice.
+        """Stores a new voice.
 
         Raises:
             VoiceExists, StoreUnavailable, StoreFull
@@ -184,7 +184,7 @@ class VoiceLibrary:
         return self._put(voice_id, record, preview, replaces=0)
 
     def edit(self, stored: StoredVoice, record: VoiceRecord, preview: bytes = b"") -> StoredVoice:
-        """Keep the next version of a voice; the ones before it stay.
+        """Stores the next version of a voice; earlier versions stay.
 
         Raises:
             Conflict: `stored` is not the newest version.
@@ -196,7 +196,7 @@ class VoiceLibrary:
         return self._put(stored.id, record, preview, replaces=stored.version)
 
     def delete(self, voice_id: str) -> None:
-        """Remove a voice, all its versions, previews and scores. Requests that have begun speak on.
+        """Removes a voice with all its versions, previews and scores. Requests that have begun are not affected.
 
         Raises:
             UnknownVoice, StoreUnavailable
@@ -212,12 +212,12 @@ class VoiceLibrary:
         self.refresh()
 
     def preview(self, stored: StoredVoice) -> bytes | None:
-        """The preview kept with a version."""
+        """Returns the preview stored with a version, None without one."""
         found = self._writable().get(PREVIEWS, stored.name)
         return None if found is None else found[1]
 
     def keep_score(self, stored: StoredVoice, score: dict[str, float]) -> None:
-        """Remember how stable a version is; a later score takes the place of an earlier one."""
+        """Stores the stability of a version; a later score replaces an earlier one."""
         store = self._writable()
         newest = store.get(SCORES, stored.name)
         store.put(SCORES, stored.name, json.dumps(score).encode(), replaces=newest[0] if newest else 0)
@@ -236,7 +236,7 @@ class VoiceLibrary:
             try:
                 store.put(PREVIEWS, f"{voice_id}@{version}", preview, replaces=0)
             except StoreUnavailable:
-                if not replaces:  # who tries again must not hear that there is such a voice
+                if not replaces:  # a second attempt must not be refused because the voice exists
                     store.delete(VOICES, voice_id)
                 raise
         self.refresh()
@@ -273,7 +273,7 @@ class VoiceLibrary:
 
 
 def blend(parts: tuple[tuple[NDArray[np.float16], float], ...]) -> NDArray[np.float16]:
-    """The weighted mean of embeddings (width,), computed in float64, rounded once.
+    """Returns the weighted mean of embeddings (width,), computed in float64, rounded once.
 
     Raises:
         InvalidRequest: they cancel each other out.

@@ -1,9 +1,9 @@
-"""Measure: how loud a voice is, and how much it stays itself.
+"""Measure: the loudness of a voice, and its stability over several recordings.
 
 In:    samples (m,) float32, 24 kHz
 Out:   LUFS, decibels, a score
 Owns:  nothing
-Never: streams; a voice is measured once, before anybody hears it
+Never: streams; a voice is measured once, before its first request
 """
 
 from itertools import pairwise
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pipeline.audio.loudness import BLOCK_S, integrated_loudness
 from pipeline.spec import SAMPLE_RATE
 
-MAX_GAIN_DB = 12.0  # a voice further away than that is no matter of loudness
+MAX_GAIN_DB = 12.0  # a voice further away has another problem than its loudness
 
 FRAME = 1024  # samples, 43 ms
 STEP = 512
@@ -39,14 +39,14 @@ def loudness_lufs(samples: NDArray[np.float32], rate: int = SAMPLE_RATE) -> floa
 
 
 def static_gain_db(lufs: float | None, target_lufs: float | None) -> float:
-    """What brings a voice to the target; nothing for a voice that could not be measured, or without a target."""
+    """Returns the gain that brings a voice to the target [dB]; 0 if it could not be measured, or without a target."""
     if lufs is None or target_lufs is None:
         return 0.0
     return round(float(np.clip(target_lufs - lufs, -MAX_GAIN_DB, MAX_GAIN_DB)), 2)
 
 
 def stability(takes: list[NDArray[np.float32]]) -> dict[str, float]:
-    """How alike several recordings of a voice are, 0 .. 1.
+    """Returns how alike several recordings of a voice are, 0 .. 1.
 
     Returns:
         stability: timbre x pitch.
@@ -64,7 +64,7 @@ def stability(takes: list[NDArray[np.float32]]) -> dict[str, float]:
 
 
 def median_pitch_hz(samples: NDArray[np.float32]) -> float | None:
-    """Median fundamental of the voiced frames, by autocorrelation; None where nothing is voiced."""
+    """Returns the median fundamental of the voiced frames [Hz], by autocorrelation; None if no frame is voiced."""
     frames = _frames(samples)
     frames = frames - frames.mean(axis=1, keepdims=True)
     spectra = np.fft.rfft(frames, 2 * FRAME, axis=1)
@@ -82,7 +82,7 @@ def median_pitch_hz(samples: NDArray[np.float32]) -> float | None:
 
 
 def _timbre(samples: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Mean log power in BANDS bands, spaced like the ear's, without its mean, of length 1."""
+    """Returns the mean log power in BANDS bands, spaced like the ear's, without its mean, of length 1."""
     power = np.abs(np.fft.rfft(_frames(samples) * np.hanning(FRAME), axis=1)) ** 2
     edges = np.unique(np.geomspace(2, power.shape[1], BANDS + 1).astype(int))
     bands = np.stack([power[:, start:stop].mean(axis=1) for start, stop in pairwise(edges)], axis=1)
@@ -92,7 +92,7 @@ def _timbre(samples: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def _frames(samples: NDArray[np.float32]) -> NDArray[np.float64]:
-    """(frames, FRAME), the louder half of them: what is said, not the pauses."""
+    """Returns the louder half of the frames, (frames, FRAME): the speech, not the pauses."""
     padded = np.pad(samples.astype(np.float64), (0, max(0, 2 * FRAME - len(samples))))
     frames = np.lib.stride_tricks.sliding_window_view(padded, FRAME)[::STEP]
     power = (frames**2).mean(axis=1)

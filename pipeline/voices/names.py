@@ -1,7 +1,7 @@
-"""Names: how a request can say which voice it means.
+"""Names: the forms in which a request may name a voice.
 
-    voice-2  alloy  anna         an id, an alias, or what people call it
-    anna@2                       that version, for ever
+    voice-2  alloy  anna         an id, an alias, or a title
+    anna@2                       that version, which never changes
     seed:2222                    the speaker ChatTTS draws for a seed
     blend:anna(0.7)+seed:5(0.3)  a mixture of embeddings
     emb:<speaker string>         an embedding itself, where the operator allows it
@@ -9,7 +9,7 @@
 In:    str
 Out:   its parts
 Owns:  nothing
-Never: looking anything up
+Never: lookups
 """
 
 import hashlib
@@ -30,26 +30,26 @@ _PART = re.compile(r"([A-Za-z0-9._@:-]{1,80})\(([0-9]{1,3}(?:\.[0-9]{1,6})?)\)")
 
 
 def is_id(text: str) -> bool:
-    """Whether a new voice may be called so. Dots alone would be folders in somebody's URL."""
+    """Whether `text` may be the id of a new voice. `.` and `..` may not: they are path segments in a URL."""
     return bool(ID.fullmatch(text)) and text.strip(".") != "" and text not in RESERVED
 
 
 def split_version(name: str) -> tuple[str, int] | None:
-    """anna@2 as ("anna", 2); None for a name without a version."""
+    """Returns anna@2 as ("anna", 2); None for a name without a version."""
     found = _VERSIONED.fullmatch(name)
     return (found[1], int(found[2])) if found else None
 
 
 def versioned(voice_id: str, version: int) -> str:
-    """The name that never changes its meaning."""
+    """Returns id@version, the name that never changes its meaning."""
     return f"{voice_id}@{version}"
 
 
 def split_blend(name: str) -> list[tuple[str, float]]:
-    """The voices of blend:a(0.7)+b(0.3) and their weights.
+    """Returns the voices of blend:a(0.7)+b(0.3) and their weights.
 
     Raises:
-        InvalidRequest: it is written in another way.
+        InvalidRequest: the name has another form.
     """
     parts = name.removeprefix(BLEND).split("+")
     found = [_PART.fullmatch(part) for part in parts[: MAX_BLENDED + 1]]
@@ -63,12 +63,12 @@ def split_blend(name: str) -> list[tuple[str, float]]:
 
 
 def join_blend(parts: Iterable[tuple[str, float]]) -> str:
-    """The same mixture always under the same name."""
+    """Returns the name of a mixture."""
     return BLEND + "+".join(f"{name}({weight:.6g})" for name, weight in parts)
 
 
 def display_name(name: str) -> str:
-    """The name for headers and logs: an inline embedding by its digest."""
+    """Returns the name for headers and logs: an inline embedding is replaced by its digest."""
     if not name.startswith(INLINE):
         return name
     return f"{INLINE}{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"

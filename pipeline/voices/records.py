@@ -1,9 +1,9 @@
-"""Records: a voice as the store keeps it. A version is written once; a change is the next version.
+"""Records: the stored form of a voice. A version is written once; a change is the next version.
 
-In:    what a voice is made of
-Out:   JSON, and the Voice of it
+In:    embeddings, codes and metadata
+Out:   JSON, and its Voice
 Owns:  nothing
-Never: pickle; a recording itself (its codes are all that is kept)
+Never: pickle; a recording itself: only its codes are stored
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ MAX_GAIN_DB = 24.0
 
 
 class Consent(StrictModel):
-    """What the person who uploaded a recording said about the one who speaks in it."""
+    """The uploader's statement that the speaker of a recording has agreed."""
 
     statement: str = Field(min_length=1, max_length=MAX_NOTE_CHARS)
     given_at: str
@@ -56,20 +56,20 @@ class VoiceRecord(StrictModel):
 
 
 def embedding_fields(embedding: NDArray[np.float16]) -> dict[str, object]:
-    """The fields of a record that hold an embedding."""
+    """Returns the fields of a record that hold an embedding."""
     return {"embedding": encode_embedding(embedding), "width": len(embedding)}
 
 
 def sample_fields(codes: NDArray[np.int64], text: str) -> dict[str, str]:
-    """The fields of a record that hold a recording."""
+    """Returns the fields of a record that hold a recording."""
     return {"sample": encode_sample(codes), "sample_text": text}
 
 
 def voice_of(record: VoiceRecord, name: str) -> Voice:
-    """The voice a record describes.
+    """Returns the voice of a record.
 
     Raises:
-        ValueError: its strings are not what they claim to be.
+        ValueError: a speaker or prompt string is malformed.
     """
     return Voice(
         name,
@@ -83,7 +83,7 @@ def voice_of(record: VoiceRecord, name: str) -> Voice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredVoice:
-    """A record, decoded."""
+    """A record and its decoded voice."""
 
     id: str
     version: int
@@ -96,7 +96,7 @@ class StoredVoice:
         return versioned(self.id, self.version)
 
     def info(self, stability: float | None = None) -> VoiceInfo:
-        """For people."""
+        """Returns the metadata for lists."""
         record = self.record
         return VoiceInfo(
             name=self.id,
@@ -116,15 +116,15 @@ class StoredVoice:
 
 
 def write_record(record: VoiceRecord) -> bytes:
-    """What the store keeps."""
+    """Returns the JSON of a record."""
     return record.model_dump_json(exclude_defaults=True).encode()
 
 
 def read_record(key: str, version: int, value: bytes, *, width: int) -> StoredVoice:
-    """What the store has kept.
+    """Decodes the JSON of a record.
 
     Raises:
-        ValueError: no record of ours, or one for a checkpoint of another width.
+        ValueError: not a voice record, or one for a checkpoint of another width.
     """
     try:
         record = VoiceRecord.model_validate_json(value)

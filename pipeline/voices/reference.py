@@ -1,12 +1,12 @@
-"""Reference: a recording from a stranger, decoded with limits and held to what a cloned voice needs.
+"""Reference: decodes an uploaded recording within limits and checks it for what a cloned voice needs.
 
 In:    the bytes of a WAV, FLAC, OGG or MP3 file
-Out:   Reference: 24 kHz mono and what was measured; or ReferenceRejected with every reason
+Out:   Reference: 24 kHz mono and its measurements; or ReferenceRejected with every reason
 Owns:  nothing
 Never: a file's name, a network, torch, FFmpeg (which guesses formats, and some of them read other files)
 
-`python -m pipeline.voices.reference` does it in a process of its own, with a limit on memory and time: bytes on the
-standard input, a line of JSON and float32 samples on the standard output. A decoder that crashes takes nobody with it.
+`python -m pipeline.voices.reference` does it in a process of its own, with limits on memory and time: bytes on standard
+input, a line of JSON and float32 samples on standard output. A decoder that crashes ends that process alone.
 """
 
 import io
@@ -37,12 +37,12 @@ MIN_SNR_DB = 10.0
 MIN_LOUDNESS_LUFS = -45.0
 CLIPPED_LEVEL = 0.999
 MAX_CLIPPED_SHARE = 0.002
-QUIET_QUANTILE = 0.05  # of the frames' power, where nobody pauses: the noise of a recording without a pause
+QUIET_QUANTILE = 0.05  # of the frames' power: the noise of a recording without a pause
 
 MEMORY_LIMIT = 2 << 30  # bytes of address space
 CPU_LIMIT_S = 20
 
-# Name libsndfile gives the container -> what a file of it begins with. Formats are told by these bytes, never by a name.
+# libsndfile's name of the container -> first bytes of its files. Formats are recognised by these bytes, never by a name.
 MAGIC = {"WAV": (b"RIFF", b"RF64"), "FLAC": (b"fLaC",), "OGG": (b"OggS",), "MP3": (b"ID3",)}
 CONTAINERS = frozenset({"WAV", "WAVEX", "RF64", "FLAC", "OGG", "MP3"})
 MP3_SYNC = 0xFFE0  # the first 11 bits of an MPEG audio frame
@@ -50,7 +50,7 @@ MP3_SYNC = 0xFFE0  # the first 11 bits of an MPEG audio frame
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was measured of a recording."""
+    """Measurements of a recording."""
 
     container: str
     seconds: float
@@ -69,7 +69,7 @@ class Reference:
 
 
 def read_reference(content: bytes) -> Reference:
-    """Decode and judge.
+    """Decodes and checks a recording.
 
     Raises:
         UnsupportedFormat: none of the four containers.
@@ -81,7 +81,7 @@ def read_reference(content: bytes) -> Reference:
 
 
 def sniff(content: bytes) -> str:
-    """The container, by its first bytes."""
+    """Returns the container, by its first bytes."""
     for container, beginnings in MAGIC.items():
         if content.startswith(beginnings):
             return container
@@ -91,7 +91,7 @@ def sniff(content: bytes) -> str:
 
 
 def judge(samples: NDArray[np.float32], rate: int, container: str) -> Reference:
-    """Hold a recording (m,) against every limit."""
+    """Checks a recording (m,) against every limit."""
     clipped_share = float(np.mean(np.abs(samples) >= CLIPPED_LEVEL))
     probabilities = speech_probabilities(_resample(samples, rate, VAD_RATE))
     is_speech = probabilities >= SPEECH
@@ -113,7 +113,7 @@ def judge(samples: NDArray[np.float32], rate: int, container: str) -> Reference:
 
 
 def _decode(content: bytes) -> tuple[NDArray[np.float32], int]:
-    """Mono samples, block by block, never more than the limits allow; and the file's rate."""
+    """Returns mono samples, decoded in blocks up to the limit, and the file's rate."""
     try:
         with soundfile.SoundFile(io.BytesIO(content)) as file:
             rate, channels = file.samplerate, file.channels
@@ -151,7 +151,7 @@ def _resample(samples: NDArray[np.float32], rate: int, to: int) -> NDArray[np.fl
 
 
 def _snr_db(samples: NDArray[np.float32], is_speech: NDArray[np.bool_]) -> float:
-    """Power of the frames somebody speaks in over that of the others."""
+    """Returns the power of the frames with speech over that of the others [dB]."""
     frame = FRAME * SAMPLE_RATE // VAD_RATE
     frames = min(len(is_speech), len(samples) // frame)
     power = np.square(samples[: frames * frame].reshape(frames, frame), dtype=np.float64).mean(axis=1) + 1e-12
@@ -185,7 +185,7 @@ def _reasons(report: Report) -> list[str]:
 
 
 def main() -> int:
-    """One recording: exit status 0 with the samples, 0 with a refusal; anything else is a crash."""
+    """Checks one recording: exit status 0 with the samples or with a refusal; any other is a crash."""
     warnings.simplefilter("ignore")
     content = sys.stdin.buffer.read()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))

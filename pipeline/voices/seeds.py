@@ -1,4 +1,4 @@
-"""Seeds: the speaker a number stands for, the same everywhere, and the one ChatTTS draws for it.
+"""Seeds: the speaker of a seed, equal on every machine and equal to the one ChatTTS draws.
 
 In:    0 .. 4294967295, the width of an embedding, a checkpoint's own speaker statistics
 Out:   embeddings (width,) float16
@@ -25,7 +25,7 @@ _STATISTICS_FILE = Path(__file__).with_name("speaker_stat.npy")
 
 
 def draw_embedding(seed: int, width: int, statistics: NDArray[np.float16] | None = None) -> NDArray[np.float16]:
-    """The speaker a seed stands for: (width,) float16, the bits upstream draws on a CPU after torch.manual_seed(seed).
+    """Returns the speaker of a seed: (width,) float16, the bits upstream draws on a CPU after torch.manual_seed(seed).
 
     Args:
         statistics: the checkpoint's own, as read_statistics gives them. Without them those of 2Noise/ChatTTS for its
@@ -38,7 +38,7 @@ def draw_embedding(seed: int, width: int, statistics: NDArray[np.float16] | None
 
 
 def read_statistics(checkpoint: Path, width: int) -> NDArray[np.float16] | None:
-    """(2, width) standard deviation and mean of the speakers a checkpoint was taught; None where it does not say.
+    """Returns the standard deviation and mean (2, width) of a checkpoint's training speakers; None without the file.
 
     Raises:
         CheckpointError: the file is damaged, or of another checkpoint.
@@ -59,7 +59,7 @@ def read_statistics(checkpoint: Path, width: int) -> NDArray[np.float16] | None:
 
 
 def standard_normal(seed: int, count: int) -> NDArray[np.float16]:
-    """What `torch.randn(count, dtype=torch.float16)` gives on a CPU after `torch.manual_seed(seed)`, bit for bit.
+    """Returns the bits of `torch.randn(count, dtype=torch.float16)` on a CPU after `torch.manual_seed(seed)`.
 
     torch fills with uniforms of 11 bits, one 32-bit word of its Mersenne Twister each, then turns blocks of 16
     into normals by Box-Muller (0..7: cosines, 8..15: sines), rounding every intermediate value to float16.
@@ -84,7 +84,7 @@ def _uniforms(words: np.random.RandomState, count: int) -> NDArray[np.float16]:
 
 
 def _box_muller(uniforms: NDArray[np.float16]) -> NDArray[np.float16]:
-    """(blocks, 16) uniforms to (blocks, 16) standard normals."""
+    """Turns (blocks, 16) uniforms into (blocks, 16) standard normals."""
     first, second = uniforms[:, : _BLOCK // 2], uniforms[:, _BLOCK // 2 :]
     logarithm = _half(np.log(_wide(_half(1 - _wide(first)))))
     radius = _half(np.sqrt(_wide(_half(-2 * _wide(logarithm)))))
@@ -104,7 +104,7 @@ def _half(values: NDArray[Any]) -> NDArray[np.float16]:
 
 
 def _statistics(width: int) -> tuple[NDArray[np.float16], NDArray[np.float16]]:
-    """Standard deviation and mean, (width,) each."""
+    """Returns standard deviation and mean, (width,) each."""
     statistics: NDArray[np.float16] = np.load(_STATISTICS_FILE, allow_pickle=False)
     if statistics.shape[1] != width:
         return np.ones(width, np.float16), np.zeros(width, np.float16)

@@ -1,9 +1,9 @@
 """Strings: ChatTTS's speaker and prompt strings, both ways: base16384 over raw LZMA2.
 
-In:    strings from anywhere, embeddings and codes of our own
+In:    untrusted strings, embeddings and codes
 Out:   embeddings (width,) float16, codes (steps, 4) int64, strings
 Owns:  nothing
-Never: more bytes than asked for, whatever a string claims to hold
+Never: more bytes than a valid string can hold
 
 Source: ChatTTS/model/speaker.py, `_encode`, `_decode`, `encode_prompt`, `decode_prompt`.
 """
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pipeline.spec import CODEBOOKS
 
 MAX_CODE = 625  # EOS included: upstream's encoder never writes it, and its decoder does not mind
-MAX_SAMPLE_STEPS = 1_500  # 32 s; more would leave a prompt no room for text
+MAX_SAMPLE_STEPS = 1_500  # 32 s; more would leave no space for text in a prompt
 
 # Raw LZMA2 has no header that tells the dictionary's size; 1 MiB covers all we accept and costs no more memory. The rest is
 # upstream's preset, so that its strings and ours are equal.
@@ -27,22 +27,22 @@ _BITS_PER_CHARACTER = 14  # of base16384
 
 
 def encode_embedding(embedding: NDArray[np.float16]) -> str:
-    """The speaker string of an embedding (width,), as upstream writes it."""
+    """Returns the speaker string of an embedding (width,), as upstream writes it."""
     return _encode_base16384(_deflate(embedding.astype("<f2").tobytes()))
 
 
 def encode_sample(codes: NDArray[np.int64]) -> str:
-    """The prompt string of codes (steps, 4), as upstream writes it."""
+    """Returns the prompt string of codes (steps, 4), as upstream writes it."""
     steps, codebooks = codes.shape
     sizes = np.array((codebooks, steps), "<u2").tobytes()
     return _encode_base16384(sizes + _deflate(codes.T.astype("<u2").tobytes()))
 
 
 def decode_embedding(text: str, width: int) -> NDArray[np.float16]:
-    """A speaker string of ChatTTS: base16384 over raw LZMA2 over float16.
+    """Decodes a speaker string of ChatTTS to (width,): base16384 over raw LZMA2 over float16.
 
     Raises:
-        ValueError: says what is wrong; never inflates beyond `width` numbers.
+        ValueError: the string is malformed. It is never inflated beyond `width` numbers.
     """
     size = 2 * width
     embedding = np.frombuffer(_inflate(_decode_base16384(text, size), size), "<f2").astype(np.float16)
@@ -54,10 +54,10 @@ def decode_embedding(text: str, width: int) -> NDArray[np.float16]:
 
 
 def decode_sample(text: str) -> NDArray[np.int64]:
-    """A prompt string of ChatTTS, (steps, 4): two 16-bit sizes, then raw LZMA2 over 16-bit codes, codebook by codebook.
+    """Decodes a prompt string of ChatTTS to (steps, 4): two 16-bit sizes, raw LZMA2 over 16-bit codes, codebook by codebook.
 
     Raises:
-        ValueError: says what is wrong; never inflates beyond MAX_SAMPLE_STEPS.
+        ValueError: the string is malformed. It is never inflated beyond MAX_SAMPLE_STEPS.
     """
     packed = _decode_base16384(text, 2 * CODEBOOKS * MAX_SAMPLE_STEPS)
     if len(packed) < 4:
@@ -74,7 +74,7 @@ def decode_sample(text: str) -> NDArray[np.int64]:
 
 
 def _decode_base16384(text: str, payload: int) -> bytes:
-    """The packed bytes, at most what `payload` bytes can take."""
+    """Returns the packed bytes, at most as many as `payload` bytes can need."""
     longest = (payload + _LZMA_OVERHEAD) * 8 // _BITS_PER_CHARACTER + 2
     if not 1 <= len(text) <= longest:
         raise ValueError(f"the string has {len(text)} characters; allowed are 1 to {longest}")
@@ -89,7 +89,7 @@ def _decode_base16384(text: str, payload: int) -> bytes:
 
 
 def _inflate(packed: bytes, size: int) -> bytes:
-    """Exactly `size` bytes of raw LZMA2; the decoder is never let beyond them, whatever the stream holds."""
+    """Returns exactly `size` bytes of raw LZMA2; the decoder never produces more than one byte beyond them."""
     decoder = lzma.LZMADecompressor(format=lzma.FORMAT_RAW, filters=_LZMA_FILTERS)
     try:
         content = decoder.decompress(packed, max_length=size + 1)

@@ -1,7 +1,7 @@
-"""VAD: where in a recording somebody speaks. Silero VAD in numpy: a process that holds no model needs no torch for it.
+"""Voice activity detection: Silero VAD in numpy, because the processes that use it load no torch.
 
 In:    samples (m,) float32, 16 kHz
-Out:   a probability a frame of 32 ms
+Out:   one probability of speech per frame of 32 ms
 Owns:  the weights, which come in the wheel of silero-vad
 Never: torch, the package's own code
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 VAD_RATE = 16_000  # Hz
-FRAME = 512  # samples a decision
+FRAME = 512  # samples per decision
 CONTEXT = 64  # samples before a frame that it also sees
 PAD = 64  # samples after it, reflected
 FFT = 256
@@ -29,7 +29,7 @@ Weights = dict[str, NDArray[np.float32]]
 
 
 def speech_probabilities(samples: NDArray[np.float32]) -> NDArray[np.float32]:
-    """How likely each frame is speech; the last one is filled up with silence."""
+    """Returns the probability of speech in each frame, (frames,); the last frame is filled up with silence."""
     weights = _weights()
     frames = -(-len(samples) // FRAME)
     padded = np.zeros(CONTEXT + frames * FRAME, np.float32)
@@ -39,7 +39,7 @@ def speech_probabilities(samples: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _features(weights: Weights, windows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(frames, 576) samples to (frames, 128): a spectrum, four convolutions."""
+    """Turns (frames, 576) samples into (frames, 128): a spectrum, four convolutions."""
     windows = np.pad(windows, ((0, 0), (0, PAD)), mode="reflect")
     pieces = np.lib.stride_tricks.sliding_window_view(windows, FFT, axis=1)[:, ::STRIDE]  # (frames, 4, 256)
     spectrum = pieces @ weights["stft_conv.weight"][:, 0].T
@@ -52,7 +52,7 @@ def _features(weights: Weights, windows: NDArray[np.float32]) -> NDArray[np.floa
 def _convolve(
     signal: NDArray[np.float32], weight: NDArray[np.float32], bias: NDArray[np.float32], stride: int
 ) -> NDArray[np.float32]:
-    """(frames, C, n) to (frames, C', n / stride), kernel 3, zeros at both ends."""
+    """Convolves (frames, C, n) to (frames, C', n / stride), kernel 3, zeros at both ends."""
     padded = np.pad(signal, ((0, 0), (0, 0), (1, 1)))
     columns = np.lib.stride_tricks.sliding_window_view(padded, weight.shape[2], axis=2)[:, :, ::stride]  # (frames, C, n, 3)
     rows = columns.transpose(0, 2, 1, 3).reshape(len(signal), -1, weight.shape[1] * weight.shape[2])
@@ -61,7 +61,7 @@ def _convolve(
 
 
 def _recur(weights: Weights, features: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(frames, 128) to probabilities: an LSTM cell, a line, a sigmoid."""
+    """Turns (frames, 128) into probabilities: an LSTM cell, a linear layer, a sigmoid."""
     gates_in = features @ weights["lstm_cell.weight_ih"].T + weights["lstm_cell.bias_ih"] + weights["lstm_cell.bias_hh"]
     recurrent = np.ascontiguousarray(weights["lstm_cell.weight_hh"].T)
     hidden = cell = np.zeros(features.shape[1], np.float32)

@@ -1,12 +1,12 @@
-"""Isolated: the text front end in a process of its own, so that no text can hold up or bring down a replica.
+"""Isolated front end: normalises texts in a child process, so that no text can block or crash a replica.
 
-In:    what protocols.TextFrontend takes
-Out:   what it gives; TextTooHard when reading took too much processor time, WorkerDied when the worker ended or hung
-Owns:  one worker process (worker.py), started at the first question and again after it has ended
-Never: a second question before the first is answered; a retry (serve/remote/remote_stages.py decides that)
+In:    the arguments of protocols.TextFrontend
+Out:   its results; TextTooHard when a text took too much processor time, WorkerDied when the worker ended or hung
+Owns:  one worker process (worker.py), started by the first call and again after it has ended
+Never: two calls in the worker at a time; a retry (serve/remote/remote_stages.py decides that)
 
-A text's limit is processor time, kept by the worker itself: a crowded machine makes nothing slower that counts. A limit of
-wall-clock time lies well behind it: whoever passes that one does not compute, it hangs.
+A text's limit is processor time, which the worker enforces itself: a busy machine does not use it up. A limit of wall-clock
+time lies well behind it: a worker that passes it does not compute, it hangs.
 """
 
 import asyncio
@@ -33,40 +33,40 @@ from pipeline.types import Refined, SpeechPlan, SpeechText, SynthesisRequest, Vo
 
 PROJECT = Path(__file__).resolve().parents[3]
 WORKER = "pipeline.text.isolation.worker"
-FRAME = 4  # bytes that say how long what follows is
+FRAME = 4  # bytes of the length before each message
 
-START_S = 60.0  # most a worker may take until it is ready for its first question
-END_S = 1.0  # most a worker whose pipes failed may take until its exit code is there
-SLOW_S = 2.0  # an answer that takes longer is unusual enough to be told
-MOST_FAILURES = 3  # workers in a row that gave no answer: no text's fault any more
-EWMA_WEIGHT = 0.2  # of the latest answer in the mean time of one
+START_S = 60.0  # most a worker may take until it is ready for its first call
+END_S = 1.0  # most a worker whose pipes failed may take until it has an exit code
+SLOW_S = 2.0  # an answer that takes longer makes the replica report trouble
+MOST_FAILURES = 3  # workers in a row without an answer: no longer the fault of a text
+EWMA_WEIGHT = 0.2  # of the latest answer in the mean
 
 HEALTH = SynthesisRequest("health-check", "Are you there?", "health-check")
 
 
 @dataclass(frozen=True, slots=True)
 class TextStats:
-    """One look at a text worker."""
+    """State of a text worker at one moment."""
 
     waiting: int
-    """questions behind the one under way"""
+    """calls behind the one under way"""
     asked_s: float
-    """for how long the question under way has had no answer; 0: none is [s]"""
+    """age of the call under way; 0: there is none [s]"""
     answers: int
     """so far, health checks included"""
     read_s: float
     """mean time of the latest answers [s]"""
     busy_s: float
-    """spent on questions so far [s]"""
+    """spent on calls so far [s]"""
     restarts: int
     """workers that ended or were ended, so far"""
 
 
 class IsolatedFrontend:
-    """protocols.TextFrontend, elsewhere."""
+    """Implements protocols.TextFrontend with a child process. Every method also raises EngineDead when there is no worker."""
 
     def __init__(self, checkpoint: Path, config: TextConfig, *, max_prompt: int, max_steps: int) -> None:
-        """As LocalTextFrontend; a checkpoint without a tokenizer is noticed at the first call."""
+        """Takes the arguments of LocalTextFrontend; a checkpoint without a tokenizer fails at the first call."""
         self._arguments = pickle.dumps((checkpoint, config, max_prompt, max_steps))
         self._cpu_s = config.cpu_s_per_1000_chars
         self._wall_s = config.hang_timeout_s
@@ -81,33 +81,33 @@ class IsolatedFrontend:
         self._failures = 0  # workers in a row that gave no answer
 
     async def read(self, request: SynthesisRequest) -> SpeechText:
-        """See protocols.TextFrontend; raises EngineDead besides, as they all do: there is no worker, or it died of this."""
+        """Normalises and splits the text; raises as protocols.TextFrontend says."""
         speech_text: SpeechText = await self._ask("read", len(request.text), request)
         return speech_text
 
     async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
-        """See protocols.TextFrontend."""
+        """Returns CODE prompts, or TEXT prompts when the request asks for a refine pass."""
         plan: SpeechPlan = await self._ask("plan", len(request.text), request, voices)
         return plan
 
     async def replan(
         self, request: SynthesisRequest, voices: Mapping[str, Voice], plan: SpeechPlan, refined: list[NDArray[np.int64]]
     ) -> SpeechPlan:
-        """See protocols.TextFrontend."""
+        """Returns CODE prompts of the refined texts, or of the original ones where the guard refuses them."""
         replanned: SpeechPlan = await self._ask("replan", len(request.text), request, voices, plan, refined)
         return replanned
 
     async def compare(self, plan: SpeechPlan, refined: list[NDArray[np.int64]]) -> list[Refined]:
-        """See protocols.TextFrontend."""
+        """Returns every segment before and after the refine pass, word by word."""
         characters = sum(len(prompt.segment.text) for prompt in plan.prompts)
         compared: list[Refined] = await self._ask("compare", characters, plan, refined)
         return compared
 
     async def check_health(self) -> None:
-        """Ask the worker to read a few words. One at work on a question is left alone: that one has its limits.
+        """Lets the worker normalise a few words. A worker that is busy is left alone: its call has its own limits.
 
         Raises:
-            EngineDead: the worker cannot be started, has died or hangs. The next question starts another one.
+            EngineDead: the worker cannot be started, has died or hangs. The next call starts another one.
         """
         if not self._turn.locked():
             await self.read(HEALTH)
@@ -116,7 +116,7 @@ class IsolatedFrontend:
 
     @property
     def trouble(self) -> str:
-        """Why no answer is to be expected at this moment; empty: nothing is wrong."""
+        """Why no answer can be expected at this moment; empty: nothing is wrong."""
         if self._asked_at is not None and (asked_s := time.monotonic() - self._asked_at) > SLOW_S:
             return f"the text worker has not answered for {asked_s:.0f} s"
         if self._failures >= MOST_FAILURES:
@@ -124,7 +124,7 @@ class IsolatedFrontend:
         return ""
 
     def stats(self) -> TextStats:
-        """The numbers of this moment."""
+        """Returns the state of the worker now."""
         asked_s = 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
         return TextStats(self._waiting, asked_s, self._answers, self._read_s.value, self._busy_s + asked_s, self._restarts)
 
@@ -136,7 +136,7 @@ class IsolatedFrontend:
             await self._turn.acquire()
         finally:
             self._waiting -= 1
-        # A caller that leaves must not take half an answer with it: what the worker has begun is waited for all the same.
+        # A caller that is cancelled must not leave half an answer in the pipe: an answer that has begun is always read.
         answering = asyncio.create_task(self._answer(question, limit_s))
         answering.add_done_callback(lambda _: self._turn.release())
         answer = await asyncio.shield(answering)
@@ -145,7 +145,7 @@ class IsolatedFrontend:
         return answer
 
     async def _answer(self, question: bytes, limit_s: float) -> Any:
-        """The worker's answer, or a SynthesisError in its place."""
+        """Returns the worker's answer, or a SynthesisError in its place."""
         began = self._asked_at = time.monotonic()
         try:
             child = await self._worker()
@@ -165,7 +165,7 @@ class IsolatedFrontend:
             self._asked_at = None
 
     async def _worker(self) -> Process | None:
-        """The one that lives, or a new one that is ready for questions; None when it cannot be had."""
+        """Returns the living worker, or a new one that is ready; None when none can be started."""
         if self._child is not None and self._child.returncode is not None:
             self._forget()
         if self._child is None:
@@ -186,11 +186,11 @@ class IsolatedFrontend:
         return self._child
 
     async def _buried(self, child: Process, error: Exception, limit_s: float) -> SynthesisError:
-        """What to say of a question whose worker gave no answer. That one is gone afterwards."""
+        """Ends a worker that gave no answer, and returns the error for its call."""
         self._forget()
         self._failures += 1
         code = await _ended(child, hangs=isinstance(error, TimeoutError))
-        if code == -signal.SIGPROF:  # the kernel's word: a library used up twice the text's processor time
+        if code == -signal.SIGPROF:  # sent by the kernel: a library used up twice the text's processor time
             return TextTooHard(
                 f"reading this text took more than twice its {limit_s:g} s of processor time (text.cpu_s_per_1000_chars): "
                 "send it in smaller pieces",
@@ -208,20 +208,20 @@ class IsolatedFrontend:
 
 
 async def _exchange(child: Process, question: bytes) -> Any:
-    """One question, one answer."""
+    """Sends one call and reads its answer."""
     assert child.stdin is not None
     assert child.stdout is not None
     child.stdin.write(len(question).to_bytes(FRAME) + question)
     await child.stdin.drain()
     size = int.from_bytes(await child.stdout.readexactly(FRAME))
-    return pickle.loads(await child.stdout.readexactly(size))  # noqa: S301  # our own child's own words
+    return pickle.loads(await child.stdout.readexactly(size))  # noqa: S301  # written by our own child
 
 
 async def _ended(child: Process, *, hangs: bool) -> int:
-    """End it if it has not ended by itself. Its exit code; of a signal the negative number.
+    """Ends a worker that has not ended by itself. Returns its exit code, the negative number of a signal.
 
-    One whose pipes failed is dying already: it is waited for, because kill() would look at it first and so take its exit code
-    away from the event loop, which then makes one up.
+    A worker whose pipes failed is already dying. It is awaited, because kill() would poll it first and so take its exit code
+    from the event loop, which then reports a wrong one.
     """
     if not hangs:
         with suppress(TimeoutError):

@@ -1,12 +1,12 @@
-"""Worker: the child process of isolated.py. Reads questions from stdin, writes answers to stdout, ends with its parent.
+"""Worker: the child process of isolation/frontend.py; answers calls on its pipes and ends with its parent.
 
-In:    frames: the front end's arguments, then (limit_s, method, arguments) again and again
-Out:   frames: None once it is ready, then what the method returned, or the SynthesisError in its place
+In:    messages on stdin: the front end's arguments, then one (limit_s, method, arguments) per call
+Out:   messages on stdout: None once it is ready, then the result of each call or the SynthesisError in its place
 Owns:  one LocalTextFrontend, this process's timers
 Never: a client's text on stderr
 
-Two timers of processor time: at the limit an exception ends what runs in Python, at twice the limit the kernel ends
-the process, which also ends what runs in a library.
+Two timers of processor time: at the limit an exception ends Python code, at twice the limit the kernel ends the process,
+which also ends a library's code.
 """
 
 import os
@@ -24,19 +24,19 @@ FRAME = 4
 
 
 class _TimeIsUpError(BaseException):
-    """Nothing on the way catches it by accident."""
+    """Raised by the timer; a BaseException, so that no handler catches it by accident."""
 
 
 def main() -> None:
-    """Answer until nobody asks any more."""
+    """Answers calls until the parent closes the pipe."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # a library that prints must not answer
+    os.dup2(2, 1)  # a library that prints must not write into the answers
     questions = sys.stdin.buffer
     signal.signal(signal.SIGVTALRM, _stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     setup = _receive(questions)
     assert setup is not None
-    checkpoint, config, max_prompt, max_steps = pickle.loads(setup)  # noqa: S301  # our own parent's own words
+    checkpoint, config, max_prompt, max_steps = pickle.loads(setup)  # noqa: S301  # written by our own parent
     frontend = LocalTextFrontend(checkpoint, config, max_prompt=max_prompt, max_steps=max_steps)
     _send(answers, None)
     while (question := _receive(questions)) is not None:
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _answer(frontend: LocalTextFrontend, question: bytes) -> object:
-    limit_s, name, arguments = pickle.loads(question)  # noqa: S301  # our own parent's own words
+    limit_s, name, arguments = pickle.loads(question)  # noqa: S301  # written by our own parent
     try:
         signal.setitimer(signal.ITIMER_PROF, 2 * limit_s)
         signal.setitimer(signal.ITIMER_VIRTUAL, limit_s)
@@ -71,7 +71,7 @@ def _answer(frontend: LocalTextFrontend, question: bytes) -> object:
 
 
 def _finished(work: Coroutine[Any, Any, object]) -> object:
-    """What a coroutine returns that waits for nothing: an event loop for each question would cost more than many an answer."""
+    """Returns the result of a coroutine that never waits, without the cost of an event loop per call."""
     try:
         work.send(None)
     except StopIteration as end:

@@ -1,6 +1,6 @@
-"""Lexicons: stored lists of words and how they sound, by id.
+"""Lexicon library: stored lists of words and their sounds, by id.
 
-In:    ids, entries to keep
+In:    ids, entries to store
 Out:   entries
 Owns:  a mirror of the store
 Never: waiting for the store while a request is looked up
@@ -26,18 +26,18 @@ Entries = tuple[LexiconEntry, ...]
 
 
 class LexiconLibrary:
-    """Every stored lexicon this process knows."""
+    """The stored lexicons, as of the last refresh."""
 
     def __init__(self, store: Store | None = None) -> None:
         """
         Args:
-            store: None: nothing can be kept.
+            store: None: nothing can be stored.
         """
         self._store = store
         self._mirror = None if store is None else Mirror(store, NAMESPACE, lambda key, version, value: _decode(value))
 
     def get(self, lexicon_id: str) -> Entries:
-        """The entries of a lexicon.
+        """Returns the entries of a lexicon.
 
         Raises:
             UnknownLexicon
@@ -48,26 +48,26 @@ class LexiconLibrary:
         return found
 
     def put(self, lexicon_id: str, entries: Entries) -> int:
-        """Keep a lexicon, in place of what was there; returns its version.
+        """Stores a lexicon in place of an earlier one; returns its version.
 
         Raises:
-            Conflict: somebody else writes it at this moment, or there are too many.
+            Conflict: another process writes it at this moment, or there are too many.
             StoreUnavailable, StoreFull
         """
-        assert LEXICON_ID.fullmatch(lexicon_id), "ids are checked at the door"
+        assert LEXICON_ID.fullmatch(lexicon_id), "ids are validated before"
         assert 1 <= len(entries) <= MAX_ENTRIES
         store, mirror = self._writable()
         newest = store.get(NAMESPACE, lexicon_id)
         if newest is None and len(mirror.newest()) >= MAX_LEXICONS:
             raise Conflict(f"there are {MAX_LEXICONS} lexicons, as many as are kept; delete one first")
-        # Every replica holds every version that is kept, and nobody asks for an old one.
+        # Every replica holds every version that is kept, and no request names an old one.
         replaces = newest[0] if newest else 0
         version = store.put(NAMESPACE, lexicon_id, _encode(entries), replaces=replaces, keeps=KEPT_VERSIONS)
         self.refresh()
         return version
 
     def delete(self, lexicon_id: str) -> None:
-        """Remove a lexicon. Requests that have begun speak on.
+        """Removes a lexicon. Requests that have begun are not affected.
 
         Raises:
             UnknownLexicon, StoreUnavailable
@@ -78,10 +78,10 @@ class LexiconLibrary:
         self.refresh()
 
     def refresh(self) -> bool:
-        """Take over what other processes have written; True when there was something.
+        """Reads what other processes have written; returns True when something changed.
 
         Raises:
-            StoreUnavailable: what is known stays known.
+            StoreUnavailable: the entries already read stay usable.
         """
         return False if self._mirror is None else self._mirror.refresh()
 
@@ -96,7 +96,7 @@ def _encode(entries: Entries) -> bytes:
 
 
 def _decode(value: bytes) -> Entries:
-    """ValueError for bytes that are none, as Mirror asks."""
+    """Decodes a record; raises ValueError for bytes that are no lexicon, as Mirror requires."""
     try:
         return tuple(LexiconEntry(str(word), PronunciationKind(kind), str(said)) for word, kind, said in json.loads(value))
     except TypeError as error:

@@ -1,9 +1,9 @@
-"""Lexicon: words and how they are to sound, wherever they stand in a text.
+"""Lexicon matching: finds the words of a lexicon in a text.
 
 In:    LexiconEntries, written text
-Out:   Pronunciations: which characters are meant, in order, without overlap
+Out:   Pronunciations: characters and their sound, in order, without overlap
 Owns:  nothing
-Never: what a pronunciation becomes; its own replacements: nothing is looked up twice
+Never: the text a pronunciation becomes; lookups in its own replacements
 
 The longest word at a place wins. A word of letters matches whole words only; Chinese has no borders. A word with a
 capital in it matches exactly so, a word without matches in any case.
@@ -21,7 +21,7 @@ Key = tuple[bool, str]
 def find(
     entries: Sequence[LexiconEntry], text: str, *, taken: Sequence[Pronunciation] = (), control_tags: bool = False
 ) -> list[Pronunciation]:
-    """Every place in the text where an entry's word stands, and `taken`, in order.
+    """Returns a pronunciation for every place where an entry's word stands, and `taken`, in order.
 
     Args:
         taken: pronunciations the text has already; no word is looked for in them.
@@ -63,12 +63,12 @@ def find(
 
 
 def _key(word: str) -> Key:
-    """Whether the case counts, and the word as it is looked up."""
+    """Returns whether the case counts, and the word as it is looked up."""
     return (True, word) if _small(word) != word else (False, word)
 
 
 def _small(text: str) -> str:
-    """In small letters, character by character: some characters become two, and places would move."""
+    """Returns the text in small letters of the same length: characters that would become two stay."""
     return "".join(low if len(low := character.lower()) == 1 else character for character in text)
 
 

@@ -1,4 +1,4 @@
-"""Markup: which bracketed words of a text are control tags. Everything else is text and loses its brackets.
+"""Control tags: the bracketed words of a text that are tags. Everything else is text and loses its brackets.
 
 In:    str
 Out:   str in which every bracket belongs to a tag of CONTROL_TAGS
@@ -17,7 +17,7 @@ _NO_BRACKETS = str.maketrans("[]", "  ")
 
 
 def neutralise(text: str, *, allowed: bool = True) -> str:
-    """Turn every bracket that is not part of a control tag into a space.
+    """Turns every bracket that is not part of a control tag into a space.
 
     One pass suffices: a dropped bracket leaves a space behind, so what stood around it cannot become a tag
     (`[S[Stts]tts]` ends as the words S, Stts and tts).
@@ -31,5 +31,5 @@ def neutralise(text: str, *, allowed: bool = True) -> str:
 
 
 def split_tags(text: str) -> list[str]:
-    """Cut a neutralised text into pieces, in order, each of them one control tag or text without any."""
+    """Cuts a neutralised text into pieces, in order, each of them one control tag or text without any."""
     return [piece for piece in _TAG_AS_PIECE.split(text) if piece]

@@ -1,9 +1,9 @@
-"""Say-as: written so that the normaliser reads it as the kind of thing it is said to be.
+"""Say-as: rewrites a text so that the normaliser reads it as the given kind of thing.
 
 In:    written text, `kind` or `kind:format` of SSML's say-as, zh or en
 Out:   written text
 Owns:  nothing
-Never: speakable text: number words are the normaliser's
+Never: number words: the normaliser makes them
 """
 
 import re
@@ -17,7 +17,7 @@ _CODE_LAST = re.compile(r"(\d[\d.,\s]*?)\s?(USD|EUR|GBP|CNY|RMB)")
 
 
 def expand_say_as(written: str, kind: str, language: Language) -> str:
-    """What cannot be read as that kind stays as it is written."""
+    """Returns `written` rewritten for its kind, and unchanged where it cannot be read as that kind."""
     kind, _, form = kind.partition(":")
     match kind:
         case "digits" | "number_digit":
@@ -54,7 +54,7 @@ def _ordinal(written: str, language: Language) -> str:
 
 
 def _date(written: str, form: str, language: Language) -> str:
-    """In the form the normaliser knows: 2026-11-21, 11-21."""
+    """Returns a date in the form the normaliser knows: 2026-11-21, 11-21."""
     numbers = _DIGITS.findall(written)
     order = form if form in ("ymd", "mdy", "dmy", "ydm", "md", "dm", "ym", "my", "y") else ""
     if len(numbers) != len(order):

@@ -59,14 +59,14 @@ def normalize(
     fallback: Language = "en",
     vocabulary: Vocabulary = ANYTHING,
 ) -> NormalizedText:
-    """Rewrite a text so that the model can say all of it. Never raises: what cannot be said is dropped and counted.
+    """Rewrites a text so that the model can speak all of it. Never raises: what cannot be spoken is dropped and counted.
 
     Args:
-        language: what numbers and signs are read in; auto: what the words around them are in.
+        language: of numbers and signs; auto: the language of the words around them.
         control_tags: whether a tag of markup.CONTROL_TAGS is one; else its brackets are punctuation.
-        readings: in order, without overlap; each is said as it stands.
-        fallback: what auto takes when the text has no words of either language.
-        vocabulary: what it does not know is dropped and counted too.
+        readings: in order, without overlap; each is spoken as it stands.
+        fallback: the language of auto for a text without words of either language.
+        vocabulary: of the checkpoint; words outside it are dropped and counted too.
     """
     tags = [found.span() for found in _TAG.finditer(text)] if control_tags else []
     written = write(text, tags=tags, readings=readings, entities=options.html)
@@ -76,5 +76,5 @@ def normalize(
 
 
 def is_speakable(text: str) -> bool:
-    """Whether anything but control tags, spaces and punctuation is in a text."""
+    """Whether a text has anything but control tags, spaces and punctuation."""
     return bool(_WORD.search(_TAG.sub("", text)))

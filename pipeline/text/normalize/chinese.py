@@ -27,7 +27,7 @@ def simplifier() -> opencc.OpenCC:
 
 @cache
 def homophones() -> dict[int, str]:
-    """Characters ChatTTS misreads -> a common one of the same sound.
+    """Returns the characters ChatTTS misreads, each with a common one of the same sound.
 
     Source: ChatTTS/res/homophones_map.json, read from the installed package without importing it, which loads torch.
     """
@@ -39,7 +39,7 @@ def homophones() -> dict[int, str]:
 
 
 def plain_chinese(run: str, *, replace_homophones: bool) -> str:
-    """Traditional characters become simplified ones, then, when asked, rare ones become common ones of their sound.
+    """Traditional characters become simplified ones, then, with `replace_homophones`, rare ones common ones of their sound.
 
     A run with a Cantonese character in it keeps its rare ones: a Mandarin sound for each would make other words of them.
     """
@@ -55,7 +55,7 @@ def is_cantonese(run: str) -> bool:
 
 
 def kept_characters(text: str) -> int:
-    """How many rare characters of the Cantonese runs of a spoken text were left as they are."""
+    """Returns how many rare characters in Cantonese runs of a spoken text were left as they are."""
     runs = re.findall(f"[{FIRST}-{LAST}]+", text)
     return sum(ord(character) in homophones() for run in runs if is_cantonese(run) for character in run)
 
@@ -66,5 +66,5 @@ def is_chinese(text: str) -> bool:
 
 
 def _within_reach(traditional: str, simplified: str) -> str:
-    """Some simplified forms lie outside the block the model knows: these stay as they are written."""
+    """Returns the simplified form, or the traditional one if the former lies outside the block the model knows."""
     return simplified if FIRST <= simplified <= LAST else traditional

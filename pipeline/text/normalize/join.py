@@ -1,4 +1,4 @@
-"""Join: pieces to one text, and where every source character went.
+"""Join: puts pieces together to one text, and records where every source character went.
 
 In:    Written, pieces
 Out:   NormalizedText
@@ -25,7 +25,7 @@ _OPEN_END = frozenset("，,、")
 
 @dataclass(slots=True)
 class _Entry:
-    """Source characters [start, stop) and what is heard for them. Entries tile the source."""
+    """Source characters [start, stop) and what is spoken for them. Entries tile the source."""
 
     start: int
     stop: int
@@ -33,19 +33,19 @@ class _Entry:
     said: str = ""
     gap: Gap | None = None
     code: str = ""
-    """why they are dropped; empty: they are not"""
+    """reason why they are dropped; empty: they are not"""
     is_control: bool = False
 
 
 def join(written: Written, pieces: list[Piece], source: str) -> NormalizedText:
-    """One text with a single stop where several met, none at its beginning, signs of the language's own width."""
+    """Returns one text with a single stop where several met, none at its beginning, signs of the language's own width."""
     entries = _in_order(written, pieces)
     _separate(entries, source)
     return _spoken(_absorb(entries))
 
 
 def _in_order(written: Written, pieces: list[Piece]) -> list[_Entry]:
-    """Pieces and what was never written, in the order of the source. What lies inside a piece is part of it."""
+    """Returns pieces and dropped characters in the order of the source. Drops inside a piece are part of it."""
     entries: list[_Entry] = []
     drops = iter(written.drops)
     drop = next(drops, None)
@@ -70,7 +70,7 @@ def _in_order(written: Written, pieces: list[Piece]) -> list[_Entry]:
 
 
 def _separate(entries: list[_Entry], source: str) -> None:
-    """Write what is heard between two words into one of the gaps between them."""
+    """Writes the separator of two words into one of the gaps between them."""
     last: _Entry | None = None
     waiting: list[_Entry] = []
     for entry in entries:
@@ -108,7 +108,7 @@ def _is_letter(sign: str) -> bool:
 
 
 def _carry(separator: str, strongest: _Entry | None, waiting: list[_Entry], last: _Entry, following: _Entry | None) -> None:
-    """Give a separator to the gap it is from, else to the word behind it, else to the word before it."""
+    """Gives a separator to the gap it comes from, else to the word behind it, else to the word before it."""
     if not separator:
         return
     carriers = [entry for entry in waiting if not entry.code and entry.stop > entry.start]
@@ -123,7 +123,7 @@ def _carry(separator: str, strongest: _Entry | None, waiting: list[_Entry], last
 
 
 def _absorb(entries: list[_Entry]) -> list[_Entry]:
-    """Silent signs become part of the word beside them; second words of one character part of the first."""
+    """Merges silent signs into the word beside them, and further words of one character into the first."""
     kept: list[_Entry] = []
     start: int | None = None  # where silent signs began that have no word before them
     for entry in entries:

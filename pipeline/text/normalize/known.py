@@ -1,4 +1,4 @@
-"""Known: leaves out what the checkpoint does not know, so that it is counted instead of reaching the model as noise.
+"""Known: drops words the checkpoint does not know, so that they are counted instead of spoken as noise.
 
 In:    pieces, Vocabulary
 Out:   pieces: words of which a part is no token, and tags that were not taught, are drops
@@ -24,7 +24,7 @@ _TWINS = {"。": ".", "，": ",", "、": ",", ".": "。", ",": "，"}
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What a checkpoint can be asked to say."""
+    """The words, signs and tags a checkpoint can speak."""
 
     knows: Callable[[str], bool]
     """whether a text becomes tokens, all of it"""
@@ -35,7 +35,7 @@ class Vocabulary:
 
 
 def vocabulary_of(knows: Callable[[str], bool], control_tags: Iterable[str]) -> Vocabulary:
-    """A checkpoint's vocabulary.
+    """Returns a checkpoint's vocabulary.
 
     Args:
         knows: whether a text becomes tokens, all of it.
@@ -54,7 +54,7 @@ ANYTHING = vocabulary_of(_everything, CONTROL_TAGS)
 
 
 def only_known(pieces: list[Piece], vocabulary: Vocabulary) -> list[Piece]:
-    """The pieces, with a drop in place of each that the checkpoint does not know."""
+    """Returns the pieces, with a drop in place of each that the checkpoint does not know."""
     pieces = [_taught(piece, vocabulary) for piece in pieces]
     words = " ".join(piece.outcome for piece in pieces if isinstance(piece.outcome, str) and not piece.is_control)
     if vocabulary.knows(words.translate(vocabulary.signs)):
@@ -70,7 +70,7 @@ def _taught(piece: Piece, vocabulary: Vocabulary) -> Piece:
 
 
 def _known(piece: Piece, vocabulary: Vocabulary) -> Iterator[Piece]:
-    """A piece as it is; unknown words dropped, of a run of Chinese characters the unknown ones alone."""
+    """Yields a piece as it is, an unknown word as a drop, and of a run of Chinese characters the unknown ones as drops."""
     said = piece.outcome
     if not isinstance(said, str) or piece.is_control or vocabulary.knows(said.translate(vocabulary.signs)):
         yield piece

@@ -1,4 +1,4 @@
-"""Languages: which language each part of a text is read in.
+"""Languages: the language each part of a text is read in.
 
 In:    str
 Out:   runs (start, stop, language) that cover it
@@ -35,13 +35,13 @@ _NAME = re.compile(r"(?![IAa]$)(?:[A-Z0-9._-]+|[A-Za-z])")
 
 
 def language_runs(text: str) -> list[tuple[int, int, Language]]:
-    """The text cut where its language changes: (start, stop, language), in order, all of it."""
+    """Returns the whole text cut where its language changes: (start, stop, language), in order."""
     painted = paint(text, "auto", "en", own=True)
     return [(run.start(), run.end(), language_at(painted, run.start())) for run in _RUN.finditer(painted)]
 
 
 def detect_language(text: str, fallback: Language = "en") -> Language:
-    """Chinese when its characters outnumber the Latin words, else English; the fallback when there is neither."""
+    """Returns Chinese when its characters outnumber the Latin words, else English; the fallback when there is neither."""
     return _majority(list(_TOKEN.finditer(text)), fallback)
 
 
@@ -50,11 +50,11 @@ def language_at(painted: bytes, place: int) -> Language:
 
 
 def paint(text: str, neutral: LanguageChoice, fallback: Language, *, own: bool = False) -> bytes:
-    """The language each character is read in, one letter a character: z or e.
+    """Returns the language each character is read in, one letter per character: z or e.
 
     Args:
-        neutral: what digits, signs and spaces are read in; auto: what is around them.
-        fallback: what auto means for a text without words.
+        neutral: the language of digits, signs and spaces; auto: that of the words around them.
+        fallback: the language of auto for a text without words.
         own: whether words have their own language, whatever they stand in: the "iPhone" of a Chinese sentence is English.
     """
     tokens = list(_TOKEN.finditer(text))
@@ -100,7 +100,7 @@ def _majority(tokens: list[re.Match[str]], fallback: Language) -> Language:
 
 
 def _stretches(text: str, sentence: list[re.Match[str]], other: Language) -> list[tuple[int, int]]:
-    """Where a sentence speaks its other language: [start, stop), the number that hangs on it included."""
+    """Returns the stretches [start, stop) of a sentence in its other language, with the numbers that belong to them."""
     found = []
     first = 0
     while first < len(sentence):

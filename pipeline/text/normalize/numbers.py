@@ -29,7 +29,7 @@ _EN_ORDINALS = {
 
 
 def spell(digits: str, language: Language, *, telephone: bool = False) -> str:
-    """Digit by digit. On the telephone a Chinese 1 is 幺, which no 7 is mistaken for."""
+    """Returns the digits one by one. In telephone numbers a Chinese 1 is 幺, which cannot be mistaken for 7."""
     if language == "en":
         return " ".join(_EN_DIGITS[int(digit)] for digit in digits)
     said = "".join(_ZH_DIGITS[int(digit)] for digit in digits)
@@ -37,14 +37,14 @@ def spell(digits: str, language: Language, *, telephone: bool = False) -> str:
 
 
 def integer(digits: str, language: Language) -> str:
-    """A whole number; one with a leading zero, or longer than MAX_DIGITS, is a code."""
+    """Returns the words of a whole number; one with a leading zero, or longer than MAX_DIGITS, is spelt."""
     if len(digits) > MAX_DIGITS or (len(digits) > 1 and digits[0] == "0"):
         return spell(digits, language)
     return chinese(int(digits)) if language == "zh" else english(int(digits))
 
 
 def number(written: str, language: Language) -> str:
-    """An integer or decimal, as in 1,234.50 or .5; the places behind the point are read one by one."""
+    """Returns the words of an integer or decimal, as in 1,234.50 or .5; decimals are read one by one."""
     whole, point, places = written.replace(",", "").partition(".")
     said = integer(whole or "0", language)
     if not point or not places:
@@ -54,7 +54,7 @@ def number(written: str, language: Language) -> str:
 
 
 def counted(written: str) -> str:
-    """A Chinese number before a measure word: 2 is 两, not 二."""
+    """Returns a Chinese number before a measure word: 2 is 两, not 二."""
     return "两" if written == "2" else number(written, "zh")
 
 

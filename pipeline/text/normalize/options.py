@@ -1,4 +1,4 @@
-"""Options: what a caller may ask of the normaliser.
+"""Options: the switches of the normaliser and the readings a caller may give.
 
 In:    nothing
 Out:   NormalizeOptions, Reading, the names of the languages
@@ -16,7 +16,7 @@ LANGUAGE_CHOICES: tuple[LanguageChoice, ...] = ("auto", "zh", "en")
 
 @dataclass(frozen=True, slots=True)
 class NormalizeOptions:
-    """Which kinds of writing are interpreted. What is off is read plainly, sign by sign; nothing is lost either way."""
+    """The kinds of writing that are interpreted. A kind that is off is read sign by sign; nothing is lost either way."""
 
     numbers: bool = True
     """False: every digit is read on its own"""
@@ -42,8 +42,8 @@ PLAIN = NormalizeOptions(
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Characters [start, stop) of the source are said as `spoken`, whatever the rules would make of them: a lexicon entry,
-    an SSML alias. `spoken` is speakable text without control tags, as `normalize` or `read_as` returns it."""
+    """Characters [start, stop) of the source are spoken as `spoken`, whatever the rules say: a lexicon entry,
+    an SSML alias. `spoken` is speakable text without control tags, as `normalize` returns it."""
 
     start: int
     stop: int

@@ -1,4 +1,4 @@
-"""Rule: what a rule is and what it can answer.
+"""Rule: the type of a reading rule and of its outcomes.
 
 In:    nothing
 Out:   Rule, Gap, Drop, Outcome
@@ -15,10 +15,10 @@ from pipeline.text.normalize.options import Language
 
 
 class Gap(IntEnum):
-    """What is between two words, the strongest of several wins."""
+    """The separation of two words; the strongest of several wins."""
 
     NONE = 0
-    """nothing is heard: a quotation mark"""
+    """no separation: a quotation mark"""
     SPACE = 1
     LIST = 2
     """、"""
@@ -28,11 +28,11 @@ class Gap(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Not heard, and counted under `code`."""
+    """Characters that are not spoken, and counted under `code`."""
 
     code: str
     gap: Gap = Gap.NONE
-    """what it leaves between its neighbours"""
+    """the separation it leaves between its neighbours"""
 
 
 Outcome = str | Gap | Drop | None
@@ -42,10 +42,10 @@ Match = re.Match[str]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A kind of writing, and how it is read. Patterns are bounded: a look at one place takes constant time."""
+    """A pattern and its reading. Patterns are bounded: a match at one place takes constant time."""
 
     first: str
-    """the classes of character it begins with, see scan.CLASSES"""
+    """the classes of character it begins with, one letter per class as scan._class names them"""
     pattern: re.Pattern[str]
     read: Callable[[Match, Language], Outcome]
     option: str = ""
@@ -64,10 +64,10 @@ def alternatives(words: object) -> str:
 
 
 def before(match: Match, characters: int = 12) -> str:
-    """The text just before a match."""
+    """Returns the text just before a match."""
     return match.string[max(0, match.start() - characters) : match.start()]
 
 
 def after(match: Match, characters: int = 12) -> str:
-    """The text just behind a match."""
+    """Returns the text just behind a match."""
     return match.string[match.end() : match.end() + characters]

@@ -1,6 +1,6 @@
-"""Scan: goes through a written text once, from left to right, and lets the first rule that fits read what is there.
+"""Scan: goes through a written text once, from left to right, and applies the first rule that fits at each place.
 
-In:    Written, which language each place is read in, NormalizeOptions
+In:    Written, the language of each place, NormalizeOptions
 Out:   pieces: words, gaps, drops and control tags, in order
 Owns:  the order of the rules
 Never: the source, spans
@@ -32,7 +32,7 @@ _ALIAS_SIGNS = re.compile(r"[^A-Za-z\u4e00-\u9fff，。、,. ]+")
 
 
 def _class(sign: str) -> str:
-    """Which rules are tried at a character: 0 digits, a letters, g Greek, ½ number signs, $ currencies, else itself."""
+    """Returns the class of rules for a character: 0 digits, a letters, g Greek, ½ number signs, $ currencies, else itself."""
     if sign.isascii() and sign.isalnum():
         return "0" if sign.isdigit() else "a"
     if _GREEK.match(sign):
@@ -48,14 +48,14 @@ _Rules = dict[str, list[Rule]]
 
 @lru_cache(maxsize=64)
 def _rules(options: NormalizeOptions) -> _Rules:
-    """The rules that are on, in order, by the class of character they begin with."""
+    """Returns the active rules, in order, by the class of character they begin with."""
     on = [rule for rule in _ORDER if not rule.option or getattr(options, rule.option)]
     return {first: [rule for rule in on if first in rule.first] for first in _FIRSTS}
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What the characters [start, stop) of the written text become."""
+    """The outcome for characters [start, stop) of the written text."""
 
     start: int
     stop: int
@@ -65,7 +65,7 @@ class Piece:
 
 
 def scan(written: Written, painted: bytes, options: NormalizeOptions) -> list[Piece]:
-    """Read a written text.
+    """Reads a written text.
 
     Args:
         painted: languages.paint of its text.
@@ -114,7 +114,7 @@ def _opaque(written: Written, place: int, language: Language, options: Normalize
 
 
 def _lone(sign: str, language: Language) -> str | Drop:
-    """A sign no rule took."""
+    """Returns the reading of a sign that no rule matched."""
     if sign in SIGNS:
         return SIGNS[sign][language == "zh"]
     if sign in CURRENCIES:
@@ -123,7 +123,7 @@ def _lone(sign: str, language: Language) -> str | Drop:
 
 
 def _emoji_name(sequence: str, language: Language) -> str:
-    """The Unicode name of an emoji, or of its first part that has one."""
+    """Returns the Unicode name of an emoji, or of its first part that has one."""
     for candidate in (sequence, sequence.rstrip("\ufe0f"), sequence + "\ufe0f", sequence[0], sequence[0] + "\ufe0f"):
         name = emoji.demojize(candidate, language=language, delimiters=("", ""))
         said = _ALIAS_SIGNS.sub(" " if language == "en" else "", name).strip()

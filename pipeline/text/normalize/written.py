@@ -1,9 +1,8 @@
-"""Written: a source text as the rules want to see it, each character with its place.
+"""Written: rewrites a source text into plain signs for the rules, each character with its place.
 
 In:    str of any Unicode
 Out:   Written: ASCII signs and digits, plain Latin letters, Chinese characters and a few signs with a reading of their own
 Owns:  nothing
-May touch: Unicode tables
 Never: words, languages
 """
 
@@ -19,9 +18,9 @@ from pipeline.text.normalize.options import Reading
 OPAQUE = "\ue000"
 """stands for a control tag, a given reading or an emoji; a private character of the source never gets this far"""
 UNREADABLE = "\ue001"
-"""stands for a character nobody here can read: a drop with a place of its own, also in the middle of a word"""
+"""stands for an unreadable character: a drop with a place of its own, also in the middle of a word"""
 SILENT_CODES = frozenset(["invisible", "mark"])
-"""drops that no reader would hear: a word goes on across them"""
+"""drops that do not interrupt a word"""
 
 _SIGNS = {
     **dict.fromkeys("\n\r\v\f\x85\u2028\u2029", "\n"),
@@ -84,7 +83,7 @@ SPOKEN_SIGNS = frozenset(
     "²³¹⁰⁴⁵⁶⁷⁸⁹½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞ⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩⅪⅫⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹ°′″‰‱±×÷≈≠≤≥≡∞√∑∏∫∂∈∩∪∅π→←↑↓↔€£¥₩₹₽฿₫₺₿¢§©®™…—–，。、•"
     "αβγδεζηθικλμνξοπρστυφχψωςΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΡΣΤΥΦΧΨΩ"
 )
-"""signs that some rule reads; what is not here, no letter, no digit and no ASCII sign is dropped"""
+"""signs that some rule reads; any other that is no letter, digit or ASCII sign is dropped"""
 
 _PLAIN = re.compile(r"[\x20-\x25\x27-\x7e\u4e00-\u9fff，。、]+")
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});")
@@ -118,7 +117,7 @@ class Written:
 
 
 def write(source: str, *, tags: Sequence[tuple[int, int]], readings: Sequence[Reading], entities: bool) -> Written:
-    """Rewrite a source text for the rules.
+    """Rewrites a source text for the rules.
 
     Args:
         tags: where the control tags are, in order.
@@ -139,7 +138,7 @@ def write(source: str, *, tags: Sequence[tuple[int, int]], readings: Sequence[Re
 
 
 class _Writer:
-    """What is written so far."""
+    """Collects the rewritten text."""
 
     def __init__(self, source: str, entities: bool) -> None:
         self._source = source
@@ -225,7 +224,7 @@ class _Writer:
 
 @lru_cache(maxsize=8192)
 def _plain(character: str) -> tuple[str, str]:
-    """What is written for a character, or "" and why it is dropped."""
+    """Returns the plain form of a character, or "" and why it is dropped."""
     if character in _SIGNS:
         return _SIGNS[character], ""
     if character in SPOKEN_SIGNS or (character.isascii() and character.isprintable()):
@@ -246,7 +245,7 @@ def _plain(character: str) -> tuple[str, str]:
 
 
 def _speakable(part: str) -> str:
-    """A part of a decomposed character, without its accents, as far as it can be said."""
+    """Returns a part of a decomposed character without its accents; empty if no rule reads it."""
     if part in _SIGNS:
         return _SIGNS[part]
     base = unicodedata.normalize("NFD", part)[0]
