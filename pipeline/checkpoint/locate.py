@@ -1,4 +1,4 @@
-"""Checkpoints: finds a checkpoint by name, and makes the random ones on first use.
+"""Checkpoints: finds a checkpoint by name, and generates the random ones on first use.
 
 In:    demo, small-random, full-random, hub:2Noise/ChatTTS or a folder
 Out:   the folder that holds asset/
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.checkpoint.layout import FILES
-from pipeline.checkpoint.random_weights import RECIPE_VERSION, RECIPES, make, size
+from pipeline.checkpoint.random_model import RANDOM_MODELS
+from pipeline.checkpoint.random_weights import GENERATOR_VERSION, generate, size
 from pipeline.errors import CheckpointError
 
 DEMO = "demo"
@@ -28,9 +29,9 @@ def hub_folder(home: Path) -> Path:
     return home / "hub" / HUB_NAME
 
 
-def made_folder(kind: str, home: Path) -> Path:
-    """Where a made checkpoint of this recipe version is kept."""
-    return home / f"{kind}-v{RECIPE_VERSION}"
+def generated_folder(kind: str, home: Path) -> Path:
+    """Where a generated checkpoint of this version is kept."""
+    return home / f"{kind}-v{GENERATOR_VERSION}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,8 @@ def licence_of(name: str) -> Licence:
     if name == DEMO:
         origin = "taught on synthetic speech of CMU flite's voices rms and slt; see NOTICE"
         return Licence("AGPL-3.0-or-later, as this project", None, origin, commercial_use=True)
-    if name in RECIPES:
-        return Licence("random numbers, made here: free of any", None, "", commercial_use=True)
+    if name in RANDOM_MODELS:
+        return Licence("random numbers, generated here: free of any", None, "", commercial_use=True)
     if name.startswith("hub:"):
         url = "https://creativecommons.org/licenses/by-nc/4.0/"
         return Licence("CC-BY-NC-4.0", url, f"{name.removeprefix('hub:')} by 2noise", commercial_use=False)
@@ -58,7 +59,7 @@ def licence_of(name: str) -> Licence:
 
 
 def resolve(name: str, home: Path) -> Path:
-    """Find a checkpoint; the random ones are made on first use.
+    """Find a checkpoint; the random ones are generated on first use.
 
     Args:
         name: demo, small-random, full-random, hub:2Noise/ChatTTS or a folder.
@@ -72,14 +73,14 @@ def resolve(name: str, home: Path) -> Path:
     """
     if name == DEMO:
         return DEMO_FOLDER
-    if name in RECIPES:
-        return _made_once(name, home)
+    if name in RANDOM_MODELS:
+        return _generated_once(name, home)
     if name.startswith("hub:"):
         return _fetched(name.removeprefix("hub:"), hub_folder(home))
     folder = Path(name).expanduser()
     if not folder.is_dir():
         raise CheckpointError(
-            f"checkpoint {name!r}: no such folder; allowed are {DEMO}, {', '.join(RECIPES)}, hub:{HUB_NAME} or a folder"
+            f"checkpoint {name!r}: no such folder; allowed are {DEMO}, {', '.join(RANDOM_MODELS)}, hub:{HUB_NAME} or a folder"
         )
     if not (folder / "asset").is_dir():
         raise CheckpointError(f"checkpoint {name!r}: the folder holds no asset/; give the folder above asset/")
@@ -98,9 +99,9 @@ def _fetched(repository: str, folder: Path) -> Path:
     return folder
 
 
-def _made_once(kind: str, home: Path) -> Path:
+def _generated_once(kind: str, home: Path) -> Path:
     """Several processes may come at the same time: each makes its own, one rename wins, the others take the winner's."""
-    folder = made_folder(kind, home)
+    folder = generated_folder(kind, home)
     if folder.is_dir():
         return folder
     try:
@@ -112,13 +113,13 @@ def _made_once(kind: str, home: Path) -> Path:
             f"checkpoint {kind}: {home} cannot be written ({error}); set CHATTTS_HOME to a folder that can"
         ) from error
     try:
-        make(kind, draft)
+        generate(kind, draft)
         draft.chmod(0o755)  # mkdtemp's 0700 would shut out a service that runs as another user
         draft.rename(folder)
     except OSError as error:
         if not folder.is_dir():
             raise CheckpointError(
-                f"checkpoint {kind}: {folder} could not be made ({error}); {size(kind)} bytes are needed"
+                f"checkpoint {kind}: {folder} could not be generated ({error}); {size(kind)} bytes are needed"
             ) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)

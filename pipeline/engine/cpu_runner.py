@@ -1,6 +1,6 @@
-"""Runner: turns a plan into tensors, runs it, and hands back plain numpy.
+"""CpuRunner: turns a plan into tensors, runs it, and returns plain numpy.
 
-In:    newly placed sequences; the slots that decode
+In:    newly scheduled sequences; the slots that decode
 Out:   RoundOutput
 Owns:  the model, the KV cache and every per-slot tensor
 Never: why this plan, queues, readers
@@ -11,23 +11,22 @@ One step of all slots, of which only the active ones advance:
        '--------- emitted with the tokens ---------'
 
 A step starts from the state that prefill or the step before left, so prefill never samples and every draw happens in
-the one shape (slots, ...). Inactive rows go through the same arithmetic and change nothing. Between two looks at the
-host `steps_per_round` steps run; who ends within a round (EOS, step cap, non-finite values) is decided on the device.
+the one shape (slots, ...). Inactive rows go through the same arithmetic and change nothing. Between two synchronisations
+with the host `steps_per_round` steps run; which sequences end within a round (EOS, step cap, non-finite values) is decided
+on the device.
 """
 
 import logging
 from collections.abc import Sequence as Ordered
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
-from typing import Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
 from pipeline.engine import kv_cache
+from pipeline.engine.device import DTYPES, PreemptedSlot, RoundOutput, remember
 from pipeline.engine.scheduler import Plan, prefill_bucket
 from pipeline.engine.sequence import Sequence
 from pipeline.errors import ConfigError
@@ -41,72 +40,6 @@ from pipeline.spec import CODEBOOKS, REPETITION_WINDOW
 from pipeline.types import Head, SeedMode
 
 logger = logging.getLogger(__name__)
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RoundOutput:
-    """What one round made: K steps of S slots."""
-
-    hidden: NDArray[np.float32]  # (K, S, width)
-    tokens: NDArray[np.int64]  # (K, S, 4); TEXT slots: their token in every column
-    emitted: NDArray[np.bool_]  # (K, S): the step belongs to the sequence
-    ended: NDArray[np.bool_]  # (S,): EOS was drawn
-    broken: NDArray[np.bool_]  # (S,): the state or the logits were not finite
-
-
-class DeviceRunner(Protocol):
-    """What the engine's loop needs of a device. Made and used on one thread."""
-
-    rounds_ahead: int
-    """rounds that may be launched before the one before them is read"""
-
-    @property
-    def num_graphs(self) -> int:
-        """Rounds held as CUDA graphs."""
-        ...
-
-    @property
-    def kv_bytes(self) -> int:
-        """Of the KV cache."""
-        ...
-
-    def prefill(self, sequences: Ordered[Sequence]) -> None:
-        """Read the prompts of newly placed sequences, all of one bucket, into their slots."""
-        ...
-
-    def launch(self, plan: Plan) -> None:
-        """Begin one round: `steps_per_round` steps in which the plan's decoding slots advance until they end."""
-        ...
-
-    def read(self) -> RoundOutput:
-        """The results of the round launched longest ago; waits for it. The caller's own: no later round writes to them."""
-        ...
-
-    def preempt(self, slot: int, length: int) -> object:
-        """All a slot is and the first `length` positions of its cache, copied to the host; no round in flight uses it."""
-        ...
-
-    def restore(self, slot: int, preempted: object) -> None:
-        """Put it into a slot, any slot: its next steps are the ones it would have made."""
-        ...
-
-    def reset_slot(self, slot: int) -> None:
-        """Remove what a broken sequence left in its slot."""
-        ...
-
-    def drop_graphs(self) -> None:
-        """Go on eagerly: the slow twin of what was recorded."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PreemptedSlot:
-    """An interrupted sequence, on the host."""
-
-    cached: tuple[torch.Tensor, ...]  # of each tensor of the cache (layers, heads, length, ...), its own bits
-    state: tuple[torch.Tensor, ...]  # of each per-slot tensor the slot's row
 
 
 class CpuRunner:
@@ -398,9 +331,3 @@ def _build_gpt(config: EngineConfig, checkpoint: Checkpoint) -> Gpt:
             ) from reason
         logger.warning("decoding with torch's operations, which is slower: %s (engine.decode)", reason)
         return build()
-
-
-def remember(recent: torch.Tensor, drawn: torch.Tensor, rows: torch.Tensor) -> None:
-    """Shift the draws (S, C) of the given rows (S,) into their windows (S, C, R)."""
-    shifted = torch.cat([recent[..., 1:], drawn.unsqueeze(-1)], -1)
-    recent.copy_(torch.where(rows[:, None, None], shifted, recent))

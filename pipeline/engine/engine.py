@@ -28,7 +28,8 @@ import torch
 
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
-from pipeline.engine.cpu_runner import CpuRunner, DeviceRunner, RoundOutput
+from pipeline.engine.cpu_runner import CpuRunner
+from pipeline.engine.device import DeviceRunner, RoundOutput
 from pipeline.engine.observer import EngineObserver, NullEngineObserver
 from pipeline.engine.scheduler import Plan, Scheduler, ThroughputEstimate
 from pipeline.engine.sequence import Sequence, StepStream

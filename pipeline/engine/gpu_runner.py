@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
 from pipeline.engine import kv_cache
-from pipeline.engine.cpu_runner import DTYPES, PreemptedSlot, RoundOutput, remember
+from pipeline.engine.device import DTYPES, PreemptedSlot, RoundOutput, remember
 from pipeline.engine.scheduler import PREFILL_BUCKET, Plan, prefill_bucket
 from pipeline.engine.sequence import Sequence
 from pipeline.model.embedding import Embedding
@@ -361,13 +361,13 @@ class GpuRunner:
 
     @torch.inference_mode()
     def preempt(self, slot: int, length: int) -> PreemptedSlot:
-        """See runner.DeviceRunner. The stream copies behind the slot's last round and before its next owner's prefill."""
+        """See DeviceRunner. The stream copies behind the slot's last round and before its next owner's prefill."""
         cached = tuple(self._fetch(tensor[:, slot, :, :length]) for tensor in self._cache.tensors)
         return PreemptedSlot(cached, tuple(self._fetch(tensor[slot]) for tensor in self._of_slots()))
 
     @torch.inference_mode()
     def restore(self, slot: int, preempted: object) -> None:
-        """See runner.DeviceRunner."""
+        """See DeviceRunner."""
         assert isinstance(preempted, PreemptedSlot)
         for tensor, kept in zip(self._cache.tensors, preempted.cached, strict=True):
             tensor[:, slot, :, : kept.shape[2]].copy_(kept, non_blocking=True)

@@ -72,7 +72,7 @@ def read(name: str, folder: Path = RESULTS) -> Any:
 
 
 def step_figure(slots: int, attention: str = "auto", *, weights: str = "dtype", kv: str = "dtype") -> str:
-    """The name under which scripts/evaluate/gpu_check.py keeps a decode step's time in gpu.json."""
+    """The name under which scripts/evaluate/gpu_check keeps a decode step's time in gpu.json."""
     formats = "".join(f"_{name}_{value}" for name, value in (("weights", weights), ("kv", kv)) if value != "dtype")
     return f"step_{slots}_slots_{attention}{formats}"
 

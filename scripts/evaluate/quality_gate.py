@@ -13,7 +13,7 @@ again in every later step, and what is compared are answers to one question:
   moved          probability that lies elsewhere than float32's (total variation), at the default temperature
 
 A way with 8 bits passes when it moves at most MOST_TIMES what torch's bfloat16 moves, which is what everybody calls good
-enough. A GPU's ways are judged by their twins in torch, so no GPU is needed; scripts/evaluate/gpu_check.py judges its kernels.
+enough. A GPU's ways are judged by their twins in torch, so no GPU is needed; scripts/evaluate/gpu_check judges its kernels.
 """
 
 import argparse

@@ -31,7 +31,7 @@ LAYERS, WIDTH, HEADS, MLP_WIDTH = 20, 768, 12, 3072
 PARTS = ("weights", "kv")  # of an engine that may be kept in 8 bits
 
 GIVEN, FORMULA, MISSING = "given", "by formula", "not measured"
-MEASURED_WINDOW = 48  # steps of the windows scripts/evaluate/gpu_check.py times
+MEASURED_WINDOW = 48  # steps of the windows scripts/evaluate/gpu_check times
 CPU_RESULTS = ("b1.json", "bfloat16/b1.json")
 """a number format each"""
 

@@ -44,17 +44,16 @@ from pipeline.checkpoint.layout import (
     ConvStack,
 )
 from pipeline.checkpoint.manifest import file_sha256, write_manifest
-from pipeline.checkpoint.random_weights import (
+from pipeline.checkpoint.random_model import (
     CONTROL_TOKENS,
     LLAMA_VOCAB,
     SPECIAL_TOKENS,
-    Recipe,
+    RandomModel,
     gpt_config,
-    hann_window,
-    mel_filters,
     special_tokens,
     tokenizer_config,
 )
+from pipeline.checkpoint.random_weights import hann_window, mel_filters
 from pipeline.spec import PAUSE_TAGS
 from scripts.train_demo.codes import BOOKS
 from scripts.train_demo.corpus import TOKEN_IDS
@@ -84,7 +83,7 @@ class Trained:
     speaking: Speaking
     vocos: Vocos
     dvae: Dvae
-    recipe: Recipe
+    recipe: RandomModel
 
 
 def load_trained(work: Path, states: Sequence[Path] = (), shares: Sequence[float] = ()) -> Trained:
@@ -106,7 +105,7 @@ def load_trained(work: Path, states: Sequence[Path] = (), shares: Sequence[float
     dvae = Dvae(dvae_state["mel_decoder.coef"])
     dvae.load_state_dict(dvae_state)
     half = size.width // 2
-    recipe = Recipe(
+    recipe = RandomModel(
         layers=size.layers,
         width=size.width,
         heads=size.heads,

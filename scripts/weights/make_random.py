@@ -12,7 +12,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pipeline.checkpoint.random_weights import RECIPES, make, size
+from pipeline.checkpoint.random_model import RANDOM_MODELS
+from pipeline.checkpoint.random_weights import generate, size
 
 EXIT_REFUSED = 2
 
@@ -27,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with _progress(console) as progress:
             task = progress.add_task(options.kind, total=size(options.kind))
-            make(options.kind, options.out, on_bytes=lambda count: progress.advance(task, count))
+            generate(options.kind, options.out, on_bytes=lambda count: progress.advance(task, count))
     except OSError as error:
         print(f"{options.out} could not be written: {error}; {size(options.kind)} bytes are needed", file=sys.stderr)
         return 1
@@ -38,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="chattts-serve weights make", description="Make a checkpoint with random weights.")
     parser.add_argument(
-        "kind", choices=tuple(RECIPES), help="small-random: 11 MB, speaks noise; full-random: 1.2 GB, the real dimensions"
+        "kind", choices=tuple(RANDOM_MODELS), help="small-random: 11 MB, speaks noise; full-random: 1.2 GB, the real dimensions"
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="an empty or absent folder")
     return parser

@@ -28,7 +28,7 @@ from pipeline.checkpoint.layout import (
     ConvStack,
 )
 from pipeline.checkpoint.locate import resolve
-from pipeline.checkpoint.random_weights import AUDIO_VOCAB, RECIPES, Recipe
+from pipeline.checkpoint.random_model import AUDIO_VOCAB, RANDOM_MODELS, RandomModel
 from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.paths import cache_home
 from pipeline.spec import CODEBOOKS, FFT_SIZE, HOP, MEL_BANDS, SAMPLE_RATE
@@ -46,8 +46,8 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module", params=["small-random", "full-random"])
-def made(request: pytest.FixtureRequest) -> tuple[Recipe, Path]:
-    return RECIPES[request.param], resolve(request.param, cache_home())
+def made(request: pytest.FixtureRequest) -> tuple[RandomModel, Path]:
+    return RANDOM_MODELS[request.param], resolve(request.param, cache_home())
 
 
 def stack_config(stack: ConvStack) -> dict[str, int]:
@@ -65,7 +65,7 @@ def strictly(module, path):
     return module.eval()
 
 
-def upstream_vocos(recipe: Recipe, root: Path) -> Vocos:
+def upstream_vocos(recipe: RandomModel, root: Path) -> Vocos:
     vocos = Vocos(
         MelSpectrogramFeatures(sample_rate=SAMPLE_RATE, n_fft=FFT_SIZE, hop_length=HOP, n_mels=MEL_BANDS, padding="center"),
         VocosBackbone(
@@ -79,12 +79,12 @@ def upstream_vocos(recipe: Recipe, root: Path) -> Vocos:
     return strictly(vocos, root / VOCOS_FILE)
 
 
-def upstream_mel_decoder(recipe: Recipe, root: Path) -> DVAE:
+def upstream_mel_decoder(recipe: RandomModel, root: Path) -> DVAE:
     module = DVAE(decoder_config=stack_config(recipe.mel_decoder), dim=recipe.mel_decoder.inputs)
     return strictly(module, root / MEL_DECODER_FILE)
 
 
-def upstream_dvae(recipe: Recipe, root: Path) -> DVAE:
+def upstream_dvae(recipe: RandomModel, root: Path) -> DVAE:
     module = DVAE(
         decoder_config=stack_config(recipe.dvae_decoder),
         encoder_config=stack_config(recipe.dvae_encoder),
@@ -94,7 +94,7 @@ def upstream_dvae(recipe: Recipe, root: Path) -> DVAE:
     return strictly(module, root / DVAE_FILE)
 
 
-def upstream_embed(recipe: Recipe, root: Path) -> Embed:
+def upstream_embed(recipe: RandomModel, root: Path) -> Embed:
     return strictly(Embed(recipe.width, AUDIO_VOCAB, len(recipe.tokens), CODEBOOKS), root / EMBED_FILE)
 
 
@@ -109,7 +109,7 @@ def assert_audible(samples: torch.Tensor) -> None:
     assert samples.std() > 0.02
 
 
-def test_llama_loads_every_tensor(made: tuple[Recipe, Path]) -> None:
+def test_llama_loads_every_tensor(made: tuple[RandomModel, Path]) -> None:
     _, root = made
     with torch.device("meta"):
         expected = LlamaModel(LlamaConfig.from_pretrained(root / "asset/gpt")).state_dict()
@@ -122,7 +122,7 @@ def test_llama_of_the_demo_loads_from_the_folder(demo_root: Path) -> None:
     assert not any(report.values()), report
 
 
-def test_config_says_what_upstream_reads(made: tuple[Recipe, Path]) -> None:
+def test_config_says_what_upstream_reads(made: tuple[RandomModel, Path]) -> None:
     _, root = made
     spec = open_checkpoint(root).gpt_spec
     config = LlamaConfig.from_pretrained(root / "asset/gpt")
@@ -138,7 +138,7 @@ def test_config_says_what_upstream_reads(made: tuple[Recipe, Path]) -> None:
     assert spec.rope_theta == config.rope_parameters["rope_theta"]
 
 
-def test_logits_are_neither_flat_nor_certain(made: tuple[Recipe, Path]) -> None:
+def test_logits_are_neither_flat_nor_certain(made: tuple[RandomModel, Path]) -> None:
     embed = upstream_embed(*made)
     hidden = unit_rms(STEPS, made[0].width, seed=1)
     with torch.inference_mode():
@@ -146,7 +146,7 @@ def test_logits_are_neither_flat_nor_certain(made: tuple[Recipe, Path]) -> None:
             assert 1 < head(hidden).std() < 3
 
 
-def test_hidden_states_become_audio(made: tuple[Recipe, Path]) -> None:
+def test_hidden_states_become_audio(made: tuple[RandomModel, Path]) -> None:
     decoder, vocos = upstream_mel_decoder(*made), upstream_vocos(*made)
     for seed in range(3):
         with torch.inference_mode():
@@ -155,7 +155,7 @@ def test_hidden_states_become_audio(made: tuple[Recipe, Path]) -> None:
         assert_audible(samples)
 
 
-def test_codes_become_audio_and_audio_becomes_codes(made: tuple[Recipe, Path]) -> None:
+def test_codes_become_audio_and_audio_becomes_codes(made: tuple[RandomModel, Path]) -> None:
     dvae, vocos = upstream_dvae(*made), upstream_vocos(*made)
     generator = torch.Generator().manual_seed(3)
     codes = torch.randint(AUDIO_VOCAB - 1, (1, CODEBOOKS, STEPS), generator=generator)
@@ -166,7 +166,7 @@ def test_codes_become_audio_and_audio_becomes_codes(made: tuple[Recipe, Path]) -
     assert heard.unique().numel() > 20  # the encoder listens
 
 
-def test_mel_buffers_are_torchaudios(made: tuple[Recipe, Path]) -> None:
+def test_mel_buffers_are_torchaudios(made: tuple[RandomModel, Path]) -> None:
     _, root = made
     mel = torchaudio.transforms.MelSpectrogram(SAMPLE_RATE, n_fft=FFT_SIZE, hop_length=HOP, n_mels=MEL_BANDS, power=1)
     vocos, dvae = load_file(root / VOCOS_FILE), load_file(root / DVAE_FILE)
@@ -178,7 +178,7 @@ def test_mel_buffers_are_torchaudios(made: tuple[Recipe, Path]) -> None:
 
 @pytest.mark.parametrize("part", [upstream_embed, upstream_mel_decoder, upstream_dvae, upstream_vocos])
 def test_weights_hands_out_exactly_what_upstream_loads(
-    part: Callable[[Recipe, Path], torch.nn.Module], made: tuple[Recipe, Path]
+    part: Callable[[RandomModel, Path], torch.nn.Module], made: tuple[RandomModel, Path]
 ) -> None:
     recipe, root = made
     checkpoint = open_checkpoint(root)
@@ -189,7 +189,7 @@ def test_weights_hands_out_exactly_what_upstream_loads(
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_transformers_and_tokenizers_give_the_same_ids(text: str, made: tuple[Recipe, Path]) -> None:
+def test_transformers_and_tokenizers_give_the_same_ids(text: str, made: tuple[RandomModel, Path]) -> None:
     recipe, root = made
     theirs = BertTokenizerFast.from_pretrained(root / "asset/tokenizer")
     ours = Tokenizer.from_file(str(root / TOKENIZER_FILE))
@@ -198,7 +198,7 @@ def test_transformers_and_tokenizers_give_the_same_ids(text: str, made: tuple[Re
     assert theirs(text)["input_ids"] == ours.encode(text).ids
 
 
-def test_special_tokens_have_the_roles_upstream_expects(made: tuple[Recipe, Path]) -> None:
+def test_special_tokens_have_the_roles_upstream_expects(made: tuple[RandomModel, Path]) -> None:
     recipe, root = made
     tokenizer = BertTokenizerFast.from_pretrained(root / "asset/tokenizer")
     roles = json.loads((root / "asset/tokenizer/special_tokens_map.json").read_text())

@@ -7,7 +7,8 @@ import pytest
 
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
-from pipeline.engine.cpu_runner import CpuRunner, RoundOutput
+from pipeline.engine.cpu_runner import CpuRunner
+from pipeline.engine.device import RoundOutput
 from pipeline.engine.scheduler import Plan
 from pipeline.types import Prompt, SamplingParams, SeedMode
 from tests.support.factories import make_prompt, make_speaker

@@ -20,6 +20,7 @@ FORBIDDEN: dict[str, set[str]] = {  # files below this prefix: modules they neve
     "pipeline/checkpoint/locate.py": TORCH,
     "pipeline/checkpoint/manifest.py": TORCH,
     "pipeline/checkpoint/capabilities.py": TORCH,
+    "pipeline/checkpoint/random_model.py": TORCH,
     "pipeline/checkpoint/random_weights.py": TORCH,
     "pipeline/yaml_loader.py": TORCH,
     "pipeline/ewma.py": TORCH | {"numpy"},

@@ -1,4 +1,4 @@
-"""Two versions of the model in one application: random weights of two recipes, and weights that are damaged in two ways."""
+"""Two versions of the model in one application: random weights of two generators, and weights that are damaged in two ways."""
 
 import shutil
 import threading
@@ -12,7 +12,7 @@ import pytest
 import requests
 from safetensors.numpy import load_file, save_file
 
-from pipeline.checkpoint import random_weights as recipes
+from pipeline.checkpoint import random_weights
 from pipeline.checkpoint.layout import EMBED_FILE, GPT_FILE
 from pipeline.checkpoint.manifest import file_sha256, read_manifest, write_manifest
 from tests.support.cluster import Cluster, deploy, document_of
@@ -43,8 +43,8 @@ def document(folder: Path | None, user_config: dict[str, Any]) -> dict[str, Any]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("v2")
-    with mock.patch.object(recipes, "RECIPE_VERSION", -2):  # part of every tensor's key: other random weights
-        recipes.make("small-random", folder)
+    with mock.patch.object(random_weights, "GENERATOR_VERSION", -2):  # part of every tensor's key: other random weights
+        random_weights.generate("small-random", folder)
     return folder
 
 
@@ -132,7 +132,7 @@ def damaged(root: Path, folder: Path) -> Path:
     shutil.copytree(root, folder)
     path = folder / EMBED_FILE
     tensors = {name: values.copy() for name, values in load_file(path).items()}
-    tensors["emb_text.weight"][len(recipes.SPECIAL_TOKENS) :] = float("nan")
+    tensors["emb_text.weight"][len(random_weights.SPECIAL_TOKENS) :] = float("nan")
     path.unlink()
     save_file(tensors, path)
     write_manifest(folder, {**(read_manifest(folder) or {}), EMBED_FILE: file_sha256(path)})

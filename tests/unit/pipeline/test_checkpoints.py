@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 from pipeline.checkpoint import locate as checkpoints
-from pipeline.checkpoint import random_weights as recipes
+from pipeline.checkpoint import random_model, random_weights
 from pipeline.checkpoint.layout import (
     EMBED_FILE,
     FILES,
@@ -25,9 +25,9 @@ from pipeline.checkpoint.layout import (
     SPECIAL_TOKENS_FILE,
     TOKENIZER_FILE,
 )
-from pipeline.checkpoint.locate import hub_folder, made_folder, resolve
+from pipeline.checkpoint.locate import generated_folder, hub_folder, resolve
 from pipeline.checkpoint.manifest import read_manifest, read_verified, verify_files
-from pipeline.checkpoint.random_weights import make
+from pipeline.checkpoint.random_weights import generate
 from pipeline.errors import CheckpointError
 from pipeline.paths import cache_home
 from scripts.weights import make_random as make_checkpoint
@@ -37,7 +37,7 @@ SMALL_BYTES_LIMIT = 16 << 20
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    make("small-random", tmp_path / "small-random")
+    generate("small-random", tmp_path / "small-random")
     return tmp_path / "small-random"
 
 
@@ -51,16 +51,16 @@ def resolve_when_told(home: Path, barrier: object, answers: object) -> None:
 
 
 def test_made_checkpoint_is_byte_identical_every_time(root: Path, tmp_path: Path) -> None:
-    make("small-random", tmp_path / "again")
+    generate("small-random", tmp_path / "again")
     assert contents(root) == contents(tmp_path / "again")
 
 
 def test_recipe_version_is_raised_with_every_changed_byte(root: Path) -> None:
-    # A cache would go on serving the old bytes: raise RECIPE_VERSION together with these lines.
+    # A cache would go on serving the old bytes: raise GENERATOR_VERSION together with these lines.
     portable = (EMBED_FILE, GPT_FILE, MEL_DECODER_FILE)  # the others hold cosines, whose last bit is the machine's
     manifest = read_manifest(root)
     digest = hashlib.sha256("".join(manifest[file] for file in portable).encode()).hexdigest()
-    assert (recipes.RECIPE_VERSION, digest) == (2, "166b8789329ffbe153c8480fffab5952e97d1df863f037672d670f03c06f5cd5")
+    assert (random_weights.GENERATOR_VERSION, digest) == (2, "166b8789329ffbe153c8480fffab5952e97d1df863f037672d670f03c06f5cd5")
 
 
 def test_made_checkpoint_is_small_and_holds_every_file_upstream_has(root: Path) -> None:
@@ -93,12 +93,12 @@ def test_layer_scales_are_of_order_one_so_that_no_layer_hides(root: Path) -> Non
 
 def test_size_is_what_make_reports(tmp_path: Path) -> None:
     counts: list[int] = []
-    make("small-random", tmp_path / "small-random", on_bytes=counts.append)
-    assert sum(counts) == recipes.size("small-random")
+    generate("small-random", tmp_path / "small-random", on_bytes=counts.append)
+    assert sum(counts) == random_weights.size("small-random")
 
 
 def test_full_random_has_the_real_dimensions() -> None:
-    recipe = recipes.RECIPES["full-random"]
+    recipe = random_model.RANDOM_MODELS["full-random"]
     assert len(recipe.tokens) == len(set(recipe.tokens)) == 21_178
     shapes = recipe.shapes()
     layer_parameters = sum(
@@ -110,12 +110,12 @@ def test_full_random_has_the_real_dimensions() -> None:
 
 def test_unknown_kind_cannot_be_made(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="allowed are small-random, full-random"):
-        make("medium", tmp_path)
+        generate("medium", tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["small-random", "full-random"])
 def test_control_tokens_stand_last_in_upstreams_order(kind: str) -> None:
-    tokens = recipes.RECIPES[kind].tokens
+    tokens = random_model.RANDOM_MODELS[kind].tokens
     assert tokens[:5] == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     assert " ".join(tokens[-51:-31]) == (
         "[Sasr] [Pasr] [Easr] [Stts] [Ptts] [Etts] [Sbreak] [Pbreak] [Ebreak] [uv_break] [v_break] [lbreak] [llbreak] "
@@ -134,7 +134,7 @@ def test_tokenizer_knows_letters_common_characters_and_control_tokens(root: Path
 def test_random_weights_are_made_once_and_then_found(tmp_path: Path) -> None:
     first = resolve("small-random", tmp_path)
     made_at = (first / MANIFEST_FILE).stat().st_mtime_ns
-    assert resolve("small-random", tmp_path) == first == made_folder("small-random", tmp_path)
+    assert resolve("small-random", tmp_path) == first == generated_folder("small-random", tmp_path)
     assert (first / MANIFEST_FILE).stat().st_mtime_ns == made_at
     assert list(tmp_path.iterdir()) == [first]
     assert first.stat().st_mode & 0o777 == 0o755
@@ -151,20 +151,20 @@ def test_two_processes_at_once_both_get_the_one_whole_checkpoint(tmp_path: Path)
     for process in processes:
         process.join(timeout=60)
     assert [process.exitcode for process in processes] == [0, 0]
-    assert roots == {str(made_folder("small-random", tmp_path))}
-    assert verify_files(made_folder("small-random", tmp_path))
-    assert list(tmp_path.iterdir()) == [made_folder("small-random", tmp_path)]
+    assert roots == {str(generated_folder("small-random", tmp_path))}
+    assert verify_files(generated_folder("small-random", tmp_path))
+    assert list(tmp_path.iterdir()) == [generated_folder("small-random", tmp_path)]
 
 
 def test_loser_of_the_rename_takes_the_winners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    winner = made_folder("small-random", tmp_path)
+    winner = generated_folder("small-random", tmp_path)
 
     def make_while_another_wins(kind: str, folder: Path) -> None:
-        make(kind, folder)
-        make(kind, winner)
+        generate(kind, folder)
+        generate(kind, winner)
         (winner / "winner").touch()
 
-    monkeypatch.setattr(checkpoints, "make", make_while_another_wins)
+    monkeypatch.setattr(checkpoints, "generate", make_while_another_wins)
     assert resolve("small-random", tmp_path) == winner
     assert (winner / "winner").exists()
     assert list(tmp_path.iterdir()) == [winner]
@@ -191,8 +191,8 @@ def test_interrupted_making_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     def disk_is_full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(recipes, "write_manifest", disk_is_full)
-    with pytest.raises(CheckpointError, match=r"could not be made .*No space left.* bytes are needed"):
+    monkeypatch.setattr(random_weights, "write_manifest", disk_is_full)
+    with pytest.raises(CheckpointError, match=r"could not be generated .*No space left.* bytes are needed"):
         resolve("small-random", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -203,7 +203,7 @@ def test_hub_name_without_files_says_the_exact_command(tmp_path: Path) -> None:
 
 
 def test_hub_name_with_files_is_found(tmp_path: Path) -> None:
-    make("small-random", hub_folder(tmp_path))
+    generate("small-random", hub_folder(tmp_path))
     assert resolve("hub:2Noise/ChatTTS", tmp_path) == hub_folder(tmp_path)
     (hub_folder(tmp_path) / GPT_CONFIG_FILE).unlink()
     with pytest.raises(CheckpointError, match=r"lacks asset/gpt/config\.json"):

@@ -6,7 +6,10 @@ import sys
 import numpy as np
 import pytest
 
-from scripts.evaluate import gpu_check
+from scripts.evaluate.gpu_check import __main__ as gpu_check
+from scripts.evaluate.gpu_check.equality import promise_equal
+from scripts.evaluate.gpu_check.report import Report
+from scripts.evaluate.gpu_check.workload import Take
 
 
 @pytest.mark.slow
@@ -28,10 +31,10 @@ def test_every_check_runs_and_writes_its_figures(tmp_path, monkeypatch, demo_roo
 
 
 def test_a_single_bit_is_a_no():
-    take = gpu_check.Take(np.ones((3, 2), np.float32), np.ones((3, 4), np.int64))
-    other = gpu_check.Take(np.nextafter(take.hidden, 2), take.codes)
-    report = gpu_check.Report()
-    gpu_check._promise_equal(report, "equal", [take], [other])
+    take = Take(np.ones((3, 2), np.float32), np.ones((3, 4), np.int64))
+    other = Take(np.nextafter(take.hidden, 2), take.codes)
+    report = Report()
+    promise_equal(report, "equal", [take], [other])
     assert not report.all_hold
     assert report.promises["equal"]["detail"] == "0 of 1 bit-equal"
 
@@ -44,7 +47,7 @@ def test_without_a_gpu_it_says_so(monkeypatch, capsys):
 
 
 def test_a_section_that_fails_is_said_and_the_next_one_runs(capsys):
-    report, ran = gpu_check.Report(), []
+    report, ran = Report(), []
 
     def fail() -> None:
         raise ValueError("no such kernel")
@@ -58,7 +61,7 @@ def test_a_section_that_fails_is_said_and_the_next_one_runs(capsys):
 
 
 def test_an_aim_that_is_missed_is_no_failure():
-    report = gpu_check.Report()
+    report = Report()
     report.aim("audio-s/s", 400, 500, at_least=True)
     report.aim("p95", 100, 150, at_least=False)
     assert [aim["reached"] for aim in report.aims.values()] == [False, True]

@@ -14,7 +14,7 @@ import pytest
 
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
-from pipeline.engine.cpu_runner import DeviceRunner
+from pipeline.engine.device import DeviceRunner
 from pipeline.engine.engine import Engine, make_runner
 from pipeline.errors import AtCapacity, ConfigError, DeadlineExceeded, EngineDead, NonFiniteOutput, ReaderStalled, TextTooLong
 from pipeline.native import compiler

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
-from pipeline.engine.cpu_runner import CpuRunner, DeviceRunner
+from pipeline.engine.cpu_runner import CpuRunner
+from pipeline.engine.device import DeviceRunner
 from pipeline.engine.engine import Engine, make_runner, smoothed
 from pipeline.engine.gpu_runner import GpuRunner
 from pipeline.engine.observer import NullEngineObserver

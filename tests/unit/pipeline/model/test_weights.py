@@ -18,7 +18,7 @@ from pipeline.checkpoint.layout import (
     MEL_DECODER_FILE,
     VOCOS_FILE,
 )
-from pipeline.checkpoint.random_weights import make
+from pipeline.checkpoint.random_weights import generate
 from pipeline.checkpoint.weights import Checkpoint, GptSpec, check_shapes, open_checkpoint, require, verify
 from pipeline.errors import CheckpointError
 
@@ -41,7 +41,7 @@ PARTS = {GPT_FILE: "gpt", EMBED_FILE: "embed", MEL_DECODER_FILE: "mel_decoder", 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """With its manifest: a changed byte is seen by its hash."""
-    make("small-random", tmp_path / "small-random")
+    generate("small-random", tmp_path / "small-random")
     return tmp_path / "small-random"
 
 

@@ -1,0 +1,42 @@
+"""Equality: the same bits alone, crowded, in other slots, in another engine, captured or eager.
+
+In:    a checkpoint, a device, a format
+Out:   promises
+Owns:  nothing
+Never: time
+"""
+
+from contextlib import closing
+
+from pipeline.checkpoint.weights import Checkpoint
+from pipeline.config import EngineConfig
+from pipeline.engine.engine import Engine
+from scripts.evaluate.gpu_check.report import Report
+from scripts.evaluate.gpu_check.workload import Format, Take, takes
+
+
+def check_equality(report: Report, checkpoint: Checkpoint, device: str, how: Format, slots: int, steps: int) -> None:
+    """Alone, crowded, in reused slots, in another engine, captured or not: the same bits."""
+    width, numbers = checkpoint.gpt_spec.width, list(range(slots * 2))
+    config = EngineConfig.model_validate(
+        how.settings(device)
+        | {"slots": slots, "max_prompt": 64, "max_steps": 256}
+        | {"steps_per_round": 4, "prefill_rows": 4, "kv_budget_mib": 32768}
+    )
+    with closing(Engine(config, checkpoint)) as engine:
+        alone = [takes(engine, [number], width, steps)[0] for number in numbers[:8]]
+        graphs = engine.num_graphs
+        for what, order in (("crowded", numbers), ("in other slots", numbers[::-1])):
+            crowded = dict(zip(order, takes(engine, order, width, steps), strict=True))
+            promise_equal(report, f"{how.name}: alone = {what} ({slots} slots)", alone, [crowded[n] for n in numbers[:8]])
+        if device == "cuda":
+            report.promise(f"{how.name}: rounds are captured", graphs == 2, f"{graphs} CUDA graphs")
+            engine.drop_graphs()
+            promise_equal(report, f"{how.name}: captured = eager", alone, takes(engine, numbers[:8], width, steps))
+    with closing(Engine(config, checkpoint)) as engine:
+        promise_equal(report, f"{how.name}: another engine = this one", alone, takes(engine, numbers[:8], width, steps))
+
+
+def promise_equal(report: Report, what: str, expected: list[Take], found: list[Take]) -> None:
+    equal = sum(one.equals(other) for one, other in zip(expected, found, strict=True))
+    report.promise(what, equal == len(expected), f"{equal} of {len(expected)} bit-equal")

@@ -1,0 +1,66 @@
+"""Report: the promises, figures and aims of one run, printed as they are found.
+
+In:    results of checks
+Out:   lines for people; the dictionaries of the JSON file
+Owns:  those dictionaries
+Never: a device
+"""
+
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from scripts.bench.record import Result
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found, said as it is found: the first checks are quick, the last ones long."""
+
+    promises: dict[str, Result] = field(default_factory=dict)
+    figures: Result = field(default_factory=dict)
+    aims: dict[str, Result] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def section(self, name: str, check: Callable[[], None]) -> None:
+        """Run one part; what goes wrong in it is said, and is all that is lost."""
+        print(f"-- {name}", flush=True)
+        started = time.perf_counter()
+        try:
+            check()
+        except Exception as error:
+            traceback.print_exc()
+            self.failed[name] = f"{type(error).__name__}: {error}"
+        self.figures.setdefault("section_s", {})[name] = round(time.perf_counter() - started, 1)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def aim(self, what: str, value: float, wanted: float, *, at_least: bool) -> None:
+        reached = value >= wanted if at_least else value <= wanted
+        self.aims[what] = {"value": value, "aim": wanted, "reached": reached}
+        wish = f"aim {'>=' if at_least else '<='} {wanted:g}"
+        print(f"{'aim':>4}  {what}: {value:.4g}, {wish}: {'reached' if reached else 'missed'}", flush=True)
+
+    def promise(self, what: str, holds: bool, detail: str) -> None:
+        self.promises[what] = {"holds": holds, "detail": detail}
+        print(f"{'yes' if holds else 'NO':>4}  {what}: {detail}", flush=True)
+
+    def figure(self, name: str, value: object, shown: str) -> None:
+        self.figures[name] = value
+        print(f"      {name}: {shown}", flush=True)
+
+    @property
+    def all_hold(self) -> bool:
+        return not self.failed and all(promise["holds"] for promise in self.promises.values())
+
+
+def seconds_each(call: Callable[[], object], times: int) -> float:
+    """Mean seconds of a call, after one that does not count."""
+    call()
+    started = time.perf_counter()
+    for _ in range(times):
+        call()
+    return (time.perf_counter() - started) / times
