@@ -1,8 +1,8 @@
-"""AcousticModel: the engine, deployed. One replica a GPU.
+"""AcousticModel: the engine, deployed. One replica per GPU.
 
 In:    handle calls generate, encode, stats
 Out:   StepBlocks, codes of recordings
-Owns:  one Engine and its health, the encoder of recordings once somebody has needed it
+Owns:  one Engine and its health, the encoder of recordings, from its first use on
 Never: scheduling: @serve.batch only gathers arrivals for admission, what is decoded together is the engine's slots
 """
 
@@ -122,7 +122,7 @@ class AcousticModel:
             return await asyncio.to_thread(self._encoder.encode_alone, samples)
 
     async def stats(self) -> dict[str, Any]:
-        """The engine at this moment, and where it runs."""
+        """The state of the engine, and where it runs."""
         stats = self._engine.stats()
         return {
             **replica_info(),

@@ -1,4 +1,4 @@
-"""Background: the tasks a replica runs besides its calls, whose end nobody awaits.
+"""Background tasks: work that a replica does besides its calls, for as long as it lives.
 
 In:    coroutines that should run as long as the replica does
 Out:   EngineDead when one of them has ended
@@ -14,17 +14,17 @@ from pipeline.errors import EngineDead
 
 
 class Background:
-    """Of one replica."""
+    """Starts tasks, and notices when one of them has ended."""
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[Any]] = []
 
     def start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Run it from now on. `name` is what the log says of it."""
+        """Run `work` from now on, under this name in the log."""
         self._tasks.append(asyncio.create_task(work, name=name))
 
     def check(self) -> None:
-        """For a replica's check_health.
+        """Check that all tasks run, as part of a replica's check_health.
 
         Raises:
             EngineDead: a task has ended.
@@ -36,7 +36,7 @@ class Background:
 
 
 def trouble_of(check_health: Callable[[], None]) -> str:
-    """What a check says against a replica, for its stats; empty: nothing."""
+    """The trouble that a health check finds, for the stats; empty: none."""
     try:
         check_health()
     except EngineDead as trouble:

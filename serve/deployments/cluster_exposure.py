@@ -1,4 +1,4 @@
-"""Exposure: whether strangers can run code on this cluster, and the words for it.
+"""Cluster exposure: whether other machines can run code on this cluster without a token, and the warning.
 
 In:    Ray's address of this node, its mode of authentication
 Out:   a warning, or None
@@ -13,11 +13,11 @@ from serve.config.hosts import is_local_host
 
 
 def exposure(address: str, *, asks_for_token: bool) -> str | None:
-    """What to warn of.
+    """The warning to log; None: there is no risk.
 
     Args:
         address: Ray's, of this node.
-        asks_for_token: whether Ray's processes refuse who has no token.
+        asks_for_token: whether Ray's processes refuse callers without a token.
     """
     if asks_for_token or is_local_host(address):
         return None

@@ -1,4 +1,4 @@
-"""Placement: where a replica runs.
+"""Replica info: the id and the GPUs of this replica.
 
 In:    nothing
 Out:   the replica's id and its GPUs

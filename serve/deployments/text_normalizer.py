@@ -98,7 +98,7 @@ class TextNormalizer:
             return await as_value(self._frontends[version].replan(request, voices, plan, refined))
 
     async def stats(self) -> dict[str, Any]:
-        """The text workers at this moment, and where they run."""
+        """The state of the text workers, and where they run."""
         trouble = next(filter(None, (worker.trouble for worker in self._workers)), "")
         stats = self._stats()
         return {**replica_info(), "trouble": trouble, "has_work": stats.asked_s > 0, **asdict(stats)}
@@ -113,7 +113,7 @@ class TextNormalizer:
 
 
 def together(stats: list[TextStats]) -> TextStats:
-    """The workers of one replica as one."""
+    """The stats of all workers of one replica, summed up."""
     return TextStats(
         waiting=sum(one.waiting for one in stats),
         asked_s=max(one.asked_s for one in stats),

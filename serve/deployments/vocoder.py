@@ -76,7 +76,7 @@ class Vocoder:
             return await answered(self._vocoder.decode(window))
 
     async def stats(self) -> dict[str, Any]:
-        """The vocoder at this moment, and where it runs."""
+        """The state of the vocoder, and where it runs."""
         return {
             **replica_info(),
             "trouble": trouble_of(self.check_health),

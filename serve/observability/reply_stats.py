@@ -1,7 +1,7 @@
-"""Figures: what one reply measures of itself, and who is told.
+"""Reply statistics: the measurements of one reply, and the interface of what receives them.
 
-In:    times of what was sent
-Out:   ReplyStats
+In:    the times at which audio arrived
+Out:   ReplyStats, ReplyObserver
 Owns:  the play cursor of one reply
 Never: Ray, a client's text
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-CONTINUOUS_S = 0.1  # a listener who waits less than this in all hears one piece
+CONTINUOUS_S = 0.1  # playback that waits less than this in all sounds uninterrupted
 
 
 class Outcome(StrEnum):
@@ -19,7 +19,7 @@ class Outcome(StrEnum):
 
     DONE = "done"
     REFUSED = "refused"
-    """an error reply; nothing was heard"""
+    """an error reply, without audio"""
     CUT = "cut"
     """a failure after the first audio"""
     LEFT = "left"
@@ -35,43 +35,43 @@ class ReplyStats:
     """error code of API replies, where there is one"""
     streamed: bool = False
     first_audio_s: float | None = None
-    """from the arrival of the request; None: nothing was heard"""
+    """from the arrival of the request; None: there was no audio"""
     took_s: float = 0.0
     audio_s: float = 0.0
     stalled_s: float = 0.0
-    """how long a listener who plays at once has waited in the middle"""
+    """how long playback that begins with the first audio had to wait later"""
     characters: int = 0
     warnings: Mapping[str, int] = field(default_factory=dict)
     """code of a text warning: how often"""
 
 
 class ReplyObserver(Protocol):
-    """Who is told about every reply."""
+    """Is notified about every reply."""
 
     def finished(self, stats: ReplyStats) -> None:
         """A reply is over, however it ended."""
         ...
 
     def in_flight_changed(self, in_flight: int) -> None:
-        """How many requests are inside, whenever that changes."""
+        """The number of requests in flight has changed."""
         ...
 
     def rejected(self, code: str) -> None:
-        """A request was refused before any route saw it."""
+        """A request was refused before it reached a route."""
         ...
 
 
 class NullReplyObserver:
-    """A ReplyObserver that keeps nothing: where there is no registry."""
+    """A ReplyObserver that ignores all notifications."""
 
     def finished(self, stats: ReplyStats) -> None:
-        """See ReplyObserver."""
+        """Ignored."""
 
     def in_flight_changed(self, in_flight: int) -> None:
-        """See ReplyObserver."""
+        """Ignored."""
 
     def rejected(self, code: str) -> None:
-        """See ReplyObserver."""
+        """Ignored."""
 
 
 class PlayCursor:

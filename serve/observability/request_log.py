@@ -1,9 +1,9 @@
-"""Request log: one line when a request is understood, one when it is over. Nothing in between.
+"""Request log: one line when a request is understood, one when it is over, none in between.
 
-In:    what was ordered, what came of it
+In:    the fields of a job, the statistics of its reply
 Out:   log lines: words for people, the same as fields for machines (`logging_config: {encoding: JSON}`)
-Owns:  the number of those refused for want of room in the present second
-Never: text, audio, names of voices, keys, anything of a client's but its key's id and the request id it may choose
+Owns:  the number of requests refused for lack of room in the present second
+Never: text, audio, names of voices, keys; of a client only its key's id and its request id
 """
 
 import asyncio

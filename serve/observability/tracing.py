@@ -1,4 +1,4 @@
-"""Tracing: one trace a request, across the processes that work for it. OpenTelemetry; off by default.
+"""Tracing: one trace per request, across the processes that work for it. OpenTelemetry; off by default.
 
 In:    TracingConfig, what the stages do
 Out:   spans: speech -> text.plan, acoustic.generate -> queue, prefill, first_steps, vocoder.call
@@ -41,7 +41,7 @@ _W3C = TraceContextTextMapPropagator()
 
 
 def check_tracing(config: TracingConfig) -> None:
-    """Before anything starts.
+    """Check that the configured exporter can be used, before anything starts.
 
     Raises:
         ConfigError: the exporter's package is missing.
@@ -54,7 +54,7 @@ def check_tracing(config: TracingConfig) -> None:
 
 
 def carried() -> str:
-    """The traceparent of what is being traced here, for the next process; empty when nothing is."""
+    """Returns the traceparent of the present span, for the next process; empty when nothing is traced."""
     context = trace.get_current_span().get_span_context()
     if not context.is_valid or not context.trace_flags.sampled:
         return ""
@@ -62,7 +62,7 @@ def carried() -> str:
 
 
 class Tracing:
-    """The tracer of one process."""
+    """Begins and ends the spans of one process."""
 
     def __init__(self, config: TracingConfig | None = None, stage: str = "", replica: str = "") -> None:
         self._provider: TracerProvider | None = None
@@ -77,7 +77,7 @@ class Tracing:
 
     @contextmanager
     def request(self, request_id: str, traceparent: str | None) -> Generator[trace.Span, None, None]:
-        """The whole of a request; what is called within is carried on."""
+        """Span of a whole request; calls within the block become its children."""
         parent = _W3C.extract({} if traceparent is None else {"traceparent": traceparent})
         span = self._tracer.start_span("speech", parent, trace.SpanKind.SERVER, {"request": request_id})
         with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
@@ -85,7 +85,7 @@ class Tracing:
 
     @contextmanager
     def within(self, traceparent: str, name: str, attributes: Attributes | None = None) -> Generator[trace.Span, None, None]:
-        """A stage's part of the trace it was handed; of none when the hand was empty."""
+        """Span of one stage, child of `traceparent`; a no-op span if it is empty."""
         span = self._begin(traceparent, name, attributes)
         try:
             yield span
@@ -97,14 +97,14 @@ class Tracing:
 
     @contextmanager
     def generation(self, traceparent: str, prompt: Prompt) -> Generator[Callable[[StepBlock], None], None, None]:
-        """One segment in the engine; what is yielded takes every block of it."""
+        """Span of one segment in the engine. Yields a function that records each of its blocks."""
         began = time.time_ns()
         steps = 0
         attributes: Attributes = {"segment": prompt.segment.index, "positions": len(prompt.ids), "head": prompt.head.value}
 
         with self.within(traceparent, "acoustic.generate", attributes) as span:
 
-            def took(block: StepBlock) -> None:
+            def record(block: StepBlock) -> None:
                 nonlocal steps
                 steps += len(block.codes)
                 if not span.is_recording():
@@ -119,15 +119,15 @@ class Tracing:
                     self._past(span, "prefill", placed, prefilled)
                     self._past(span, "first_steps", prefilled, time.time_ns())
 
-            yield took
+            yield record
 
     def flush(self) -> None:
-        """Hand over what waits."""
+        """Export the spans that wait."""
         if self._provider is not None:
             self._provider.force_flush()
 
     def close(self) -> None:
-        """Hand over what waits and end."""
+        """Export the spans that wait, and end the tracer."""
         if self._provider is not None:
             self._provider.shutdown()
 

@@ -1,4 +1,4 @@
-"""Cache: the cache of sampled steps as one ingress replica has it, and what keeps it up to date.
+"""Code cache: the cache of sampled steps in one ingress replica, and the work that keeps it up to date.
 
 In:    CacheConfig, the store, what asks the model for its fingerprint
 Out:   a CodeCache, Idempotency

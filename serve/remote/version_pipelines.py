@@ -1,4 +1,4 @@
-"""VersionPipelines: the chain of stages of every version, and which of them a request takes.
+"""Version pipelines: the chain of stages of every version of the model, and the one that a request takes.
 
 In:    SynthesisRequest with the version the model desk chose
 Out:   what that version's Synthesizer makes of it
@@ -38,7 +38,7 @@ GIVEN_UP_S = 5.0  # a listener who leaves after so long without a sound was kept
 
 
 class VersionPipelines:
-    """Of one ingress replica."""
+    """Speaks requests with the versions they name, and watches the replicas of every version."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class VersionPipelines:
         next(iter(self._cached.values())).fingerprint = fingerprint
 
     async def stream(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
-        """Speak with the version the request names. See Synthesizer.stream."""
+        """The audio of a request, spoken by the version it names; errors as of Synthesizer.stream."""
         shadow = self._rollout.routes.shadow
         watched = self._shadow.wanted(request, shadow)
         heard: list[NDArray[np.float32]] = []
@@ -101,15 +101,15 @@ class VersionPipelines:
             self._shadow.begin(request, heard, shadow)
 
     async def read(self, request: SynthesisRequest) -> SpeechText:
-        """See Synthesizer.read."""
+        """The text as the version would speak it, without a step of the model."""
         return await self._pipeline_for(request).read(request)
 
     async def refine(self, request: SynthesisRequest) -> list[Refined]:
-        """See Synthesizer.refine."""
+        """The version's refine pass alone, per segment."""
         return await self._pipeline_for(request).refine(request)
 
     async def _spoken(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
-        """Speak, and tell the rollout how it went."""
+        """The same, with the outcome reported to the rollout."""
         version, began, first_audio_s, failed = self._version(request).id, time.monotonic(), None, False
         try:
             async with aclosing(self._pipeline_for(request).stream(request)) as chunks:
@@ -142,16 +142,16 @@ class VersionPipelines:
         ]
 
     async def stats(self, kind: str) -> list[dict[str, Any]]:
-        """What every replica of a kind of stage says of itself, and which deployment it belongs to."""
+        """The stats of every replica of a kind of stage, each with its deployment where there are several."""
         deployments = [TEXT] if kind == "text" else [getattr(version, kind) for version in self._rollout.versions.values()]
         answers = await self._ask(deployments)
         single = len(answers) == 1
         return [one if single else {"deployment": name, **one} for name, found in answers.items() for one in found]
 
     async def load(self) -> tuple[float, float]:
-        """The fullest queue as a share of its places, and the slowest engine's seconds for a second of audio.
+        """The fullest queue as a share of its capacity, and the slowest engine's seconds per second of audio.
 
-        An engine that decodes one sequence is as fast as it can be, and not slow for the crowd's sake.
+        An engine that decodes one sequence is as fast as it can be: load is not what makes it slow.
         """
         fullness, rtf = 0.0, 0.0
         for version in self._rollout.versions.values():
@@ -163,26 +163,26 @@ class VersionPipelines:
         return fullness, rtf
 
     async def unresponsive(self) -> list[str]:
-        """Deployments without a replica that is well, of versions that are in service: without them requests would fail."""
+        """Deployments without a healthy replica, of versions in service: requests that need them would fail."""
         rollout = self._rollout
         needed = [one for one in rollout.versions.values() if rollout.shares(one.name)[one.id] > 0]
         answers = await self._ask([TEXT, *(name for one in needed for name in (one.acoustic, one.vocoder))])
         return [name for name, found in answers.items() if not any(map(is_well, found))]
 
     async def probe(self) -> None:
-        """Look at every version again and again."""
+        """Probe every version each period, until cancelled."""
         while True:
             await asyncio.sleep(self._rollout.routes.probe.period_s)
             await self.probe_once()
 
     async def probe_once(self) -> None:
-        """Once."""
+        """One round of `probe`."""
         for version in self._rollout.versions.values():
             answers = await self._ask((TEXT, version.acoustic, version.vocoder))
             self._rollout.probed(version.id, trouble_in(answers, self._rollout.routes.probe.max_gpu_memory_percent))
 
     async def watch_silence(self) -> None:
-        """Ask the replicas of stages that give no sign of life whether they hang, again and again."""
+        """Ask the replicas of stages whose calls show no progress whether they hang, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             await asyncio.gather(*(self._check_silent(breaker) for breaker in self.breakers.values() if breaker.is_silent))
@@ -192,7 +192,7 @@ class VersionPipelines:
         breaker.judge_silence(is_well=bool(well), has_work=any(one.get("has_work", True) for one in well))
 
     async def _ask(self, deployments: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
-        """What the replicas of each deployment say of themselves, each asked once, all at the same time."""
+        """The stats of the replicas of each deployment, each requested once, all at the same time."""
         names = list(dict.fromkeys(deployments))
         answers = await asyncio.gather(*(ask_stats(self._handles[name]) for name in names))
         return dict(zip(names, answers, strict=True))
@@ -208,17 +208,17 @@ def is_its_failure(error: BaseException) -> bool:
 
 
 def is_well(stats: Mapping[str, Any]) -> bool:
-    """Whether a replica that has answered can also work, by its own account."""
+    """True if a replica reports no trouble in its stats."""
     return not stats.get("trouble")
 
 
 def fullest_gpu(replicas: Iterable[Mapping[str, Any]]) -> float | None:
-    """How full the fullest GPU's memory is, of those the replicas run on [%]; None: none of them has one."""
+    """Memory use of the fullest GPU of the replicas [%]; None: none of them has a GPU."""
     return max((one["gpu_mem_percent"] for one in replicas if one.get("gpu_mem_percent") is not None), default=None)
 
 
 def trouble_in(answers: Mapping[str, Iterable[Mapping[str, Any]]], most_gpu_mem_percent: float) -> str:
-    """What is wrong with the replicas of a version; empty: nothing. One of several replicas that is full is trouble."""
+    """The trouble with the replicas of a version; empty: none. One full GPU among several is trouble."""
     for name, found in answers.items():
         replicas = list(found)
         if not replicas:

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pipeline.errors import AtCapacity
 from pipeline.types import Lane
 
-HOLD_S = 0.1  # much shorter than a sentence: the line of those who wait does not run dry meanwhile
+HOLD_S = 0.1  # much shorter than a sentence: the queue of the engine does not run dry meanwhile
 
 
 class RecentOverload:
-    """Of one ingress replica. A burst costs the engine one refusal each HOLD_S, and those being spoken to next to nothing."""
+    """Remembers refusals by the engine for HOLD_S, so that a burst costs the engine one refusal per HOLD_S."""
 
     def __init__(self, hold_s: float = HOLD_S, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._hold_s = hold_s
@@ -24,16 +24,16 @@ class RecentOverload:
         self._full: dict[tuple[str, Lane], tuple[float, float]] = {}  # until when; when a place is expected
 
     def note(self, version: str, lane: Lane, error: AtCapacity) -> None:
-        """The engine had no room for this lane: nor has it for less urgent ones."""
+        """Record that the engine refused this lane; less urgent lanes count as refused too."""
         now = self._clock()
         for other in list(Lane)[list(Lane).index(lane) :]:
             self._full[version, other] = now + self._hold_s, now + error.retry_after_s
 
     def check(self, version: str, lane: Lane) -> None:
-        """Whether to try.
+        """Check that the engine did not refuse this lane within HOLD_S.
 
         Raises:
-            AtCapacity: somebody as urgent was refused within the last moment.
+            AtCapacity: it did, this lane or a more urgent one.
         """
         until, place_at = self._full.get((version, lane), (0.0, 0.0))
         now = self._clock()
