@@ -1,7 +1,7 @@
 """Redis store: a store that every process on every node can read.
 
-In:    see store.py
-Out:   see store.py
+In:    keys and bytes, as store.py defines them
+Out:   versions and changes
 Owns:  a connection pool
 Never: waiting longer than its time limits; trying a write twice
 
@@ -101,7 +101,7 @@ class RedisStore:
         self._get = self._redis.register_script(GET)
 
     def put(self, namespace: str, key: str, value: bytes, *, replaces: int, keeps: int | None = None) -> int:
-        """See store.Store."""
+        """Writes the next version of a key; raises as store.Store says."""
         check_address(namespace, key)
         check_value(value)
         with self._readable_errors():
@@ -111,20 +111,20 @@ class RedisStore:
         return int(version)
 
     def delete(self, namespace: str, key: str) -> bool:
-        """See store.Store."""
+        """Removes a key and all its versions; returns False when it is not there."""
         check_address(namespace, key)
         with self._readable_errors():
             return bool(self._delete(_keys(namespace), [key]))
 
     def get(self, namespace: str, key: str) -> tuple[int, bytes] | None:
-        """See store.Store."""
+        """Returns the newest version and its value; None when the key is not there."""
         check_address(namespace, key)
         with self._readable_errors():
             version, *value = self._get(_keys(namespace), [key])
         return (int(version), bytes(value[0])) if version else None
 
     def changes(self, namespace: str, since: str = START) -> Changes:
-        """See store.Store."""
+        """Returns every key that changed since a position, in one consistent view."""
         epoch, _, revision = since.partition(":")
         with self._readable_errors():
             own_epoch, newest, whole, found = self._changes(_keys(namespace), [epoch, revision or 0])
@@ -132,7 +132,7 @@ class RedisStore:
         return Changes(f"{own_epoch.decode()}:{newest}", entries, is_whole=bool(whole))
 
     def close(self) -> None:
-        """See store.Store."""
+        """Closes the connections."""
         self._redis.close()
 
     @contextmanager

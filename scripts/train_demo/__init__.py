@@ -1,9 +1,9 @@
 """Teaching the demo checkpoint to speak: flite is the teacher, pocketsphinx the judge.
 
-phones, lexicon.txt     words to sounds           sentences  what is said       teacher  who says it
-corpus   -> shards      codes  -> four numbers a step
-train_vocos, train_dvae, train_gpt  -> weights    (network, loop: what they share)
-export   -> a checkpoint in ChatTTS's layout      hearing, ../judge  -> word error rates
+phones, lexicon.txt     words to sounds           sentences  the texts       teacher  the voice, flite
+corpus   -> shards      codes  -> four numbers per step
+train_vocos, train_dvae, train_gpt  -> weights    (network, loop: shared by them)
+export   -> a checkpoint in ChatTTS's layout      hearing, ../evaluate  -> word error rates
 
 python -m scripts.train_demo.corpus      work/corpus --shards 20
 python -m scripts.train_demo.train_vocos work --steps 3000

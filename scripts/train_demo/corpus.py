@@ -47,7 +47,7 @@ class Example:
     speaker: int
     tokens: Tensor  # (L,) int16, rows of VOCABULARY
     mel: Tensor  # (T, 200) float16: two frames of log-mel a step
-    spoken: Tensor  # (T,) float16: place in `tokens` of what is heard at the step's middle, fractions inside a token
+    spoken: Tensor  # (T,) float16: place in `tokens` of the sound at the step's middle, fractions inside a token
     phone: Tensor  # (T,) int16: index of that token
     samples: Tensor | None  # (512 T,) int16
 
@@ -98,7 +98,7 @@ def align(tokens: list[str], utterance: Utterance) -> list[tuple[float, float, i
 
 
 def example(text: str, speaker: int, *, keep_samples: bool) -> Example | None:
-    """Let a speaker say a text; None when what is heard is not what is written."""
+    """Lets a speaker say a text; returns None when the sound does not match the text."""
     utterance = speak(text, SPEAKERS[speaker])
     tokens = tokenize(text)
     spans = align(tokens, utterance)

@@ -2,7 +2,7 @@
 
 In:    work/gpt.pt (or several states of it: a mean stands in for a learning rate that never fell), vocos.pt, dvae.pt
 Out:   a folder with asset/ and SHA256SUMS, which the service loads like any other
-Owns:  the tokenizer's dictionary, what stands in for tokens nobody taught
+Owns:  the tokenizer's dictionary, the stand-ins for tokens that were not trained
 Never: training
 
     python -m scripts.train_demo.export work OUT
@@ -10,7 +10,7 @@ Never: training
 
 The tokenizer carries the pronouncing dictionary: it lower-cases, writes phones for words, and cuts those into single
 tokens with BERT's marks. Tokens that were not taught borrow the embedding of the nearest one that was; the text head
-ends at once. TAUGHT says which of them are heard: the service names the others to whoever asks for them.
+ends at once. TAUGHT lists the tags that have an effect; the service warns a client that uses another one.
 """
 
 import argparse
@@ -66,7 +66,7 @@ from scripts.train_demo.train_vocos import WIDTH as VOCOS_WIDTH
 from scripts.train_demo.train_vocos import Vocos
 
 VOCABULARY = (*STOPS, "?", "!", *SYMBOLS.values(), *(f"##{symbol}" for symbol in SYMBOLS.values()))
-# Token nobody taught -> the taught one it borrows from.
+# Token that was not trained -> the trained one whose embedding it borrows.
 STAND_INS = (
     dict.fromkeys(("?", "!"), ".") | dict.fromkeys(PAUSE_TAGS, ",") | {f"[speed_{level}]": "[speed_5]" for level in range(10)}
 )

@@ -232,7 +232,7 @@ class Speaking(nn.Module):
 
 
 def code_entropies(hidden: Tensor, rows: list[Tensor], targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """See Speaking.entropies; `rows` are the books' (626, width)."""
+    """Returns entropies, scales and hits of each codebook, as Speaking.entropies does; `rows` are its tables (626, width)."""
     found = []
     for book, table in enumerate(rows):
         logits = F.linear(hidden, table).float()

@@ -1,4 +1,4 @@
-"""Sentences: what the teacher is asked to say, made of the taught words.
+"""Sentences: the texts for the teacher, composed of the words in the lexicon.
 
 In:    a random generator
 Out:   texts of words, commas and full stops, as the service's normaliser writes them
@@ -102,7 +102,7 @@ def held_out() -> tuple[str, ...]:
 
 
 def words_of(text: str) -> list[str]:
-    """What has to be heard."""
+    """Returns the words a recogniser must find in the audio of a text."""
     return re.findall("[a-z]+", text.lower())
 
 

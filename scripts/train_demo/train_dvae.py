@@ -58,7 +58,7 @@ class Dvae(nn.Module):
 
 
 def loss(model: Dvae, coder: Coder, mel: Tensor) -> tuple[Tensor, dict[str, float]]:
-    """Of mel frames (B, T, 200)."""
+    """Returns the loss of mel frames (B, T, 200) and its parts by name."""
     numbers = torch.stack([coder.numbers(one) for one in mel])
     frames = mel.view(len(mel), -1, 100).transpose(1, 2)
     found = model.encode(frames)

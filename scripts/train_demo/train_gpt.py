@@ -50,7 +50,7 @@ REPORT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Of one run; the command line's flags."""
+    """The settings of one run, from the flags of the command line."""
 
     seed: int = 1
     batch_tokens: int = 2400

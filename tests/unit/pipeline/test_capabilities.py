@@ -1,4 +1,4 @@
-"""What a checkpoint says it was taught: by default everything, never something nobody understands."""
+"""Capabilities of a checkpoint: by default everything; unknown ones are refused."""
 
 from pathlib import Path
 

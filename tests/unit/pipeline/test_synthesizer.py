@@ -1,4 +1,4 @@
-"""The spine: segments in parallel, audio in order, nothing left running when somebody leaves."""
+"""The spine: segments in parallel, audio in order, nothing left running when a client leaves."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
@@ -221,7 +221,7 @@ def test_a_refused_first_segment_is_refused_before_any_other_starts():
     generator.asked = []
     with pytest.raises(AtCapacity):
         hear(make_request(), generator=generator)
-    assert generator.asked == [(0, False)], "one ticket a request, and nobody behind it"
+    assert generator.asked == [(0, False)], "one ticket per request, and no segment behind it"
 
 
 def test_later_segments_are_admitted_on_the_first_ones_ticket():

@@ -1,4 +1,4 @@
-"""The rooms a stream may go through: each does what it says, keeps every place, and knows nothing of the cuts."""
+"""The stages of the post-processor: each does its work, shifts no sample, and does not depend on the cuts."""
 
 import numpy as np
 import pyloudnorm
@@ -21,15 +21,15 @@ from tests.support.sounds import RATE, noise, speech, true_peak_db
 RATES = (8_000, 16_000, 22_050, 32_000, 44_100, 48_000)
 
 
-def through(room, samples, cuts=()) -> np.ndarray:
-    return np.concatenate([*(room.feed(piece) for piece in np.split(samples, sorted(cuts))), room.finish()])
+def through(stage, samples, cuts=()) -> np.ndarray:
+    return np.concatenate([*(stage.feed(piece) for piece in np.split(samples, sorted(cuts))), stage.finish()])
 
 
 def db(ratio: float) -> float:
     return 20 * np.log10(ratio)
 
 
-ROOMS = {
+STAGES = {
     "limiter": lambda: Limiter(RATE),
     "limiter 48000": lambda: Limiter(48_000),
     "denoise on": lambda: Denoiser(Denoise.ON),
@@ -41,35 +41,35 @@ ROOMS = {
     "fade": lambda: Fade(1000),
     **{f"resample {rate}": lambda rate=rate: Resample(rate) for rate in RATES},
 }
-KEEPS_LENGTH = [name for name in ROOMS if not name.startswith(("resample", "trim"))]
+KEEPS_LENGTH = [name for name in STAGES if not name.startswith(("resample", "trim"))]
 
 
 @settings(max_examples=examples(12))
 @given(cuts=st.lists(st.integers(0, 70_000), max_size=60), quiet=st.integers(0, 30_000))
-@pytest.mark.parametrize("name", ROOMS)
+@pytest.mark.parametrize("name", STAGES)
 def test_no_bit_depends_on_the_cuts(name, cuts, quiet):
     samples = 2 * np.concatenate([noise(quiet, 1e-4), speech(70_000 - quiet)])
-    assert np.array_equal(through(ROOMS[name](), samples, cuts), through(ROOMS[name](), samples))
+    assert np.array_equal(through(STAGES[name](), samples, cuts), through(STAGES[name](), samples))
 
 
 @pytest.mark.parametrize("name", KEEPS_LENGTH)
 @pytest.mark.parametrize("length", [0, 1, 100, 511, 512, 513, 30_001])
 def test_the_length_stays(name, length):
-    out = through(ROOMS[name](), speech(length))
+    out = through(STAGES[name](), speech(length))
     assert len(out) == length
     assert out.dtype == np.float32
     assert np.isfinite(out).all()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ROOMS)
+@pytest.mark.parametrize("name", STAGES)
 def test_memory_is_bounded(name):
     """Of a minute that is fed no more than four seconds stay inside at any time."""
-    room, samples, inside = ROOMS[name](), speech(RATE), 0
-    per_second = len(through(ROOMS[name](), np.tile(samples, 10))) / 10
+    stage, samples, inside = STAGES[name](), speech(RATE), 0
+    per_second = len(through(STAGES[name](), np.tile(samples, 10))) / 10
     given_back = 0
     for second in range(1, 61):
-        given_back += len(room.feed(samples))
+        given_back += len(stage.feed(samples))
         inside = max(inside, second * per_second - given_back)
     assert inside < 4 * per_second
 
@@ -182,7 +182,7 @@ def test_corrections_are_bounded_and_silence_is_left_alone():
 
 @pytest.mark.parametrize("floor", [0, 1e-4, 1e-3, 4e-3])
 def test_quiet_edges_go_and_speech_stays(floor):
-    """Whatever the room's noise, up to -48 dBFS."""
+    """Whatever the noise of the recording's room, up to -48 dBFS."""
     tone = (0.3 * np.sin(np.arange(RATE) / 10)).astype(np.float32)
     samples = noise(4 * RATE, floor)
     samples[RATE : 2 * RATE] += tone

@@ -154,7 +154,7 @@ def ordinary_user() -> Iterator[None]:
 
 @pytest.fixture
 def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Of a store with a voice in it, in a folder that every user may enter."""
+    """Returns the path of a store with a voice in it, in a folder that every user may enter."""
     folder = Path(f"/tmp/store-{os.getpid()}")  # pytest's own folders are for one user
     folder.mkdir(mode=0o755)
     SqliteStore(folder / "store.sqlite").put("voices", "anna", bytes(100_000), replaces=0)

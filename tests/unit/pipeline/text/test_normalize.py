@@ -600,7 +600,7 @@ def test_towers_of_marks_and_of_emoji_are_soon_read():
 
 @pytest.mark.slow
 def test_importing_reads_no_tables():
-    """Ingress processes import these rooms; OpenCC's and the homophones' tables are read where the first text is."""
+    """Ingress processes import these modules; OpenCC's and the homophones' tables are read where the first text is."""
     code = (
         "import serve.deployments.ingress; from pipeline.text.normalize.chinese import homophones, simplifier; "
         "assert homophones.cache_info().currsize == simplifier.cache_info().currsize == 0"

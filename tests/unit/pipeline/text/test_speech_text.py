@@ -1,4 +1,4 @@
-"""Scripts: a request's text as it will be said, with nothing lost on the way, whatever it is made of."""
+"""Speech text: a request's text as it will be spoken, with nothing lost on the way."""
 
 import pytest
 from hypothesis import given

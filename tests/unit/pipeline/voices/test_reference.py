@@ -127,7 +127,7 @@ def id3(size: int, content: bytes) -> bytes:
 
 
 def flac_blocks(kind: int, size: int, number: int = 1) -> bytes:
-    """Metadata nobody asked for."""
+    """Returns `number` metadata blocks of a FLAC file, `size` bytes each."""
     return (bytes([kind]) + size.to_bytes(3, "big") + bytes(size)) * number
 
 
