@@ -3,7 +3,7 @@
 In:    a configuration file; measurements in scripts/bench/results; flags for what is not measured
 Out:   every input with where it comes from, then what follows from them; --json for machines
 Owns:  nothing
-Never: a guess: a figure that rests on something nobody has measured or given is said to be unknown
+Never: a guess: a figure that depends on an unmeasured value is shown as unknown
 """
 
 import argparse
@@ -23,9 +23,9 @@ from scripts.config_path import CONFIG_HELP, config_path
 from serve.config.config_file import check_file
 
 MIB = 1 << 20
-KV_BYTES = {"float32": 4, "bfloat16": 2}  # a number of the model
+KV_BYTES = {"float32": 4, "bfloat16": 2}  # bytes per number
 
-# ChatTTS's GPT, of its own config: keys and values of a position, weights of the decoder.
+# Dimensions of ChatTTS's GPT, for keys and values per position and the weights of the decoder.
 LAYERS, WIDTH, HEADS, MLP_WIDTH = 20, 768, 12, 3072
 
 PARTS = ("weights", "kv")  # of an engine that may be kept in 8 bits
@@ -38,11 +38,11 @@ CPU_RESULTS = ("b1.json", "bfloat16/b1.json")
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number and where it comes from."""
+    """A number, its unit and its origin."""
 
     name: str
     value: float | None
-    """None: nobody knows it"""
+    """None: unknown"""
     unit: str
     origin: str
 
@@ -54,7 +54,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What an operator knows or wants."""
+    """Values given by the operator."""
 
     step_ms: float | None = None
     vocoder_rate: float | None = None
@@ -65,19 +65,19 @@ class Asked:
 
 
 def kv_cache_bytes(engine: EngineConfig) -> int:
-    """Keys and values of every position of every slot, allocated once."""
+    """Returns the size of the KV cache, which is allocated once [bytes]."""
     of_head = bytes_of_head(WIDTH // HEADS, KV_BYTES[engine.dtype], engine.kv)
     return 2 * LAYERS * HEADS * of_head * engine.positions * engine.slots
 
 
 def weight_bytes(engine: EngineConfig) -> int:
-    """Weights of the decoder; embeddings and heads are a tenth of it and not counted."""
+    """Returns the size of the decoder's weights [bytes]; embeddings and heads, a tenth of it, are not counted."""
     item = 1 if engine.weights == "int8" else KV_BYTES[engine.dtype]
     return LAYERS * (4 * WIDTH**2 + 3 * WIDTH * MLP_WIDTH) * item
 
 
 def step_time(engine: EngineConfig, results: Path) -> Figure:
-    """Milliseconds of a decode step with every slot in use, as measured on such a device."""
+    """Returns the measured time per decode step with every slot in use [ms]."""
     name, unit = "a decode step, all slots in use", "ms"
     if engine.device == "cuda":
         gpu = _read(results / "gpu.json")
@@ -103,7 +103,7 @@ def step_time(engine: EngineConfig, results: Path) -> Figure:
 
 
 def vocoder_rate(vocoder: VocoderConfig, results: Path) -> Figure:
-    """Seconds of audio one vocoder makes in a second: in the windows that were timed, or with its threads' share of cores."""
+    """Returns the seconds of audio per second that one vocoder generates, from timed windows or from its threads."""
     name, unit = "a vocoder", "audio s/s"
     gpu = _read(results / "gpu.json")
     calls = (gpu.get("figures", {}).get(f"vocoder_{vocoder.matmul}") or {}).get("call_ms", {})
@@ -122,7 +122,7 @@ def vocoder_rate(vocoder: VocoderConfig, results: Path) -> Figure:
 
 
 def between(points: dict[int, float], at: int) -> float | None:
-    """On the line between the two nearest points; None beyond them: a step's time is no straight line for ever."""
+    """Interpolates between the two nearest points; None beyond them, where a step's time is not linear."""
     if at in points:
         return points[at]
     below, above = [x for x in points if x < at], [x for x in points if x > at]
@@ -133,7 +133,7 @@ def between(points: dict[int, float], at: int) -> float | None:
 
 
 def inputs(engine: EngineConfig, vocoder: VocoderConfig, asked: Asked, results: Path) -> tuple[Figure, Figure]:
-    """The two rates everything rests on."""
+    """Returns the two rates from which all figures follow: decode step and vocoder."""
     step, rate = step_time(engine, results), vocoder_rate(vocoder, results)
     if asked.step_ms is not None:
         step = Figure(step.name, asked.step_ms, step.unit, f"{GIVEN}: --step-ms")
@@ -143,7 +143,7 @@ def inputs(engine: EngineConfig, vocoder: VocoderConfig, asked: Asked, results: 
 
 
 def follows(engine: EngineConfig, step: Figure, rate: Figure, asked: Asked) -> list[Figure]:
-    """What one acoustic replica, with the vocoders it needs, carries, takes and costs."""
+    """Returns streams, memory and cost of one acoustic replica with the vocoders it needs."""
     made = None if step.value is None else engine.slots / (step.value / 1000) / STEPS_PER_SECOND
     streams = None if made is None else made * asked.utilisation
     vocoders = None if made is None or rate.value is None else made / rate.value
@@ -171,7 +171,7 @@ def follows(engine: EngineConfig, step: Figure, rate: Figure, asked: Asked) -> l
 
 
 def quota_lines(asked: Asked) -> list[str]:
-    """The commands that hold each tenant to its share."""
+    """Returns the commands that limit each tenant to its share."""
     return [
         f"chattts-serve keys add {name} --streams {math.ceil(streams)} --audio-s-a-minute {math.ceil(60 * streams)}"
         for name, streams in asked.tenants
@@ -247,7 +247,7 @@ def _tenant(text: str) -> tuple[str, float]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A result; empty where there is none."""
+    """Returns a result file; empty if there is none."""
     try:
         result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -256,14 +256,14 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _same_numbers(engine: EngineConfig, b1: dict[str, Any]) -> bool:
-    """Whether a CPU's measurement was in this number format."""
+    """True if a CPU's measurement used this number format."""
     changes = _service(b1).get("changes", {})
     formats = (changes.get("pipeline.engine.dtype"), *(changes.get(f"pipeline.engine.{name}", "dtype") for name in PARTS))
     return _real_dimensions(b1) and formats == (engine.dtype, *(getattr(engine, name) for name in PARTS))
 
 
 def _real_dimensions(b1: dict[str, Any]) -> bool:
-    """Whether a CPU's measurement was of the real model's dimensions."""
+    """True if a CPU's measurement used the real model's dimensions."""
     return _service(b1).get("checkpoint") in ("full-random", "hub:2Noise/ChatTTS")
 
 

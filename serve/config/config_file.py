@@ -45,7 +45,7 @@ INSIDE_DICTS: dict[tuple[type[BaseModel], str], type[BaseModel] | frozenset[str]
 # Accepted by the schema and refused or ignored by Serve.
 DEAD_KEYS: dict[type[BaseModel], set[str]] = {ServeApplicationSchema: {"host", "port"}}
 
-# The environment a file may set for Ray's processes: a misspelt variable would be ignored without a word.
+# The environment a file may set for Ray's processes: a misspelt variable would be ignored silently.
 ENVIRONMENT = frozenset(
     {
         "OMP_NUM_THREADS",
@@ -56,16 +56,16 @@ ENVIRONMENT = frozenset(
     }
 )
 
-# Deployments must not be gathered at the router: a request that finds every replica full is polled, not woken
-# (twelve requests a second instead of forty, measured). So Serve's limits lie above our own.
-DOOR_MARGIN = 256  # requests beyond max_in_flight that the door refuses itself, saying when a place will be free
+# Requests must not wait in Serve's router: one that finds every replica full is polled, not woken
+# (twelve requests per second instead of forty, measured). So Serve's limits lie above our own.
+ADMISSION_MARGIN = 256  # requests beyond max_in_flight that reach admission, which refuses them with a Retry-After
 
 SERVES_HOST = "0.0.0.0"  # where a file names none
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConfigFile:
-    """A file that passed."""
+    """A file without mistakes."""
 
     path: Path
     document: dict[str, Any]
@@ -77,7 +77,7 @@ class ConfigFile:
         return str((self.document.get("http_options") or {}).get("host") or SERVES_HOST)
 
     def check_code(self) -> None:
-        """Whether this is the code the file names, if it names any: `PYTHONPATH` in the application's runtime_env.
+        """Checks that this is the code the file names, if it names any: `PYTHONPATH` in the application's runtime_env.
 
         Raises:
             ConfigError: it is not. Ray puts the folder it was started in before every other one.
@@ -91,17 +91,17 @@ class ConfigFile:
             )
 
     def deployment(self, name: str) -> dict[str, Any]:
-        """Serve's options of one deployment; empty when the file has none."""
+        """Returns Serve's options of one deployment; empty if the file has none."""
         (application,) = self.document["applications"]
         found: dict[str, Any] = next((d for d in application.get("deployments", []) if d["name"] == name), {})
         return found
 
 
 def check_file(path: Path) -> ConfigFile:
-    """Read and check a file.
+    """Reads and checks a file.
 
     Raises:
-        ConfigError: all its mistakes, one a line.
+        ConfigError: names all mistakes, one per line.
     """
     try:
         document = parse_yaml(path.read_text(encoding="utf-8"))
@@ -120,7 +120,7 @@ def check_file(path: Path) -> ConfigFile:
 
 
 def find_mistakes(document: Any) -> list[str]:
-    """Every mistake of a parsed file; the later kinds of check need the earlier ones to pass."""
+    """Returns every mistake of a parsed file; later checks run only if the earlier ones pass."""
     if not isinstance(document, dict):
         return ["the file must be a mapping with the key applications"]
     return (
@@ -129,12 +129,12 @@ def find_mistakes(document: Any) -> list[str]:
         or list(_wrong_args(document))
         or list(_wrong_values(document))
         or list(_wrong_sums(document))
-        or list(_unstated_door(document))
+        or list(_unstated_access(document))
     )
 
 
 def _wrong_keys(value: Any, allowed: type[BaseModel] | frozenset[str], loc: Loc) -> Iterator[str]:
-    """Walk the document beside the schema."""
+    """Yields unknown keys, by a walk along Serve's schema."""
     if not isinstance(value, dict):
         return
     keys = allowed if isinstance(allowed, frozenset) else frozenset(allowed.model_fields) - DEAD_KEYS.get(allowed, set())
@@ -143,7 +143,7 @@ def _wrong_keys(value: Any, allowed: type[BaseModel] | frozenset[str], loc: Loc)
         if key not in keys:
             yield unknown_key(dotted("", here), sorted(keys))
         elif key == "args":
-            continue  # ours: serve/config/app_config.py says it better
+            continue  # ours: serve/config/app_config.py checks it
         elif key == "env_vars":
             yield from _wrong_keys(inner, ENVIRONMENT, here)
         elif isinstance(allowed, type):
@@ -156,7 +156,7 @@ def _wrong_keys(value: Any, allowed: type[BaseModel] | frozenset[str], loc: Loc)
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The schema class inside Optional, Union or List."""
+    """Returns the schema class inside Optional, Union or List."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) in (Union, UnionType, list):
@@ -178,7 +178,7 @@ def _wrong_args(document: dict[str, Any]) -> Iterator[str]:
 
 
 def _wrong_values(document: dict[str, Any]) -> Iterator[str]:
-    """Types and bounds as Serve sees them, and the names it cannot know."""
+    """Yields wrong types and bounds by Serve's schema, and wrong names of deployments."""
     application = document["applications"][0]
     if application.get("import_path") != IMPORT_PATH:
         yield f"applications[0].import_path: must be {IMPORT_PATH}, found {application.get('import_path')}"
@@ -239,12 +239,12 @@ def _invalid(model: type[BaseModel], value: Any, at: str) -> Iterator[str]:
 
 
 def _wrong_sums(document: dict[str, Any]) -> Iterator[str]:
-    """Limits that must lie above other limits."""
+    """Yields limits that must lie above other limits and do not."""
     application = document["applications"][0]
     app = read_app_config(application.get("args", {}))
     deployments = {deployment["name"]: deployment for deployment in application.get("deployments") or []}
-    refusable = max(DOOR_MARGIN, 2 * app.limits.max_receiving)
-    formula = f"limits.max_in_flight + max({DOOR_MARGIN}, 2 * limits.max_receiving)"
+    refusable = max(ADMISSION_MARGIN, 2 * app.limits.max_receiving)
+    formula = f"limits.max_in_flight + max({ADMISSION_MARGIN}, 2 * limits.max_receiving)"
     least = {"Ingress": (app.limits.max_in_flight + refusable, formula)}
     for version in app.versions:
         engine, speech = version.pipeline.engine, version.pipeline.speech
@@ -257,18 +257,18 @@ def _wrong_sums(document: dict[str, Any]) -> Iterator[str]:
         if limit < floor:
             yield f"{name}.max_ongoing_requests: {limit} is below {formula} = {floor}"
     queue = _option(deployments, "Ingress", "max_queued_requests")
-    if 0 <= queue < DOOR_MARGIN:
-        yield f"Ingress.max_queued_requests: {queue} is below {DOOR_MARGIN}: Serve itself would refuse a burst of requests"
+    if 0 <= queue < ADMISSION_MARGIN:
+        yield f"Ingress.max_queued_requests: {queue} is below {ADMISSION_MARGIN}: Serve itself would refuse a burst of requests"
 
 
-def _unstated_door(document: dict[str, Any]) -> Iterator[str]:
-    """A service that other machines can reach says who may call."""
+def _unstated_access(document: dict[str, Any]) -> Iterator[str]:
+    """Yields a mistake if other machines can reach the service and keys.open is not set."""
     application = document["applications"][0]
     host = str((document.get("http_options") or {}).get("host") or SERVES_HOST)
     if not is_local_host(host) and "open" not in (application.get("args", {}).get("keys") or {}):
         yield (
-            f"http_options.host: {host} is heard by other machines: state applications[0].args.keys.open, false to serve keys "
-            "only (chattts-serve keys add NAME), true where another door stands in front"
+            f"http_options.host: {host} can be reached by other machines: set applications[0].args.keys.open, false to require "
+            "keys (chattts-serve keys add NAME), true behind another gateway"
         )
 
 
