@@ -26,6 +26,8 @@ settings.load_profile("suite")
 # Folders in their order: what starts clusters of its own comes before the session's cluster is up, what breaks that one last.
 ORDER = ("unit", "parity", "e2e", "integration", "integration/shared_app", "integration/second_app", "integration/disruptive")
 NIGHTLY = "integration/disruptive"
+CLUSTERS = ("integration", "e2e")
+CLUSTER_TIMEOUT_S = 900  # what starts a cluster on a busy machine takes minutes
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,6 +39,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(kind)
         if folder == NIGHTLY:
             item.add_marker("nightly")
+        if kind in CLUSTERS and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(CLUSTER_TIMEOUT_S))
         ranks[item] = ORDER.index(folder if folder in ORDER else kind)
     items.sort(key=ranks.__getitem__)
 

@@ -76,7 +76,9 @@ def test_rounds_blocks_and_buffers_change_no_bit(make_engine, demo, change):
 
 
 @pytest.mark.parametrize("steps_per_round", [1, 3])
-@pytest.mark.parametrize("blocks", [(), (1,), (7, 3, 5), (30, 8), (1000,)])
+@pytest.mark.parametrize(
+    "blocks", [(7, 3, 5), *(pytest.param(each, marks=pytest.mark.slow) for each in ((), (1,), (30, 8), (1000,)))]
+)
 def test_blocks_come_in_the_sizes_that_are_of_use_and_change_no_bit(make_engine, demo, blocks, steps_per_round):
     """A size beyond the buffer is cut to what the buffer holds: nobody waits for ever."""
     engine = make_engine(steps_per_round=steps_per_round, buffer_steps=16, ignore_eos=True)

@@ -21,7 +21,10 @@ from serve.config.app_config import PROJECT
 from tests.support import reference
 from tests.support.effort import examples
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of infinities that a GPU takes for granted
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # NumPy's, of infinities that a GPU takes for granted
+]
 
 CPU = torch.device("cpu")
 SLOTS, HEADS, HEAD_DIM, POSITIONS = 3, 2, 16, 320

@@ -13,7 +13,10 @@ from pipeline.model.gpu.kernels.product import Int8Product
 from pipeline.model.linear import Product, QuantisedLinear
 from tests.support.effort import examples
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of infinities that a GPU takes for granted
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # NumPy's, of infinities that a GPU takes for granted
+]
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]
