@@ -128,7 +128,7 @@ def packages() -> Finding:
     try:
         wanted = [Requirement(line) for line in requires(PACKAGE) or []]
     except PackageNotFoundError:
-        return Finding("packages", Verdict.FAIL, f"{PACKAGE} itself is not installed", "make .venv/ready, or pip install -e .")
+        return Finding("packages", Verdict.FAIL, f"{PACKAGE} itself is not installed", "pip install -e .")
     wrong = []
     for requirement in wanted:
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):

@@ -1,8 +1,8 @@
-"""Say: text to a sound file, by the same spine as the service, without Ray. `chattts-serve say "Hello." -o hello.wav`
+"""Say: speaks a text into a sound file with the same pipeline as the service, without Ray. `chattts-serve say "Hello."`
 
 In:    text, a pipeline configuration
-Out:   a file; a line of numbers
-Owns:  one engine, one vocoder, for as long as it speaks
+Out:   a sound file; one line with its length, seed and speed
+Owns:  one engine and one vocoder, until the file is written
 """
 
 import argparse
@@ -43,8 +43,8 @@ VOICES = Path(__file__).resolve().parent.parent / "configs" / "voices.yaml"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rooms:
-    """The spine and what it stands on."""
+class LocalPipeline:
+    """The synthesizer of one process and the parts it is built from."""
 
     synthesizer: Synthesizer
     frontend: LocalTextFrontend
@@ -54,8 +54,13 @@ class Rooms:
 
 
 @asynccontextmanager
-async def open_rooms(config: PipelineConfig) -> AsyncIterator[Rooms]:
-    """Everything in this process: the composition root that serve/app.py is for Ray."""
+async def open_pipeline(config: PipelineConfig) -> AsyncIterator[LocalPipeline]:
+    """Opens every part in this process and closes it at the end of the block: what serve/app.py does for Ray.
+
+    Raises:
+        CheckpointError: the weights are missing or wrong.
+        ConfigError: a voice of configs/voices.yaml does not fit the checkpoint.
+    """
     root = resolve(config.checkpoint, cache_home())
     checkpoint = open_checkpoint(root)
     frontend = LocalTextFrontend(root, config.text, max_prompt=config.engine.max_prompt, max_steps=config.engine.max_steps)
@@ -66,7 +71,7 @@ async def open_rooms(config: PipelineConfig) -> AsyncIterator[Rooms]:
         vocoder = Vocoder(config.vocoder, checkpoint)
         try:
             synthesizer = Synthesizer(frontend, engine, vocoder, voices, config.speech)
-            yield Rooms(synthesizer, frontend, voices, engine, vocoder)
+            yield LocalPipeline(synthesizer, frontend, voices, engine, vocoder)
         finally:
             vocoder.close()
     finally:
@@ -74,43 +79,43 @@ async def open_rooms(config: PipelineConfig) -> AsyncIterator[Rooms]:
 
 
 async def speak(config: PipelineConfig, request: SynthesisRequest) -> tuple[np.ndarray, float, float]:
-    """The samples (m,) float32, the seconds to the first and to the last of them."""
+    """Returns the samples (m,) float32 and the time to the first and to the last of them [s]."""
     chunks: list[AudioChunk] = []
     first_s = 0.0
     columns = (SpinnerColumn(), TextColumn("{task.description}"))
-    async with open_rooms(config) as rooms:
+    async with open_pipeline(config) as local:
         started = time.perf_counter()
         with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-            shown = progress.add_task("speaking")
-            async with aclosing(rooms.synthesizer.stream(request)) as stream:
+            task = progress.add_task("speaking")
+            async with aclosing(local.synthesizer.stream(request)) as stream:
                 async for chunk in stream:
                     first_s = first_s or time.perf_counter() - started
                     chunks.append(chunk)
-                    spoken_s = (chunk.first_sample + len(chunk.samples)) / request.audio.sample_rate
-                    progress.update(shown, description=f"{spoken_s:.1f} s of audio")
+                    audio_s = (chunk.first_sample + len(chunk.samples)) / request.audio.sample_rate
+                    progress.update(task, description=f"{audio_s:.1f} s of audio")
     for code, count in (warning for chunk in chunks for warning in chunk.warnings):
         print(f"{code}: {count}", file=sys.stderr)
     return np.concatenate([chunk.samples for chunk in chunks]), first_s, time.perf_counter() - started
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Speak one text."""
+    """Writes one text to a file; exit code 1 if it cannot be spoken, 2 for wrong arguments."""
     parser = argparse.ArgumentParser(prog="chattts-serve say", description="Speak a text into a sound file.")
     parser.add_argument("text")
     parser.add_argument("--ssml", action="store_true", help="the text is an SSML document")
-    parser.add_argument("-o", "--output", type=Path, default=Path("out.wav"), help="its suffix is the format")
+    parser.add_argument("-o", "--output", type=Path, default=Path("out.wav"), help="its suffix names the format (%(default)s)")
     parser.add_argument("--checkpoint", default="demo", help="demo, small-random, full-random, hub:2Noise/ChatTTS or a folder")
     parser.add_argument("--voice", default="default", help="a name of configs/voices.yaml, or seed:<n>")
-    parser.add_argument("--seed", type=int, help="0 .. 4294967295; drawn when absent")
+    parser.add_argument("--seed", type=int, help="0 .. 4294967295 (default: a random one)")
     parser.add_argument("--speed", type=float, default=1.0, help="0.25 .. 4")
     parser.add_argument("--speed-mode", choices=("stretch", "token", "auto"), default="stretch")
-    parser.add_argument("--sample-rate", type=int, help="Hz; 24000, for ulaw and alaw 8000, when absent")
+    parser.add_argument("--sample-rate", type=int, help="Hz (default: 24000; 8000 for ulaw and alaw)")
     parser.add_argument("--bitrate", type=int, help="kbit/s, of mp3, opus and aac")
-    parser.add_argument("--trim", action="store_true", help="cut the quiet before the first sound and after the last one")
+    parser.add_argument("--trim", action="store_true", help="cut the silence before the first sound and after the last one")
     parser.add_argument("--denoise", choices=[mode.value for mode in Denoise], default="off")
-    parser.add_argument("--gain", type=float, default=0.0, help="one gain for the whole, limited to -1 dBTP [dB]")
+    parser.add_argument("--gain", type=float, default=0.0, help="gain of the whole recording, limited to -1 dBTP [dB]")
     parser.add_argument("--loudness", type=float, help="bring the voice to this loudness [LUFS]")
-    parser.add_argument("--fade", type=float, default=0.0, help="rise at the beginning and fall at the end [ms]")
+    parser.add_argument("--fade", type=float, default=0.0, help="fade in at the beginning and out at the end [ms]")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     args = parser.parse_args(arguments)
@@ -131,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     try:
         if args.speed_mode != "stretch" and not read_taught(resolve(args.checkpoint, cache_home())).speed_tokens:
-            print(f"{args.checkpoint} was not taught another pace: --speed-mode stretch is taken", file=sys.stderr)
+            print(f"{args.checkpoint} was not trained with speed tokens: --speed-mode stretch is used", file=sys.stderr)
             args.speed_mode = "stretch"
         token, stretch = share_speed(args.speed, args.speed_mode)
         audio = audio_format(container, args.sample_rate, args.bitrate)
@@ -143,7 +148,7 @@ def main(arguments: list[str] | None = None) -> int:
             loudness_lufs=args.loudness,
             fade_ms=args.fade,
         )
-        # The text is this machine's own: its control tags are.
+        # Control tags are allowed: the text comes from the person at this machine.
         document = parse(args.text, control_tags=True) if args.ssml else None
         request = SynthesisRequest(
             "say",

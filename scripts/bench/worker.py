@@ -41,7 +41,7 @@ from scripts.bench.load import Sent, drive
 from scripts.bench.physics import step_bytes
 from scripts.bench.upstream import load_chat
 from scripts.bench.workload import Utterance
-from scripts.say import Rooms, open_rooms
+from scripts.say import LocalPipeline, open_pipeline
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ def run_ours(pipe: Connection, pipeline: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     config = PipelineConfig.model_validate(pipeline)
     with asyncio.Runner() as runner:
-        opened = open_rooms(config)
+        opened = open_pipeline(config)
         side = OurSide(config, runner.run(opened.__aenter__()))
         try:
             obey(
@@ -154,18 +154,18 @@ class UpstreamSide:
 class OurSide:
     """What serve/app.py deploys, in one process."""
 
-    def __init__(self, config: PipelineConfig, rooms: Rooms) -> None:
+    def __init__(self, config: PipelineConfig, local: LocalPipeline) -> None:
         checkpoint = open_checkpoint(resolve(config.checkpoint, cache_home()))
         self._spec, engine = checkpoint.gpt_spec, config.engine
         self._formats = [engine.dtype if one == "dtype" else one for one in (engine.weights, engine.kv)]
-        self._rooms = rooms
-        rooms.vocoder.warm_up()
+        self._pipeline = local
+        local.vocoder.warm_up()
 
     async def speak(self, utterance: Utterance, streamed: bool, sent: Sent) -> AsyncGenerator[bytes, None]:
         """See load.Speak. Not streamed: everything at once, as a reply with `stream: false` is."""
         sent()
         encoder, whole = Encoder(audio_format("pcm")), b""
-        async with aclosing(self._rooms.synthesizer.stream(request_of(utterance))) as chunks:
+        async with aclosing(self._pipeline.synthesizer.stream(request_of(utterance))) as chunks:
             async for chunk in chunks:
                 piece = encoder.feed(chunk.samples)
                 if streamed:
@@ -176,13 +176,13 @@ class OurSide:
 
     async def decode(self, utterances: list[Utterance]) -> float:
         """Seconds the engine takes for requests that come together, without the vocoder."""
-        rooms = self._rooms
-        voices = {DEFAULT: rooms.voices.get(DEFAULT)}
-        plans = [await rooms.frontend.plan(request_of(utterance), voices) for utterance in utterances]
+        local = self._pipeline
+        voices = {DEFAULT: local.voices.get(DEFAULT)}
+        plans = [await local.frontend.plan(request_of(utterance), voices) for utterance in utterances]
 
         async def one(plan: SpeechPlan, seed: int) -> None:
             (prompt,) = plan.prompts
-            async for _ in rooms.engine.generate(prompt, SamplingParams(seed=seed), timeout_s=TIMEOUT_S, admitted=True):
+            async for _ in local.engine.generate(prompt, SamplingParams(seed=seed), timeout_s=TIMEOUT_S, admitted=True):
                 pass
 
         began = time.perf_counter()
@@ -199,7 +199,7 @@ class OurSide:
             yield StepBlock(hidden, codes, 0, FinishReason.LENGTH)
 
         samples, began = 0, time.process_time()
-        async with aclosing(StreamDecoder(self._rooms.vocoder).decode(spoken())) as chunks:
+        async with aclosing(StreamDecoder(self._pipeline.vocoder).decode(spoken())) as chunks:
             async for chunk in chunks:
                 samples += len(chunk.samples)
         return (time.process_time() - began) / (samples / SAMPLE_RATE)

@@ -33,7 +33,7 @@ from pipeline.config import PipelineConfig
 from pipeline.errors import CheckpointError, ConfigError, SynthesisError
 from pipeline.spec import SAMPLE_RATE
 from pipeline.types import SamplingParams, SynthesisRequest
-from scripts.say import open_rooms
+from scripts.say import open_pipeline
 from scripts.train_demo.hearing import Recogniser, mistakes
 from scripts.train_demo.sentences import DIGITS, held_out, words_of
 from scripts.train_demo.teacher import SPEAKERS, speak
@@ -105,13 +105,13 @@ def service(url: str, voice: str) -> Voice:
 async def say_all(config: PipelineConfig, voice: str, sentences: Iterable[str]) -> list[Spoken]:
     """The spine's voice, in this process, one sentence after another."""
     spoken = []
-    async with open_rooms(config) as rooms:
+    async with open_pipeline(config) as local:
         for index, sentence in enumerate(sentences):
             request = SynthesisRequest(
                 f"judge-{index}", sentence, voice, sampling=SamplingParams(seed=SEED), timeout_s=TIMEOUT_S
             )
             started = time.perf_counter()
-            async with aclosing(rooms.synthesizer.stream(request)) as stream:
+            async with aclosing(local.synthesizer.stream(request)) as stream:
                 chunks = [chunk.samples async for chunk in stream]
             spoken.append(Spoken(np.concatenate(chunks), SAMPLE_RATE, time.perf_counter() - started))
     return spoken

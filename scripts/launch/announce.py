@@ -1,9 +1,9 @@
-"""Announce: says about a service that was started where it is, which ports are open to whom, and what is missing.
+"""Announce: describes a started service: its address, its open ports and who can reach them, and what is not ready.
 
 In:    the processes of a service, their open ports
 Out:   text for a terminal
 Owns:  nothing
-Never: what should be so: ports are those the kernel lists
+Never: expected ports: it lists those the kernel reports
 """
 
 import re
@@ -24,32 +24,32 @@ ANSWER_S = 2.0
 
 
 def own_listeners(processes: Sequence[Process]) -> list[tuple[Process, Listener]]:
-    """The open ports of these processes."""
+    """Returns the open ports of these processes."""
     by_pid = {found.pid: found for found in processes}
     holders = owners(list(by_pid))
     return [(by_pid[holders[found.inode]], found) for found in listeners() if found.inode in holders]
 
 
 def gcs_address(processes: Sequence[Process]) -> str | None:
-    """Where Ray's drivers connect to."""
+    """Returns the address to which Ray's drivers connect; None while there is none."""
     found = (re.search(r"--gcs-address=(\S+)", process.command()) for process in processes)
     return next((match[1] for match in found if match is not None), None)
 
 
 def dashboard_url(opened: Sequence[tuple[Process, Listener]]) -> str | None:
-    """Ray's dashboard; None where there is none."""
+    """Returns the URL of Ray's dashboard; None if there is none."""
     ports = [listener.port for process, listener in opened if is_dashboard(process, listener)]
     return f"http://127.0.0.1:{ports[0]}" if ports else None
 
 
 def is_dashboard(process: Process, listener: Listener) -> bool:
-    """Whether it is what a browser and `serve status` talk to."""
+    """True for the port that browsers and `serve status` use."""
     return "/dashboard/dashboard.py" in process.command() and listener.port in DASHBOARD_PORTS
 
 
-def what_listens(process: Process, listener: Listener, door: int, haproxy: Mapping[int, str]) -> str:
-    """What a port is for."""
-    if listener.port == door:
+def port_use(process: Process, listener: Listener, service_port: int, haproxy: Mapping[int, str]) -> str:
+    """Returns what a port is for."""
+    if listener.port == service_port:
         return "page and API"
     if is_dashboard(process, listener):
         return "Ray's dashboard"
@@ -61,31 +61,33 @@ def what_listens(process: Process, listener: Listener, door: int, haproxy: Mappi
     return RAY
 
 
-def open_ports(opened: Sequence[tuple[Process, Listener]], door: int, haproxy: Mapping[int, str], token: bool) -> Iterator[str]:
-    """A line for each kind of port: where, what, who can reach it.
+def open_ports(
+    opened: Sequence[tuple[Process, Listener]], service_port: int, haproxy: Mapping[int, str], token: bool
+) -> Iterator[str]:
+    """Yields a line per kind of port: the numbers, the use, who can reach it.
 
     Args:
-        opened: see `own_listeners`.
-        door: the port of http_options.
+        opened: the ports, as `own_listeners` returns them.
+        service_port: the port of http_options.
         haproxy: what HAProxy's other ports are for.
-        token: whether Ray's processes ask for one.
+        token: whether Ray's processes require one.
     """
     groups: dict[tuple[str, bool], list[Listener]] = defaultdict(list)
     for process, listener in opened:
-        groups[what_listens(process, listener, door, haproxy), listener.is_local].append(listener)
+        groups[port_use(process, listener, service_port, haproxy), listener.is_local].append(listener)
     order = sorted(groups, key=lambda group: (group[0] == RAY, min(listener.port for listener in groups[group])))
     for what, is_local in order:
         found = sorted({listener.port for listener in groups[what, is_local]})
         where = ", ".join(map(str, found)) if len(found) <= 4 else f"{len(found)} ports"
-        who = "this machine" if is_local else "whoever reaches this machine"
+        who = "this machine" if is_local else "everyone who reaches this machine"
         if what in WITH_TOKEN:
-            who += ", with the token only" if token else ", WITHOUT A TOKEN: RAY_AUTH_MODE is disabled"
+            who += ", only with the token" if token else ", WITHOUT A TOKEN: RAY_AUTH_MODE is disabled"
         yield f"{where:<22} {what:<24} {who}"
 
 
 def announcement(url: str, checkpoint: str, ports: Iterator[str], access: Path) -> str:
-    """What to do now."""
-    note = ("  Note:  the demo voice knows some 260 English words; README.md says how to get the real weights",)
+    """Returns the text that is printed once the service is ready."""
+    note = ("  Note:  the demo voice knows some 260 English words; chattts-serve weights fetch gets the real weights",)
     indented = [f"{'  Open:' if index == 0 else '':<9}{line}" for index, line in enumerate(ports)]
     lines = (
         "",
@@ -101,9 +103,9 @@ def announcement(url: str, checkpoint: str, ports: Iterator[str], access: Path) 
 
 
 def missing(url: str, dashboard: str | None, token: str | None) -> list[str]:
-    """What a service that does not become ready still lacks."""
+    """Returns sentences on what keeps a service from becoming ready."""
     with requests.Session() as session:
-        session.trust_env = False  # the way to this machine leads through no proxy
+        session.trust_env = False  # no proxy on the way to this machine
         return [_of_ready(session, url), *(_of_deployments(session, dashboard, token) if dashboard is not None else ())]
 
 
@@ -112,11 +114,11 @@ def _of_ready(session: requests.Session, url: str) -> str:
         reply = session.get(f"{url}/ready", timeout=ANSWER_S)
     except requests.RequestException as error:
         return f"{url}/ready does not answer ({type(error).__name__})"
-    return f"{url}/ready says {reply.status_code}: {reply.text[:300].strip()}"
+    return f"{url}/ready answers {reply.status_code}: {reply.text[:300].strip()}"
 
 
 def _of_deployments(session: requests.Session, dashboard: str, token: str | None) -> Iterator[str]:
-    """Serve's own words on every deployment that is not well."""
+    """Yields Serve's message on every deployment that is not healthy."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         reply = session.get(f"{dashboard}/api/serve/applications/", headers=headers, timeout=ANSWER_S)

@@ -1,6 +1,6 @@
 """Processes: finds the processes of a session and the ports that are open, and ends a session. Linux: it reads /proc.
 
-In:    a session id (`setsid`: every descendant keeps it, whoever its parent is), or a variable of an environment
+In:    a session id (`setsid`: every descendant keeps it, whatever its parent is), or a variable of an environment
 Out:   processes, sessions, listening sockets
 Owns:  nothing
 Never: ending anything outside the session it was given
@@ -32,12 +32,12 @@ class Process:
 
     pid: int
     name: str
-    """of its program, 15 characters at most"""
+    """the program's, at most 15 characters"""
     parent: int
     session: int
 
     def command(self) -> str:
-        """Its arguments, or the title it gave itself; empty once it is gone."""
+        """Returns its arguments, or the title it has set; empty once it has ended."""
         return _read(self.pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
 
 
@@ -48,23 +48,23 @@ class Listener:
     address: Address
     port: int
     inode: int
-    """of its socket; see `owners`"""
+    """the socket's; `owners` returns the processes by it"""
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can reach it."""
+        """True if only this machine can reach it."""
         return is_loopback(str(self.address))
 
 
 def processes() -> Iterator[Process]:
-    """Every process of this machine."""
+    """Yields every process of this machine."""
     for name in os.listdir(PROC):
         if name.isdigit() and (found := process(int(name))) is not None:
             yield found
 
 
 def process(pid: int) -> Process | None:
-    """One process; None when it does not run."""
+    """Returns a process; None if it does not run."""
     stat = _read(pid, "stat").decode(errors="replace")
     if not stat:
         return None
@@ -74,25 +74,25 @@ def process(pid: int) -> Process | None:
 
 
 def members(session: int) -> list[Process]:
-    """The processes of a session."""
+    """Returns the processes of a session."""
     return [found for found in processes() if found.session == session]
 
 
 def sessions_with(variable: str) -> set[int]:
-    """The sessions in which a process was started with `NAME=value`; those of other users cannot be read."""
+    """Returns the sessions in which a process was started with `NAME=value`; other users' cannot be read."""
     wanted = variable.encode()
     return {found.session for found in processes() if wanted in _read(found.pid, "environ").split(b"\0")}
 
 
 def end_session(session: int, patience_s: float) -> list[str]:
-    """SIGTERM to every process of a session, SIGKILL to those still there after a while.
+    """Sends SIGTERM to every process of a session, then SIGKILL to those that are left.
 
     Args:
-        session: not this process's own.
-        patience_s: how long they may take to end by themselves [s]; 0: SIGKILL at once.
+        session: any session but this process's own.
+        patience_s: time between the two signals [s]; 0: SIGKILL at once.
 
     Returns:
-        the names of the programs that had to be ended.
+        The names of the programs that were ended.
     """
     if session == os.getsid(0):
         raise ValueError("a process does not end its own session")
@@ -117,12 +117,12 @@ def _signal(targets: list[Process], number: signal.Signals) -> None:
 
 
 def listeners() -> list[Listener]:
-    """Every open TCP port of this machine."""
+    """Returns every open TCP port of this machine."""
     return [*_listeners("tcp", _ipv4), *_listeners("tcp6", _ipv6)]
 
 
 def owners(pids: list[int]) -> dict[int, int]:
-    """Socket inodes of processes, with their process id. Of other users' processes nothing is known."""
+    """Returns socket inode -> process id for these processes; other users' processes cannot be read."""
     found = {}
     for pid in pids:
         with suppress(OSError):
@@ -135,7 +135,7 @@ def owners(pids: list[int]) -> dict[int, int]:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether somebody could listen there now."""
+    """True if a process could listen there now."""
     with suppress(OSError):
         for family, kind, protocol, _, address in socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -165,7 +165,7 @@ def _ipv6(digits: str) -> Address:
 
 
 def _bytes(digits: str) -> bytes:
-    """The kernel writes words of four bytes, each as this machine's processor keeps it."""
+    """Returns an address in network order; the kernel writes words of four bytes in this machine's byte order."""
     words = [bytes.fromhex(digits[at : at + 8]) for at in range(0, len(digits), 8)]
     return b"".join(int.from_bytes(word, "big").to_bytes(4, sys.byteorder) for word in words)
 

@@ -1,12 +1,12 @@
-"""Runs: a private folder for each running service: its token, how to reach its cluster, a lock that tells who still lives.
+"""Runs: a private folder per running service: its token, how to reach its cluster, a lock that shows it is running.
 
 In:    the cache folder ($CHATTTS_HOME), and what an earlier run left there
 Out:   a Run while the service runs; what other scripts need to connect to it
 Owns:  $CHATTTS_HOME/runs and the folders in it, mode 700
-Never: the token in an argument or in the environment: both show in lists of processes
+Never: the token in an argument or in the environment: other users can read both in the list of processes
 
-The lock ends with the process that holds it, however it ends. A folder whose lock is free belongs to a run whose supervisor is
-gone: what it left running carries the run's id in its environment.
+The lock ends with the process that holds it, however that ends. If the lock is free, the supervisor is gone; processes that it
+left behind carry the run's id in their environment.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ PATIENCE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One running service."""
+    """The folder of one running service."""
 
     folder: Path
     _lock: int
@@ -40,7 +40,7 @@ class Run:
 
     @classmethod
     def begin(cls, home: Path) -> Self:
-        """A new folder with a new token.
+        """Makes a new folder with a new token and locks it.
 
         Raises:
             OSError: the folder cannot be made.
@@ -55,37 +55,37 @@ class Run:
 
     @property
     def variable(self) -> str:
-        """What every process of the run has in its environment."""
+        """Returns the `NAME=value` that every process of the run has in its environment."""
         return variable(self.folder)
 
     @property
     def token(self) -> Path:
-        """The file with the token."""
+        """Returns the file with the token."""
         return self.folder / "token"
 
     @property
     def sockets(self) -> Path:
-        """A folder of mode 700 with a short path: sockets lie in it, and their paths may have 107 characters."""
+        """Returns a folder of mode 700 for sockets; its path is short, because theirs may have 107 characters."""
         return (self.folder / SOCKETS).readlink()
 
     @property
     def access(self) -> Path:
-        """A file for a shell to read: the environment in which Ray's commands reach this cluster."""
+        """Returns the file that a shell reads to get the environment in which Ray's commands reach this cluster."""
         return self.folder / "env"
 
     def note(self, environment: Mapping[str, str]) -> None:
-        """Write down how to reach the cluster."""
+        """Writes the variables with which Ray's commands reach the cluster."""
         lines = [f"export {name}={shlex.quote(value)}\n" for name, value in environment.items()]
         write_durably(self.access, "".join(lines).encode(), mode=0o600)
 
     def end(self) -> None:
-        """Remove the folder: the token is of no further use."""
+        """Removes the folder; the token is no longer valid."""
         _remove(self.folder)
         os.close(self._lock)
 
 
 def end_leftovers(home: Path) -> list[str]:
-    """End what runs without a supervisor left behind; returns the names of the programs.
+    """Ends the processes of runs whose supervisor is gone; returns the names of their programs.
 
     Raises:
         OSError: the folder of runs cannot be made.
@@ -101,13 +101,13 @@ def end_leftovers(home: Path) -> list[str]:
 
 
 def running(home: Path) -> list[dict[str, str]]:
-    """How to reach each running cluster: the variables its commands need."""
+    """Returns, per running cluster, the variables with which Ray's commands reach it."""
     files = [folder / "env" for folder in _folders(runs_folder(home)) if is_running(folder)]
     return [_variables(file.read_text(encoding="utf-8")) for file in files if file.exists()]
 
 
 def is_running(folder: Path) -> bool:
-    """Whether somebody holds the lock."""
+    """True if a process holds the lock."""
     try:
         lock = os.open(folder / "lock", os.O_RDWR)
     except OSError:
@@ -127,13 +127,13 @@ def variable(folder: Path) -> str:
 
 
 def runs_folder(home: Path) -> Path:
-    """Where the folders of runs are."""
+    """Returns the folder that holds the folders of runs."""
     return home.absolute() / "runs"
 
 
 @contextmanager
 def _alone(home: Path) -> Iterator[Path]:
-    """The folder of runs, while no other start looks at it: a folder without its lock yet would be taken for a dead one."""
+    """Locks the folder of runs: a new folder without its lock would look like that of a dead run."""
     place = runs_folder(home)
     place.mkdir(parents=True, exist_ok=True)
     place.chmod(0o700)
@@ -146,7 +146,7 @@ def _alone(home: Path) -> Iterator[Path]:
 
 
 def _remove(folder: Path) -> None:
-    with suppress(OSError):  # its start was killed before there was one
+    with suppress(OSError):  # the start was killed before it made one
         shutil.rmtree((folder / SOCKETS).readlink(), ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -156,6 +156,6 @@ def _folders(place: Path) -> list[Path]:
 
 
 def _variables(text: str) -> dict[str, str]:
-    """Of lines `export NAME=value`, quoted for a shell."""
+    """Returns the variables of lines `export NAME=value`, quoted for a shell."""
     words = [shlex.split(line)[1] for line in text.splitlines()]
     return {name: value for name, _, value in (word.partition("=") for word in words)}

@@ -1,4 +1,4 @@
-"""Start: checks a configuration, runs it under `serve run` and says when and where it listens. What `make serve` does.
+"""Start: checks a configuration, runs it under `serve run` and reports when and where it listens. `make serve` calls it.
 
 In:    a configuration file
 Out:   a running service, until Ctrl-C, or until SIGTERM has let every stream end; exit code 1 when it could not start or died
@@ -25,27 +25,27 @@ from scripts.config_path import CONFIG_HELP, DEFAULT, config_path
 from scripts.launch import announce
 from scripts.launch.processes import is_free, listeners, owners, process, processes
 from scripts.launch.runs import Run, end_leftovers
-from scripts.launch.supervise import Died, Service, Signals, Stopped
+from scripts.launch.supervise import Service, ServiceDied, Signals, StopRequested
 from serve.config.config_file import ConfigFile, check_file
 from serve.http import haproxy
 
-# The fast data path of Ray Serve: HAProxy in front, replicas answer HTTP themselves, handles by value. It also is the
-# only one with back-pressure to the generator. Everything works without them; a value set outside wins.
+# The fast data path of Ray Serve: HAProxy in front, replicas answer HTTP themselves, handles pass values. It is also the
+# only one with back-pressure to the generator. The service works without it; a variable that is already set wins.
 ENVIRONMENT = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
-    "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1",  # throughput mode holds 1000 lines back: those before a crash are lost
+    "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1",  # throughput mode buffers 1000 lines: a crash would lose them
     "RAY_SERVE_LOG_TO_STDERR": "1",  # throughput mode turns it off
     "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
     "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "0.5",
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "2",
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",  # 30 by default: Ctrl-C would take as long
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_worker_niceness": "0",  # 15 by default: beside any other work the service would starve
+    "RAY_worker_niceness": "0",  # 15 by default: the service would get no CPU time beside other work
     "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve.http.proxy_middleware:middlewares",
 }
-# Whatever the data path. Ray's switch for clusters of one machine, named after the two systems where it is the default: its
-# own address is 127.0.0.1, so GCS, raylet, workers and agents listen there and nowhere else.
+# For both data paths. Ray's switch for clusters of one machine, named after the two systems where it is the default: Ray's
+# own address is then 127.0.0.1, so GCS, raylet, workers and agents listen on loopback only.
 ONE_MACHINE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 HAPROXY_PORTS = {
@@ -53,19 +53,19 @@ HAPROXY_PORTS = {
     "RAY_SERVE_HAPROXY_STATS_PORT": (8404, "HAProxy's statistics"),
     "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": (8500, "Serve's fallback proxy"),
 }
-# HAProxy asks for 10,276: two for each connection that Serve's configuration allows, and some.
+# HAProxy needs 10,276: two for each connection that Serve's configuration allows, and some more.
 OPEN_FILES = {"haproxy": 10_500, "plain": 1024}
 SERVE = "from ray.serve.scripts import cli; cli()"  # the `serve` command, of the Python that runs this
-MANY_FILES = 65536  # what Ray asks for
-START_MARGIN_S = 120.0  # beside limits.start_timeout_s: Ray itself, and everybody's imports on a busy machine
-DRAIN_MARGIN_S = 60.0  # to connect to the cluster and to be answered
+MANY_FILES = 65536  # what Ray requests
+START_MARGIN_S = 120.0  # on top of limits.start_timeout_s: Ray's own start and all imports on a busy machine
+DRAIN_MARGIN_S = 60.0  # to connect to the cluster and to get its answer
 STOP_MARGIN_S = 30.0
 READY_S = 2.0
 ANY_HOST = "0.0.0.0"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check, make the checkpoint, run until it ends or somebody ends it."""
+    """Checks the configuration, prepares the checkpoint and runs the service until it ends or is stopped."""
     parser = argparse.ArgumentParser(prog="chattts-serve start", description="Run the service until Ctrl-C.")
     parser.add_argument("config", type=config_path, nargs="?", default=DEFAULT, help=CONFIG_HELP)
     parser.add_argument("--plain", action="store_true", help="Serve's default data path, without HAProxy")
@@ -92,25 +92,25 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def start(checked: ConfigFile, run: Run, signals: Signals, console: Console, *, is_plain: bool) -> int:
-    """Look whether it can run, then run it. Returns the exit code."""
+    """Runs the service if its ports and its limit of open files allow it. Returns the exit code."""
     environment = environment_of(os.environ, run, is_plain=is_plain)
-    if obstacles := [*taken_ports(checked, environment), *few_files(environment)]:
+    if obstacles := [*taken_ports(checked, environment), *open_file_limit(environment)]:
         print("\n".join(obstacles), file=sys.stderr)
         return 1
     if signals.first is not None:
         return 0
     if os.environ.get("RAY_ADDRESS"):
-        print("RAY_ADDRESS is left aside: this starts a Ray cluster of its own; `serve deploy` is for a running one")
+        print("RAY_ADDRESS is ignored: this command starts its own Ray cluster; use `serve deploy` for a running one")
     command = [interpreter(run.sockets), "-c", SERVE, "run", "--address", "local", str(checked.path)]
     service = Service(command, environment, signals)
     try:
         return supervise(service, checked, run, environment, console)
-    except Stopped as asked:
-        grace_s = longest_stream_s(checked) if run.access.exists() else 0.0  # before it is noted, nobody has been served
-        if asked.number == signal.SIGTERM and grace_s:
+    except StopRequested as request:
+        grace_s = longest_stream_s(checked) if run.access.exists() else 0.0  # without it, no request has been served
+        if request.number == signal.SIGTERM and grace_s:
             drain(service, checked.path, grace_s, environment)
         return 0 if service.interrupt(grace_s + STOP_MARGIN_S) else 1
-    except Died as error:
+    except ServiceDied as error:
         print(f"{error}: ending the service", file=sys.stderr)
         return 1
     finally:
@@ -118,10 +118,11 @@ def start(checked: ConfigFile, run: Run, signals: Signals, console: Console, *, 
 
 
 def supervise(service: Service, checked: ConfigFile, run: Run, environment: Mapping[str, str], console: Console) -> int:
-    """Announce the service once it is ready; then watch it for ever.
+    """Announces the service once it is ready, then watches it until it ends. Returns the exit code.
 
     Raises:
-        Stopped, Died: see `Service.watch`.
+        StopRequested: this process received a signal.
+        ServiceDied: a process that Ray cannot replace has ended.
     """
     url, port = http_address(checked), http_port(checked)
     limit_s = checked.app.limits.start_timeout_s + START_MARGIN_S
@@ -145,7 +146,7 @@ def supervise(service: Service, checked: ConfigFile, run: Run, environment: Mapp
 
 
 def interpreter(folder: Path) -> str:
-    """This Python, by a path without white space: Ray hands the path of its workers' Python to a shell, unquoted."""
+    """Returns a path of this Python without white space: Ray passes it to a shell unquoted to start its workers."""
     if not any(letter.isspace() for letter in sys.executable):
         return sys.executable
     link = folder / "python"
@@ -154,7 +155,7 @@ def interpreter(folder: Path) -> str:
 
 
 def environment_of(outside: Mapping[str, str], run: Run, *, is_plain: bool) -> dict[str, str]:
-    """The environment of Ray's processes. What is set outside wins, but for what would lead to somewhere else."""
+    """Returns the environment of Ray's processes. Variables of `outside` win, except those that name another cluster."""
     fast = {} if is_plain else ENVIRONMENT | haproxy.environment(run.sockets)
     environment = fast | ONE_MACHINE | token_access(outside, run.token) | dict(outside)
     environment.pop("RAY_ADDRESS", None)
@@ -164,14 +165,14 @@ def environment_of(outside: Mapping[str, str], run: Run, *, is_plain: bool) -> d
 
 
 def token_access(outside: Mapping[str, str], token: Path) -> dict[str, str]:
-    """Ray asks for a token: that of the run, unless somebody has chosen one or chosen to have none."""
+    """Returns the variables that make Ray require a token: the run's own, unless `outside` names one or turns tokens off."""
     if "RAY_AUTH_TOKEN" in outside or "RAY_AUTH_TOKEN_PATH" in outside:
         return {"RAY_AUTH_MODE": "token"}
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
 
 
 def without_proxy(outside: Mapping[str, str]) -> dict[str, str]:
-    """Ray's processes talk to each other by HTTP and gRPC, and both obey the proxy variables."""
+    """Returns the variables that keep calls on this machine off a proxy: Ray's own HTTP and gRPC calls obey them."""
     chosen = outside.get("no_proxy") or outside.get("NO_PROXY") or ""
     hosts = [host for host in chosen.split(",") if host.strip()]
     value = ",".join([*hosts, *(host for host in LOCAL_HOSTS if host not in hosts)])
@@ -180,28 +181,28 @@ def without_proxy(outside: Mapping[str, str]) -> dict[str, str]:
 
 
 def token_of(environment: Mapping[str, str]) -> str | None:
-    """What Ray's ports ask for; None where they ask for nothing."""
+    """Returns the token that Ray's ports require; None if they require none."""
     if environment["RAY_AUTH_MODE"].lower() != "token":
         return None
     return environment.get("RAY_AUTH_TOKEN") or Path(environment["RAY_AUTH_TOKEN_PATH"]).read_text(encoding="utf-8").strip()
 
 
 def access_of(environment: Mapping[str, str], gcs: str | None, dashboard: str | None) -> dict[str, str]:
-    """The variables with which Ray's commands reach this cluster."""
+    """Returns the variables with which Ray's commands reach this cluster."""
     names = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", *ONE_MACHINE)
     found = {name: environment[name] for name in names if name in environment}
     return found | ({"RAY_ADDRESS": gcs} if gcs else {}) | ({"RAY_DASHBOARD_ADDRESS": dashboard} if dashboard else {})
 
 
 def haproxy_ports(environment: Mapping[str, str]) -> dict[int, str]:
-    """HAProxy's ports beside the door, with their use."""
+    """Returns HAProxy's ports besides the service's own, and what each is for."""
     if environment.get("RAY_SERVE_ENABLE_HA_PROXY") != "1":
         return {}
     return {int(environment.get(name, port)): what for name, (port, what) in HAPROXY_PORTS.items()}
 
 
 def taken_ports(checked: ConfigFile, environment: Mapping[str, str]) -> Iterator[str]:
-    """A sentence for each port that somebody else has."""
+    """Yields a sentence for each port that another process holds."""
     if not is_free(checked.listens, http_port(checked)):
         yield f"{taken(checked.listens, http_port(checked))}, or change http_options.port in {checked.path}"
     variables = {what: name for name, (_, what) in HAPROXY_PORTS.items()}
@@ -211,7 +212,7 @@ def taken_ports(checked: ConfigFile, environment: Mapping[str, str]) -> Iterator
 
 
 def taken(host: str, port: int) -> str:
-    """Who holds a port, as far as one can see."""
+    """Returns a sentence that names the process on a port, if it can be seen."""
     inodes = {listener.inode for listener in listeners() if listener.port == port}
     holder = next((pid for inode, pid in owners([each.pid for each in processes()]).items() if inode in inodes), None)
     found = process(holder) if holder is not None else None
@@ -219,8 +220,8 @@ def taken(host: str, port: int) -> str:
     return f"{host}:{port} is taken {whose}: stop that"
 
 
-def few_files(environment: Mapping[str, str]) -> Iterator[str]:
-    """Raise the limit of open files to what is needed; a sentence where that is not allowed."""
+def open_file_limit(environment: Mapping[str, str]) -> Iterator[str]:
+    """Raises the limit of open files; yields a sentence if the system does not allow enough of them."""
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if now == resource.RLIM_INFINITY:
         return
@@ -233,41 +234,41 @@ def few_files(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def longest_stream_s(file: ConfigFile) -> float:
-    """How long an ingress replica may take to end."""
+    """Returns how long an ingress replica may take to finish its streams [s]."""
     return float(file.deployment("Ingress").get("graceful_shutdown_timeout_s", 20.0))  # Serve's own default
 
 
 def drain(service: Service, config: Path, grace_s: float, environment: Mapping[str, str]) -> None:
-    """Let the streams end. In a process of its own: Ray reads its environment when it is imported."""
+    """Waits until the streams have ended. In a process of its own: Ray reads its environment when it is imported."""
     address = announce.gcs_address(service.processes())
     if address is None:
         return
     command = [sys.executable, "-m", "scripts.operate.drain", str(config), "--grace", str(grace_s), "--address", address]
     draining = subprocess.Popen(command, env=environment, start_new_session=True)
     if not service.wait_for(draining, grace_s + DRAIN_MARGIN_S):
-        print("not every stream has ended: stopping all the same", file=sys.stderr)
+        print("some streams have not ended in time: stopping anyway", file=sys.stderr)
         draining.kill()
         draining.wait()
 
 
 def http_port(file: ConfigFile) -> int:
-    """Where Serve listens."""
+    """Returns the port on which Serve listens."""
     return int((file.document.get("http_options") or {}).get("port", 8000))  # Serve's own default
 
 
 def http_address(file: ConfigFile) -> str:
-    """Where to reach the service from this machine."""
+    """Returns the URL of the service for clients on this machine."""
     host = "127.0.0.1" if file.listens == ANY_HOST else file.listens
     return f"http://{host}:{http_port(file)}"
 
 
 def is_ready(service: Service, url: str, port: int) -> bool:
-    """Whether /ready says so, and the one who says it is ours."""
+    """True if /ready answers 200 and one of our own processes listens on the port."""
     if not any(listener.port == port for _, listener in announce.own_listeners(service.processes())):
         return False
     try:
         with requests.Session() as session:
-            session.trust_env = False  # the way to this machine leads through no proxy
+            session.trust_env = False  # no proxy on the way to this machine
             return session.get(f"{url}/ready", timeout=READY_S).status_code == 200
     except requests.RequestException:
         return False

@@ -1,9 +1,9 @@
 """Supervise: runs one command in a session of its own, watches the Ray cluster it starts, and ends all of it.
 
 In:    a command, its environment, signals of this process
-Out:   an exception when the cluster died or somebody asked to stop; no process of the session is left after `end`
+Out:   an exception when the cluster died or a signal requests a stop; no process of the session is left after `end`
 Owns:  the session, the handling of SIGINT, SIGTERM and SIGHUP
-Never: a judgement by how fast something answers: a busy service is a living one
+Never: taking a slow answer for a dead service
 """
 
 import signal
@@ -15,28 +15,28 @@ from types import FrameType
 from scripts.launch.processes import Process, end_session, listeners, members, process
 
 POLL_S = 0.5
-# Without either of them nothing of Serve comes back: Ray restarts every other process.
+# Ray restarts every other process; if one of these ends, Serve cannot recover.
 VITAL = frozenset({"gcs_server", "raylet"})
-DOOR_LIMIT_S = 90.0  # Serve replaces a dead proxy within 45 s on a busy machine
-LAST_STEPS_S = 10.0  # a cluster that is being shut down ends its vital processes before the command ends
+CLOSED_PORT_LIMIT_S = 90.0  # Serve replaces a dead proxy within 45 s on a busy machine
+LAST_STEPS_S = 10.0  # when a cluster shuts down, its vital processes end before the command does
 TERM_PATIENCE_S = 5.0
 REPEAT_S = 1.0  # below it two signals are one: `make` passes on what the whole group has received
 
 
-class Stopped(Exception):
-    """Somebody asked this process to stop."""
+class StopRequested(Exception):
+    """This process received a signal to stop."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.number = number
 
 
-class Died(Exception):
-    """The service cannot go on by itself; says why."""
+class ServiceDied(Exception):
+    """The service cannot recover; the message names the reason."""
 
 
 class Signals:
-    """What this process was asked to do, read by the loops below.
+    """The stop signals this process has received, read by the loops below.
 
     Handlers also give the command its default dispositions, whatever this process has inherited: a shell starts background
     commands with SIGINT ignored.
@@ -60,7 +60,7 @@ class Signals:
 
 
 class Service:
-    """The command and everything that descends from it."""
+    """The command and all processes that descend from it."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], signals: Signals) -> None:
         self._signals = signals
@@ -70,46 +70,46 @@ class Service:
 
     @property
     def session(self) -> int:
-        """Its id; the command leads it."""
+        """Returns the id of the session; the command is its leader."""
         return self._command.pid
 
     def processes(self) -> list[Process]:
-        """Everything that runs."""
+        """Returns the running processes of the session."""
         return members(self.session)
 
     def watch(self, done: Callable[[], bool], *, limit_s: float = float("inf"), port: int | None = None) -> bool:
-        """Wait until something holds.
+        """Waits until a condition holds.
 
         Args:
-            done: asked every half second.
-            limit_s: longest to wait [s].
-            port: one that must not stay closed.
+            done: the condition; called every half second.
+            limit_s: longest time to wait [s].
+            port: a port that must not stay closed.
 
         Returns:
-            False when it did not hold in time.
+            False if it did not hold in time.
 
         Raises:
-            Stopped: somebody asked for it.
-            Died: the cluster, or the door.
+            StopRequested: this process received a signal.
+            ServiceDied: a vital process ended, or the port stayed closed.
         """
         deadline = time.monotonic() + limit_s
         while not done():
             if self._signals.first is not None:
-                raise Stopped(self._signals.first)
+                raise StopRequested(self._signals.first)
             if why := self._why_dead() or (port is not None and self._why_closed(port)):
-                raise Died(why)
+                raise ServiceDied(why)
             if time.monotonic() > deadline:
                 return False
             time.sleep(POLL_S)
         return True
 
     def interrupt(self, limit_s: float) -> bool:
-        """Ask the command to end as Ctrl-C does; returns whether it did. SIGTERM would leave Serve's application behind."""
+        """Sends SIGINT to the command; returns whether it ended in time. SIGTERM would leave Serve's application behind."""
         self._command.send_signal(signal.SIGINT)
         return self.wait_for(self._command, limit_s)
 
     def wait_for(self, command: "subprocess.Popen[bytes]", limit_s: float) -> bool:
-        """Wait for a command while stopping: no longer than the limit, than the cluster lives, or than a second signal."""
+        """Waits for a command; False if the limit, the end of the cluster or a second signal comes first."""
         deadline, dead_since = time.monotonic() + limit_s, None
         while command.poll() is None:
             now = time.monotonic()
@@ -121,7 +121,7 @@ class Service:
         return True
 
     def end(self) -> list[str]:
-        """End what is left; returns the names of the programs. After a second signal, or of a dead cluster, at once."""
+        """Ends the remaining processes and returns the names of their programs; kills them at once after a second signal."""
         patience_s = 0.0 if self._signals.is_urgent else TERM_PATIENCE_S
         ended = end_session(self.session, patience_s)
         self._command.wait()
@@ -130,7 +130,7 @@ class Service:
     def _why_dead(self) -> str | None:
         if self._command.poll() is not None:
             return f"`serve run` ended with exit code {self._command.returncode}"
-        if len(self._vital) < len(VITAL):  # it is being started
+        if len(self._vital) < len(VITAL):  # still starting
             for found in self.processes():
                 if found.name in VITAL and found.parent == self.session:  # not one of its children, which has no name yet
                     self._vital.setdefault(found.name, found)
@@ -138,10 +138,11 @@ class Service:
         return f"Ray's {' and '.join(gone)} ended" if gone else None
 
     def _why_closed(self, port: int) -> str | None:
-        """Whether nobody has listened for too long. Nothing is asked: who listens may take his time to answer."""
+        """Returns a reason if no process has listened for too long. Sends no request: a slow answer is no failure."""
         if any(listener.port == port for listener in listeners()):
             self._closed_since = None
             return None
         now = time.monotonic()
         self._closed_since = self._closed_since or now
-        return f"nothing listened on port {port} for {DOOR_LIMIT_S:g} s" if now - self._closed_since > DOOR_LIMIT_S else None
+        is_too_long = now - self._closed_since > CLOSED_PORT_LIMIT_S
+        return f"nothing listened on port {port} for {CLOSED_PORT_LIMIT_S:g} s" if is_too_long else None

@@ -1,9 +1,9 @@
-"""Connection: a script's way into a running Ray cluster.
+"""Cluster: connects a command to a running Ray cluster.
 
-In:    the cluster's address; what `chattts-serve start` has noted of the services that run on this machine
+In:    the cluster's address; the access that `chattts-serve start` has written for services on this machine
 Out:   a block that runs connected; exit code 1 and a sentence where the cluster, or Serve on it, does not answer
 Owns:  the connection, for as long as the block runs
-Never: starting a cluster; waiting longer than it was told to
+Never: starting a cluster; waiting longer than its limit
 """
 
 import os
@@ -19,16 +19,16 @@ from ray.serve.exceptions import RayServeException
 from pipeline.paths import cache_home
 from scripts.launch.runs import running
 
-CONNECT_S = 45.0  # Ray's own limits are some thirty seconds; a dead raylet is waited for without one
+CONNECT_S = 45.0  # Ray's own limits are some thirty seconds, but it waits for a dead raylet without a limit
 
 
 @contextmanager
 def connected(address: str, limit_s: float) -> Iterator[None]:
-    """Run a block as one of the cluster's drivers.
+    """Runs a block as one of the cluster's drivers.
 
     Args:
         address: host:port, or auto: $RAY_ADDRESS, or the one service `chattts-serve start` runs on this machine.
-        limit_s: longest the block may take, above what it takes to connect [s]. Ray's calls cannot be interrupted, so
+        limit_s: longest time the block may take after it has connected [s]. Ray's calls cannot be interrupted, so
             this process ends then, with exit code 1.
     """
     limit_s += CONNECT_S
@@ -37,23 +37,23 @@ def connected(address: str, limit_s: float) -> Iterator[None]:
     watchdog.start()
     try:
         if address == "auto":
-            use_noted_access()
+            use_local_access()
         ray.init(address=address, namespace="serve", log_to_driver=False)
         yield
     except (ConnectionError, RayError) as error:
         sys.exit(f"the cluster does not answer: {type(error).__name__}")
-    except (RayServeException, ValueError) as error:  # nothing of that name runs there, or it is no address, no node
+    except (RayServeException, ValueError) as error:  # no application of that name, or no valid address or node
         sys.exit(str(error))
     finally:
         ray.shutdown()
         watchdog.cancel()
 
 
-def use_noted_access() -> None:
-    """Begin this script anew with the address and the token of the one service that runs here, if the environment has none.
+def use_local_access() -> None:
+    """Restarts this command with the address and token of the one service on this machine, if the environment has none.
 
     Raises:
-        ValueError: several run here.
+        ValueError: several services run here.
     """
     if os.environ.get("RAY_ADDRESS"):
         return
@@ -64,10 +64,10 @@ def use_noted_access() -> None:
             f"several services run here ({addresses}): read the file named by `Ray:` at the start of the right one"
         )
     for access in found:
-        # Anew: Ray reads its environment when it is imported.
+        # Ray reads its environment when it is imported, so the process starts again.
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | access)
 
 
 def _give_up(limit_s: float) -> None:
-    print(f"the cluster does not answer: nothing came of it within {limit_s:g} s", file=sys.stderr, flush=True)
+    print(f"the cluster did not answer within {limit_s:g} s", file=sys.stderr, flush=True)
     os._exit(1)

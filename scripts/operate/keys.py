@@ -1,8 +1,8 @@
-"""Keys: make, list and revoke the keys of a service. A new key is printed once and kept nowhere.
+"""Keys: adds, lists and revokes the API keys of a service. A new key is printed once and stored nowhere.
 
 In:    an environment's file, or the store itself; a name
 Out:   the key; the list; replicas follow within keys.refresh_s
-Never: a key in the store: it holds a hash of the secret
+Never: a key in the store, which holds a hash of the secret
 """
 
 import argparse
@@ -27,6 +27,7 @@ DEFAULT = KeyRecord.model_fields
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Runs one of the verbs; exit code 1 if the store cannot be used, 2 for wrong arguments."""
     options = parse(arguments)
     try:
         store = open_store(options.store or store_of(options.config))
@@ -37,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Returns the options; `run` is the function of the verb."""
     parser = argparse.ArgumentParser(prog="chattts-serve keys", description=__doc__.partition("\n")[0])
     where = argparse.ArgumentParser(add_help=False)
     where.add_argument(
@@ -45,33 +47,46 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     where.add_argument("--store", help="redis://... or the path of a file, in place of what the configuration names")
     verbs = parser.add_subparsers(required=True, metavar="add|list|revoke|forget")
 
-    adding = verb = verbs.add_parser("add", parents=[where], help="make a key and print it, once")
-    verb.add_argument("name", help="whose it is, for people")
+    adding = verb = verbs.add_parser("add", parents=[where], help="make a key and print it once")
+    verb.add_argument("name", help="a name for people, the owner's for example")
     verb.add_argument(
-        "--scopes", type=chosen(Scope), default=DEFAULT["scopes"].default, help="of speech,voices,text,admin; all but admin"
+        "--scopes",
+        type=chosen(Scope),
+        default=DEFAULT["scopes"].default,
+        help="of speech,voices,text,admin (default: all but admin)",
     )
-    verb.add_argument("--lanes", type=chosen(Lane), default=tuple(Lane), help="of interactive,standard,bulk; all")
+    verb.add_argument("--lanes", type=chosen(Lane), default=tuple(Lane), help="of interactive,standard,bulk (default: all)")
     verb.add_argument("--requests-per-s", type=amount(float), default=QUOTA.requests_per_s, help="%(default)s; none: no limit")
-    verb.add_argument("--burst", type=int, default=QUOTA.burst, help="requests at once, %(default)s")
-    verb.add_argument("--streams", type=amount(int), default=QUOTA.streams, help="under way at once, %(default)s; none")
-    verb.add_argument("--characters-a-day", type=amount(int), default=QUOTA.characters_a_day, help="%(default)s; none")
-    verb.add_argument("--audio-s-a-minute", type=amount(float), default=QUOTA.audio_s_a_minute, help="%(default)s")
+    verb.add_argument("--burst", type=int, default=QUOTA.burst, help="requests at once (%(default)s)")
+    verb.add_argument(
+        "--streams",
+        type=amount(int),
+        default=QUOTA.streams,
+        help="in flight at once (%(default)s; none: no limit)",
+    )
+    verb.add_argument(
+        "--characters-a-day", type=amount(int), default=QUOTA.characters_a_day, help="%(default)s; none: no limit"
+    )
+    verb.add_argument(
+        "--audio-s-a-minute", type=amount(float), default=QUOTA.audio_s_a_minute, help="%(default)s; none: no limit"
+    )
     verb.set_defaults(run=add)
 
     verb = verbs.add_parser("list", parents=[where], help="every key's id, name, scopes, lanes and quota")
     verb.set_defaults(run=show)
 
-    verb = verbs.add_parser("revoke", parents=[where], help="take a key away")
-    verb.add_argument("id", type=known_shape, help="as list shows it")
+    verb = verbs.add_parser("revoke", parents=[where], help="revoke a key")
+    verb.add_argument("id", type=known_shape, help="the id that `list` shows")
     verb.set_defaults(run=revoke)
 
-    verb = verbs.add_parser("forget", parents=[where], help="forget that there were keys: this machine is served without one")
+    verb = verbs.add_parser("forget", parents=[where], help="forget that there were keys: this machine needs no key again")
     verb.set_defaults(run=forget)
     parser.epilog = adding.format_usage()
     return parser.parse_args(arguments)
 
 
 def add(store: Store, options: argparse.Namespace) -> int:
+    """Makes a key, stores its hash and prints it."""
     try:
         quota = Quota(**{name: getattr(options, name) for name in Quota.model_fields})
         key, key_id, record = make_key(options.name, options.scopes, options.lanes, quota)
@@ -80,7 +95,7 @@ def add(store: Store, options: argparse.Namespace) -> int:
         return 2
     mark = marker_for(store, cache_home())
     try:
-        mark.set()  # before the key: there is never a key that nothing remembers
+        mark.set()  # before the key: no key may exist without the mark
     except OSError as error:
         print(f"{mark.path} cannot be written ({error.strerror}): {UNMARKED}", file=sys.stderr)
     store.put(NAMESPACE, key_id, record.model_dump_json().encode(), replaces=0)
@@ -90,6 +105,7 @@ def add(store: Store, options: argparse.Namespace) -> int:
 
 
 def show(store: Store, options: argparse.Namespace) -> int:
+    """Prints a line per key."""
     for entry in store.changes(NAMESPACE).entries:
         if not entry.versions:
             continue
@@ -105,8 +121,9 @@ def show(store: Store, options: argparse.Namespace) -> int:
 
 
 def revoke(store: Store, options: argparse.Namespace) -> int:
+    """Deletes a key."""
     if not store.delete(NAMESPACE, options.id):
-        print("there is no key of this id; `list` shows them", file=sys.stderr)
+        print("there is no key with this id; `list` shows them", file=sys.stderr)
         return 1
     if not any(entry.versions for entry in store.changes(NAMESPACE).entries):
         print(f"no key is left, so nobody is served; {FORGET} opens the service to its own machine again", file=sys.stderr)
@@ -114,10 +131,10 @@ def revoke(store: Store, options: argparse.Namespace) -> int:
 
 
 def forget(store: Store, options: argparse.Namespace) -> int:
-    """For a service whose keys are gone for good; on each machine of it, where the store is a Redis."""
+    """Removes the mark of a service whose keys are lost; with a Redis store, on each of its machines."""
     keys = sum(bool(entry.versions) for entry in store.changes(NAMESPACE).entries)
     if keys:
-        print(f"{store.place} holds {keys} keys: nothing is forgotten; `revoke` takes a key away", file=sys.stderr)
+        print(f"{store.place} holds {keys} keys: nothing is forgotten; `revoke` removes a key", file=sys.stderr)
         return 1
     mark = marker_for(store, cache_home())
     try:
@@ -129,10 +146,10 @@ def forget(store: Store, options: argparse.Namespace) -> int:
 
 
 def store_of(config: Path | None) -> str:
-    """The store an environment keeps its keys in.
+    """Returns the store in which an environment keeps its keys.
 
     Raises:
-        ConfigError
+        ConfigError: the environment's file is wrong.
     """
     if config is not None:
         app = check_file(config).app
@@ -143,24 +160,24 @@ def store_of(config: Path | None) -> str:
 
 
 def chosen(kind: type[StrEnum]) -> Callable[[str], tuple[StrEnum, ...]]:
-    """For argparse: names separated by commas."""
+    """Returns a parser of names separated by commas, for argparse."""
 
     def read(text: str) -> tuple[StrEnum, ...]:
         return tuple(kind(name.strip()) for name in text.split(","))
 
-    read.__name__ = kind.__name__.lower()  # argparse names it when a word is wrong
+    read.__name__ = kind.__name__.lower()  # argparse prints it with a wrong value
     return read
 
 
 def known_shape(text: str) -> str:
-    """For argparse: an id."""
+    """Returns the id if it has the shape of one, for argparse."""
     if not KEY_ID.fullmatch(text):
         raise argparse.ArgumentTypeError("an id has ten letters and digits; a whole key has it between its dashes")
     return text
 
 
 def amount(kind: type[int] | type[float]) -> Callable[[str], float | None]:
-    """For argparse: a number, or none."""
+    """Returns a parser of a number or `none`, for argparse."""
 
     def read(text: str) -> float | None:
         return None if text == "none" else kind(text)

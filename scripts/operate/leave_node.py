@@ -1,8 +1,8 @@
-"""Leave: takes one machine out of a running cluster: replicas start elsewhere, theirs are heard to the end. Then stop it.
+"""Leave: takes one machine out of a running cluster; its streams end there, new replicas start elsewhere. Then stop it.
 
 In:    the Ray cluster of this environment; a node of it
-Out:   exit code 0 once nothing of Serve's runs on the node, 1 when something was left after --grace, or nobody answers
-Never: stopping anything; a machine that was told to leave takes no new work until it is stopped
+Out:   exit code 0 once nothing of Serve runs on the node, 1 if something was left after --grace or no cluster answers
+Never: stopping anything; a machine that is leaving takes no new work until it is stopped
 """
 
 import argparse
@@ -17,21 +17,21 @@ from ray.serve.context import _get_global_client
 from scripts.operate.cluster import connected
 
 POLL_S = 0.5
-ANSWER_S = 10.0  # the cluster's, beyond --grace
+ANSWER_S = 10.0  # of the cluster, on top of --grace
 HEAD = "node:__internal_head__"  # the resource only the first machine has
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Tell Ray, wait for Serve."""
+    """Announces to Ray that the node leaves and waits until Serve has left it."""
     parser = argparse.ArgumentParser(
-        prog="chattts-serve leave", description="Have Serve leave one machine, without a stream being cut."
+        prog="chattts-serve leave", description="Take this machine out of a running cluster without cutting a stream."
     )
-    parser.add_argument("--node", help="id of the node, as `ray list nodes` shows it; this machine's where none is given")
+    parser.add_argument("--node", help="id of the node, as `ray list nodes` shows it; default: this machine's")
     parser.add_argument(
         "--grace",
         type=float,
         default=740.0,
-        help="longest to wait, above graceful_shutdown_timeout_s by what a replica needs to start [s] (%(default)s)",
+        help="longest time to wait: graceful_shutdown_timeout_s and the start of a replica elsewhere [s] (%(default)s)",
     )
     parser.add_argument("--address", default="auto", help="of the Ray cluster (%(default)s)")
     args = parser.parse_args(arguments)
@@ -43,20 +43,20 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def leave(node: str, grace_s: float) -> list[str]:
-    """Take a node out; returns what of Serve's is still on it at the end.
+    """Drains a node; returns descriptions of what of Serve is still on it at the end.
 
     Raises:
-        ValueError: the node is none of the cluster's, or the first one.
+        ValueError: the node is not part of the cluster, or is its head.
     """
     alive = {found["NodeID"]: found for found in ray.nodes() if found["Alive"]}  # type: ignore[no-untyped-call]
     if node not in alive:
-        raise ValueError(f"{node} is no node of this cluster; there are {', '.join(alive)}")
+        raise ValueError(f"{node} is no node of this cluster, which has {', '.join(alive)}")
     if HEAD in alive[node]["Resources"]:
-        raise ValueError("the first machine carries the cluster and cannot leave it: drain the service (chattts-serve drain)")
+        raise ValueError("the head node carries the cluster and cannot leave it: drain the service (chattts-serve drain)")
     deadline = time.time() + grace_s
     reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
     gcs = GcsClient(address=ray.get_runtime_context().gcs_address)
-    accepted, why = gcs.drain_node(node, reason, "it was told to leave", round(1000 * deadline))
+    accepted, why = gcs.drain_node(node, reason, "the node leaves the cluster", round(1000 * deadline))
     if not accepted:
         raise ValueError(f"Ray does not let it leave: {why}")
     while (left := on(node)) and time.time() < deadline:
@@ -65,7 +65,7 @@ def leave(node: str, grace_s: float) -> list[str]:
 
 
 def on(node: str) -> list[str]:
-    """Replicas and the proxy on a node."""
+    """Returns descriptions of the replicas and the proxy on a node."""
     client = _get_global_client(raise_if_no_controller_running=False)
     if client is None:
         return []

@@ -1,11 +1,11 @@
-"""Converts a .pt speaker file of ChatTTS and its tools: chattts-serve weights convert voice.pt --name anna
+"""Convert voice: turns a .pt speaker file into a speaker string. `chattts-serve weights convert voice.pt --name anna`
 
-In:    a file torch.save wrote: an embedding, or a speaker string
+In:    a file of torch.save: an embedding, or a speaker string
 Out:   the speaker string, alone or as an entry for configs/voices.yaml
 Owns:  nothing
-Never: pickled code: weights-only loading knows tensors and plain values and refuses everything else
+Never: pickled code: weights-only loading accepts tensors and plain values and refuses everything else
 
-The service itself reads no .pt file: a speaker string is all there is to a voice.
+The service itself reads no .pt file; a speaker string holds all of a voice.
 """
 
 import argparse
@@ -28,10 +28,10 @@ class NoSpeaker(Exception):
 
 
 def read_speaker(path: Path, width: int) -> NDArray[np.float16]:
-    """The embedding (width,) in a .pt file.
+    """Returns the embedding (width,) float16 of a .pt file.
 
     Raises:
-        NoSpeaker: says what was found instead.
+        NoSpeaker: the file holds something else; the message names it.
     """
     try:
         size = path.stat().st_size
@@ -42,8 +42,8 @@ def read_speaker(path: Path, width: int) -> NDArray[np.float16]:
         raise NoSpeaker(f"{path}: cannot be read: {error.strerror}") from error
     except NoSpeaker:
         raise
-    except Exception as error:  # torch raises whatever its unpickler stumbles over
-        raise NoSpeaker(f"{path}: not a file of plain tensors ({type(error).__name__}); nothing in it was run") from error
+    except Exception as error:  # torch passes on any error of its unpickler
+        raise NoSpeaker(f"{path}: not a file of plain tensors ({type(error).__name__}); no code in it was run") from error
     if isinstance(content, str):
         return _checked(content, width, path)
     if not isinstance(content, torch.Tensor):
@@ -63,7 +63,7 @@ def _checked(string: str, width: int, path: Path) -> NDArray[np.float16]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 converted, 1 no speaker in the file."""
+    """Exit code: 0 converted, 1 no speaker in the file."""
     parser = argparse.ArgumentParser(
         prog="chattts-serve weights convert", description="Convert a .pt speaker file into a speaker string."
     )

@@ -30,7 +30,7 @@ LICENSE = "cc-by-nc-4.0"
 LICENSE_TEXT = f"""\
 The weights of {HUB_NAME} are published under CC BY-NC 4.0, not under this project's licence: you may use and share them
 with attribution, and not for any commercial purpose (https://creativecommons.org/licenses/by-nc/4.0/).
-Say that you accept it: --accept-license {LICENSE}"""
+To accept them: --accept-license {LICENSE}"""
 DEFAULT_ENDPOINT = "https://huggingface.co"
 HASHES_FILE = "ChatTTS/res/sha256_map.json"
 
@@ -48,11 +48,11 @@ RANGE_NOT_SATISFIABLE = 416
 PARTIAL_CONTENT = 206
 
 OnProgress = Callable[[str, int, int | None], None]
-"""file, bytes there, bytes in all where the server says so"""
+"""called with file, bytes received, total bytes if the server states them"""
 
 
 class FetchError(Exception):
-    """Why the weights are not there, and the exit status that says it."""
+    """The weights could not be fetched; carries the exit code of the command."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -60,24 +60,25 @@ class FetchError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a bad connection is put up with."""
+class RetryPolicy:
+    """How long to keep trying on a bad connection."""
 
     attempts: int = 8
-    """connections in a row that bring no byte"""
+    """consecutive connections that bring no byte"""
     first_pause_s: float = 1.0
-    """doubles with each"""
+    """doubles with each of them"""
     longest_pause_s: float = 30.0
     connect_timeout_s: float = 10.0
     silence_timeout_s: float = 30.0
-    """between two packets"""
+    """longest time between two packets"""
 
     def pause_s(self, failures: int) -> float:
+        """Returns the pause after that many consecutive failures [s]."""
         return min(self.longest_pause_s, self.first_pause_s * 2.0 ** (failures - 1))
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 complete, 1 unreachable, 2 refused, 3 wrong bytes, 4 offline and incomplete, 5 disk."""
+    """Exit code: 0 complete, 1 unreachable, 2 refused, 3 wrong bytes, 4 offline and incomplete, 5 disk."""
     options = _parser().parse_args(arguments)
     if not options.offline and options.accept_license != LICENSE:
         print(LICENSE_TEXT, file=sys.stderr)
@@ -102,7 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def expected_hashes() -> dict[str, str]:
-    """File -> SHA-256, from the installed ChatTTS package's own map; importing the package would load torch."""
+    """Returns file -> SHA-256 from the map in the installed ChatTTS package, without importing it: that would load torch."""
     try:
         content = importlib.metadata.distribution("ChatTTS").locate_file(HASHES_FILE)
         known = json.loads(Path(str(content)).read_text(encoding="utf-8"))
@@ -118,11 +119,11 @@ def fetch_all(
     hashes: Mapping[str, str],
     *,
     endpoint: str = DEFAULT_ENDPOINT,
-    patience: Patience = Patience(),
+    retries: RetryPolicy = RetryPolicy(),
     on_progress: OnProgress = lambda file, done, total: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Bring every file that is not yet there and right, then write SHA256SUMS.
+    """Downloads every file that is missing or wrong, then writes SHA256SUMS.
 
     Raises:
         FetchError: the server cannot be reached, lacks a file, or sent other bytes than expected.
@@ -131,7 +132,7 @@ def fetch_all(
         for file, expected in hashes.items():
             if not is_complete(folder / file, expected):
                 url = f"{endpoint.rstrip('/')}/{HUB_NAME}/resolve/main/{file}"
-                part = _download(session, url, folder / file, patience, on_progress=_of(file, on_progress), sleep=sleep)
+                part = _download(session, url, folder / file, retries, on_progress=_of(file, on_progress), sleep=sleep)
                 _accept(part, folder / file, expected, url)
             done = (folder / file).stat().st_size
             on_progress(file, done, done)
@@ -139,10 +140,10 @@ def fetch_all(
 
 
 def check_offline(folder: Path, hashes: Mapping[str, str]) -> None:
-    """Verify what is there, and touch no network.
+    """Verifies the files that are there, without the network.
 
     Raises:
-        FetchError: a file is missing or wrong; names every one.
+        FetchError: files are missing, or one is wrong; the message names them.
     """
     missing = [file for file in hashes if not (folder / file).is_file()]
     if missing:
@@ -157,7 +158,7 @@ def check_offline(folder: Path, hashes: Mapping[str, str]) -> None:
 
 
 def is_complete(path: Path, expected: str) -> bool:
-    """A wrong file under its own name counts as absent: it is fetched again and replaced."""
+    """True if the file has the expected SHA-256; a wrong one is downloaded again and replaced."""
     return path.is_file() and file_sha256(path) == expected
 
 
@@ -165,44 +166,44 @@ def _download(
     session: requests.Session,
     url: str,
     path: Path,
-    patience: Patience,
+    retries: RetryPolicy,
     *,
     on_progress: Callable[[int, int | None], None],
     sleep: Callable[[float], None],
 ) -> Path:
-    """Fill the .part file, over as many connections as it takes."""
+    """Fills the .part file over as many connections as it takes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
     failures = 0
     while True:
         before = _size(part)
         try:
-            _continue(session, url, part, patience, on_progress)
+            _continue(session, url, part, retries, on_progress)
             return part
         except (requests.ConnectionError, requests.Timeout, TransportError, _CutShort) as error:
             reason = error
-        failures = 1 if _size(part) > before else failures + 1  # a connection that brought something starts the count anew
-        if failures >= patience.attempts:
+        failures = 1 if _size(part) > before else failures + 1  # a connection that brought bytes resets the count
+        if failures >= retries.attempts:
             raise FetchError(
                 f"{url}: {failures} connections in a row brought nothing; the last one: {reason}. "
                 f"{_size(part)} bytes are kept: run again to go on, or name a mirror with --endpoint",
                 EXIT_UNREACHABLE,
             ) from reason
-        sleep(patience.pause_s(failures))
+        sleep(retries.pause_s(failures))
 
 
 class _CutShort(Exception):
-    """The connection ended, or the server is busy, before the file was whole."""
+    """The connection ended, or the server was busy, before the file was complete."""
 
 
 def _continue(
-    session: requests.Session, url: str, part: Path, patience: Patience, on_progress: Callable[[int, int | None], None]
+    session: requests.Session, url: str, part: Path, retries: RetryPolicy, on_progress: Callable[[int, int | None], None]
 ) -> None:
-    """One connection: go on where the .part file ends, or start over where the server does not know how to."""
+    """Uses one connection: continues where the .part file ends, or starts over if the server cannot resume."""
     start = _size(part)
     # A compressed body would count other bytes than the file has.
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
-    timeouts_s = (patience.connect_timeout_s, patience.silence_timeout_s)
+    timeouts_s = (retries.connect_timeout_s, retries.silence_timeout_s)
     with session.get(url, headers=headers, stream=True, timeout=timeouts_s) as response:
         if response.status_code == RANGE_NOT_SATISFIABLE:
             if _range_total(response) == start:
@@ -216,12 +217,12 @@ def _continue(
         resumed = response.status_code == PARTIAL_CONTENT and _range_start(response) == start
         if response.status_code == PARTIAL_CONTENT and not resumed:
             part.unlink(missing_ok=True)
-            raise _CutShort("the server sent another range than asked for")
+            raise _CutShort("the server sent another range than requested")
         done = start if resumed else 0
         length = response.headers.get("Content-Length")
         total = done + int(length) if length is not None else None
         with part.open("ab" if resumed else "wb") as file:
-            # read1 hands over what has come; iter_content would lose up to a whole chunk with every cut connection.
+            # read1 returns what has arrived; iter_content would lose up to a whole chunk with every broken connection.
             while chunk := response.raw.read1(CHUNK_BYTES, decode_content=False):
                 file.write(chunk)
                 done += len(chunk)
@@ -231,13 +232,13 @@ def _continue(
 
 
 def _range_start(response: requests.Response) -> int | None:
-    """First byte of `Content-Range: bytes 100-199/200`."""
+    """Returns the first byte of `Content-Range: bytes 100-199/200`."""
     first = response.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
     return int(first) if first.isdecimal() else None
 
 
 def _range_total(response: requests.Response) -> int | None:
-    """Length of the whole file in `Content-Range: bytes */200`."""
+    """Returns the length of the whole file in `Content-Range: bytes */200`."""
     total = response.headers.get("Content-Range", "").rpartition("/")[2]
     return int(total) if total.isdecimal() else None
 
@@ -265,12 +266,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="chattts-serve weights fetch", description=f"Fetch and verify the weights of {HUB_NAME} (1.2 GB)."
     )
-    parser.add_argument("--accept-license", metavar=LICENSE, help="that you accept CC BY-NC 4.0: no commercial use")
+    parser.add_argument("--accept-license", metavar=LICENSE, help="accept CC BY-NC 4.0: no commercial use")
     parser.add_argument(
         "--endpoint", metavar="URL", default=DEFAULT_ENDPOINT, help="a hub or a mirror of one (default: %(default)s)"
     )
-    parser.add_argument("--offline", action="store_true", help="verify what is there and never touch the network")
-    parser.add_argument("--out", type=Path, metavar="DIR", help=f"another folder than the one hub:{HUB_NAME} resolves to")
+    parser.add_argument("--offline", action="store_true", help="verify the files that are there, without the network")
+    parser.add_argument("--out", type=Path, metavar="DIR", help=f"folder of the files (default: that of hub:{HUB_NAME})")
     return parser
 
 
@@ -280,7 +281,7 @@ def _progress(console: Console) -> Progress:
 
 
 def _bars(progress: Progress) -> OnProgress:
-    """One bar a file, made when the file begins."""
+    """Returns a callback that shows a bar per file, added when the file begins."""
     tasks = {}
 
     def show(file: str, done: int, total: int | None) -> None:

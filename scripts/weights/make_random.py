@@ -1,4 +1,4 @@
-"""Makes a checkpoint with random weights: chattts-serve weights make small-random|full-random OUT
+"""Make random: generates a checkpoint with random weights. `chattts-serve weights make small-random OUT`
 
 In:    a kind and an empty or absent folder
 Out:   the folder in upstream's layout, with SHA256SUMS
@@ -19,10 +19,10 @@ EXIT_REFUSED = 2
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 made, 1 could not be written, 2 refused."""
+    """Exit code: 0 generated, 1 the files cannot be written, 2 refused."""
     options = _parser().parse_args(arguments)
     if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
-        print(f"{options.out} is not an empty folder; name one that is empty or not there yet", file=sys.stderr)
+        print(f"{options.out} is not an empty folder; name an empty or a new one", file=sys.stderr)
         return EXIT_REFUSED
     console = Console(stderr=True)
     try:
@@ -37,9 +37,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="chattts-serve weights make", description="Make a checkpoint with random weights.")
+    parser = argparse.ArgumentParser(
+        prog="chattts-serve weights make", description="Generate a checkpoint with random weights."
+    )
     parser.add_argument(
-        "kind", choices=tuple(RANDOM_MODELS), help="small-random: 11 MB, speaks noise; full-random: 1.2 GB, the real dimensions"
+        "kind",
+        choices=tuple(RANDOM_MODELS),
+        help="small-random: 11 MB; full-random: 1.2 GB, the real dimensions; both are noise",
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="an empty or absent folder")
     return parser

@@ -237,8 +237,8 @@ def attack(prefix: list[str], address: str, arguments: list[str]) -> Any:
 
 def test_it_says_which_ports_are_open_to_whom(service: Service):
     lines = service.said().split("Open:")[1].split("Ray:")[0].splitlines()
-    elsewhere = [line for line in lines if "whoever reaches this machine" in line]
-    assert all("calls between replicas" in line and "with the token only" in line for line in elsewhere)
+    elsewhere = [line for line in lines if "everyone who reaches this machine" in line]
+    assert all("calls between replicas" in line and "only with the token" in line for line in elsewhere)
     assert any(f"{service.port} " in line and "page and API" in line and "this machine" in line for line in lines)
     assert any("Ray's dashboard" in line and "this machine, with the token" in line for line in lines)
 
@@ -280,7 +280,7 @@ def test_a_second_start_says_who_has_the_ports_and_starts_nothing(service: Servi
 
 
 def test_it_leaves_a_foreign_cluster_alone_and_raises_the_limit_of_files(service: Service):
-    assert "RAY_ADDRESS is left aside" in service.said()
+    assert "RAY_ADDRESS is ignored" in service.said()
     limits = Path(f"/proc/{service.serve_run().pid}/limits").read_text()
     (files,) = [line.split()[3] for line in limits.splitlines() if line.startswith("Max open files")]
     assert int(files) > 8000

@@ -20,7 +20,7 @@ from pipeline.config import PipelineConfig
 from pipeline.spec import SAMPLE_RATE
 from pipeline.types import SamplingParams, SynthesisRequest
 from scripts.evaluate.intelligibility import is_digits
-from scripts.say import open_rooms
+from scripts.say import open_pipeline
 from scripts.train_demo.hearing import Recogniser, mistakes
 from scripts.train_demo.sentences import held_out, words_of
 
@@ -40,11 +40,11 @@ def spoken() -> dict[tuple[str, str], Samples]:
     wanted = [(text, "default") for text in (*DIGITS, *WORDS, LONG)] + [(DIGITS[0], voice) for voice in (DEEP, BETWEEN, HIGH)]
 
     async def all_at_once() -> list[Samples]:
-        async with open_rooms(PipelineConfig.model_validate(CONFIG)) as rooms:
+        async with open_pipeline(PipelineConfig.model_validate(CONFIG)) as local:
 
             async def say(number: int, text: str, voice: str) -> Samples:
                 request = SynthesisRequest(str(number), text, voice, sampling=SamplingParams(seed=1), timeout_s=280)
-                async with aclosing(rooms.synthesizer.stream(request)) as stream:
+                async with aclosing(local.synthesizer.stream(request)) as stream:
                     return np.concatenate([chunk.samples async for chunk in stream])
 
             return await asyncio.gather(*(say(number, *pair) for number, pair in enumerate(wanted)))

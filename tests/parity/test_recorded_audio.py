@@ -22,7 +22,7 @@ from pipeline.config import PipelineConfig
 from pipeline.native.compiler import has_tiles
 from pipeline.text.markup.ssml import parse
 from pipeline.types import AudioOptions, Denoise, SamplingParams, SynthesisRequest
-from scripts.say import open_rooms
+from scripts.say import open_pipeline
 from serve.config.app_config import PROJECT
 from serve.config.config_file import check_file
 
@@ -74,10 +74,10 @@ def requests() -> dict[str, SynthesisRequest]:
 
 async def spoken(config: PipelineConfig) -> dict[str, str]:
     """Request -> SHA-256 of its samples, all of them asked for at once."""
-    async with open_rooms(config) as rooms:
+    async with open_pipeline(config) as local:
 
         async def say(request: SynthesisRequest) -> str:
-            async with aclosing(rooms.synthesizer.stream(request)) as stream:
+            async with aclosing(local.synthesizer.stream(request)) as stream:
                 samples = np.concatenate([chunk.samples async for chunk in stream])
             assert len(samples), f"{request.request_id} is silent"
             return hashlib.sha256(samples.tobytes()).hexdigest()

@@ -77,7 +77,14 @@ class Started:
 
 @contextlib.contextmanager
 def started(
-    *arguments: str, home: Path, folder: Path, port: int | None = None, changes: Mapping[str, str] = {}, **variables: str
+    *arguments: str,
+    home: Path,
+    folder: Path,
+    port: int | None = None,
+    changes: Mapping[str, str] = {},
+    program: tuple[str, ...] = ("-m", "scripts.launch.start"),
+    where: Path = PROJECT,
+    **variables: str,
 ) -> Iterator[Started]:
     """Run scripts.launch.start as a shell runs a background command: with SIGINT ignored, and few files allowed.
 
@@ -88,6 +95,8 @@ def started(
         folder: for configuration, log and Ray; short, see `short_folder`.
         port: where to listen; a free one where none is given.
         changes: lines of configs/dev.yaml, and what stands in their place.
+        program: what Python runs.
+        where: the folder it runs in.
         variables: of the environment.
     """
     folder.mkdir(exist_ok=True)
@@ -106,8 +115,8 @@ def started(
     python = home / "venv" / Path(sys.executable).relative_to(sys.prefix)
     with log.open("w") as output:
         process = subprocess.Popen(
-            [python, "-m", "scripts.launch.start", str(config), *arguments],
-            cwd=PROJECT,
+            [python, *program, str(config), *arguments],
+            cwd=where,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,

@@ -62,7 +62,7 @@ def test_a_file_with_code_is_refused_and_nothing_runs(tmp_path: Path, save, caps
     file = tmp_path / "voice.pt"
     save(Trap(sprung), file)
     assert main([str(file)]) == 1
-    assert "nothing in it was run" in capsys.readouterr().err
+    assert "no code in it was run" in capsys.readouterr().err
     assert not sprung.exists()
 
 

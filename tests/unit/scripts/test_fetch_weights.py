@@ -23,7 +23,7 @@ from scripts.weights.fetch import (
     EXIT_WRONG_BYTES,
     LICENSE,
     FetchError,
-    Patience,
+    RetryPolicy,
     check_offline,
     expected_hashes,
     fetch_all,
@@ -34,7 +34,7 @@ PATH = "/2Noise/ChatTTS/resolve/main/"
 FILE = "asset/Vocos.safetensors"
 CONTENTS = {file: hashlib.shake_256(file.encode()).digest(20_000 + 1_000 * index) for index, file in enumerate(FILES)}
 HASHES = {file: hashlib.sha256(content).hexdigest() for file, content in CONTENTS.items()}
-PATIENCE = Patience(attempts=3, connect_timeout_s=60.0, silence_timeout_s=60.0)
+RETRIES = RetryPolicy(attempts=3, connect_timeout_s=60.0, silence_timeout_s=60.0)
 
 
 @dataclass
@@ -120,10 +120,10 @@ def nobody() -> str:
         return f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
-def fetch(folder: Path, endpoint: str, patience: Patience = PATIENCE) -> list[float]:
+def fetch(folder: Path, endpoint: str, retries: RetryPolicy = RETRIES) -> list[float]:
     """Returns the pauses that would have been slept."""
     pauses: list[float] = []
-    fetch_all(folder, HASHES, endpoint=endpoint, patience=patience, sleep=pauses.append)
+    fetch_all(folder, HASHES, endpoint=endpoint, retries=retries, sleep=pauses.append)
     return pauses
 
 
@@ -163,7 +163,7 @@ def test_cut_connections_are_resumed_where_they_broke(hub: Hub, tmp_path: Path) 
     pauses = fetch(tmp_path, hub.endpoint)
     size = len(CONTENTS[FILE])
     assert hub.fetched(FILE) == [None, *(f"bytes={start}-" for start in range(7_000, size, 7_000))]
-    assert pauses == [1.0] * (len(hub.fetched(FILE)) - 1)  # each brought something, so patience starts anew
+    assert pauses == [1.0] * (len(hub.fetched(FILE)) - 1)  # each brought something, so retries starts anew
     assert_complete(tmp_path)
 
 
@@ -255,7 +255,7 @@ def test_file_of_unknown_length_arrives(hub: Hub, tmp_path: Path) -> None:
 def test_absent_server_is_given_up_after_pauses_that_double(nobody: str, tmp_path: Path) -> None:
     pauses: list[float] = []
     with pytest.raises(FetchError, match=r"5 connections in a row brought nothing; .* --endpoint") as raised:
-        fetch_all(tmp_path, HASHES, endpoint=nobody, patience=Patience(attempts=5, longest_pause_s=3.0), sleep=pauses.append)
+        fetch_all(tmp_path, HASHES, endpoint=nobody, retries=RetryPolicy(attempts=5, longest_pause_s=3.0), sleep=pauses.append)
     assert raised.value.status == EXIT_UNREACHABLE
     assert pauses == [1.0, 2.0, 3.0, 3.0]
 
@@ -276,7 +276,7 @@ def test_busy_server_is_asked_again(hub: Hub, tmp_path: Path) -> None:
 
 def test_silent_connection_is_left_and_resumed(hub: Hub, tmp_path: Path) -> None:
     hub.silent_after = 5_000
-    fetch(tmp_path, hub.endpoint, replace(PATIENCE, attempts=100, silence_timeout_s=0.5))
+    fetch(tmp_path, hub.endpoint, replace(RETRIES, attempts=100, silence_timeout_s=0.5))
     assert hub.fetched(FILES[0])[:2] == [None, "bytes=5000-"]
     assert_complete(tmp_path)
 

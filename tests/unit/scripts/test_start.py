@@ -66,7 +66,7 @@ def test_who_chooses_no_token_is_told_what_that_means(run: Run):
     with socket.create_server(("0.0.0.0", 0)):
         opened = announce.own_listeners([found for found in processes() if found.pid == os.getpid()])
         lines = list(announce.open_ports(opened, 8000, {}, token=False))
-    assert any("whoever reaches this machine, WITHOUT A TOKEN" in line for line in lines)
+    assert any("everyone who reaches this machine, WITHOUT A TOKEN" in line for line in lines)
 
 
 def test_the_cluster_named_outside_is_not_joined(run: Run):
@@ -118,7 +118,7 @@ def test_haproxys_ports_are_looked_at_where_there_is_one(config: ConfigFile, run
 
 
 @pytest.mark.slow
-def test_too_few_files_are_one_sentence(config: ConfigFile, tmp_path: Path):
+def test_too_few_open_files_are_one_sentence(config: ConfigFile, tmp_path: Path):
     done = start_it(config, tmp_path, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)))
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("at most 256 files may be open here, and 10500 are needed")

@@ -35,7 +35,7 @@ sys.exit(3)
 SUPERVISOR = """
 import os, sys
 from scripts.launch import supervise
-from scripts.launch.supervise import Died, Service, Signals, Stopped
+from scripts.launch.supervise import ServiceDied, Service, Signals, StopRequested
 supervise.LAST_STEPS_S = supervise.TERM_PATIENCE_S = 1.0
 signals = Signals()
 service = Service([sys.executable, "-c", sys.argv[1], *sys.argv[2:]], os.environ, signals)
@@ -43,10 +43,10 @@ try:
     service.watch(lambda: len(service._vital) == 2)
     print("watching", flush=True)
     service.watch(lambda: False)
-except Stopped as asked:
+except StopRequested as asked:
     print("asked", asked, flush=True)
     print("in time", service.interrupt(600.0), flush=True)
-except Died as error:
+except ServiceDied as error:
     print("died:", error, flush=True)
 finally:
     service.end()

@@ -18,7 +18,7 @@ from pipeline.config import PipelineConfig, SpeechConfig
 from pipeline.synthesizer import Synthesizer
 from pipeline.types import AudioChunk, SynthesisRequest
 from pipeline.voices.catalogue import VoiceCatalogue
-from scripts.say import Rooms, open_rooms
+from scripts.say import LocalPipeline, open_pipeline
 from serve.config.app_config import VoicesConfig
 from serve.config.model_versions import ONLY, CompatConfig, versions_of
 from serve.http.services import Services
@@ -47,16 +47,16 @@ def around(synthesizer: Synthesizer, taught: Taught = DEMO) -> Services:
 
 
 @pytest.fixture(scope="module")
-def rooms() -> Iterator[Rooms]:
-    opened = open_rooms(PipelineConfig.model_validate(CONFIG))
+def local() -> Iterator[LocalPipeline]:
+    opened = open_pipeline(PipelineConfig.model_validate(CONFIG))
     with asyncio.Runner() as runner:
         yield runner.run(opened.__aenter__())
         runner.run(opened.__aexit__(None, None, None))
 
 
 @pytest.fixture(scope="module")
-def live(rooms: Rooms) -> Iterator[Live]:
-    with serving(around(rooms.synthesizer)) as server:
+def live(local: LocalPipeline) -> Iterator[Live]:
+    with serving(around(local.synthesizer)) as server:
         yield server
 
 
@@ -198,14 +198,14 @@ def test_a_voice_is_previewed_in_a_language_the_checkpoint_speaks():
 # Audio that is too short to be its text.
 
 
-def hasty(rooms: Rooms) -> Services:
+def hasty(local: LocalPipeline) -> Services:
     """The demo's text, a model that stops at once."""
     catalogue = VoiceCatalogue.load(None, 256)
-    return around(Synthesizer(rooms.frontend, Hasty(), ToneDecoder(), catalogue, SpeechConfig()))
+    return around(Synthesizer(local.frontend, Hasty(), ToneDecoder(), catalogue, SpeechConfig()))
 
 
-def test_audio_too_short_for_its_text_is_reported(rooms, caplog):
-    with serving(hasty(rooms)) as live:
+def test_audio_too_short_for_its_text_is_reported(local, caplog):
+    with serving(hasty(local)) as live:
         reply = speak(live, input="Hello there. It is a quiet day.")
         assert reply.headers["X-Text-Warnings"].endswith("too_short=1")
         events = speak(live, input="Hello 世 there.", stream=True, stream_format="sse").text
