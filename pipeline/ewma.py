@@ -25,3 +25,24 @@ class Ewma:
         """Count one more."""
         self.value = measured if self._is_guess else self.value + self._weight * (measured - self.value)
         self._is_guess = False
+
+
+class ClippedEwma(Ewma):
+    """A mean of times that no single measurement moves far: a process that was stopped for a minute is not slow."""
+
+    def __init__(self, weight: float, value: float, *, most_times: float) -> None:
+        """
+        Args:
+            weight: of the latest measurement, 0 to 1.
+            value: the mean before the first measurement; 0: there is none yet, and the first measurement is the mean.
+            most_times: a measurement counts as this many times the mean at most.
+        """
+        super().__init__(weight, value)
+        self._most_times = most_times
+
+    def add(self, measured: float) -> None:
+        """Counts one more measurement."""
+        if self.value:
+            super().add(min(measured, self._most_times * self.value))
+        else:
+            self.value = measured

@@ -15,36 +15,24 @@ configuration, never on its neighbours, its slot or the moment it came (tests/un
 """
 
 import importlib
-import logging
-import threading
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable
-from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-
-import torch
 
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
 from pipeline.engine.cpu_runner import CpuRunner
-from pipeline.engine.device import DeviceRunner, RoundOutput
+from pipeline.engine.device import DeviceRunner
+from pipeline.engine.loop import EngineLoop
 from pipeline.engine.observer import EngineObserver, NullEngineObserver
-from pipeline.engine.scheduler import Plan, Scheduler, ThroughputEstimate
+from pipeline.engine.scheduler import Scheduler
 from pipeline.engine.sequence import Sequence, StepStream
-from pipeline.errors import DeadlineExceeded, EngineDead, NonFiniteOutput, SynthesisError, TextTooLong
+from pipeline.errors import SynthesisError, TextTooLong
 from pipeline.model.out_of_memory import named_out_of_memory
-from pipeline.types import FinishReason, Prompt, SamplingParams, StepBlock
+from pipeline.types import Prompt, SamplingParams, StepBlock
 
-logger = logging.getLogger(__name__)
-
-SMOOTHING = 0.1
-MOST_TIMES = 4.0
-"""weight of the newest value in the running means"""
 WARM_UP_TIMEOUT_S = 600.0
-RESERVE = 1.25
-"""promises are made at this much slower a pace than the present one"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +51,6 @@ class EngineStats:
     round_s: float
     """running mean of a decode round [s]"""
     kv_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class _InFlightRound:
-    """A round that was launched and not yet read."""
-
-    plan: Plan
-    launched_at: float
-    """monotonic seconds"""
 
 
 def make_runner(config: EngineConfig, checkpoint: Checkpoint) -> DeviceRunner:
@@ -106,25 +85,11 @@ class Engine:
         """
         self._config = config
         self._clock = clock
-        self._observer: EngineObserver = observer or NullEngineObserver()
         self._width = checkpoint.gpt_spec.width
         self._scheduler = Scheduler(config)
-        self._lock = threading.Lock()
-        self._wake = threading.Condition(self._lock)
-        self._closing = False
-        self._dead: EngineDead | None = None
-        self._round_started: float | None = None
-        self._rounds = self._steps = self._sequences = 0
-        self._round_s = self._collected_at = 0.0
-        self._sequence_s = 1.0
-        self._prefill_s = 0.0
-        built: Future[DeviceRunner] = Future()
-        self._thread = threading.Thread(
-            target=self._run, args=(lambda: factory(config, checkpoint), built), name="engine", daemon=True
-        )
+        self._loop = EngineLoop(config, self._scheduler, observer or NullEngineObserver(), clock)
         with named_out_of_memory("the acoustic model", "lower engine.slots and engine.kv_budget_mib, or give it more memory"):
-            self._thread.start()
-            self._runner = built.result()
+            self._runner = self._loop.start(lambda: factory(config, checkpoint))
 
     def open(self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float) -> Sequence:
         """Make a sequence for the running asyncio task; nothing is queued yet.
@@ -157,17 +122,20 @@ class Engine:
 
     def submit(self, sequences: Iterable[tuple[Sequence, bool]]) -> None:
         """Queue sequences, each with whether its request is admitted already; a refusal reaches its reader alone."""
-        with self._wake:
+        with self._loop.wake:
             for sequence, admitted in sequences:
                 try:
-                    if self._dead is not None:
-                        raise self._dead
+                    if self._loop.dead is not None:
+                        raise self._loop.dead
                     self._scheduler.submit(
-                        sequence, admitted=admitted, retry_after_s=self._retry_after_s(), throughput=self._throughput()
+                        sequence,
+                        admitted=admitted,
+                        retry_after_s=self._loop.retry_after_s(),
+                        throughput=self._loop.throughput(),
                     )
                 except SynthesisError as refusal:
                     sequence.stream.put(refusal)
-            self._wake.notify()
+            self._loop.wake.notify()
 
     async def read(self, sequence: Sequence) -> AsyncGenerator[StepBlock, None]:
         """The blocks of a submitted sequence; closing it frees the slot within one round.
@@ -186,9 +154,9 @@ class Engine:
 
     def cancel(self, sequence: Sequence) -> None:
         """The reader has gone; harmless for a sequence that is over."""
-        with self._wake:
+        with self._loop.wake:
             self._scheduler.cancel(sequence)
-            self._wake.notify()
+            self._loop.wake.notify()
 
     async def generate(
         self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
@@ -209,28 +177,19 @@ class Engine:
         """Raises:
         EngineDead: the loop has died, or a round takes longer than `round_timeout_s`.
         """
-        started, now = self._round_started, self._clock()
-        if self._dead is not None:
-            raise self._dead
-        if not self._thread.is_alive():
-            raise EngineDead("the engine's loop has ended")
-        if started is not None and now - started > self._config.round_timeout_s:
-            raise EngineDead(
-                f"a round has been running for {now - started:.1f} s; "
-                f"the limit is {self._config.round_timeout_s:g} s (engine.round_timeout_s)"
-            )
+        self._loop.check_health()
 
     def stats(self) -> EngineStats:
         """The engine at this moment."""
-        with self._lock:
+        with self._loop.wake:
             return EngineStats(
                 slots=self._config.slots,
                 slots_used=self._scheduler.num_running,
                 waiting=self._scheduler.num_waiting,
-                rounds=self._rounds,
-                steps=self._steps,
-                sequences=self._sequences,
-                round_s=self._round_s,
+                rounds=self._loop.rounds,
+                steps=self._loop.steps,
+                sequences=self._loop.sequences,
+                round_s=self._loop.round_s.value,
                 kv_bytes=self._runner.kv_bytes,
             )
 
@@ -244,156 +203,9 @@ class Engine:
         self._runner.drop_graphs()
 
     def close(self) -> None:
-        """Stop the loop; whoever still reads gets EngineDead."""
-        with self._wake:
-            self._closing = True
-            self._wake.notify()
-        self._thread.join(timeout=self._config.round_timeout_s)
-
-    # -- the loop thread ------------------------------------------------------------------------------------------
-
-    def _run(self, factory: Callable[[], DeviceRunner], built: "Future[DeviceRunner]") -> None:
-        try:
-            if self._config.threads is not None:
-                torch.set_num_threads(self._config.threads)  # counts for the thread that calls it
-            # The model is made on the thread that runs it. OpenMP keeps a team of workers for every thread that ever ran
-            # in parallel, and once teams outnumber the cores it puts them to sleep between operations: a step of full
-            # size took 45 ms instead of 29 on two cores.
-            runner = factory()
-        except Exception as error:
-            built.set_exception(error)
-            return
-        self._scheduler.rounds_ahead = runner.rounds_ahead
-        built.set_result(runner)
-        try:
-            self._loop(runner)
-            self._die(EngineDead("the engine was closed"))
-        except Exception as error:
-            logger.exception("the engine's loop died")
-            self._die(EngineDead(f"the engine's loop died of {type(error).__name__}: {error}"))
-
-    def _loop(self, runner: DeviceRunner) -> None:
-        """Launch and deliver until the engine is closed."""
-        in_flight: deque[_InFlightRound] = deque()
-        while (plan := self._next_plan(wait=not in_flight)) is not None:
-            if plan.decode:
-                in_flight.append(self._launch(runner, plan))
-            if len(in_flight) > runner.rounds_ahead or not plan.decode:
-                self._collect(runner, in_flight.popleft())
-                self._round_started = self._clock() if in_flight else None
-
-    def _next_plan(self, *, wait: bool) -> Plan | None:
-        """The next round's plan; None when closing. With `wait` it has somebody to decode."""
-        with self._wake:
-            while not self._closing:
-                plan = self._scheduler.next_plan(self._clock())
-                for sequence, error in plan.left:
-                    self._observer.wasted(sequence.steps, _why_wasted(error))
-                    if error is not None:
-                        sequence.stream.put(error)
-                if plan.decode or not wait:
-                    return plan
-                # Nobody can run: sleep until a submit, a read or a cancel, or until somebody's time is over.
-                deadline = self._scheduler.next_deadline()
-                self._wake.wait(None if deadline is None else max(deadline - self._clock(), 0.001))
-            return None
-
-    def _launch(self, runner: DeviceRunner, plan: Plan) -> _InFlightRound:
-        started = self._clock()
-        self._round_started = self._round_started or started
-        for sequence, slot in plan.preempt:
-            sequence.preempted_state = runner.preempt(slot, sequence.length)
-            self._observer.preempted()
-        for sequence in plan.restore:
-            runner.restore(_placed(sequence), sequence.preempted_state)
-            sequence.preempted_state = None
-        if plan.prefill:
-            for sequence in plan.prefill:
-                self._observer.scheduled(started - sequence.submitted_at, sequence.lane)
-                sequence.scheduled_at = sequence.scheduled_at or started
-            runner.prefill(plan.prefill)
-            self._prefill_s = smoothed(self._prefill_s, self._clock() - started)
-        launched = _InFlightRound(plan, self._clock())
-        for sequence in plan.prefill:
-            sequence.prefilled_at = sequence.prefilled_at or launched.launched_at
-        runner.launch(plan)
-        return launched
-
-    def _collect(self, runner: DeviceRunner, launched: _InFlightRound) -> None:
-        output = runner.read()
-        now = self._clock()
-        round_s = now - max(launched.launched_at, self._collected_at)
-        self._collected_at = now
-        with self._lock:
-            self._deliver(launched.plan, output, now)
-            self._rounds += 1
-            self._round_s = smoothed(self._round_s, round_s)
-
-    def _deliver(self, plan: Plan, output: RoundOutput, now: float) -> None:
-        for sequence in plan.decode:
-            slot = sequence.slot
-            if slot is None or not self._scheduler.holds(sequence):
-                continue  # it has left while this round was in flight
-            for step in output.emitted[:, slot].nonzero()[0]:
-                sequence.emit(output.hidden[step, slot], output.tokens[step, slot, : sequence.books])
-                self._steps += 1
-            if output.broken[slot]:
-                self._scheduler.release(sequence)
-                self._runner.reset_slot(slot)
-                self._observer.wasted(sequence.steps, "broken")
-                sequence.stream.put(
-                    NonFiniteOutput(f"the model produced non-finite numbers after {sequence.steps} steps of this segment")
-                )
-            elif output.ended[slot] or sequence.steps >= sequence.max_steps:
-                self._scheduler.release(sequence)
-                sequence.flush(FinishReason.EOS if output.ended[slot] else FinishReason.LENGTH)
-                self._sequences += 1
-                self._scheduler.queue.learn(sequence)
-                self._sequence_s = smoothed(self._sequence_s, now - sequence.submitted_at)
-            else:
-                sequence.flush()
-
-    def _die(self, death: EngineDead) -> None:
-        with self._lock:
-            self._dead = death
-            for sequence in self._scheduler.drain():
-                sequence.stream.put(death)
-
-    # -- called under the lock ------------------------------------------------------------------------------------
-
-    def _throughput(self) -> ThroughputEstimate | None:
-        """What a step takes now, with a reserve: it varies."""
-        if not self._rounds:
-            return None
-        return ThroughputEstimate(
-            self._clock(), RESERVE * self._round_s / self._config.steps_per_round, RESERVE * self._prefill_s
-        )
-
-    def _retry_after_s(self) -> float:
-        """When, at the present pace, a place will be free."""
-        return max(self._sequence_s * (self._scheduler.num_waiting + 1) / self._config.slots, 0.1)
+        """Stop the loop; the readers of unfinished sequences get EngineDead."""
+        self._loop.close()
 
     def _on_read(self) -> None:
-        with self._wake:
-            self._wake.notify()
-
-
-def smoothed(mean_s: float, measured_s: float) -> float:
-    """The running mean after one more measurement; 0 is no mean yet.
-
-    A process that was stopped for a minute is not slow: one measurement counts as MOST_TIMES the mean at most.
-    """
-    if not mean_s:
-        return measured_s
-    return mean_s + SMOOTHING * (min(measured_s, MOST_TIMES * mean_s) - mean_s)
-
-
-def _placed(sequence: Sequence) -> int:
-    assert sequence.slot is not None, "who is resumed has a slot"
-    return sequence.slot
-
-
-def _why_wasted(error: SynthesisError | None) -> str:
-    if error is None:
-        return "cancelled"
-    return "deadline" if isinstance(error, DeadlineExceeded) else "stalled"
+        with self._loop.wake:
+            self._loop.wake.notify()

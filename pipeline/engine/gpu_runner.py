@@ -21,14 +21,13 @@ from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
 from pipeline.engine import kv_cache
 from pipeline.engine.device import DTYPES, PreemptedSlot, RoundOutput, remember
+from pipeline.engine.gpu_prompts import Prompts, empty_prompts, fill, slot_of
 from pipeline.engine.scheduler import PREFILL_BUCKET, Plan, prefill_bucket
 from pipeline.engine.sequence import Sequence
 from pipeline.model.embedding import Embedding
@@ -36,29 +35,12 @@ from pipeline.model.gpu.gpu_gpt import GpuGpt
 from pipeline.model.gpu.graphs import record, use_own_stream
 from pipeline.model.gpu.kernels import step
 from pipeline.model.gpu.kernels.step import SlotState
-from pipeline.model.sampling import RowParams, counter_uniforms, draw, filter_logits, upstream_noise
+from pipeline.model.sampling import RowParams, draw, filter_logits, upstream_noise
 from pipeline.spec import CODEBOOKS, REPETITION_WINDOW
 from pipeline.types import Head, SeedMode
 
 LONGEST_GRAPHED = 512
 """positions of the longest prompt bucket that has a graph; longer prompts run eagerly"""
-PLACE_FIELDS = ("slot", "last", "speaker_at", "top_k", "min_steps", "max_steps", "from_noise", "is_text", "text_eos")
-"""whole numbers of a prompt, as they stand in _Prompts.numbers"""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Prompts:
-    """The static input of one prefill: P prompts of L positions."""
-
-    tokens: torch.Tensor  # (P, L, 5) int64: four ids, then whether they are text
-    numbers: torch.Tensor  # (P, len(PLACE_FIELDS)) int64
-    floats: torch.Tensor  # (P, 3): temperature, dropped mass, penalty
-    speakers: torch.Tensor  # (P, width) float32, normalised
-    uniforms: torch.Tensor  # (P, steps, 4) float32
-
-    def number(self, name: str) -> torch.Tensor:
-        """(P,) int64"""
-        return self.numbers[:, PLACE_FIELDS.index(name)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,7 +83,7 @@ class GpuRunner:
         self._residual = torch.zeros(config.slots, spec.width, device=device)
         # Unused rows of a prefill call write into the spare slot.
         self._spare = config.slots if config.prefill_rows > 1 else 0
-        self._prompts: dict[int, _Prompts] = {}
+        self._prompts: dict[int, Prompts] = {}
         self._prefills: dict[int, torch.cuda.CUDAGraph] = {}
         self._rounds: dict[bool, torch.cuda.CUDAGraph] = {}
         self._free = deque(self._result_buffer() for _ in range(1 + self.rounds_ahead))
@@ -153,14 +135,13 @@ class GpuRunner:
         self._text_noise = floats(slots, 1, self._text_vocab, value=1.0)
         self._recent_text = torch.full((spared, 1, REPETITION_WINDOW), self._text_vocab, device=self._device)
 
-    # -- prefill --------------------------------------------------------------------------------------------------
-
     @torch.inference_mode()
     def prefill(self, sequences: Ordered[Sequence]) -> None:
         """Read the prompts of newly placed sequences, all of one bucket, into their slots."""
         length = prefill_bucket(len(sequences[0].prompt.ids))
         prompts = self._prompts[length] if length in self._prefills else self._make_prompts(length)
-        self._fill(prompts, sequences)
+        for values, target in fill(prompts, sequences, spare=self._spare):
+            self._send(values, target)
         if length in self._prefills:
             self._prefills[length].replay()
         else:
@@ -168,62 +149,13 @@ class GpuRunner:
         for sequence in sequences:
             if sequence.sampling.seed_mode is SeedMode.UPSTREAM:
                 noise = self._text_noise if sequence.prompt.head is Head.TEXT else self._state.noise
-                self._send(upstream_noise(sequence.sampling.seed, *noise.shape[1:]), noise[_slot(sequence)])
+                self._send(upstream_noise(sequence.sampling.seed, *noise.shape[1:]), noise[slot_of(sequence)])
 
-    def _make_prompts(self, length: int) -> _Prompts:
-        rows, device = self._config.prefill_rows, self._device
-        numbers = torch.zeros(rows, len(PLACE_FIELDS), dtype=torch.int64, device=device)
-        numbers[:, PLACE_FIELDS.index("slot")] = self._spare
-        return _Prompts(
-            tokens=torch.zeros(rows, length, CODEBOOKS + 1, dtype=torch.int64, device=device),
-            numbers=numbers,
-            floats=torch.ones(rows, 3, device=device),
-            speakers=torch.zeros(rows, self._width, device=device),
-            uniforms=torch.full((rows, self._config.max_steps, CODEBOOKS), 0.5, device=device),
-        )
+    def _make_prompts(self, length: int) -> Prompts:
+        config = self._config
+        return empty_prompts(config.prefill_rows, length, self._width, config.max_steps, spare=self._spare, device=self._device)
 
-    def _fill(self, prompts: _Prompts, sequences: Ordered[Sequence]) -> None:
-        """Everything the sequences are, in the layout of `prompts`, on its way to the device."""
-        tokens = np.zeros(prompts.tokens.shape, np.int64)
-        numbers = np.zeros(prompts.numbers.shape, np.int64)
-        numbers[:, PLACE_FIELDS.index("slot")] = self._spare
-        floats = np.ones(prompts.floats.shape, np.float32)
-        speakers = np.zeros(prompts.speakers.shape, np.float32)
-        uniforms = np.full(prompts.uniforms.shape, 0.5, np.float32)
-        for row, sequence in enumerate(sequences):
-            prompt, sampling = sequence.prompt, sequence.sampling
-            length, is_text = len(prompt.ids), prompt.head is Head.TEXT
-            tokens[row, :length, :CODEBOOKS] = prompt.ids
-            tokens[row, :length, CODEBOOKS] = prompt.text_mask
-            assert not is_text or prompt.eos_token is not None, "a TEXT prompt names its end"
-            numbers[row] = (
-                _slot(sequence),
-                length - 1,
-                -1 if prompt.speaker is None or prompt.speaker_position is None else prompt.speaker_position,
-                sampling.top_k,
-                sampling.min_steps,
-                sequence.max_steps,
-                sampling.seed_mode is SeedMode.UPSTREAM,
-                is_text,
-                prompt.eos_token or 0,
-            )
-            floats[row] = sampling.temperature, 1 - sampling.top_p, sampling.repetition_penalty
-            if prompt.speaker is not None:
-                # On the host, in float16 as upstream does: a voice is the same on every device.
-                speakers[row] = F.normalize(torch.tensor(prompt.speaker), dim=0).float().numpy()
-            if sampling.seed_mode is SeedMode.COUNTER:
-                drawn = counter_uniforms(sampling, prompt.head, prompt.segment.index, sequence.max_steps)
-                uniforms[row, : len(drawn)] = drawn
-        for values, target in (
-            (tokens, prompts.tokens),
-            (numbers, prompts.numbers),
-            (floats, prompts.floats),
-            (speakers, prompts.speakers),
-            (uniforms, prompts.uniforms),
-        ):
-            self._send(torch.from_numpy(values), target)
-
-    def _prefill(self, prompts: _Prompts) -> None:
+    def _prefill(self, prompts: Prompts) -> None:
         """Embed, run the layers, write all that the slots are."""
         state, slots = self._state, prompts.number("slot")
         rows, length, _ = prompts.tokens.shape
@@ -245,13 +177,11 @@ class GpuRunner:
         state.recent.index_fill_(0, slots, self._code_vocab)
         self._recent_text.index_fill_(0, slots, self._text_vocab)
 
-    # -- rounds ---------------------------------------------------------------------------------------------------
-
     @torch.inference_mode()
     def launch(self, plan: Plan) -> None:
         """Begin one round: `steps_per_round` steps in which the plan's decoding slots advance until they end."""
         active = torch.zeros(self._config.slots, dtype=torch.int32)
-        active[[_slot(sequence) for sequence in plan.decode]] = 1
+        active[[slot_of(sequence) for sequence in plan.decode]] = 1
         self._send(active, self._state.active[: self._config.slots])
         with_text = any(sequence.prompt.head is Head.TEXT for sequence in plan.decode)
         if with_text in self._rounds:
@@ -333,8 +263,6 @@ class GpuRunner:
         state.ends.copy_(torch.where(is_text, (tokens == eos[:, :, 0]).int(), state.ends))
         state.finite.copy_(torch.where(is_text, logits.isfinite().flatten(1).all(1, keepdim=True).int(), state.finite))
 
-    # -- graphs ---------------------------------------------------------------------------------------------------
-
     def _record(self) -> None:
         """On a GPU: record the rounds, with and without the text head, and a prefill for every usual length."""
         if not self._is_cuda:
@@ -400,8 +328,6 @@ class GpuRunner:
     def kv_bytes(self) -> int:
         return self._cache.nbytes
 
-    # -- the way to and from the device ---------------------------------------------------------------------------
-
     def _send(self, values: torch.Tensor, target: torch.Tensor) -> None:
         """Copy to the device without waiting: from pinned memory, which torch keeps until the copy is done."""
         target.copy_(values.pin_memory() if self._is_cuda else values, non_blocking=True)
@@ -418,8 +344,3 @@ def _parts(numbers: torch.Tensor, steps: int, slots: int) -> tuple[torch.Tensor,
     """Views of what a round tells: tokens (K, S, 4), emitted (K, S), ended (S,), broken (S,)."""
     tokens, emitted, ended, broken = torch.split(numbers, [steps * slots * CODEBOOKS, steps * slots, slots, slots])
     return tokens.view(steps, slots, CODEBOOKS), emitted.view(steps, slots), ended, broken
-
-
-def _slot(sequence: Sequence) -> int:
-    assert sequence.slot is not None, "only placed sequences have a slot"
-    return sequence.slot

@@ -182,7 +182,7 @@ class Vocoder:
         try:
             if self._config.threads is not None:
                 torch.set_num_threads(self._config.threads)  # counts for the thread that calls it
-            # Built on the thread that runs it: see pipeline/engine/engine.py on OpenMP's teams.
+            # Built on the thread that runs it: see pipeline/engine/loop.py on OpenMP's teams.
             method = factory()
         except Exception as error:
             built.set_exception(error)

@@ -16,12 +16,14 @@ from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
 from pipeline.engine.cpu_runner import CpuRunner
 from pipeline.engine.device import DeviceRunner
-from pipeline.engine.engine import Engine, make_runner, smoothed
+from pipeline.engine.engine import Engine, make_runner
 from pipeline.engine.gpu_runner import GpuRunner
+from pipeline.engine.loop import EWMA_WEIGHT, MOST_TIMES
 from pipeline.engine.observer import NullEngineObserver
 from pipeline.engine.scheduler import Scheduler, ThroughputEstimate
 from pipeline.engine.sequence import Sequence
 from pipeline.errors import AtCapacity, DeadlineUnmeetable
+from pipeline.ewma import ClippedEwma
 from pipeline.types import FinishReason, Head, Lane, Prompt, SamplingParams, SchedulingParams, SeedMode
 from tests.support.effort import examples
 from tests.support.engines import NUMERICS, Ahead, distinct
@@ -277,11 +279,13 @@ def test_an_idle_engine_takes_whoever_comes_however_slow_it_last_was():
 
 
 def test_one_long_stop_is_not_a_slow_engine():
-    step_s = smoothed(smoothed(0.0, STEP_S), 3600.0)
-    assert step_s < 1.5 * STEP_S
+    step_s = ClippedEwma(EWMA_WEIGHT, 0.0, most_times=MOST_TIMES)
+    step_s.add(STEP_S)
+    step_s.add(3600.0)
+    assert step_s.value < 1.5 * STEP_S
     for _ in range(100):
-        step_s = smoothed(step_s, 10 * STEP_S)
-    assert step_s > 9 * STEP_S, "one that stays slow is"
+        step_s.add(10 * STEP_S)
+    assert step_s.value > 9 * STEP_S, "one that stays slow is"
 
 
 def test_nobody_is_let_in_before_somebody_who_would_then_be_late():

@@ -1,0 +1,232 @@
+"""EngineLoop: the thread that plans, launches and delivers round after round.
+
+In:    a Scheduler that other threads fill under `wake`; the device's runner
+Out:   steps and errors, into the streams of the sequences
+Owns:  the thread, the lock, the running means of its times
+Never: asyncio, prompts, who submits
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import torch
+
+from pipeline.config import EngineConfig
+from pipeline.engine.device import DeviceRunner, RoundOutput
+from pipeline.engine.observer import EngineObserver
+from pipeline.engine.scheduler import Plan, Scheduler, ThroughputEstimate
+from pipeline.engine.sequence import Sequence
+from pipeline.errors import DeadlineExceeded, EngineDead, NonFiniteOutput, SynthesisError
+from pipeline.ewma import ClippedEwma
+from pipeline.types import FinishReason
+
+logger = logging.getLogger(__name__)
+
+EWMA_WEIGHT = 0.1  # of the newest value in the running means
+MOST_TIMES = 4.0  # times the mean that one measurement counts as at most: a process that was stopped for a minute is not slow
+RESERVE = 1.25  # promises are made at this much slower a pace than the present one
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlightRound:
+    """A round that was launched and not yet read."""
+
+    plan: Plan
+    launched_at: float
+    """monotonic seconds"""
+
+
+class EngineLoop:
+    """Runs a scheduler's plans on one device, on a thread of its own."""
+
+    def __init__(
+        self, config: EngineConfig, scheduler: Scheduler, observer: EngineObserver, clock: Callable[[], float]
+    ) -> None:
+        """
+        Args:
+            observer: called on the loop's thread.
+            clock: monotonic seconds.
+        """
+        self._config = config
+        self._scheduler = scheduler
+        self._observer = observer
+        self._clock = clock
+        self.wake = threading.Condition(threading.Lock())
+        """guards the scheduler and everything below; notified when there may be work"""
+        self.dead: EngineDead | None = None
+        """why the loop has ended"""
+        self.rounds = self.steps = self.sequences = 0
+        """rounds delivered, steps emitted, sequences finished by themselves since start"""
+        self.round_s = ClippedEwma(EWMA_WEIGHT, 0.0, most_times=MOST_TIMES)
+        self._prefill_s = ClippedEwma(EWMA_WEIGHT, 0.0, most_times=MOST_TIMES)
+        self._sequence_s = ClippedEwma(EWMA_WEIGHT, 1.0, most_times=MOST_TIMES)
+        self._closing = False
+        self._round_started: float | None = None
+        self._collected_at = 0.0
+        self._thread: threading.Thread | None = None
+
+    def start(self, factory: Callable[[], DeviceRunner]) -> DeviceRunner:
+        """Starts the thread, makes the runner on it and returns the runner; raises what `factory` raises."""
+        started: Future[DeviceRunner] = Future()
+        self._thread = threading.Thread(target=self._run, args=(factory, started), name="engine", daemon=True)
+        self._thread.start()
+        return started.result()
+
+    def check_health(self) -> None:
+        """Raises:
+        EngineDead: the loop has ended, or a round takes longer than `round_timeout_s`.
+        """
+        started, now = self._round_started, self._clock()
+        if self.dead is not None:
+            raise self.dead
+        if self._thread is None or not self._thread.is_alive():
+            raise EngineDead("the engine's loop has ended")
+        if started is not None and now - started > self._config.round_timeout_s:
+            raise EngineDead(
+                f"a round has been running for {now - started:.1f} s; "
+                f"the limit is {self._config.round_timeout_s:g} s (engine.round_timeout_s)"
+            )
+
+    def close(self) -> None:
+        """Ends the loop after the present round; the readers of unfinished sequences get EngineDead."""
+        with self.wake:
+            self._closing = True
+            self.wake.notify()
+        if self._thread is not None:
+            self._thread.join(timeout=self._config.round_timeout_s)
+
+    def _run(self, factory: Callable[[], DeviceRunner], started: "Future[DeviceRunner]") -> None:
+        try:
+            if self._config.threads is not None:
+                torch.set_num_threads(self._config.threads)  # counts for the thread that calls it
+            # The model is made on the thread that runs it. OpenMP keeps a team of workers for every thread that ever ran
+            # in parallel, and once teams outnumber the cores it puts them to sleep between operations: a step of full
+            # size took 45 ms instead of 29 on two cores.
+            runner = factory()
+        except Exception as error:
+            started.set_exception(error)
+            return
+        self._scheduler.rounds_ahead = runner.rounds_ahead
+        started.set_result(runner)
+        try:
+            self._loop(runner)
+            self._die(EngineDead("the engine was closed"))
+        except Exception as error:
+            logger.exception("the engine's loop died")
+            self._die(EngineDead(f"the engine's loop died of {type(error).__name__}: {error}"))
+
+    def _loop(self, runner: DeviceRunner) -> None:
+        """Launch and deliver until the engine is closed."""
+        in_flight: deque[_InFlightRound] = deque()
+        while (plan := self._next_plan(wait=not in_flight)) is not None:
+            if plan.decode:
+                in_flight.append(self._launch(runner, plan))
+            if len(in_flight) > runner.rounds_ahead or not plan.decode:
+                self._collect(runner, in_flight.popleft())
+                self._round_started = self._clock() if in_flight else None
+
+    def _next_plan(self, *, wait: bool) -> Plan | None:
+        """The next round's plan; None when closing. With `wait` it has somebody to decode."""
+        with self.wake:
+            while not self._closing:
+                plan = self._scheduler.next_plan(self._clock())
+                for sequence, error in plan.left:
+                    self._observer.wasted(sequence.steps, _why_wasted(error))
+                    if error is not None:
+                        sequence.stream.put(error)
+                if plan.decode or not wait:
+                    return plan
+                # Nobody can run: sleep until a submit, a read or a cancel, or until somebody's time is over.
+                deadline = self._scheduler.next_deadline()
+                self.wake.wait(None if deadline is None else max(deadline - self._clock(), 0.001))
+            return None
+
+    def _launch(self, runner: DeviceRunner, plan: Plan) -> _InFlightRound:
+        started = self._clock()
+        self._round_started = self._round_started or started
+        for sequence, slot in plan.preempt:
+            sequence.preempted_state = runner.preempt(slot, sequence.length)
+            self._observer.preempted()
+        for sequence in plan.restore:
+            runner.restore(_placed(sequence), sequence.preempted_state)
+            sequence.preempted_state = None
+        if plan.prefill:
+            for sequence in plan.prefill:
+                self._observer.scheduled(started - sequence.submitted_at, sequence.lane)
+                sequence.scheduled_at = sequence.scheduled_at or started
+            runner.prefill(plan.prefill)
+            self._prefill_s.add(self._clock() - started)
+        launched = _InFlightRound(plan, self._clock())
+        for sequence in plan.prefill:
+            sequence.prefilled_at = sequence.prefilled_at or launched.launched_at
+        runner.launch(plan)
+        return launched
+
+    def _collect(self, runner: DeviceRunner, launched: _InFlightRound) -> None:
+        output = runner.read()
+        now = self._clock()
+        round_s = now - max(launched.launched_at, self._collected_at)
+        self._collected_at = now
+        with self.wake:
+            self._deliver(runner, launched.plan, output, now)
+            self.rounds += 1
+            self.round_s.add(round_s)
+
+    def _deliver(self, runner: DeviceRunner, plan: Plan, output: RoundOutput, now: float) -> None:
+        for sequence in plan.decode:
+            slot = sequence.slot
+            if slot is None or not self._scheduler.holds(sequence):
+                continue  # it has left while this round was in flight
+            for step in output.emitted[:, slot].nonzero()[0]:
+                sequence.emit(output.hidden[step, slot], output.tokens[step, slot, : sequence.books])
+                self.steps += 1
+            if output.broken[slot]:
+                self._scheduler.release(sequence)
+                runner.reset_slot(slot)
+                self._observer.wasted(sequence.steps, "broken")
+                sequence.stream.put(
+                    NonFiniteOutput(f"the model produced non-finite numbers after {sequence.steps} steps of this segment")
+                )
+            elif output.ended[slot] or sequence.steps >= sequence.max_steps:
+                self._scheduler.release(sequence)
+                sequence.flush(FinishReason.EOS if output.ended[slot] else FinishReason.LENGTH)
+                self.sequences += 1
+                self._scheduler.queue.learn(sequence)
+                self._sequence_s.add(now - sequence.submitted_at)
+            else:
+                sequence.flush()
+
+    def _die(self, death: EngineDead) -> None:
+        with self.wake:
+            self.dead = death
+            for sequence in self._scheduler.drain():
+                sequence.stream.put(death)
+
+    # -- called under the lock ------------------------------------------------------------------------------------
+
+    def throughput(self) -> ThroughputEstimate | None:
+        """What a step takes now, with a reserve: it varies."""
+        if not self.rounds:
+            return None
+        return ThroughputEstimate(
+            self._clock(), RESERVE * self.round_s.value / self._config.steps_per_round, RESERVE * self._prefill_s.value
+        )
+
+    def retry_after_s(self) -> float:
+        """When, at the present pace, a place will be free."""
+        return max(self._sequence_s.value * (self._scheduler.num_waiting + 1) / self._config.slots, 0.1)
+
+
+def _placed(sequence: Sequence) -> int:
+    assert sequence.slot is not None, "who is resumed has a slot"
+    return sequence.slot
+
+
+def _why_wasted(error: SynthesisError | None) -> str:
+    if error is None:
+        return "cancelled"
+    return "deadline" if isinstance(error, DeadlineExceeded) else "stalled"
