@@ -2,7 +2,7 @@
 
 phones, lexicon.txt     words to sounds           sentences  the texts       teacher  the voice, flite
 corpus   -> shards      codes  -> four numbers per step
-train_vocos, train_dvae, train_gpt  -> weights    (network, loop: shared by them)
+train_vocos, train_dvae, train_gpt  -> weights    (network, loop, batches: shared by them)
 export   -> a checkpoint in ChatTTS's layout      hearing, ../evaluate  -> word error rates
 
 python -m scripts.train_demo.corpus      work/corpus --shards 20

@@ -19,11 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from scripts.train_demo.batches import open_coder
 from scripts.train_demo.codes import DIGITS, GROUPS, Coder, quantise, values_of
 from scripts.train_demo.corpus import HELD_OUT, load_shard
 from scripts.train_demo.loop import train
 from scripts.train_demo.network import ConvStack, MelDecoder
-from scripts.train_demo.train_gpt import open_coder
 
 WIDTH, STACK_WIDTH, LAYERS = 96, 96, 3
 CROP_STEPS, ROWS = 64, 12

@@ -3,7 +3,7 @@
 In:    the corpus's shards
 Out:   work/gpt.pt (resumes from it), work/coder.pt, a log line a minute, work/gpt.png
 Owns:  the losses, the schedule
-Never: the checkpoint's layout
+Never: the checkpoint's layout; how batches are made (batches.py)
 
     python -m scripts.train_demo.train_gpt work --until 18:30            # ends then, whatever was reached
     python -m scripts.train_demo.train_gpt work --tokens 200e6 --device cuda --batch-tokens 24000 --width 384 --layers 8
@@ -17,21 +17,18 @@ import json
 import math
 import random
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
-from itertools import cycle, islice
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scripts.train_demo.codes import BOOKS, CODES, END, PARTS, Coder, fit
-from scripts.train_demo.corpus import HELD_OUT, Example, load_shard
-from scripts.train_demo.network import Size, Speaking, speaker_vectors
+from scripts.train_demo.batches import Batch, Item, batches, collate, items, open_coder
+from scripts.train_demo.corpus import HELD_OUT
+from scripts.train_demo.network import Size, Speaking
 from scripts.train_demo.plot import plot_log
-from scripts.train_demo.teacher import SPEAKERS
 
 BOOK_WEIGHTS = (1.0, 0.2, 0.6, 0.2)
 MEL_WEIGHT = 1.0
@@ -39,12 +36,8 @@ GUIDE_WEIGHT = 0.5
 PHONE_WEIGHT = 0.3
 # Of the logits' scale: at 0 the likeliest code's logit is near 0, and the repetition penalty, a factor, leaves it there.
 SCALE_WEIGHT = 0.02
-GUIDE_WIDTH = 0.7  # tokens
-SPEAKER_NOISE = 0.02
-MEL_SHARE = 3  # one sentence of so many is decoded to mel frames
 WARM_UP_STEPS = 100
 DECAY = 0.35  # last part of the training in which the learning rate falls to zero
-FIT_SHARDS = 2
 REPORT_S = 60.0
 
 
@@ -57,144 +50,6 @@ class Settings:
     rate: float = 1.5e-3  # AdamW: embeddings, heads, mel decoder
     matrix_rate: float = 1.2e-2  # Muon: the layers' matrices
     noise: float = 0.4  # most of a sentence's steps that are spoilt
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Item:
-    """An example made ready."""
-
-    tokens: Tensor
-    codes: Tensor
-    mel: Tensor
-    spoken: Tensor
-    phone: Tensor  # token id at every step
-    speaker: int
-
-    @property
-    def length(self) -> int:
-        """Positions."""
-        return len(self.tokens) + len(self.codes)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch:
-    """B sentences of N positions; M of these, counted through all sentences, say a step or the end."""
-
-    tokens: Tensor  # (B, N)
-    codes: Tensor  # (B, N, 4), spoilt
-    is_code: Tensor  # (B, N)
-    speakers: Tensor  # (B, width)
-    saying: Tensor  # (M,): row of all B x N positions
-    targets: Tensor  # (M, 4)
-    phones: Tensor  # (M,); -100 at an end
-    guide: Tensor  # (B, N, N): how right it is to look at each token; zero where nothing is said
-    places: Tensor  # (B / MEL_SHARE, T): of the positions, those that say a step
-    mel: Tensor  # (B / MEL_SHARE, T, 200)
-    is_step: Tensor  # (B / MEL_SHARE, T)
-
-
-def classes(example: Example) -> Tensor:
-    """Which part of which phone every step is."""
-    inside = (example.spoken.float() - example.phone + 0.5).clamp(0, 0.999)
-    return example.tokens.long()[example.phone.long()] * PARTS + (inside * PARTS).long()
-
-
-def open_coder(work: Path) -> tuple[Coder, Tensor]:
-    """The coder and each band's mean magnitude; fitted to the first shards when it is not there yet."""
-    path = work / "coder.pt"
-    if not path.exists():
-        examples = [one for number in range(1, 1 + FIT_SHARDS) for one in load_shard(work / "corpus" / f"{number:03d}.pt")]
-        coder = fit([one.mel for one in examples], [classes(one) for one in examples])
-        frames = torch.cat([one.mel.view(-1, 100) for one in examples]).float()
-        torch.save({"weight": coder.weight, "bias": coder.bias, "coef": frames.mean(0).abs().clamp(min=1.0)}, path)
-    saved = torch.load(path)
-    return Coder(saved["weight"], saved["bias"]), saved["coef"]
-
-
-def items(path: Path, coder: Coder) -> list[Item]:
-    """A shard's examples."""
-    return [
-        Item(
-            tokens=one.tokens.long(),
-            codes=coder.codes(one.mel).short(),
-            mel=one.mel,
-            spoken=one.spoken.float(),
-            phone=one.tokens.long()[one.phone.long()],
-            speaker=one.speaker,
-        )
-        for one in load_shard(path)
-    ]
-
-
-def batches(data: list[Item], settings: Settings, draw: random.Random) -> Iterator[list[Item]]:
-    """One pass: sentences of like length together, batches in any order. All are full: the last begins again."""
-    by_length: dict[int, list[Item]] = {}
-    for one in data:
-        by_length.setdefault(padded(one.length), []).append(one)
-    groups: list[list[Item]] = []
-    for length, alike in sorted(by_length.items()):
-        rows = max(1, round(settings.batch_tokens / length))
-        draw.shuffle(alike)
-        filled = list(islice(cycle(alike), -(-len(alike) // rows) * rows))
-        groups += [filled[begin : begin + rows] for begin in range(0, len(filled), rows)]
-    draw.shuffle(groups)
-    yield from groups
-
-
-def padded(length: int) -> int:
-    """Few different shapes: each is compiled once."""
-    grain = 32 if length <= 256 else 64
-    return -(-length // grain) * grain
-
-
-def spoil(codes: Tensor, other: Tensor, level: float) -> Tensor:
-    """Codes (T, 4) as a model that is not sure would have drawn them: steps out of their time, of another sentence,
-    single codes at random."""
-    steps = len(codes)
-    fate = torch.rand(steps, 1)
-    shifted = codes[(torch.arange(steps) + torch.randint(-2, 3, (steps,))).clamp(0, steps - 1)]
-    foreign = other[torch.randint(len(other), (steps,))]
-    codes = torch.where(fate < level * 0.5, shifted, codes)
-    codes = torch.where((fate >= level * 0.5) & (fate < level * 0.8), foreign, codes)
-    single = torch.rand(steps, BOOKS) < level * torch.tensor([0.2, 0.5, 0.3, 0.5])
-    return torch.where(single, torch.randint(CODES, (steps, BOOKS)), codes)
-
-
-def collate(group: list[Item], width: int, noise: float, draw: random.Random) -> Batch:
-    """Pad a group."""
-    rows = len(group)
-    positions = padded(max(one.length for one in group))
-    tokens = torch.zeros(rows, positions, dtype=torch.long)
-    codes = torch.zeros(rows, positions, BOOKS, dtype=torch.long)
-    is_code = torch.zeros(rows, positions, dtype=torch.bool)
-    guide = torch.zeros(rows, positions, positions)
-    saying, targets, phones = [], [], []
-    for row, one in enumerate(group):
-        text, steps = len(one.tokens), len(one.codes)
-        own = one.codes.long()
-        tokens[row, :text] = one.tokens
-        codes[row, text : text + steps] = spoil(own, draw.choice(group).codes.long(), draw.random() * noise) if noise else own
-        is_code[row, text : text + steps] = True
-        saying.append(torch.arange(text - 1, text + steps) + row * positions)
-        targets.append(F.pad(own, (0, 0, 0, 1), value=END))
-        phones.append(F.pad(one.phone, (0, 1), value=-100))
-        distance = torch.arange(text)[None] - one.spoken[:, None]
-        guide[row, text - 1 : text - 1 + steps, :text] = (-(distance**2) / (2 * GUIDE_WIDTH**2)).exp()
-    decoded = group[: -(-rows // MEL_SHARE)]
-    longest = max(len(one.codes) for one in decoded)
-    places = torch.zeros(len(decoded), longest, dtype=torch.long)
-    mel = torch.zeros(len(decoded), longest, 200)
-    is_step = torch.zeros(len(decoded), longest)
-    for row, one in enumerate(decoded):
-        steps = len(one.codes)
-        places[row, :steps] = torch.arange(steps) + len(one.tokens) - 1
-        mel[row, :steps] = one.mel.float()
-        is_step[row, :steps] = 1
-    speakers = speaker_vectors(torch.tensor([SPEAKERS[one.speaker].place for one in group]), width)
-    if noise:
-        speakers += SPEAKER_NOISE * torch.randn_like(speakers)
-    said = (torch.cat(saying), torch.cat(targets), torch.cat(phones))
-    return Batch(tokens, codes, is_code, F.normalize(speakers), *said, guide, places, mel, is_step)
 
 
 def losses(model: Speaking, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -304,7 +159,7 @@ class Training:
         while True:
             self._load()
             order = random.Random(f"{self._settings.seed}/{self._passes}")
-            groups = list(batches([one for shard in self._data.values() for one in shard], self._settings, order))
+            groups = list(batches([one for shard in self._data.values() for one in shard], self._settings.batch_tokens, order))
             for group in groups[self._in_pass :]:
                 # Seeded by the step, so that a run that was interrupted learns what it would have learnt.
                 draw = random.Random(f"{self._settings.seed}/step {self._steps}")

@@ -24,7 +24,7 @@ from pipeline.vocoder.windowed.mel_decoder import MelDecoder
 from pipeline.vocoder.windowed.vocos import Vocos
 from pipeline.voices.seeds import draw_embedding, read_statistics
 from scripts.evaluate.intelligibility import is_digits
-from scripts.train_demo import train_gpt
+from scripts.train_demo import batches, train_gpt
 from scripts.train_demo.codes import BOOKS, CODES, quantise, values_of
 from scripts.train_demo.corpus import PREFIX, SPEAKER_POSITION, SUFFIX, TOKEN_IDS, align, tokenize
 from scripts.train_demo.export import export, load_trained
@@ -236,7 +236,7 @@ def test_a_step_learns_from_everything():
     """Every parameter gets a gradient, but the codes' own rows that no example has."""
     torch.manual_seed(0)
     model = Speaking(TINY, torch.ones(100))
-    one = train_gpt.Item(
+    one = batches.Item(
         tokens=torch.tensor([TOKEN_IDS[token] for token in tokenize("one two")]),
         codes=torch.randint(CODES, (30, BOOKS)).short(),
         mel=torch.randn(30, 200).half(),
@@ -245,7 +245,7 @@ def test_a_step_learns_from_everything():
         speaker=0,
     )
     shorter = replace(one, codes=one.codes[:20], mel=one.mel[:20], spoken=one.spoken[:20], phone=one.phone[:20], speaker=1)
-    batch = train_gpt.collate([one, shorter], TINY.width, 0.4, random.Random(0))
+    batch = batches.collate([one, shorter], TINY.width, 0.4, random.Random(0))
     total, parts = train_gpt.losses(model, batch)
     total.backward()
     assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters())
