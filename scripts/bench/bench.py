@@ -2,7 +2,7 @@
 
 In:    the options of one run
 Out:   systems that are awake and warm
-Owns:  the House, the line of progress on the terminal
+Owns:  the SystemPool, the line of progress on the terminal
 Never: figures
 """
 
@@ -21,12 +21,12 @@ from rich.table import Table
 from scripts.bench.client import Endpoint
 from scripts.bench.load import Load
 from scripts.bench.systems import (
-    House,
     InProcess,
     Remote,
     Served,
     Settings,
     System,
+    SystemPool,
     copy_bandwidth,
     set_batch_size,
     start_ours,
@@ -108,7 +108,7 @@ class Bench:
 
     def __init__(self, options: Options, console: Console) -> None:
         self.options = options
-        self.house = House()
+        self.systems = SystemPool()
         self.paces: dict[str, float] = {}
         """requests a second each system can answer at all, once it is known"""
         self._console = console
@@ -160,7 +160,7 @@ class Bench:
     @cached_property
     def bandwidth(self) -> float:
         """Bytes a second this machine copies while nothing else runs."""
-        self.house.freeze()
+        self.systems.freeze()
         return copy_bandwidth()
 
     def upstream(self) -> InProcess:
@@ -206,10 +206,10 @@ class Bench:
         return line
 
     def _awake(self, name: str, key: object, start: Callable[[], Any]) -> Any:
-        if self.house.is_new(name, key):
+        if self.systems.is_new(name, key):
             self.say(f"starting {name}")
-            system = self.house.take(name, key, start)
+            system = self.systems.take(name, key, start)
             for streamed in (True, False):
                 self.alone(system, utterance(WARM_UP_S, "warm-up", streamed), streamed=streamed)
             return system
-        return self.house.take(name, key, start)
+        return self.systems.take(name, key, start)

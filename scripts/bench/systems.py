@@ -31,7 +31,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import requests
 import yaml
@@ -41,6 +41,7 @@ from pipeline.paths import cache_home
 from pipeline.yaml_loader import parse_yaml
 from scripts.bench.client import Endpoint, http_speaker
 from scripts.bench.load import Load, drive
+from scripts.bench.processes import environment, parents, resident_bytes, stat
 from scripts.bench.record import ROOT
 from scripts.bench.timeline import Timeline
 from scripts.bench.workload import TEXT, Utterance
@@ -116,7 +117,7 @@ class System:
 
     def resident_bytes(self) -> int:
         """Memory of all its processes."""
-        return sum(_resident(pid) for pid in self.pids())
+        return sum(resident_bytes(pid) for pid in self.pids())
 
     def _signal(self, number: signal.Signals) -> None:
         for pid in self.pids():
@@ -170,7 +171,7 @@ class InProcess(System):
 
 
 class Remote(System):
-    """A server that somebody else runs."""
+    """A server that was started elsewhere."""
 
     def __init__(self, name: str, endpoint: Endpoint) -> None:
         self.name = name
@@ -187,7 +188,7 @@ class Remote(System):
         return []
 
     def close(self) -> None:
-        """Nothing here is ours."""
+        """Leaves the server running."""
 
 
 class Served(Remote):
@@ -220,23 +221,23 @@ class Served(Remote):
         self._wait_until_ready(THAW_TIMEOUT_S)
 
     def pids(self) -> list[int]:
-        """Its descendants, and whoever carries its folder in the environment: Ray hides either from some processes."""
-        mark, parents = f"RAY_TMPDIR={self._folder}".encode(), _parents()
-        found = {pid for pid in parents if mark in _environment(pid)} | {self._process.pid}
-        while more := {pid for pid, parent in parents.items() if parent in found and pid not in found}:
+        """Its descendants, and the processes that have its folder in their environment: Ray hides either from some."""
+        mark, family = f"RAY_TMPDIR={self._folder}".encode(), parents()
+        found = {pid for pid in family if mark in environment(pid)} | {self._process.pid}
+        while more := {pid for pid, parent in family.items() if parent in found and pid not in found}:
             found |= more
-        return sorted(found & parents.keys())
+        return sorted(found & family.keys())
 
     def close(self) -> None:
         self._signal(signal.SIGCONT)
-        ours = {pid: _stat(pid).born for pid in self.pids()}
+        ours = {pid: stat(pid).born for pid in self.pids()}
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=STOP_TIMEOUT_S)
-        for pid, born in ours.items():  # a number may belong to somebody else by now
+        for pid, born in ours.items():  # a number may belong to another process by now
             with contextlib.suppress(OSError):
-                if _stat(pid).born == born:
+                if stat(pid).born == born:
                     os.kill(pid, signal.SIGKILL)
         self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -259,17 +260,17 @@ class Served(Remote):
 
 
 def start_upstream(checkpoint: str, threads: int) -> InProcess:
-    """U."""
+    """Start the upstream ChatTTS package."""
     return InProcess("U", "run_upstream", resolve(checkpoint, cache_home()), threads)
 
 
 def start_ours(settings: Settings) -> InProcess:
-    """P0."""
+    """Start this service's pipeline in one process, without Serve."""
     return InProcess("P0", "run_ours", document(settings, 0, None)["applications"][0]["args"]["pipeline"])
 
 
 def start_static(checkpoint: str, threads: int) -> Served:
-    """S."""
+    """Start the upstream package's batch call behind Serve."""
     folder, port = _folder(), free_port()
     command = [sys.executable, "-m", "scripts.bench.static_batch", str(resolve(checkpoint, cache_home()))]
     command += ["--port", str(port), "--threads", str(threads), "--temp-dir", str(folder)]
@@ -291,7 +292,7 @@ def set_batch_size(static: Served, size: int) -> None:
 
 
 def start_service(settings: Settings) -> Served:
-    """P."""
+    """Start this service."""
     resolve(settings.checkpoint, cache_home())  # made now, if it has to be: starting is timed
     folder, port = _folder(), free_port()
     source = folder / "config.yaml"
@@ -300,8 +301,8 @@ def start_service(settings: Settings) -> Served:
     return Served("P", Endpoint(f"http://127.0.0.1:{port}", extra=_seeded), command, folder)
 
 
-class House:
-    """Every system of a run. One at a time is awake."""
+class SystemPool:
+    """The systems of a run. One at a time is awake, the others are stopped."""
 
     def __init__(self) -> None:
         self._systems: dict[str, System] = {}
@@ -365,41 +366,6 @@ def _steps(utterance: Utterance, streamed: bool) -> dict[str, object]:
 def _folder() -> Path:
     """Short: Ray puts sockets below it, and a socket's path may have 107 characters."""
     return Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
-
-
-class _Stat(NamedTuple):
-    parent: int
-    born: int
-    """clock ticks after the machine's start"""
-
-
-def _stat(pid: int) -> _Stat:
-    # The name stands in brackets and may hold anything; state, parent and 18 others follow it.
-    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return _Stat(parent=int(words[1]), born=int(words[19]))
-
-
-def _parents() -> dict[int, int]:
-    """Parent of every process."""
-    found = {}
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        with contextlib.suppress(OSError):
-            found[pid] = _stat(pid).parent
-    return found
-
-
-def _environment(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
-
-
-def _resident(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
 
 
 def _tail(log: Path) -> str:

@@ -10,7 +10,7 @@ from scripts.bench.timeline import spread
 
 def run(bench: Bench) -> Report:
     """Start, ask, stop, again."""
-    bench.house.drop("P")
+    bench.systems.drop("P")
     kinds = {"demo": bench.options.demo_settings} if bench.options.quick else {}
     if not bench.options.quick:
         kinds = {"demo": bench.options.demo_settings, bench.options.checkpoint: bench.options.settings}
@@ -20,7 +20,7 @@ def run(bench: Bench) -> Report:
         ready, first = [], []
         for turn in range(1 if bench.options.quick else bench.options.repeats):
             bench.say(f"{kind}, start {turn + 1}")
-            bench.house.freeze()
+            bench.systems.freeze()
             served = start_service(settings)
             try:
                 ready.append(served.start_s)

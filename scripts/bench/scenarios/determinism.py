@@ -34,7 +34,7 @@ def run(bench: Bench) -> Report:
     for name, number_format in FORMATS.items():
         settings = with_format(bench.options.settings, *number_format)
         bench.say(f"{name}, alone")
-        bench.house.drop("P0")
+        bench.systems.drop("P0")
         # Two services of full size are slow to start: the shorter run looks at the one that is there already.
         served = not quick or number_format == (bench.options.dtype, bench.options.weights, bench.options.kv)
         first = bench.service(settings) if served else bench.ours(settings)
@@ -46,12 +46,12 @@ def run(bench: Bench) -> Report:
         if served:
             second: System = bench.ours(settings)
         else:
-            bench.house.drop("P0")
+            bench.systems.drop("P0")
             second = bench.ours(settings)
         row["another process"] = matches(reference, {one.text: bench.alone(second, one).md5 for one in watched})
         if not quick:
             bench.say(f"{name}, after a restart")
-            bench.house.drop("P")
+            bench.systems.drop("P")
             again = bench.service(settings)
             row["after a restart"] = matches(reference, {one.text: bench.alone(again, one).md5 for one in watched})
         rows[name] = row

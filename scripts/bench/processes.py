@@ -1,0 +1,54 @@
+"""Processes: parents, environments and memory of the machine's processes, from /proc.
+
+In:    process ids
+Out:   what Linux says of them; nothing of one that has ended
+Owns:  nothing
+"""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Stat(NamedTuple):
+    """Two fields of /proc/PID/stat."""
+
+    parent: int
+    born: int
+    """clock ticks after the machine's start"""
+
+
+def stat(pid: int) -> Stat:
+    """
+    Raises:
+        OSError: the process has ended.
+    """
+    # The name stands in brackets and may hold anything; state, parent and 18 others follow it.
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return Stat(parent=int(words[1]), born=int(words[19]))
+
+
+def parents() -> dict[int, int]:
+    """Every process -> its parent."""
+    found = {}
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with contextlib.suppress(OSError):
+            found[pid] = stat(pid).parent
+    return found
+
+
+def environment(pid: int) -> list[bytes]:
+    """Its variables as NAME=value; none where they cannot be read."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory it holds; 0 where it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
