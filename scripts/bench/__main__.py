@@ -80,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
             except (ScenarioFailed, RuntimeError, OSError, AssertionError) as error:
                 console.print(f"{name} failed: {error}", style="red", markup=False)
                 failed.append(name)
-                bench.house.close()  # whatever is wrong with a system does not reach the next scenario
+                bench.systems.close()  # whatever is wrong with a system does not reach the next scenario
                 continue
             for table in report.tables:
                 shown.print(table)
@@ -101,7 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # stopping takes a moment, and has to be finished
-        bench.house.close()
+        bench.systems.close()
     return 1 if failed else 0
 
 

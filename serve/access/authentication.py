@@ -17,7 +17,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from starlette.datastructures import Headers
-from starlette.requests import Request
 
 from pipeline.errors import StoreUnavailable
 from pipeline.ewma import Ewma
@@ -86,12 +85,6 @@ class Caller:
 
 
 ANONYMOUS_CALLER = Caller()
-
-
-def caller_of(request: Request) -> Caller:
-    """Returns the caller that AuthMiddleware put on the request."""
-    caller: Caller = getattr(request.state, "caller", ANONYMOUS_CALLER)
-    return caller
 
 
 class Authenticator:

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serve.access.authentication import ANONYMOUS_CALLER, Authenticator
+from serve.access.authentication import ANONYMOUS_CALLER, Authenticator, Caller
 from serve.access.cross_origin import CrossOriginPolicy
 from serve.errors import ApiError
 from serve.http.error_reply import error_reply
@@ -159,6 +159,12 @@ def safe_request_id(claimed: str | None) -> str:
 def request_id_of(request: Request) -> str:
     """Returns the id that RequestIdMiddleware gave."""
     return str(request.state.request_id)
+
+
+def caller_of(request: Request) -> Caller:
+    """Returns the caller that AuthMiddleware put on the request."""
+    caller: Caller = getattr(request.state, "caller", ANONYMOUS_CALLER)
+    return caller
 
 
 def peer_of(scope: Scope) -> str:

@@ -8,8 +8,8 @@ Never: Ray, bodies
 
 from starlette.requests import Request
 
-from serve.access.authentication import caller_of
 from serve.access.idempotency import HEADER as IDEMPOTENCY_KEY
+from serve.http.middleware import caller_of, request_id_of
 from serve.speech.job import RequestContext
 
 
@@ -17,7 +17,7 @@ def context_of(request: Request) -> RequestContext:
     """Returns what the headers and the connection say."""
     headers = request.headers
     return RequestContext(
-        request_id=str(request.state.request_id),
+        request_id=request_id_of(request),
         caller=caller_of(request),
         client_host=None if request.client is None else request.client.host,
         traceparent=headers.get("traceparent"),

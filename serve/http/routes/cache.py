@@ -10,8 +10,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from serve.access.api_keys import Scope
-from serve.access.authentication import caller_of
 from serve.http.dependencies import RequestServices
+from serve.http.middleware import caller_of
 from serve.http.openapi import answers
 from serve.http.route_access import requires
 
