@@ -3,20 +3,18 @@
 import json
 import logging
 import re
-from collections.abc import AsyncGenerator, Callable
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from pipeline.config import SpeechConfig
 from pipeline.errors import EngineFault
 from pipeline.synthesizer import Synthesizer
-from pipeline.types import Prompt, SamplingParams, StepBlock, Voice
+from pipeline.types import Prompt, SamplingParams, Voice
 from serve.config.app_config import LimitsConfig
 from serve.observability.request_log import FIELDS
 from serve.remote.remote_stages import RemoteDecoder, RemoteFrontend, RemoteGenerator
 from tests.support.fakes import PromptMaker, Speaker, StepMaker, ToneDecoder, make_services
+from tests.support.handles import Blocks, local_handle
 from tests.support.live_server import Live, serving
 from tests.support.waiting import wait_until
 
@@ -26,26 +24,6 @@ class AnyVoice:
 
     def get(self, name: str) -> Voice:
         return Voice(name, None)
-
-
-class Blocks:
-    """The response of a streaming call."""
-
-    def __init__(self, blocks: AsyncGenerator[StepBlock, None]) -> None:
-        self._blocks = blocks
-
-    def __aiter__(self) -> AsyncGenerator[StepBlock, None]:
-        return self._blocks
-
-    def cancel(self) -> None:
-        return
-
-
-def local_handle(**methods: Callable[..., object]) -> Any:
-    """A deployment handle whose calls run in this process."""
-    handle = SimpleNamespace(**{name: SimpleNamespace(remote=method) for name, method in methods.items()})
-    handle.options = lambda stream: handle
-    return handle
 
 
 @pytest.fixture

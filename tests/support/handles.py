@@ -1,0 +1,27 @@
+"""Deployment handles whose calls run in this process, for the adapters of serve/remote."""
+
+from collections.abc import AsyncGenerator, Callable
+from types import SimpleNamespace
+from typing import Any
+
+from pipeline.types import StepBlock
+
+
+class Blocks:
+    """The response of a streaming call."""
+
+    def __init__(self, blocks: AsyncGenerator[StepBlock, None]) -> None:
+        self._blocks = blocks
+
+    def __aiter__(self) -> AsyncGenerator[StepBlock, None]:
+        return self._blocks
+
+    def cancel(self) -> None:
+        return
+
+
+def local_handle(**methods: Callable[..., object]) -> Any:
+    """A deployment handle whose calls run in this process."""
+    handle = SimpleNamespace(**{name: SimpleNamespace(remote=method) for name, method in methods.items()})
+    handle.options = lambda stream: handle
+    return handle

@@ -1,0 +1,53 @@
+"""An ingress replica, built from its configuration over handles whose calls run here."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from pipeline.checkpoint.capabilities import EVERYTHING
+from pipeline.types import Prompt, SamplingParams
+from serve.config.app_config import AppConfig, read_app_config
+from serve.deployments import ingress_setup
+from tests.support.fakes import PromptMaker, StepMaker, ToneDecoder
+from tests.support.handles import Blocks, local_handle
+
+
+def answering(value: object) -> Callable[[], Awaitable[object]]:
+    async def answer() -> object:
+        return value
+
+    return answer
+
+
+def handles(config: AppConfig) -> dict[str, object]:
+    text, acoustic, vocoder, version = PromptMaker(), StepMaker(), ToneDecoder(), config.versions[0]
+
+    def generate(prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool, trace: str) -> Blocks:
+        return Blocks(acoustic.generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted))
+
+    return {
+        "TextNormalizer": local_handle(
+            plan=lambda name, request, voices, trace: text.plan(request, voices), taught=answering({version.id: EVERYTHING})
+        ),
+        version.acoustic: local_handle(generate=generate, speakers=answering((768, None)), fingerprint=answering("one")),
+        version.vocoder: local_handle(traits=vocoder.traits, feed=lambda batch, trace: vocoder.feed(batch)),
+    }
+
+
+def test_a_replica_is_built_speaks_its_first_words_and_names_its_work(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ingress_setup, "replica_info", lambda: {"replica": "r1", "gpus": []})
+    config = read_app_config({"degrade": {"steps": []}})
+
+    async def build() -> list[str]:
+        parts = await ingress_setup.build_parts(config, handles(config), None)
+        assert await ingress_setup.speak_first_words(parts.services.speech) > 0
+        assert parts.services.speech.admission.capacity == config.limits.max_in_flight
+        names = []
+        for name, work in ingress_setup.background_work(config, parts):
+            names.append(name)
+            work.close()
+        return names
+
+    names = asyncio.run(build())
+    assert names == ["voices", "lexicons", "keys", "metrics", "purges", "fingerprints", "silent stages"]
