@@ -20,11 +20,11 @@ from rich.table import Table
 
 from scripts.bench.client import Endpoint
 from scripts.bench.load import Load
+from scripts.bench.settings import Settings
 from scripts.bench.systems import (
     InProcess,
     Remote,
     Served,
-    Settings,
     System,
     SystemPool,
     copy_bandwidth,

@@ -16,7 +16,6 @@ its memory and takes no time from the others.
 
 import asyncio
 import contextlib
-import copy
 import importlib
 import multiprocessing
 import os
@@ -28,7 +27,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -38,13 +36,13 @@ import yaml
 
 from pipeline.checkpoint.locate import resolve
 from pipeline.paths import cache_home
-from pipeline.yaml_loader import parse_yaml
 from scripts.bench.client import Endpoint, http_speaker
 from scripts.bench.load import Load, drive
 from scripts.bench.processes import environment, parents, resident_bytes, stat
 from scripts.bench.record import ROOT
+from scripts.bench.settings import Settings, document
 from scripts.bench.timeline import Timeline
-from scripts.bench.workload import TEXT, Utterance
+from scripts.bench.workload import Utterance
 
 START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 60.0
@@ -52,42 +50,6 @@ THAW_TIMEOUT_S = 60.0
 POLL_S = 0.05
 # Ray gives its workers niceness 15: whatever else the machine does would slow them, and not U or P0.
 ENVIRONMENT = {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the service under test is started with."""
-
-    base: Path
-    """a file of configs/; only what measuring needs is changed, see `document`"""
-    checkpoint: str
-    path: str
-    """fast: as `make serve`; plain: Serve's default data path"""
-    changes: dict[str, Any] = field(default_factory=dict)
-    """dotted path below args: value"""
-
-
-def document(settings: Settings, port: int, source: Path | None) -> dict[str, Any]:
-    """The configuration, with lengths that follow from the text and patience for slow machines."""
-    found: dict[str, Any] = copy.deepcopy(parse_yaml(settings.base.read_text()))
-    found["http_options"] |= {"host": "127.0.0.1", "port": port}
-    args = found["applications"][0]["args"]
-    args["source"] = None if source is None else str(source)
-    patience = {"first_audio_timeout_s": 600.0, "chunk_timeout_s": 600.0, "total_timeout_s": 3600.0}
-    changes = {
-        "pipeline.checkpoint": settings.checkpoint,
-        "pipeline.engine.ignore_eos": True,
-        **{f"pipeline.text.{key}": value for key, value in TEXT.items()},
-        **{f"limits.{key}": value for key, value in patience.items()},
-        **settings.changes,
-    }
-    for path, value in changes.items():
-        *parents, key = path.split(".")
-        section = args
-        for parent in parents:
-            section = section.setdefault(parent, {})
-        section[key] = value
-    return found
 
 
 class System:

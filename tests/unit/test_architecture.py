@@ -265,7 +265,7 @@ def test_only_the_named_files_do_the_named_things():
         return {str(source.relative_to(ROOT)) for source in sources if text in source.read_text()}
 
     assert files_with(".remote(") <= {"serve/remote/remote_stages.py"}
-    assert files_with("threading.Thread(") <= {"pipeline/engine/engine.py", "pipeline/vocoder/vocoder.py"}
+    assert files_with("threading.Thread(") <= {"pipeline/engine/loop.py", "pipeline/vocoder/vocoder.py"}
     assert files_with("os.environ") <= {"pipeline/paths.py"}
     # The time of day jumps: it dates and counts days, and measures nothing that somebody waits for.
     assert files_with("time.time") <= {

@@ -11,7 +11,8 @@ from rich.table import Table
 
 from scripts.bench.bench import Bench, Report
 from scripts.bench.load import Load
-from scripts.bench.systems import Settings, System
+from scripts.bench.settings import Settings
+from scripts.bench.systems import System
 from scripts.bench.timeline import spread
 from scripts.bench.workload import Utterance, random_of, utterances
 
