@@ -8,7 +8,7 @@ Never: accepting an old name
 
 from collections.abc import Collection
 
-SINCE = "0.2.0"
+SINCE = "0.2"
 
 RENAMED_KEYS = {
     "offer": "source_offer",

@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 from pipeline.checkpoint import random_weights
 from pipeline.checkpoint.layout import EMBED_FILE, GPT_FILE
 from pipeline.checkpoint.manifest import file_sha256, read_manifest, write_manifest
+from pipeline.checkpoint.random_model import SPECIAL_TOKENS
 from tests.support.cluster import Cluster, deploy, document_of
 from tests.support.metrics import scrape, total
 from tests.support.waiting import wait_until
@@ -132,7 +133,7 @@ def damaged(root: Path, folder: Path) -> Path:
     shutil.copytree(root, folder)
     path = folder / EMBED_FILE
     tensors = {name: values.copy() for name, values in load_file(path).items()}
-    tensors["emb_text.weight"][len(random_weights.SPECIAL_TOKENS) :] = float("nan")
+    tensors["emb_text.weight"][len(SPECIAL_TOKENS) :] = float("nan")
     path.unlink()
     save_file(tensors, path)
     write_manifest(folder, {**(read_manifest(folder) or {}), EMBED_FILE: file_sha256(path)})
