@@ -10,9 +10,10 @@ Reading order: types/, synthesizer.py (the spine), engine/engine.py, vocoder/str
 
 Floors, from the top; every import goes to a lower floor or stays in its folder:
 
-    5  synthesizer
-    4  text engine vocoder voices cache
-    3  model audio
-    2  checkpoint native store
-    1  protocols config yaml_loader types errors spec paths ewma durable_file
+    6  synthesizer
+    5  cache engine text vocoder voices
+    4  model
+    3  audio checkpoint native store
+    2  config protocols yaml_loader
+    1  durable_file errors ewma paths spec types
 """

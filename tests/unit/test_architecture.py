@@ -224,6 +224,13 @@ def test_a_file_is_read_in_one_sitting():
     assert lengths.keys() >= TABLES
 
 
+def test_the_domain_names_its_floors():
+    shown = re.findall(
+        r"^    \d  (.+)$", ast.get_docstring(tree(ROOT / "pipeline/__init__.py"), clean=False) or "", re.MULTILINE
+    )
+    assert tuple(tuple(line.split()) for line in reversed(shown)) == FLOORS["pipeline"]
+
+
 def test_one_look_at_serve_shows_the_plan():
     shown = [path.name for path in (ROOT / "serve").iterdir() if not path.name.startswith(("_", "."))]
     assert len(shown) <= 14, shown
