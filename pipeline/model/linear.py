@@ -8,8 +8,8 @@ Never: bias, training
 Three of them: Linear here, QuantisedLinear here for int8 weights in torch, and for those on a GPU
 pipeline/model/gpu/kernels/product.py.
 
-On a CPU Linear reorders its weight once for the kernels of oneDNN. Measured with 2 AMX cores at (6144, 768) bfloat16:
-packed reads 23-28 GB/s for every M from 1 to 16, unpacked 15. One M is one kernel and one order of summation, so a
+On a CPU with AVX-512 Linear reorders its weight once for the kernels of oneDNN. Measured with 2 AMX cores at (6144, 768)
+bfloat16: packed reads 23-28 GB/s for every M from 1 to 16, unpacked 15. One M is one kernel and one order of summation, so a
 row's bits depend on that row alone; another M may be another kernel, which is why callers keep M fixed.
 Where oneDNN has no kernels of the dtype for this CPU, the weight stays as it is and torch's own product is used.
 """
@@ -53,8 +53,12 @@ class Linear(Product):
 
 
 def _can_pack(dtype: torch.dtype) -> bool:
-    """True if oneDNN has kernels of this dtype for this CPU: half precision needs AVX-512 or AVX-NE-CONVERT."""
-    if not torch._C._has_mkldnn:
+    """True if oneDNN packs this dtype here, and multiplies every row alike.
+
+    Its kernels for AVX2 take six rows at a time and the rest by another order of summation: of eight equal rows the last two
+    differ in their last bits, so a sequence's audio would depend on its slot. torch's own product has no such rest.
+    """
+    if not torch._C._has_mkldnn or not torch.cpu._is_avx512_supported():
         return False
     if dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

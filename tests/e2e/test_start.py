@@ -240,7 +240,7 @@ def test_it_says_which_ports_are_open_to_whom(service: Service):
     elsewhere = [line for line in lines if "everyone who reaches this machine" in line]
     assert all("calls between replicas" in line and "only with the token" in line for line in elsewhere)
     assert any(f"{service.port} " in line and "page and API" in line and "this machine" in line for line in lines)
-    assert any("Ray's dashboard" in line and "this machine, with the token" in line for line in lines)
+    assert any("Ray's dashboard" in line and "this machine, only with the token" in line for line in lines)
 
 
 def test_the_token_is_private_and_in_no_list_of_processes(service: Service):

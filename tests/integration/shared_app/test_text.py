@@ -110,7 +110,7 @@ def test_no_request_made_from_our_own_document_breaks_a_promise_of_it(cluster: C
     config = tmp_path / "schemathesis.toml"
     config.write_text(CHECKS)
     command = [program, "--config-file", config, "run", cluster.url("/openapi.json"), "--checks", checks]
-    command += ["--phases", "coverage,fuzzing", "--max-time", str(FUZZING_S)]
+    command += ["--phases", "coverage,fuzzing", "--max-time", str(round(FUZZING_S))]
     command += ["--request-timeout", "60", "--continue-on-failure", "--no-color"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=FUZZING_S + 235, check=False)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

@@ -108,6 +108,15 @@ def test_padding_behind_a_prompt_is_never_seen(demo):
     assert torch.equal(*states)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_equal_rows_have_equal_products_in_every_place(dtype, rows):
+    """A kernel that takes six rows at a time and sums up the rest in another order would tie a voice's bits to its slot."""
+    weight = torch.randn(768, 768).to(dtype)
+    product = Linear(weight, rows=rows)(torch.randn(1, 768).to(dtype).repeat(rows, 1))
+    assert torch.equal(product, product[:1].expand_as(product))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [1, 3, 8, 40])
 def test_a_packed_product_is_the_plain_one(dtype, rows):
