@@ -49,6 +49,11 @@ def test_the_readme_is_one_page():
     assert len(PAGES["README.md"].splitlines()) <= 160
 
 
+def test_the_readme_names_the_command_that_runs_the_tests():
+    assert "`make test`" in PAGES["README.md"]
+    assert (ROOT / ".ci/run").read_text().rstrip().endswith("make test")
+
+
 def test_the_readme_repeats_the_measured_factors():
     figures = {row["figure"]: row["measured"]["median"] for row in summarise()["figures"]}
     for name in ("rtf_one_request", "audio_rate_to_upstream"):
