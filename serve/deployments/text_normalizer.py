@@ -1,7 +1,7 @@
 """TextNormalizer: the text front end, deployed.
 
-In:    handle calls read, plan, replan, compare, stats
-Out:   what protocols.TextFrontend says
+In:    handle calls ask, taught, stats
+Out:   results of protocols.TextFrontend
 Owns:  one IsolatedFrontend for all versions that read alike, and their health
 Never: torch, the GPU
 """
@@ -12,17 +12,15 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from ray import serve
 
 from pipeline.checkpoint.capabilities import Taught, read_taught
 from pipeline.checkpoint.locate import resolve
 from pipeline.config import PipelineConfig
-from pipeline.errors import SynthesisError
 from pipeline.paths import cache_home
+from pipeline.text.frontend_client import TextOperation
 from pipeline.text.isolation.frontend import IsolatedFrontend, TextStats
-from pipeline.types import Refined, SpeechPlan, SpeechText, SynthesisRequest, Voice
+from pipeline.types import SpeechPlan, SynthesisRequest
 from serve.config.app_config import TracingConfig
 from serve.deployments.background_tasks import Background
 from serve.deployments.replica_info import replica_info
@@ -65,37 +63,21 @@ class TextNormalizer:
         self._background = Background()
         self._background.start("metrics", every_period(look))
 
-    async def read(self, version: str, request: SynthesisRequest) -> SpeechText | SynthesisError:
-        """See protocols.TextFrontend; errors are values."""
-        return await as_value(self._frontends[version].read(request))
-
-    async def taught(self) -> dict[str, Taught]:
-        """Version of the model -> what its checkpoint was taught."""
-        return self._taught
-
-    async def compare(self, version: str, plan: SpeechPlan, refined: list[NDArray[np.int64]]) -> list[Refined] | SynthesisError:
-        """See protocols.TextFrontend; errors are values."""
-        return await as_value(self._frontends[version].compare(plan, refined))
-
-    async def plan(
-        self, version: str, request: SynthesisRequest, voices: Mapping[str, Voice], trace: str = ""
-    ) -> SpeechPlan | SynthesisError:
-        """See protocols.TextFrontend; errors are values. `trace`: see serve/observability/tracing.py."""
-        with self._tracing.within(trace, "text.plan"):
-            return await as_value(self._frontends[version].plan(request, voices))
-
-    async def replan(
+    async def ask(
         self,
         version: str,
-        request: SynthesisRequest,
-        voices: Mapping[str, Voice],
-        plan: SpeechPlan,
-        refined: list[NDArray[np.int64]],
+        operation: TextOperation,
+        subject: SynthesisRequest | SpeechPlan,
+        *arguments: object,
         trace: str = "",
-    ) -> SpeechPlan | SynthesisError:
-        """See protocols.TextFrontend; errors are values. `trace`: see serve/observability/tracing.py."""
-        with self._tracing.within(trace, "text.replan"):
-            return await as_value(self._frontends[version].replan(request, voices, plan, refined))
+    ) -> object:
+        """Answers RemoteFrontend for one version of the model; errors are values. `trace`: see observability/tracing.py."""
+        with self._tracing.within(trace, f"text.{operation}"):
+            return await as_value(self._frontends[version].ask(operation, subject, *arguments))
+
+    async def taught(self) -> dict[str, Taught]:
+        """Returns what each version's checkpoint was taught."""
+        return self._taught
 
     async def stats(self) -> dict[str, Any]:
         """The state of the text workers, and where they run."""

@@ -12,7 +12,7 @@ serve/deployments/process_exit.py.)
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -24,19 +24,17 @@ from ray.serve.handle import DeploymentHandle
 
 from pipeline.checkpoint.capabilities import Taught
 from pipeline.errors import AtCapacity, EngineDead, EngineFault, SynthesisError, WorkerDied
+from pipeline.text.frontend_client import FrontendClient, TextOperation
 from pipeline.types import (
     DecodedAudio,
     DecoderTraits,
     HiddenWindow,
     Prompt,
-    Refined,
     SamplingParams,
     SpeechPlan,
-    SpeechText,
     StepBatch,
     StepBlock,
     SynthesisRequest,
-    Voice,
 )
 from serve.config.model_versions import ONLY
 from serve.config.policies import BreakerConfig
@@ -55,7 +53,7 @@ SERVE_ERRORS = (BackPressureError, DeploymentUnavailableError, ReplicaUnavailabl
 ANSWER_TIMEOUT_S = 2.0  # a status question that takes longer is answered "no answer"
 
 
-class RemoteFrontend:
+class RemoteFrontend(FrontendClient):
     """protocols.TextFrontend over TextNormalizer, for one version of the model."""
 
     def __init__(self, handle: Handle, breaker: Breaker | None = None, version: str = ONLY) -> None:
@@ -63,35 +61,13 @@ class RemoteFrontend:
         self._version = version
         self.breaker = breaker or Breaker("text", BreakerConfig())
 
-    async def read(self, request: SynthesisRequest) -> SpeechText:
-        """See protocols.TextFrontend."""
-        speech_text: SpeechText = await _pure(self.breaker, lambda: self._handle.read.remote(self._version, request))
-        return speech_text
-
-    async def compare(self, plan: SpeechPlan, refined: list[NDArray[np.int64]]) -> list[Refined]:
-        """See protocols.TextFrontend."""
-        compared: list[Refined] = await _pure(self.breaker, lambda: self._handle.compare.remote(self._version, plan, refined))
-        return compared
-
-    async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
-        """See protocols.TextFrontend."""
-        began = time.perf_counter()
-        plan: SpeechPlan = await _pure(
-            self.breaker, lambda: self._handle.plan.remote(self._version, request, voices, carried())
-        )
-        current_timings().planned(len(plan.prompts), began)
-        return plan
-
-    async def replan(
-        self, request: SynthesisRequest, voices: Mapping[str, Voice], plan: SpeechPlan, refined: list[NDArray[np.int64]]
-    ) -> SpeechPlan:
-        """See protocols.TextFrontend."""
-        replan, began = self._handle.replan, time.perf_counter()
-        replanned: SpeechPlan = await _pure(
-            self.breaker, lambda: replan.remote(self._version, request, voices, plan, refined, carried())
-        )
-        current_timings().planned(len(replanned.prompts), began)
-        return replanned
+    async def ask(self, operation: TextOperation, subject: SynthesisRequest | SpeechPlan, *arguments: object) -> Any:
+        """Asks a replica of the text stage, and records the time of a plan."""
+        ask, began = self._handle.ask, time.perf_counter()
+        answer = await _pure(self.breaker, lambda: ask.remote(self._version, operation, subject, *arguments, trace=carried()))
+        if isinstance(answer, SpeechPlan):
+            current_timings().planned(len(answer.prompts), began)
+        return answer
 
 
 class RemoteGenerator:

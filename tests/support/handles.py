@@ -4,6 +4,8 @@ from collections.abc import AsyncGenerator, Callable
 from types import SimpleNamespace
 from typing import Any
 
+from pipeline.protocols import TextFrontend
+from pipeline.text.frontend_client import TextOperation
 from pipeline.types import StepBlock
 
 
@@ -25,3 +27,12 @@ def local_handle(**methods: Callable[..., object]) -> Any:
     handle = SimpleNamespace(**{name: SimpleNamespace(remote=method) for name, method in methods.items()})
     handle.options = lambda stream: handle
     return handle
+
+
+def text_handle(frontend: TextFrontend, **methods: Callable[..., object]) -> Any:
+    """A handle of TextNormalizer over this front end."""
+
+    def ask(version: str, operation: TextOperation, *arguments: object, trace: str) -> object:
+        return getattr(frontend, operation)(*arguments)
+
+    return local_handle(ask=ask, **methods)

@@ -17,19 +17,16 @@ import sys
 import time
 import uuid
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pipeline.config import TextConfig
 from pipeline.errors import EngineDead, SynthesisError, TextTooHard, WorkerDied
 from pipeline.ewma import Ewma
-from pipeline.types import Refined, SpeechPlan, SpeechText, SynthesisRequest, Voice
+from pipeline.text.frontend_client import FrontendClient, TextOperation
+from pipeline.types import SpeechPlan, SynthesisRequest
 
 PROJECT = Path(__file__).resolve().parents[3]
 WORKER = "pipeline.text.isolation.worker"
@@ -62,8 +59,8 @@ class TextStats:
     """workers that ended or were ended, so far"""
 
 
-class IsolatedFrontend:
-    """Implements protocols.TextFrontend with a child process. Every method also raises EngineDead when there is no worker."""
+class IsolatedFrontend(FrontendClient):
+    """A front end in a child process. Every method also raises EngineDead when there is no worker."""
 
     def __init__(self, checkpoint: Path, config: TextConfig, *, max_prompt: int, max_steps: int) -> None:
         """Takes the arguments of LocalTextFrontend; a checkpoint without a tokenizer fails at the first call."""
@@ -79,29 +76,6 @@ class IsolatedFrontend:
         self._busy_s = 0.0
         self._restarts = 0
         self._failures = 0  # workers in a row that gave no answer
-
-    async def read(self, request: SynthesisRequest) -> SpeechText:
-        """Normalises and splits the text; raises as protocols.TextFrontend says."""
-        speech_text: SpeechText = await self._ask("read", len(request.text), request)
-        return speech_text
-
-    async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
-        """Returns CODE prompts, or TEXT prompts when the request asks for a refine pass."""
-        plan: SpeechPlan = await self._ask("plan", len(request.text), request, voices)
-        return plan
-
-    async def replan(
-        self, request: SynthesisRequest, voices: Mapping[str, Voice], plan: SpeechPlan, refined: list[NDArray[np.int64]]
-    ) -> SpeechPlan:
-        """Returns CODE prompts of the refined texts, or of the original ones where the guard refuses them."""
-        replanned: SpeechPlan = await self._ask("replan", len(request.text), request, voices, plan, refined)
-        return replanned
-
-    async def compare(self, plan: SpeechPlan, refined: list[NDArray[np.int64]]) -> list[Refined]:
-        """Returns every segment before and after the refine pass, word by word."""
-        characters = sum(len(prompt.segment.text) for prompt in plan.prompts)
-        compared: list[Refined] = await self._ask("compare", characters, plan, refined)
-        return compared
 
     async def check_health(self) -> None:
         """Lets the worker normalise a few words. A worker that is busy is left alone: its call has its own limits.
@@ -128,9 +102,10 @@ class IsolatedFrontend:
         asked_s = 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
         return TextStats(self._waiting, asked_s, self._answers, self._read_s.value, self._busy_s + asked_s, self._restarts)
 
-    async def _ask(self, name: str, characters: int, *arguments: object) -> Any:
-        limit_s = self._cpu_s * max(1, math.ceil(characters / 1000))
-        question = pickle.dumps((limit_s, name, arguments))
+    async def ask(self, operation: TextOperation, subject: SynthesisRequest | SpeechPlan, *arguments: object) -> Any:
+        """Asks the worker, after the callers that came before."""
+        limit_s = self._cpu_s * max(1, math.ceil(_characters(subject) / 1000))
+        question = pickle.dumps((limit_s, operation, (subject, *arguments)))
         self._waiting += 1
         try:
             await self._turn.acquire()
@@ -205,6 +180,13 @@ class IsolatedFrontend:
     def _forget(self) -> None:
         self._child = None
         self._restarts += 1
+
+
+def _characters(subject: SynthesisRequest | SpeechPlan) -> int:
+    """Returns the length of the text that a request or a plan is about."""
+    if isinstance(subject, SynthesisRequest):
+        return len(subject.text)
+    return sum(len(prompt.segment.text) for prompt in subject.prompts)
 
 
 async def _exchange(child: Process, question: bytes) -> Any:

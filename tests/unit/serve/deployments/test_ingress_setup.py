@@ -10,7 +10,7 @@ from pipeline.types import Prompt, SamplingParams
 from serve.config.app_config import AppConfig, read_app_config
 from serve.deployments import ingress_setup
 from tests.support.fakes import PromptMaker, StepMaker, ToneDecoder
-from tests.support.handles import Blocks, local_handle
+from tests.support.handles import Blocks, local_handle, text_handle
 
 
 def answering(value: object) -> Callable[[], Awaitable[object]]:
@@ -27,9 +27,7 @@ def handles(config: AppConfig) -> dict[str, object]:
         return Blocks(acoustic.generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted))
 
     return {
-        "TextNormalizer": local_handle(
-            plan=lambda name, request, voices, trace: text.plan(request, voices), taught=answering({version.id: EVERYTHING})
-        ),
+        "TextNormalizer": text_handle(text, taught=answering({version.id: EVERYTHING})),
         version.acoustic: local_handle(generate=generate, speakers=answering((768, None)), fingerprint=answering("one")),
         version.vocoder: local_handle(traits=vocoder.traits, feed=lambda batch, trace: vocoder.feed(batch)),
     }

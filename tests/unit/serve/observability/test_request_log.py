@@ -14,7 +14,7 @@ from serve.config.app_config import LimitsConfig
 from serve.observability.request_log import FIELDS
 from serve.remote.remote_stages import RemoteDecoder, RemoteFrontend, RemoteGenerator
 from tests.support.fakes import PromptMaker, Speaker, StepMaker, ToneDecoder, make_services
-from tests.support.handles import Blocks, local_handle
+from tests.support.handles import Blocks, local_handle, text_handle
 from tests.support.live_server import Live, serving
 from tests.support.waiting import wait_until
 
@@ -35,7 +35,7 @@ def live():
         return Blocks(acoustic.generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted))
 
     synthesizer = Synthesizer(
-        RemoteFrontend(local_handle(plan=lambda version, request, voices, trace: text.plan(request, voices))),
+        RemoteFrontend(text_handle(text)),
         RemoteGenerator(local_handle(generate=generate)),
         RemoteDecoder(local_handle(traits=vocoder.traits, feed=lambda feed, trace: vocoder.feed(feed))),
         AnyVoice(),

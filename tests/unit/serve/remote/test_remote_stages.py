@@ -276,9 +276,9 @@ class Texts:
 
     def __init__(self, *answers: object) -> None:
         self.answers = list(answers)
-        self.read = self
+        self.ask = self
 
-    async def remote(self, version: str, request: object) -> object:
+    async def remote(self, version: str, operation: str, request: object, *, trace: str) -> object:
         answer = self.answers.pop(0)
         if isinstance(answer, Exception) and not isinstance(answer, SynthesisError):
             raise answer
