@@ -8,7 +8,7 @@ Never: clocks, locks
 
 
 class Ewma:
-    """Of one quantity, in its unit."""
+    """The running mean of one quantity, in its unit."""
 
     def __init__(self, weight: float, value: float, *, is_guess: bool = False) -> None:
         """
@@ -22,7 +22,7 @@ class Ewma:
         self._is_guess = is_guess
 
     def add(self, measured: float) -> None:
-        """Count one more."""
+        """Counts one more measurement."""
         self.value = measured if self._is_guess else self.value + self._weight * (measured - self.value)
         self._is_guess = False
 

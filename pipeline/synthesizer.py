@@ -85,7 +85,7 @@ class Synthesizer:
         voices = self._voices_of(request)
         plan = await self._frontend.plan(request, voices)
         admitted = False
-        cached = None if self._cached is None else self._cached.of(request.cache)
+        cached = None if self._cached is None else self._cached.for_request(request.cache)
         generator = cached or self._generator
         if request.refine is not None:
             refining = await self._with_scheduling(plan.prompts, request, began)

@@ -1,11 +1,11 @@
-"""What was sampled once is not sampled again: the steps of a segment, kept under everything they follow from.
+"""Keeps the sampled steps of a segment under a key of everything that affects them, so that none is sampled twice.
 
-key.py               everything the steps follow from, as one name
+key.py               everything that affects the steps, as one digest
 serialization.py     steps as bytes: 10 bits per code, hidden states bit for bit where the vocoder reads them
-memory.py            the tier of this process, bounded in bytes
-redis.py             the tier all processes share, which may be away
-invalidation.py      what has been purged, in every process
-single_flight.py     one segment under way, for every request that needs it
+memory.py            the tier of this process, limited in bytes
+redis.py             the tier that all processes share, which may be unreachable
+invalidation.py      counts purges, in every process
+single_flight.py     one segment in progress, for every request that needs it
 cache.py             the tiers and the shared streams together
 cached_generator.py  a CodeGenerator that looks there first
 """

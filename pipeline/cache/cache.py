@@ -1,13 +1,13 @@
-"""Cache: the tiers and the flights of one process.
+"""Cache: the tiers and the shared streams of one process.
 
-In:    places, and streams of steps for those where nothing is
+In:    entry keys, and for each a function that generates its steps
 Out:   steps
-Owns:  the memory tier, the flights, the counts
-Never: what makes the steps; keeping steps of another fingerprint, or what has been purged meanwhile
+Owns:  the memory tier, the segments in progress, the counts
+Never: how steps are generated; an entry of another fingerprint, or from before a purge
 
-    asked for -> in memory -> under way: join -> in the shared tier -> made
-                    |              |                |          |
-                    '--------------'----- heard ----'----------'--> kept in both tiers once it is whole
+    lookup -> in memory -> in progress: join -> in the shared tier -> generate
+                  |              |                    |               |
+                  '--------------'--- steps returned -'---------------'--> stored in both tiers when complete
 """
 
 import asyncio
@@ -33,161 +33,162 @@ class CacheStats:
     entries: int
     bytes: int
     max_bytes: int
-    flights: int
-    """segments under way now"""
+    in_progress: int
+    """segments being read or generated now"""
     memory_hits: int
     shared_hits: int
     joined: int
-    """asked for while they were made, and not made again"""
+    """lookups that joined a segment in progress"""
     misses: int
     evictions: int
     shared_errors: int
     steps: int
-    """heard without being made again; 46.875 are a second of speech"""
+    """steps returned without being generated again; 46.875 are one second of speech"""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationTerms:
-    """On which conditions a segment is made."""
+    """The conditions under which a segment is generated."""
 
     deadline: float
     """monotonic seconds"""
     admitted: bool
-    """it queues however full the waiting room is"""
+    """it may queue even if the waiting room is full"""
     urgency: int = 0
-    """place of its lane among the lanes: 0 waits for nobody"""
+    """position of its lane: 0 is the most urgent"""
     promised: bool = False
-    """it is refused where its first audio would come too late"""
+    """it is refused if its first audio would come too late"""
 
     def may_join(self, other: "GenerationTerms") -> bool:
-        """Whether somebody with these terms waits for what is made on the other ones: not behind a less urgent lane."""
+        """True if this request may join a generation started with `other`: never one in a less urgent lane."""
         return other.urgency <= self.urgency
 
-    def may_outlive(self, other: "GenerationTerms", end: AtCapacity | DeadlineExceeded) -> bool:
-        """Whether what ended the other one would perhaps not end this one."""
-        if isinstance(end, DeadlineExceeded):
+    def may_outlive(self, other: "GenerationTerms", error: AtCapacity | DeadlineExceeded) -> bool:
+        """True if this request could still succeed where `other` failed with `error`."""
+        if isinstance(error, DeadlineExceeded):
             return self.deadline > other.deadline
         return other.promised or (self.admitted and not other.admitted)
 
 
 class SharedTier(Protocol):
-    """What other processes find too; redis.py is one. Being away is an answer: nothing is there."""
+    """The tier that all processes share, such as RedisTier. While it is unreachable, it finds nothing and raises nothing."""
 
     @property
     def errors(self) -> int:
-        """Questions without an answer and entries not written, since the start."""
+        """Calls that failed and entries that were not written, since the start."""
         ...
 
     async def get(self, owner: str, key: str) -> bytes | None:
-        """An entry."""
+        """Returns an entry, or None."""
         ...
 
     async def has(self, owner: str, key: str) -> bool:
-        """Whether it is there."""
+        """True if the entry is there."""
         ...
 
     def put(self, owner: str, key: str, content: bytes) -> None:
-        """Keep an entry; nobody waits for it."""
+        """Stores an entry in the background."""
         ...
 
     async def purge(self, owner: str | None) -> None:
-        """Remove the entries of an owner, everybody's for None."""
+        """Deletes the entries of one owner, or of all owners for None."""
         ...
 
 
-Make = Callable[[GenerationTerms], AsyncGenerator[StepBlock, None]]
+Generate = Callable[[GenerationTerms], AsyncGenerator[StepBlock, None]]
+OnSource = Callable[[CacheResult], None]
 
 
 class CodeCache:
-    """Steps by place. One event loop uses it."""
+    """Steps by entry key. One event loop uses it."""
 
     def __init__(
         self, max_bytes: int, *, shared: SharedTier | None = None, generations: PurgeGenerations | None = None
     ) -> None:
         """
         Args:
-            max_bytes: of the tier in memory; 0: only what is under way is shared.
+            max_bytes: size of the memory tier; 0: only segments in progress are shared.
         """
         self.generations = generations or PurgeGenerations(None)
         self._shared = shared
         self._memory = MemoryTier(max_bytes)
-        self._flights: dict[str, tuple[SharedStream, GenerationTerms]] = {}
+        self._in_progress: dict[str, tuple[SharedStream, GenerationTerms]] = {}
         self._memory_hits = self._shared_hits = self._joined = self._misses = self._steps = 0
 
     async def steps(
         self,
-        place: CacheEntryKey,
-        make: Make,
+        entry_key: CacheEntryKey,
+        generate: Generate,
         terms: GenerationTerms,
         *,
         refresh: bool,
-        on_source: Callable[[CacheResult], None],
+        on_source: OnSource,
     ) -> AsyncGenerator[StepBlock, None]:
-        """The steps of one segment: kept, under way, or made.
+        """Streams the steps of one segment: from a tier, from a segment in progress, or newly generated.
 
         Args:
-            make: opens the stream that makes them.
-            refresh: make them whatever is there, and keep these.
-            on_source: where the steps come from, before the first of them.
+            generate: opens the stream that generates them.
+            refresh: generate them in any case, and replace the entry.
+            on_source: called with the source of the steps, before the first of them.
 
         Raises:
-            whatever `make`'s stream raises, whoever began it.
+            whatever the stream of `generate` raises, even if another request opened it.
         """
         position = 0
         while True:
-            kept = None if refresh else self._kept(place)
-            if kept is not None:
+            cached = None if refresh else self._from_memory(entry_key)
+            if cached is not None:
                 on_source(CacheResult.HIT)
-                yield kept.after(position)
+                yield cached.after(position)
                 return
-            flight, its_terms = (None, terms) if refresh else self._flights.get(place.key, (None, terms))
-            if flight is None or not terms.may_join(its_terms):
+            stream, its_terms = (None, terms) if refresh else self._in_progress.get(entry_key.digest, (None, terms))
+            if stream is None or not terms.may_join(its_terms):
                 its_terms = terms
-                flight = self._start(place, make, terms, refresh=refresh, on_source=on_source)
+                stream = self._start(entry_key, generate, terms, refresh=refresh, on_source=on_source)
             else:
                 self._joined += 1
                 on_source(CacheResult.JOINED)
             try:
-                async with aclosing(flight.listen()) as blocks:
+                async with aclosing(stream.listen()) as blocks:
                     async for block in blocks:
                         if block.first_step + len(block.codes) > position or block.finish is not None:
                             yield block.after(position)
                             position = block.first_step + len(block.codes)
                             self._steps += 0 if its_terms is terms else len(block.codes)
                 return
-            except (AtCapacity, DeadlineExceeded) as end:
-                if its_terms is terms or not terms.may_outlive(its_terms, end):
+            except (AtCapacity, DeadlineExceeded) as error:
+                if its_terms is terms or not terms.may_outlive(its_terms, error):
                     raise
-            # It ended on the terms of whoever began it, and ours are better: from where we are, on ours.
+            # The joined generation failed on its own terms. This request's terms are better: it goes on from `position`.
 
-    async def has(self, place: CacheEntryKey) -> bool:
-        """Whether these steps need not be made."""
-        if place.key in self._memory or place.key in self._flights:
+    async def has(self, entry_key: CacheEntryKey) -> bool:
+        """True if these steps are in a tier or in progress."""
+        if entry_key.digest in self._memory or entry_key.digest in self._in_progress:
             return True
-        return self._shared is not None and await self._shared.has(place.tenant, place.key)
+        return self._shared is not None and await self._shared.has(entry_key.tenant, entry_key.digest)
 
     async def purge(self, tenant: str | None) -> None:
-        """Forget a tenant's steps, everybody's for None, in every process that shares the store and the shared tier.
+        """Deletes one tenant's steps, or all for None, in every process that shares the store and the shared tier.
 
         Raises:
-            StoreUnavailable: only this process and the shared tier have forgotten them.
+            StoreUnavailable: they are deleted in this process and in the shared tier only.
         """
-        self._memory.drop(lambda place: tenant is None or place.tenant == tenant)
+        self._memory.drop(lambda entry_key: tenant is None or entry_key.tenant == tenant)
         if self._shared is not None:
             await self._shared.purge(tenant)
         await asyncio.to_thread(self.generations.purge, tenant)
 
     def drop_purged(self) -> None:
-        """Give back the memory of what other processes have purged; nobody finds it any more."""
-        self._memory.drop(lambda place: place.generations != self.generations.of(place.tenant))
+        """Frees the memory of entries that other processes have purged; no lookup finds them any more."""
+        self._memory.drop(lambda entry_key: entry_key.generations != self.generations.of(entry_key.tenant))
 
     def stats(self) -> CacheStats:
-        """The cache at this moment."""
+        """Returns the counts at this moment."""
         return CacheStats(
             entries=len(self._memory),
             bytes=self._memory.bytes,
             max_bytes=self._memory.max_bytes,
-            flights=len(self._flights),
+            in_progress=len(self._in_progress),
             memory_hits=self._memory_hits,
             shared_hits=self._shared_hits,
             joined=self._joined,
@@ -199,8 +200,8 @@ class CodeCache:
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _kept(self, place: CacheEntryKey) -> StepBlock | None:
-        content = self._memory.get(place.key)
+    def _from_memory(self, entry_key: CacheEntryKey) -> StepBlock | None:
+        content = self._memory.get(entry_key.digest)
         if content is None:
             return None
         block = unpack(content)
@@ -210,73 +211,75 @@ class CodeCache:
 
     def _start(
         self,
-        place: CacheEntryKey,
-        make: Make,
+        entry_key: CacheEntryKey,
+        generate: Generate,
         terms: GenerationTerms,
         *,
         refresh: bool,
-        on_source: Callable[[CacheResult], None],
+        on_source: OnSource,
     ) -> SharedStream:
-        def over() -> None:
-            if self._flights.get(place.key) == (flight, terms):
-                del self._flights[place.key]
+        def remove() -> None:
+            if self._in_progress.get(entry_key.digest) == (stream, terms):
+                del self._in_progress[entry_key.digest]
 
-        made = self._made(place, on_source, make, terms)
-        flight = SharedStream(
-            made if refresh or self._shared is None else self._found(place, on_source, self._shared, made), over
-        )
-        self._flights[place.key] = flight, terms
-        return flight
+        steps = self._generate_and_store(entry_key, on_source, generate, terms)
+        if not refresh and self._shared is not None:
+            steps = self._from_shared_tier(entry_key, on_source, self._shared, otherwise=steps)
+        stream = SharedStream(steps, on_end=remove)
+        self._in_progress[entry_key.digest] = stream, terms
+        return stream
 
-    async def _found(
+    async def _from_shared_tier(
         self,
-        place: CacheEntryKey,
-        on_source: Callable[[CacheResult], None],
+        entry_key: CacheEntryKey,
+        on_source: OnSource,
         shared: SharedTier,
-        made: AsyncGenerator[StepBlock, None],
+        *,
+        otherwise: AsyncGenerator[StepBlock, None],
     ) -> AsyncGenerator[StepBlock, None]:
-        """The steps from the shared tier, else those that are made."""
-        async with aclosing(made):
-            content = await shared.get(place.tenant, place.key)
+        """Streams the entry of the shared tier, or `otherwise` if there is none."""
+        async with aclosing(otherwise):
+            content = await shared.get(entry_key.tenant, entry_key.digest)
             try:
-                kept = None if content is None else unpack(content)
+                cached = None if content is None else unpack(content)
             except ValueError:
-                kept = None  # damaged, or of another make of this cache: written anew
-            if content is None or kept is None:
-                async for block in made:
+                cached = None  # damaged, or in another format: it is replaced
+            if content is None or cached is None:
+                async for block in otherwise:
                     yield block
                 return
             self._shared_hits += 1
-            self._steps += len(kept.codes)
-            self._memory.put(place, content)
+            self._steps += len(cached.codes)
+            self._memory.put(entry_key, content)
             on_source(CacheResult.HIT)
-            yield kept
+            yield cached
 
-    async def _made(
-        self, place: CacheEntryKey, on_source: Callable[[CacheResult], None], make: Make, terms: GenerationTerms
+    async def _generate_and_store(
+        self, entry_key: CacheEntryKey, on_source: OnSource, generate: Generate, terms: GenerationTerms
     ) -> AsyncGenerator[StepBlock, None]:
-        """The steps from the model, kept once they are whole."""
+        """Streams the steps from the model, and stores them when they are complete."""
         self._misses += 1
         on_source(CacheResult.MISS)
         blocks = []
-        async with aclosing(make(terms)) as steps:
+        async with aclosing(generate(terms)) as steps:
             async for block in steps:
                 blocks.append(block)
                 if block.finish is not None:
-                    self._keep(place, blocks)  # before anybody hears the end: who asks then finds it
+                    self._store(entry_key, blocks)  # before the last block is delivered: a lookup after that is a hit
                 yield block
 
-    def _keep(self, place: CacheEntryKey, blocks: list[StepBlock]) -> None:
-        """Keep a whole segment, if it is still what the place stands for."""
-        if blocks[-1].fingerprint != place.fingerprint or place.generations != self.generations.of(place.tenant):
+    def _store(self, entry_key: CacheEntryKey, blocks: list[StepBlock]) -> None:
+        """Stores a complete segment, unless the engine has changed or the entry has been purged meanwhile."""
+        is_purged = entry_key.generations != self.generations.of(entry_key.tenant)
+        if blocks[-1].fingerprint != entry_key.fingerprint or is_purged:
             return
-        content = pack(blocks, hidden=place.hidden)
-        self._memory.put(place, content)
+        content = pack(blocks, hidden=entry_key.hidden)
+        self._memory.put(entry_key, content)
         if self._shared is not None:
-            self._shared.put(place.tenant, place.key, content)
+            self._shared.put(entry_key.tenant, entry_key.digest, content)
 
 
 def terms_for(timeout_s: float, scheduling: SchedulingParams, *, admitted: bool) -> GenerationTerms:
-    """Terms that begin now."""
+    """Returns the terms of a request that begins now."""
     urgency = tuple(Lane).index(scheduling.lane)
     return GenerationTerms(time.monotonic() + timeout_s, admitted, urgency, promised=scheduling.first_audio_s is not None)

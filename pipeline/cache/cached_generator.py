@@ -1,9 +1,9 @@
-"""Steps: a model's generator that looks into the cache first.
+"""CachedGenerator: a generator that looks into the cache before it asks the model.
 
 In:    prompts
 Out:   StepBlocks, the same bits as without a cache
-Owns:  which fingerprint of the model is the present one
-Never: an entry of another fingerprint, tenant or epoch
+Owns:  the present fingerprint of the model
+Never: an entry of another fingerprint, tenant or purge generation
 """
 
 import time
@@ -16,7 +16,7 @@ from pipeline.errors import NotCached
 from pipeline.protocols import CodeGenerator
 from pipeline.types import CacheControl, CacheMode, CacheResult, Head, Prompt, SamplingParams, StepBlock
 
-NOT_THERE = "this is not in the cache, and the request takes nothing else (only-if-cached)"
+NOT_THERE = "this speech is not in the cache, and the request accepts nothing else (only-if-cached)"
 
 
 class CachedModel:
@@ -25,38 +25,40 @@ class CachedModel:
     def __init__(self, generator: CodeGenerator, cache: CodeCache, *, hidden: bool, fingerprint: str | None = None) -> None:
         """
         Args:
-            hidden: the vocoder reads hidden states, so they are kept beside the codes.
-            fingerprint: what makes the steps; None: not known yet, nothing is kept or found.
+            hidden: the vocoder reads hidden states, so they are stored beside the codes.
+            fingerprint: the engine's; None: not known yet, so nothing is stored or found.
         """
         self.cache = cache
         self.fingerprint = fingerprint
         self._generator = generator
         self._hidden = hidden
 
-    def of(self, order: CacheControl) -> "CachedSteps | None":
-        """The generator of one request; None: it wants nothing of the cache.
+    def for_request(self, control: CacheControl) -> "CachedGenerator | None":
+        """Returns the generator of one request; None: it does not use the cache.
 
         Raises:
-            NotCached: it wants nothing else, and there is nothing.
+            NotCached: it accepts cached speech only, and there is none.
         """
-        if order.mode is CacheMode.ONLY_IF_CACHED and self.fingerprint is None:
+        if control.mode is CacheMode.ONLY_IF_CACHED and self.fingerprint is None:
             raise NotCached(NOT_THERE, param="cache")
-        if order.mode is CacheMode.NO_STORE or self.fingerprint is None:
+        if control.mode is CacheMode.NO_STORE or self.fingerprint is None:
             return None
-        return CachedSteps(self, order)
+        return CachedGenerator(self, control)
 
-    def place(self, prompt: Prompt, sampling: SamplingParams, tenant: str) -> CacheEntryKey:
-        """Where the steps of a prompt are kept, now."""
-        assert self.fingerprint is not None, "of() gives nobody a generator before the fingerprint is known"
-        # Nobody hears a refined text's hidden states.
+    def entry_key(self, prompt: Prompt, sampling: SamplingParams, tenant: str) -> CacheEntryKey:
+        """Returns the key of a prompt's steps at this moment."""
+        assert self.fingerprint is not None, "for_request() returns no generator before the fingerprint is known"
+        # The hidden states of a refined text are not used.
         hidden = self._hidden and prompt.head is Head.CODE
         generations = self.cache.generations.of(tenant)
         return entry_key_for(
             prompt, sampling, fingerprint=self.fingerprint, tenant=tenant, generations=generations, hidden=hidden
         )
 
-    async def make(self, prompt: Prompt, sampling: SamplingParams, terms: GenerationTerms) -> AsyncGenerator[StepBlock, None]:
-        """The steps from the model itself."""
+    async def generate(
+        self, prompt: Prompt, sampling: SamplingParams, terms: GenerationTerms
+    ) -> AsyncGenerator[StepBlock, None]:
+        """Streams the steps from the model itself."""
         steps = self._generator.generate(prompt, sampling, timeout_s=terms.deadline - time.monotonic(), admitted=terms.admitted)
         async with aclosing(steps):
             async for block in steps:
@@ -65,29 +67,29 @@ class CachedModel:
                 yield block
 
 
-class CachedSteps:
+class CachedGenerator:
     """protocols.CodeGenerator for one request."""
 
-    def __init__(self, model: CachedModel, order: CacheControl) -> None:
+    def __init__(self, model: CachedModel, control: CacheControl) -> None:
         self._model = model
-        self._order = order
+        self._control = control
         self.result = CacheResult.BYPASS
-        """where the first segment's steps come from, once the first of them is there"""
+        """where the first segment's steps come from, once the first of them has arrived"""
 
     async def generate(
         self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
     ) -> AsyncGenerator[StepBlock, None]:
-        """See protocols.CodeGenerator."""
+        """Streams the steps of a prompt, from the cache or the model."""
 
         def on_source(result: CacheResult) -> None:
             if prompt.head is Head.CODE and prompt.segment.index == 0:
                 self.result = result
 
         steps = self._model.cache.steps(
-            self._model.place(prompt, sampling, self._order.tenant),
-            lambda terms: self._model.make(prompt, sampling, terms),
+            self._model.entry_key(prompt, sampling, self._control.tenant),
+            lambda terms: self._model.generate(prompt, sampling, terms),
             terms_for(timeout_s, prompt.scheduling, admitted=admitted),
-            refresh=self._order.mode is CacheMode.REFRESH,
+            refresh=self._control.mode is CacheMode.REFRESH,
             on_source=on_source,
         )
         async with aclosing(steps):
@@ -95,15 +97,13 @@ class CachedSteps:
                 yield block
 
     async def check(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> None:
-        """See that a request that takes nothing else finds all of it.
+        """Checks that a request that accepts cached speech only will find all of it.
 
         Raises:
             NotCached
         """
-        if self._order.mode is not CacheMode.ONLY_IF_CACHED:
+        if self._control.mode is not CacheMode.ONLY_IF_CACHED:
             return
         for prompt in prompts:
-            if not await self._model.cache.has(self._model.place(prompt, sampling, self._order.tenant)):
-                raise NotCached(
-                    "this speech is not in the cache, and the request takes no other (only-if-cached)", param="cache"
-                )
+            if not await self._model.cache.has(self._model.entry_key(prompt, sampling, self._control.tenant)):
+                raise NotCached(NOT_THERE, param="cache")

@@ -1,7 +1,7 @@
-"""PurgeGenerations: what has been purged. A purge makes the next epoch, and every key has its generations in it.
+"""Invalidation: purge generations, two numbers in every cache key. A purge raises one, and then no older entry is found.
 
-In:    a store, or none: then a purge is known to this process alone
-Out:   (everybody's epoch, a tenant's epoch)
+In:    a store, or none: then a purge affects this process only
+Out:   (generation of all tenants, generation of one tenant)
 Owns:  a mirror of the store's namespace
 Never: entries
 """
@@ -13,11 +13,11 @@ from pipeline.store.mirror import Mirror
 from pipeline.store.store import Store
 
 NAMESPACE = "cache"
-EVERYBODY = "everybody"
+ALL_TENANTS = "everybody"  # name of the store's record
 
 
 class PurgeGenerations:
-    """Counts purges. Blocking where it says so: the store does."""
+    """Counts purges, for all tenants together and per tenant."""
 
     def __init__(self, store: Store | None) -> None:
         self._store = store
@@ -25,11 +25,11 @@ class PurgeGenerations:
         self._own: dict[str, int] = {}
 
     def of(self, tenant: str) -> tuple[int, int]:
-        """Everybody's and the tenant's; never waits."""
-        return self._generation(EVERYBODY), self._generation(_record(tenant))
+        """Returns the generations (of all tenants, of this tenant), without waiting."""
+        return self._generation(ALL_TENANTS), self._generation(_record(tenant))
 
     def refresh(self) -> bool:
-        """Take over other processes' purges; True when there are some. Blocking.
+        """Reads the purges of other processes. Returns True if there are new ones. Blocking.
 
         Raises:
             StoreUnavailable
@@ -37,12 +37,12 @@ class PurgeGenerations:
         return self._mirror is not None and self._mirror.refresh()
 
     def purge(self, tenant: str | None) -> None:
-        """Begin the next epoch, of everybody for None. Blocking.
+        """Raises the generation of one tenant, or of all for None. Blocking.
 
         Raises:
             StoreUnavailable: nothing has been purged.
         """
-        record = EVERYBODY if tenant is None else _record(tenant)
+        record = ALL_TENANTS if tenant is None else _record(tenant)
         if self._store is None or self._mirror is None:
             self._own[record] = self._own.get(record, 0) + 1
             return
@@ -53,7 +53,7 @@ class PurgeGenerations:
                 self._store.put(NAMESPACE, record, b"", replaces=self._generation(record))
                 done = True
             except Conflict:
-                # Somebody else purges at this moment, perhaps before the last entry that this purge is about: once more.
+                # Another process is purging too, perhaps from before the newest entry that this purge must cover: try again.
                 continue
         self._mirror.refresh()
 
@@ -63,5 +63,5 @@ class PurgeGenerations:
 
 
 def _record(tenant: str) -> str:
-    """A name the store takes, for any tenant."""
+    """Returns a valid record name for any tenant."""
     return f"tenant-{hashlib.sha256(tenant.encode()).hexdigest()[:32]}"

@@ -1,9 +1,9 @@
-"""Key: everything a segment's steps follow from, as one name.
+"""Key: everything that affects a segment's steps, as one digest.
 
-In:    a Prompt, its SamplingParams, the fingerprint that decodes it, whose it is
-Out:   a CacheEntryKey, whose key two segments share only if every step of theirs has the same bits
+In:    a Prompt, its SamplingParams, the engine's fingerprint, the tenant
+Out:   a CacheEntryKey; two segments share its digest only if all their steps have the same bits
 Owns:  nothing
-Never: a list of fields that somebody could forget to lengthen: all fields of both values count
+Never: a list of fields, which could miss a new one: all fields of both values count
 """
 
 import hashlib
@@ -13,56 +13,57 @@ import numpy as np
 
 from pipeline.types import Prompt, SamplingParams, SchedulingParams, Segment
 
-FORMAT = 1  # of what is kept under the name (pack.py)
+FORMAT = 1  # of the entry's bytes (serialization.py)
 
 
 @dataclass(frozen=True, slots=True)
 class CacheEntryKey:
-    """Where a segment's steps are kept."""
+    """The name of a segment's steps in the cache, and the facts it was computed from."""
 
-    key: str
+    digest: str
+    """SHA-256 of everything that affects the steps, in hexadecimal"""
     tenant: str
-    """whose they are"""
+    """owner of the entry"""
     generations: tuple[int, int]
-    """everybody's and the tenant's, when it was asked for"""
+    """purge generations of all tenants and of this one, at the time of the request"""
     fingerprint: str
-    """what makes these steps"""
+    """the engine that generates the steps"""
     hidden: bool
-    """whether their hidden states are kept too"""
+    """True if the hidden states are stored beside the codes"""
 
 
 def entry_key_for(
     prompt: Prompt, sampling: SamplingParams, *, fingerprint: str, tenant: str, generations: tuple[int, int], hidden: bool
 ) -> CacheEntryKey:
-    """The place of the steps this prompt and these values give.
+    """Returns the key of the steps of this prompt.
 
     Args:
-        fingerprint: the weights, the code and the configuration that decode; another fingerprint gives other steps.
-        tenant: nobody hears by a reply's speed what another tenant has asked for.
+        fingerprint: the weights, code and configuration of the engine; another fingerprint gives other steps.
+        tenant: part of the key, so that the speed of a reply does not reveal another tenant's requests.
         generations: a purge changes them, and with them every key.
         hidden: the vocoder reads hidden states, not codes.
     """
-    key = step_key(prompt, sampling, fingerprint=fingerprint, tenant=tenant, generations=generations, hidden=hidden)
-    return CacheEntryKey(key, tenant, generations, fingerprint, hidden)
+    digest = _digest(prompt, sampling, fingerprint=fingerprint, tenant=tenant, generations=generations, hidden=hidden)
+    return CacheEntryKey(digest, tenant, generations, fingerprint, hidden)
 
 
-def step_key(prompt: Prompt, sampling: SamplingParams, **beside: object) -> str:
-    """A name of all that is given: another value anywhere is another name."""
+def _digest(prompt: Prompt, sampling: SamplingParams, **others: object) -> str:
+    """Returns a SHA-256 of all values: another value anywhere gives another digest."""
     digest = hashlib.sha256()
 
     def add(name: str, value: object) -> None:
         content = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
         kind = f"{value.dtype.str}{value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
-        # Every part says how long it is: no two lists of parts run into the same bytes.
+        # The length makes it unambiguous: no two lists of parts have the same bytes.
         digest.update(f"{name}:{kind}:{len(content)};".encode() + content)
 
-    for name, value in (("format", FORMAT), *sorted(beside.items())):
+    for name, value in (("format", FORMAT), *sorted(others.items())):
         add(name, value)
     for part in (sampling, prompt):
         for field in fields(part):
             value = getattr(part, field.name)
             if isinstance(value, SchedulingParams):
-                continue  # when the steps are made, not which
-            # Of a segment its number alone reaches the steps, through the draws; its text is in the prompt's ids.
+                continue  # it decides when the steps are generated, not which
+            # A segment's index affects the draws; its text is in the prompt's ids.
             add(field.name, value.index if isinstance(value, Segment) else value)
     return digest.hexdigest()

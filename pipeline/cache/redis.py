@@ -42,7 +42,7 @@ class RedisTier:
 
     @property
     def errors(self) -> int:
-        """Questions without an answer and entries not written, since the start."""
+        """Calls that failed and entries that were not written, since the start."""
         return self._link.errors + self._skipped_writes
 
     async def get(self, owner: str, key: str) -> bytes | None:

@@ -1,4 +1,4 @@
-"""The cache of sampled steps: what its keys stand for, what it keeps, and that nobody hears a difference."""
+"""The cache of sampled steps: keys, tiers, purges, and that cached audio has the bytes of uncached audio."""
 
 import asyncio
 import dataclasses
@@ -84,15 +84,15 @@ OTHER_BESIDE = {"fingerprint": "c", "tenant": "u", "generations": (0, 1), "hidde
 
 
 def key_of(prompt: Prompt = PROMPT, sampling: SamplingParams = SAMPLING, **beside: Any) -> str:
-    return entry_key_for(prompt, sampling, **{**BESIDE, **beside}).key
+    return entry_key_for(prompt, sampling, **{**BESIDE, **beside}).digest
 
 
 def test_equal_inputs_have_one_key():
     twin = make_prompt(speaker=make_speaker(1, 16), eos_token=9)
     assert key_of(twin, SamplingParams()) == key_of()
-    assert key_of(replace(twin, segment=replace(twin.segment, text="said otherwise"))) == key_of(), "its text is in the ids"
-    assert key_of(replace(twin, scheduling=SchedulingParams(Lane.BULK, "somebody", 3.0, 7))) == key_of(), (
-        "when they are made is not which"
+    assert key_of(replace(twin, segment=replace(twin.segment, text="written otherwise"))) == key_of(), "its text is in the ids"
+    assert key_of(replace(twin, scheduling=SchedulingParams(Lane.BULK, "tenant", 3.0, 7))) == key_of(), (
+        "scheduling decides when steps are generated, not which"
     )
 
 
@@ -113,10 +113,10 @@ def test_no_two_mixtures_of_fields_run_into_one_key(changes):
     assert (key == key_of()) == (not changed)
 
 
-# Builds.
+# Fingerprints.
 
 
-def test_a_build_is_its_weights_and_its_numbers_and_not_its_waiting_rooms(demo: Checkpoint, tmp_path: Path):
+def test_a_fingerprint_covers_weights_and_numbers_but_not_waiting_rooms(demo: Checkpoint, tmp_path: Path):
     plain = engine_fingerprint(EngineConfig(), demo)
     assert engine_fingerprint(EngineConfig(), demo) == plain
     for name, value in {
@@ -185,11 +185,11 @@ def test_ten_seconds_of_codes_are_two_kilobytes():
 @given(segments(), st.data())
 def test_damaged_bytes_are_noticed(blocks, data):
     content = pack(blocks, hidden=True)
-    place = data.draw(st.integers(0, len(content) - 1))
+    position = data.draw(st.integers(0, len(content) - 1))
     damaged = bytearray(content)
-    damaged[place] ^= data.draw(st.integers(1, 255))
-    for broken in (bytes(damaged), content[:place], b"", content + b"x"):
-        with pytest.raises(ValueError, match="no steps"):
+    damaged[position] ^= data.draw(st.integers(1, 255))
+    for broken in (bytes(damaged), content[:position], b"", content + b"x"):
+        with pytest.raises(ValueError, match="cache entry"):
             unpack(broken)
 
 
@@ -214,7 +214,7 @@ def test_memory_is_an_lru_that_never_holds_more_than_its_bytes(events):
             if key in twin:
                 twin.move_to_end(key)
         else:
-            tier.drop(lambda place, key=key: place.tenant == key)
+            tier.drop(lambda entry_key, key=key: entry_key.tenant == key)
             twin.pop(key, None)
         assert {key for key in "abcde" if key in tier} == twin.keys()
         assert tier.bytes == sum(len(value) + OVERHEAD for value in twin.values()) <= limit
@@ -226,7 +226,7 @@ def test_memory_is_an_lru_that_never_holds_more_than_its_bytes(events):
 
 @dataclasses.dataclass
 class Chain:
-    """A spine over the real engine and vocoder, and the same one behind a cache."""
+    """A synthesizer over the real engine and vocoder, and the same one behind a cache."""
 
     engine: Engine
     vocoder: VocoderConfig
@@ -260,14 +260,14 @@ def request_for(
     return SynthesisRequest("id", text, f.pop("voice", "default"), cache=CacheControl(mode, tenant), **f)
 
 
-async def heard(synthesizer: Synthesizer, request: SynthesisRequest) -> tuple[bytes, CacheResult]:
-    """Every sample's bits, and where they came from."""
+async def audio_of(synthesizer: Synthesizer, request: SynthesisRequest) -> tuple[bytes, CacheResult]:
+    """Returns the bits of every sample, and the source of the first segment."""
     chunks = [chunk async for chunk in synthesizer.stream(request)]
     return b"".join(chunk.samples.tobytes() for chunk in chunks), chunks[0].cache
 
 
-def hear(synthesizer: Synthesizer, request: SynthesisRequest) -> tuple[bytes, CacheResult]:
-    return asyncio.run(heard(synthesizer, request))
+def play(synthesizer: Synthesizer, request: SynthesisRequest) -> tuple[bytes, CacheResult]:
+    return asyncio.run(audio_of(synthesizer, request))
 
 
 OPTIONS = st.builds(
@@ -297,19 +297,19 @@ TEXTS = (
     st.booleans(),
 )
 def test_a_cached_reply_has_the_bytes_of_an_uncached_one(chain, text, seed, voice, speed, options, refined):
-    """Whatever format, rate, speed or audio option one entry is heard in; missed, hit or joined."""
+    """With any format, rate, speed and audio options; missed, hit or joined."""
     cached = chain.behind(CodeCache(1 << 24))
     refine = RefineParams(sampling=SamplingParams(seed=seed, temperature=0.7)) if refined else None
     for index, audio in enumerate(options):
-        order = request_for(text, voice=voice, sampling=SamplingParams(seed=seed), refine=refine, speed=speed, audio=audio)
-        plain, source = hear(chain.plain, order)
+        request = request_for(text, voice=voice, sampling=SamplingParams(seed=seed), refine=refine, speed=speed, audio=audio)
+        plain, source = play(chain.plain, request)
         assert source is CacheResult.BYPASS
-        assert hear(cached, order) == (plain, CacheResult.HIT if index else CacheResult.MISS)
-        assert hear(cached, order) == (plain, CacheResult.HIT)
+        assert play(cached, request) == (plain, CacheResult.HIT if index else CacheResult.MISS)
+        assert play(cached, request) == (plain, CacheResult.HIT)
 
     async def at_once() -> list[tuple[bytes, CacheResult]]:
         fresh = chain.behind(CodeCache(0))
-        return await asyncio.gather(*(heard(fresh, order) for _ in range(3)))
+        return await asyncio.gather(*(audio_of(fresh, request) for _ in range(3)))
 
     replies = asyncio.run(at_once())
     assert [reply for reply, _ in replies] == [plain] * 3
@@ -318,52 +318,52 @@ def test_a_cached_reply_has_the_bytes_of_an_uncached_one(chain, text, seed, voic
 
 def test_a_hit_takes_no_step_of_the_model(chain):
     cached = chain.behind(CodeCache(1 << 24))
-    order = request_for(TEXTS[3], refine=RefineParams(sampling=SamplingParams(temperature=0.7)))
-    hear(cached, order)
+    request = request_for(TEXTS[3], refine=RefineParams(sampling=SamplingParams(temperature=0.7)))
+    play(cached, request)
     before = chain.engine.stats()
-    hear(cached, order)
+    play(cached, request)
     assert chain.engine.stats() == before
 
 
-def test_only_what_the_vocoder_reads_is_kept(chain):
+def test_only_what_the_vocoder_reads_is_stored(chain):
     cache = CodeCache(1 << 24)
-    hear(chain.behind(cache), request_for())
+    play(chain.behind(cache), request_for())
     steps = chain.engine.stats().steps
-    hear(chain.behind(CodeCache(0)), request_for())
+    play(chain.behind(CodeCache(0)), request_for())
     steps = chain.engine.stats().steps - steps
     each = (4 * 128 if chain.vocoder.use_decoder else 0) + 5
     assert cache.stats().bytes == pytest.approx(steps * each, abs=OVERHEAD + 32)
 
 
 @pytest.mark.slow
-def test_requests_say_what_they_want_of_it(chain):
+def test_every_cache_mode_does_what_it_promises(chain):
     cache = CodeCache(1 << 24)
     cached = chain.behind(cache)
     with pytest.raises(NotCached):
-        hear(cached, request_for(mode=CacheMode.ONLY_IF_CACHED))
-    assert hear(cached, request_for(mode=CacheMode.NO_STORE))[1] is CacheResult.BYPASS
+        play(cached, request_for(mode=CacheMode.ONLY_IF_CACHED))
+    assert play(cached, request_for(mode=CacheMode.NO_STORE))[1] is CacheResult.BYPASS
     assert cache.stats().entries == 0
-    plain, source = hear(cached, request_for(mode=CacheMode.REFRESH))
+    plain, source = play(cached, request_for(mode=CacheMode.REFRESH))
     assert (source, cache.stats().entries) == (CacheResult.MISS, 1)
-    assert hear(cached, request_for(mode=CacheMode.REFRESH)) == (plain, CacheResult.MISS)
-    assert hear(cached, request_for(mode=CacheMode.ONLY_IF_CACHED)) == (plain, CacheResult.HIT)
+    assert play(cached, request_for(mode=CacheMode.REFRESH)) == (plain, CacheResult.MISS)
+    assert play(cached, request_for(mode=CacheMode.ONLY_IF_CACHED)) == (plain, CacheResult.HIT)
     assert cache.stats().misses == 2
 
 
-def test_nobody_finds_another_tenants_entries(chain):
+def test_no_tenant_finds_anothers_entries(chain):
     cached = chain.behind(CodeCache(1 << 24))
-    assert hear(cached, request_for(tenant="one"))[1] is CacheResult.MISS
-    assert hear(cached, request_for(tenant="two"))[1] is CacheResult.MISS
-    assert hear(cached, request_for(tenant="one"))[1] is CacheResult.HIT
+    assert play(cached, request_for(tenant="one"))[1] is CacheResult.MISS
+    assert play(cached, request_for(tenant="two"))[1] is CacheResult.MISS
+    assert play(cached, request_for(tenant="one"))[1] is CacheResult.HIT
 
 
 @pytest.mark.slow
-def test_a_sentence_two_texts_share_in_one_place_is_made_once(chain):
+def test_a_sentence_that_two_texts_share_at_one_index_is_generated_once(chain):
     cache = CodeCache(1 << 24)
     cached = chain.behind(cache)
-    hear(cached, request_for("First of all, this is the beginning of it. " + TEXTS[3]))
+    play(cached, request_for("First of all, this is the beginning of it. " + TEXTS[3]))
     entries = cache.stats().entries
-    hear(
+    play(
         cached,
         request_for("First of all, this is the beginning of it. " + "And then it ends in another way altogether, does it."),
     )
@@ -371,7 +371,7 @@ def test_a_sentence_two_texts_share_in_one_place_is_made_once(chain):
     assert cache.stats().entries > entries
 
 
-# Builds that change.
+# Fingerprints that change.
 
 
 class Updated:
@@ -379,37 +379,37 @@ class Updated:
 
     def __init__(self) -> None:
         self.fingerprint = "old"
-        self.made = 0
+        self.generated = 0
 
     async def generate(
         self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
     ) -> AsyncGenerator[StepBlock, None]:
-        self.made += 1
+        self.generated += 1
         codes = np.full((2, 4), 1 if self.fingerprint == "old" else 2)
         yield StepBlock(np.zeros((2, 8), np.float32), codes, 0, FinishReason.EOS, fingerprint=self.fingerprint)
 
 
-def test_what_one_build_made_is_not_heard_as_anothers():
+def test_steps_of_one_fingerprint_are_not_returned_under_another():
     async def codes(model: CachedModel) -> int:
-        steps = model.of(CacheControl(CacheMode.DEFAULT)).generate(PROMPT, SamplingParams(), timeout_s=9)
+        steps = model.for_request(CacheControl(CacheMode.DEFAULT)).generate(PROMPT, SamplingParams(), timeout_s=9)
         return int(np.concatenate([block.codes async for block in steps])[0, 0])
 
-    async def play() -> None:
+    async def scenario() -> None:
         engine, cache = Updated(), CodeCache(1 << 20)
         model = CachedModel(engine, cache, hidden=False)
-        assert model.of(CacheControl(CacheMode.DEFAULT)) is None, "nobody knows yet what an entry would be of"
+        assert model.for_request(CacheControl(CacheMode.DEFAULT)) is None, "the fingerprint is not known yet"
         with pytest.raises(NotCached):
-            model.of(CacheControl(CacheMode.ONLY_IF_CACHED))
+            model.for_request(CacheControl(CacheMode.ONLY_IF_CACHED))
         model.fingerprint = "old"
-        assert [await codes(model), await codes(model), engine.made] == [1, 1, 1]
+        assert [await codes(model), await codes(model), engine.generated] == [1, 1, 1]
         engine.fingerprint, other = "new", replace(PROMPT, max_steps=7)
-        steps = model.of(CacheControl(CacheMode.DEFAULT)).generate(other, SamplingParams(), timeout_s=9)
+        steps = model.for_request(CacheControl(CacheMode.DEFAULT)).generate(other, SamplingParams(), timeout_s=9)
         assert [block.fingerprint async for block in steps] == ["new"]
-        assert model.fingerprint == "new", "the last block says who made it"
+        assert model.fingerprint == "new", "the last block names its fingerprint"
         assert cache.stats().entries == 1, "the new fingerprint's steps are not kept under the old one's name"
-        assert [await codes(model), engine.made] == [2, 3]
+        assert [await codes(model), engine.generated] == [2, 3]
 
-    asyncio.run(play())
+    asyncio.run(scenario())
 
 
 # Purges.
@@ -420,35 +420,35 @@ def test_a_purge_reaches_every_process_that_shares_the_store(chain, tmp_path):
     caches = [CodeCache(1 << 24, generations=PurgeGenerations(SqliteStore(tmp_path / "store"))) for _ in range(2)]
     tenants = ("one", "two")
     for cache, tenant in itertools.product(caches, tenants):
-        hear(chain.behind(cache), request_for(tenant=tenant))
+        play(chain.behind(cache), request_for(tenant=tenant))
     asyncio.run(caches[0].purge("one"))
     assert caches[0].stats().entries == 1
     assert caches[1].generations.refresh()
     caches[1].drop_purged()
     assert not caches[1].generations.refresh()
     for cache in caches:
-        assert cache.stats().entries == 1, "its memory is given back"
-        assert hear(chain.behind(cache), request_for(tenant="one"))[1] is CacheResult.MISS
-        assert hear(chain.behind(cache), request_for(tenant="two"))[1] is CacheResult.HIT
+        assert cache.stats().entries == 1, "its memory is freed"
+        assert play(chain.behind(cache), request_for(tenant="one"))[1] is CacheResult.MISS
+        assert play(chain.behind(cache), request_for(tenant="two"))[1] is CacheResult.HIT
     asyncio.run(caches[1].purge(None))
     caches[0].generations.refresh()
     for cache, tenant in itertools.product(caches, tenants):
-        assert hear(chain.behind(cache), request_for(tenant=tenant))[1] is CacheResult.MISS
+        assert play(chain.behind(cache), request_for(tenant=tenant))[1] is CacheResult.MISS
 
 
 @pytest.mark.slow
-def test_what_is_under_way_during_a_purge_is_heard_and_not_kept(chain):
-    async def play() -> None:
+def test_a_segment_in_progress_during_a_purge_is_delivered_and_not_kept(chain):
+    async def scenario() -> None:
         cache = CodeCache(1 << 24)
         stream = chain.behind(cache).stream(request_for(TEXTS[3]))
         await anext(stream)
         await cache.purge("")
         async for _ in stream:
             pass
-        assert cache.stats().entries in (0, 1), "at most the segment that was whole before"
-        assert (await heard(chain.behind(cache), request_for(TEXTS[3])))[1] is CacheResult.MISS
+        assert cache.stats().entries in (0, 1), "at most the segment that was complete before"
+        assert (await audio_of(chain.behind(cache), request_for(TEXTS[3])))[1] is CacheResult.MISS
 
-    asyncio.run(play())
+    asyncio.run(scenario())
 
 
 # Redis.
@@ -462,48 +462,48 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 
 @pytest.mark.slow
-def test_redis_serves_other_processes_until_it_forgets(chain, redis_server):
-    async def play() -> None:
+def test_redis_serves_other_processes_until_an_entry_expires(chain, redis_server):
+    async def scenario() -> None:
         tier = RedisTier(redis_server.url, ttl_s=60)
-        plain, source = await heard(chain.behind(CodeCache(1 << 24, shared=tier)), request_for(TEXTS[1]))
+        plain, source = await audio_of(chain.behind(CodeCache(1 << 24, shared=tier)), request_for(TEXTS[1]))
         assert source is CacheResult.MISS
         await tier.written()
         cache = CodeCache(1 << 24, shared=RedisTier(redis_server.url, ttl_s=60))
         other = chain.behind(cache)
-        assert await heard(other, request_for(TEXTS[1], mode=CacheMode.ONLY_IF_CACHED)) == (plain, CacheResult.HIT)
+        assert await audio_of(other, request_for(TEXTS[1], mode=CacheMode.ONLY_IF_CACHED)) == (plain, CacheResult.HIT)
         assert cache.stats().shared_hits >= 1
-        assert await heard(other, request_for(TEXTS[1])) == (plain, CacheResult.HIT)
-        assert cache.stats().memory_hits >= 1, "it is nearer from then on"
-        assert (await heard(other, request_for(TEXTS[1], tenant="two")))[1] is CacheResult.MISS
+        assert await audio_of(other, request_for(TEXTS[1])) == (plain, CacheResult.HIT)
+        assert cache.stats().memory_hits >= 1, "it is in memory from then on"
+        assert (await audio_of(other, request_for(TEXTS[1], tenant="two")))[1] is CacheResult.MISS
         await cache.purge("")
-        assert (await heard(chain.behind(CodeCache(0, shared=tier)), request_for(TEXTS[1])))[1] is CacheResult.MISS
+        assert (await audio_of(chain.behind(CodeCache(0, shared=tier)), request_for(TEXTS[1])))[1] is CacheResult.MISS
         await tier.written()
         names = [name async for name in tier._redis.scan_iter(match="chattts:cache:*")]
         assert names
         for name in names:
-            assert 0 < await tier._redis.pttl(name) <= 60_000, "Redis forgets it by itself"
+            assert 0 < await tier._redis.pttl(name) <= 60_000, "the entry expires by itself"
             await tier._redis.unlink(name)
-        assert (await heard(chain.behind(CodeCache(0, shared=tier)), request_for(TEXTS[1])))[1] is CacheResult.MISS
+        assert (await audio_of(chain.behind(CodeCache(0, shared=tier)), request_for(TEXTS[1])))[1] is CacheResult.MISS
         await tier.written()
         for each in (tier, cache._shared):
             await each.close()
 
-    asyncio.run(play())
+    asyncio.run(scenario())
 
 
-def test_bytes_of_somebody_else_in_redis_are_made_anew(chain, redis_server):
-    async def play() -> None:
+def test_foreign_bytes_in_redis_are_replaced(chain, redis_server):
+    async def scenario() -> None:
         tier = RedisTier(redis_server.url, ttl_s=60)
-        plain, _ = await heard(chain.behind(CodeCache(0, shared=tier)), request_for(tenant="x"))
+        plain, _ = await audio_of(chain.behind(CodeCache(0, shared=tier)), request_for(tenant="x"))
         await tier.written()
         async for name in tier._redis.scan_iter(match="chattts:cache:*"):
             await tier._redis.set(name, b"no steps at all, but long enough for a header")
-        assert await heard(chain.behind(CodeCache(0, shared=tier)), request_for(tenant="x")) == (plain, CacheResult.MISS)
+        assert await audio_of(chain.behind(CodeCache(0, shared=tier)), request_for(tenant="x")) == (plain, CacheResult.MISS)
         await tier.written()
-        assert await heard(chain.behind(CodeCache(0, shared=tier)), request_for(tenant="x")) == (plain, CacheResult.HIT)
+        assert await audio_of(chain.behind(CodeCache(0, shared=tier)), request_for(tenant="x")) == (plain, CacheResult.HIT)
         await tier.close()
 
-    asyncio.run(play())
+    asyncio.run(scenario())
 
 
 @pytest.mark.slow
@@ -511,23 +511,23 @@ def test_bytes_of_somebody_else_in_redis_are_made_anew(chain, redis_server):
 def test_a_redis_that_is_away_costs_one_short_wait_and_no_request(chain, tmp_path, fault):
     server = RedisServer(tmp_path)
 
-    async def play() -> None:
+    async def scenario() -> None:
         now = [0.0]
         tier = RedisTier(server.url, ttl_s=60, clock=lambda: now[0])
         cache = CodeCache(0, shared=tier)
-        plain, _ = await heard(chain.behind(cache), request_for())
+        plain, _ = await audio_of(chain.behind(cache), request_for())
         await tier.written()
         assert tier.errors == 0
         getattr(server, fault)()
         for _ in range(3):
-            assert await heard(chain.behind(cache), request_for()) == (plain, CacheResult.MISS)
-        assert tier.errors == 1, "it is asked once, and then left alone"
+            assert await audio_of(chain.behind(cache), request_for()) == (plain, CacheResult.MISS)
+        assert tier.errors == 1, "one failed call, then none for a while"
         server.thaw() if fault == "freeze" else server.start()
         now[0] += 6.0
-        assert await heard(chain.behind(cache), request_for()) == (plain, CacheResult.HIT)
+        assert await audio_of(chain.behind(cache), request_for()) == (plain, CacheResult.HIT)
         await tier.close()
 
     try:
-        asyncio.run(play())
+        asyncio.run(scenario())
     finally:
         server.kill()

@@ -1,4 +1,4 @@
-"""Single flight: any order of coming, reading, leaving and failing."""
+"""Single flight: listeners join, read, leave and fail in any order."""
 
 import asyncio
 from collections import Counter
@@ -31,14 +31,14 @@ WHOLE = {key: np.concatenate([block_of(key, index).codes for index in range(BLOC
 
 @dataclass
 class Model:
-    """Makes a block whenever it is let; counts who runs."""
+    """Generates a block per permit; counts the running generations per key."""
 
     gates: dict[str, asyncio.Semaphore] = field(default_factory=dict)
     running: Counter[str] = field(default_factory=Counter)
     opened: Counter[str] = field(default_factory=Counter)
     broken: set[str] = field(default_factory=set)
 
-    async def make(self, key: str, terms: GenerationTerms) -> AsyncGenerator[StepBlock, None]:
+    async def generate(self, key: str, terms: GenerationTerms) -> AsyncGenerator[StepBlock, None]:
         self.running[key] += 1
         self.opened[key] += 1
         try:
@@ -56,12 +56,12 @@ class Model:
 
 @dataclass
 class Listener:
-    """One request's ear."""
+    """One request and the blocks it received."""
 
     key: str
     task: asyncio.Task[None] | None = None
     pace: asyncio.Semaphore | None = None
-    heard: list[StepBlock] = field(default_factory=list)
+    received: list[StepBlock] = field(default_factory=list)
     result: CacheResult | None = None
     error: SynthesisError | None = None
     whole: bool = False
@@ -70,10 +70,10 @@ class Listener:
         def on_source(result: CacheResult) -> None:
             self.result = result
 
-        place = CacheEntryKey(self.key, "", cache.generations.of(""), "", hidden=True)
+        entry_key = CacheEntryKey(self.key, "", cache.generations.of(""), "", hidden=True)
         steps = cache.steps(
-            place,
-            lambda terms: model.make(self.key, terms),
+            entry_key,
+            lambda terms: model.generate(self.key, terms),
             terms_for(60, SchedulingParams(), admitted=True),
             refresh=refresh,
             on_source=on_source,
@@ -81,7 +81,7 @@ class Listener:
         try:
             async with aclosing(steps):
                 async for block in steps:
-                    self.heard.append(block)
+                    self.received.append(block)
                     if self.pace is not None:
                         await self.pace.acquire()
             self.whole = True
@@ -90,7 +90,7 @@ class Listener:
 
     @property
     def codes(self) -> np.ndarray:
-        return np.concatenate([block.codes for block in self.heard]) if self.heard else np.zeros((0, 4), np.int64)
+        return np.concatenate([block.codes for block in self.received]) if self.received else np.zeros((0, 4), np.int64)
 
 
 async def settle() -> None:
@@ -101,7 +101,7 @@ async def settle() -> None:
 KEYS = st.sampled_from("012")
 EVENTS = st.one_of(
     st.tuples(st.just("ask"), KEYS, st.booleans()),  # fast or slow
-    st.tuples(st.just("ask anew"), KEYS, st.booleans()),
+    st.tuples(st.just("refresh"), KEYS, st.booleans()),
     st.tuples(st.just("step"), KEYS, st.just(False)),
     st.tuples(st.just("leave"), st.integers(0, 9), st.just(False)),
     st.tuples(st.just("read"), st.integers(0, 9), st.just(False)),
@@ -110,7 +110,7 @@ EVENTS = st.one_of(
 
 
 @given(st.lists(EVENTS, max_size=40), st.sampled_from([0, 600, 1 << 20]))
-def test_whoever_comes_leaves_or_fails_everybody_else_hears_the_same_bytes(events, max_bytes):
+def test_every_listener_gets_the_same_bytes_whatever_the_others_do(events, max_bytes):
     asyncio.run(play(events, max_bytes))
 
 
@@ -119,10 +119,10 @@ async def play(events: list, max_bytes: int) -> None:
     listeners: list[Listener] = []
     refreshed: Counter[str] = Counter()
     for kind, what, slow in events:
-        if kind in ("ask", "ask anew"):
+        if kind in ("ask", "refresh"):
             listener = Listener(what, pace=asyncio.Semaphore(0) if slow else None)
-            listener.task = asyncio.create_task(listener.listen(cache, model, refresh=kind == "ask anew"))
-            refreshed[what] += kind == "ask anew"
+            listener.task = asyncio.create_task(listener.listen(cache, model, refresh=kind == "refresh"))
+            refreshed[what] += kind == "refresh"
             listeners.append(listener)
         elif kind == "step":
             model.gate(what).release()
@@ -137,8 +137,8 @@ async def play(events: list, max_bytes: int) -> None:
         await settle()
         for key in "012":
             waiting = [one for one in listeners if one.key == key and not one.task.done()]
-            assert model.running[key] <= 1 + refreshed[key], "a segment is made once, however many ask for it"
-            assert waiting or not model.running[key], "what nobody listens to is not made"
+            assert model.running[key] <= 1 + refreshed[key], "a segment is generated once, however many requests need it"
+            assert waiting or not model.running[key], "a stream without listeners is closed"
     for listener in listeners:
         if listener.pace is not None:
             for _ in range(BLOCKS):
@@ -154,14 +154,14 @@ async def play(events: list, max_bytes: int) -> None:
         elif not listener.task.cancelled():
             assert listener.whole
             assert np.array_equal(listener.codes, WHOLE[listener.key])
-            assert listener.heard[-1].finish is FinishReason.EOS
+            assert listener.received[-1].finish is FinishReason.EOS
     assert not any(model.running.values())
-    assert cache.stats().flights == 0
+    assert cache.stats().in_progress == 0
     assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing is left running"
 
 
-def heard_by(*, before: int, max_bytes: int = 1 << 20) -> tuple[Listener, Listener, Model, CodeCache]:
-    """Two who ask for the same, the second after so many blocks."""
+def two_listeners(*, before: int, max_bytes: int = 1 << 20) -> tuple[Listener, Listener, Model, CodeCache]:
+    """Two requests for one segment, the second after `before` blocks."""
 
     async def both() -> tuple[Listener, Listener, Model, CodeCache]:
         cache, model = CodeCache(max_bytes), Model()
@@ -172,7 +172,7 @@ def heard_by(*, before: int, max_bytes: int = 1 << 20) -> tuple[Listener, Listen
         await settle()
         second.task = asyncio.create_task(second.listen(cache, model, refresh=False))
         await settle()
-        assert len(second.heard) == before or before == BLOCKS, "what is made already is heard at once"
+        assert len(second.received) == before or before == BLOCKS, "blocks generated before are received at once"
         for _ in range(BLOCKS - before):
             model.gate("1").release()
         await asyncio.gather(first.task, second.task)
@@ -182,8 +182,8 @@ def heard_by(*, before: int, max_bytes: int = 1 << 20) -> tuple[Listener, Listen
 
 
 @pytest.mark.parametrize("before", range(BLOCKS + 1))
-def test_the_second_joins_and_no_step_is_made_twice(before):
-    first, second, model, cache = heard_by(before=before)
+def test_the_second_joins_and_no_step_is_generated_twice(before):
+    first, second, model, cache = two_listeners(before=before)
     assert (first.result, second.result) == (CacheResult.MISS, CacheResult.HIT if before == BLOCKS else CacheResult.JOINED)
     assert model.opened["1"] == 1
     assert np.array_equal(first.codes, second.codes)
@@ -191,13 +191,13 @@ def test_the_second_joins_and_no_step_is_made_twice(before):
 
 
 def test_without_memory_those_at_once_still_share():
-    _, second, model, cache = heard_by(before=2, max_bytes=0)
+    _, second, model, cache = two_listeners(before=2, max_bytes=0)
     assert second.result is CacheResult.JOINED
     assert model.opened["1"] == 1
     assert cache.stats().bytes == 0
 
 
-def test_the_leader_leaves_and_the_follower_hears_the_end():
+def test_the_leader_leaves_and_the_follower_gets_the_end():
     async def play() -> None:
         cache, model = CodeCache(1 << 20), Model()
         leader, follower = Listener("1"), Listener("1")
@@ -214,20 +214,20 @@ def test_the_leader_leaves_and_the_follower_hears_the_end():
         await follower.task
         assert follower.whole
         assert model.opened["1"] == 1
-        assert cache.stats().entries == 1, "it is kept as well"
+        assert cache.stats().entries == 1, "it is stored as well"
 
     asyncio.run(play())
 
 
 def test_a_refusal_that_was_the_leaders_own_is_not_the_followers():
-    """The leader's time is over, or it had no ticket: a follower who has more goes on from where it is, on its own terms."""
+    """The leader's deadline passed, or it was not admitted: a follower with better terms goes on where it is."""
 
     async def play(failure: SynthesisError, leader: GenerationTerms, follower: GenerationTerms) -> list[GenerationTerms]:
-        cache, asked = CodeCache(1 << 20), []
+        cache, started = CodeCache(1 << 20), []
         go = asyncio.Event()
 
-        async def make(terms: GenerationTerms) -> AsyncGenerator[StepBlock, None]:
-            asked.append(terms)
+        async def generate(terms: GenerationTerms) -> AsyncGenerator[StepBlock, None]:
+            started.append(terms)
             for index in range(BLOCKS):
                 if index == 2 and terms is leader:
                     await go.wait()
@@ -235,8 +235,8 @@ def test_a_refusal_that_was_the_leaders_own_is_not_the_followers():
                 yield block_of("1", index)
 
         async def codes(terms: GenerationTerms) -> np.ndarray:
-            place = CacheEntryKey("1", "", (0, 0), "", hidden=True)
-            blocks = cache.steps(place, make, terms, refresh=False, on_source=lambda result: None)
+            entry_key = CacheEntryKey("1", "", (0, 0), "", hidden=True)
+            blocks = cache.steps(entry_key, generate, terms, refresh=False, on_source=lambda result: None)
             return np.concatenate([block.codes async for block in blocks])
 
         first = asyncio.create_task(codes(leader))
@@ -247,7 +247,7 @@ def test_a_refusal_that_was_the_leaders_own_is_not_the_followers():
         with pytest.raises(type(failure)):
             await first
         assert np.array_equal(await second, WHOLE["1"])
-        return asked
+        return started
 
     late, early = GenerationTerms(1e9, admitted=True), GenerationTerms(1.0, admitted=True)
     assert asyncio.run(play(DeadlineExceeded("over"), early, late)) == [early, late]
@@ -256,25 +256,25 @@ def test_a_refusal_that_was_the_leaders_own_is_not_the_followers():
         assert asyncio.run(play(full, stranger, late)) == [stranger, late]
 
 
-def test_nobody_waits_behind_a_less_urgent_lane():
+def test_no_request_waits_behind_a_less_urgent_lane():
     async def play() -> list[CacheResult | None]:
         cache, model = CodeCache(1 << 20), Model()
         sources: list[CacheResult] = []
-        heard = []
+        readers = []
         for urgency in (2, 0, 1, 2):
             terms = GenerationTerms(1e9, admitted=True, urgency=urgency)
             blocks = cache.steps(
                 CacheEntryKey("1", "", (0, 0), "", hidden=True),
-                partial(model.make, "1"),
+                partial(model.generate, "1"),
                 terms,
                 refresh=False,
                 on_source=sources.append,
             )
-            heard.append(asyncio.create_task(joined(blocks)))
+            readers.append(asyncio.create_task(joined(blocks)))
             await settle()
         for _ in range(2 * BLOCKS):
             model.gate("1").release()
-        for codes in await asyncio.gather(*heard):
+        for codes in await asyncio.gather(*readers):
             assert np.array_equal(codes, WHOLE["1"])
         assert model.opened["1"] == 2
         return sources
@@ -286,7 +286,7 @@ def test_nobody_waits_behind_a_less_urgent_lane():
     assert asyncio.run(play()) == [CacheResult.MISS, CacheResult.MISS, *joins]
 
 
-def test_everybody_gets_an_error_of_their_own():
+def test_every_listener_gets_its_own_copy_of_an_error():
     async def play() -> list[SynthesisError | None]:
         cache, model = CodeCache(1 << 20), Model(broken={"1"})
         listeners = [Listener("1") for _ in range(3)]
