@@ -32,7 +32,7 @@ from pipeline.paths import cache_home
 from pipeline.synthesizer import Synthesizer
 from pipeline.text.frontend import LocalTextFrontend
 from pipeline.text.markup.ssml import parse
-from pipeline.types import MAX_SPEED, MIN_SPEED, AudioChunk, AudioOptions, Denoise, SamplingParams, SynthesisRequest
+from pipeline.types import SPEED, AudioChunk, AudioOptions, Denoise, SamplingParams, SynthesisRequest
 from pipeline.vocoder.vocoder import Vocoder
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import VoiceLibrary
@@ -122,8 +122,8 @@ def main(arguments: list[str] | None = None) -> int:
     container = args.output.suffix.removeprefix(".")
     if container not in CONTAINERS:
         parser.error(f"{args.output} ends in .{container}; known formats are {', '.join(CONTAINERS)}")
-    if not MIN_SPEED <= args.speed <= MAX_SPEED:
-        parser.error(f"--speed {args.speed:g} is not within {MIN_SPEED:g} .. {MAX_SPEED:g}")
+    if not SPEED.least <= args.speed <= SPEED.most:
+        parser.error(f"--speed {args.speed:g} is not within {SPEED.least:g} .. {SPEED.most:g}")
     seed = random.getrandbits(SEED_BITS) if args.seed is None else args.seed
     if not 0 <= seed < 1 << SEED_BITS:
         parser.error(f"--seed {seed} is not within 0 .. {(1 << SEED_BITS) - 1}")

@@ -30,7 +30,7 @@ from pipeline.audio.resample import Resample
 from pipeline.audio.tempo import Stretch
 from pipeline.audio.trim import Trim
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
-from pipeline.types import MAX_SPEED, MIN_SPEED, AudioOptions, AudioReport, Denoise, Segment, SynthesisRequest, Voice
+from pipeline.types import SPEED, AudioOptions, AudioReport, Denoise, Segment, SynthesisRequest, Voice
 
 NOTHING = np.zeros(0, np.float32)
 
@@ -78,7 +78,7 @@ class PostProcessor:
         self._segment_stages = self._stages_for(segment)
         self._gain = np.float32(10 ** (segment.prosody.gain_db / 20))
         # A segment's rate multiplies the request's speed, within the same bounds.
-        speed = min(MAX_SPEED, max(MIN_SPEED, self._request.speed * segment.prosody.rate))
+        speed = SPEED.clamp(self._request.speed * segment.prosody.rate)
         if segment.silence_ms or speed != self._speed:
             rest = np.concatenate([rest, self._stretch.finish(), silence(segment.silence_ms)])
             self._speed = speed

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pipeline.audio.framing import Blocks
 from pipeline.errors import EngineFault
 from pipeline.spec import SAMPLE_RATE
-from pipeline.types import MAX_SPEED, MIN_SPEED
+from pipeline.types import SPEED
 
 NEUTRAL_TOKEN = 5
 
@@ -45,7 +45,7 @@ def share_speed(speed: float, mode: str) -> tuple[int, float]:
     if mode == "token":
         return min(9, max(0, token)), 1.0
     token = min(NEUTRAL_TOKEN + 1, max(NEUTRAL_TOKEN - 1, token))
-    return token, min(MAX_SPEED, max(MIN_SPEED, speed * NEUTRAL_TOKEN / token))
+    return token, SPEED.clamp(speed * NEUTRAL_TOKEN / token)
 
 
 class Stretch:
@@ -57,7 +57,7 @@ class Stretch:
             speed: 0.25 .. 4.0; 2.0 takes half the time.
             sample_rate: of the samples [Hz].
         """
-        assert MIN_SPEED <= speed <= MAX_SPEED, f"speed {speed} is not within {MIN_SPEED} .. {MAX_SPEED}"
+        assert SPEED.least <= speed <= SPEED.most, f"speed {speed} is not within {SPEED.least} .. {SPEED.most}"
         self._speed = speed
         self._sample_rate = sample_rate
         self._graph = None if speed == 1.0 else _build(speed, sample_rate)

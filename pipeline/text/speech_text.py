@@ -32,8 +32,7 @@ from pipeline.text.normalized_text import NormalizedText, TextWarning
 from pipeline.text.pinyin import homophones
 from pipeline.text.segment import Range, split
 from pipeline.types import (
-    MAX_SPEED,
-    MIN_SPEED,
+    SPEED,
     Passage,
     Pronunciation,
     PronunciationKind,
@@ -91,7 +90,7 @@ def build_speech_text(
             warnings[CANTONESE_KEPT] += kept
         dropped += [(offset + span.source_start, offset + span.source_stop) for span in spoken.spans if span.kind == "dropped"]
         if spoken.text:
-            if not MIN_SPEED <= request.speed * passage.prosody.rate <= MAX_SPEED:
+            if not SPEED.least <= request.speed * passage.prosody.rate <= SPEED.most:
                 warnings["rate_bounded"] += 1
             for segment, heard in _cut(passage, spoken, config, offset, first=len(segments)):
                 segments.append(replace(segment, silence_ms=silence_ms))

@@ -1,9 +1,8 @@
 """The values that travel between the folders: frozen, numpy only, no behaviour but arithmetic on themselves."""
 
 from pipeline.types.audio import AudioChunk, AudioReport
+from pipeline.types.bounds import MAX_SEED, SPEED
 from pipeline.types.request import (
-    MAX_SPEED,
-    MIN_SPEED,
     AudioOptions,
     CacheControl,
     CacheMode,
@@ -27,8 +26,8 @@ from pipeline.types.text import Change, Head, Op, Prompt, Refined, Segment, Span
 from pipeline.types.vocoder import DecodedAudio, DecoderState, DecoderTraits, HiddenWindow, StepBatch
 
 __all__ = [
-    "MAX_SPEED",
-    "MIN_SPEED",
+    "MAX_SEED",
+    "SPEED",
     "Admission",
     "AudioChunk",
     "AudioOptions",

@@ -2,7 +2,7 @@
 
 In:    nothing
 Out:   SynthesisRequest and the values it is made of
-Owns:  nothing
+Owns:  their defaults; bounds.py has the bounds of what a client may choose
 Never: text rules, tokens, I/O
 """
 
@@ -11,9 +11,6 @@ from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
-
-MIN_SPEED = 0.25
-MAX_SPEED = 4.0
 
 
 class Lane(StrEnum):
@@ -68,7 +65,6 @@ class SamplingParams:
     top_k: int = 20
     repetition_penalty: float = 1.05
     seed: int = 0
-    """0 .. 2**32 - 1"""
     seed_mode: SeedMode = SeedMode.COUNTER
     attempt: int = 0
     """number of the draw with the same seed; part of the COUNTER key"""
@@ -96,11 +92,9 @@ class RefineParams:
     """The optional text-to-text pass: how much of each speaking habit ChatTTS may add."""
 
     oral: int = 2
-    """0 .. 9"""
     laugh: int = 0
-    """0 .. 2"""
     pause: int = 4
-    """0 .. 7, upstream's [break_k]"""
+    """upstream's [break_k]"""
     guard: RefineGuard = RefineGuard.DROP
     sampling: SamplingParams = field(default_factory=lambda: SamplingParams(temperature=0.7, repetition_penalty=1.0))
 
@@ -242,7 +236,7 @@ class SynthesisRequest:
     """(code, count) of the warnings of validation; SpeechPlan.warnings includes them"""
     sampling: SamplingParams = field(default_factory=SamplingParams)
     speed: float = 1.0
-    """time-stretch, 0.25 .. 4.0; 1.0 leaves every sample as the vocoder returned it"""
+    """time-stretch; 1.0 leaves every sample as the vocoder returned it"""
     audio: AudioOptions = AudioOptions()
     speed_token: int = 5
     """0 .. 9: ChatTTS's own [speed_k]"""

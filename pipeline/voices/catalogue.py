@@ -18,8 +18,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from pipeline.config import StrictModel
 from pipeline.errors import ConfigError, UnknownVoice
-from pipeline.types import Voice
-from pipeline.voices.seeds import MAX_SEED, draw_embedding
+from pipeline.types import MAX_SEED, Voice
+from pipeline.voices.seeds import draw_embedding
 from pipeline.voices.strings import decode_embedding, decode_sample
 from pipeline.yaml_loader import parse_yaml
 

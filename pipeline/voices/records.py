@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError
 
 from pipeline.config import StrictModel
 from pipeline.types import Voice
+from pipeline.types.bounds import GAIN_DB
 from pipeline.voices.catalogue import VoiceInfo
 from pipeline.voices.names import versioned
 from pipeline.voices.strings import decode_embedding, decode_sample, encode_embedding, encode_sample
@@ -25,7 +26,6 @@ ORIGINS: tuple[str, ...] = get_args(Origin)
 MAX_TITLE_CHARS = 100
 MAX_NOTE_CHARS = 1000
 MAX_LANGUAGES = 8
-MAX_GAIN_DB = 24.0
 
 
 class Consent(StrictModel):
@@ -52,7 +52,7 @@ class VoiceRecord(StrictModel):
     consent: Consent | None = None
     created_at: str
     loudness_lufs: float | None = Field(None, description="of the preview without gain [LUFS]")
-    gain_db: float = Field(0.0, ge=-MAX_GAIN_DB, le=MAX_GAIN_DB)
+    gain_db: float = Field(0.0, ge=GAIN_DB.least, le=GAIN_DB.most)
 
 
 def embedding_fields(embedding: NDArray[np.float16]) -> dict[str, object]:

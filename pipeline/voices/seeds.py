@@ -17,8 +17,6 @@ from pipeline.checkpoint.layout import SPEAKERS_FILE
 from pipeline.checkpoint.manifest import read_verified
 from pipeline.errors import CheckpointError
 
-MAX_SEED = 2**32 - 1
-
 # Row 0: standard deviation, row 1: mean of every embedding dimension of 2Noise/ChatTTS, float16.
 # Source: ChatTTS 0.2.5, ChatTTS/config/config.py, Config.spk_stat, decoded as ChatTTS/model/speaker.py does.
 _STATISTICS_FILE = Path(__file__).with_name("speaker_stat.npy")

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator, mo
 from pipeline.config import PipelineConfig, StrictModel
 from pipeline.errors import ConfigError
 from pipeline.store.open import check_store_url
+from serve.config.bounded import LoudnessLufs
 from serve.config.messages import explain
 from serve.config.model_versions import ModelConfig, Version, versions_of, wrong_models
 from serve.config.policies import BreakerConfig, DegradationStep, DegradeConfig, QuarantineConfig, VersionId
@@ -103,8 +104,8 @@ class VoicesConfig(StrictModel):
     inline: bool = Field(False, description="true: a request may bring an embedding as its voice, emb:...")
     clone: bool = Field(False, description="true: voices can be created from recordings")
     max_upload_bytes: int = Field(10 << 20, ge=1024, le=64 << 20, description="largest recording [bytes]")
-    loudness_lufs: float | None = Field(
-        -20.0, ge=-40, le=-10, description="loudness to which the gain of a new voice brings it; null: no gain [LUFS]"
+    loudness_lufs: LoudnessLufs | None = Field(
+        -20.0, description="loudness to which the gain of a new voice brings it; null: no gain [LUFS]"
     )
     creation_timeout_s: float = Field(
         120.0, gt=0, le=600, description="time to create a voice, synthesis of its preview included [s]"

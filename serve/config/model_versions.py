@@ -13,6 +13,7 @@ from typing import Annotated
 from pydantic import Field
 
 from pipeline.config import EngineConfig, PipelineConfig, SpeechConfig, StrictModel, TextConfig, VocoderConfig
+from serve.config.bounded import RepetitionPenalty, Temperature, TopK, TopP
 from serve.config.policies import VersionId
 
 ONLY = "chattts"  # the one version of a service without `models:`
@@ -26,13 +27,11 @@ class CompatConfig(StrictModel):
     refine: bool | None = Field(None, description="false: texts are never refined; null: as the checkpoint declares")
     speed_token: bool | None = Field(None, description="false: speed is applied to the audio; null: as the checkpoint declares")
     sample_rate: int | None = Field(None, description="default of requests that set none; null: the service's default [Hz]")
-    temperature: float | None = Field(
-        None, ge=0.01, le=2.0, description="default of requests that set none; null: the service's"
-    )
-    top_p: float | None = Field(None, ge=0.05, le=1.0, description="default of requests that set none; null: the service's")
-    top_k: int | None = Field(None, ge=1, le=626, description="default of requests that set none; null: the service's")
-    repetition_penalty: float | None = Field(
-        None, ge=0.5, le=2.0, description="default of requests that set none; null: the service's"
+    temperature: Temperature | None = Field(None, description="default of requests that set none; null: the service's")
+    top_p: TopP | None = Field(None, description="default of requests that set none; null: the service's")
+    top_k: TopK | None = Field(None, description="default of requests that set none; null: the service's")
+    repetition_penalty: RepetitionPenalty | None = Field(
+        None, description="default of requests that set none; null: the service's"
     )
 
 

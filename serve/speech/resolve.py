@@ -14,6 +14,7 @@ from dataclasses import replace
 from pipeline.audio.formats import AudioFormat, audio_format, named_format
 from pipeline.audio.tempo import share_speed
 from pipeline.types import (
+    MAX_SEED,
     AudioOptions,
     CacheControl,
     CacheMode,
@@ -31,7 +32,7 @@ from serve.errors import bad_request
 from serve.speech.job import RequestContext, SpeechJob
 from serve.speech.load_shedding import SKIPPED_CHUNK_SIZES
 from serve.speech.model_selection import Selection, plain
-from serve.speech.schemas.speech import MAX_SEED, REFINE, TIDY, WITHOUT_EFFECT, PostBody, RefineBody, SpeechBody
+from serve.speech.schemas.speech import REFINE, TIDY, WITHOUT_EFFECT, PostBody, RefineBody, SpeechBody
 from serve.speech.schemas.text import TextBody, WrittenText, check_ignored, read_text
 from serve.speech.services import SpeechServices
 

@@ -11,8 +11,8 @@ import secrets
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.types import MAX_SEED
 from pipeline.voices.library import VoiceLibrary
-from pipeline.voices.seeds import MAX_SEED
 
 CANDIDATES = 16  # embeddings compared per seed that is returned
 

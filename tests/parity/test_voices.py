@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import pipeline.voices
-from pipeline.voices.seeds import MAX_SEED, draw_embedding, standard_normal
+from pipeline.types import MAX_SEED
+from pipeline.voices.seeds import draw_embedding, standard_normal
 from pipeline.voices.strings import decode_embedding, decode_sample, encode_embedding, encode_sample
 from tests.support.effort import examples
 

@@ -21,8 +21,7 @@ from pipeline.text.markup.ssml_elements import STYLES
 from pipeline.text.refine_guard import diff
 from pipeline.text.segment import predicted_steps
 from pipeline.types import (
-    MAX_SPEED,
-    MIN_SPEED,
+    SPEED,
     LexiconEntry,
     Passage,
     PronunciationKind,
@@ -273,7 +272,7 @@ def _segment(speech_text: SpeechText, index: int) -> SegmentReply:
 
 def _planned(segment: Segment, request: SynthesisRequest) -> PlannedSegment:
     steps = predicted_steps(segment.text)
-    speed = min(MAX_SPEED, max(MIN_SPEED, request.speed * segment.prosody.rate))
+    speed = SPEED.clamp(request.speed * segment.prosody.rate)
     return PlannedSegment(
         index=segment.index,
         text=segment.text,

@@ -12,8 +12,8 @@ from pydantic import Field
 
 from pipeline.errors import InvalidRequest
 from pipeline.voices.names import MAX_NAME_CHARS
-from pipeline.voices.records import MAX_GAIN_DB, MAX_LANGUAGES, MAX_NOTE_CHARS, MAX_TITLE_CHARS
-from pipeline.voices.seeds import MAX_SEED
+from pipeline.voices.records import MAX_LANGUAGES, MAX_NOTE_CHARS, MAX_TITLE_CHARS
+from serve.config.bounded import GainDb, Seed
 from serve.http.openapi import takes
 from serve.speech.schemas.base import Body
 from serve.voices.voice_maker import VoiceMetadata
@@ -23,7 +23,6 @@ MAX_RANDOM = 50
 Text = Annotated[str, Field(max_length=MAX_NOTE_CHARS)]
 Language = Annotated[str, Field(pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]{2,8})?$")]
 Languages = Annotated[tuple[Language, ...], Field(max_length=MAX_LANGUAGES)]
-Gain = Annotated[float, Field(ge=-MAX_GAIN_DB, le=MAX_GAIN_DB)]
 Title = Annotated[str, Field(min_length=1, max_length=MAX_TITLE_CHARS)]
 
 
@@ -42,7 +41,7 @@ class MetadataBody(Body):
     languages: Languages = ()
     description: Text = ""
     licence: Text = ""
-    gain_db: Gain | None = Field(None, description="without it, what brings the voice to the loudness of the others")
+    gain_db: GainDb | None = Field(None, description="without it, what brings the voice to the loudness of the others")
 
     def metadata(self) -> VoiceMetadata:
         """Returns the same as the domain knows it."""
@@ -63,7 +62,7 @@ class BlendBody(MetadataBody):
 class NewVoiceBody(MetadataBody):
     """POST /v1/audio/voices as JSON: exactly one of seed, embedding and blend."""
 
-    seed: int | None = Field(None, ge=0, le=MAX_SEED)
+    seed: Seed | None = None
     embedding: str | None = Field(None, max_length=MAX_NAME_CHARS, description="a speaker string of ChatTTS")
     blend: str | tuple[BlendPart, ...] | None = None
 
@@ -75,7 +74,7 @@ class EditBody(Body):
     languages: Languages | None = None
     description: Text | None = None
     licence: Text | None = None
-    gain_db: Gain | None = None
+    gain_db: GainDb | None = None
 
 
 class Wish(Body):
@@ -89,7 +88,7 @@ class RandomBody(Body):
     """POST /v1/audio/voices/random."""
 
     count: int = Field(1, ge=1, le=MAX_RANDOM)
-    seed: int | None = Field(None, ge=0, le=MAX_SEED, description="the first candidate; null: drawn")
+    seed: Seed | None = Field(None, description="the first candidate; null: drawn")
     filter: Wish = Wish()
 
 

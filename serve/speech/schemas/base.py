@@ -11,27 +11,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from serve.errors import ApiError, bad_request
+from serve.speech.schemas.field_shape import shape_of
 
 B = TypeVar("B", bound=BaseModel)
-
-
-# Where pydantic's own sentence would list every branch of a union.
-SENTENCES = {
-    "post": (
-        "out_of_range",
-        "post is true, false or {trim, denoise: off|auto|on, gain_db: -24..24, loudness_lufs: -40..-10, fade_ms: 0..1000}",
-    ),
-    "refine": ("out_of_range", "refine is true, false or {oral: 0-9, laugh: 0-2, break: 0-7, seed, temperature, guard}"),
-    "voice": ("invalid_type", 'voice is a string or {"id": "..."}'),
-    "normalize": (
-        "out_of_range",
-        "normalize is true, false or {numbers, dates, units, urls, emails, phone, markdown, html, emoji, homophones}",
-    ),
-    "lexicon": (
-        "out_of_range",
-        "lexicon is a list of up to 3 ids, or up to 100 words (64 characters) with what is said for each (200)",
-    ),
-}
 
 
 class Body(BaseModel):
@@ -78,11 +60,12 @@ def _refusal(kind_of_body: type[BaseModel], error: ValidationError) -> ApiError:
         return bad_request("missing_field", f"{param} is required", param=param)
     if kind == "extra_forbidden":
         known = ", ".join(kind_of_body.model_fields)
-        return bad_request("unknown_field", f"there is a field nobody knows here; known are {known}", param=param)
+        return bad_request("unknown_field", f"there is an unknown field; known are {known}", param=param)
     if param is None:
         return bad_request("invalid_type", "the body must be a JSON object")
-    if param in SENTENCES:
-        code, sentence = SENTENCES[param]
-        return bad_request(code, sentence, param=param)
+    if param is not None and (shape := shape_of(kind_of_body, param)):
+        # pydantic lists the mistakes of every kind; the first one is about the plainest.
+        code = "invalid_type" if kind == "string_type" else "out_of_range"
+        return bad_request(code, f"{param} is {shape}", param=param)
     code = "invalid_type" if kind.endswith("_type") else "out_of_range"
     return bad_request(code, f"{param}: {mistake['msg']}", param=param)

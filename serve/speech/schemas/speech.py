@@ -12,12 +12,25 @@ from pydantic import Field
 
 from pipeline.audio.formats import CONTAINERS, SAMPLE_RATES
 from pipeline.types import RefineParams, SamplingParams
+from serve.config.bounded import (
+    FadeMs,
+    GainDb,
+    Laugh,
+    LoudnessLufs,
+    Oral,
+    Pause,
+    RepetitionPenalty,
+    Seed,
+    Speed,
+    Temperature,
+    TopK,
+    TopP,
+)
 from serve.speech.schemas.base import Body
 from serve.speech.schemas.text import TextBody
 
 SAMPLING = SamplingParams()
 REFINE = RefineParams()
-MAX_SEED = 2**32 - 1
 
 MODEL = "chattts"
 MODELS = (MODEL, "tts-1", "tts-1-hd", "gpt-4o-mini-tts")
@@ -34,11 +47,11 @@ class VoiceBody(Body):
 class RefineBody(Body):
     """How much of each style the refine pass may add."""
 
-    oral: int = Field(REFINE.oral, ge=0, le=9)
-    laugh: int = Field(REFINE.laugh, ge=0, le=2)
-    pause: int = Field(REFINE.pause, ge=0, le=7, alias="break")
-    seed: int | None = Field(None, ge=0, le=MAX_SEED, description="null: the request's")
-    temperature: float = Field(REFINE.sampling.temperature, ge=0.01, le=2.0)
+    oral: Oral = REFINE.oral
+    laugh: Laugh = REFINE.laugh
+    pause: Pause = Field(REFINE.pause, alias="break")
+    seed: Seed | None = Field(None, description="null: the request's")
+    temperature: Temperature = REFINE.sampling.temperature
     guard: Literal["strict", "drop", "off"] = Field(
         "drop", description="a refined text that lost or changed a word is refused, dropped, or spoken all the same"
     )
@@ -49,9 +62,9 @@ class PostBody(Body):
 
     trim: bool = Field(False, description="cut the quiet before the first sound and after the last one")
     denoise: Literal["off", "auto", "on"] = Field("off", description="auto: only under 20 dB of signal over noise")
-    gain_db: float = Field(0.0, ge=-24.0, le=24.0, description="one gain for the whole, limited to -1 dBTP [dB]")
-    loudness_lufs: float | None = Field(None, ge=-40.0, le=-10.0, description="bring the voice to this loudness [LUFS]")
-    fade_ms: float = Field(0.0, ge=0.0, le=1000.0, description="rise at the beginning and fall at the end [ms]")
+    gain_db: GainDb = Field(0.0, description="one gain for the whole, limited to -1 dBTP [dB]")
+    loudness_lufs: LoudnessLufs | None = Field(None, description="bring the voice to this loudness [LUFS]")
+    fade_ms: FadeMs = Field(0.0, description="rise at the beginning and fall at the end [ms]")
 
 
 TIDY = PostBody(trim=True, fade_ms=5.0)
@@ -79,18 +92,18 @@ class SpeechBody(TextBody):
     post: bool | PostBody = Field(False, description="true: trim, and fades of 5 ms")
     stream: bool = Field(True, description="false: the whole audio first, with exact sizes")
     stream_format: Literal["audio", "sse"] = "audio"
-    speed: float = Field(1.0, ge=0.25, le=4.0)
+    speed: Speed = 1.0
     speed_mode: Literal["stretch", "token", "auto"] = Field(
         "stretch",
         description="stretch: the finished audio, exactly; token: ChatTTS's own [speed_0..9]; auto: the token as far as "
         "the model sounds natural, stretch for the rest",
     )
-    seed: int | None = Field(None, ge=0, le=MAX_SEED, description="null: drawn by the server, returned in X-Audio-Seed")
+    seed: Seed | None = Field(None, description="null: drawn by the server, returned in X-Audio-Seed")
     seed_mode: Literal["counter", "upstream"] = "counter"
-    temperature: float = Field(SAMPLING.temperature, ge=0.01, le=2.0)
-    top_p: float = Field(SAMPLING.top_p, ge=0.05, le=1.0)
-    top_k: int = Field(SAMPLING.top_k, ge=1, le=626)
-    repetition_penalty: float = Field(SAMPLING.repetition_penalty, ge=0.5, le=2.0)
+    temperature: Temperature = SAMPLING.temperature
+    top_p: TopP = SAMPLING.top_p
+    top_k: TopK = SAMPLING.top_k
+    repetition_penalty: RepetitionPenalty = SAMPLING.repetition_penalty
     refine: bool | RefineBody = Field(False, description="ChatTTS rewrites the text first, with pauses and fillers")
     user: str | None = Field(None, max_length=512)
     priority: Literal["interactive", "standard", "bulk"] | None = Field(

@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Literal
 
+import pydantic.dataclasses
 from pydantic import ConfigDict, Field, model_validator
 
 from pipeline.errors import TextTooLong, UnknownVoice
 from pipeline.text.lexicon.library import LEXICON_ID, MAX_ENTRIES, Entries
 from pipeline.text.markup.ssml import parse
-from pipeline.text.normalize import PLAIN
+from pipeline.text.normalize import PLAIN, NormalizeOptions
 from pipeline.types import LexiconEntry, Passage, PronunciationKind
 from serve.config.app_config import LimitsConfig
 from serve.errors import bad_request
@@ -35,22 +36,10 @@ class SoundBody(Body):
         return self
 
 
-class NormalizeBody(Body):
+@pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
+class NormalizeBody(NormalizeOptions):
     """What is rewritten before it is spoken. What is off is read sign by sign."""
 
-    numbers: bool = True
-    dates: bool = True
-    units: bool = True
-    urls: bool = True
-    emails: bool = True
-    phone: bool = True
-    markdown: bool = True
-    html: bool = True
-    emoji: Literal["speak", "drop", "pause"] = "drop"
-    homophones: bool = True
-
-
-_PLAIN = NormalizeBody.model_validate(asdict(PLAIN))
 
 Word = Annotated[str, Field(min_length=1, max_length=64)]
 Sounds = dict[Word, Annotated[str, Field(min_length=1, max_length=200)] | SoundBody]
@@ -180,10 +169,13 @@ def _normalize(body: TextBody) -> tuple[tuple[str, bool | str], ...]:
         raise bad_request(
             "conflicting_fields", "give either normalize or apply_text_normalization", param="apply_text_normalization"
         )
-    asked = body.normalize
-    if isinstance(asked, bool):
-        asked = NormalizeBody() if asked and body.apply_text_normalization != "off" else _PLAIN
-    return tuple(asked.model_dump(exclude_defaults=True).items())
+    options: NormalizeOptions
+    if isinstance(body.normalize, bool):
+        options = NormalizeOptions() if body.normalize and body.apply_text_normalization != "off" else PLAIN
+    else:
+        options = body.normalize
+    defaults = asdict(NormalizeOptions())
+    return tuple((name, value) for name, value in asdict(options).items() if value != defaults[name])
 
 
 def _control_tags(asked: bool | None, limits: LimitsConfig) -> bool:

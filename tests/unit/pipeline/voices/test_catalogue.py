@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from pipeline.checkpoint.layout import SPEAKERS_FILE
 from pipeline.errors import CheckpointError, ConfigError, UnknownVoice
+from pipeline.types import MAX_SEED
 from pipeline.voices.catalogue import VoiceCatalogue
-from pipeline.voices.seeds import MAX_SEED, draw_embedding, read_statistics, standard_normal
+from pipeline.voices.seeds import draw_embedding, read_statistics, standard_normal
 from pipeline.voices.strings import MAX_SAMPLE_STEPS, decode_embedding, decode_sample
 
 WIDTH = 256
