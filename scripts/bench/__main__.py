@@ -1,8 +1,9 @@
-"""Main: `chattts-serve bench SCENARIO...`: runs scenarios, shows their tables, keeps their results.
+"""Main: `chattts-serve bench SCENARIO...` runs scenarios, shows their tables and keeps their results.
 
-In:    names of scenarios, `all`, or `summary` of what is kept
-Out:   tables; results/<scenario>.json and .png; as the last line the JSON of what was run
-Owns:  the order, Ctrl-C
+In:    names of scenarios, `all`, or `summary` for the figures of the kept results
+Out:   tables; results/<scenario>.json and .png; one line of JSON per scenario
+Owns:  the order of the scenarios, Ctrl-C
+Never: measuring: the scenarios do
 """
 
 import argparse
@@ -23,30 +24,30 @@ from scripts.bench.record import RESULTS, Result, is_done, publish
 from scripts.bench.scenarios import (
     cold_start,
     determinism,
+    disconnect_storm,
     growth,
-    hop,
-    knee,
     overload,
     saturation,
+    saturation_knee,
+    serve_overhead,
     single,
     soak,
-    storm,
     streaming,
 )
-from scripts.bench.summary import markdown, summarise, write_pages
+from scripts.bench.summary import LIMIT_KEPT, TARGET_REACHED, markdown, summarise, write_pages
 from scripts.config_path import DEFAULT, config_path
 
 SCENARIOS = {
     "b1": single,
     "b2": streaming,
     "b3": saturation,
-    "b4": knee,
+    "b4": saturation_knee,
     "b6": overload,
     "b7": growth,
     "b8": determinism,
-    "b9": storm,
+    "b9": disconnect_storm,
     "b12": soak,
-    "b10": hop,
+    "b10": serve_overhead,
     "b11": cold_start,
 }
 WIDTH = 140  # of tables in a file
@@ -54,42 +55,15 @@ FOR_ANY_SERVER = ("b2", "b3", "b4", "b6")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what was asked for; a scenario that fails does not keep the others from running."""
+    """Runs the scenarios; one that fails does not keep the others from running."""
     args = parse(arguments)
     if "summary" in args.scenarios:
         return show_summary(args.results, into_pages=args.readme)
-    console, shown = Console(stderr=True), Console()
-    if not shown.is_terminal:
-        shown = Console(width=WIDTH)
-    names = list(SCENARIOS) if "all" in args.scenarios else args.scenarios
-    if args.url:
-        names = [name for name in names if name in FOR_ANY_SERVER]
-    options = options_of(args)
+    console = Console(stderr=True)
     signal.signal(signal.SIGTERM, interrupt)
-    bench = Bench(options, console)
-    failed = []
+    bench = Bench(options_of(args), console)
     try:
-        for name in names:
-            if args.resume and is_done(name, args.results, quick=args.quick):
-                console.print(f"{name}: done already")
-                continue
-            began = time.monotonic()
-            try:
-                with bench.scenario(name):
-                    report = SCENARIOS[name].run(bench)
-            except (ScenarioFailed, RuntimeError, OSError, AssertionError) as error:
-                console.print(f"{name} failed: {error}", style="red", markup=False)
-                failed.append(name)
-                bench.systems.close()  # whatever is wrong with a system does not reach the next scenario
-                continue
-            for table in report.tables:
-                shown.print(table)
-            taken_s = round(time.monotonic() - began, 1)
-            publish(
-                name,
-                {"options": shown_options(options), "taken_s": taken_s, "judged": report.figures, **report.result},
-                args.results,
-            )
+        all_done = run_scenarios(bench, args, console)
     except (ConfigError, CheckpointError) as error:
         console.print(str(error), style="red", markup=False)
         return 1
@@ -100,13 +74,43 @@ def main(arguments: list[str] | None = None) -> int:
         draw_all(args.results)
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)  # stopping takes a moment, and has to be finished
+            signal.signal(number, signal.SIG_IGN)  # stopping takes a moment and must be finished
         bench.systems.close()
-    return 1 if failed else 0
+    return 0 if all_done else 1
+
+
+def run_scenarios(bench: Bench, args: argparse.Namespace, console: Console) -> bool:
+    """Runs each scenario, prints its tables and keeps its result. Returns False if one of them failed."""
+    shown = Console()
+    if not shown.is_terminal:
+        shown = Console(width=WIDTH)
+    names = list(SCENARIOS) if "all" in args.scenarios else args.scenarios
+    if args.url:
+        names = [name for name in names if name in FOR_ANY_SERVER]
+    failed = False
+    for name in names:
+        if args.resume and is_done(name, args.results, quick=args.quick):
+            console.print(f"{name}: done already")
+            continue
+        began = time.monotonic()
+        try:
+            with bench.scenario(name):
+                report = SCENARIOS[name].run(bench)
+        except (ScenarioFailed, RuntimeError, OSError, AssertionError) as error:
+            console.print(f"{name} failed: {error}", style="red", markup=False)
+            failed = True
+            bench.systems.close()  # the next scenario starts systems of its own
+            continue
+        for table in report.tables:
+            shown.print(table)
+        taken_s = round(time.monotonic() - began, 1)
+        result = {"options": shown_options(bench.options), "taken_s": taken_s, "judged": report.figures, **report.result}
+        publish(name, result, args.results)
+    return not failed
 
 
 def show_summary(folder: Path, *, into_pages: bool) -> int:
-    """The judged figures; 1 when one of them misses its limit or was never measured."""
+    """Prints the judged figures. Returns 1 if one of them misses its limit or was never measured."""
     draw_all(folder)
     summary = summarise(folder)
     text = markdown(summary)
@@ -114,43 +118,45 @@ def show_summary(folder: Path, *, into_pages: bool) -> int:
     if into_pages:
         write_pages(folder)
     publish("summary", summary, folder)
-    return 0 if all(row["verdict"] in ("must", "aim") for row in summary["figures"]) else 1
+    return 0 if all(row["verdict"] in (TARGET_REACHED, LIMIT_KEPT) for row in summary["figures"]) else 1
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(
         prog="chattts-serve bench",
         description="Measure the service against the ChatTTS package, in one run on one machine.",
         epilog="; ".join(f"{name}: {first_line(module.__doc__)}" for name, module in SCENARIOS.items()),
     )
     parser.add_argument("scenarios", nargs="+", choices=[*SCENARIOS, "all", "summary"], metavar="SCENARIO")
-    parser.add_argument("--quick", action="store_true", help="shorter speech, fewer loads: all in some 17 minutes on 2 cores")
+    parser.add_argument("--quick", action="store_true", help="shorter speech and fewer loads: about 17 minutes for all")
     parser.add_argument("--repeats", type=int, default=3, help="rounds of each figure; the median is reported")
-    parser.add_argument("--seed", type=int, default=1, help="of texts, lengths and arrivals")
-    parser.add_argument("--config", type=config_path, default=DEFAULT, help="what the service is started with")
-    parser.add_argument("--checkpoint", default="full-random", help="demo, small-random, full-random, hub:... or a folder")
-    parser.add_argument("--dtype", default="bfloat16", help="engine.dtype of the service")
-    parser.add_argument("--weights", default="int8", help="engine.weights of the service; dtype: as --dtype")
-    parser.add_argument("--kv", default="int8", help="engine.kv of the service, likewise")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of the engine, and of upstream")
-    parser.add_argument("--vocoder-threads", type=int, default=1, help="of the vocoder, which works beside the engine")
+    parser.add_argument("--seed", type=int, default=1, help="seed of texts, lengths and arrivals")
+    parser.add_argument("--config", type=config_path, default=DEFAULT, help="configuration of the service")
     parser.add_argument(
-        "--path", choices=("fast", "plain"), default="fast", help="Serve's data path; fast is what `make serve` runs"
+        "--checkpoint", default="full-random", help="demo, small-random, full-random, hub:OWNER/NAME or a folder"
     )
-    parser.add_argument("--slo-ttfb-s", type=float, default=2.5, help="b4: first audio by then, 95 of 100 times")
-    parser.add_argument("--soak-minutes", type=float, default=30.0, help="b12: how long")
+    parser.add_argument("--dtype", default="bfloat16", help="engine.dtype of the service")
+    parser.add_argument("--weights", default="int8", help="engine.weights of the service; `dtype` keeps --dtype")
+    parser.add_argument("--kv", default="int8", help="engine.kv of the service; `dtype` keeps --dtype")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of the engine, and of the ChatTTS package")
+    parser.add_argument("--vocoder-threads", type=int, default=1, help="threads of the vocoder, which runs beside the engine")
+    parser.add_argument(
+        "--path", choices=("fast", "plain"), default="fast", help="Serve's data path; `fast` is the one of `make serve`"
+    )
+    parser.add_argument("--slo-ttfb-s", type=float, default=2.5, help="b4: limit of the first audio, p95")
+    parser.add_argument("--soak-minutes", type=float, default=30.0, help="b12: duration")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for results and plots")
-    parser.add_argument("--resume", action="store_true", help="leave out what has a result of this commit")
-    parser.add_argument("--readme", action="store_true", help="summary: update the tables of README.md and docs/ too")
+    parser.add_argument("--resume", action="store_true", help="skip scenarios that have a result of this commit")
+    parser.add_argument("--readme", action="store_true", help="summary: also update the tables of README.md and docs/")
     parser.add_argument("--url", help=f"any OpenAI-compatible speech server (without /v1): {', '.join(FOR_ANY_SERVER)}")
-    parser.add_argument("--model", default="chattts", help="with --url")
-    parser.add_argument("--voice", default="default", help="with --url")
+    parser.add_argument("--model", default="chattts", help="model to request, with --url")
+    parser.add_argument("--voice", default="default", help="voice to request, with --url")
     return parser.parse_args(arguments)
 
 
 def options_of(args: argparse.Namespace) -> Options:
-    """What scenarios are told."""
+    """Returns the options of the scenarios."""
     key = os.environ.get("OPENAI_API_KEY", "none")
     return Options(
         quick=args.quick,
@@ -171,7 +177,7 @@ def options_of(args: argparse.Namespace) -> Options:
 
 
 def shown_options(options: Options) -> Result:
-    """The options as a result holds them."""
+    """Returns the options as a result keeps them."""
     return {
         "quick": options.quick,
         "seed": options.seed,
@@ -187,13 +193,13 @@ def shown_options(options: Options) -> Result:
 
 
 def first_line(card: str | None) -> str:
-    """The title of a scenario."""
+    """Returns the title of a scenario."""
     assert card is not None
     return card.splitlines()[0].partition(": ")[0]
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """SIGTERM ends a run as Ctrl-C does: nothing is left running."""
+    """Ends a run on SIGTERM as on Ctrl-C: no process keeps running."""
     signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""Bench: what every scenario is given: the systems, the repeats, a place to say how far it is.
+"""Bench: what every scenario gets: the systems, the rounds, and a line that shows the progress.
 
 In:    the options of one run
 Out:   systems that are awake and warm
@@ -18,18 +18,19 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
+from scripts.bench import names
 from scripts.bench.client import Endpoint
 from scripts.bench.load import Load
 from scripts.bench.settings import Settings
 from scripts.bench.systems import (
-    InProcess,
     Remote,
     Served,
     System,
     SystemPool,
+    WorkerProcess,
     copy_bandwidth,
     set_batch_size,
-    start_ours,
+    start_in_process,
     start_service,
     start_static,
     start_upstream,
@@ -45,7 +46,7 @@ KV_MIB = 4096
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says."""
+    """The options of the command line."""
 
     quick: bool = False
     seed: int = 1
@@ -64,12 +65,12 @@ class Options:
 
     @property
     def lengths(self) -> Lengths:
-        """What is drawn where lengths are drawn."""
+        """Returns the distribution of the lengths."""
         return Lengths(median_s=2.0, longest_s=5.0) if self.quick else Lengths()
 
     @property
     def settings(self) -> Settings:
-        """The service under test."""
+        """Returns the settings of the service under test."""
         engine: dict[str, Any] = {
             "dtype": self.dtype,
             "weights": self.weights,
@@ -85,115 +86,115 @@ class Options:
 
     @property
     def demo_settings(self) -> Settings:
-        """The service as a newcomer starts it: the small checkpoint, whose steps cost little, so that all the rest shows."""
+        """Returns the settings of the service as a newcomer starts it: the demo checkpoint, whose steps take little time."""
         return Settings(self.config, "demo", self.path)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a scenario found."""
+    """The result of a scenario."""
 
     result: dict[str, Any]
     tables: Sequence[Table]
     figures: dict[str, dict[str, float | int]] = field(default_factory=dict)
-    """what the summary judges, by its name: median, min, max, n"""
+    """name -> median, min, max, n: the figures that the summary compares with their limits"""
 
 
 class ScenarioFailed(Exception):
-    """A figure would have been made of answers that were none."""
+    """A request failed, so the scenario has no figure."""
 
 
 class Bench:
-    """One run."""
+    """One run of scenarios."""
 
     def __init__(self, options: Options, console: Console) -> None:
         self.options = options
         self.systems = SystemPool()
-        self.paces: dict[str, float] = {}
-        """requests a second each system can answer at all, once it is known"""
+        self.peak_rates: dict[str, float] = {}
+        """system -> requests per second it can answer, once measured"""
         self._console = console
         self._status: Status | None = None
         self._scenario = ""
 
     @contextmanager
     def scenario(self, name: str) -> Iterator[None]:
-        """Show how far one scenario is."""
+        """Shows the progress of one scenario."""
         self._scenario = name
         with self._console.status(name) as self._status:
             yield
         self._status = None
 
-    def say(self, what: str) -> None:
-        """Where we are."""
+    def progress(self, what: str) -> None:
+        """Shows what is being measured now."""
         line = f"{self._scenario}: {what}"
         if self._console.is_terminal and self._status is not None:
             self._status.update(line)
         else:
             self._console.print(line, highlight=False)
 
-    def turns(self, names: Sequence[str], repeats: int | None = None) -> Iterator[tuple[int, str]]:
-        """A B C, C B A, A B C: whatever drifts does not favour one side."""
+    def turns(self, systems: Sequence[str], repeats: int | None = None) -> Iterator[tuple[int, str]]:
+        """Yields (round, system) as A B C, C B A, A B C: a drift of the machine favours none of them."""
         for turn in range(self.options.repeats if repeats is None else repeats):
-            for name in names if turn % 2 == 0 else reversed(names):
+            for name in systems if turn % 2 == 0 else reversed(systems):
                 yield turn, name
 
     def utterance(self, audio_s: float, *path: object) -> Utterance:
-        """A text of its own."""
+        """Returns a text that is unique to this scenario and path."""
         return utterance(audio_s, self.options.seed, self._scenario, *path)
 
-    def speaker(self, name: str) -> System:
-        """U, S, P, P0 or the server at --url, awake and warm."""
+    def system(self, name: str) -> System:
+        """Returns a system by its name, or the server at --url, awake and warm."""
         if self.options.endpoint is not None:
-            return Remote("url", self.options.endpoint)
+            return Remote(names.URL, self.options.endpoint)
         match name:
-            case "U":
+            case names.UPSTREAM:
                 return self.upstream()
-            case "P0":
-                return self.ours(self.options.settings)
-            case "S":
+            case names.IN_PROCESS:
+                return self.in_process(self.options.settings)
+            case names.STATIC:
                 return self.static(8)
-            case "P":
+            case names.SERVICE:
                 return self.service(self.options.settings)
             case _:
-                raise ValueError(f"no system {name!r}; there are U, S, P, P0")
+                raise ValueError(f"no system {name!r}; there are {', '.join(names.LABELS)}")
 
     @cached_property
     def bandwidth(self) -> float:
-        """Bytes a second this machine copies while nothing else runs."""
+        """Returns the bytes per second this machine copies while nothing else runs."""
         self.systems.freeze()
         return copy_bandwidth()
 
-    def upstream(self) -> InProcess:
-        """U."""
+    def upstream(self) -> WorkerProcess:
+        """Returns the ChatTTS package, awake and warm."""
         key = self.options.checkpoint
-        upstream: InProcess = self._awake("U", key, lambda: start_upstream(key, self.options.threads))
+        upstream: WorkerProcess = self._awake(names.UPSTREAM, key, lambda: start_upstream(key, self.options.threads))
         return upstream
 
-    def ours(self, settings: Settings) -> InProcess:
-        """P0 with the settings of a service."""
+    def in_process(self, settings: Settings) -> WorkerProcess:
+        """Returns this engine in one process, awake and warm, with the settings of a service."""
         key = replace(settings, path="")
-        ours: InProcess = self._awake("P0", key, lambda: start_ours(settings))
+        ours: WorkerProcess = self._awake(names.IN_PROCESS, key, lambda: start_in_process(settings))
         return ours
 
     def static(self, batch_size: int) -> Served:
-        """S with a batch size."""
+        """Returns the static batches, awake and warm, with a batch size."""
         key = self.options.checkpoint
-        static: Served = self._awake("S", key, lambda: start_static(key, self.options.threads))
+        static: Served = self._awake(names.STATIC, key, lambda: start_static(key, self.options.threads))
         set_batch_size(static, batch_size)
         return static
 
     def service(self, settings: Settings) -> Served:
-        """P."""
-        service: Served = self._awake("P", settings, lambda: start_service(settings))
+        """Returns this service, awake and warm."""
+        service: Served = self._awake(names.SERVICE, settings, lambda: start_service(settings))
         return service
 
     def run(self, system: System, load: Load) -> list[Timeline]:
-        """Put a load on it; every answer must be one, a refusal or a leaving.
+        """Runs a load against a system. Each request must be answered, refused, or abandoned by its client.
 
         Raises:
-            ScenarioFailed
+            ScenarioFailed: a request failed.
         """
-        if self.options.endpoint is not None:  # nobody can say how long somebody else's server speaks
+        if self.options.endpoint is not None:  # the length of another server's audio is not known in advance
             load = replace(load, utterances=tuple(replace(what, steps=0) for what in load.utterances))
         timelines = system.run(load)
         if wrong := failures(timelines):
@@ -201,13 +202,13 @@ class Bench:
         return timelines
 
     def alone(self, system: System, what: Utterance, *, streamed: bool = True) -> Timeline:
-        """One request with nothing beside it."""
+        """Runs one request with nothing beside it."""
         (line,) = self.run(system, Load((what,), clients=1, streamed=streamed))
         return line
 
     def _awake(self, name: str, key: object, start: Callable[[], Any]) -> Any:
         if self.systems.is_new(name, key):
-            self.say(f"starting {name}")
+            self.progress(f"starting {name}")
             system = self.systems.take(name, key, start)
             for streamed in (True, False):
                 self.alone(system, utterance(WARM_UP_S, "warm-up", streamed), streamed=streamed)

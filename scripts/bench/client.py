@@ -1,9 +1,9 @@
-"""Client: speaks through any OpenAI-compatible speech server.
+"""Client: requests speech from any OpenAI-compatible server.
 
 In:    Utterances
-Out:   pieces of pcm, as the network hands them over
-Owns:  one HTTP session a load
-Never: anything that is only ours: what OpenAI's endpoint does not have comes from `extra`
+Out:   pieces of pcm, as they arrive from the network
+Owns:  one HTTP session per load
+Never: a field beyond OpenAI's endpoint, unless it comes from `extra`
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -34,21 +34,21 @@ class Endpoint:
     voice: str = "default"
     key: str = "none"
     extra: Callable[[Utterance, bool], dict[str, object]] = lambda utterance, streamed: {}
-    """fields beyond OpenAI's, by (what, streamed)"""
+    """(utterance, streamed) -> fields beyond OpenAI's"""
 
 
 @asynccontextmanager
 async def http_speaker(endpoint: Endpoint) -> AsyncIterator[Speak]:
-    """A way to speak through a server."""
+    """Opens a session and yields its `Speak` function."""
     trace = aiohttp.TraceConfig()
 
     async def chunk_sent(session: object, context: SimpleNamespace, params: object) -> None:
-        context.trace_request_ctx()  # the clock starts with the body: finding and greeting the server is the network's time
+        context.trace_request_ctx()  # the clock starts with the body: connecting is not the server's time
 
     trace.on_request_chunk_sent.append(chunk_sent)
     connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=None)
-    # Every round asks for the same again, and is to be answered with work.
+    # Every round requests the same utterances again, and none may come from a cache.
     headers = {"Authorization": f"Bearer {endpoint.key}", "Cache-Control": "no-store"}
     async with aiohttp.ClientSession(
         connector=connector, timeout=timeout, headers=headers, trace_configs=[trace], read_bufsize=1 << 20

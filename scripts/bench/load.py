@@ -1,9 +1,9 @@
-"""Load: asks a system for utterances, at a pace, and writes down what is heard.
+"""Load: requests utterances from a system at given times and records what arrives.
 
-In:    a Load, and a way to speak
-Out:   Timelines, one a request that was sent
+In:    a Load, and a Speak function
+Out:   Timelines, one per request that was sent
 Owns:  the clock of one load
-Never: which system it is: the same code runs beside an engine in its own process and before an HTTP server
+Never: which system it is: the same code runs inside an engine's process and against an HTTP server
 """
 
 import asyncio
@@ -23,7 +23,7 @@ BYTES_PER_SAMPLE = 2
 
 
 class Refused(Exception):
-    """The system would not take the request."""
+    """The system refused the request."""
 
     def __init__(self, status: int, retry_after_s: float | None) -> None:
         super().__init__(f"status {status}")
@@ -32,22 +32,22 @@ class Refused(Exception):
 
 
 Sent = Callable[[], None]
-"""to be called once the request has left"""
+"""call it once the request has been sent"""
 Speak = Callable[[Utterance, bool, Sent], AsyncGenerator[bytes, None]]
-"""(what, streamed, sent): pieces of 16-bit samples; raises Refused"""
+"""(utterance, streamed, sent) -> pieces of 16-bit samples; raises Refused"""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is asked, and when."""
+    """What is requested, and when."""
 
     utterances: tuple[Utterance, ...]
     clients: int | None = None
-    """closed loop: so many ask, each again once it is answered; None: open loop"""
+    """closed loop: number of clients, each of which sends its next request once the last is answered; None: open loop"""
     arrivals_s: tuple[float, ...] = ()
-    """open loop: when each utterance is asked for"""
+    """open loop: when each utterance is requested"""
     completions: int | None = None
-    """the load ends with so many complete answers: whoever is still under way hangs up"""
+    """the load ends with this many complete answers: the other clients then disconnect"""
     streamed: bool = True
     timeout_s: float = 600.0
 
@@ -57,7 +57,7 @@ class Load:
 
 
 async def drive(load: Load, speak: Speak) -> list[Timeline]:
-    """Run a load to its end."""
+    """Runs a load to its end."""
     began = time.perf_counter()
     timelines: list[Timeline] = []
     enough = asyncio.Event()
@@ -77,13 +77,17 @@ async def drive(load: Load, speak: Speak) -> list[Timeline]:
         while waiting:
             await one(waiting.pop(0), clock())
 
-    async def visitor(index: int) -> None:
+    async def one_time_client(index: int) -> None:
         due_s = load.arrivals_s[index]
         await asyncio.sleep(max(0.0, due_s - clock()))
         await one(index, due_s)
 
     order = list(range(len(load.utterances)))
-    asking = [client(order) for _ in range(load.clients)] if load.clients is not None else [visitor(index) for index in order]
+    asking = (
+        [client(order) for _ in range(load.clients)]
+        if load.clients is not None
+        else [one_time_client(index) for index in order]
+    )
     tasks = [asyncio.create_task(work) for work in asking]
     stop = asyncio.create_task(enough.wait())
     all_done = asyncio.gather(*tasks)
@@ -99,7 +103,7 @@ async def drive(load: Load, speak: Speak) -> list[Timeline]:
 
 
 async def listen(line: Timeline, utterance: Utterance, load: Load, speak: Speak, clock: Callable[[], float]) -> None:
-    """One request, from sending to its end, written into `line`."""
+    """Records one request in `line`, from sending it to its end."""
     digest = hashlib.md5()
 
     def sent() -> None:
@@ -119,7 +123,7 @@ async def listen(line: Timeline, utterance: Utterance, load: Load, speak: Speak,
                 line.arrivals.append((now, len(piece) // BYTES_PER_SAMPLE))
                 if line.audible_s is None and np.abs(np.frombuffer(piece, "<i2").astype(np.int32)).max() > AUDIBLE:
                     line.audible_s = now
-                if utterance.leaves_after is not None and line.heard_s >= utterance.leaves_after * utterance.audio_s:
+                if utterance.leaves_after is not None and line.received_s >= utterance.leaves_after * utterance.audio_s:
                     line.left = True
                     break
             else:
@@ -137,6 +141,6 @@ async def listen(line: Timeline, utterance: Utterance, load: Load, speak: Speak,
 
 
 def _whole_samples(data: bytes) -> tuple[bytes, bytes]:
-    """Split off the first half of a sample whose second has not come."""
+    """Splits off the first byte of a sample whose second byte has not arrived."""
     end = len(data) - len(data) % BYTES_PER_SAMPLE
     return data[:end], data[end:]

@@ -1,4 +1,4 @@
-"""Plots: what the results look like: latency over load, real-time factor over length, the comparison.
+"""Plots of the results: latency over load, real-time factor over length, the comparison.
 
 In:    results/*.json
 Out:   PNG files beside them
@@ -17,16 +17,16 @@ matplotlib.use("agg")
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from scripts.bench.names import IN_PROCESS, SERVICE, STATIC, UPSTREAM, URL, kind, label
 from scripts.bench.record import RESULTS, Result, read
 
-NAMES = {"U": "ChatTTS", "P": "this service", "P0": "this engine, without Serve", "url": "server"}
-COLOURS = {"U": "#9aa0a6", "S": "#e8a33d", "P": "#1a73e8", "P0": "#8ab4f8", "url": "#1a73e8"}
+COLOURS = {UPSTREAM: "#9aa0a6", STATIC: "#e8a33d", SERVICE: "#1a73e8", IN_PROCESS: "#8ab4f8", URL: "#1a73e8"}
 SIZE = (7.0, 3.6)
 DPI = 140
 
 
 def draw_all(folder: Path = RESULTS) -> list[Path]:
-    """Every plot whose result is there."""
+    """Draws every plot that has a result. Returns the files."""
     drawn = []
     for file, scenario, draw in PLOTS:
         found = read(scenario, folder)
@@ -42,9 +42,9 @@ def draw_all(folder: Path = RESULTS) -> list[Path]:
 
 
 def draw_comparison(axes: Axes, found: Result) -> None:
-    """B3: audio seconds a second of every system, one and eight in flight."""
+    """Draws B3: seconds of audio per second of every system, one and eight in flight."""
     systems: dict[str, Any] = found["systems"]
-    names = [name for name in systems if not name.startswith("S") or name == found.get("best_batch")]
+    names = [name for name in systems if kind(name) != STATIC or name == found.get("best_batch")]
     loads = sorted({int(clients) for name in names for clients in systems[name]})
     for number, name in enumerate(names):
         at = [index for index, clients in enumerate(loads) if str(clients) in systems[name]]
@@ -53,35 +53,32 @@ def draw_comparison(axes: Axes, found: Result) -> None:
         errors = [[rate["median"] - rate["min"] for rate in rates], [rate["max"] - rate["median"] for rate in rates]]
         width = 0.8 / len(names)
         places = [index + (number - (len(names) - 1) / 2) * width for index in at]
-        label = f"static batches of {name[1:]}" if name.startswith("S") else NAMES[name]
-        bars = axes.bar(
-            places, medians, width, yerr=errors, capsize=2, color=COLOURS[name[0] if name[0] in "SU" else name], label=label
-        )
+        colour = COLOURS[kind(name)]
+        bars = axes.bar(places, medians, width, yerr=errors, capsize=2, color=colour, label=label(name))
         axes.bar_label(bars, fmt="%.2f", padding=2, fontsize=8)
     axes.set_xticks(range(len(loads)), [f"{clients} in flight" for clients in loads])
-    axes.set_ylabel("audio seconds a second")
+    axes.set_ylabel("seconds of audio per second")
     axes.legend(frameon=False, fontsize=8)
 
 
 def draw_load(axes: Axes, found: Result) -> None:
-    """B4: time to first audio over the rate of requests."""
+    """Draws B4: time to first audio over the rate of requests."""
     rates = [row["rate"] for row in found["rates"]]
-    for key, style, label in (("ttfb_p50_s", "-", "p50"), ("ttfb_p95_s", "--", "p95")):
-        axes.plot(
-            rates, [row[key] for row in found["rates"]], style, marker="o", color=COLOURS["P"], label=f"first audio, {label}"
-        )
+    for key, style, rank in (("ttfb_p50_s", "-", "p50"), ("ttfb_p95_s", "--", "p95")):
+        times = [row[key] for row in found["rates"]]
+        axes.plot(rates, times, style, marker="o", color=COLOURS[SERVICE], label=f"first audio, {rank}")
     axes.axhline(found["limit_ttfb_s"], color="#d93025", linewidth=1, label="limit")
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("requests a second")
+    axes.set_xlabel("requests per second")
     axes.set_ylabel("seconds")
     axes.legend(frameon=False, fontsize=8)
 
 
 def draw_growth(axes: Axes, found: Result) -> None:
-    """B7: real-time factor of a stream over its length."""
+    """Draws B7: real-time factor of a stream over its length."""
     for name, lengths in found["rtf"].items():
         points = sorted((float(length), values["median"]) for length, values in lengths.items())
-        axes.plot(*zip(*points, strict=True), marker="o", color=COLOURS[name], label=NAMES[name])
+        axes.plot(*zip(*points, strict=True), marker="o", color=COLOURS[name], label=label(name))
     axes.set_ylim(bottom=0)
     axes.set_xlabel("seconds of audio")
     axes.set_ylabel("real-time factor, streamed")

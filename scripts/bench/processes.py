@@ -1,8 +1,9 @@
 """Processes: parents, environments and memory of the machine's processes, from /proc.
 
 In:    process ids
-Out:   what Linux says of them; nothing of one that has ended
+Out:   what Linux reports about them; nothing for one that has ended
 Owns:  nothing
+Never: a signal
 """
 
 import contextlib
@@ -20,7 +21,8 @@ class Stat(NamedTuple):
 
 
 def stat(pid: int) -> Stat:
-    """
+    """Returns parent and birth of a process.
+
     Raises:
         OSError: the process has ended.
     """
@@ -30,7 +32,7 @@ def stat(pid: int) -> Stat:
 
 
 def parents() -> dict[int, int]:
-    """Every process -> its parent."""
+    """Returns the parent of every process."""
     found = {}
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         with contextlib.suppress(OSError):
@@ -39,7 +41,7 @@ def parents() -> dict[int, int]:
 
 
 def environment(pid: int) -> list[bytes]:
-    """Its variables as NAME=value; none where they cannot be read."""
+    """Returns the environment of a process as NAME=value; empty if it cannot be read."""
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -47,7 +49,7 @@ def environment(pid: int) -> list[bytes]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory it holds; 0 where it has ended."""
+    """Returns the resident memory of a process [bytes]; 0 if it has ended."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:

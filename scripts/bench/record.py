@@ -1,4 +1,10 @@
-"""Record: what a result was measured on, and the file it goes to."""
+"""Record: on what a result was measured, and the file that keeps it.
+
+In:    results of scenarios
+Out:   JSON files in scripts/bench/results
+Owns:  the folder
+Never: measuring
+"""
 
 import json
 import os
@@ -16,7 +22,7 @@ Result = dict[str, Any]
 
 
 def hardware() -> Result:
-    """The machine, the packages and the commit."""
+    """Returns the machine, the packages and the commit."""
     model = next(
         (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
         platform.processor(),
@@ -32,9 +38,9 @@ def hardware() -> Result:
 
 
 def _commit() -> str:
-    """The commit, marked when the code is not what it holds: results and the page that shows them are no code."""
+    """Returns the commit, marked `-dirty` if the code differs from it. Results and the pages that show them are not code."""
     head = _git("rev-parse", "--short", "HEAD")
-    changed = _git("status", "--porcelain", "--", ".", ":!scripts/bench/results", ":!README.md")
+    changed = _git("status", "--porcelain", "--", ".", ":!scripts/bench/results", ":!README.md", ":!docs")
     return (head or "unknown") + ("-dirty" if changed else "")
 
 
@@ -50,7 +56,7 @@ def _installed(package: str) -> str | None:
 
 
 def publish(name: str, result: Result, folder: Path = RESULTS) -> None:
-    """Write <folder>/<name>.json and print the same as one line."""
+    """Writes <folder>/<name>.json and prints the same as one line."""
     result = {
         "benchmark": name,
         "hardware": hardware(),
@@ -64,7 +70,7 @@ def publish(name: str, result: Result, folder: Path = RESULTS) -> None:
 
 
 def read(name: str, folder: Path = RESULTS) -> Any:
-    """A kept result, or None."""
+    """Returns a kept result, or None."""
     try:
         return json.loads((folder / f"{name}.json").read_text())
     except FileNotFoundError:
@@ -72,12 +78,12 @@ def read(name: str, folder: Path = RESULTS) -> Any:
 
 
 def step_figure(slots: int, attention: str = "auto", *, weights: str = "dtype", kv: str = "dtype") -> str:
-    """The name under which scripts/evaluate/gpu_check keeps a decode step's time in gpu.json."""
+    """Returns the name under which scripts/evaluate/gpu_check keeps the time of a decode step in gpu.json."""
     formats = "".join(f"_{name}_{value}" for name, value in (("weights", weights), ("kv", kv)) if value != "dtype")
     return f"step_{slots}_slots_{attention}{formats}"
 
 
 def is_done(name: str, folder: Path, *, quick: bool) -> bool:
-    """Whether a result of this commit and this length is there."""
+    """True if there is a result of this commit and of this kind of run."""
     found = read(name, folder)
     return found is not None and found["hardware"]["commit"] == hardware()["commit"] and found["options"]["quick"] == quick

@@ -1,8 +1,9 @@
-"""Settings: the configuration a system under test is started with.
+"""Settings: the configuration with which a system under test starts.
 
 In:    a file of configs/, what a scenario changes in it
-Out:   a whole document, as YAML would give it
+Out:   a whole document, as a YAML file would give it
 Owns:  nothing
+Never: checking it: the service does
 """
 
 import copy
@@ -16,29 +17,29 @@ from scripts.bench.workload import TEXT
 
 @dataclass(frozen=True)
 class Settings:
-    """What the service under test is started with."""
+    """The configuration of the service under test."""
 
     base: Path
-    """a file of configs/; only what measuring needs is changed, see `document`"""
+    """a file of configs/; `document` changes only what measuring needs"""
     checkpoint: str
     path: str
-    """fast: as `make serve`; plain: Serve's default data path"""
+    """`fast`: as `make serve`; `plain`: Serve's default data path"""
     changes: dict[str, Any] = field(default_factory=dict)
-    """dotted path below args: value"""
+    """dotted path below `args` -> value"""
 
 
 def document(settings: Settings, port: int, source: Path | None) -> dict[str, Any]:
-    """The configuration, with lengths that follow from the text and patience for slow machines."""
+    """Returns the configuration, with lengths that follow from the text and time-outs for slow machines."""
     found: dict[str, Any] = copy.deepcopy(parse_yaml(settings.base.read_text()))
     found["http_options"] |= {"host": "127.0.0.1", "port": port}
     args = found["applications"][0]["args"]
     args["source"] = None if source is None else str(source)
-    patience = {"first_audio_timeout_s": 600.0, "chunk_timeout_s": 600.0, "total_timeout_s": 3600.0}
+    timeouts = {"first_audio_timeout_s": 600.0, "chunk_timeout_s": 600.0, "total_timeout_s": 3600.0}
     changes = {
         "pipeline.checkpoint": settings.checkpoint,
         "pipeline.engine.ignore_eos": True,
         **{f"pipeline.text.{key}": value for key, value in TEXT.items()},
-        **{f"limits.{key}": value for key, value in patience.items()},
+        **{f"limits.{key}": value for key, value in timeouts.items()},
         **settings.changes,
     }
     for path, value in changes.items():

@@ -1,12 +1,12 @@
-"""Static batch: what people build first: `@serve.batch` around ChatTTS's own batch call. `python -m scripts.bench.static_batch`
+"""Static batches: `@serve.batch` around the ChatTTS package's own batch call. `python -m scripts.bench.static_batch`
 
 In:    POST /v1/audio/speech with `input` and `steps`; PUT /batch_size with a number
-Out:   pcm, when the longest of the batch is done
+Out:   pcm, when the longest request of the batch has ended
 Owns:  a Ray of its own, one replica with the ChatTTS package
 Never: anything of this project but the package's loader
 
-A batch runs for as long as its longest row: ChatTTS goes on computing rows that have ended. With forced lengths every row
-therefore runs to the longest one's steps and is cut to its own.
+A batch runs as long as its longest row: ChatTTS continues to compute rows that have ended. With forced lengths every row
+therefore runs to the longest row's steps and is cut to its own.
 """
 
 import argparse
@@ -72,8 +72,8 @@ def _cut(row: NDArray[np.float32], steps: int) -> NDArray[np.float32]:
 
 
 def main() -> int:
-    """Serve until a signal."""
-    parser = argparse.ArgumentParser(description="ChatTTS under @serve.batch, to compare with.")
+    """Serves until a signal."""
+    parser = argparse.ArgumentParser(description="Serve the ChatTTS package under @serve.batch, for comparison.")
     parser.add_argument("checkpoint", type=Path, help="folder that holds asset/")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--threads", type=int, default=2)

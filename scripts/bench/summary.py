@@ -1,4 +1,4 @@
-"""Summary: the judged figures out of the kept results: the limit, the target and what was measured.
+"""Summary: the judged figures of the kept results: limit, target and measured value.
 
 In:    results/*.json
 Out:   a table, as Markdown and as JSON; the tables in README.md and docs/benchmarks.md between their markers
@@ -11,27 +11,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scripts.bench.names import IN_PROCESS, SERVICE, UPSTREAM
 from scripts.bench.record import RESULTS, ROOT, Result, read
 from scripts.bench.timeline import CONTINUOUS_S
 
 README = ROOT / "README.md"
 BENCHMARKS = ROOT / "docs/benchmarks.md"
 PLOT = "comparison.png"
-UPSTREAM, SERVICE, ENGINE = "U", "P", "P0"
-
-PATH_NAMES = {"P0": "without Serve", "fast": "fast path (`make serve`)", "plain": "default path (`serve run`)"}
+PATH_NAMES = {IN_PROCESS: "without Serve", "fast": "fast path (`make serve`)", "plain": "default path (`serve run`)"}
 PATH_FIGURES = {
     "ttfb_p50_s": ("first audio byte, one client, p50 (ms)", 1e3),
     "ttfb_p99_s": ("the same, p99 (ms)", 1e3),
-    "hop_p50_s": ("a request that does nothing, p50 (ms)", 1e3),
+    "hop_p50_s": ("a request that does no work, p50 (ms)", 1e3),
     "ttfb_crowd_p50_s": ("first audio byte, eight clients, p50 (ms)", 1e3),
     "audio_s_per_s": ("seconds of audio per second, eight clients", 1.0),
     "refusal_p50_s": ("refusal under full load, p50 (ms)", 1e3),
-    "leave_s": ("slots free after a client hangs up (ms)", 1e3),
+    "slots_free_s": ("slots free after a client disconnects (ms)", 1e3),
 }
 
-
-VERDICTS = {"aim": "target reached", "must": "limit kept", "missed": "limit missed", "not measured": "not measured"}
+TARGET_REACHED, LIMIT_KEPT, LIMIT_MISSED, NOT_MEASURED = "target reached", "limit kept", "limit missed", "not measured"
 READER_FACTORS = ("rtf_one_request", "ttfb_streaming", "audio_rate_to_upstream")
 
 
@@ -40,28 +38,28 @@ class Judged:
     """One figure and its limits."""
 
     name: str
-    """what the scenario calls it"""
+    """its name in the scenario's result"""
     scenario: str
     label: str
-    must: float
-    aim: float
+    limit: float
+    target: float
     unit: str = "x"
     less_is_better: bool = False
 
     def verdict(self, median: float) -> str:
-        """Returns aim, must or missed."""
-        for limit, verdict in ((self.aim, "aim"), (self.must, "must")):
-            if median <= limit if self.less_is_better else median >= limit:
+        """Returns the best bound that a median keeps."""
+        for bound, verdict in ((self.target, TARGET_REACHED), (self.limit, LIMIT_KEPT)):
+            if median <= bound if self.less_is_better else median >= bound:
                 return verdict
-        return "missed"
+        return LIMIT_MISSED
 
-    def bound(self, limit: float) -> str:
-        """A limit with its direction."""
-        return f"{'≤' if self.less_is_better else '≥'} {limit:g}{self.suffix}"
+    def shown(self, bound: float) -> str:
+        """Returns a bound as text, with its direction and unit."""
+        return f"{'≤' if self.less_is_better else '≥'} {bound:g}{self.suffix}"
 
     @property
     def suffix(self) -> str:
-        """The unit, as it follows a number."""
+        """Returns the unit as it follows a number."""
         return f" {self.unit}" if self.unit else ""
 
 
@@ -77,7 +75,7 @@ CPU = (
 
 
 def summarise(folder: Path = RESULTS) -> Result:
-    """Every judged figure with its verdict; those without a result say so."""
+    """Returns every judged figure with its verdict, also those without a result."""
     rows: list[dict[str, Any]] = []
     machines: dict[str, Mapping[str, Any]] = {}
     for figure in CPU:
@@ -86,12 +84,12 @@ def summarise(folder: Path = RESULTS) -> Result:
             "figure": figure.name,
             "label": figure.label,
             "scenario": figure.scenario,
-            "must": figure.bound(figure.must),
-            "aim": figure.bound(figure.aim),
+            "limit": figure.shown(figure.limit),
+            "target": figure.shown(figure.target),
         }
         measured = None if found is None else found["judged"].get(figure.name)
         if found is None or measured is None:
-            rows.append(row | {"measured": None, "verdict": "not measured"})
+            rows.append(row | {"measured": None, "verdict": NOT_MEASURED})
             continue
         row |= {"measured": measured, "shown": shown(measured, figure), "verdict": figure.verdict(measured["median"])}
         row |= {"commit": found["hardware"]["commit"], "quick": found["options"]["quick"], "format": number_format(found)}
@@ -101,25 +99,25 @@ def summarise(folder: Path = RESULTS) -> Result:
 
 
 def shown(measured: Mapping[str, float | int], figure: Judged) -> str:
-    """Median, and the range if there is one, with the unit."""
+    """Returns the median, and the range if there is one, with the unit."""
     if measured["min"] == measured["max"]:
         return f"{measured['median']:.3g}{figure.suffix}"
     return f"{measured['median']:.3g}{figure.suffix} ({measured['min']:.3g} - {measured['max']:.3g})"
 
 
 def markdown(summary: Result) -> str:
-    """The judged figures as a table, with machine, number format and commit."""
+    """Returns the judged figures as a table, with machine, number format and commit."""
     lines = ["| figure | limit | target | measured | result |", "|---|---|---|---|---|"]
     for row in summary["figures"]:
-        cells = (f"{row['label']} ({row['scenario'].upper()})", row["must"], row["aim"])
-        lines.append(f"| {' | '.join(cells)} | {row.get('shown', '')} | {VERDICTS[row['verdict']]} |")
+        cells = (f"{row['label']} ({row['scenario'].upper()})", row["limit"], row["target"])
+        lines.append(f"| {' | '.join(cells)} | {row.get('shown', '')} | {row['verdict']} |")
     if summary["hardware"]:
         lines += ["", measured_on(summary)]
     return "\n".join(lines)
 
 
 def measured_on(summary: Result) -> str:
-    """One sentence: machine, number format, commit."""
+    """Returns machine, number format and commit in one sentence."""
     machines = "; ".join(f"{one['cores']} cores, {one['cpu']}, torch {one['torch']}" for one in summary["hardware"])
     commits = sorted({row["commit"] for row in summary["figures"] if "commit" in row})
     quick = "; `--quick`" if any(row.get("quick") for row in summary["figures"]) else ""
@@ -128,11 +126,11 @@ def measured_on(summary: Result) -> str:
 
 
 def reader_table(folder: Path = RESULTS) -> str | None:
-    """Upstream beside this service in plain words, or None while B1, B2 or B3 has no result."""
+    """Returns the ChatTTS package beside this service in plain words, or None while B1, B2 or B3 has no result."""
     alone, stream, crowd = (read(name, folder) for name in ("b1", "b2", "b3"))
     if alone is None or stream is None or crowd is None:
         return None
-    alone_s = [f"{alone['rtf_4_s'][name]['median']:.2f} s" for name in (UPSTREAM, ENGINE)]
+    alone_s = [f"{alone['rtf_4_s'][name]['median']:.2f} s" for name in (UPSTREAM, IN_PROCESS)]
     streams = [stream["systems"][name] for name in (UPSTREAM, SERVICE)]
     rates = [crowd["systems"][name]["8"]["audio_s_per_s"]["median"] for name in (UPSTREAM, SERVICE)]
     first = [f"{each['ttfb_p50_s']['median']:.2f} s" for each in streams]
@@ -152,7 +150,7 @@ def reader_table(folder: Path = RESULTS) -> str | None:
 
 
 def smooth_load(crowd: Result, arrivals: Result | None) -> list[str]:
-    """At which load streams play without a gap, as lines of a paragraph."""
+    """Returns, as lines of a paragraph, the load at which streams play without a gap."""
     share = 100 * crowd["systems"][SERVICE]["8"]["continuous"]["median"]
     lines = [
         "",
@@ -166,7 +164,7 @@ def smooth_load(crowd: Result, arrivals: Result | None) -> list[str]:
 
 
 def number_format(result: Result) -> str:
-    """Number formats the service computed with; empty for a server that was reached by URL."""
+    """Returns the number formats of the service; empty for a server that was reached by URL."""
     service = result["options"].get("service")
     if service is None:
         return ""
@@ -178,7 +176,7 @@ def number_format(result: Result) -> str:
 
 
 def path_table(folder: Path = RESULTS) -> str | None:
-    """B10's table, or None while there is no result."""
+    """Returns the table of B10, or None while there is no result."""
     found = read("b10", folder)
     if found is None:
         return None
@@ -193,7 +191,7 @@ def path_table(folder: Path = RESULTS) -> str | None:
 
 
 def gap_table(folder: Path = RESULTS) -> str | None:
-    """Share of streams without a gap at each load of B3 and B4, or None while there is neither."""
+    """Returns the share of streams without a gap at each load of B3 and B4, or None while neither has a result."""
     crowds, arrivals = read("b3", folder), read("b4", folder)
     lines = [
         "| load on this service | seconds of audio per second | first audio, p95 | streams without a gap |",
@@ -219,12 +217,19 @@ def gap_table(folder: Path = RESULTS) -> str | None:
 
 
 def gap_line(load: str, rate: str, first_audio_s: float, continuous: float) -> str:
-    """One row of the gap table; times in seconds, `continuous` a share."""
+    """Returns one row of the gap table.
+
+    Args:
+        load: the load, in words.
+        rate: seconds of audio per second, or empty.
+        first_audio_s: the 95th percentile of the time to first audio.
+        continuous: share of the streams without a gap.
+    """
     return f"| {load} | {rate} | {first_audio_s:.2f} s | {100 * continuous:.0f} % |"
 
 
 def write_page(sections: Mapping[str, str], page: Path) -> None:
-    """Put each text between the markers of its name.
+    """Puts each text between the markers of its name.
 
     Raises:
         ValueError: the markers are not there.
@@ -240,7 +245,7 @@ def write_page(sections: Mapping[str, str], page: Path) -> None:
 
 
 def page_sections(folder: Path = RESULTS) -> dict[Path, dict[str, str]]:
-    """Every part of the pages that comes from results: page -> marker -> text."""
+    """Returns every part of the pages that comes from results: page -> marker -> text."""
     parts = {"benchmarks": markdown(summarise(folder)), "gaps": gap_table(folder), "data paths": path_table(folder)}
     readers = reader_table(folder)
     return {
@@ -250,7 +255,7 @@ def page_sections(folder: Path = RESULTS) -> dict[Path, dict[str, str]]:
 
 
 def write_pages(folder: Path = RESULTS) -> None:
-    """Bring the tables of README.md and docs/benchmarks.md up to date.
+    """Updates the tables of README.md and docs/benchmarks.md.
 
     Raises:
         ValueError: a page lacks a marker.

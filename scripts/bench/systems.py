@@ -1,17 +1,12 @@
-"""Systems: what is compared, each in processes of its own, of which only the one being measured runs.
+"""Systems: what is compared, each in its own processes, of which only those of the measured system run.
 
-In:    which system
+In:    the name of a system (scripts/bench/names.py), its settings
 Out:   Timelines
 Owns:  the processes, their ports and folders; stops every one of them at the end
-Never: torch, Ray: this process only asks
+Never: torch, Ray: this process only sends requests
 
-    U       the ChatTTS package behind a lock, one request after another
-    S       the same package's batch call under @serve.batch, behind Ray Serve's HTTP
-    P       this service: `chattts-serve start` on a configuration
-    P0      the same engine, vocoder and spine in one process, without Serve
-
-A process that is not measured is stopped by SIGSTOP, all of its Ray included, and continued when its turn comes: it keeps
-its memory and takes no time from the others.
+A system that is not measured is stopped by SIGSTOP, all of its Ray included, and continued when its turn comes. It keeps its
+memory and takes no processor time from the others.
 """
 
 import asyncio
@@ -38,6 +33,7 @@ from pipeline.checkpoint.locate import resolve
 from pipeline.paths import cache_home
 from scripts.bench.client import Endpoint, http_speaker
 from scripts.bench.load import Load, drive
+from scripts.bench.names import IN_PROCESS, SERVICE, STATIC, UPSTREAM
 from scripts.bench.processes import environment, parents, resident_bytes, stat
 from scripts.bench.record import ROOT
 from scripts.bench.settings import Settings, document
@@ -48,37 +44,39 @@ START_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 60.0
 THAW_TIMEOUT_S = 60.0
 POLL_S = 0.05
-# Ray gives its workers niceness 15: whatever else the machine does would slow them, and not U or P0.
+END = "end"
+"""the command that ends a worker"""
+# Ray gives its workers niceness 15: other work on the machine would slow them, and not the systems without Ray.
 ENVIRONMENT = {"RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 class System:
-    """Something that speaks."""
+    """A system that synthesises speech, in processes of its own."""
 
     name: str
 
     def run(self, load: Load) -> list[Timeline]:
-        """Put a load on it."""
+        """Runs a load against the system, to its end."""
         raise NotImplementedError
 
     def pids(self) -> list[int]:
-        """Every process of it."""
+        """Returns the ids of all its processes."""
         raise NotImplementedError
 
     def freeze(self) -> None:
-        """Take no more processor time."""
+        """Stops all its processes; they take no more processor time."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Go on."""
+        """Continues all its processes."""
         self._signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End."""
+        """Ends all its processes."""
         raise NotImplementedError
 
     def resident_bytes(self) -> int:
-        """Memory of all its processes."""
+        """Returns the resident memory of all its processes."""
         return sum(resident_bytes(pid) for pid in self.pids())
 
     def _signal(self, number: signal.Signals) -> None:
@@ -87,8 +85,8 @@ class System:
                 os.kill(pid, number)
 
 
-class InProcess(System):
-    """U or P0: a worker at the other end of a pipe."""
+class WorkerProcess(System):
+    """A system without HTTP: one process that takes commands through a pipe (scripts/bench/worker.py)."""
 
     def __init__(self, name: str, function: str, *arguments: object) -> None:
         self.name = name
@@ -99,13 +97,17 @@ class InProcess(System):
         theirs.close()
         self._answer()
 
-    def ask(self, order: str, *arguments: object) -> Any:
-        """Have an order carried out."""
-        self._pipe.send((order, arguments))
+    def call(self, command: str, *arguments: object) -> Any:
+        """Returns what the worker answers to a command.
+
+        Raises:
+            RuntimeError: the command failed, or the process has ended.
+        """
+        self._pipe.send((command, arguments))
         return self._answer()
 
     def run(self, load: Load) -> list[Timeline]:
-        timelines: list[Timeline] = self.ask("load", load)
+        timelines: list[Timeline] = self.call("load", load)
         return timelines
 
     def pids(self) -> list[int]:
@@ -115,7 +117,7 @@ class InProcess(System):
     def close(self) -> None:
         self.thaw()
         with contextlib.suppress(OSError):
-            self._pipe.send(("end", ()))
+            self._pipe.send((END, ()))
         self._process.join(timeout=10)
         if self._process.is_alive():
             self._process.kill()
@@ -126,14 +128,14 @@ class InProcess(System):
         try:
             kind, value = self._pipe.recv()
         except EOFError:
-            raise RuntimeError(f"the process of {self.name} has ended with {self._process.exitcode}") from None
+            raise RuntimeError(f"the process {self.name} has ended with {self._process.exitcode}") from None
         if kind == "failed":
             raise RuntimeError(f"{self.name} failed:\n{value}")
         return value
 
 
 class Remote(System):
-    """A server that was started elsewhere."""
+    """A speech server that was started elsewhere."""
 
     def __init__(self, name: str, endpoint: Endpoint) -> None:
         self.name = name
@@ -154,7 +156,7 @@ class Remote(System):
 
 
 class Served(Remote):
-    """S or P: a command that starts Ray and listens, in a folder of its own by which its processes are known."""
+    """A command that starts Ray and listens, in a folder of its own. The folder identifies its processes."""
 
     def __init__(self, name: str, endpoint: Endpoint, command: list[str], folder: Path, **variables: str) -> None:
         super().__init__(name, endpoint)
@@ -183,7 +185,7 @@ class Served(Remote):
         self._wait_until_ready(THAW_TIMEOUT_S)
 
     def pids(self) -> list[int]:
-        """Its descendants, and the processes that have its folder in their environment: Ray hides either from some."""
+        """Returns its descendants and the processes with its folder in their environment; Ray hides some from either search."""
         mark, family = f"RAY_TMPDIR={self._folder}".encode(), parents()
         found = {pid for pid in family if mark in environment(pid)} | {self._process.pid}
         while more := {pid for pid, parent in family.items() if parent in found and pid not in found}:
@@ -205,7 +207,7 @@ class Served(Remote):
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def health(self) -> dict[str, Any]:
-        """The service's own report."""
+        """Returns the body of GET /health."""
         found: dict[str, Any] = requests.get(f"{self.endpoint.url}/health", timeout=10).json()
         return found
 
@@ -221,61 +223,62 @@ class Served(Remote):
         raise RuntimeError(f"{self.name} was not ready after {timeout_s:g} s:\n{_tail(self.log)}")
 
 
-def start_upstream(checkpoint: str, threads: int) -> InProcess:
-    """Start the upstream ChatTTS package."""
-    return InProcess("U", "run_upstream", resolve(checkpoint, cache_home()), threads)
+def start_upstream(checkpoint: str, threads: int) -> WorkerProcess:
+    """Starts the ChatTTS package."""
+    return WorkerProcess(UPSTREAM, "run_upstream", resolve(checkpoint, cache_home()), threads)
 
 
-def start_ours(settings: Settings) -> InProcess:
-    """Start this service's pipeline in one process, without Serve."""
-    return InProcess("P0", "run_ours", document(settings, 0, None)["applications"][0]["args"]["pipeline"])
+def start_in_process(settings: Settings) -> WorkerProcess:
+    """Starts this service's pipeline in one process, without Serve."""
+    return WorkerProcess(IN_PROCESS, "run_pipeline", document(settings, 0, None)["applications"][0]["args"]["pipeline"])
 
 
 def start_static(checkpoint: str, threads: int) -> Served:
-    """Start the upstream package's batch call behind Serve."""
+    """Starts the ChatTTS package's batch call behind Serve."""
     folder, port = _folder(), free_port()
     command = [sys.executable, "-m", "scripts.bench.static_batch", str(resolve(checkpoint, cache_home()))]
     command += ["--port", str(port), "--threads", str(threads), "--temp-dir", str(folder)]
     endpoint = Endpoint(f"http://127.0.0.1:{port}", extra=_steps)
-    # Without a token, so that none is written into the user's home, and heard on 127.0.0.1 alone; P has its own ways to both.
+    # Without a token, so that none is written into the user's home, and reachable on 127.0.0.1 alone.
     alone = {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-    return Served("S", endpoint, command, folder, **alone)
+    return Served(STATIC, endpoint, command, folder, **alone)
 
 
 def copy_bandwidth() -> float:
-    """Bytes a second this machine copies, by a process that ends: its threads are not to stay in anybody's way."""
-    done = subprocess.run([sys.executable, "-m", "scripts.bench.physics"], cwd=ROOT, capture_output=True, text=True, check=True)
+    """Returns the bytes per second this machine copies, measured in a process that ends: its threads must not stay."""
+    command = [sys.executable, "-m", "scripts.bench.memory_bandwidth"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return float(done.stdout)
 
 
 def set_batch_size(static: Served, size: int) -> None:
-    """How many requests S gathers."""
+    """Sets how many requests the static batches gather."""
     requests.put(f"{static.endpoint.url}/batch_size", json=size, timeout=10).raise_for_status()
 
 
 def start_service(settings: Settings) -> Served:
-    """Start this service."""
-    resolve(settings.checkpoint, cache_home())  # made now, if it has to be: starting is timed
+    """Starts this service."""
+    resolve(settings.checkpoint, cache_home())  # generated now if need be: starting is timed
     folder, port = _folder(), free_port()
     source = folder / "config.yaml"
     source.write_text(yaml.safe_dump(document(settings, port, source)))
     command = [sys.executable, "-m", "scripts.launch.start", str(source), *(["--plain"] if settings.path == "plain" else [])]
-    return Served("P", Endpoint(f"http://127.0.0.1:{port}", extra=_seeded), command, folder)
+    return Served(SERVICE, Endpoint(f"http://127.0.0.1:{port}", extra=_seeded), command, folder)
 
 
 class SystemPool:
-    """The systems of a run. One at a time is awake, the others are stopped."""
+    """The systems of a run. One at a time is awake; the others are stopped."""
 
     def __init__(self) -> None:
         self._systems: dict[str, System] = {}
         self._keys: dict[str, object] = {}
 
     def is_new(self, name: str, key: object) -> bool:
-        """Whether it would have to be started."""
+        """True if `take` would have to start the system."""
         return name not in self._systems or self._keys[name] != key
 
     def take(self, name: str, key: object, start: Callable[[], System]) -> System:
-        """The system of that name, awake, all others stopped; started when there is none, or one with another key."""
+        """Returns the system of that name, awake, and stops all others; starts it if there is none, or one with another key."""
         if self.is_new(name, key):
             self.drop(name)
         self.freeze(but=name)
@@ -286,25 +289,25 @@ class SystemPool:
         return self._systems[name]
 
     def freeze(self, *, but: str = "") -> None:
-        """Stop all others."""
+        """Stops all systems but one."""
         for name, system in self._systems.items():
             if name != but:
                 system.freeze()
 
     def drop(self, name: str) -> None:
-        """End one."""
+        """Ends one system."""
         system = self._systems.pop(name, None)
         if system is not None:
             system.close()
 
     def close(self) -> None:
-        """End all."""
+        """Ends all systems."""
         for name in list(self._systems):
             self.drop(name)
 
 
 def free_port() -> int:
-    """A port nobody listens on at this moment."""
+    """Returns a port that is free at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -312,7 +315,7 @@ def free_port() -> int:
 
 
 def _launch(pipe: Connection, function: str, *arguments: object) -> None:
-    """The first line of a worker's process. By name: only there is torch imported."""
+    """Runs a function of the worker in the new process. It is found by name, so that torch is imported only there."""
     os.environ["TQDM_DISABLE"] = "1"  # the package's progress bars are not ours
     getattr(importlib.import_module("scripts.bench.worker"), function)(pipe, *arguments)
 
@@ -326,7 +329,7 @@ def _steps(utterance: Utterance, streamed: bool) -> dict[str, object]:
 
 
 def _folder() -> Path:
-    """Short: Ray puts sockets below it, and a socket's path may have 107 characters."""
+    """Creates a folder with a short path: Ray puts sockets below it, and a socket's path may have 107 characters."""
     return Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
 
 

@@ -1,4 +1,4 @@
-"""Timeline: what one client heard and when, and the figures that follow from it.
+"""Timeline: what one client received and when, and the figures that follow from it.
 
 In:    arrivals of audio
 Out:   first audio, first audible audio, gaps, underruns, percentiles, rates
@@ -26,7 +26,7 @@ class Timeline:
 
     index: int
     audio_s: float
-    """what was asked for; 0 where nobody could say"""
+    """length of the requested audio; 0: unknown"""
     due_s: float
     """when it should have been sent"""
     sent_s: float = 0.0
@@ -34,45 +34,45 @@ class Timeline:
     status: int = 0
     """200, the status of a refusal, or 0: no answer at all"""
     arrivals: list[tuple[float, int]] = field(default_factory=list)
-    """(when, samples) of each piece of audio"""
+    """(time, samples) of each piece of audio"""
     audible_s: float | None = None
-    """when the first piece with a sample above AUDIBLE came"""
+    """when the first piece with a sample above AUDIBLE arrived"""
     ended_s: float = 0.0
     complete: bool = False
     """the answer ended by itself, cleanly"""
     left: bool = False
-    """the client hung up"""
+    """the client disconnected"""
     md5: str = ""
     retry_after_s: float | None = None
     error: str = ""
 
     @property
     def ttfb_s(self) -> float:
-        """From sending to the first audio, or to the refusal."""
+        """Returns the time from sending to the first audio, or to the refusal."""
         return (self.arrivals[0][0] if self.arrivals else self.ended_s) - self.sent_s
 
     @property
     def taken_s(self) -> float:
-        """From sending to the end."""
+        """Returns the time from sending to the end."""
         return self.ended_s - self.sent_s
 
     @property
-    def heard_s(self) -> float:
-        """Seconds of audio that came."""
+    def received_s(self) -> float:
+        """Returns the seconds of audio that arrived."""
         return sum(samples for _, samples in self.arrivals) / SAMPLE_RATE
 
     @property
     def rtf(self) -> float:
-        """Real-time factor of the whole request."""
-        return self.taken_s / (self.audio_s or self.heard_s)
+        """Returns the real-time factor of the whole request."""
+        return self.taken_s / (self.audio_s or self.received_s)
 
     @property
     def gaps_s(self) -> list[float]:
-        """Between consecutive pieces."""
+        """Returns the times between consecutive pieces."""
         return [later - earlier for (earlier, _), (later, _) in zip(self.arrivals, self.arrivals[1:], strict=False)]
 
     def stalls_s(self) -> list[float]:
-        """How long a player that starts with the first piece has nothing to play, each time."""
+        """Returns how long, each time, a player that starts with the first piece has nothing to play."""
         stalls = []
         plays_until: float | None = None
         for when, samples in self.arrivals:
@@ -86,43 +86,46 @@ class Timeline:
 
     @property
     def is_continuous(self) -> bool:
-        """Complete, and without a pause that is heard. An answer nobody measured is not."""
+        """True if the answer is complete and has no audible pause; False if it has no audio."""
         return self.complete and bool(self.arrivals) and max(self.stalls_s(), default=0.0) < CONTINUOUS_S
 
 
 def percentile(values: Iterable[float], percent: float) -> float:
-    """Nearest rank: a value that was measured, never one between two."""
+    """Returns the value at the nearest rank: one that was measured, never one between two."""
     ordered = sorted(values)
     if not ordered:
-        raise ValueError("no values: there is no percentile of nothing")
+        raise ValueError("no values: an empty list has no percentile")
     return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
 
 
 def spread(values: Sequence[float]) -> dict[str, float | int]:
-    """Median, least, greatest of the repeats."""
+    """Returns median, smallest and largest of the rounds, and their number."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values), "n": len(values)}
 
 
 def audio_rate(timelines: Sequence[Timeline], completions: int) -> float:
-    """Audio seconds a second from the load's start to the `completions`-th complete answer, what came by then counted.
+    """Returns the seconds of audio per second from the load's start to the `completions`-th complete answer.
 
-    A complete answer counts what was asked for, one under way what has arrived.
+    A complete answer counts with its requested length, one under way with what had arrived by then.
+
+    Raises:
+        ValueError: fewer answers are complete.
     """
     ends = sorted(line.ended_s for line in timelines if line.complete)
     if len(ends) < completions:
-        raise ValueError(f"{len(ends)} answers are complete; {completions} were to be")
+        raise ValueError(f"{len(ends)} answers are complete, not {completions}")
     until = ends[completions - 1]
     audio_s = 0.0
     for line in timelines:
         if line.complete and line.ended_s <= until:
-            audio_s += line.audio_s or line.heard_s
+            audio_s += line.audio_s or line.received_s
         else:
             audio_s += sum(samples for when, samples in line.arrivals if when <= until) / SAMPLE_RATE
     return audio_s / until
 
 
 def failures(timelines: Iterable[Timeline]) -> list[str]:
-    """What went wrong and was neither a refusal nor the client's own leaving."""
+    """Returns the errors of the requests that were neither answered, nor refused, nor abandoned by their client."""
     return [
         line.error or f"incomplete answer, status {line.status}"
         for line in timelines
@@ -131,7 +134,7 @@ def failures(timelines: Iterable[Timeline]) -> list[str]:
 
 
 def latency(timelines: Sequence[Timeline]) -> dict[str, float]:
-    """The figures a listener notices, over complete answers."""
+    """Returns the figures that a listener notices, over complete answers."""
     done = [line for line in timelines if line.complete]
     ttfb = [line.ttfb_s for line in done]
     gaps = [gap for line in done for gap in line.gaps_s]

@@ -1,4 +1,10 @@
-"""Upstream: the ChatTTS package itself, loaded on any checkpoint. The other side of benchmarks and parity tests."""
+"""Upstream: the ChatTTS package itself, loaded from any checkpoint, for benchmarks and parity tests.
+
+In:    the folder of a checkpoint
+Out:   a `ChatTTS.Chat`
+Owns:  nothing
+Never: this project's own model
+"""
 
 import json
 import logging
@@ -14,7 +20,7 @@ from safetensors import safe_open
 
 
 def load_chat(root: Path, device: str = "cpu") -> ChatTTS.Chat:
-    """ChatTTS in float32, its configuration taken from the checkpoint's own shapes."""
+    """Loads ChatTTS in float32, configured by the shapes in the checkpoint."""
     config = _config(root)
     chat = ChatTTS.Chat(logging.getLogger("upstream"))
     chat.config = config

@@ -1,17 +1,16 @@
-"""Worker: a system inside a process of its own: ChatTTS itself, or our engine and vocoder without Serve.
+"""Worker: a system without HTTP inside a process of its own: the ChatTTS package, or this engine and vocoder without Serve.
 
-In:    orders through a pipe: (name, arguments)
+In:    commands through a pipe: (name, arguments)
 Out:   answers through the same pipe
 Owns:  the models of its process
-Never: more than one order at a time
+Never: more than one command at a time
 
-Each system has its own process, because OpenMP keeps a team of threads for every thread that ever ran in parallel: two
-systems in one process would slow each other down even while one of them does nothing.
+Each system has its own process, because OpenMP keeps a team of threads for every thread that ever ran in parallel. Two
+systems in one process would slow each other down even while one of them is idle.
 """
 
 import asyncio
 import logging
-import os
 import signal
 import time
 import traceback
@@ -38,7 +37,8 @@ from pipeline.types import FinishReason, SamplingParams, SpeechPlan, StepBlock, 
 from pipeline.vocoder.stream import StreamDecoder
 from pipeline.voices.catalogue import DEFAULT
 from scripts.bench.load import Sent, drive
-from scripts.bench.physics import step_bytes
+from scripts.bench.memory_bandwidth import step_bytes
+from scripts.bench.systems import END
 from scripts.bench.upstream import load_chat
 from scripts.bench.workload import Utterance
 from scripts.say import LocalPipeline, open_pipeline
@@ -47,78 +47,76 @@ T = TypeVar("T")
 
 TIMEOUT_S = 3600.0
 
-Orders = dict[str, Callable[..., Any]]
+Commands = dict[str, Callable[..., Any]]
 
 
-def obey(pipe: Connection, orders: Orders) -> None:
-    """Answer orders until there are no more."""
+def serve_commands(pipe: Connection, commands: Commands) -> None:
+    """Answers commands until `END`, or until the pipe is closed."""
     pipe.send(("ready", None))
     while True:
         try:
             name, arguments = pipe.recv()
         except EOFError:
             return
-        if name == "end":
+        if name == END:
             return
         try:
-            pipe.send(("done", orders[name](*arguments)))
+            pipe.send(("done", commands[name](*arguments)))
         except Exception:
             pipe.send(("failed", traceback.format_exc()))
 
 
 def run_upstream(pipe: Connection, root: Path, threads: int) -> None:
-    """The ChatTTS package behind a lock."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever gives the orders
-    logging.disable(logging.WARNING)  # the package warns of every forced length
+    """Serves the ChatTTS package behind a lock."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that sends the commands
+    logging.disable(logging.WARNING)  # the package warns about every forced length
     with asyncio.Runner() as runner:
-        side = UpstreamSide(root, threads)
-        obey(
+        upstream = UpstreamSpeaker(root, threads)
+        serve_commands(
             pipe,
             {
-                "load": lambda load: runner.run(drive(load, side.speak)),
-                "decode": lambda utterances: side.on_thread(side.decode, utterances).result(),
-                "resident": resident_bytes,
+                "load": lambda load: runner.run(drive(load, upstream.speak)),
+                "decode": lambda utterances: upstream.on_thread(upstream.decode, utterances).result(),
             },
         )
 
 
-def run_ours(pipe: Connection, pipeline: dict[str, Any]) -> None:
-    """Our engine, vocoder and spine."""
+def run_pipeline(pipe: Connection, pipeline: dict[str, Any]) -> None:
+    """Serves this service's engine, vocoder and synthesizer."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     config = PipelineConfig.model_validate(pipeline)
     with asyncio.Runner() as runner:
         opened = open_pipeline(config)
-        side = OurSide(config, runner.run(opened.__aenter__()))
+        ours = PipelineSpeaker(config, runner.run(opened.__aenter__()))
         try:
-            obey(
+            serve_commands(
                 pipe,
                 {
-                    "load": lambda load: runner.run(drive(load, side.speak)),
-                    "decode": lambda utterances: runner.run(side.decode(utterances)),
-                    "vocode": lambda steps: runner.run(side.vocode(steps)),
-                    "physics": side.physics,
-                    "resident": resident_bytes,
+                    "load": lambda load: runner.run(drive(load, ours.speak)),
+                    "decode": lambda utterances: runner.run(ours.decode(utterances)),
+                    "vocode": lambda steps: runner.run(ours.vocode(steps)),
+                    "memory": ours.memory_use,
                 },
             )
         finally:
             runner.run(opened.__aexit__(None, None, None))
 
 
-class UpstreamSide:
-    """ChatTTS as its README uses it, one request at a time."""
+class UpstreamSpeaker:
+    """The ChatTTS package as its README uses it, one request at a time."""
 
     def __init__(self, root: Path, threads: int) -> None:
-        self._thread = ThreadPoolExecutor(1)  # loaded and run on one thread, as by its own user
+        self._thread = ThreadPoolExecutor(1)  # loaded and run on one thread, as in its README
         self.on_thread(torch.set_num_threads, threads).result()
         self._chat = self.on_thread(load_chat, root).result()
         self._turn = asyncio.Lock()
 
     def on_thread(self, work: Callable[..., T], *arguments: Any) -> "Future[T]":
-        """Run on the model's thread."""
+        """Runs a call on the model's thread."""
         return self._thread.submit(work, *arguments)
 
     async def speak(self, utterance: Utterance, streamed: bool, sent: Sent) -> AsyncGenerator[bytes, None]:
-        """See load.Speak."""
+        """Yields one utterance as 16-bit samples, as `Speak` of scripts/bench/load.py describes."""
         sent()
         async with self._turn:
             pieces = await asyncio.wrap_future(self.on_thread(self._begin, utterance, streamed))
@@ -126,7 +124,7 @@ class UpstreamSide:
                 while (piece := await asyncio.wrap_future(self.on_thread(next, pieces, None))) is not None:
                     yield piece
             except BaseException:
-                self._chat.interrupt()  # the listener left: the loop ends at its next step
+                self._chat.interrupt()  # the client disconnected: the loop ends at its next step
                 raise
             finally:
                 self.on_thread(pieces.close)
@@ -143,15 +141,15 @@ class UpstreamSide:
         return (to_pcm(piece) for piece in result)
 
     def decode(self, utterances: list[Utterance]) -> float:
-        """Seconds the package's decode loop takes for one batch of equal lengths."""
+        """Returns the seconds that the package's decode loop takes for one batch of equal lengths."""
         texts, (steps,) = [one.text for one in utterances], {one.steps for one in utterances}
-        self._chat.context.set(False)  # as infer does: an earlier listener may have left
+        self._chat.context.set(False)  # as `infer` does: an earlier client may have disconnected
         began = time.perf_counter()
         list(self._chat._infer_code(texts, False, torch.device("cpu"), True, exactly(steps)))
         return time.perf_counter() - began
 
 
-class OurSide:
+class PipelineSpeaker:
     """What serve/app.py deploys, in one process."""
 
     def __init__(self, config: PipelineConfig, local: LocalPipeline) -> None:
@@ -162,7 +160,7 @@ class OurSide:
         local.vocoder.warm_up()
 
     async def speak(self, utterance: Utterance, streamed: bool, sent: Sent) -> AsyncGenerator[bytes, None]:
-        """See load.Speak. Not streamed: everything at once, as a reply with `stream: false` is."""
+        """Yields one utterance as 16-bit samples; not streamed, in one piece, as a reply with `stream: false`."""
         sent()
         encoder, whole = Encoder(audio_format("pcm")), b""
         async with aclosing(self._pipeline.synthesizer.stream(request_of(utterance))) as chunks:
@@ -175,7 +173,7 @@ class OurSide:
         yield whole + encoder.finish()
 
     async def decode(self, utterances: list[Utterance]) -> float:
-        """Seconds the engine takes for requests that come together, without the vocoder."""
+        """Returns the seconds that the engine takes for requests that arrive together, without the vocoder."""
         local = self._pipeline
         voices = {DEFAULT: local.voices.get(DEFAULT)}
         plans = [await local.frontend.plan(request_of(utterance), voices) for utterance in utterances]
@@ -190,33 +188,33 @@ class OurSide:
         return time.perf_counter() - began
 
     async def vocode(self, steps: int) -> float:
-        """Core-seconds the vocoder takes for a second of audio, fed as a stream feeds it, while nothing else works."""
+        """Returns the core-seconds that the vocoder takes per second of audio, fed as by a stream, with nothing beside it."""
         random = np.random.default_rng(steps)
         hidden = random.standard_normal((steps, self._spec.width), np.float32)
         codes = np.zeros((steps, CODEBOOKS), np.int64)
 
-        async def spoken() -> AsyncGenerator[StepBlock, None]:
+        async def steps_of_noise() -> AsyncGenerator[StepBlock, None]:
             yield StepBlock(hidden, codes, 0, FinishReason.LENGTH)
 
         samples, began = 0, time.process_time()
-        async with aclosing(StreamDecoder(self._pipeline.vocoder).decode(spoken())) as chunks:
+        async with aclosing(StreamDecoder(self._pipeline.vocoder).decode(steps_of_noise())) as chunks:
             async for chunk in chunks:
                 samples += len(chunk.samples)
         return (time.process_time() - began) / (samples / SAMPLE_RATE)
 
-    def physics(self, step_s: float, rows: int, context: float, bandwidth: float) -> dict[str, float]:
-        """A measured step beside what the memory allows."""
+    def memory_use(self, step_s: float, rows: int, context: float, bandwidth: float) -> dict[str, float]:
+        """Returns what a measured step reads, and the share of the copy bandwidth [bytes/s] that this takes."""
         read = step_bytes(self._spec, *self._formats, rows=rows, context=context)
         return {
-            "bytes_a_step": read,
+            "bytes_per_step": read,
             "step_s": step_s,
-            "copy_bytes_a_second": bandwidth,
+            "copy_bytes_per_s": bandwidth,
             "fraction_of_copy_bandwidth": read / step_s / bandwidth,
         }
 
 
 def request_of(utterance: Utterance) -> SynthesisRequest:
-    """The utterance as the service would ask for it."""
+    """Returns the utterance as the service would request it."""
     return SynthesisRequest(
         request_id="bench",
         text=utterance.text,
@@ -227,15 +225,10 @@ def request_of(utterance: Utterance) -> SynthesisRequest:
 
 
 def exactly(steps: int) -> ChatTTS.Chat.InferCodeParams:
-    """The package's own defaults with a forced length."""
+    """Returns the package's own defaults with a forced length."""
     return ChatTTS.Chat.InferCodeParams(max_new_token=steps, min_new_token=steps, show_tqdm=False)
 
 
 def to_pcm(samples: NDArray[np.float32]) -> bytes:
-    """(m,) or (1, m) float32 as 16-bit samples."""
+    """Converts float32 samples, (m,) or (1, m), to 16-bit ones."""
     return (np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
-
-
-def resident_bytes() -> int:
-    """Memory this process holds."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

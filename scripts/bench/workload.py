@@ -1,12 +1,13 @@
-"""Workload: what is asked of every system: texts, lengths, arrival times. All of it follows from one seed.
+"""Workload: what is requested from every system: texts, lengths, arrival times. All of it follows from one seed.
 
 In:    a seed and a path of names (scenario, phase, index)
 Out:   Utterances, arrival times
 Owns:  nothing
 Never: clocks, systems
 
-Lengths are forced, so that random weights do the same work on all sides. Our service is told to ignore the end
-(engine.ignore_eos) and to speak a fixed number of steps a letter (TEXT below); upstream takes the number of steps itself.
+Lengths are forced, so that random weights cause the same work in every system. This service ignores the end token
+(engine.ignore_eos) and generates a fixed number of steps per letter (TEXT below); the ChatTTS package takes the number of
+steps itself.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ import numpy as np
 
 from pipeline.spec import STEPS_PER_SECOND
 
-# English at an even pace: 15 letters a second. With these a text of k letters speaks BASE + 3 k steps, in one segment.
+# English at an even pace: 15 letters per second. With these values a text of k letters takes BASE + 3 k steps, in one segment.
 BASE_STEPS = 1
 STEPS_PER_LETTER = 3
 MOST_LETTERS = 400
@@ -49,7 +50,7 @@ WORDS = _WORDS.split()
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How long utterances are: lognormal, clipped."""
+    """The distribution of lengths: lognormal, clipped."""
 
     median_s: float = 4.0
     sigma: float = 0.6
@@ -57,7 +58,7 @@ class Lengths:
     longest_s: float = 25.0
 
     def draw(self, random: np.random.Generator) -> float:
-        """One length [s]."""
+        """Draws one length [s]."""
         drawn = self.median_s * math.exp(self.sigma * random.standard_normal())
         return min(self.longest_s, max(self.shortest_s, drawn))
 
@@ -68,25 +69,29 @@ class Utterance:
 
     text: str
     steps: int
-    """decode steps; 0: nobody can say"""
+    """decode steps; 0: unknown"""
     seed: int
     leaves_after: float | None = None
-    """the client hangs up once it has heard this fraction of the audio"""
+    """the client disconnects once it has received this fraction of the audio"""
 
     @property
     def audio_s(self) -> float:
-        """What it sounds like, 512 samples a step: samples that a system leaves out do not make it faster."""
+        """Returns the length of the audio [s], 512 samples per step: samples that a system leaves out do not make it faster."""
         return self.steps / STEPS_PER_SECOND
 
 
 def random_of(*path: object) -> np.random.Generator:
-    """A generator of its own for every path."""
+    """Returns a random generator that is unique to a path."""
     digest = hashlib.sha256("/".join(map(str, path)).encode()).digest()
     return np.random.default_rng(int.from_bytes(digest, "big"))
 
 
 def utterance(audio_s: float, *path: object) -> Utterance:
-    """A text of its own that speaks as near to `audio_s` as whole letters allow."""
+    """Returns a text unique to its path, whose speech is as near to `audio_s` as whole letters allow.
+
+    Raises:
+        ValueError: the text would be empty or too long for one segment.
+    """
     letters = round((audio_s * STEPS_PER_SECOND - BASE_STEPS) / STEPS_PER_LETTER)
     if not 1 <= letters <= MOST_LETTERS:
         raise ValueError(f"{audio_s:g} s are {letters} letters; allowed are 1 to {MOST_LETTERS}")
@@ -95,12 +100,12 @@ def utterance(audio_s: float, *path: object) -> Utterance:
 
 
 def utterances(count: int, lengths: Lengths, *path: object) -> list[Utterance]:
-    """Texts of their own with drawn lengths."""
+    """Returns texts unique to their path, with drawn lengths."""
     return [utterance(lengths.draw(random_of(*path, index, "length")), *path, index) for index in range(count)]
 
 
 def poisson(rate: float, duration_s: float, *path: object) -> list[float]:
-    """Arrival times [s] of an open loop: nobody waits for an answer before asking."""
+    """Returns the arrival times [s] of an open loop: no client waits for an answer before the next request."""
     random, now, times = random_of(*path, "arrivals"), 0.0, []
     while (now := now + random.exponential(1 / rate)) < duration_s:
         times.append(now)

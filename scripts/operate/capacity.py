@@ -18,6 +18,7 @@ from pipeline.config import EngineConfig, VocoderConfig
 from pipeline.engine.kv_cache import bytes_of_head
 from pipeline.errors import ConfigError
 from pipeline.spec import STEPS_PER_SECOND
+from scripts.bench.names import IN_PROCESS
 from scripts.bench.record import RESULTS, step_figure
 from scripts.config_path import CONFIG_HELP, config_path
 from serve.config.config_file import check_file
@@ -91,7 +92,7 @@ def step_time(engine: EngineConfig, results: Path) -> Figure:
         if not _same_numbers(engine, b1):
             continue
         points = {
-            int(key.removeprefix("decode_")): part["step_ms"]["P0"]["median"]
+            int(key.removeprefix("decode_")): part["step_ms"][IN_PROCESS]["median"]
             for key, part in b1.items()
             if key.startswith("decode_")
         }
@@ -113,7 +114,7 @@ def vocoder_rate(vocoder: VocoderConfig, results: Path) -> Figure:
         made_s = rows * MEASURED_WINDOW / STEPS_PER_SECOND
         return Figure(name, made_s / (calls[str(rows)] / 1000), unit, _measured("gpu.json", gpu) + f", {rows} windows a call")
     b1 = _read(results / "b1.json")
-    cost = b1.get("vocoder", {}).get("core_s_per_audio_s", {}).get("P0", {}).get("median")
+    cost = b1.get("vocoder", {}).get("core_s_per_audio_s", {}).get(IN_PROCESS, {}).get("median")
     if vocoder.device == "cpu" and cost is not None and _real_dimensions(b1):
         threads = vocoder.threads or b1["hardware"]["cores"]
         how = f", {cost:.3g} core-seconds an audio second on each of {threads} threads"

@@ -70,7 +70,7 @@ def test_the_cpu_figure_is_the_one_in_the_results(file: str):
     changes = measured["options"]["service"]["changes"]
     engine = CPU.model_copy(update={part: changes.get(f"pipeline.engine.{part}", "dtype") for part in PARTS})
     step = step_time(engine, RESULTS)
-    assert step.value == measured["decode_8"]["step_ms"]["P0"]["median"]
+    assert step.value == measured["decode_8"]["step_ms"]["in_process"]["median"]
     assert file in step.origin
     assert "on a line between 1 and 8" in step_time(engine.model_copy(update={"slots": 4}), RESULTS).origin
 
@@ -78,7 +78,7 @@ def test_the_cpu_figure_is_the_one_in_the_results(file: str):
 CPU_RESULT = {
     "hardware": {"cores": 2, "cpu": "a CPU", "commit": "abc"},
     "options": {"service": {"checkpoint": "full-random", "changes": {}}},
-    "vocoder": {"core_s_per_audio_s": {"P0": {"median": 0.125}}},
+    "vocoder": {"core_s_per_audio_s": {"in_process": {"median": 0.125}}},
 }
 
 

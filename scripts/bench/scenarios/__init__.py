@@ -1,1 +1,1 @@
-"""Scenarios: one question each, asked of every system it concerns in the same run."""
+"""One benchmark scenario per file: each measures, in the same run, every system that its question concerns."""

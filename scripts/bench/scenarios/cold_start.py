@@ -1,25 +1,32 @@
-"""B11, cold start: from the command to the first audio, with the small checkpoint and with one of real dimensions."""
+"""B11, cold start: from the command to the first audio, with the demo checkpoint and with one of real dimensions.
+
+In:    a Bench
+Out:   a Report
+Owns:  the services it starts
+Never: a system that is already running
+"""
 
 from rich.table import Table
 
 from scripts.bench.bench import Bench, Report
+from scripts.bench.names import SERVICE
 from scripts.bench.show import shown
 from scripts.bench.systems import start_service
 from scripts.bench.timeline import spread
 
 
 def run(bench: Bench) -> Report:
-    """Start, ask, stop, again."""
-    bench.systems.drop("P")
-    kinds = {"demo": bench.options.demo_settings} if bench.options.quick else {}
+    """Starts the service, sends one request and stops it, several times."""
+    bench.systems.drop(SERVICE)
+    kinds = {"demo": bench.options.demo_settings}
     if not bench.options.quick:
-        kinds = {"demo": bench.options.demo_settings, bench.options.checkpoint: bench.options.settings}
+        kinds[bench.options.checkpoint] = bench.options.settings
     result = {}
     table = Table("", "ready (s)", "first audio of the first request (s)", title="B11  cold start")
     for kind, settings in kinds.items():
         ready, first = [], []
         for turn in range(1 if bench.options.quick else bench.options.repeats):
-            bench.say(f"{kind}, start {turn + 1}")
+            bench.progress(f"{kind}, start {turn + 1}")
             bench.systems.freeze()
             served = start_service(settings)
             try:

@@ -1,8 +1,15 @@
-"""B7, growth: the real-time factor of a stream over its length. Work in proportion to the audio has none."""
+"""B7, growth: the real-time factor of a stream by its length. If the work is proportional to the audio, it does not grow.
+
+In:    a Bench
+Out:   a Report
+Owns:  nothing
+Never: more than one request at a time
+"""
 
 from rich.table import Table
 
 from scripts.bench.bench import Bench, Report
+from scripts.bench.names import SERVICE, UPSTREAM, label
 from scripts.bench.show import shown
 from scripts.bench.timeline import spread
 
@@ -11,26 +18,27 @@ UPSTREAM_S = (5.0, 10.0)
 
 
 def run(bench: Bench) -> Report:
-    """Streams of growing length."""
+    """Requests streams of growing length."""
     quick = bench.options.quick
     lengths = (SHORT_S, LONG_S) if quick else (SHORT_S, 10.0, 15.0, LONG_S)
     factors: dict[float, list[float]] = {length: [] for length in lengths}
-    system = bench.speaker("P")
+    system = bench.system(SERVICE)
     for turn in range(bench.options.repeats):
         for length in lengths if turn % 2 == 0 else reversed(lengths):
-            bench.say(f"P, {length:g} s of audio, round {turn + 1}")
+            bench.progress(f"{SERVICE}, {length:g} s of audio, round {turn + 1}")
             factors[length].append(bench.alone(system, bench.utterance(length, turn)).rtf)
     growth = spread([long / short for long, short in zip(factors[LONG_S], factors[SHORT_S], strict=True)])
-    rtf = {"P": {length: spread(values) for length, values in factors.items()}}
+    rtf = {SERVICE: {length: spread(values) for length, values in factors.items()}}
     if not quick:
-        rtf["U"] = {}
-        upstream = bench.speaker("U")
+        rtf[UPSTREAM] = {}
+        upstream = bench.system(UPSTREAM)
         for length in UPSTREAM_S:
-            bench.say(f"U, {length:g} s of audio")
-            rtf["U"][length] = spread([bench.alone(upstream, bench.utterance(length, "U")).rtf])
-    table = Table("seconds of audio", "P: RTF", "U: RTF", title="B7  growth with length, streamed")
+            bench.progress(f"{UPSTREAM}, {length:g} s of audio")
+            rtf[UPSTREAM][length] = spread([bench.alone(upstream, bench.utterance(length, UPSTREAM)).rtf])
+    columns = (f"{label(name)}: RTF" for name in (SERVICE, UPSTREAM))
+    table = Table("seconds of audio", *columns, title="B7  growth with length, streamed")
     for length in lengths:
-        upstream_rtf = rtf.get("U", {}).get(length)
-        table.add_row(f"{length:g}", shown(rtf["P"][length]), shown(upstream_rtf) if upstream_rtf else "")
+        upstream_rtf = rtf.get(UPSTREAM, {}).get(length)
+        table.add_row(f"{length:g}", shown(rtf[SERVICE][length]), shown(upstream_rtf) if upstream_rtf else "")
     table.add_row(f"{LONG_S:g} s / {SHORT_S:g} s", shown(growth), "")
     return Report({"rtf": rtf, "growth": growth}, [table], {"rtf_growth": growth})

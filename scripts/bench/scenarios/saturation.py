@@ -1,8 +1,14 @@
-"""B3, saturation: audio seconds a second over the number of requests in flight, in a closed loop.
+"""B3, saturation: seconds of audio per second by the number of requests in flight, in a closed loop.
 
-Counted from the load's start to its last wanted completion, with what the others had heard by then; whoever is still under
-way then hangs up, so no system is measured while it runs empty. P streams; U and S answer with whole utterances, which is
-their faster way. S is shown at each batch size and judged at its best.
+Counted from the load's start to its last wanted completion, with what the other requests had received by then. The clients
+that are still being served then disconnect, so no system is measured while it runs empty. This service streams. The ChatTTS
+package and the static batches answer with whole utterances, which is faster for them. Static batches are shown at each
+batch size and judged at the best one.
+
+In:    a Bench
+Out:   a Report
+Owns:  nothing
+Never: an open loop
 """
 
 import statistics
@@ -12,6 +18,7 @@ from rich.table import Table
 
 from scripts.bench.bench import Bench, Report
 from scripts.bench.load import Load
+from scripts.bench.names import SERVICE, STATIC, UPSTREAM, URL, kind, label, static_name
 from scripts.bench.show import shown
 from scripts.bench.systems import System
 from scripts.bench.timeline import audio_rate, latency, spread
@@ -19,82 +26,107 @@ from scripts.bench.workload import utterances
 
 CROWD = 8
 BATCH_SIZES = (4, 8)
+TITLE = "B3  saturation, closed loop"
+
+Rounds = dict[str, dict[int, list[dict[str, Any]]]]
+"""system -> requests in flight -> figures of each round"""
 
 
 def run(bench: Bench) -> Report:
-    """Every system at every number of requests in flight it is asked for."""
-    quick, url = bench.options.quick, bench.options.endpoint is not None
-    in_flight = (1, CROWD) if quick else (1, 2, 4, CROWD)
-    names = ["url"] if url else ["U", *(f"S{size}" for size in BATCH_SIZES), "P"]
-    found: dict[str, dict[int, list[dict[str, Any]]]] = {name: {} for name in names}
+    """Loads every system with each number of requests in flight that concerns it."""
+    is_url = bench.options.endpoint is not None
+    names = [URL] if is_url else [UPSTREAM, *map(static_name, BATCH_SIZES), SERVICE]
+    in_flight = (1, CROWD) if bench.options.quick else (1, 2, 4, CROWD)
+    found: Rounds = {name: {} for name in names}
     for turn, name in bench.turns(names):
         system = awake(bench, name)
         for clients in in_flight:
-            if name not in ("P", "url") and clients not in (1, CROWD):
-                continue  # the lock and the batch have no more to show
-            if name[0] in "US" and clients == 1 and (turn > 0 or name == "S4"):
-                continue  # one request at a time is B1's question
-            bench.say(f"{name}, {clients} in flight, round {turn + 1}")
-            count = completions(name, clients, quick=quick)
-            asked = utterances(count + clients, bench.options.lengths, bench.options.seed, "b3", turn, clients)
-            load = Load(tuple(asked), clients=clients, completions=count, streamed=name in ("P", "url"))
-            lines = bench.run(system, load)
-            found[name].setdefault(clients, []).append({"audio_s_per_s": audio_rate(lines, count), **latency(lines)})
-    result: dict[str, Any] = {"lengths": vars_of(bench), "systems": summarised(found)}
-    best = names[0] if url else best_batch(found)
-    rates = {name: spread([one["audio_s_per_s"] for one in found[name][CROWD]]) for name in names}
-    table = Table("in flight", *(f"{name}: audio s a second" for name in names), "P: first audio p50 / p95 (s)", title=TITLE)
-    for clients in in_flight:
-        row = [
-            shown(spread([one["audio_s_per_s"] for one in found[name][clients]])) if clients in found[name] else ""
-            for name in names
-        ]
-        last = found[names[-1]][clients]
-        first = [statistics.median(one[key] for one in last) for key in ("ttfb_p50_s", "ttfb_p95_s")]
-        table.add_row(str(clients), *row, " / ".join(f"{value:.2f}" for value in first))
+            if concerns(name, clients, turn):
+                found[name].setdefault(clients, []).append(measure(bench, system, name, clients, turn))
+    result: dict[str, Any] = {"lengths": lengths_of(bench), "systems": summarised(found)}
+    table = rates_table(found, in_flight)
     figures = {}
-    if not url:
-        for other, figure in (("U", "audio_rate_to_upstream"), (best, "audio_rate_to_static")):
-            pairs = zip(found["P"][CROWD], found[other][CROWD], strict=True)
-            figures[figure] = spread([p["audio_s_per_s"] / o["audio_s_per_s"] for p, o in pairs])
-            table.add_row(f"{CROWD}: P / {other}", *[""] * (len(names) - 1), shown(figures[figure]), "")
+    if not is_url:
+        best = best_batch(found)
+        for other, figure in ((UPSTREAM, "audio_rate_to_upstream"), (best, "audio_rate_to_static")):
+            pairs = zip(found[SERVICE][CROWD], found[other][CROWD], strict=True)
+            figures[figure] = spread([ours["audio_s_per_s"] / theirs["audio_s_per_s"] for ours, theirs in pairs])
+            title = f"{CROWD}: {label(SERVICE)} / {label(other)}"
+            table.add_row(title, *[""] * (len(names) - 1), shown(figures[figure]), "")
         result |= {"best_batch": best, "ratios": figures}
-    result["rates_at_crowd"] = rates
+    result["rates_at_crowd"] = {name: rate_of(found[name][CROWD]) for name in names}
     return Report(result, [table], figures)
 
 
-TITLE = "B3  saturation, closed loop"
-
-
 def awake(bench: Bench, name: str) -> System:
-    """The system by its name in this scenario: S4 is S with batches of four."""
-    return bench.static(int(name[1:])) if name.startswith("S") else bench.speaker(name)
+    """Returns a system by its name in this scenario: `static_4` is the static batches with four requests each."""
+    return bench.static(int(name.removeprefix(f"{STATIC}_"))) if kind(name) == STATIC else bench.system(name)
+
+
+def concerns(name: str, clients: int, turn: int) -> bool:
+    """True if a system is measured with this many clients in this turn.
+
+    The lock and the batches are the same for every crowd, and one request at a time is the question of B1.
+    """
+    if name in (SERVICE, URL):
+        return True
+    if clients == 1:
+        return turn == 0 and name != static_name(min(BATCH_SIZES))
+    return clients == CROWD
+
+
+def measure(bench: Bench, system: System, name: str, clients: int, turn: int) -> dict[str, Any]:
+    """Returns the figures of one round."""
+    bench.progress(f"{name}, {clients} in flight, round {turn + 1}")
+    count = completions(name, clients, quick=bench.options.quick)
+    asked = utterances(count + clients, bench.options.lengths, bench.options.seed, "b3", turn, clients)
+    load = Load(tuple(asked), clients=clients, completions=count, streamed=name in (SERVICE, URL))
+    lines = bench.run(system, load)
+    return {"audio_s_per_s": audio_rate(lines, count), **latency(lines)}
 
 
 def completions(name: str, clients: int, *, quick: bool) -> int:
-    """How many answers make a figure: several times the crowd, and whole batches."""
-    if name == "U":
+    """Returns how many answers make a figure: several times the crowd, in whole batches."""
+    if name == UPSTREAM:
         return 3 if quick else 6  # one after another: its rate does not depend on how many wait
     if quick:
-        return clients if name.startswith("S") else 2 * clients
+        return clients if kind(name) == STATIC else 2 * clients
     return 3 * clients
 
 
-def best_batch(found: dict[str, dict[int, list[dict[str, Any]]]]) -> str:
-    """S at the batch size that gives it the most."""
-    sizes = [name for name in found if name.startswith("S")]
+def rates_table(found: Rounds, in_flight: tuple[int, ...]) -> Table:
+    """Returns the rate of each system, and the first audio of the last one, by the number of requests in flight."""
+    names = list(found)
+    columns = (f"{label(name)}: audio s per s" for name in names)
+    table = Table("in flight", *columns, f"{label(names[-1])}: first audio p50 / p95 (s)", title=TITLE)
+    for clients in in_flight:
+        row = [shown(rate_of(found[name][clients])) if clients in found[name] else "" for name in names]
+        last = found[names[-1]][clients]
+        first = [statistics.median(one[key] for one in last) for key in ("ttfb_p50_s", "ttfb_p95_s")]
+        table.add_row(str(clients), *row, " / ".join(f"{value:.2f}" for value in first))
+    return table
+
+
+def rate_of(rounds: list[dict[str, Any]]) -> dict[str, float | int]:
+    """Returns the spread of the seconds of audio per second."""
+    return spread([one["audio_s_per_s"] for one in rounds])
+
+
+def best_batch(found: Rounds) -> str:
+    """Returns the name of the static batches with the highest rate."""
+    sizes = [name for name in found if kind(name) == STATIC]
     return max(sizes, key=lambda name: statistics.median(one["audio_s_per_s"] for one in found[name][CROWD]))
 
 
-def summarised(found: dict[str, dict[int, list[dict[str, Any]]]]) -> dict[str, Any]:
-    """Median, least and greatest of everything."""
+def summarised(found: Rounds) -> dict[str, Any]:
+    """Returns median, smallest and largest of every figure."""
     return {
         name: {clients: {key: spread([one[key] for one in turns]) for key in turns[0]} for clients, turns in loads.items()}
         for name, loads in found.items()
     }
 
 
-def vars_of(bench: Bench) -> dict[str, float]:
-    """The distribution the lengths were drawn from."""
+def lengths_of(bench: Bench) -> dict[str, float]:
+    """Returns the distribution from which the lengths were drawn."""
     lengths = bench.options.lengths
     return {name: getattr(lengths, name) for name in lengths.__slots__}

@@ -1,63 +1,91 @@
-"""B1, one request: how long it takes, what a decode step costs alone and with eight, and what the vocoder costs.
+"""B1, one request: its whole time, the time of a decode step alone and with eight rows, and the cost of the vocoder.
 
-U against P0: the same work in one process each, so that Serve is no part of it. "decode" is the loop alone, "whole" is text
-to the last sample, buffered. The vocoder is P0's, in core-seconds a second of audio: scripts/operate/capacity.py reads them.
+The ChatTTS package against this engine in one process, so that Serve has no part in it. "decode" is the decode loop alone;
+"whole" is text to the last sample, sent whole. The vocoder is this service's, in core-seconds per second of audio.
+scripts/operate/capacity.py reads the result.
+
+In:    a Bench
+Out:   a Report
+Owns:  nothing
+Never: Ray Serve
 """
+
+from collections.abc import Mapping
 
 from rich.table import Table
 
 from pipeline.spec import STEPS_PER_SECOND
 from scripts.bench.bench import Bench, Report
-from scripts.bench.show import physics_line, shown
+from scripts.bench.names import IN_PROCESS, UPSTREAM, label
+from scripts.bench.show import memory_line, shown
 from scripts.bench.timeline import spread
 
-SYSTEMS = ("U", "P0")
+SYSTEMS = (UPSTREAM, IN_PROCESS)
 ROWS = (1, 8)
+RATIO = f"{UPSTREAM}/{IN_PROCESS}"
 
 
 def run(bench: Bench) -> Report:
-    """Whole requests, then the decode loop."""
+    """Measures whole requests, then the decode loop, then the vocoder."""
     lengths, decoded_s = ((4.0,), 2.0) if bench.options.quick else ((4.0, 13.0), 4.0)
-    taken: dict[str, dict[float, list[float]]] = {name: {length: [] for length in lengths} for name in SYSTEMS}
-    for length in lengths:
-        for turn, name in bench.turns(SYSTEMS):
-            system = bench.speaker(name)
-            bench.say(f"{name}, {length:g} s of audio, round {turn + 1}")
-            line = bench.alone(system, bench.utterance(length, turn), streamed=False)
-            taken[name][length].append(line.taken_s / line.audio_s)
-    steps: dict[str, dict[int, list[float]]] = {name: {rows: [] for rows in ROWS} for name in SYSTEMS}
-    for rows in ROWS:
-        batch = [bench.utterance(decoded_s, "decode", row) for row in range(rows)]
-        for turn, name in bench.turns(SYSTEMS):
-            system = bench.upstream() if name == "U" else bench.ours(bench.options.settings)
-            bench.say(f"{name}, decode loop of {rows}, round {turn + 1}")
-            steps[name][rows].append(system.ask("decode", batch) / batch[0].steps)
-    bandwidth = bench.bandwidth
-    ours = bench.ours(bench.options.settings)
-    vocoded = []
-    for turn, _ in bench.turns(("P0",)):
-        bench.say(f"P0, vocoder, {lengths[-1]:g} s of audio, round {turn + 1}")
-        vocoded.append(ours.ask("vocode", round(lengths[-1] * STEPS_PER_SECOND)))
     result: dict[str, object] = {}
-    table = Table("", *SYSTEMS, "U / P0", title="B1  one request")
+    table = Table("", *map(label, SYSTEMS), "ratio", title="B1  one request")
     figures = {}
-    for length in lengths:
-        rtf = {name: spread(taken[name][length]) for name in SYSTEMS}
-        ratio = spread([u / p for u, p in zip(taken["U"][length], taken["P0"][length], strict=True)])
-        table.add_row(f"whole, {length:g} s: RTF", *(shown(rtf[name]) for name in SYSTEMS), shown(ratio))
-        result[f"rtf_{length:g}_s"] = {**rtf, "U/P0": ratio}
+    for length, factors in measure_whole(bench, lengths).items():
+        rtf, compared = {name: spread(factors[name]) for name in SYSTEMS}, ratio(factors)
+        table.add_row(f"whole, {length:g} s: RTF", *(shown(rtf[name]) for name in SYSTEMS), shown(compared))
+        result[f"rtf_{length:g}_s"] = {**rtf, RATIO: compared}
         if length == lengths[0]:
-            figures["rtf_one_request"] = ratio
+            figures["rtf_one_request"] = compared
     for rows in ROWS:
-        ms = {name: spread([1e3 * one for one in steps[name][rows]]) for name in SYSTEMS}
-        rate = {name: rows / STEPS_PER_SECOND / (ms[name]["median"] / 1e3) for name in SYSTEMS}
-        ratio = spread([u / p for u, p in zip(steps["U"][rows], steps["P0"][rows], strict=True)])
-        physics = ours.ask("physics", ms["P0"]["median"] / 1e3, rows, batch[0].steps / 2, bandwidth)
-        result[f"decode_{rows}"] = {"step_ms": ms, "audio_s_per_s": rate, "U/P0": ratio, "physics": physics}
-        table.add_row(f"decode {rows}: ms a step", *(shown(ms[name]) for name in SYSTEMS), shown(ratio))
-        table.add_row(f"decode {rows}: audio s a second", *(f"{rate[name]:.2f}" for name in SYSTEMS), "")
-        table.add_row(f"decode {rows}: physics", "", physics_line(physics), "")
-    cores = spread(vocoded)
-    result["vocoder"] = {"core_s_per_audio_s": {"P0": cores}}
-    table.add_row("vocoder: core-seconds a second of audio", "", shown(cores), "")
+        result[f"decode_{rows}"] = measure_decode(bench, rows, decoded_s, table)
+    cores = measure_vocoder(bench, lengths[-1])
+    result["vocoder"] = {"core_s_per_audio_s": {IN_PROCESS: cores}}
+    table.add_row("vocoder: core-seconds per second of audio", "", shown(cores), "")
     return Report(result, [table], figures)
+
+
+def ratio(values: Mapping[str, list[float]]) -> dict[str, float | int]:
+    """Returns the spread of upstream over this engine, round by round."""
+    return spread([theirs / ours for theirs, ours in zip(values[UPSTREAM], values[IN_PROCESS], strict=True)])
+
+
+def measure_whole(bench: Bench, lengths: tuple[float, ...]) -> dict[float, dict[str, list[float]]]:
+    """Returns the real-time factors of each round: length -> system -> factors."""
+    taken: dict[float, dict[str, list[float]]] = {length: {name: [] for name in SYSTEMS} for length in lengths}
+    for length in lengths:
+        for turn, name in bench.turns(SYSTEMS):
+            system = bench.system(name)
+            bench.progress(f"{name}, {length:g} s of audio, round {turn + 1}")
+            line = bench.alone(system, bench.utterance(length, turn), streamed=False)
+            taken[length][name].append(line.taken_s / line.audio_s)
+    return taken
+
+
+def measure_decode(bench: Bench, rows: int, decoded_s: float, table: Table) -> dict[str, object]:
+    """Returns the time per step of the decode loop with this many rows, beside what the memory allows; adds table rows."""
+    batch = [bench.utterance(decoded_s, "decode", row) for row in range(rows)]
+    steps: dict[str, list[float]] = {name: [] for name in SYSTEMS}
+    for turn, name in bench.turns(SYSTEMS):
+        system = bench.upstream() if name == UPSTREAM else bench.in_process(bench.options.settings)
+        bench.progress(f"{name}, decode loop of {rows}, round {turn + 1}")
+        steps[name].append(system.call("decode", batch) / batch[0].steps)
+    bandwidth = bench.bandwidth
+    ms = {name: spread([1e3 * one for one in steps[name]]) for name in SYSTEMS}
+    rate = {name: rows / STEPS_PER_SECOND / (ms[name]["median"] / 1e3) for name in SYSTEMS}
+    ours = bench.in_process(bench.options.settings)
+    memory = ours.call("memory", ms[IN_PROCESS]["median"] / 1e3, rows, batch[0].steps / 2, bandwidth)
+    table.add_row(f"decode {rows}: ms per step", *(shown(ms[name]) for name in SYSTEMS), shown(ratio(steps)))
+    table.add_row(f"decode {rows}: audio s per s", *(f"{rate[name]:.2f}" for name in SYSTEMS), "")
+    table.add_row(f"decode {rows}: memory bandwidth", "", memory_line(memory), "")
+    return {"step_ms": ms, "audio_s_per_s": rate, RATIO: ratio(steps), "memory_bandwidth": memory}
+
+
+def measure_vocoder(bench: Bench, audio_s: float) -> dict[str, float | int]:
+    """Returns the core-seconds that the vocoder takes per second of audio."""
+    ours = bench.in_process(bench.options.settings)
+    costs = []
+    for turn in range(bench.options.repeats):
+        bench.progress(f"{IN_PROCESS}, vocoder, {audio_s:g} s of audio, round {turn + 1}")
+        costs.append(ours.call("vocode", round(audio_s * STEPS_PER_SECOND)))
+    return spread(costs)

@@ -22,7 +22,7 @@ import torch
 from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.paths import cache_home
-from scripts.bench.physics import copy_bandwidth
+from scripts.bench.memory_bandwidth import copy_bandwidth
 from scripts.bench.record import RESULTS, hardware, step_figure
 from scripts.evaluate.gpu_check.equality import check_equality
 from scripts.evaluate.gpu_check.parity import check_agreement, check_parity

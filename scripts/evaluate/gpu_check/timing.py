@@ -23,7 +23,7 @@ from pipeline.spec import SAMPLE_RATE, STEPS_PER_SECOND
 from pipeline.types import SamplingParams
 from pipeline.vocoder.stream import StreamDecoder
 from pipeline.vocoder.vocoder import Vocoder
-from scripts.bench.physics import step_bytes
+from scripts.bench.memory_bandwidth import step_bytes
 from scripts.bench.record import step_figure
 from scripts.evaluate.gpu_check.report import Report, seconds_each
 from scripts.evaluate.gpu_check.workload import BFLOAT16, EIGHT_BITS, Format, prompt, takes

@@ -9,6 +9,10 @@ from hypothesis import strategies as st
 from scripts.bench.record import RESULTS, is_done, publish, read
 from scripts.bench.summary import (
     CPU,
+    LIMIT_KEPT,
+    LIMIT_MISSED,
+    NOT_MEASURED,
+    TARGET_REACHED,
     Judged,
     gap_table,
     markdown,
@@ -19,19 +23,19 @@ from scripts.bench.summary import (
     write_page,
 )
 
-MORE = Judged("speed", "b1", "speed", must=2.0, aim=3.0)
-LESS = Judged("delay", "b1", "delay", must=15.0, aim=4.0, unit="ms", less_is_better=True)
+MORE = Judged("speed", "b1", "speed", limit=2.0, target=3.0)
+LESS = Judged("delay", "b1", "delay", limit=15.0, target=4.0, unit="ms", less_is_better=True)
 
 
 @pytest.mark.parametrize(
     ("figure", "median", "verdict"),
     [
-        (MORE, 1.99, "missed"),
-        (MORE, 2.0, "must"),
-        (MORE, 3.0, "aim"),
-        (LESS, 15.1, "missed"),
-        (LESS, 15.0, "must"),
-        (LESS, 4, "aim"),
+        (MORE, 1.99, LIMIT_MISSED),
+        (MORE, 2.0, LIMIT_KEPT),
+        (MORE, 3.0, TARGET_REACHED),
+        (LESS, 15.1, LIMIT_MISSED),
+        (LESS, 15.0, LIMIT_KEPT),
+        (LESS, 4, TARGET_REACHED),
     ],
 )
 def test_a_verdict_is_the_best_limit_that_is_kept(figure: Judged, median: float, verdict: str):
@@ -40,7 +44,7 @@ def test_a_verdict_is_the_best_limit_that_is_kept(figure: Judged, median: float,
 
 @given(st.sampled_from(CPU), st.floats(0, 100), st.floats(0, 100))
 def test_a_better_figure_never_has_a_worse_verdict(figure: Judged, one: float, other: float):
-    order = ["missed", "must", "aim"]
+    order = [LIMIT_MISSED, LIMIT_KEPT, TARGET_REACHED]
     worse, better = sorted((one, other), reverse=figure.less_is_better)
     assert order.index(figure.verdict(worse)) <= order.index(figure.verdict(better))
 
@@ -55,9 +59,9 @@ def test_a_summary_judges_what_is_kept_and_names_what_is_missing(tmp_path):
     keep(tmp_path, "b10", "added_by_serve_ms", 40.0)
     rows = {row["figure"]: row for row in summarise(tmp_path)["figures"]}
     assert len(rows) == len(CPU)
-    assert rows["rtf_one_request"]["verdict"] == "must"
-    assert rows["added_by_serve_ms"]["verdict"] == "missed"
-    assert rows["rtf_growth"]["verdict"] == "not measured"
+    assert rows["rtf_one_request"]["verdict"] == LIMIT_KEPT
+    assert rows["added_by_serve_ms"]["verdict"] == LIMIT_MISSED
+    assert rows["rtf_growth"]["verdict"] == NOT_MEASURED
     text = markdown(summarise(tmp_path))
     assert "| ≥ 1.8 x | ≥ 2.5 x | 2 x (1.9 - 2.1) | limit kept |" in text
     assert "| ≤ 15 ms | ≤ 4 ms | 40 ms (39.9 - 40.1) | limit missed |" in text
@@ -97,7 +101,7 @@ def test_gaps_stand_beside_the_rates(tmp_path):
         "1": medians(audio_s_per_s=1.717, ttfb_p95_s=0.743, continuous=1.0),
         "8": medians(audio_s_per_s=5.487, ttfb_p95_s=1.667, continuous=0.6875),
     }
-    publish("b3", {"options": {"quick": True}, "judged": {}, "systems": {"U": {}, "P": crowd}}, tmp_path)
+    publish("b3", {"options": {"quick": True}, "judged": {}, "systems": {"upstream": {}, "service": crowd}}, tmp_path)
     rates = [
         {"rate": 0.758, "ttfb_p95_s": 0.872, "continuous": 1.0},
         {"rate": 1.516, "ttfb_p95_s": 1.547, "continuous": 0.583},
@@ -129,9 +133,9 @@ def test_readers_see_both_systems_and_the_load_that_stays_smooth(tmp_path):
         "audio_rate_to_upstream": {"median": 12.69},
     }
     common = {"options": {"quick": True}, "judged": {name: found | {"min": 1, "max": 2} for name, found in judged.items()}}
-    publish("b1", {**common, "rtf_4_s": medians(U=2.51, P0=0.46)}, tmp_path)
-    publish("b2", {**common, "systems": {"U": speech, "P": speech}}, tmp_path)
-    publish("b3", {**common, "systems": {"U": {"8": speech}, "P": {"8": speech}}}, tmp_path)
+    publish("b1", {**common, "rtf_4_s": medians(upstream=2.51, in_process=0.46)}, tmp_path)
+    publish("b2", {**common, "systems": {"upstream": speech, "service": speech}}, tmp_path)
+    publish("b3", {**common, "systems": {"upstream": {"8": speech}, "service": {"8": speech}}}, tmp_path)
     publish("b4", {**common, "rates": [], "knee": 1.516, "smooth_knee": 0.758}, tmp_path)
     said = reader_table(tmp_path)
     assert "| compute time per second of audio, one request | 2.51 s | 0.46 s | 5.6 x |" in said

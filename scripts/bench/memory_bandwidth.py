@@ -1,8 +1,11 @@
-"""Physics: what a decode step must read, against what the memory can give. `python -m scripts.bench.physics` measures it.
+"""Memory bandwidth: what a decode step must read, against what the memory can deliver.
+
+`python -m scripts.bench.memory_bandwidth` measures the copy bandwidth.
 
 In:    the model's dimensions
-Out:   bytes a step; the copy bandwidth
+Out:   bytes per step; the copy bandwidth
 Owns:  nothing
+Never: the engine
 """
 
 import time
@@ -13,17 +16,19 @@ from pipeline.checkpoint.weights import GptSpec
 from pipeline.engine.kv_cache import SCALE_BYTES
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
-COPIED = 1 << 28
+COPIED_BYTES = 1 << 28
 COPIES = 10
 
 
 def step_bytes(spec: GptSpec, weights: str, cache: str, *, rows: int, context: float) -> float:
-    """Bytes one decode step reads: every weight of the decoder and the heads once, and the keys and values of each row.
+    """Returns the bytes that one decode step reads: all weights of the decoder and the heads, and each row's keys and values.
 
     Args:
-        weights: their number format; cache: that of the keys and values.
+        spec: the model's dimensions.
+        weights: number format of the weights.
+        cache: number format of the keys and values.
         rows: sequences that decode together.
-        context: positions of each so far, on average.
+        context: mean number of positions per sequence.
     """
     decoder = spec.layers * (4 * spec.width**2 + 3 * spec.width * spec.mlp_width)
     heads = spec.codebooks * spec.audio_vocab * spec.width
@@ -33,8 +38,8 @@ def step_bytes(spec: GptSpec, weights: str, cache: str, *, rows: int, context: f
 
 
 def copy_bandwidth(device: str = "cpu") -> float:
-    """Bytes a second of a large copy, read and written counted."""
-    size = COPIED if device == "cpu" else 4 * COPIED
+    """Returns the bytes per second of a large copy, reads and writes counted."""
+    size = COPIED_BYTES if device == "cpu" else 4 * COPIED_BYTES
     source, target = (torch.zeros(size, dtype=torch.uint8, device=device) for _ in range(2))
 
     def copy() -> None:

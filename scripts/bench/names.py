@@ -1,0 +1,42 @@
+"""Names: the systems that are compared, as results store them and as tables and plots show them.
+
+In:    a system's name
+Out:   its label
+Owns:  the names
+Never: starting a system
+"""
+
+UPSTREAM = "upstream"
+"""the ChatTTS package behind a lock, one request after another"""
+STATIC = "static"
+"""the same package's batch call under `@serve.batch`, behind Ray Serve's HTTP"""
+SERVICE = "service"
+"""this service: `chattts-serve start` on a configuration"""
+IN_PROCESS = "in_process"
+"""this service's engine, vocoder and synthesizer in one process, without Ray Serve"""
+URL = "url"
+"""a server that was started elsewhere, `--url`"""
+
+LABELS = {
+    UPSTREAM: "ChatTTS package",
+    STATIC: "static batches",
+    SERVICE: "this service",
+    IN_PROCESS: "this engine, without Serve",
+    URL: "server",
+}
+
+
+def static_name(batch_size: int) -> str:
+    """Returns the name of the static batches of one size: `static_8`."""
+    return f"{STATIC}_{batch_size}"
+
+
+def kind(name: str) -> str:
+    """Returns the system a name belongs to: `static` for `static_8`."""
+    return STATIC if name.startswith(STATIC) else name
+
+
+def label(name: str) -> str:
+    """Returns what tables and plots call a system."""
+    size = name.removeprefix(f"{STATIC}_")
+    return LABELS[kind(name)] + (f" of {size}" if size.isdigit() else "")
