@@ -1,1 +1,1 @@
-"""Codes or hidden states to samples, one batch for all streams."""
+"""Turns codes or hidden states into samples, in calls that all streams share."""

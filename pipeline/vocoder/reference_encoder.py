@@ -1,13 +1,13 @@
-"""ReferenceEncoder: a recording to the codes the model would have drawn for it, the voice sample of a cloned voice.
+"""ReferenceEncoder: turns a recording into the codes that a cloned voice needs as its sample.
 
 In:    samples (m,) float32, 24 kHz
 Out:   codes (n, 4) int64, n = m / 512
 Owns:  its weights, on the CPU
-Never: files, checks of what is in the recording, a GPU
+Never: files, checks of the recording's content, a GPU
 
-The same operations in the same order as upstream's, where the rest of this folder folds and regroups: a code is a
-rounded number, and a difference in the last bit would now and then be another code. On the CPU wherever the engine runs,
-so that a recording is the same voice everywhere.
+It runs the same operations in the same order as upstream, where the rest of this folder folds and regroups them: a code is a
+rounded number, and a difference in the last bit would sometimes give another code. It always runs on the CPU, so that a
+recording gives the same voice everywhere.
 
 Source: ChatTTS/model/dvae.py, classes DVAE (`forward`, mode "encode"), MelSpectrogramFeatures, DVAEDecoder and GFSQ;
 torchaudio, MelSpectrogram; vector_quantize_pytorch, ResidualFSQ and FSQ.
@@ -27,16 +27,16 @@ from pipeline.vocoder.windowed.code_embedding import RESIDUAL_SCALES
 from pipeline.vocoder.windowed.convnext import below
 from pipeline.vocoder.windowed.mel_decoder import DILATION
 
-MEL_FLOOR = 1e-5  # below it the logarithm is cut off
+MEL_FLOOR = 1e-5  # lower values are raised to it before the logarithm
 BOUND_MARGIN = 1e-3  # how far beyond the outermost levels the quantiser's tanh reaches
 MIN_SAMPLES = FFT_SIZE // 2 + 1  # the first window is reflected at the start
 
 
 class ReferenceEncoder:
-    """Mel, two convolutions down to one frame a step, ConvNeXt blocks, the quantiser."""
+    """Log-mel, two convolutions down to one frame per step, ConvNeXt blocks, the quantiser."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take the encoding half of a checkpoint's DVAE (Checkpoint.dvae())."""
+        """Takes the encoding half of a checkpoint's DVAE (Checkpoint.dvae())."""
         self._tensors = {
             name: tensor for name, tensor in tensors.items() if not name.startswith(("decoder.", "out_conv.", "vq_layer."))
         }
@@ -53,7 +53,7 @@ class ReferenceEncoder:
 
     @torch.inference_mode()
     def __call__(self, samples: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Encode a recording of at least MIN_SAMPLES."""
+        """Returns the codes (n, 4) of a recording (m,) of at least MIN_SAMPLES."""
         assert samples.ndim == 1
         assert len(samples) >= MIN_SAMPLES
         frames = self._reduced(self._mel(torch.from_numpy(np.ascontiguousarray(samples, np.float32))))
@@ -61,12 +61,12 @@ class ReferenceEncoder:
         return codes
 
     def encode_alone(self, samples: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Encode without a team of threads: one more of those in a process slows every step of its engine."""
-        torch.set_num_threads(1)  # counts for the thread that calls it
+        """Encodes on one thread: a second team of OpenMP threads would slow down every step of the engine."""
+        torch.set_num_threads(1)  # applies to the calling thread
         return self(samples)
 
     def _mel(self, samples: Tensor) -> Tensor:
-        """Log-mel (bands, T), each band on its own scale."""
+        """Returns the log-mel frames (bands, T), each band on its own scale."""
         tensors = below(self._tensors, "preprocessor_mel.mel_spec.")
         spectrum = torch.stft(
             samples.unsqueeze(0), FFT_SIZE, HOP, FFT_SIZE, tensors["spectrogram.window"],
@@ -76,13 +76,13 @@ class ReferenceEncoder:
         return torch.log(torch.clip(mel, min=MEL_FLOOR)) / self._tensors["coef"].view(-1, 1)
 
     def _reduced(self, mel: Tensor) -> Tensor:
-        """Two mel frames to one: (bands, T) to (1, C, T / 2)."""
+        """Joins two mel frames to one: (bands, T) to (1, C, T / 2)."""
         tensors = below(self._tensors, "downsample_conv.")
         frames = F.gelu(F.conv1d(mel, tensors["0.weight"], tensors["0.bias"], padding=1))
         return F.gelu(F.conv1d(frames, tensors["2.weight"], tensors["2.bias"], stride=2, padding=1)).unsqueeze(0)
 
     def _mixed(self, frames: Tensor) -> Tensor:
-        """(1, C, n) to (1, C', n)."""
+        """Runs the encoder over frames (1, C, n). Returns (1, C', n)."""
         tensors = below(self._tensors, "encoder.")
         frames = F.gelu(F.conv1d(frames, tensors["conv_in.0.weight"], tensors["conv_in.0.bias"], padding=1))
         frames = F.conv1d(frames, tensors["conv_in.2.weight"], tensors["conv_in.2.bias"], padding=1)
@@ -91,7 +91,7 @@ class ReferenceEncoder:
         return F.conv1d(frames, tensors["conv_out.weight"])
 
     def _codes(self, frames: Tensor) -> Tensor:
-        """(1, C', n) to codes (n, 4): each group's half of the channels, quantised twice."""
+        """Returns the codes (n, 4) of frames (1, C', n): each group's half of the channels, quantised twice."""
         codes = []
         for group, (weight, bias) in zip(frames.transpose(1, 2).chunk(VQ_GROUPS, dim=-1), self._quantiser, strict=True):
             residual = F.linear(group, weight, bias)
@@ -104,18 +104,18 @@ class ReferenceEncoder:
         return torch.stack(codes, dim=-1).squeeze(0)
 
     def _rounded(self, values: Tensor) -> Tensor:
-        """The nearest of the levels -1, -0.5, 0, 0.5, 1, a digit."""
+        """Returns the nearest level of each digit: -1, -0.5, 0, 0.5 or 1."""
         half_range = (self._levels - 1) * (1 + BOUND_MARGIN) / 2
         return (values.tanh() * half_range).round() / (self._levels // 2)
 
     def _index(self, values: Tensor) -> Tensor:
-        """Digits (1, n, 4) to codes (1, n)."""
+        """Returns the codes (1, n) of digits (1, n, 4)."""
         middle = self._levels // 2
         return ((values * middle + middle) * self._place_values).sum(dim=-1).round().long()
 
 
 def _change(tensors: Mapping[str, Tensor], frames: Tensor) -> Tensor:
-    """What one ConvNeXt block adds to its frames (1, C, n)."""
+    """Returns what one ConvNeXt block adds to its frames (1, C, n)."""
     kernel, channels = tensors["dwconv.weight"].shape[-1], frames.shape[1]
     mixed = F.conv1d(
         frames,

@@ -1,11 +1,11 @@
-"""Methods: the two ways to decode, behind one face for the worker.
+"""Strategies: the two methods of decoding, incremental and windowed, behind one interface for the worker.
 
 In:    HiddenWindows, or StepBatches
 Out:   samples, or DecodedAudio
-Owns:  the network, in the form its way needs
+Owns:  the network, in the form its method needs
 Never: threads, queues
 
-Carrying decodes every step once and is a CPU's way; windows are a GPU's, and that of a CPU where nothing can be built.
+The incremental method decodes every step once, on a CPU with AVX-512 and a C++ compiler. Windows serve GPUs and other CPUs.
 """
 
 import logging
@@ -29,39 +29,39 @@ Work = HiddenWindow | StepBatch
 
 
 class DecodeStrategy(Protocol):
-    """A way to decode. Call `run` from the thread that made it."""
+    """A method of decoding. Call `run` from the thread that created it."""
 
     traits: DecoderTraits
     rows: int
-    """most pieces of work in one call"""
+    """largest number of windows or step batches per call"""
 
     def check(self, work: Work) -> None:
-        """Return if the work can be done: the worker must never fail on what it is given.
+        """Checks the shape and state of a window or step batch, so that the worker never fails on its input.
 
         Raises:
-            EngineFault: one side is configured otherwise than the other.
+            EngineFault: caller and vocoder are configured differently.
         """
         ...
 
     def is_urgent(self, work: Work) -> bool:
-        """Whether it goes before what has waited longer."""
+        """True if it overtakes work that has waited longer."""
         ...
 
     def may_join(self, work: Work, first: Work) -> bool:
-        """Whether both can be done in one call."""
+        """True if both can be decoded in one call."""
         ...
 
     def run(self, works: Sequence[Any]) -> Sequence[Any]:
-        """Do what has been checked, at most `rows` pieces of it, in one call."""
+        """Decodes up to `rows` checked windows or step batches in one call. Returns one result for each, in order."""
         ...
 
     def blanks(self) -> list[list[Work]]:
-        """Calls that touch everything there is to warm up."""
+        """Returns inputs of zeros, one list per call, that together warm up every part of the network."""
         ...
 
 
 class IncrementalStrategy:
-    """StepBatches, one at a time: a call fills the cores by itself."""
+    """Decodes StepBatches, one per call: one fills all cores."""
 
     rows = 1
 
@@ -75,34 +75,34 @@ class IncrementalStrategy:
         )
 
     def check(self, work: Work) -> None:
-        """See DecodeStrategy."""
+        """Checks a step batch: its width, and that its state comes from this network."""
         if not isinstance(work, StepBatch):
-            raise EngineFault("this vocoder carries what it has to know (vocoder.method); it takes no windows")
+            raise EngineFault("this vocoder is incremental (vocoder.method): it takes step batches, not windows")
         self._network.check(work)
 
     def is_urgent(self, work: Work) -> bool:
-        """The call that completes a stream's first chunk goes before those of streams that play: each has one such call."""
+        """True if the call completes a stream's first chunk; each stream has one such call."""
         assert isinstance(work, StepBatch)
         first = self.traits.look_ahead + self.traits.chunk_steps[0]
         before = work.state.steps if work.state else 0
         return before < first and (work.is_last or before + len(work.steps) >= first)
 
     def may_join(self, work: Work, first: Work) -> bool:
-        """See DecodeStrategy."""
+        """Returns False: a call decodes one step batch."""
         return False
 
     def run(self, works: Sequence[StepBatch]) -> Sequence[DecodedAudio]:
-        """See DecodeStrategy."""
-        return [self._network(feed) for feed in works]
+        """Decodes the step batches one after another."""
+        return [self._network(batch) for batch in works]
 
     def blanks(self) -> list[list[Work]]:
-        """See DecodeStrategy."""
+        """Returns one utterance of zeros, long enough for every layer to reach its full context."""
         steps = np.zeros((2 * self.traits.look_ahead, self._network.width), np.float32)
         return [[StepBatch(steps, None, is_last=True)]]
 
 
 class WindowedStrategy:
-    """Windows, several of one shape at a time."""
+    """Decodes windows, up to `rows` of one shape per call."""
 
     def __init__(self, config: VocoderConfig, calls: WindowCalls) -> None:
         self._calls = calls
@@ -116,14 +116,14 @@ class WindowedStrategy:
         )
 
     def check(self, work: Work) -> None:
-        """See DecodeStrategy."""
+        """Checks a window: its shape, and the position of its body."""
         if not isinstance(work, HiddenWindow):
-            raise EngineFault("this vocoder decodes windows (vocoder.method); it carries nothing from call to call")
+            raise EngineFault("this vocoder decodes windows (vocoder.method): it keeps no state and takes no step batches")
         steps, width = work.frames.shape
         body = range(self.traits.look_ahead, steps - self.traits.look_ahead + 1)
         if steps not in self._calls.by_steps or width != self._calls.width:
             raise EngineFault(
-                f"a window is ({steps}, {width}); the vocoder takes {self._calls.width} numbers a step and windows of "
+                f"a window is ({steps}, {width}); the vocoder takes {self._calls.width} numbers per step and windows of "
                 f"{sorted(self._calls.by_steps)} steps: both sides need the same look_ahead, chunk_steps and use_decoder"
             )
         if work.body_start not in body or work.body_stop not in body or work.body_start > work.body_stop:
@@ -132,21 +132,21 @@ class WindowedStrategy:
             )
 
     def is_urgent(self, work: Work) -> bool:
-        """See DecodeStrategy."""
+        """Returns False: windows are decoded in order of arrival."""
         return False
 
     def may_join(self, work: Work, first: Work) -> bool:
-        """See DecodeStrategy."""
+        """True if both windows have the same shape."""
         assert isinstance(work, HiddenWindow)
         assert isinstance(first, HiddenWindow)
         return work.frames.shape == first.frames.shape
 
     def run(self, works: Sequence[HiddenWindow]) -> Sequence[Any]:
-        """See DecodeStrategy."""
+        """Decodes up to `rows` windows of one shape."""
         return self._calls.by_steps[len(works[0].frames)](works)
 
     def blanks(self) -> list[list[Work]]:
-        """Every shape once, on a GPU with every number of windows, so that nothing is recorded while somebody waits."""
+        """Returns windows of every shape; for a GPU in every number that has a CUDA graph, so that none is recorded later."""
         powers = range(self.rows.bit_length() + 1) if self._on_a_gpu else range(1)
         counts = sorted({min(1 << power, self.rows) for power in powers})
         shapes = Schedule(self.traits.chunk_steps, self.traits.look_ahead).shapes
@@ -165,10 +165,10 @@ class WindowedStrategy:
 
 
 def make_strategy(config: VocoderConfig, checkpoint: Checkpoint) -> DecodeStrategy:
-    """The network, in the way the configuration asks for and this machine allows.
+    """Builds the strategy that the configuration names and this machine supports.
 
     Raises:
-        ConfigError: carrying is asked for and this machine cannot do it.
+        ConfigError: vocoder.method is incremental, which this machine does not support.
     """
     if config.allows_incremental:
         try:
@@ -176,7 +176,7 @@ def make_strategy(config: VocoderConfig, checkpoint: Checkpoint) -> DecodeStrate
         except NativeUnavailable as reason:
             if config.method == "incremental":
                 raise ConfigError(
-                    f"vocoder.method incremental is impossible here: {reason}; set it to auto or windows"
+                    f"vocoder.method incremental is not possible here: {reason}; set it to auto or windows"
                 ) from reason
-            logger.warning("decoding speech in windows, which costs three times as much and more: %s (vocoder.method)", reason)
+            logger.warning("the vocoder decodes in windows, at three times the cost or more: %s (vocoder.method)", reason)
     return WindowedStrategy(config, build_window_calls(config, checkpoint))

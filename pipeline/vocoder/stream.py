@@ -1,9 +1,9 @@
-"""Stream: the steps of one utterance, as they come, to its audio.
+"""Stream: decodes the steps of one utterance to audio while they arrive.
 
 In:    StepBlocks of one sequence, in order
 Out:   AudioChunks, in order, first_sample counted from 0
-Owns:  per call: the steps that are still needed, what the decoder carries, the calls in flight
-Never: torch, batching (the decoder's business), other utterances; a guess at what the decoder takes
+Owns:  per utterance: the steps that are still needed, the decoder's state, the calls in flight
+Never: torch, batching (the decoder's business), other utterances
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from pipeline.types import AudioChunk, DecoderState, DecoderTraits, HiddenWindow
 from pipeline.vocoder.incremental.feeding import Feeding
 from pipeline.vocoder.windowed.windows import Schedule, Window
 
-WINDOWS_IN_FLIGHT = 2  # one is decoded while the other travels; more would only hold memory
+WINDOWS_IN_FLIGHT = 2  # one is decoded while the other is on its way; more would only use memory
 EMPTY = AudioChunk(samples=np.zeros(0, np.float32), first_sample=0, is_last=True)
 
 
 class StreamDecoder:
-    """Has utterances decoded as the decoder wants them. Keeps nothing between utterances."""
+    """Decodes utterances, in step batches or windows as the decoder requires. Keeps nothing between utterances."""
 
     def __init__(self, decoder: WaveDecoder) -> None:
         self._decoder = decoder
@@ -35,34 +35,34 @@ class StreamDecoder:
     async def decode(
         self, steps: AsyncIterator[StepBlock], *, skipped_chunk_sizes: int = 0
     ) -> AsyncGenerator[AudioChunk, None]:
-        """Decode one utterance. An utterance of no steps gives one empty chunk.
+        """Decodes one utterance. An utterance of no steps gives one empty chunk.
 
         Args:
             skipped_chunk_sizes: how many of the first chunk sizes are skipped; the last one never is.
 
-        Closing the generator cancels every call that has not begun, and the wait for the next block.
-        A reader that takes no chunk stops the reading of steps.
+        Closing the generator cancels every call that has not begun, and stops waiting for the next block.
+        While the consumer takes no chunk, no further steps are read.
 
         Raises:
-            NonFiniteOutput: a chunk has NaN or infinite samples; the chunks before it are good.
+            NonFiniteOutput: a chunk has NaN or infinite samples; the chunks before it are valid.
             EngineFault: the steps ended without a finish reason, or are not consecutive.
-            Whatever `steps` or the decoder raises, once the chunks before it are delivered.
+            Whatever `steps` or the decoder raises, after the chunks before it.
         """
         traits = skip_chunk_sizes(await self._decoder.traits(), skipped_chunk_sizes)
-        own = self._incremental if traits.is_stateful else self._windowed
-        async with aclosing(own(steps, traits)) as chunks:
+        decode = self._incremental if traits.is_stateful else self._windowed
+        async with aclosing(decode(steps, traits)) as chunks:
             async for audio in chunks:
                 yield audio
 
     async def _incremental(self, steps: AsyncIterator[StepBlock], traits: DecoderTraits) -> AsyncGenerator[AudioChunk, None]:
-        """Every step once, in calls that follow on one another."""
+        """Decodes every step once, in calls that pass the decoder's state on."""
         feeding = Feeding(traits.chunk_steps, traits.look_ahead)
         state: DecoderState | None = None
         fed = first_sample = 0
-        held: list[NDArray[np.float32]] = []  # samples that leave with the next chunk
+        held: list[NDArray[np.float32]] = []  # samples that are delivered with the next chunk
         async with aclosing(_read(steps, traits)) as blocks:
             async for history, ended in blocks:
-                for stop, leaves in feeding.calls(fed, known=history.known, ended=ended):
+                for stop, ends_chunk in feeding.calls(fed, known=history.known, ended=ended):
                     is_last = ended and stop == history.known
                     rows = np.zeros((stop - fed, history.width), np.float32)
                     history.copy(fed, stop, rows)
@@ -70,7 +70,7 @@ class StreamDecoder:
                     state, fed = decoded.state, stop
                     history.forget(before=fed)
                     held.append(decoded.samples)
-                    if leaves:
+                    if ends_chunk:
                         samples, held = np.concatenate(held), []
                         yield chunk(samples, first_sample, is_last=is_last)
                         first_sample += len(samples)
@@ -78,19 +78,19 @@ class StreamDecoder:
             yield EMPTY
 
     async def _windowed(self, steps: AsyncIterator[StepBlock], traits: DecoderTraits) -> AsyncGenerator[AudioChunk, None]:
-        """Chunks with their context, two of them at the same time."""
+        """Decodes chunks with their context, up to WINDOWS_IN_FLIGHT at the same time."""
         schedule = Schedule(traits.chunk_steps, traits.look_ahead)
         in_flight: asyncio.Queue[tuple[Window, asyncio.Task[NDArray[np.float32]]] | None] = asyncio.Queue()
-        places = asyncio.Semaphore(WINDOWS_IN_FLIGHT)
+        free_calls = asyncio.Semaphore(WINDOWS_IN_FLIGHT)
         decoding: set[asyncio.Task[NDArray[np.float32]]] = set()
 
         async def read() -> int:
-            """Start the windows as their steps come; returns how many there were."""
+            """Starts every window as soon as its steps are known. Returns the number of windows."""
             try:
                 index = 0
                 async for history, ended in _read(steps, traits):
                     for window in schedule.ready(index, known=history.known, ended=ended):
-                        await places.acquire()
+                        await free_calls.acquire()
                         task = asyncio.create_task(self._decoder.decode(cut(window, history)))
                         decoding.add(task)
                         in_flight.put_nowait((window, task))
@@ -106,9 +106,9 @@ class StreamDecoder:
                 window, task = entry
                 samples = await task
                 decoding.discard(task)
-                places.release()
+                free_calls.release()
                 if len(samples) != window.num_samples:
-                    raise EngineFault(f"the decoder gave {len(samples)} samples for a body of {window.num_samples}")
+                    raise EngineFault(f"the decoder returned {len(samples)} samples for a body of {window.num_samples}")
                 yield chunk(samples, window.first_sample, is_last=window.is_last)
             if await reading == 0:
                 yield EMPTY
@@ -116,16 +116,16 @@ class StreamDecoder:
             unfinished = [reading, *decoding]
             for task_ in unfinished:
                 task_.cancel()
-            # Waited for, so that nobody closes `steps` while its reader still runs in it.
+            # Awaited, so that `steps` is not closed while a task still reads from it.
             await asyncio.gather(*unfinished, return_exceptions=True)
 
 
 async def _read(steps: AsyncIterator[StepBlock], traits: DecoderTraits) -> AsyncGenerator[tuple["History", bool], None]:
-    """After each block the steps so far, and whether the utterance has ended."""
+    """Yields after each block: the history, and whether the utterance has ended."""
     history, ended = History(), False
     async for block in steps:
         if ended:
-            raise EngineFault(f"a block of steps at {block.first_step} came after the last one")
+            raise EngineFault(f"a block of steps at {block.first_step} arrived after the last one")
         history.append(block.first_step, block.hidden if traits.use_decoder else block.codes.astype(np.float32))
         ended = block.finish is not None
         yield history, ended
@@ -134,17 +134,17 @@ async def _read(steps: AsyncIterator[StepBlock], traits: DecoderTraits) -> Async
 
 
 class History:
-    """The latest steps of an utterance: blocks of rows, the oldest forgotten once no window needs them."""
+    """The latest steps of an utterance, in blocks; the oldest are dropped when no window needs them."""
 
     def __init__(self) -> None:
         self.known = 0
-        """steps appended so far, forgotten ones included"""
+        """steps appended so far, dropped ones included"""
         self.width = 0
-        """numbers a step, once there was one"""
+        """numbers per step; 0 before the first one"""
         self._blocks: deque[tuple[int, NDArray[np.float32]]] = deque()  # (first step, (n, width))
 
     def append(self, first_step: int, rows: NDArray[np.float32]) -> None:
-        """Add the next steps."""
+        """Appends the next steps (n, width)."""
         if first_step != self.known:
             raise EngineFault(f"a block of steps begins at {first_step}; the next step is {self.known}")
         if len(rows):
@@ -153,12 +153,12 @@ class History:
             self.width = rows.shape[1]
 
     def forget(self, *, before: int) -> None:
-        """Drop the blocks that lie wholly before a step."""
+        """Drops the blocks that end before a step."""
         while self._blocks and self._blocks[0][0] + len(self._blocks[0][1]) <= before:
             self._blocks.popleft()
 
     def copy(self, start: int, stop: int, into: NDArray[np.float32]) -> None:
-        """Write steps [start, stop) into the rows of `into`."""
+        """Writes steps [start, stop) into the rows of `into`."""
         for first, rows in self._blocks:
             begin, end = max(start, first), min(stop, first + len(rows))
             if begin < end:
@@ -166,12 +166,12 @@ class History:
 
     @property
     def held(self) -> int:
-        """Steps in memory."""
+        """Number of steps in memory."""
         return sum(len(rows) for _, rows in self._blocks)
 
 
 def cut(window: Window, history: History) -> HiddenWindow:
-    """The window's rows, as a value that can travel."""
+    """Returns the rows of a window, ready for the decoder."""
     frames = np.zeros((window.rows, history.width), np.float32)
     inside = slice(window.valid_start - window.first_step, window.valid_stop - window.first_step)
     history.copy(window.valid_start, window.valid_stop, frames[inside])
@@ -186,18 +186,22 @@ def cut(window: Window, history: History) -> HiddenWindow:
 
 
 def chunk(samples: NDArray[np.float32], first_sample: int, *, is_last: bool) -> AudioChunk:
-    """Audio, checked."""
+    """Returns samples as a chunk, checked.
+
+    Raises:
+        NonFiniteOutput: a sample is NaN or infinite.
+    """
     if not np.isfinite(samples).all():
         steps = f"{first_sample // SAMPLES_PER_STEP} to {(first_sample + len(samples)) // SAMPLES_PER_STEP}"
-        raise NonFiniteOutput(f"the vocoder gave NaN or infinity in steps {steps}")
+        raise NonFiniteOutput(f"the vocoder returned NaN or infinity in steps {steps}")
     return AudioChunk(samples=samples, first_sample=first_sample, is_last=is_last)
 
 
 def blocks_for(traits: DecoderTraits) -> tuple[int, ...]:
-    """Steps that are of use together, from the first on; the last size repeats."""
+    """Returns how many steps each decoder call needs, first call first; the last size repeats."""
     return (Feeding if traits.is_stateful else Schedule)(traits.chunk_steps, traits.look_ahead).blocks
 
 
 def skip_chunk_sizes(traits: DecoderTraits, count: int) -> DecoderTraits:
-    """The same without the first `count` chunk sizes, of which the last one always stays: no size is new."""
+    """Returns the traits without the first `count` chunk sizes. The last one always remains, so no new size appears."""
     return traits if not count else replace(traits, chunk_steps=traits.chunk_steps[min(count, len(traits.chunk_steps) - 1) :])

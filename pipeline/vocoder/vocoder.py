@@ -1,12 +1,12 @@
 """Vocoder: decodes for many streams, one call after another.
 
-In:    StepBatches or HiddenWindows, whichever its method takes, from any thread or event loop
+In:    StepBatches or HiddenWindows, whichever its strategy takes, from any thread or event loop
 Out:   DecodedAudio, or the samples of each window's body
-Owns:  the method, the worker thread, the work that waits
+Owns:  the strategy, the worker thread, the waiting work
 Never: streams, the order of an utterance (pipeline/vocoder/stream.py keeps it)
 
-The worker takes what is urgent, else what has waited longest, and whatever may join it, up to `rows`, and decodes that
-in one call. It never waits for more: a lone piece is decoded at once.
+The worker takes the oldest urgent job, else the oldest one, and up to `rows` jobs that may join it, and decodes them in
+one call. It never waits for more: a single job is decoded at once.
 """
 
 import asyncio
@@ -32,20 +32,20 @@ from pipeline.types import DecodedAudio, DecoderTraits, HiddenWindow, StepBatch
 from pipeline.vocoder.strategies import DecodeStrategy, Work, make_strategy
 
 EWMA_WEIGHT = 0.2  # of the latest call in the mean call time
-FIRST_GUESS_S = 0.1  # the mean call time before any call: only retry_after_s rests on it
+FIRST_GUESS_S = 0.1  # the mean call time before any call: only retry_after_s depends on it
 
 
 @dataclass(frozen=True, slots=True)
 class VocoderStats:
-    """One look at the vocoder."""
+    """The vocoder at one moment; counts are since start."""
 
     waiting: int
-    """windows or feeds"""
+    """windows or step batches"""
     calls: int
     jobs: int
-    """windows or feeds decoded so far; jobs / (calls * rows) is how full the calls were"""
+    """windows or step batches decoded so far; jobs / (calls * rows) is how full the calls were"""
     call_s: float
-    """mean time of the latest calls [s]"""
+    """moving average of the time of a call [s]"""
     is_stateful: bool
     """every step is decoded once; otherwise in windows"""
 
@@ -57,7 +57,7 @@ class _Job:
 
 
 class Vocoder:
-    """Implements protocols.WaveDecoder. Nothing is kept between calls but their timing."""
+    """Implements protocols.WaveDecoder. Keeps nothing between calls but their timing."""
 
     def __init__(
         self,
@@ -76,21 +76,21 @@ class Vocoder:
         self._call_s = Ewma(EWMA_WEIGHT, FIRST_GUESS_S, is_guess=True)
         self._num_calls = 0
         self._num_jobs = 0
-        self._ended: str | None = None  # why nothing is taken any more
+        self._ended: str | None = None  # why new work is refused
         built: Future[DecodeStrategy] = Future()
         self._thread = threading.Thread(
             target=self._work, args=(lambda: factory(config, checkpoint), built), name="vocoder", daemon=True
         )
         with named_out_of_memory("the vocoder", "lower vocoder.rows, or give it more memory"):
             self._thread.start()
-            self._method = built.result()
+            self._strategy = built.result()
 
     async def traits(self) -> DecoderTraits:
-        """What it takes, as this machine allows it."""
-        return self._method.traits
+        """Returns the properties of the vocoder as built on this machine."""
+        return self._strategy.traits
 
     async def decode(self, window: HiddenWindow) -> NDArray[np.float32]:
-        """The samples of the window's body. A window whose caller has been cancelled is not decoded.
+        """Returns the samples of a window's body. A window whose caller has been cancelled is not decoded.
 
         Raises:
             AtCapacity: `max_waiting` calls wait.
@@ -101,27 +101,27 @@ class Vocoder:
         return samples
 
     async def feed(self, batch: StepBatch) -> DecodedAudio:
-        """The samples the next steps of an utterance complete. A feed whose caller has been cancelled is not decoded.
+        """Returns the samples that the next steps complete. A batch whose caller has been cancelled is not decoded.
 
         Raises:
             AtCapacity: `max_waiting` calls wait.
-            EngineDead: the worker has ended, or ends before this feed is decoded.
-            EngineFault: what is carried is another network's, or this vocoder carries nothing.
+            EngineDead: the worker has ended, or ends before this batch is decoded.
+            EngineFault: the state comes from another network, or this vocoder decodes windows.
         """
         decoded: DecodedAudio = await self._done(batch)
         return decoded
 
     def decode_batch(self, works: Sequence[Work]) -> list[Any]:
-        """The answers to several pieces of work, in their order. Blocks; raises like `decode` and `feed`."""
+        """Returns the results of several windows or step batches, in order. Blocks; raises like `decode` and `feed`."""
         return [job.done.result() for job in self._submit(works)]
 
     def warm_up(self) -> None:
-        """Run everything once, so that nothing is made while somebody waits."""
-        for works in self._method.blanks():
+        """Runs every kind of call once, so that the first request finds buffers and graphs ready."""
+        for works in self._strategy.blanks():
             self.decode_batch(works)
 
     def check_health(self) -> None:
-        """Return if the vocoder works.
+        """Returns normally if the vocoder works.
 
         Raises:
             EngineDead: the worker has ended, or a call takes longer than `call_timeout_s`.
@@ -130,7 +130,7 @@ class Vocoder:
             if self._ended is not None:
                 raise EngineDead(self._ended)
             if not self._thread.is_alive():
-                raise EngineDead("the vocoder's thread is gone")
+                raise EngineDead("the vocoder's thread has ended")
             if self._call_began_s is not None:
                 taken_s = self._clock() - self._call_began_s
                 if taken_s > self._config.call_timeout_s:
@@ -140,18 +140,18 @@ class Vocoder:
                     )
 
     def stats(self) -> VocoderStats:
-        """The numbers of this moment."""
+        """Returns the numbers of this moment."""
         with self._changed:
             return VocoderStats(
                 waiting=len(self._waiting),
                 calls=self._num_calls,
                 jobs=self._num_jobs,
                 call_s=self._call_s.value,
-                is_stateful=self._method.traits.is_stateful,
+                is_stateful=self._strategy.traits.is_stateful,
             )
 
     def close(self) -> None:
-        """Refuse new work, fail the waiting ones, let the running call end. May be called twice."""
+        """Refuses new work, fails waiting work, lets the running call end. May be called twice."""
         self._end("the vocoder is closed")
         self._thread.join()
 
@@ -161,7 +161,7 @@ class Vocoder:
 
     def _submit(self, works: Sequence[Work]) -> list[_Job]:
         for work in works:
-            self._method.check(work)
+            self._strategy.check(work)
         jobs = [_Job(work) for work in works]
         with self._changed:
             if self._ended is not None:
@@ -171,33 +171,33 @@ class Vocoder:
             if waiting and waiting + len(jobs) > self._config.max_waiting:
                 raise AtCapacity(
                     f"{waiting} calls wait for the vocoder; the limit is {self._config.max_waiting} (vocoder.max_waiting)",
-                    retry_after_s=self._call_s.value * math.ceil(waiting / self._method.rows),
+                    retry_after_s=self._call_s.value * math.ceil(waiting / self._strategy.rows),
                 )
             self._waiting.extend(jobs)
             self._changed.notify()
         return jobs
 
     def _work(self, factory: Callable[[], DecodeStrategy], built: "Future[DecodeStrategy]") -> None:
-        """The worker: build, then take, decode, deliver, until the end."""
+        """The worker: builds the strategy, then takes, decodes and delivers work until the end."""
         try:
             if self._config.threads is not None:
-                torch.set_num_threads(self._config.threads)  # counts for the thread that calls it
-            # Built on the thread that runs it: see pipeline/engine/loop.py on OpenMP's teams.
-            method = factory()
+                torch.set_num_threads(self._config.threads)  # applies to the calling thread
+            # Built on the thread that runs it; pipeline/engine/loop.py says why (OpenMP teams).
+            strategy = factory()
         except Exception as error:
             built.set_exception(error)
             return
-        built.set_result(method)
+        built.set_result(strategy)
         try:
             with torch.inference_mode():
                 while jobs := self._take():
-                    self._deliver(jobs, method.run([job.work for job in jobs]))
+                    self._deliver(jobs, strategy.run([job.work for job in jobs]))
         except BaseException as failure:
-            # What a call is given was checked at the door, so a failure is the device's or ours: nothing to go on with.
+            # The input was checked on submission, so this is a fault of the device or of this code: do not go on.
             self._end(f"the vocoder's thread died of {type(failure).__name__}: {failure}")
 
     def _take(self) -> list[_Job]:
-        """Wait for work; returns that of the next call, none at the end."""
+        """Waits for work. Returns the jobs of the next call; an empty list at the end."""
         with self._changed:
             while self._ended is None:
                 jobs = self._pick()
@@ -209,13 +209,13 @@ class Vocoder:
             return []
 
     def _pick(self) -> list[_Job]:
-        """The oldest urgent job, else the oldest, whose caller is still there, and the next ones that may join it."""
-        # Sorting is stable: the urgent ones first, each kind by age.
-        queue = deque(sorted(self._waiting, key=lambda job: not self._method.is_urgent(job.work)))
+        """Removes and returns the oldest urgent job, else the oldest, and those that may join it; drops cancelled ones."""
+        # The sort is stable: urgent jobs first, each kind by age.
+        queue = deque(sorted(self._waiting, key=lambda job: not self._strategy.is_urgent(job.work)))
         jobs: list[_Job] = []
-        while queue and len(jobs) < self._method.rows:
+        while queue and len(jobs) < self._strategy.rows:
             job = queue.popleft()
-            if jobs and not self._method.may_join(job.work, jobs[0].work):
+            if jobs and not self._strategy.may_join(job.work, jobs[0].work):
                 continue
             self._waiting.remove(job)
             if job.done.set_running_or_notify_cancel():
@@ -231,11 +231,11 @@ class Vocoder:
             self._num_jobs += len(jobs)
             self._running = []
             self._call_began_s = None
-        for job, own in zip(jobs, answers, strict=True):
-            job.done.set_result(own)
+        for job, answer in zip(jobs, answers, strict=True):
+            job.done.set_result(answer)
 
     def _end(self, reason: str) -> None:
-        """Take no more work; everyone who waits is told why."""
+        """Takes no more work and fails all waiting jobs with EngineDead(reason)."""
         with self._changed:
             self._ended = self._ended or reason
             abandoned, self._waiting = list(self._waiting), deque()

@@ -1,1 +1,1 @@
-"""The vocoder that keeps state per stream and computes every step once. CPU, AVX-512."""
+"""Decodes every step once and returns the layers' state, on a CPU with AVX-512."""

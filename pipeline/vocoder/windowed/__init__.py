@@ -1,1 +1,1 @@
-"""The vocoder that decodes overlapping windows with torch; runs everywhere."""
+"""Decodes overlapping windows of steps with torch, on any CPU or GPU."""

@@ -1,4 +1,4 @@
-"""Codes: the four codes of a step to the numbers the DVAE's mel decoder reads (`use_decoder: false`).
+"""CodeEmbedding: turns the four codes of a step into the input of the DVAE's mel decoder (`use_decoder: false`).
 
 In:    codes (B, R, 4), whole numbers in float32
 Out:   embeddings (B, R, width) float32
@@ -22,17 +22,17 @@ from pipeline.checkpoint.layout import VQ_GROUPS, VQ_LEVELS
 from pipeline.spec import CODEBOOKS
 from pipeline.vocoder.windowed.convnext import below
 
-# How much smaller each refinement is, a digit: one interval of the code before, over its range.
-# So vector_quantize_pytorch defined it when ChatTTS's weights were trained; from its release 1.27 on it is 1 / level,
-# which decodes every second code of those weights 20 % too small. pyproject.toml bounds the package for the same reason.
+# Scale of each refinement, per digit: one interval of the code before, over its range.
+# vector_quantize_pytorch defined it this way when ChatTTS's weights were trained. Since its release 1.27 it is 1 / level,
+# which decodes every second code of those weights 20 % too small; so pyproject.toml limits the package's version.
 RESIDUAL_SCALES = tuple(1 / (level - 1) for level in VQ_LEVELS)
 
 
 class CodeEmbedding:
-    """The quantiser's way back: codes to embeddings."""
+    """The decoding half of the quantiser: codes to embeddings."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self._projections = [  # a group each: weight (width / groups, digits), bias (width / groups,)
+        self._projections = [  # per group: weight (width / groups, digits), bias (width / groups,)
             (group["weight"], group["bias"])
             for index in range(VQ_GROUPS)
             for group in [below(tensors, f"vq_layer.quantizer.rvqs.{index}.project_out.")]
@@ -43,15 +43,16 @@ class CodeEmbedding:
         self._residual_scales = torch.tensor(RESIDUAL_SCALES, device=device)
 
     def __call__(self, codes: Tensor) -> Tensor:
-        """Embed codes (B, R, codebooks)."""
+        """Returns the embeddings (B, R, width) of codes (B, R, codebooks)."""
         values = self._values(codes)
         groups = [self._refined(codes_of_group) for codes_of_group in values.chunk(VQ_GROUPS, dim=2)]
         return torch.cat([F.linear(group, *own) for group, own in zip(groups, self._projections, strict=True)], dim=-1)
 
     def tables(self) -> list[list[Tensor]]:
-        """What a code adds to its group's part of the embedding: for each group, for each of its codes, (625, width / groups).
+        """Returns the embedding of every code value as tables: per group, per code of the group, (625, width / groups).
 
-        Summed up over a group's codes, that is the embedding, without a product whose order of summation follows the rows.
+        The sum over a group's codes is its part of the embedding. Unlike a matrix product, its order does not depend on
+        the number of rows.
         """
         values = self._values(torch.arange(int(self._levels.prod()), device=self._levels.device))
         return [
@@ -63,13 +64,13 @@ class CodeEmbedding:
         ]
 
     def _values(self, codes: Tensor) -> Tensor:
-        """Codes (...) as digits (..., digits) of -1 .. 1."""
+        """Returns codes (...) as digits (..., digits), -1 .. 1."""
         digits = codes.long().unsqueeze(-1) // self._place_values % self._levels
         middle = self._levels // 2
         return (digits - middle) / middle
 
     def _refined(self, values: Tensor) -> Tensor:
-        """One group's codes (B, R, refinements, digits), each on its own scale, added up: (B, R, digits)."""
+        """Returns the sum (B, R, digits) of one group's codes (B, R, refinements, digits), each on its own scale."""
         total = values[:, :, 0]
         for refinement in range(1, values.shape[2]):
             total = total + values[:, :, refinement] * self._residual_scales**refinement

@@ -1,4 +1,4 @@
-"""ConvNeXt: the convolutions both networks are built of, over frames of which some do not exist.
+"""ConvNeXt: the convolutions of both networks, over frames of which some may not exist.
 
 In:    frames (B, T, C) float32 and `exists` (B, T, 1), 1.0 inside the utterance and 0.0 outside
 Out:   frames (B, T, C')
@@ -30,24 +30,24 @@ class Convolution:
         self._bias = bias
 
     def __call__(self, frames: Tensor, exists: Tensor) -> Tensor:
-        """The convolution's outputs, one a frame."""
+        """Returns one output per frame, (B, T, outputs)."""
         reach = self._kernel // 2
         neighbours = F.pad(frames * exists, (0, 0, reach, reach)).unfold(1, self._kernel, 1)  # (B, T, C, kernel)
         return F.linear(neighbours.flatten(2), self._weight, self._bias)
 
 
 class ConvNeXtBlock:
-    """Depthwise convolution, LayerNorm, two pointwise layers with a GELU between, a scale, a residual.
+    """Depthwise convolution, LayerNorm, two pointwise layers with a GELU between, a scale, a residual connection.
 
     Source: ChatTTS/model/dvae.py and vocos/modules.py, class ConvNeXtBlock; they differ in the dilation and in the
     scale's name.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], *, scale: str, dilation: int) -> None:
-        """Take one block's tensors.
+        """Takes one block's tensors.
 
         Args:
-            tensors: the block's own, with the block's prefix removed.
+            tensors: the block's own, without the block's prefix.
             scale: name of the layer scale (C,): `weight` in the mel decoder, `gamma` in Vocos.
         """
         self._depthwise = tensors["dwconv.weight"].unsqueeze(2)  # (C, 1, 1, kernel)
@@ -56,11 +56,11 @@ class ConvNeXtBlock:
         self._reach = dilation * (self._depthwise.shape[-1] // 2)
         self._norm = tensors["norm.weight"], tensors["norm.bias"]
         self._widen = tensors["pwconv1.weight"], tensors["pwconv1.bias"]
-        # The scale is folded into the layer before it: one pass over the frames less.
+        # The scale is folded into the layer before it, which saves one pass over the frames.
         self._narrow = tensors["pwconv2.weight"] * tensors[scale][:, None], tensors["pwconv2.bias"] * tensors[scale]
 
     def __call__(self, frames: Tensor, exists: Tensor) -> Tensor:
-        """The block's outputs, one a frame."""
+        """Returns one output per frame, (B, T, C)."""
         # Two-dimensional with a height of 1: the same numbers as conv1d, five to ten times faster on a CPU,
         # which keeps the channels last instead of copying the frames twice.
         image = (frames * exists).transpose(1, 2).unsqueeze(2)  # (B, C, 1, T), channels last in memory
@@ -84,12 +84,12 @@ def layer_norm(frames: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def gelu_(frames: Tensor) -> Tensor:
-    """GELU in place, which spares a CPU the pages of a second large tensor: five times faster."""
+    """GELU in place: five times faster on a CPU, which then needs no pages for a second large tensor."""
     return torch.ops.aten.gelu_(frames)  # type: ignore[no-any-return]
 
 
 def convnext_blocks(tensors: Mapping[str, Tensor], prefix: str, *, scale: str, dilation: int) -> list[ConvNeXtBlock]:
-    """The blocks `prefix`0, `prefix`1, ... in order, as many as the checkpoint has."""
+    """Returns the blocks `prefix`0, `prefix`1, ... in order, as many as the checkpoint has."""
     blocks: list[ConvNeXtBlock] = []
     while own := below(tensors, f"{prefix}{len(blocks)}."):
         blocks.append(ConvNeXtBlock(own, scale=scale, dilation=dilation))
@@ -97,5 +97,5 @@ def convnext_blocks(tensors: Mapping[str, Tensor], prefix: str, *, scale: str, d
 
 
 def below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names start with `prefix`, without it."""
+    """Returns the tensors whose names start with `prefix`, without it."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

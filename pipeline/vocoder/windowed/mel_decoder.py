@@ -1,4 +1,4 @@
-"""Mel decoder: steps to mel frames, two a step.
+"""MelDecoder: steps to mel frames, two per step.
 
 In:    hidden states (B, R, width) float32, or embedded codes (code_embedding.py); `exists` (B, 2R, 1)
 Out:   log-mel frames (B, 2R, 100) float32
@@ -18,11 +18,11 @@ from torch import Tensor
 from pipeline.spec import MEL_FRAMES_PER_STEP
 from pipeline.vocoder.windowed.convnext import Convolution, convnext_blocks, gelu_
 
-DILATION = 2  # of the blocks' depthwise convolutions; no tensor tells it
+DILATION = 2  # of the blocks' depthwise convolutions; not stored in the checkpoint
 
 
 class MelDecoder:
-    """Two convolutions in, ConvNeXt blocks, two layers out, a scale for each mel band."""
+    """Two convolutions, ConvNeXt blocks, two layers, a scale per mel band."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._enter = Convolution(tensors["decoder.conv_in.0.weight"], tensors["decoder.conv_in.0.bias"])
@@ -32,10 +32,10 @@ class MelDecoder:
         band_scale = tensors["coef"].reshape(-1, 1, 1)  # (bands, 1, 1)
         self._to_bands = Convolution(tensors["out_conv.weight"] * band_scale, None)
         self.width: int = MEL_FRAMES_PER_STEP * tensors["decoder.conv_in.0.weight"].shape[1]
-        """numbers a step must have"""
+        """numbers per step"""
 
     def __call__(self, steps: Tensor, exists: Tensor) -> Tensor:
-        """Decode steps (B, R, width) to mel frames (B, 2R, bands)."""
+        """Decodes steps (B, R, width) to mel frames (B, 2R, bands)."""
         rows, length, width = steps.shape
         # The first half of a step's numbers is its first mel frame, the second half its second.
         frames = steps.reshape(rows, MEL_FRAMES_PER_STEP * length, width // MEL_FRAMES_PER_STEP)

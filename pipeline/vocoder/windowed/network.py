@@ -1,11 +1,11 @@
-"""Network: windows of steps to samples, one fixed-shape call for each chunk size.
+"""Network: windows of steps to samples, one fixed-shape call per chunk size.
 
 In:    up to `rows` HiddenWindows of one shape
 Out:   the samples of each window's body
 Owns:  the networks' weights; per shape the static buffers and, on a GPU, the captured graph
-Never: threads, queues, who asked
+Never: threads, queues, requests
 
-On a CPU a call always computes all its rows; the ones nobody asked for are zeros. On a GPU every row is computed by itself.
+On a CPU a call always computes all its rows, and unused rows are zeros. On a GPU every row is computed by itself.
 So there is one matrix shape, one kernel and one order of summation, and a window's samples depend on that window alone.
 """
 
@@ -38,7 +38,7 @@ class Network:
         self._vocos = vocos
         self._embedding = embedding
         self.width = CODEBOOKS if embedding else mel_decoder.width
-        """numbers a step must have: 4 codes, or a hidden state"""
+        """numbers per step: 4 codes, or a hidden state"""
 
     def __call__(self, steps: Tensor, valid: Tensor) -> Tensor:
         """Decode a call of windows.
@@ -60,7 +60,7 @@ class Network:
 
 
 def build_network(config: VocoderConfig, checkpoint: Checkpoint) -> Network:
-    """Read the parts the configuration needs and put them on its device."""
+    """Reads the parts of the checkpoint that the configuration needs, and puts them on its device."""
 
     def placed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: tensor.to(config.device) for name, tensor in tensors.items()}
@@ -73,15 +73,15 @@ def build_network(config: VocoderConfig, checkpoint: Checkpoint) -> Network:
 
 
 class WindowCall:
-    """One shape's call, run eagerly. Call it from one thread, in inference mode."""
+    """Decodes windows of one shape, without a graph. Call it from one thread, in inference mode."""
 
     def __init__(self, network: Network, *, rows: int, steps: int, look_ahead: int, pinned: bool = False) -> None:
-        """Make the buffers.
+        """Allocates the buffers.
 
         Args:
-            rows: windows in a call.
-            steps: steps in a window, context included.
-            pinned: whether a GPU copies from the buffers.
+            rows: windows per call.
+            steps: steps per window, context included.
+            pinned: True if a GPU copies from the buffers.
         """
         self._network = network
         self._body_start = look_ahead
@@ -90,7 +90,7 @@ class WindowCall:
         self._valid = torch.zeros(rows, 2, dtype=torch.int64, pin_memory=pinned)
 
     def __call__(self, windows: Sequence[HiddenWindow]) -> list[NDArray[np.float32]]:
-        """Decode at most `rows` windows of this shape."""
+        """Decodes up to `rows` windows of this shape. Returns one array of samples (m,) per window."""
         steps, valid = self._steps.numpy(), self._valid.numpy()
         steps.fill(0)
         valid.fill(0)
@@ -98,24 +98,24 @@ class WindowCall:
             steps[row] = window.frames
             valid[row] = window.valid_start, window.valid_stop
         samples = self._run(len(windows))
-        return [self._wanted(window, samples[row]) for row, window in enumerate(windows)]
+        return [self._body_samples(window, samples[row]) for row, window in enumerate(windows)]
 
     def _run(self, count: int) -> NDArray[np.float32]:
-        """Samples of every row's body, (B, m), of which the first `count` are wanted."""
+        """Returns the samples (B, m) of every row's body; the first `count` rows are used."""
         return self._network(self._steps, self._valid)[:, self._body].numpy()
 
-    def _wanted(self, window: HiddenWindow, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        """A copy of the body's samples, out of the buffer the next call overwrites."""
+    def _body_samples(self, window: HiddenWindow, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Returns a copy of the body's samples: the next call overwrites the buffer."""
         start = SAMPLES_PER_STEP * (window.body_start - self._body_start)
         stop = SAMPLES_PER_STEP * (window.body_stop - self._body_start) - (HOP if window.is_last else 0)
         return samples[start:stop].copy()
 
 
 class RecordedCall(WindowCall):
-    """One shape's call on a GPU: CUDA graphs of 1, 2, 4 ... `rows` windows, recorded when first needed.
+    """Decodes windows of one shape on a GPU: CUDA graphs of 1, 2, 4 ... `rows` windows, recorded when first needed.
 
-    A graph has a branch a window, and every branch is the same work on one window: so branches run beside each other,
-    a lone window pays for one, and a window's samples depend neither on its neighbours nor on their number.
+    A graph has one branch per window, and every branch does the same work on one window. So branches run in parallel,
+    a single window costs one branch, and a window's samples depend neither on its neighbours nor on their number.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class RecordedCall(WindowCall):
 
 @contextmanager
 def _matrix_products(*, tf32: bool) -> Iterator[None]:
-    """float32 products on a GPU's tensor cores or exactly, for what is recorded within."""
+    """Sets whether products of float32 run on the GPU's tensor cores (TF32) while a graph is recorded."""
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = tf32
     try:
@@ -166,16 +166,16 @@ def _matrix_products(*, tf32: bool) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class WindowCalls:
-    """Every call a configuration needs."""
+    """One call per window shape of a configuration."""
 
     width: int
-    """numbers a step must have"""
+    """numbers per step"""
     by_steps: Mapping[int, Callable[[Sequence[HiddenWindow]], list[NDArray[np.float32]]]]
-    """steps in a window -> what decodes up to `rows` such windows"""
+    """steps per window -> the call that decodes up to `rows` such windows"""
 
 
 def build_window_calls(config: VocoderConfig, checkpoint: Checkpoint) -> WindowCalls:
-    """Read the network and make one call for each shape of the schedule."""
+    """Reads the network and builds one call per shape of the schedule."""
     if config.device == "cuda":
         use_own_stream(urgent=False)
     network = build_network(config, checkpoint)

@@ -17,10 +17,10 @@ from torch import Tensor
 from pipeline.spec import FFT_SIZE, HOP
 from pipeline.vocoder.windowed.convnext import Convolution, convnext_blocks, layer_norm
 
-OVERLAP = FFT_SIZE // HOP  # 4 frames are heard in one hop of samples
-CENTER = OVERLAP // 2  # center=True: a frame's middle, two hops in, is the place it stands for
+OVERLAP = FFT_SIZE // HOP  # 4 frames overlap in one hop of samples
+CENTER = OVERLAP // 2  # center=True: frame t is centred on hop t, two hops into its piece
 MAX_MAGNITUDE = 100.0  # upstream's ceiling for one frequency's magnitude
-NO_ENVELOPE = 1e-11  # torch.istft calls less than this silence
+NO_ENVELOPE = 1e-11  # torch.istft treats a smaller envelope as silence
 
 
 class Vocos:
@@ -35,7 +35,7 @@ class Vocos:
         self._synthesis = tensors["head.istft.window"]  # (FFT_SIZE,): the Hann window
 
     def __call__(self, mel: Tensor, exists: Tensor) -> Tensor:
-        """The samples of every frame; those of frames that do not exist are meaningless but finite."""
+        """Returns the samples of every frame; those of frames that do not exist are meaningless but finite."""
         frames = layer_norm(self._enter(mel, exists), *self._first_norm)
         for block in self._blocks:
             frames = block(frames, exists)
@@ -46,8 +46,8 @@ class Vocos:
         magnitude = log_magnitude.exp().clamp(max=MAX_MAGNITUDE)
         spectrum = torch.complex(magnitude * phase.cos(), magnitude * phase.sin())  # (B, T, FFT_SIZE / 2 + 1)
         pieces = torch.fft.irfft(spectrum, FFT_SIZE) * self._synthesis
-        # Only frames that exist are heard, and only their windows are divided out: so the first and the last sample
-        # of the utterance are those of an inverse transform that saw the whole of it.
+        # Only frames that exist are added up, and only their windows are divided out. So the first and the last sample
+        # of the utterance equal those of an inverse transform over the whole utterance.
         envelope = overlap_add(exists * self._synthesis.square())
         return (overlap_add(pieces * exists) / envelope.clamp(min=NO_ENVELOPE)).flatten(1)
 
@@ -57,7 +57,7 @@ class Vocos:
 # piece 2             |  0 |  1 |  2 |  3 |
 # out                 |  0 |  1 |  2 | ...      hop t: quarter 2 of piece t, 1 of t + 1, 0 of t + 2, 3 of t - 1
 def overlap_add(pieces: Tensor) -> Tensor:
-    """Add up pieces (B, T, FFT_SIZE), a hop apart, to samples (B, T, HOP) that begin at piece 0's middle."""
+    """Adds up pieces (B, T, FFT_SIZE), one hop apart, to samples (B, T, HOP) that begin at the middle of piece 0."""
     rows, length, _ = pieces.shape
     hops = pieces.reshape(rows, length, OVERLAP, HOP)
     total = pieces.new_zeros(rows, length + OVERLAP - 1, HOP)

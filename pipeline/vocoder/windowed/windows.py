@@ -1,12 +1,12 @@
-"""Windows: which steps a body of audio needs, and when they are there.
+"""Windows: which steps a body of audio needs, and when they are known.
 
 In:    how many steps of an utterance are known, and whether it has ended
-Out:   Window values, in order; every body has its fixed place and size
+Out:   Window values, in order; every body has its fixed position and size
 Owns:  nothing
 Never: torch, numpy, rows of numbers
 
 An utterance of n steps is cut into bodies. Body k covers steps [a, b): its size is chunk_steps[k], the last size
-repeating, and follows from k alone, never from load or arrival. So a streamed reply holds the same bits as a
+repeating, and depends on k alone, never on load or arrival. So a streamed reply has the same bits as a
 buffered one.
 
                      a - look_ahead        a            b        b + look_ahead
@@ -27,10 +27,10 @@ from pipeline.spec import HOP, SAMPLES_PER_STEP
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One body with its context. All places are steps of the utterance; row i of the window is step first_step + i."""
+    """One body with its context. All positions are steps of the utterance; row i of the window is step first_step + i."""
 
     index: int
-    """k: this is the utterance's k-th body"""
+    """k: number of the body in the utterance"""
     first_step: int
     """negative near the beginning"""
     rows: int
@@ -45,46 +45,46 @@ class Window:
 
     @property
     def first_sample(self) -> int:
-        """Where the body's samples begin, counted from the utterance's first."""
+        """The body's first sample, counted from the beginning of the utterance."""
         return SAMPLES_PER_STEP * self.body_start
 
     @property
     def num_samples(self) -> int:
-        """How many samples the body gives: the utterance's last step gives one hop less."""
+        """Samples in the body: the last step of an utterance has one hop less."""
         return SAMPLES_PER_STEP * (self.body_stop - self.body_start) - (HOP if self.is_last else 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How every utterance is cut."""
+    """Cuts every utterance into windows."""
 
     chunk_steps: tuple[int, ...]
     """steps of body 0, 1, ...; the last one repeats"""
     look_ahead: int
-    """steps of context either side"""
+    """steps of context on either side"""
 
     def body(self, index: int) -> tuple[int, int]:
-        """Steps [a, b) of body `index` of an utterance without an end."""
+        """Returns steps [a, b) of body `index` of an endless utterance."""
         ramp = len(self.chunk_steps)
         size = self.chunk_steps[min(index, ramp - 1)]
         start = sum(self.chunk_steps[:index]) + max(0, index - ramp) * self.chunk_steps[-1]
         return start, start + size
 
     def ready(self, index: int, *, known: int, ended: bool) -> Iterator[Window]:
-        """The windows from body `index` on that can be decoded now, in order."""
+        """Yields the windows from body `index` on that can be decoded now."""
         while window := self.window(index, known=known, ended=ended):
             yield window
             index += 1
 
     def window(self, index: int, *, known: int, ended: bool) -> Window | None:
-        """The window of body `index`, or None while it cannot be decoded, or past the utterance's end.
+        """Returns the window of body `index`; None if it cannot be decoded yet, or lies past the utterance's end.
 
         Args:
             known: steps of the utterance known so far.
-            ended: no more will come.
+            ended: no more will arrive.
         """
         start, stop = self.body(index)
-        # One step past the body at least, or a body that ends the utterance could be taken for an inner one.
+        # At least one step past the body: otherwise the last body could be taken for an inner one.
         needed = stop + max(self.look_ahead, 1)
         if known <= start or (known < needed and not ended):
             return None
@@ -102,10 +102,10 @@ class Schedule:
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """Steps from window to window: nothing can be done with fewer. Two sizes at least; the last repeats."""
+        """Steps per window: fewer are of no use. At least two sizes; the last one repeats."""
         return self.chunk_steps[0] + max(self.look_ahead, 1), *(self.chunk_steps[1:] or self.chunk_steps)
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """The different windows there are: (rows, steps of a full body) each, smallest first."""
+        """All shapes of windows as (rows, steps of a full body), smallest first."""
         return tuple((size + 2 * self.look_ahead, size) for size in sorted(set(self.chunk_steps)))

@@ -177,7 +177,7 @@ def test_what_another_network_carried_is_refused():
     ):
         with pytest.raises(EngineFault, match="another checkpoint"):
             net(StepBatch(rows, wrong, is_last=False))
-    with pytest.raises(EngineFault, match="numbers a step"):
+    with pytest.raises(EngineFault, match="numbers per step"):
         net(StepBatch(rows[:, 1:], None, is_last=True))
 
 
@@ -214,7 +214,7 @@ def test_a_machine_that_cannot_carry_decodes_windows_and_says_so(no_compiler, ca
 
 
 def test_carrying_that_is_asked_for_and_impossible_is_a_mistake_of_the_configuration(no_compiler):
-    with pytest.raises(ConfigError, match=r"vocoder\.method incremental is impossible here"):
+    with pytest.raises(ConfigError, match=r"vocoder\.method incremental is not possible here"):
         make_strategy(VocoderConfig(method="incremental"), demo())
 
 
@@ -243,7 +243,7 @@ def test_a_vocoder_feeds_and_refuses_the_other_kind_of_work():
 
 def test_a_vocoder_of_windows_refuses_feeds():
     method = make_strategy(VocoderConfig(method="windows"), demo())
-    with pytest.raises(EngineFault, match="carries nothing"):
+    with pytest.raises(EngineFault, match="keeps no state"):
         method.check(StepBatch(make_rows(3, use_decoder=True), None, is_last=True))
 
 
