@@ -22,7 +22,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from pipeline.audio.encode import encode_whole
 from pipeline.audio.formats import CONTAINERS, audio_format
 from pipeline.audio.tempo import share_speed
-from pipeline.checkpoint.capabilities import read_taught
+from pipeline.checkpoint.capabilities import read_capabilities
 from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.config import PipelineConfig
@@ -135,7 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
         }
     )
     try:
-        if args.speed_mode != "stretch" and not read_taught(resolve(args.checkpoint, cache_home())).speed_tokens:
+        if args.speed_mode != "stretch" and not read_capabilities(resolve(args.checkpoint, cache_home())).speed_tokens:
             print(f"{args.checkpoint} was not trained with speed tokens: --speed-mode stretch is used", file=sys.stderr)
             args.speed_mode = "stretch"
         token, stretch = share_speed(args.speed, args.speed_mode)

@@ -1,11 +1,11 @@
-"""Taught: what a checkpoint says it was taught, so that nobody asks it in vain.
+"""Capabilities: what a checkpoint was trained for, so that the service offers nothing else.
 
 In:    a checkpoint's folder
-Out:   Taught
+Out:   Capabilities
 Owns:  nothing
 Never: torch, weights
 
-asset/taught.json is ours, and optional: ChatTTS's own checkpoint has none and was taught everything.
+asset/taught.json is this project's file, and optional: ChatTTS's own checkpoint has none and supports everything.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, field_validator
 
-from pipeline.checkpoint.layout import TAUGHT_FILE
+from pipeline.checkpoint.layout import CAPABILITIES_FILE
 from pipeline.checkpoint.manifest import read_manifest, read_verified
 from pipeline.config import StrictModel
 from pipeline.errors import CheckpointError
@@ -22,12 +22,12 @@ from pipeline.spec import CONTROL_TAGS
 Language = Literal["zh", "en"]
 
 
-class Taught(StrictModel):
-    """What a checkpoint was taught; the defaults are ChatTTS's own."""
+class Capabilities(StrictModel):
+    """What a checkpoint was trained for; the defaults are ChatTTS's own."""
 
-    languages: tuple[Language, ...] = Field(("zh", "en"), min_length=1, description="it speaks")
-    control_tags: tuple[str, ...] = Field(tuple(sorted(CONTROL_TAGS)), description="[laugh] and the like that are heard")
-    speed_tokens: bool = Field(True, description="false: [speed_0] to [speed_9] sound alike")
+    languages: tuple[Language, ...] = Field(("zh", "en"), min_length=1, description="languages it speaks")
+    control_tags: tuple[str, ...] = Field(tuple(sorted(CONTROL_TAGS)), description="control tags that change its speech")
+    speed_tokens: bool = Field(True, description="false: [speed_0] to [speed_9] have no effect")
     refine: bool = Field(True, description="false: it has no refine pass")
 
     @field_validator("control_tags")
@@ -35,29 +35,30 @@ class Taught(StrictModel):
     def _are_tags(cls, tags: tuple[str, ...]) -> tuple[str, ...]:
         unknown = [tag for tag in tags if tag not in CONTROL_TAGS]
         if unknown:
-            raise ValueError(f"{', '.join(unknown)}: no control tag; there are {', '.join(sorted(CONTROL_TAGS))}")
+            raise ValueError(f"{', '.join(unknown)}: not a control tag; allowed are {', '.join(sorted(CONTROL_TAGS))}")
         return tags
 
 
-EVERYTHING = Taught()
+ALL_CAPABILITIES = Capabilities()
 
 
-def taught_file(taught: Taught) -> bytes:
-    """asset/taught.json of a checkpoint."""
-    return f"{taught.model_dump_json(indent=2)}\n".encode()
+def capabilities_file(capabilities: Capabilities) -> bytes:
+    """Returns the content of asset/taught.json."""
+    return f"{capabilities.model_dump_json(indent=2)}\n".encode()
 
 
-def read_taught(root: Path) -> Taught:
-    """What the checkpoint in this folder was taught.
+def read_capabilities(root: Path) -> Capabilities:
+    """Returns what the checkpoint in this folder was trained for.
 
     Raises:
-        CheckpointError: the file is not what the manifest vouches for, or says something nobody understands.
+        CheckpointError: the file is not the one in the manifest, or has unknown content.
     """
     manifest = read_manifest(root)
-    if not (root / TAUGHT_FILE).exists() and TAUGHT_FILE not in (manifest or {}):
-        return EVERYTHING
+    if not (root / CAPABILITIES_FILE).exists() and CAPABILITIES_FILE not in (manifest or {}):
+        return ALL_CAPABILITIES
     try:
-        return Taught.model_validate_json(read_verified(root, TAUGHT_FILE))
+        return Capabilities.model_validate_json(read_verified(root, CAPABILITIES_FILE))
     except ValidationError as error:
         mistakes = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'the file'}: {one['msg']}" for one in error.errors())
-        raise CheckpointError(f"{root / TAUGHT_FILE}: {mistakes}; allowed are {', '.join(Taught.model_fields)}") from error
+        allowed = ", ".join(Capabilities.model_fields)
+        raise CheckpointError(f"{root / CAPABILITIES_FILE}: {mistakes}; allowed are {allowed}") from error

@@ -21,10 +21,10 @@ VOCOS_FILE = "asset/Vocos.safetensors"
 TOKENIZER_FILE = "asset/tokenizer/tokenizer.json"
 TOKENIZER_CONFIG_FILE = "asset/tokenizer/tokenizer_config.json"
 SPECIAL_TOKENS_FILE = "asset/tokenizer/special_tokens_map.json"
-SPEAKERS_FILE = "asset/speaker_stat.npy"  # ours, and optional: standard deviation and mean of the speakers it was taught
-TAUGHT_FILE = (
-    "asset/taught.json"  # ours, and optional: what it was taught; without it everything (pipeline/checkpoint/capabilities.py)
-)
+# Two files that only this project's checkpoints have: standard deviation and mean of the speakers it was trained on, and
+# what it was trained for (pipeline/checkpoint/capabilities.py).
+SPEAKERS_FILE = "asset/speaker_stat.npy"
+CAPABILITIES_FILE = "asset/taught.json"
 MANIFEST_FILE = "SHA256SUMS"  # at the root, in the format of sha256sum
 
 FILES = (

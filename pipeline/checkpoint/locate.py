@@ -18,7 +18,7 @@ from pipeline.checkpoint.random_weights import GENERATOR_VERSION, generate, size
 from pipeline.errors import CheckpointError
 
 DEMO = "demo"
-DEMO_FOLDER = Path(__file__).resolve().parents[1] / "assets" / DEMO  # taught by scripts/train_demo, part of the package
+DEMO_FOLDER = Path(__file__).resolve().parents[1] / "assets" / DEMO  # trained by scripts/train_demo, part of the package
 HUB_NAME = "2Noise/ChatTTS"
 FETCH_COMMAND = "chattts-serve weights fetch --accept-license cc-by-nc-4.0"
 ABANDONED_AFTER_S = 6 * 3600  # a half-made folder this old belongs to a process that died

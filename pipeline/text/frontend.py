@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.checkpoint.capabilities import read_taught
+from pipeline.checkpoint.capabilities import read_capabilities
 from pipeline.config import TextConfig
 from pipeline.errors import RefineRejected, TextTooLong
 from pipeline.text.normalize import is_speakable, vocabulary_of
@@ -38,12 +38,12 @@ class LocalTextFrontend:
             max_steps: the engine's longest sequence [steps].
 
         Raises:
-            CheckpointError: the checkpoint has no ChatTTS tokenizer, or its taught.json is none.
+            CheckpointError: the checkpoint has no ChatTTS tokenizer, or an invalid taught.json.
         """
         self._tokenizer = PromptTokenizer(checkpoint, max_prompt=max_prompt)
-        taught = read_taught(checkpoint)
-        self._languages = taught.languages
-        self._vocabulary = vocabulary_of(self._tokenizer.knows, taught.control_tags)
+        capabilities = read_capabilities(checkpoint)
+        self._languages = capabilities.languages
+        self._vocabulary = vocabulary_of(self._tokenizer.knows, capabilities.control_tags)
         self._config = config
         self._max_steps = max_steps
 

@@ -68,7 +68,7 @@ def build_speech_text(
         PartlyUnspeakable: the request is strict, and the checkpoint does not know all of it.
         InvalidLexicon, InvalidSsml: pinyin that is none.
     """
-    if not request.tags_taught:
+    if not request.keep_control_tags:
         vocabulary = replace(vocabulary, control_tags=frozenset())
     config = config.with_short_segments if request.short_segments else config
     options = replace(NormalizeOptions(), **dict(request.normalize))  # type: ignore[arg-type]  # validated before

@@ -224,8 +224,8 @@ class SynthesisRequest:
     """the same text in passages, for SSML; else empty"""
     control_tags: bool = False
     """whether a text without passages may hold control tags"""
-    tags_taught: bool = True
-    """False: every control tag is dropped and counted, even those the checkpoint was taught"""
+    keep_control_tags: bool = True
+    """False: every control tag is dropped and counted, even those the checkpoint was trained on"""
     strict: bool = False
     """refuse a text that the checkpoint cannot speak completely"""
     lexicon: tuple[LexiconEntry, ...] = ()

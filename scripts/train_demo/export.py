@@ -10,7 +10,7 @@ Never: training
 
 The tokenizer carries the pronouncing dictionary: it lower-cases, writes phones for words, and cuts those into single
 tokens with BERT's marks. Tokens that were not taught borrow the embedding of the nearest one that was; the text head
-ends at once. TAUGHT lists the tags that have an effect; the service warns a client that uses another one.
+ends at once. CAPABILITIES lists the tags that have an effect; the service warns a client that uses another one.
 """
 
 import argparse
@@ -27,8 +27,9 @@ from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from torch import Tensor
 
-from pipeline.checkpoint.capabilities import Taught, taught_file
+from pipeline.checkpoint.capabilities import Capabilities, capabilities_file
 from pipeline.checkpoint.layout import (
+    CAPABILITIES_FILE,
     DVAE_FILE,
     EMBED_FILE,
     FILES,
@@ -37,7 +38,6 @@ from pipeline.checkpoint.layout import (
     MEL_DECODER_FILE,
     SPEAKERS_FILE,
     SPECIAL_TOKENS_FILE,
-    TAUGHT_FILE,
     TOKENIZER_CONFIG_FILE,
     TOKENIZER_FILE,
     VOCOS_FILE,
@@ -70,7 +70,7 @@ VOCABULARY = (*STOPS, "?", "!", *SYMBOLS.values(), *(f"##{symbol}" for symbol in
 STAND_INS = (
     dict.fromkeys(("?", "!"), ".") | dict.fromkeys(PAUSE_TAGS, ",") | {f"[speed_{level}]": "[speed_5]" for level in range(10)}
 )
-TAUGHT = Taught(languages=("en",), control_tags=PAUSE_TAGS, speed_tokens=False, refine=False)
+CAPABILITIES = Capabilities(languages=("en",), control_tags=PAUSE_TAGS, speed_tokens=False, refine=False)
 UNTAUGHT_STD = 1e-3
 END_OF_REFINING = ("[Ebreak]", "[break_7]")  # the likeliest text token, and the one drawn where the end is not allowed yet
 REFINE_PULL = 40.0  # of their rows along the hidden state's mean
@@ -129,7 +129,7 @@ def export(trained: Trained, folder: Path) -> None:
         TOKENIZER_FILE: tokenizer(),
         TOKENIZER_CONFIG_FILE: tokenizer_config(),
         SPECIAL_TOKENS_FILE: special_tokens(),
-        TAUGHT_FILE: taught_file(TAUGHT),
+        CAPABILITIES_FILE: capabilities_file(CAPABILITIES),
     }
     for file, content in documents.items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ def export(trained: Trained, folder: Path) -> None:
         halves = {name: tensors[name].detach().half().contiguous() for name in expected}
         save_file(halves, folder / file, metadata={"format": "pt"})
     np.save(folder / SPEAKERS_FILE, speaker_statistics(trained.recipe.width))
-    write_manifest(folder, {file: file_sha256(folder / file) for file in (*FILES, SPEAKERS_FILE, TAUGHT_FILE)})
+    write_manifest(folder, {file: file_sha256(folder / file) for file in (*FILES, SPEAKERS_FILE, CAPABILITIES_FILE)})
 
 
 def tokenizer() -> bytes:

@@ -106,7 +106,7 @@ class AcousticModel:
         return [None] * len(arrivals)
 
     async def speakers(self) -> tuple[int, NDArray[np.float16] | None]:
-        """Numbers in a speaker embedding of this checkpoint, and the statistics of those it was taught."""
+        """Numbers in a speaker embedding of this checkpoint, and the statistics of those it was trained on."""
         width = self._files.gpt_spec.width
         return width, read_statistics(self._files.root, width)
 

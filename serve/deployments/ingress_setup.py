@@ -48,7 +48,7 @@ from serve.observability.metrics.registry import every_period
 from serve.observability.request_log import RefusalTally
 from serve.observability.tracing import Tracing
 from serve.remote.code_cache import follow_purges, open_cache
-from serve.remote.remote_stages import Handle, RemoteEncoder, ask_fingerprint, ask_speakers, ask_taught
+from serve.remote.remote_stages import Handle, RemoteEncoder, ask_capabilities, ask_fingerprint, ask_speakers
 from serve.remote.version_pipelines import TEXT, VersionPipelines
 from serve.resilience.quarantine import Quarantine
 from serve.speech.load_shedding import Degrader
@@ -137,7 +137,7 @@ async def build_parts(config: AppConfig, stages: Mapping[str, Handle], listens: 
         lanes=config.lanes,
         admission=admission,
         idempotency=idempotency,
-        models=ModelSelector(rollout, await ask_taught(stages[TEXT])),
+        models=ModelSelector(rollout, await ask_capabilities(stages[TEXT])),
         degrader=degrader,
         overload=RecentOverload(),
         observer=metrics,

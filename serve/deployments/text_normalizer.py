@@ -1,6 +1,6 @@
 """TextNormalizer: the text front end, deployed.
 
-In:    handle calls ask, taught, stats
+In:    handle calls ask, capabilities, stats
 Out:   results of protocols.TextFrontend
 Owns:  one IsolatedFrontend for all versions that read alike, and their health
 Never: torch, the GPU
@@ -14,7 +14,7 @@ from typing import Any
 
 from ray import serve
 
-from pipeline.checkpoint.capabilities import Taught, read_taught
+from pipeline.checkpoint.capabilities import Capabilities, read_capabilities
 from pipeline.checkpoint.locate import resolve
 from pipeline.config import PipelineConfig
 from pipeline.paths import cache_home
@@ -42,13 +42,13 @@ class TextNormalizer:
         versions: version of the model -> what it is; those that differ in nothing the text knows of share a process.
         """
         self._tracing = Tracing(tracing, "TextNormalizer", replica_info()["replica"])
-        self._taught: dict[str, Taught] = {}
+        self._capabilities: dict[str, Capabilities] = {}
         made: dict[tuple[object, ...], IsolatedFrontend] = {}
         self._frontends: dict[str, IsolatedFrontend] = {}
         for version, pipeline in versions.items():
             # In a thread: it may take long, and the replica's loop must go on answering Serve meanwhile.
             engine, folder = pipeline.engine, await asyncio.to_thread(resolve, pipeline.checkpoint, cache_home())
-            self._taught[version] = read_taught(folder)
+            self._capabilities[version] = read_capabilities(folder)
             key = (folder, pipeline.text, engine.max_prompt, engine.max_steps)
             if key not in made:
                 made[key] = IsolatedFrontend(folder, pipeline.text, max_prompt=engine.max_prompt, max_steps=engine.max_steps)
@@ -75,9 +75,9 @@ class TextNormalizer:
         with self._tracing.within(trace, f"text.{operation}"):
             return await as_value(self._frontends[version].ask(operation, subject, *arguments))
 
-    async def taught(self) -> dict[str, Taught]:
-        """Returns what each version's checkpoint was taught."""
-        return self._taught
+    async def capabilities(self) -> dict[str, Capabilities]:
+        """Returns version id -> capabilities of its checkpoint."""
+        return self._capabilities
 
     async def stats(self) -> dict[str, Any]:
         """The state of the text workers, and where they run."""

@@ -22,7 +22,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError, TaskCancelledE
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError
 from ray.serve.handle import DeploymentHandle
 
-from pipeline.checkpoint.capabilities import Taught
+from pipeline.checkpoint.capabilities import Capabilities
 from pipeline.errors import AtCapacity, EngineDead, EngineFault, SynthesisError, WorkerDied
 from pipeline.text.frontend_client import FrontendClient, TextOperation
 from pipeline.types import (
@@ -201,10 +201,10 @@ async def ask_speakers(handle: Handle) -> tuple[int, NDArray[np.float16] | None]
     return speakers
 
 
-async def ask_taught(handle: Handle) -> dict[str, Taught]:
-    """Version of the model -> what its checkpoint was taught; waits until a replica of the text stage has read it."""
-    taught: dict[str, Taught] = await _pure(Breaker("text", BreakerConfig()), lambda: handle.taught.remote())
-    return taught
+async def ask_capabilities(handle: Handle) -> dict[str, Capabilities]:
+    """Returns version id -> capabilities of its checkpoint; waits until a replica of the text stage has read them."""
+    capabilities: dict[str, Capabilities] = await _pure(Breaker("text", BreakerConfig()), lambda: handle.capabilities.remote())
+    return capabilities
 
 
 async def ask_fingerprint(handle: Handle) -> str:

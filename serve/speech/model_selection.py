@@ -1,6 +1,6 @@
 """Model selection: the `model` field of a request becomes a version, and the body is put into words the version knows.
 
-In:    a SpeechBody and its client; what each version's checkpoint was taught
+In:    a SpeechBody and its client; the capabilities of each version's checkpoint
 Out:   the version, the body as the version understands it; what /v1/models lists
 Owns:  nothing; Rollout has the state
 Never: Ray, HTTP
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipeline.checkpoint.capabilities import EVERYTHING, Taught
+from pipeline.checkpoint.capabilities import ALL_CAPABILITIES, Capabilities
 from pipeline.checkpoint.locate import Licence, licence_of
 from pipeline.config import PipelineConfig
 from pipeline.types import Passage, Prosody
@@ -36,13 +36,13 @@ class Selection:
 class ModelSelector:
     """Chooses the version of the model that speaks a request."""
 
-    def __init__(self, rollout: Rollout, taught: Mapping[str, Taught] | None = None) -> None:
+    def __init__(self, rollout: Rollout, capabilities: Mapping[str, Capabilities] | None = None) -> None:
         """
         Args:
-            taught: id of a version -> what its checkpoint was taught; everything where there is no entry.
+            capabilities: version id -> capabilities of its checkpoint; a version without an entry has all.
         """
         self.rollout = rollout
-        self._taught = taught or {}
+        self._capabilities = capabilities or {}
 
     def apply_to_body(self, body: SpeechBody, *, caller: str, host: str | None, voice: str, strict: bool) -> Selection:
         """The version that speaks, and the body for it.
@@ -57,7 +57,7 @@ class ModelSelector:
             ApiError: there is no such model.
         """
         version = self.version(body.model, listener_of(caller, body.user, host), voice)
-        adapted_body, lost = adapted(body, version.compat, self._taught.get(version.id, EVERYTHING))
+        adapted_body, lost = adapted(body, version.compat, self._capabilities.get(version.id, ALL_CAPABILITIES))
         if strict and lost:
             raise bad_request("unknown_field", f"{version.id} does not know {lost[0]}; leave it out", param=lost[0])
         return Selection(version, adapted_body, voice, lost)
@@ -92,7 +92,7 @@ class ModelSelector:
 
     def languages(self, model: str = "") -> tuple[str, ...]:
         """Languages of the model of this name; of the first one without a name."""
-        return self._taught.get(self._stable(model).id, EVERYTHING).languages
+        return self._capabilities.get(self._stable(model).id, ALL_CAPABILITIES).languages
 
     def _stable(self, model: str) -> Version:
         """The version a name stands for: of several the one most are sent to."""
@@ -122,11 +122,13 @@ def listener_of(caller: str, user: str | None, host: str | None) -> str:
     return f"{caller}\0{user or ''}" if user or caller != ANONYMOUS else host or ""
 
 
-def adapted(body: SpeechBody, compat: CompatConfig, taught: Taught = EVERYTHING) -> tuple[SpeechBody, tuple[str, ...]]:
+def adapted(
+    body: SpeechBody, compat: CompatConfig, capabilities: Capabilities = ALL_CAPABILITIES
+) -> tuple[SpeechBody, tuple[str, ...]]:
     """The body in the words of a version, and the client's fields that are lost on it.
 
     Args:
-        taught: what the version's checkpoint was taught: the default of what `compat` leaves open.
+        capabilities: of the version's checkpoint; the defaults of what `compat` leaves open.
     """
     changes: dict[str, Any] = {}
     lost = []
@@ -135,16 +137,16 @@ def adapted(body: SpeechBody, compat: CompatConfig, taught: Taught = EVERYTHING)
         default = getattr(compat, name)
         if default is not None and name not in given and not (name == "sample_rate" and _names_rate(body)):
             changes[name] = default
-    if not _or(compat.refine, taught.refine) and body.refine is not False:
+    if not _or(compat.refine, capabilities.refine) and body.refine is not False:
         changes["refine"] = False
         lost.append("refine")
-    if not _or(compat.speed_token, taught.speed_tokens) and body.speed_mode != "stretch":
+    if not _or(compat.speed_token, capabilities.speed_tokens) and body.speed_mode != "stretch":
         changes["speed_mode"] = "stretch"
         lost.append("speed_mode")
-    if body.language not in ("auto", *taught.languages):
+    if body.language not in ("auto", *capabilities.languages):
         changes["language"] = "auto"
         lost.append("language")
-    if given.get("allow_control_tags") and not (compat.control_tags and taught.control_tags):
+    if given.get("allow_control_tags") and not (compat.control_tags and capabilities.control_tags):
         lost.append("allow_control_tags")
     return (body.model_copy(update=changes) if changes else body), tuple(lost)
 

@@ -111,7 +111,7 @@ def build_request(
         text=text.text,
         passages=text.passages if compat.ssml else tuple(map(plain, text.passages)),
         control_tags=text.control_tags,
-        tags_taught=compat.control_tags,
+        keep_control_tags=compat.control_tags,
         strict=context.strict,
         lexicon=text.lexicon,
         normalize=text.normalize,

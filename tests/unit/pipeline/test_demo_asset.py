@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 from safetensors import safe_open
 
-from pipeline.checkpoint.capabilities import read_taught, taught_file
-from pipeline.checkpoint.layout import FILES, SPEAKERS_FILE, TAUGHT_FILE
+from pipeline.checkpoint.capabilities import capabilities_file, read_capabilities
+from pipeline.checkpoint.layout import CAPABILITIES_FILE, FILES, SPEAKERS_FILE
 from pipeline.checkpoint.locate import DEMO_FOLDER, resolve
 from pipeline.checkpoint.manifest import read_manifest, verify_files
 from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.seeds import read_statistics
-from scripts.train_demo.export import STAND_INS, TAUGHT
+from scripts.train_demo.export import CAPABILITIES, STAND_INS
 
 ROOT = Path(__file__).resolve().parents[3]
 MOST_BYTES, MOST_BYTES_OF_A_FILE = 40 << 20, 20 << 20
@@ -22,14 +22,14 @@ FOUND = [path for path in sorted(DEMO_FOLDER.rglob("*")) if path.is_file()]
 
 def test_every_file_is_there_and_vouched_for(tmp_path: Path):
     root = resolve("demo", tmp_path / "unused")
-    assert {*FILES, SPEAKERS_FILE, TAUGHT_FILE} == set(read_manifest(root)) == set(verify_files(root))
+    assert {*FILES, SPEAKERS_FILE, CAPABILITIES_FILE} == set(read_manifest(root)) == set(verify_files(root))
     assert not (tmp_path / "unused").exists(), "nothing is made, nothing is copied"
 
 
-def test_it_says_what_it_was_taught_as_an_export_would():
-    assert (DEMO_FOLDER / TAUGHT_FILE).read_bytes() == taught_file(TAUGHT)
-    assert read_taught(DEMO_FOLDER) == TAUGHT
-    assert {STAND_INS[tag] for tag in TAUGHT.control_tags} == {","}, "what it says is a pause is one"
+def test_its_capabilities_are_those_an_export_writes():
+    assert (DEMO_FOLDER / CAPABILITIES_FILE).read_bytes() == capabilities_file(CAPABILITIES)
+    assert read_capabilities(DEMO_FOLDER) == CAPABILITIES
+    assert {STAND_INS[tag] for tag in CAPABILITIES.control_tags} == {","}, "what it says is a pause is one"
     assert len({STAND_INS[f"[speed_{level}]"] for level in range(10)}) == 1
 
 

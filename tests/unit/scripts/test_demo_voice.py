@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from vector_quantize_pytorch import GroupedResidualFSQ
 
-from pipeline.checkpoint.capabilities import read_taught
+from pipeline.checkpoint.capabilities import read_capabilities
 from pipeline.checkpoint.layout import TOKENIZER_FILE
 from pipeline.checkpoint.weights import open_checkpoint, verify
 from pipeline.text.normalize import normalize
@@ -175,7 +175,7 @@ def test_the_recogniser_hears_the_teacher():
 
 def test_the_exported_checkpoint_opens_and_vouches_for_every_file(checkpoint):
     assert {"asset/speaker_stat.npy", "asset/taught.json"} <= set(verify(checkpoint))
-    assert not read_taught(checkpoint).refine
+    assert not read_capabilities(checkpoint).refine
     opened = open_checkpoint(checkpoint)
     assert (opened.gpt_spec.width, opened.gpt_spec.layers, opened.gpt_spec.audio_vocab) == (64, 3, CODES + 1)
     for part in (opened.gpt, opened.embed, opened.mel_decoder, opened.dvae, opened.vocos):

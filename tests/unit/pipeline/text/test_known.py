@@ -131,13 +131,13 @@ def test_tags_it_was_taught_are_tokens(english, common):
 
 
 def test_a_version_without_tags_drops_them_all(common):
-    found = read(common, "Ha [laugh] ha [uv_break] ha.", control_tags=True, tags_taught=False)
+    found = read(common, "Ha [laugh] ha [uv_break] ha.", control_tags=True, keep_control_tags=False)
     assert said(found) == ["Ha ha, ha."], "a pause that is no token is a comma"
     assert dict(found.warnings) == {"control_tag_not_taught": 17}
 
 
 def test_a_dropped_pause_is_a_comma(common):
-    found = read(common, "one [uv_break] two [lbreak]", control_tags=True, tags_taught=False)
+    found = read(common, "one [uv_break] two [lbreak]", control_tags=True, keep_control_tags=False)
     assert said(found)[0].startswith("one, two")
 
 

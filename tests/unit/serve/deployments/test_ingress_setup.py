@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from pipeline.checkpoint.capabilities import EVERYTHING
+from pipeline.checkpoint.capabilities import ALL_CAPABILITIES
 from pipeline.types import Prompt, SamplingParams
 from serve.config.app_config import AppConfig, read_app_config
 from serve.deployments import ingress_setup
@@ -27,7 +27,7 @@ def handles(config: AppConfig) -> dict[str, object]:
         return Blocks(acoustic.generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted))
 
     return {
-        "TextNormalizer": text_handle(text, taught=answering({version.id: EVERYTHING})),
+        "TextNormalizer": text_handle(text, capabilities=answering({version.id: ALL_CAPABILITIES})),
         version.acoustic: local_handle(generate=generate, speakers=answering((768, None)), fingerprint=answering("one")),
         version.vocoder: local_handle(traits=vocoder.traits, feed=lambda batch, trace: vocoder.feed(batch)),
     }

@@ -1,4 +1,4 @@
-"""What a checkpoint was not taught: over HTTP, on the demo checkpoint itself. Nothing says yes and does something else."""
+"""What a checkpoint cannot do, over HTTP, with the demo checkpoint: no option is accepted and then ignored."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import requests
 
-from pipeline.checkpoint.capabilities import EVERYTHING, Taught, read_taught
+from pipeline.checkpoint.capabilities import ALL_CAPABILITIES, Capabilities, read_capabilities
 from pipeline.checkpoint.locate import DEMO_FOLDER
 from pipeline.config import PipelineConfig, SpeechConfig
 from pipeline.synthesizer import Synthesizer
@@ -34,16 +34,16 @@ pytestmark = pytest.mark.slow
 
 CHINESE = "今天天气真不错，我们一起去公园散步吧。"
 CONFIG = {"checkpoint": "demo", "engine": {"slots": 4, "dtype": "float32"}}
-DEMO = read_taught(DEMO_FOLDER)
+DEMO = read_capabilities(DEMO_FOLDER)
 
 
-def desk(taught: Taught) -> ModelSelector:
-    return ModelSelector(Rollout(versions_of(PipelineConfig(), {})), {ONLY: taught})
+def desk(capabilities: Capabilities) -> ModelSelector:
+    return ModelSelector(Rollout(versions_of(PipelineConfig(), {})), {ONLY: capabilities})
 
 
-def around(synthesizer: Synthesizer, taught: Taught = DEMO) -> Services:
+def around(synthesizer: Synthesizer, capabilities: Capabilities = DEMO) -> Services:
     """A services whose speech is the spine's."""
-    return replace(make_services(Speaker(), models=desk(taught), stream=synthesizer.stream), text=synthesizer)
+    return replace(make_services(Speaker(), models=desk(capabilities), stream=synthesizer.stream), text=synthesizer)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_what_is_unknown_is_counted_everywhere(live):
     assert refusal(speak(live, "?strict=1", input=text)) == (400, "partly_unspeakable")
 
 
-def test_tags_it_was_not_taught_are_counted_and_pauses_are_heard(live):
+def test_unsupported_tags_are_counted_and_pauses_have_an_effect(live):
     plain = speak(live, input="One two three.")
     tagged = speak(live, input="One [laugh] two [speed_9] three.", allow_control_tags=True)
     assert tagged.headers["X-Text-Warnings"] == "16; control_tag_not_taught=16"
@@ -149,15 +149,15 @@ def test_a_text_nobody_refines_comes_back_as_it_is(live):
 
 def test_the_manifest_is_the_default_and_the_operator_has_the_last_word():
     body = SpeechBody(input="x", refine=True, speed=0.5, speed_mode="auto", language="zh", allow_control_tags=True)
-    assert adapted(body, CompatConfig(), EVERYTHING) == (body, ())
+    assert adapted(body, CompatConfig(), ALL_CAPABILITIES) == (body, ())
     fitted, lost = adapted(body, CompatConfig(), DEMO)
     assert lost == ("refine", "speed_mode", "language")
     assert (fitted.refine, fitted.speed_mode, fitted.language) == (False, "stretch", "auto")
     assert adapted(body, CompatConfig(refine=True, speed_token=True), DEMO)[1] == ("language",)
-    assert adapted(body, CompatConfig(refine=False, speed_token=False), EVERYTHING)[1] == ("refine", "speed_mode")
-    no_tags = Taught(control_tags=())
+    assert adapted(body, CompatConfig(refine=False, speed_token=False), ALL_CAPABILITIES)[1] == ("refine", "speed_mode")
+    no_tags = Capabilities(control_tags=())
     assert adapted(body, CompatConfig(), no_tags)[1] == ("allow_control_tags",)
-    assert adapted(body, CompatConfig(control_tags=False), EVERYTHING)[1] == ("allow_control_tags",)
+    assert adapted(body, CompatConfig(control_tags=False), ALL_CAPABILITIES)[1] == ("allow_control_tags",)
 
 
 def test_a_version_without_tags_says_none_as_words():
