@@ -1,7 +1,7 @@
-"""Device: what the engine's loop needs of a device, whichever it is.
+"""Device: the interface between the engine's loop and the runner of a CPU or a GPU.
 
 In:    nothing
-Out:   DeviceRunner, and the values its rounds and preemptions hand over
+Out:   DeviceRunner, and the results of its rounds and preemptions
 Owns:  nothing
 Never: a device's own arithmetic: cpu_runner.py and gpu_runner.py
 """
@@ -22,7 +22,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundOutput:
-    """What one round made: K steps of S slots."""
+    """The result of one round: K steps of S slots."""
 
     hidden: NDArray[np.float32]  # (K, S, width)
     tokens: NDArray[np.int64]  # (K, S, 4); TEXT slots: their token in every column
@@ -32,59 +32,62 @@ class RoundOutput:
 
 
 class DeviceRunner(Protocol):
-    """What the engine's loop needs of a device. Made and used on one thread."""
+    """Runs plans on one device. It is created and used on one thread."""
 
     rounds_ahead: int
     """rounds that may be launched before the one before them is read"""
 
     @property
     def num_graphs(self) -> int:
-        """Rounds held as CUDA graphs."""
+        """Number of rounds held as CUDA graphs."""
         ...
 
     @property
     def kv_bytes(self) -> int:
-        """Of the KV cache."""
+        """Size of the KV cache [bytes]."""
         ...
 
     def prefill(self, sequences: Ordered[Sequence]) -> None:
-        """Read the prompts of newly placed sequences, all of one bucket, into their slots."""
+        """Computes the prompts of newly scheduled sequences, all of one bucket, in their slots."""
         ...
 
     def launch(self, plan: Plan) -> None:
-        """Begin one round: `steps_per_round` steps in which the plan's decoding slots advance until they end."""
+        """Starts one round: `steps_per_round` steps in which the plan's decoding slots advance until they end."""
         ...
 
     def read(self) -> RoundOutput:
-        """The results of the round launched longest ago; waits for it. The caller's own: no later round writes to them."""
+        """Waits for the round launched longest ago and returns its results, in memory that no later round writes to."""
         ...
 
     def preempt(self, slot: int, length: int) -> object:
-        """All a slot is and the first `length` positions of its cache, copied to the host; no round in flight uses it."""
+        """Returns a copy of the slot's state and of the first `length` positions of its cache, on the host.
+
+        No round in flight may use the slot.
+        """
         ...
 
     def restore(self, slot: int, preempted: object) -> None:
-        """Put it into a slot, any slot: its next steps are the ones it would have made."""
+        """Writes what `preempt` returned into any slot; the sequence then continues with the same steps, bit for bit."""
         ...
 
     def reset_slot(self, slot: int) -> None:
-        """Remove what a broken sequence left in its slot."""
+        """Zeroes the cache and the state that a broken sequence left in its slot."""
         ...
 
     def drop_graphs(self) -> None:
-        """Go on eagerly: the slow twin of what was recorded."""
+        """Discards the CUDA graphs; later rounds run eagerly, which is slower."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreemptedSlot:
-    """An interrupted sequence, on the host."""
+    """A preempted sequence's slot, on the host."""
 
-    cached: tuple[torch.Tensor, ...]  # of each tensor of the cache (layers, heads, length, ...), its own bits
-    state: tuple[torch.Tensor, ...]  # of each per-slot tensor the slot's row
+    cached: tuple[torch.Tensor, ...]  # one per tensor of the cache: (layers, heads, length, ...)
+    state: tuple[torch.Tensor, ...]  # one per tensor of per-slot state: the slot's row
 
 
 def remember(recent: torch.Tensor, drawn: torch.Tensor, rows: torch.Tensor) -> None:
-    """Shift the draws (S, C) of the given rows (S,) into their windows (S, C, R)."""
+    """Shifts the tokens `drawn` (S, C) into the windows `recent` (S, C, R) of the rows marked in `rows` (S,) bool."""
     shifted = torch.cat([recent[..., 1:], drawn.unsqueeze(-1)], -1)
     recent.copy_(torch.where(rows[:, None, None], shifted, recent))

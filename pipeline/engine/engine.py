@@ -1,4 +1,4 @@
-"""Engine: many segments decoded together, each as if it were alone.
+"""Engine: decodes many segments together, each as if it were alone.
 
 In:    Prompts with their SamplingParams, from asyncio tasks
 Out:   StepBlocks, to the same tasks
@@ -10,8 +10,8 @@ Never: HTTP, waveforms, text
         |  (lock)        ^                       runner.prefill, runner.launch(plan)
         '--> scheduler   '---- StepStream <----- deliver(plan, runner.read()): on a GPU the plan before, while this one runs
 
-A sequence lives in one slot of fixed shape, so its numbers depend on its prompt, its sampling values and the engine's
-configuration, never on its neighbours, its slot or the moment it came (tests/unit, test_engine.py).
+A sequence has one slot of fixed shape, so its numbers depend on its prompt, its sampling values and the engine's
+configuration, never on its neighbours, its slot or its time of arrival (tests/unit, test_engine.py).
 """
 
 import importlib
@@ -37,24 +37,25 @@ WARM_UP_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """The engine at one moment."""
+    """The engine's load and counters at one moment."""
 
     slots: int
     slots_used: int
     waiting: int
     rounds: int
-    """since start"""
+    """rounds run since start"""
     steps: int
-    """emitted since start, all sequences"""
+    """steps emitted since start, by all sequences"""
     sequences: int
-    """finished by themselves since start"""
+    """sequences that have ended by themselves since start"""
     round_s: float
-    """running mean of a decode round [s]"""
+    """running mean duration of a decode round [s]"""
     kv_bytes: int
+    """size of the KV cache [bytes]"""
 
 
 def make_runner(config: EngineConfig, checkpoint: Checkpoint) -> DeviceRunner:
-    """The configured device's runner, ready to run; on the thread that will use it."""
+    """Creates the configured device's runner; call it on the thread that will use the runner."""
     if config.device == "cpu":
         return CpuRunner(config, checkpoint)
     # Looked up here: it needs Triton, which not every machine without a GPU has.
@@ -76,8 +77,8 @@ class Engine:
         """
         Args:
             clock: monotonic seconds; a test may hold it.
-            observer: is told what happens, on the engine's thread.
-            factory: makes the device side, on the engine's thread.
+            observer: receives the engine's events, on the engine's thread.
+            factory: creates the device's runner, on the engine's thread.
 
         Raises:
             ConfigError: the KV cache does not fit its budget. CheckpointError: the files are wrong.
@@ -92,7 +93,10 @@ class Engine:
             self._runner = self._loop.start(lambda: factory(config, checkpoint))
 
     def open(self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float) -> Sequence:
-        """Make a sequence for the running asyncio task; nothing is queued yet.
+        """Creates a sequence for the running asyncio task, without queueing it.
+
+        Args:
+            timeout_s: from now until the sequence must be finished [s].
 
         Raises:
             TextTooLong: the prompt does not fit a slot.
@@ -121,7 +125,7 @@ class Engine:
         )
 
     def submit(self, sequences: Iterable[tuple[Sequence, bool]]) -> None:
-        """Queue sequences, each with whether its request is admitted already; a refusal reaches its reader alone."""
+        """Queues sequences, each with True if its request is admitted already; a refused one gets its error from `read`."""
         with self._loop.wake:
             for sequence, admitted in sequences:
                 try:
@@ -138,10 +142,10 @@ class Engine:
             self._loop.wake.notify()
 
     async def read(self, sequence: Sequence) -> AsyncGenerator[StepBlock, None]:
-        """The blocks of a submitted sequence; closing it frees the slot within one round.
+        """Yields the blocks of a submitted sequence; closing the generator frees the slot within one round.
 
         Raises:
-            AtCapacity, DeadlineExceeded, ReaderStalled, NonFiniteOutput, EngineDead: whatever ended the sequence.
+            AtCapacity, DeadlineUnmeetable, DeadlineExceeded, ReaderStalled, NonFiniteOutput, EngineDead: what ended it.
         """
         try:
             while True:
@@ -153,7 +157,7 @@ class Engine:
             self.cancel(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
-        """The reader has gone; harmless for a sequence that is over."""
+        """Removes a sequence before the next round; has no effect on one that has ended."""
         with self._loop.wake:
             self._scheduler.cancel(sequence)
             self._loop.wake.notify()
@@ -161,7 +165,7 @@ class Engine:
     async def generate(
         self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
     ) -> AsyncGenerator[StepBlock, None]:
-        """Open, submit and read in one; see pipeline/protocols.py, CodeGenerator."""
+        """Opens, submits and reads one sequence, as pipeline/protocols.py, CodeGenerator, declares."""
         sequence = self.open(prompt, sampling, timeout_s=timeout_s)
         self.submit([(sequence, admitted)])
         async with aclosing(self.read(sequence)) as blocks:
@@ -169,7 +173,7 @@ class Engine:
                 yield block
 
     async def warm_up(self, prompt: Prompt) -> None:
-        """Run a prompt to its end, so that no request meets a kernel for the first time."""
+        """Runs a prompt to its end, so that no request waits for a kernel's first run."""
         async for _ in self.generate(prompt, SamplingParams(), timeout_s=WARM_UP_TIMEOUT_S):
             pass
 
@@ -180,7 +184,7 @@ class Engine:
         self._loop.check_health()
 
     def stats(self) -> EngineStats:
-        """The engine at this moment."""
+        """Returns the engine's load and counters at this moment."""
         with self._loop.wake:
             return EngineStats(
                 slots=self._config.slots,
@@ -195,15 +199,15 @@ class Engine:
 
     @property
     def num_graphs(self) -> int:
-        """Rounds captured as CUDA graphs."""
+        """Number of rounds held as CUDA graphs."""
         return self._runner.num_graphs
 
     def drop_graphs(self) -> None:
-        """Go on eagerly, to compare; only while nothing runs."""
+        """Discards the CUDA graphs, to compare with eager rounds; call it only while nothing runs."""
         self._runner.drop_graphs()
 
     def close(self) -> None:
-        """Stop the loop; the readers of unfinished sequences get EngineDead."""
+        """Stops the loop; the readers of unfinished sequences get EngineDead."""
         self._loop.close()
 
     def _on_read(self) -> None:

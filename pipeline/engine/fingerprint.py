@@ -1,9 +1,9 @@
-"""Build: one name for everything that decides which numbers an engine makes.
+"""Fingerprint: a hash of everything that affects an engine's numbers.
 
 In:    EngineConfig, Checkpoint, this machine
-Out:   a name: two engines of one name make the same steps of the same prompt
+Out:   the hash: two engines with the same one generate the same steps from the same prompt
 Owns:  nothing
-Never: a list of what counts that somebody could forget to lengthen: what does not count is listed
+Never: a list of the settings that count, which could fall behind: the settings that do not count are listed
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from pipeline.config import EngineConfig
 from pipeline.model.cpu.native import SOURCE
 from pipeline.native.compiler import NativeUnavailable, library
 
-# Who waits how long for how much, and how steps are parcelled: no step has another number for it.
+# Scheduling and buffering settings; they do not affect the generated numbers.
 WITHOUT_EFFECT = frozenset(
     {
         *("kv_budget_mib", "block_steps", "max_waiting", "buffer_steps", "stall_timeout_s", "round_timeout_s"),
@@ -30,7 +30,7 @@ SOURCES = ("spec.py", "checkpoint", "model", "engine", "native")  # of pipeline/
 
 
 def engine_fingerprint(config: EngineConfig, checkpoint: Checkpoint) -> str:
-    """The name of an engine's numbers: weights, code, configuration, libraries and processor. Blocking: it may hash weights."""
+    """Returns a hash of weights, code, configuration, libraries and kind of processor. Blocking: it may hash the weights."""
     parts = [
         *(f"{name}={value}" for name, value in sorted(config.model_dump().items()) if name not in WITHOUT_EFFECT),
         *(f"{file}={digest}" for file, digest in _weights(checkpoint.root)),
@@ -60,14 +60,14 @@ def _code() -> list[tuple[str, str]]:
 
 
 def _processor(device: str) -> str:
-    """Its kind: libraries choose their kernels by it."""
+    """Returns the kind of processor, by which libraries choose their kernels."""
     if device == "cuda":
         return f"{torch.cuda.get_device_name()} {torch.cuda.get_device_capability()} cuda {torch.version.cuda}"
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} threads {torch.get_num_threads()}"
 
 
 def _decode(config: EngineConfig) -> str:
-    """What `auto` means here."""
+    """Returns how this machine decodes: `native` or `torch`; resolves `auto`."""
     if config.device != "cpu" or config.decode == "torch":
         return "torch"
     try:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from pipeline.engine.sequence import Sequence
+from pipeline.engine.sequence import Sequence, slot_of
 from pipeline.model.sampling import counter_uniforms
 from pipeline.spec import CODEBOOKS
 from pipeline.types import Head, SeedMode
@@ -95,9 +95,3 @@ def fill(prompts: Prompts, sequences: Ordered[Sequence], *, spare: int) -> Itera
         (uniforms, prompts.uniforms),
     ):
         yield torch.from_numpy(values), target
-
-
-def slot_of(sequence: Sequence) -> int:
-    """Returns the slot of a scheduled sequence."""
-    assert sequence.slot is not None, "only scheduled sequences have a slot"
-    return sequence.slot

@@ -27,9 +27,9 @@ from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
 from pipeline.engine import kv_cache
 from pipeline.engine.device import DTYPES, PreemptedSlot, RoundOutput, remember
-from pipeline.engine.gpu_prompts import Prompts, empty_prompts, fill, slot_of
+from pipeline.engine.gpu_prompts import Prompts, empty_prompts, fill
 from pipeline.engine.scheduler import PREFILL_BUCKET, Plan, prefill_bucket
-from pipeline.engine.sequence import Sequence
+from pipeline.engine.sequence import Sequence, slot_of
 from pipeline.model.embedding import Embedding
 from pipeline.model.gpu.gpu_gpt import GpuGpt
 from pipeline.model.gpu.graphs import record, use_own_stream

@@ -1,9 +1,9 @@
-"""KV cache: static tensors, sized at start from a stated budget.
+"""KV cache: static tensors, sized at start from a configured budget.
 
 In:    the engine's configuration and the model's dimensions
 Out:   KeysValues
 Owns:  the memory
-Never: who a slot belongs to
+Never: which sequence a slot belongs to
 """
 
 import torch
@@ -15,21 +15,21 @@ from pipeline.model.gpt import KeysValues
 from pipeline.native.memory import Arena
 
 MIB = 1 << 20
-SCALE_BYTES = 4  # float32: what is rounded is divided by exactly what it is multiplied with later
+SCALE_BYTES = 4  # float32: numbers are divided by exactly the scale they are multiplied with later
 
 
 def allocate(config: EngineConfig, spec: GptSpec, dtype: torch.dtype, device: torch.device) -> KeysValues:
-    """All the cache there will ever be, zeroed.
+    """Allocates the engine's whole KV cache, zeroed.
 
-    One slot more than configured where a prefill call has several rows: its unused rows write there.
+    If a prefill call has several rows, the cache has one more slot than configured: unused rows write there.
 
     Raises:
-        ConfigError: the configured slots do not fit the budget, or their positions the model.
+        ConfigError: the configured slots do not fit the budget, or their positions exceed the model's.
     """
     if config.positions > spec.max_positions:
         raise ConfigError(
             f"engine.max_prompt {config.max_prompt} + engine.max_steps {config.max_steps} are {config.positions} positions; "
-            f"the checkpoint knows {spec.max_positions}: lower one of them"
+            f"the checkpoint has {spec.max_positions}: lower one of them"
         )
     of_head = bytes_of_head(spec.head_dim, dtype.itemsize, config.kv)
     bytes_per_slot = 2 * spec.layers * spec.heads * config.positions * of_head
@@ -44,10 +44,11 @@ def allocate(config: EngineConfig, spec: GptSpec, dtype: torch.dtype, device: to
 
 
 def zeros(spec: GptSpec, slots: int, positions: int, dtype: torch.dtype, kv: str, device: torch.device) -> KeysValues:
-    """An empty cache.
+    """Returns a zeroed cache.
 
     Args:
-        dtype: of the model. kv: as engine.kv.
+        dtype: the model's dtype, in which the cache is stored unless `kv` is int8.
+        kv: the setting engine.kv: `dtype` or `int8`.
     """
     places = (spec.layers, slots, spec.heads, positions)
 
@@ -65,15 +66,16 @@ def zeros(spec: GptSpec, slots: int, positions: int, dtype: torch.dtype, kv: str
 
 
 def bytes_of_head(head_dim: int, itemsize: int, kv: str) -> int:
-    """Of one head's key, or value, at one position.
+    """Returns the size of one head's key, or value, at one position [bytes].
 
     Args:
-        itemsize: of a number of the model. kv: as engine.kv.
+        itemsize: size of one number in the model's dtype [bytes].
+        kv: the setting engine.kv: `dtype` or `int8`.
     """
     return head_dim * itemsize if kv == "dtype" else head_dim + SCALE_BYTES
 
 
 def scrub(cache: KeysValues, slot: int) -> None:
-    """Forget a slot's contents: a masked position still meets the arithmetic, and 0 * NaN is NaN."""
+    """Zeroes a slot's keys and values: a masked position still enters the arithmetic, and 0 * NaN is NaN."""
     for tensor in cache.tensors:
         tensor[:, slot].zero_()

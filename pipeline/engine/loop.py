@@ -3,7 +3,7 @@
 In:    a Scheduler that other threads fill under `wake`; the device's runner
 Out:   steps and errors, into the streams of the sequences
 Owns:  the thread, the lock, the running means of its times
-Never: asyncio, prompts, who submits
+Never: asyncio, prompts, HTTP
 """
 
 import logging
@@ -18,8 +18,9 @@ import torch
 from pipeline.config import EngineConfig
 from pipeline.engine.device import DeviceRunner, RoundOutput
 from pipeline.engine.observer import EngineObserver
-from pipeline.engine.scheduler import Plan, Scheduler, ThroughputEstimate
-from pipeline.engine.sequence import Sequence
+from pipeline.engine.promises import ThroughputEstimate
+from pipeline.engine.scheduler import Plan, Scheduler
+from pipeline.engine.sequence import slot_of
 from pipeline.errors import DeadlineExceeded, EngineDead, NonFiniteOutput, SynthesisError
 from pipeline.ewma import ClippedEwma
 from pipeline.types import FinishReason
@@ -27,8 +28,8 @@ from pipeline.types import FinishReason
 logger = logging.getLogger(__name__)
 
 EWMA_WEIGHT = 0.1  # of the newest value in the running means
-MOST_TIMES = 4.0  # times the mean that one measurement counts as at most: a process that was stopped for a minute is not slow
-RESERVE = 1.25  # promises are made at this much slower a pace than the present one
+MOST_TIMES = 4.0  # times the mean is the most one measurement counts: a process that was stopped for a minute is not slow
+RESERVE = 1.25  # promises assume steps this many times longer than the present ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class EngineLoop:
         self._thread: threading.Thread | None = None
 
     def start(self, factory: Callable[[], DeviceRunner]) -> DeviceRunner:
-        """Starts the thread, makes the runner on it and returns the runner; raises what `factory` raises."""
+        """Starts the thread, creates the runner on it and returns the runner; raises what `factory` raises."""
         started: Future[DeviceRunner] = Future()
         self._thread = threading.Thread(target=self._run, args=(factory, started), name="engine", daemon=True)
         self._thread.start()
@@ -103,7 +104,7 @@ class EngineLoop:
         try:
             if self._config.threads is not None:
                 torch.set_num_threads(self._config.threads)  # counts for the thread that calls it
-            # The model is made on the thread that runs it. OpenMP keeps a team of workers for every thread that ever ran
+            # The model is created on the thread that runs it. OpenMP keeps a team of workers for every thread that ever ran
             # in parallel, and once teams outnumber the cores it puts them to sleep between operations: a step of full
             # size took 45 ms instead of 29 on two cores.
             runner = factory()
@@ -120,7 +121,7 @@ class EngineLoop:
             self._die(EngineDead(f"the engine's loop died of {type(error).__name__}: {error}"))
 
     def _loop(self, runner: DeviceRunner) -> None:
-        """Launch and deliver until the engine is closed."""
+        """Launches and delivers rounds until the engine is closed."""
         in_flight: deque[_InFlightRound] = deque()
         while (plan := self._next_plan(wait=not in_flight)) is not None:
             if plan.decode:
@@ -130,7 +131,7 @@ class EngineLoop:
                 self._round_started = self._clock() if in_flight else None
 
     def _next_plan(self, *, wait: bool) -> Plan | None:
-        """The next round's plan; None when closing. With `wait` it has somebody to decode."""
+        """Returns the next round's plan; None when closing. With `wait`, sleeps until a sequence can decode."""
         with self.wake:
             while not self._closing:
                 plan = self._scheduler.next_plan(self._clock())
@@ -140,7 +141,7 @@ class EngineLoop:
                         sequence.stream.put(error)
                 if plan.decode or not wait:
                     return plan
-                # Nobody can run: sleep until a submit, a read or a cancel, or until somebody's time is over.
+                # No sequence can run: sleep until a submit, a read or a cancel, or until the next deadline.
                 deadline = self._scheduler.next_deadline()
                 self.wake.wait(None if deadline is None else max(deadline - self._clock(), 0.001))
             return None
@@ -152,7 +153,7 @@ class EngineLoop:
             sequence.preempted_state = runner.preempt(slot, sequence.length)
             self._observer.preempted()
         for sequence in plan.restore:
-            runner.restore(_placed(sequence), sequence.preempted_state)
+            runner.restore(slot_of(sequence), sequence.preempted_state)
             sequence.preempted_state = None
         if plan.prefill:
             for sequence in plan.prefill:
@@ -209,7 +210,7 @@ class EngineLoop:
     # -- called under the lock ------------------------------------------------------------------------------------
 
     def throughput(self) -> ThroughputEstimate | None:
-        """What a step takes now, with a reserve: it varies."""
+        """Returns the present speed less a reserve, because steps vary; None before the first round."""
         if not self.rounds:
             return None
         return ThroughputEstimate(
@@ -217,13 +218,8 @@ class EngineLoop:
         )
 
     def retry_after_s(self) -> float:
-        """When, at the present pace, a place will be free."""
+        """Returns after how long a slot will probably be free, at least 0.1 [s]."""
         return max(self._sequence_s.value * (self._scheduler.num_waiting + 1) / self._config.slots, 0.1)
-
-
-def _placed(sequence: Sequence) -> int:
-    assert sequence.slot is not None, "who is resumed has a slot"
-    return sequence.slot
 
 
 def _why_wasted(error: SynthesisError | None) -> str:

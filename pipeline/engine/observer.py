@@ -1,4 +1,4 @@
-"""Watch: who is told what happens in the engine.
+"""Observer: the events of the engine that metrics count.
 
 In:    nothing
 Out:   EngineObserver
@@ -12,29 +12,29 @@ from pipeline.types import Lane
 
 
 class EngineObserver(Protocol):
-    """Is told about sequences."""
+    """Receives events of sequences. Every call must return at once."""
 
     def scheduled(self, waited_s: float, lane: Lane) -> None:
-        """A sequence got its first slot, so long after it was submitted."""
+        """A sequence got its first slot, `waited_s` seconds after it was submitted."""
         ...
 
     def preempted(self) -> None:
-        """A sequence was interrupted for a more urgent one."""
+        """A bulk sequence gave its slot to an interactive one."""
         ...
 
     def wasted(self, steps: int, reason: str) -> None:
-        """Steps were made that nobody will hear: cancelled, deadline, stalled or broken."""
+        """A sequence ended early, after so many steps; `reason` is cancelled, deadline, stalled or broken."""
         ...
 
 
 class NullEngineObserver:
-    """Tells nobody."""
+    """Observer that ignores all events."""
 
     def scheduled(self, waited_s: float, lane: Lane) -> None:
-        """See EngineObserver."""
+        """Ignores the event."""
 
     def preempted(self) -> None:
-        """See EngineObserver."""
+        """Ignores the event."""
 
     def wasted(self, steps: int, reason: str) -> None:
-        """See EngineObserver."""
+        """Ignores the event."""

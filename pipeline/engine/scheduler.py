@@ -1,28 +1,29 @@
-"""Scheduler: decides who runs in the next round, who waits, who leaves.
+"""Scheduler: decides which sequences run in the next round, which wait and which leave.
 
-In:    sequences that were submitted or cancelled, what the last round made of them, the time `now` [monotonic s]
-Out:   one Plan a round
+In:    sequences that were submitted or cancelled, their progress in the last round, the time `now` [monotonic s]
+Out:   one Plan per round
 Owns:  the waiting queue and the slot table
 Never: torch, clocks of its own, audio
 
-A sequence is in exactly one place: waiting, in one slot, or gone. Slots go in the order of engine/line.py, with one exception:
-prompts that share the first one's padded length may be prefilled together with it.
+A sequence is in exactly one place: waiting, in one slot, or gone. Slots are assigned in the order of waiting_queue.py, with one
+exception: prompts that share the first one's padded length may be prefilled together with it.
 
-Where an interactive sequence finds no slot, the bulk one that would be served last gives its own up. All its slot was, keys and
-values included, is kept as it is and put back later: no bit of its steps is computed anew, so none can differ.
+Where an interactive sequence finds no slot, preemption.py chooses a bulk one that gives its slot up. The slot's whole state,
+keys and values included, is kept as it is and put back later: no bit of its steps is computed again, so none can differ.
 
-Who is admitted is promised its first audio: a newcomer whose own would be late, or that would make somebody else's late, is
-refused before it costs a step.
+An admitted sequence is promised its first audio: promises.py refuses a newcomer whose own would be late, or that would make
+another one's late, before it costs a step.
 """
 
 import heapq
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeline.config import EngineConfig
-from pipeline.engine.sequence import Sequence
+from pipeline.engine.preemption import choose_preempted, num_preempted, preemptible
+from pipeline.engine.promises import Occupancy, ThroughputEstimate, check_promises
+from pipeline.engine.sequence import Sequence, slot_of
 from pipeline.engine.waiting_queue import WaitQueue
-from pipeline.errors import AtCapacity, DeadlineExceeded, DeadlineUnmeetable, ReaderStalled, SynthesisError
+from pipeline.errors import AtCapacity, DeadlineExceeded, ReaderStalled, SynthesisError
 from pipeline.types import Lane
 
 PREFILL_BUCKET = 16
@@ -32,37 +33,26 @@ EXTENT_BUCKET = 64
 
 
 @dataclass(frozen=True, slots=True)
-class ThroughputEstimate:
-    """How fast things go at present."""
-
-    now: float
-    """monotonic seconds"""
-    step_s: float
-    """one step of all slots"""
-    prefill_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
-    """One round: who is prefilled, who decodes afterwards, who has left before it."""
+    """One round: what leaves, moves, is prefilled, and then decodes."""
 
     prefill: tuple[Sequence, ...]
-    """newly placed, all of one bucket"""
+    """sequences with a new slot, all of one bucket"""
     preempt: tuple[tuple[Sequence, int], ...]
-    """interrupted, and the slot each has left"""
+    """preempted sequences, each with the slot it has left"""
     restore: tuple[Sequence, ...]
-    """placed again"""
+    """preempted sequences that have a slot again"""
     decode: tuple[Sequence, ...]
     extent_slots: int
     """every decoding slot is below this"""
     extent_positions: int
     """every position a decoding slot reads is below this"""
     left: tuple[tuple[Sequence, SynthesisError | None], ...]
-    """sequences that were taken out, and why; None when their reader had gone"""
+    """sequences removed before this round, each with the error that ended it; None if it was cancelled"""
 
 
 def prefill_bucket(length: int) -> int:
-    """The padded length of a prompt: a function of the prompt alone."""
+    """Returns the padded length of a prompt: a function of the prompt alone."""
     return _round_up(length, PREFILL_BUCKET)
 
 
@@ -90,41 +80,36 @@ class Scheduler:
     def submit(
         self, sequence: Sequence, *, admitted: bool, retry_after_s: float, throughput: ThroughputEstimate | None = None
     ) -> None:
-        """Queue a sequence.
+        """Queues a sequence.
 
         Args:
-            throughput: what a step takes; None: nobody knows yet, and nothing is promised.
+            admitted: its request was admitted before: it is queued whatever the load.
+            retry_after_s: the hint in AtCapacity [s].
+            throughput: None before the first round: no promise is checked yet.
 
         Raises:
-            AtCapacity: nobody is admitted beyond the free slots plus `max_waiting`, bulk beyond half of it, unless `admitted`
-                already.
-            DeadlineUnmeetable: there is room, but not in time.
+            AtCapacity: as many sequences wait as may: the free slots plus `max_waiting`, for bulk plus half of it.
+            DeadlineUnmeetable: there is room, but a promised first audio would be late.
         """
         if not admitted:
-            room = len(self._free) + self._config.max_waiting - len(self.queue)
-            # Bulk leaves half of the waiting room to the others.
-            half = len(self._free) + -(-self._config.max_waiting // 2) - self.queue.count(Lane.BULK)
-            if room <= 0 or (sequence.lane is Lane.BULK and half <= 0):
-                raise AtCapacity(
-                    f"all {self._config.slots} slots are taken and {len(self.queue)} requests wait; the limit is "
-                    f"{self._config.max_waiting} (engine.max_waiting), half of it for bulk; try again in {retry_after_s:.1f} s",
-                    retry_after_s=retry_after_s,
-                )
+            self._check_room(sequence.lane, retry_after_s)
             if throughput is not None:
-                self._check_promises(sequence, throughput)
+                check_promises(sequence, self.queue, self._occupancy(), throughput)
         self.queue.join(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
-        """The reader has gone: the next plan no longer knows the sequence."""
+        """Marks a sequence whose reader has gone: the next plan removes it."""
         sequence.cancelled = True
 
     def next_plan(self, now: float) -> Plan:
-        """Take out who must leave, place who can be placed, choose who decodes."""
+        """Removes the sequences that must leave, assigns slots, and chooses the sequences that decode."""
         self._plans += 1
-        left = self._take_out(now)
-        preempt = self._interrupt()
-        prefill, restore = self._schedule()
-        decode = tuple(sequence for sequence in self._running() if self._has_room(sequence, now) and not sequence.must_yield)
+        left = self._remove_ended(now)
+        preempt = self._preempt()
+        prefill, restore = self._assign_slots()
+        decode = tuple(
+            sequence for sequence in self._running() if self._has_room(sequence, now) and not sequence.preempt_pending
+        )
         for sequence in decode:
             sequence.last_planned = self._plans
         # Steps of this round are at positions length .. length + steps_per_round - 1, behind those of rounds in flight.
@@ -135,25 +120,25 @@ class Scheduler:
             preempt=preempt,
             restore=restore,
             decode=decode,
-            extent_slots=max((_slot(sequence) for sequence in decode), default=-1) + 1,
+            extent_slots=max((slot_of(sequence) for sequence in decode), default=-1) + 1,
             extent_positions=min(_round_up(reach, EXTENT_BUCKET), self._config.positions),
             left=left,
         )
 
     def holds(self, sequence: Sequence) -> bool:
-        """Whether the sequence still is in its slot."""
+        """Returns True while the sequence is in its slot."""
         return sequence.slot is not None and self._slots[sequence.slot] is sequence
 
     def release(self, sequence: Sequence) -> None:
-        """Give the sequence's slot back."""
-        slot = _slot(sequence)
+        """Frees the sequence's slot."""
+        slot = slot_of(sequence)
         assert self._slots[slot] is sequence, "a slot is released by its owner only"
         self._slots[slot] = None
         heapq.heappush(self._free, slot)
 
     def next_deadline(self) -> float | None:
-        """When, with nothing else happening, somebody must be taken out [monotonic s]."""
-        times = [sequence.deadline for sequence in self._everybody()]
+        """Returns when a sequence must be removed if nothing else happens [monotonic s]; None if none is left."""
+        times = [sequence.deadline for sequence in self._all()]
         times += [
             sequence.paused_since + self._config.stall_timeout_s
             for sequence in self._running()
@@ -162,32 +147,53 @@ class Scheduler:
         return min(times, default=None)
 
     def drain(self) -> list[Sequence]:
-        """Forget everybody; returns who was there."""
-        everybody = self._everybody()
+        """Removes and returns all sequences."""
+        sequences = self._all()
         self.queue.clear()
         for sequence in self._running():
             self.release(sequence)
-        return everybody
+        return sequences
 
     def check(self) -> None:
-        """The invariants, for tests and for idle moments."""
+        """Asserts the invariants, for tests and for idle moments."""
         running = self._running()
         assert len(running) + len(self._free) == self._config.slots, "free and used slots make all slots"
         assert len(set(self._free)) == len(self._free), "a slot is free once"
         assert all(self._slots[slot] is None for slot in self._free), "a free slot has no owner"
         assert all(sequence.slot == slot for slot, sequence in enumerate(self._slots) if sequence is not None)
-        assert all(sequence.slot is None for sequence in self.queue), "who waits has no slot"
-        assert self._num_preempted() <= self._config.max_preempted, "no more are interrupted than may be"
+        assert all(sequence.slot is None for sequence in self.queue), "a waiting sequence has no slot"
+        assert num_preempted(self.queue) <= self._config.max_preempted, "no more are preempted than may be"
         assert all(sequence.length <= self._config.positions for sequence in running), "no sequence outgrows its slot"
 
-    def _everybody(self) -> list[Sequence]:
+    def _all(self) -> list[Sequence]:
         return [*self.queue, *self._running()]
 
     def _running(self) -> list[Sequence]:
         return [sequence for sequence in self._slots if sequence is not None]
 
-    def _take_out(self, now: float) -> tuple[tuple[Sequence, SynthesisError | None], ...]:
-        left = [(sequence, self._why_leave(sequence, now)) for sequence in self._everybody() if self._must_leave(sequence, now)]
+    def _occupancy(self) -> Occupancy:
+        running = self._running()
+        may_yield = preemptible(self.queue, running, max_preempted=self._config.max_preempted)
+        return Occupancy(len(self._free), tuple(running), tuple(may_yield))
+
+    def _check_room(self, lane: Lane, retry_after_s: float) -> None:
+        """Checks that one more sequence of this lane may wait; bulk leaves half of the waiting room to the others.
+
+        Raises:
+            AtCapacity: it may not.
+        """
+        room = len(self._free) + self._config.max_waiting - len(self.queue)
+        bulk_room = len(self._free) + -(-self._config.max_waiting // 2) - self.queue.count(Lane.BULK)
+        if room <= 0 or (lane is Lane.BULK and bulk_room <= 0):
+            raise AtCapacity(
+                f"all {self._config.slots} slots are taken and {len(self.queue)} requests wait; the limit is "
+                f"{self._config.max_waiting} (engine.max_waiting), half of it for bulk; try again in {retry_after_s:.1f} s",
+                retry_after_s=retry_after_s,
+            )
+
+    def _remove_ended(self, now: float) -> tuple[tuple[Sequence, SynthesisError | None], ...]:
+        """Removes the cancelled, late and stalled sequences; returns each with its error."""
+        left = [(sequence, self._why_ended(sequence, now)) for sequence in self._all() if self._has_ended(sequence, now)]
         gone = {id(sequence) for sequence, _ in left}
         if gone:
             self.queue.leave(gone)
@@ -196,10 +202,10 @@ class Scheduler:
                 self.release(sequence)
         return tuple(left)
 
-    def _must_leave(self, sequence: Sequence, now: float) -> bool:
+    def _has_ended(self, sequence: Sequence, now: float) -> bool:
         return sequence.cancelled or now >= sequence.deadline or self._is_stalled(sequence, now)
 
-    def _why_leave(self, sequence: Sequence, now: float) -> SynthesisError | None:
+    def _why_ended(self, sequence: Sequence, now: float) -> SynthesisError | None:
         if sequence.cancelled:
             return None
         if self._is_stalled(sequence, now):
@@ -209,14 +215,39 @@ class Scheduler:
             )
         return DeadlineExceeded(
             f"the segment was not finished in its {sequence.deadline - sequence.submitted_at:.1f} s; "
-            f"{sequence.steps} of at most {sequence.max_steps} steps were made"
+            f"{sequence.steps} of at most {sequence.max_steps} steps were generated"
         )
 
     def _is_stalled(self, sequence: Sequence, now: float) -> bool:
         return sequence.paused_since is not None and now - sequence.paused_since >= self._config.stall_timeout_s
 
-    def _schedule(self) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
-        """Whom to prefill, and who goes on. One prefill call a round: a second one would be heard in every running stream."""
+    def _preempt(self) -> tuple[tuple[Sequence, int], ...]:
+        """Takes the slots of the chosen bulk sequences and queues them again; returns each with the slot it has left.
+
+        A sequence whose last round is still in flight decodes no more, and is preempted by a later plan.
+        """
+        running, preempted = self._running(), []
+        for sequence in running:
+            sequence.preempt_pending = False
+        for sequence in choose_preempted(
+            self.queue, running, free_slots=len(self._free), max_preempted=self._config.max_preempted
+        ):
+            if self._plans - sequence.last_planned <= self.rounds_ahead:
+                sequence.preempt_pending = True
+                continue
+            preempted.append((sequence, slot_of(sequence)))
+            self.release(sequence)
+            sequence.slot = None
+            sequence.preempted_state = True  # the engine's loop puts the runner's copy of the slot in its place
+            sequence.paused_since = None
+            self.queue.rejoin(sequence)
+        return tuple(preempted)
+
+    def _assign_slots(self) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
+        """Assigns free slots. Returns (sequences to prefill, sequences to restore).
+
+        There is at most one prefill call per round: a second one would delay every running stream audibly.
+        """
         placed: list[Sequence] = []
         prefill: list[Sequence] = []
         if not self._free or not self.queue:
@@ -234,94 +265,8 @@ class Scheduler:
         self.queue.leave({id(sequence) for sequence in placed})
         return tuple(prefill), tuple(sequence for sequence in placed if sequence.preempted_state is not None)
 
-    # -- interrupting ---------------------------------------------------------------------------------------------
-
-    def _interrupt(self) -> tuple[tuple[Sequence, int], ...]:
-        """Bulk sequences that give up their slot now. One whose last round is still in flight stops, and follows later."""
-        parked: list[tuple[Sequence, int]] = []
-        for sequence in self._running():
-            sequence.must_yield = False
-        urgent = [sequence for sequence in self.queue if sequence.lane is Lane.INTERACTIVE]
-        if not urgent or not self._config.max_preempted:
-            return ()
-        urgent.sort(key=self.queue.priority_key)
-        wanting = urgent[len(self._free) :]
-        for sequence, victim in zip(wanting, self._interruptible(), strict=False):
-            if self.queue.priority_key(victim) <= self.queue.priority_key(sequence):
-                break  # it has been patient long enough
-            if self._plans - victim.last_planned <= self.rounds_ahead:
-                victim.must_yield = True
-                continue
-            slot = _slot(victim)
-            self.release(victim)
-            victim.slot = None
-            victim.preempted_state = True  # the engine puts what the runner keeps in its place
-            victim.paused_since = None
-            self.queue.rejoin(victim)
-            parked.append((victim, slot))
-        return tuple(parked)
-
-    def _interruptible(self) -> list[Sequence]:
-        """Running bulk sequences, the least urgent first, as many as may still be parked. None before it has been heard."""
-        rows = [row for row in self._running() if row.lane is Lane.BULK and row.steps >= row.prompt.scheduling.first_steps]
-        rows.sort(key=self.queue.priority_key, reverse=True)
-        return rows[: max(0, self._config.max_preempted - self._num_preempted())]
-
-    def _num_preempted(self) -> int:
-        return sum(sequence.preempted_state is not None for sequence in self.queue)
-
-    # -- promises -------------------------------------------------------------------------------------------------
-
-    def _check_promises(self, newcomer: Sequence, throughput: ThroughputEstimate) -> None:
-        """Raises:
-        DeadlineUnmeetable: it, or somebody behind it in the line, would be heard later than promised.
-        """
-        if newcomer.promised_at is None and all(sequence.promised_at is None for sequence in self.queue):
-            return
-        if not self.queue and not self.num_running:
-            return  # nobody could serve it sooner, and only who runs shows how fast things go now
-        behind = False
-        for sequence, start in self._starts(newcomer, throughput):
-            behind = behind or sequence is newcomer
-            if not behind or sequence.promised_at is None or sequence.preempted_state is not None:
-                continue
-            steps = min(float(sequence.prompt.scheduling.first_steps), self.queue.predict(sequence))
-            late_s = start + throughput.prefill_s + steps * throughput.step_s - sequence.promised_at
-            if late_s > 0:
-                whose = "its first audio" if sequence is newcomer else "the first audio of somebody already admitted"
-                raise DeadlineUnmeetable(
-                    f"{whose} would be {late_s:.1f} s later than promised (deadline_ms, or the lane's deadline); "
-                    f"try again in {late_s:.1f} s, or in a lane with a later one",
-                    retry_after_s=max(late_s, 0.1),
-                )
-
-    def _starts(self, newcomer: Sequence, throughput: ThroughputEstimate) -> Iterator[tuple[Sequence, float]]:
-        """When everybody in the line, and the newcomer, will probably get a slot, in the order of service [monotonic s]."""
-        ends = [throughput.now] * len(self._free)
-        yields: list[float] = []
-        interruptible = {id(row) for row in self._interruptible()}
-        for row in self._running():
-            remaining_s = max(1.0, self.queue.predict(row) - row.steps) * throughput.step_s
-            if id(row) in interruptible:
-                yields.append(remaining_s)
-            ends.append(throughput.now + remaining_s)
-        heapq.heapify(ends)
-        for sequence in self.queue.order(newcomer):
-            takes_s = throughput.prefill_s + max(1.0, self.queue.predict(sequence) - sequence.steps) * throughput.step_s
-            soonest = ends[0]
-            if sequence.lane is Lane.INTERACTIVE and soonest > throughput.now and yields:
-                # It interrupts somebody, whose rest comes afterwards.
-                rest_s = yields.pop()
-                ends.remove(throughput.now + rest_s)
-                heapq.heapify(ends)
-                start = throughput.now + throughput.step_s
-                heapq.heappush(ends, start + takes_s + rest_s)
-            else:
-                start = heapq.heapreplace(ends, soonest + takes_s)
-            yield sequence, start
-
     def _has_room(self, sequence: Sequence, now: float) -> bool:
-        """Whether a whole round, and those in flight, fit the reader's buffer; keeps the time since when they do not."""
+        """Returns True if the reader's buffer has room for a whole round and those in flight; else records since when not."""
         if sequence.pending_steps + (1 + self.rounds_ahead) * self._config.steps_per_round <= self._config.buffer_steps:
             sequence.paused_since = None
             return True
@@ -329,11 +274,6 @@ class Scheduler:
             sequence.paused_since = now
         sequence.pending_at_pause = sequence.pending_steps
         return False
-
-
-def _slot(sequence: Sequence) -> int:
-    assert sequence.slot is not None, "only placed sequences have a slot"
-    return sequence.slot
 
 
 def _round_up(count: int, multiple: int) -> int:

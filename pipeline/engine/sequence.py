@@ -1,12 +1,12 @@
-"""Sequence: one segment's life inside the engine, and the stream its reader holds.
+"""Sequence: one segment inside the engine, and the stream from which its reader takes the steps.
 
-In:    a Prompt and its SamplingParams; steps as the runner makes them
+In:    a Prompt and its SamplingParams; the steps that the runner generates
 Out:   StepBlocks, in order, to one reader
-Owns:  how far the segment is, what was not read yet
-Never: slots of others, tensors
+Owns:  the segment's progress, the steps not read yet
+Never: other sequences' slots, tensors
 
-A Sequence belongs to the engine: everything on it is read and written under the engine's lock. The StepStream is the
-one thing both sides hold: the engine puts, an asyncio task reads.
+A Sequence belongs to the engine: everything on it is read and written under the engine's lock. Both sides hold the
+StepStream: the engine puts, an asyncio task reads.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class StepStream:
     def __init__(self, on_read: Callable[[], None]) -> None:
         """
         Args:
-            on_read: called after every read, on the reader's thread: room has become free.
+            on_read: called after every read, on the reader's thread: there is more room in the buffer.
         """
         self._loop = asyncio.get_running_loop()
         self._items: deque[StepBlock | Exception] = deque()
@@ -41,11 +41,11 @@ class StepStream:
 
     @property
     def unread_steps(self) -> int:
-        """Steps put and not yet read."""
+        """Number of steps put and not yet read."""
         return self._put_steps - self._read_steps
 
     def put(self, item: StepBlock | Exception) -> None:
-        """Hand an item over; called on the engine's thread. An exception is the last item."""
+        """Appends an item; called on the engine's thread. An exception is the last item."""
         if isinstance(item, StepBlock):
             self._put_steps += len(item.codes)
         self._items.append(item)
@@ -54,7 +54,7 @@ class StepStream:
             self._loop.call_soon_threadsafe(self._arrived.set)
 
     async def get(self) -> StepBlock:
-        """The next block; raises what ended the sequence otherwise."""
+        """Waits for the next block and returns it; raises the error that ended the sequence, if one did."""
         while not self._items:
             self._arrived.clear()
             await self._arrived.wait()
@@ -68,16 +68,16 @@ class StepStream:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One segment in the engine: waiting while `slot` is None (for the first time, or interrupted), then decoding."""
+    """One segment in the engine. It waits while `slot` is None, before its first slot or preempted; otherwise it decodes."""
 
     prompt: Prompt
     sampling: SamplingParams
     stream: StepStream
     width: int
-    """of a hidden state"""
+    """size of a hidden state"""
     max_steps: int
     deadline: float
-    """monotonic seconds"""
+    """when it must be finished [monotonic s]"""
     submitted_at: float
     """monotonic seconds"""
     blocks: tuple[int, ...] = (1,)
@@ -90,20 +90,20 @@ class Sequence:
     steps: int = 0
     """steps emitted so far"""
     promised_at: float | None = None
-    """its first audio is there by then [monotonic s]"""
+    """when its first audio is due; None if nothing is promised [monotonic s]"""
     virtual_start: float = 0.0
-    """in its lane's virtual time (engine/line.py)"""
-    must_yield: bool = False
-    """it decodes no more until it has been parked"""
+    """when it starts in its lane's virtual time (waiting_queue.py) [steps]"""
+    preempt_pending: bool = False
+    """it decodes no more; a later plan preempts it"""
     last_planned: int = 0
     """number of the last plan it decoded in"""
     preempted_state: object = None
-    """while it is interrupted: all its slot was, as its runner keeps it"""
+    """while it is preempted: its slot's whole state, as its runner keeps it"""
     cancelled: bool = False
     paused_since: float | None = None
     """since when its buffer is full and nothing is read; None while it runs [monotonic s]"""
     pending_at_pause: int = 0
-    """what was unread when the scheduler last found the buffer full: less of it later means that somebody reads"""
+    """unread steps when the scheduler last found the buffer full: fewer of them later mean that the reader is alive"""
     _hidden: list[NDArray[np.float32]] = field(default_factory=list)
     _codes: list[NDArray[np.int64]] = field(default_factory=list)
     _stops: Iterator[int] = field(init=False)  # steps after which a block is due
@@ -115,37 +115,37 @@ class Sequence:
 
     @property
     def lane(self) -> Lane:
-        """How urgent it is."""
+        """The priority class of its request."""
         return self.prompt.scheduling.lane
 
     @property
     def tenant(self) -> str:
-        """Who shares with the others of its lane."""
+        """The owner of its request: each tenant gets an equal share of its lane."""
         return self.prompt.scheduling.tenant
 
     @property
     def books(self) -> int:
-        """Tokens a step."""
+        """Tokens per step: 1 or 4."""
         return 1 if self.prompt.head is Head.TEXT else CODEBOOKS
 
     @property
     def length(self) -> int:
-        """KV positions written or about to be."""
+        """KV positions written, or about to be."""
         return len(self.prompt.ids) + self.steps
 
     @property
     def pending_steps(self) -> int:
-        """Steps made and not read by anybody yet."""
+        """Steps generated and not read yet."""
         return self.stream.unread_steps + len(self._codes)
 
     def emit(self, hidden: NDArray[np.float32], codes: NDArray[np.int64]) -> None:
-        """Take one step: hidden (width,), codes (4,) or (1,)."""
+        """Appends one step: hidden (width,) float32, codes (4,) or (1,) int64."""
         self._hidden.append(hidden)
         self._codes.append(codes)
         self.steps += 1
 
     def flush(self, finish: FinishReason | None = None) -> None:
-        """Deliver the steps held back once a block is full, or the sequence has ended."""
+        """Puts the steps held back into the stream if they fill a block, or if the sequence ends with `finish`."""
         if self.steps < self._due and finish is None:
             return
         held = len(self._codes)
@@ -165,3 +165,9 @@ class Sequence:
         if self.scheduled_at is None or self.prefilled_at is None:
             return None
         return Admission(self.scheduled_at - self.submitted_at, self.prefilled_at - self.scheduled_at)
+
+
+def slot_of(sequence: Sequence) -> int:
+    """Returns the slot of a sequence that has one."""
+    assert sequence.slot is not None, "only scheduled sequences have a slot"
+    return sequence.slot

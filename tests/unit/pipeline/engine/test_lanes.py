@@ -20,7 +20,8 @@ from pipeline.engine.engine import Engine, make_runner
 from pipeline.engine.gpu_runner import GpuRunner
 from pipeline.engine.loop import EWMA_WEIGHT, MOST_TIMES
 from pipeline.engine.observer import NullEngineObserver
-from pipeline.engine.scheduler import Scheduler, ThroughputEstimate
+from pipeline.engine.promises import ThroughputEstimate
+from pipeline.engine.scheduler import Scheduler
 from pipeline.engine.sequence import Sequence
 from pipeline.errors import AtCapacity, DeadlineUnmeetable
 from pipeline.ewma import ClippedEwma
@@ -295,7 +296,7 @@ def test_nobody_is_let_in_before_somebody_who_would_then_be_late():
         house.round()
         assert house.submit(claimed(Lane.STANDARD, steps=50, now=house.now, promise_s=2.5)), "due just in time"
         urgent = claimed(Lane.INTERACTIVE, steps=100, now=house.now, promise_s=8.0)
-        with pytest.raises(DeadlineUnmeetable, match="somebody already admitted"):
+        with pytest.raises(DeadlineUnmeetable, match="a request already admitted"):
             house.scheduler.submit(urgent, admitted=False, retry_after_s=1.0, throughput=ThroughputEstimate(house.now, STEP_S))
 
     inside_a_loop(work)
