@@ -7,13 +7,14 @@ Never: implementations: scripts pass the engine and the vocoder themselves, test
        adapters of serve/remote/remote_stages.py
 """
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.types import (
+    AudioChunk,
     DecodedAudio,
     DecoderTraits,
     HiddenWindow,
@@ -27,6 +28,9 @@ from pipeline.types import (
     SynthesisRequest,
     Voice,
 )
+
+SpeechStream = Callable[[SynthesisRequest], AsyncGenerator[AudioChunk, None]]
+"""a request to its audio, as Synthesizer.stream yields it"""
 
 
 class VoiceSource(Protocol):

@@ -57,7 +57,7 @@ class Ingress:
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Take over new shares of the versions, without a restart. Wrong ones change nothing: requests go on as before."""
-        rollout, status = self._parts.rollout, self._parts.status
+        rollout, status = self.services.speech.models.rollout, self._parts.status
         try:
             routes = RoutesConfig.model_validate(user_config)
             mistakes = list(wrong_routes(routes, tuple(rollout.versions.values())))

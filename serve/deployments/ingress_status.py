@@ -11,31 +11,19 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from pipeline.cache.cache import CodeCache
-from serve.access.admission import AdmissionLimiter
-from serve.access.api_keys import LOST, KeyRing
-from serve.access.quotas import Quotas
+from serve.access.api_keys import LOST
+from serve.deployments.ingress_records import IngressRecords
 from serve.observability.metrics.ingress import IngressMetrics
 from serve.remote.version_pipelines import VersionPipelines, fullest_gpu
 from serve.resilience.quarantine import Quarantine
-from serve.speech.load_shedding import Degrader
-from serve.versions.rollout import Rollout
+from serve.speech.services import SpeechServices
 
 
 class IngressStatus:
     """http.services.ServiceStatus of one ingress replica."""
 
     def __init__(
-        self,
-        *,
-        admission: AdmissionLimiter,
-        degrader: Degrader,
-        pipelines: VersionPipelines,
-        rollout: Rollout,
-        quarantine: Quarantine,
-        cache: CodeCache,
-        keys: KeyRing,
-        quotas: Quotas,
+        self, speech: SpeechServices, records: IngressRecords, pipelines: VersionPipelines, quarantine: Quarantine
     ) -> None:
         self.unreadable: dict[str, str] = {}
         """kind of record that cannot be read at this moment: why"""
@@ -43,29 +31,25 @@ class IngressStatus:
         """why the latest routes were not taken over"""
         self.first_audio_s = 0.0
         """of the first synthesis through the whole chain"""
-        self._admission = admission
-        self._degrader = degrader
+        self._speech = speech
+        self._records = records
         self._pipelines = pipelines
-        self._rollout = rollout
         self._quarantine = quarantine
-        self._cache = cache
-        self._keys = keys
-        self._quotas = quotas
 
     async def why_not_ready(self) -> str | None:
         """None when a request would be served now, else the reason."""
-        if self._admission.closed:
+        if self._speech.admission.closed:
             return "draining"
         unresponsive = await self._pipelines.unresponsive()
         return f"no answer from {' and '.join(unresponsive)}" if unresponsive else None
 
     async def health(self) -> dict[str, Any]:
         """The state of every part, for people and dashboards."""
-        pipelines, rollout, ladder = self._pipelines, self._rollout, self._degrader.ladder
+        pipelines, rollout, ladder = self._pipelines, self._speech.models.rollout, self._speech.degrader.ladder
         text, acoustic, vocoder = await asyncio.gather(*map(pipelines.stats, ("text", "acoustic", "vocoder")))
         return {
             "first_audio_s": round(self.first_audio_s, 3),
-            "cache": asdict(self._cache.stats()),
+            "cache": asdict(self._records.cache.stats()),
             "stores": self._stores(),
             "gpu_mem_percent": fullest_gpu((*acoustic, *vocoder)),
             "text": text,
@@ -80,10 +64,10 @@ class IngressStatus:
 
     def export(self, metrics: IngressMetrics) -> None:
         """Set the gauges that are read, not notified, each period."""
-        metrics.in_flight_changed(self._admission.in_flight)  # notified too, but Ray forgets a gauge that is not set
-        metrics.set_quotas(self._quotas.is_away)
-        metrics.set_cache(asdict(self._cache.stats()))
-        metrics.set_policies(self._pipelines.breakers.values(), self._quarantine, self._rollout)
+        metrics.in_flight_changed(self._speech.admission.in_flight)  # notified too, but Ray forgets a gauge that is not set
+        metrics.set_quotas(self._records.quotas.is_away)
+        metrics.set_cache(asdict(self._records.cache.stats()))
+        metrics.set_policies(self._pipelines.breakers.values(), self._quarantine, self._speech.models.rollout)
 
     def _stores(self) -> Mapping[str, str]:
-        return self.unreadable | ({"keys": LOST} if self._keys.are_lost else {})
+        return self.unreadable | ({"keys": LOST} if self._records.keys.are_lost else {})

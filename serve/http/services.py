@@ -6,12 +6,11 @@ Owns:  nothing
 Never: Ray, torch
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pipeline.types import Refined, SpeechText, SynthesisRequest
-from pipeline.voices.catalogue import VoiceInfo
 from serve.access.authentication import Authenticator
 from serve.config.app_config import SourceOfferConfig
 from serve.http.body_reader import BodyReader
@@ -51,7 +50,6 @@ class Services:
     """what every request for speech passes"""
     text: TextServices
     voices: VoiceService
-    list_voices: Callable[[], Sequence[VoiceInfo]]
     bodies: BodyReader
     authenticator: Authenticator
     status: ServiceStatus

@@ -73,15 +73,14 @@ class VersionPipelines:
             )
             self._deployments |= {acoustic.stage: version.acoustic, vocoder.stage: version.vocoder}
             generator = RemoteGenerator(handles[version.acoustic], acoustic)
-            cached = CachedModel(generator, cache, hidden=version.pipeline.vocoder.use_decoder)
-            self._cached[version.id] = cached
+            self._cached[version.id] = CachedModel(generator, cache, hidden=version.pipeline.vocoder.use_decoder)
             self._synthesizers[version.id] = Synthesizer(
                 RemoteFrontend(handles[TEXT], self.breakers["text"], version.id),
                 generator,
                 RemoteDecoder(handles[version.vocoder], vocoder),
                 voices,
                 version.pipeline.speech,
-                cached,
+                self._cached[version.id],
             )
         next(iter(self._cached.values())).fingerprint = fingerprint
 

@@ -20,11 +20,10 @@ from dataclasses import replace
 from typing import TypeVar
 
 from pipeline.errors import AtCapacity, RequestQuarantined
+from pipeline.protocols import SpeechStream
 from pipeline.types import AudioChunk, AudioOptions, CacheControl, SamplingParams, SchedulingParams, SynthesisRequest
 from serve.config.policies import QuarantineConfig
 from serve.resilience.death_log import DeathLog
-
-Stream = Callable[[SynthesisRequest], AsyncGenerator[AudioChunk, None]]
 
 T = TypeVar("T")
 
@@ -69,7 +68,7 @@ class Quarantine:
         self._forget()
         return len(self._deaths.poisonous())
 
-    async def stream(self, inner: Stream, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
+    async def stream(self, inner: SpeechStream, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
         """Yields what `inner` yields, and tracks the request.
 
         Raises:

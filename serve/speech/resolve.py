@@ -57,8 +57,13 @@ def resolve_job(
     services.degrader.check_admitted(scheduling.lane)
     if seed is None:  # with a seed the cache may have it
         services.overload.check(selection.version.id, scheduling.lane)
-    cache = CacheControl(_cache_mode(body, context.cache_control, is_seeded=seed is not None), context.caller.id)
-    request = build_request(selection, context, services, seed=seed, scheduling=scheduling, cache=cache, degraded=degraded)
+    request = replace(
+        build_request(selection, context, services, seed=seed),
+        scheduling=scheduling,
+        short_segments=DegradationStep.SEGMENTS in degraded,
+        skipped_chunk_sizes=SKIPPED_CHUNK_SIZES if DegradationStep.FIRST_CHUNK in degraded else 0,
+        cache=CacheControl(_cache_mode(body, context.cache_control, is_seeded=seed is not None), context.caller.id),
+    )
     assert scheduling.first_audio_s is not None, "every lane has a promise"
     return SpeechJob(
         request=request,
@@ -83,20 +88,12 @@ def select_version(body: SpeechBody, context: RequestContext, services: SpeechSe
 
 
 def build_request(
-    selection: Selection,
-    context: RequestContext,
-    services: SpeechServices,
-    *,
-    seed: int | None = None,
-    scheduling: SchedulingParams = SchedulingParams(),  # noqa: B008 - frozen
-    cache: CacheControl = CacheControl(),  # noqa: B008 - frozen
-    degraded: tuple[DegradationStep, ...] = (),
+    selection: Selection, context: RequestContext, services: SpeechServices, *, seed: int | None = None
 ) -> SynthesisRequest:
-    """The request as the domain knows it.
+    """Returns what the body asks for as the domain knows it, without urgency and without the cache.
 
     Args:
         seed: None: the body's, else one is drawn.
-        degraded: what it goes without; what the body can say is already left out there.
 
     Raises:
         InvalidRequest, ApiError
@@ -124,11 +121,7 @@ def build_request(
         refine=_refine(body, sampling),
         language=body.language,
         model=selection.version.id,
-        scheduling=scheduling,
-        short_segments=DegradationStep.SEGMENTS in degraded,
-        skipped_chunk_sizes=SKIPPED_CHUNK_SIZES if DegradationStep.FIRST_CHUNK in degraded else 0,
         timeout_s=services.limits.total_timeout_s,
-        cache=cache,
     )
 
 

@@ -6,11 +6,11 @@ Owns:  nothing
 Never: HTTP, Ray
 """
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from pipeline.protocols import SpeechStream
 from pipeline.text.lexicon.library import LexiconLibrary
-from pipeline.types import AudioChunk, SynthesisRequest
 from serve.access.admission import AdmissionLimiter
 from serve.access.idempotency import Idempotency
 from serve.config.app_config import LanesConfig, LimitsConfig
@@ -26,7 +26,7 @@ from serve.speech.recent_overload import RecentOverload
 class SpeechServices:
     """The parts of one ingress replica that every request for speech passes. In tests small fakes stand for them."""
 
-    stream: Callable[[SynthesisRequest], AsyncGenerator[AudioChunk, None]]
+    stream: SpeechStream
     """the audio of a request, from the pipelines behind the handles"""
     voice_id: Callable[[str | None], str]
     """the lasting id of a voice, by any of its names; of the default voice for None; raises UnknownVoice"""

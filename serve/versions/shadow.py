@@ -9,20 +9,19 @@ Never: the real reply, which is over before a run begins; a queue: a run without
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.types import AudioChunk, CacheControl, Lane, SchedulingParams, SynthesisRequest
+from pipeline.protocols import SpeechStream
+from pipeline.types import CacheControl, Lane, SchedulingParams, SynthesisRequest
 from pipeline.voices.measure import loudness_lufs
 from serve.config.model_versions import ShadowConfig
 
 LOG = logging.getLogger("ray.serve.chattts")
-
-Stream = Callable[[SynthesisRequest], AsyncGenerator[AudioChunk, None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,9 @@ class Comparison:
 class Shadow:
     """The shadow runs of one ingress replica."""
 
-    def __init__(self, stream: Stream, has_room: Callable[[float], bool], on_result: Callable[[Comparison], None]) -> None:
+    def __init__(
+        self, stream: SpeechStream, has_room: Callable[[float], bool], on_result: Callable[[Comparison], None]
+    ) -> None:
         """
         Args:
             stream: synthesises a request with the version it names.

@@ -9,7 +9,7 @@ Never: HTTP, Ray; a shortcut past other requests: a sample waits for the engine 
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 
 import numpy as np
@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from pipeline.audio.encode import encode_whole
 from pipeline.audio.formats import audio_format
 from pipeline.errors import StoreUnavailable
-from pipeline.types import AudioChunk, SamplingParams, SynthesisRequest
+from pipeline.protocols import SpeechStream
+from pipeline.types import SamplingParams, SynthesisRequest
 from pipeline.voices.library import VoiceLibrary
 from pipeline.voices.measure import stability
 
@@ -30,13 +31,11 @@ SCORE_TEXTS = {
     "en": ("The weather is lovely today.", "We will meet again tomorrow morning.", "This book has three hundred pages."),
 }
 
-Stream = Callable[[SynthesisRequest], AsyncGenerator[AudioChunk, None]]
-
 
 class VoiceSampler:
     """Speaks sentences in the voices of a library."""
 
-    def __init__(self, library: VoiceLibrary, stream: Stream, *, timeout_s: float, speaks: Sequence[str]) -> None:
+    def __init__(self, library: VoiceLibrary, stream: SpeechStream, *, timeout_s: float, speaks: Sequence[str]) -> None:
         """
         Args:
             stream: the service's own speech.

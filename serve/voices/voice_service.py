@@ -6,12 +6,11 @@ Owns:  the parts
 Never: HTTP, Ray
 """
 
-from pipeline.protocols import RecordingEncoder
-from pipeline.store.poll import follow
+from pipeline.protocols import RecordingEncoder, SpeechStream
 from pipeline.voices.library import VoiceLibrary
 from serve.config.app_config import VoicesConfig
 from serve.voices.voice_maker import VoiceMaker
-from serve.voices.voice_sampler import Stream, VoiceSampler
+from serve.voices.voice_sampler import VoiceSampler
 
 
 class VoiceService:
@@ -21,7 +20,7 @@ class VoiceService:
         self,
         library: VoiceLibrary,
         config: VoicesConfig,
-        stream: Stream,
+        stream: SpeechStream,
         encoder: RecordingEncoder,
         *,
         model: str,
@@ -38,8 +37,3 @@ class VoiceService:
         self.library = library
         self.sampler = VoiceSampler(library, stream, timeout_s=config.creation_timeout_s, speaks=speaks)
         self.maker = VoiceMaker(library, config, self.sampler, encoder, model=model, max_prompt=max_prompt)
-        self._refresh_s = config.refresh_s
-
-    async def follow(self, problems: dict[str, str] | None = None) -> None:
-        """Takes over what other replicas write, until cancelled; `problems` as in pipeline.store.poll.follow."""
-        await follow("voices", self.library.refresh, self._refresh_s, problems)

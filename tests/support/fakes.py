@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.config import TextConfig
-from pipeline.errors import EngineFault, UnknownVoice
+from pipeline.errors import EngineFault
+from pipeline.protocols import SpeechStream
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.text.lexicon.library import LexiconLibrary
 from pipeline.text.refine_guard import accepts, diff
@@ -60,7 +61,6 @@ from serve.speech.load_shedding import Degrader
 from serve.speech.model_selection import only_model
 from serve.speech.recent_overload import RecentOverload
 from serve.speech.services import SpeechServices
-from serve.voices.voice_sampler import Stream
 from serve.voices.voice_service import VoiceService
 
 CHUNK = 4_800  # samples, 200 ms
@@ -124,12 +124,10 @@ VOICES = (
 )
 
 
-def voice_id(name: str | None) -> str:
-    """The fake catalogue."""
-    for voice in VOICES:
-        if name is None or name == voice.name or name in voice.aliases:
-            return voice.name
-    raise UnknownVoice("no such voice; GET /v1/audio/voices lists them", param="voice")
+def make_library() -> VoiceLibrary:
+    """The built-in voices of VOICES, without a store."""
+    voices = {name: Voice(info.name, None) for info in VOICES for name in (info.name, *info.aliases)}
+    return VoiceLibrary(VoiceCatalogue(voices, VOICES, WIDTH))
 
 
 class FakeText:
@@ -166,7 +164,7 @@ def make_speech_services(speaker: Speaker, limits: LimitsConfig | None = None, *
     limits = limits or LimitsConfig()
     usual: dict[str, Any] = {
         "stream": speaker.stream,
-        "voice_id": voice_id,
+        "voice_id": make_library().canonical,
         "lexicons": LexiconLibrary(),
         "limits": limits,
         "lanes": LanesConfig(),
@@ -196,8 +194,7 @@ def make_services(
     return Services(
         speech=speech,
         text=FakeText(speaker),
-        voices=make_desk(speaker.stream),
-        list_voices=lambda: VOICES,
+        voices=make_voices(speaker.stream),
         bodies=BodyReader(speech.limits),
         authenticator=Authenticator(),
         status=FakeStatus(speaker, not_ready),
@@ -206,9 +203,9 @@ def make_services(
     )
 
 
-def make_desk(stream: Stream, library: VoiceLibrary | None = None, config: VoicesConfig | None = None) -> VoiceService:
-    """A desk whose encoder gives a step for every 512 samples; without a library, one that keeps nothing."""
-    library = library or VoiceLibrary(VoiceCatalogue.load(None, WIDTH))
+def make_voices(stream: SpeechStream, library: VoiceLibrary | None = None, config: VoicesConfig | None = None) -> VoiceService:
+    """Voices whose encoder gives a step for every 512 samples; without a library, two built-in ones that nothing adds to."""
+    library = library or make_library()
     return VoiceService(library, config or VoicesConfig(), stream, StepCounter(), model="fake", max_prompt=2048)
 
 

@@ -47,7 +47,7 @@ router = APIRouter()
 @router.get("/v1/audio/voices")
 @any_key
 async def voices(services: RequestServices, legacy: str = "0") -> dict[str, Any]:
-    entries = services.list_voices()
+    entries = services.voices.library.list()
     if legacy in ("1", "true"):
         return {"voices": [entry.name for entry in entries]}
     cards = [voice_card(entry, services.speech.models) for entry in entries]
@@ -251,9 +251,7 @@ async def described(services: Services, name: str) -> dict[str, Any]:
     if stored is not None:
         info = library.info(stored)
     else:
-        info = next(
-            (each for each in services.list_voices() if each.name == canonical), VoiceInfo(canonical, (), (), "", canonical)
-        )
+        info = next((each for each in library.list() if each.name == canonical), VoiceInfo(canonical, (), (), "", canonical))
     embedding = None if voice.embedding is None else encode_embedding(voice.embedding)
     return {**voice_card(info, services.speech.models), "embedding": embedding}
 

@@ -14,6 +14,7 @@ import requests
 import soundfile
 
 from pipeline.store.open import open_store
+from pipeline.store.poll import follow
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import VoiceLibrary
 from pipeline.voices.seeds import draw_embedding
@@ -22,7 +23,7 @@ from serve.config.app_config import VoicesConfig
 from serve.http.services import Services
 from serve.voices.voice_maker import VoiceMetadata
 from tests.support.fakes import WIDTH as FAKE_WIDTH
-from tests.support.fakes import Speaker, make_desk, make_services
+from tests.support.fakes import Speaker, make_services, make_voices
 from tests.support.live_server import Live, serving
 from tests.support.recordings import SAID, spoken, written
 from tests.support.services import RedisServer
@@ -40,8 +41,7 @@ def services_with(url: str, **config: Any) -> Services:
     library = VoiceLibrary(
         VoiceCatalogue.load(CATALOGUE, WIDTH), open_store(url), max_voices=settings.max_voices, allow_inline=settings.inline
     )
-    desk = make_desk(speaker.stream, library, settings)
-    return replace(make_services(speaker, voice_id=library.canonical), voices=desk, list_voices=library.list)
+    return replace(make_services(speaker, voice_id=library.canonical), voices=make_voices(speaker.stream, library, settings))
 
 
 @pytest.fixture
@@ -289,7 +289,7 @@ def test_a_replica_that_follows_knows_a_new_voice_with_its_next_look_and_hears_o
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     server = RedisServer(tmp_path)
-    here, there = services_with(server.url), services_with(server.url, refresh_s=0.1)
+    here, there = services_with(server.url), services_with(server.url)
 
     def known(name: str) -> bool:
         return there.voices.library.find(name) is not None
@@ -309,9 +309,9 @@ def test_a_replica_that_follows_knows_a_new_voice_with_its_next_look_and_hears_o
         lines = [record.getMessage() for record in caplog.records]
         return len([line for line in lines if line.startswith("voices: ") and what in line])
 
-    async def follow() -> None:
+    async def work() -> None:
         problems: dict[str, str] = {}
-        following = asyncio.create_task(there.voices.follow(problems))
+        following = asyncio.create_task(follow("voices", there.voices.library.refresh, 0.1, problems))
         await here.voices.maker.from_seed(VoiceMetadata("first"), 1)
         before = looks
         await until(lambda: known_after is not None)
@@ -330,7 +330,7 @@ def test_a_replica_that_follows_knows_a_new_voice_with_its_next_look_and_hears_o
 
     try:
         with caplog.at_level("INFO"):
-            asyncio.run(follow())
+            asyncio.run(work())
     finally:
         server.kill()
     assert (said("does not answer"), said("the store is back")) == (1, 1)

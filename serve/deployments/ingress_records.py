@@ -1,0 +1,82 @@
+"""Ingress records: everything one ingress replica reads from stores, opened once.
+
+In:    AppConfig, the speakers of the checkpoint
+Out:   IngressRecords
+Owns:  which store each kind of record is in
+Never: requests; a failed start because a store is away
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from ray import serve
+
+from pipeline.cache.cache import CodeCache
+from pipeline.errors import StoreUnavailable
+from pipeline.paths import cache_home
+from pipeline.store.open import open_store
+from pipeline.store.store import Store
+from pipeline.text.lexicon.library import LexiconLibrary
+from pipeline.voices.catalogue import VoiceCatalogue
+from pipeline.voices.library import VoiceLibrary
+from serve.access.api_keys import KeyRing
+from serve.access.idempotency import Idempotency
+from serve.access.keys_marker import marker_for
+from serve.access.quotas import LocalQuotas, Quotas
+from serve.access.redis_quotas import RedisQuotas
+from serve.config.app_config import STORE_FILE, AppConfig, VoicesConfig, project_path
+from serve.remote.code_cache import open_cache
+
+LOG = logging.getLogger("ray.serve.chattts")
+
+Speakers = tuple[int, NDArray[np.float16] | None]
+"""numbers in an embedding, and the statistics of the embeddings that the checkpoint was trained with"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IngressRecords:
+    """The records of one ingress replica."""
+
+    voices: VoiceLibrary
+    lexicons: LexiconLibrary
+    keys: KeyRing
+    quotas: Quotas
+    cache: CodeCache
+    idempotency: Idempotency
+
+
+async def open_records(config: AppConfig, speakers: Speakers) -> IngressRecords:
+    """Opens the stores and reads voices and keys once. A store that is away costs what is in it, not the service."""
+    store = open_store(str(cache_home() / STORE_FILE) if config.voices.store is None else config.voices.store)
+    voices = await open_voices(config.voices, speakers, store)
+    keys, quotas = await open_keys(config, store)
+    cache, idempotency = open_cache(config.cache, store)
+    return IngressRecords(voices, LexiconLibrary(store), keys, quotas, cache, idempotency)
+
+
+async def open_voices(config: VoicesConfig, speakers: Speakers, store: Store) -> VoiceLibrary:
+    """Returns the catalogue's and the stored voices, for the speakers of a checkpoint."""
+    catalogue = VoiceCatalogue.load(project_path(config.catalogue), *speakers)
+    library = VoiceLibrary(catalogue, store, max_voices=config.max_voices, allow_inline=config.inline)
+    try:
+        await asyncio.to_thread(library.refresh)
+    except StoreUnavailable as error:
+        LOG.error("voices: %s; starting with the shipped ones", error)
+    return library
+
+
+async def open_keys(config: AppConfig, records: Store) -> tuple[KeyRing, Quotas]:
+    """Returns the keys, read once, and the counter of their quotas."""
+    url = config.keys.store or config.voices.store
+    store = records if config.keys.store is None else open_store(config.keys.store)
+    # With keys.open set, losing the keys opens nothing: only without it the marker has to remember that there were some.
+    ring = KeyRing(store, marker_for(store, cache_home()) if config.keys.open is None else None)
+    try:
+        await asyncio.to_thread(ring.refresh)
+    except StoreUnavailable as error:
+        LOG.error("keys: %s; until they have been read, only keys.open: true lets a request in", error)
+    share = LocalQuotas(lambda: serve.get_replica_context().world_size)
+    return ring, RedisQuotas(url, share) if url is not None and "://" in url else share
