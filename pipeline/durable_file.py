@@ -1,6 +1,6 @@
 """Durable files: whole after a power cut, or absent.
 
-In:    bytes, a place
+In:    bytes, a path
 Out:   a file with these bytes under its own name, on disk
 Owns:  nothing
 Never: a half-written file under its own name

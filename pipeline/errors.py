@@ -132,7 +132,7 @@ class ReferenceRejected(InvalidRequest):
 
 
 class AtCapacity(SynthesisError):
-    """Every slot and every waiting place is taken."""
+    """All slots and waiting places are taken."""
 
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)

@@ -1,9 +1,9 @@
-"""Paths: the folder of this machine in which everything is kept that is fetched, generated or compiled.
+"""Paths: the folder for all fetched, generated and compiled files on this machine.
 
 In:    CHATTTS_HOME, XDG_CACHE_HOME
 Out:   one folder
 Owns:  the only reading of the environment in pipeline/ and serve/
-Never: the creation of a folder
+Never: creating a folder
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def cache_home() -> Path:
-    """Returns CHATTTS_HOME where it is set, else `chattts-serve` in the user's cache folder. It may not exist yet."""
+    """Returns CHATTTS_HOME if it is set, else `chattts-serve` in the user's cache folder. It may not exist yet."""
     if chosen := os.environ.get("CHATTTS_HOME"):
         return Path(chosen).expanduser()
     caches = os.environ.get("XDG_CACHE_HOME")

@@ -125,5 +125,5 @@ class WaveDecoder(Protocol):
         ...
 
     async def feed(self, batch: StepBatch) -> DecodedAudio:
-        """The samples the utterance's next steps complete, and what the feed after them must carry."""
+        """Returns the samples (m,) that the next steps complete, and the state for the batch after them."""
         ...

@@ -3,7 +3,7 @@
 In:    the samples of a segment, float32 at 24 kHz, in pieces of any size
 Out:   as many samples, in the same places
 Owns:  the measured noise of this voice, the segment's frames under way
-Never: noise that changes; ChatTTS's own training noise by default (its makers put it there to limit misuse)
+Never: noise that changes; by default the noise that ChatTTS's authors trained into it to limit misuse
 
     frames of 21 ms, four deep -> spectrum -> power, averaged over 5 frames x 3 bins -> gain 1 - 2 noise / power -> back
 
@@ -29,11 +29,11 @@ _HOP = _WINDOW // 4
 _BLOCK = 4 * _HOP
 _AROUND = 2  # frames each side whose power is averaged with a frame's own
 _HEAD = SAMPLE_RATE  # samples: one second
-_DELAY = _WINDOW - _HOP + _AROUND * _HOP  # samples by which what comes out is behind what went in
+_DELAY = _WINDOW - _HOP + _AROUND * _HOP  # samples by which the output is behind the input
 _QUANTILE = 0.1
 _OF_MEAN = -math.log(1 - _QUANTILE)  # the quantile of an exponential distribution of mean 1
 _OVERSUBTRACT = 2.0
-_LEAST_GAIN = 10 ** (-18 / 20)  # a little noise stays: gaps of digital silence sound like faults
+_LEAST_GAIN = 10 ** (-18 / 20)  # some noise remains: gaps of digital silence sound like faults
 _NOTHING = 1e-12
 
 _HANN = np.sqrt(np.hanning(_WINDOW + 1)[:-1]).astype(np.float32)
@@ -71,7 +71,7 @@ class Denoiser:
         return rest if gate is None else np.concatenate([rest, gate.finish()])
 
     def _decide(self) -> NDArray[np.float32]:
-        # The head to its last sample and no further: what is measured must not depend on the cuts.
+        # Exactly the head: the measurement must not depend on how the input was cut.
         self._noise, snr_db = measure_noise(self._head[:_HEAD])
         self.works = self._mode is Denoise.ON or snr_db < AUTO_BELOW_DB
         head, self._head = self._head, self._head[:0]

@@ -31,9 +31,9 @@ from pipeline.audio.formats import AudioFormat
 from pipeline.audio.framing import Blocks
 from pipeline.errors import EngineFault, NonFiniteOutput
 
-# In every container that has a place for it. No date and no version: bytes depend on the samples alone.
+# Written into every container that has a comment field. No date and no version: bytes depend on the samples alone.
 MARK = "AI-generated speech, made with ChatTTS by chattts-serve"
-UNKNOWN_SIZE = 0xFFFFFFFF  # in a WAV header: the stream ends when it ends
+UNKNOWN_SIZE = 0xFFFFFFFF  # in a WAV header: players read to the end of the stream
 _FULL_SCALE = 32_767
 _SAMPLE_BYTES = 2
 

@@ -16,7 +16,7 @@ CONTAINERS = ("mp3", "opus", "aac", "flac", "wav", "pcm", "ulaw", "alaw")
 SAMPLE_RATES = (8_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)  # Hz
 
 _TELEPHONE_RATE = 8_000  # Hz
-_OPUS_RATES = (8_000, 16_000, 24_000, 48_000)  # Hz; libopus takes no others of ours
+_OPUS_RATES = (8_000, 16_000, 24_000, 48_000)  # Hz; of SAMPLE_RATES, libopus accepts these
 _DEFAULT_KBPS = {"mp3": 64, "opus": 32, "aac": 64}
 # MPEG-1 layer 3, then MPEG-2 (16 kHz and up), then MPEG-2.5, whose last LAME makes. ISO 11172-3, 13818-3.
 _MP3_KBPS = (32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)
@@ -58,7 +58,7 @@ def audio_format(container: str, sample_rate: int | None = None, kbps: int | Non
     rates = _OPUS_RATES if container == "opus" else SAMPLE_RATES
     rate = _usual_rate(container) if sample_rate is None else sample_rate
     if rate not in rates:
-        raise UnsupportedFormat(f"{container} is made at {_listed(rates)} Hz, not at {rate}", param="sample_rate")
+        raise UnsupportedFormat(f"{container} has {_listed(rates)} Hz, not {rate}", param="sample_rate")
     if container not in _DEFAULT_KBPS:
         if kbps is not None:
             raise UnsupportedFormat(f"{container} has no bit rate to choose: leave bitrate out", param="bitrate")
@@ -111,7 +111,7 @@ def _checked_kbps(container: str, rate: int, kbps: int | None) -> int:
     if kbps is None:
         return min(_DEFAULT_KBPS[container], allowed[-1])
     if kbps not in allowed:
-        raise UnsupportedFormat(f"{container} at {rate} Hz is made at {text} kbit/s, not at {kbps}", param="bitrate")
+        raise UnsupportedFormat(f"{container} at {rate} Hz has {text} kbit/s, not {kbps}", param="bitrate")
     return kbps
 
 

@@ -5,15 +5,15 @@ Out:   as many samples, in the same places; those far enough from every peak unc
 Owns:  one stream's look-ahead
 Never: raises a level
 
-For each sample: `tp`, the highest of the curve through the samples between it and the next one, hence the reduction it
+For each sample: `tp`, the peak of the curve through the samples between it and the next one, and so the reduction it
 needs. The reduction applied is the greatest one needed nearby, smoothed:
 
     needed        ......|...................    1 - ceiling / tp
     greatest      ..[=================].....    from R before to R + HOLD after
     smoothed      ./====================\\..    Hann, R each side: still all that is needed at the peak, and no corner
 
-Everything is a finite sum around the sample, so nothing is left of a peak soon after it. HOLD outlasts a period of the
-deepest voice: within a vowel the gain stands still.
+Everything is a finite sum around the sample, so a peak has no effect soon after it. HOLD is longer than a period of the
+deepest voice: within a vowel the gain is constant.
 """
 
 import numpy as np
@@ -26,8 +26,8 @@ CEILING_DBTP = -1.0
 
 _SMOOTH_S = 0.010
 _HOLD_S = 0.060
-_PHASES = 8  # points of the curve a sample; the highest point between two of them is at most 0.17 dB higher
-_HALF = 24  # samples each side that a point of the curve is made from
+_PHASES = 8  # points of the curve per sample; between two of them the curve is at most 0.17 dB higher
+_HALF = 24  # samples on each side from which a point of the curve is computed
 # Below the ceiling by those 0.17 dB and by what the changing gain adds to the curve.
 _TARGET = np.float32(10 ** ((CEILING_DBTP - 0.25) / 20))
 _BLOCK = 512  # samples

@@ -49,7 +49,7 @@ class Level:
         """
         Args:
             target_lufs: None: no target.
-            gain_db: on top of it.
+            gain_db: on top of the target's gain [dB].
             measured_lufs: of the voice; None: the first two seconds are held back and measured.
         """
         self._target_lufs = target_lufs
@@ -69,7 +69,7 @@ class Level:
         return self._decide() if self._gain is None and len(self._head) else np.zeros(0, np.float32)
 
     def _decide(self) -> NDArray[np.float32]:
-        # The head to its last sample and no further: what is measured must not depend on the cuts.
+        # Exactly the head: the measurement must not depend on how the input was cut.
         self._gain = self._gain_from(integrated_loudness(self._head[:_HEAD]))
         levelled = self._head * self._gain
         self._head = self._head[:0]
@@ -83,7 +83,7 @@ class Level:
 
 
 def _k_weighted(samples: NDArray[np.float32], sample_rate: int) -> NDArray[np.float64]:
-    """Through the standard's two filters, by their responses: (m,)."""
+    """Returns samples (m,) after the standard's two filters, applied by their frequency responses."""
     padded = len(samples) + sample_rate // 2  # the filters ring for less than half a second
     z = np.exp(-2j * np.pi * np.fft.rfftfreq(padded))
     response = np.ones(len(z), np.complex128)
@@ -93,7 +93,7 @@ def _k_weighted(samples: NDArray[np.float32], sample_rate: int) -> NDArray[np.fl
 
 
 def _k_filters(sample_rate: int) -> tuple[tuple[list[float], list[float]], ...]:
-    """(b, a) of the high shelf and the high pass. The standard lists them for 48 kHz only; their analogue forms, from
+    """Returns (b, a) of the high shelf and the high pass. The standard lists them for 48 kHz only; their analogue forms, from
     which the coefficients of any rate follow, are those of libebur128 (ebur128.c, init_filter)."""
     k, q, high = np.tan(np.pi * 1681.974450955533 / sample_rate), 0.7071752369554196, 10 ** (3.999843853973347 / 20)
     band, a0 = high**0.4996667741545416, 1 + k / q + k * k

@@ -90,7 +90,7 @@ class Stretch:
         self._push(np.zeros(_FLUSH + math.ceil(_FLUSH * self._speed), np.float32))
         rest = self._give()
         if self._given != round(self._taken / self._speed):
-            raise EngineFault(f"the time-stretch gave {self._given} samples for {self._taken} at speed {self._speed:g}")
+            raise EngineFault(f"the time-stretch returned {self._given} samples for {self._taken} at speed {self._speed:g}")
         return rest
 
     def _push(self, samples: NDArray[np.float32]) -> None:
@@ -105,7 +105,7 @@ class Stretch:
         self._ready = np.concatenate(pieces)
 
     def _give(self) -> NDArray[np.float32]:
-        # Never more than the samples taken so far are worth: the filter's own count is off by up to a window.
+        # At most as many as the input so far gives: the filter's own count is off by up to a window.
         due = round(self._taken / self._speed) - self._given
         given, self._ready = self._ready[:due], self._ready[due:]
         self._given += len(given)
@@ -142,5 +142,5 @@ def _pull(graph: av.filter.Graph) -> list[NDArray[np.float32]]:
         except (NothingYet, NothingMore):
             return pieces
         assert isinstance(frame, AudioFrame)
-        # A copy: the array would otherwise look into memory that FFmpeg takes back.
+        # A copy: FFmpeg reuses the memory of the array.
         pieces.append(frame.to_ndarray().reshape(-1).astype(np.float32, copy=True))

@@ -56,7 +56,7 @@ class Trim:
 
     def finish(self) -> NDArray[np.float32]:
         """Ends the segment; returns what stays of its end. A segment without any speech is kept whole."""
-        rest = self._blocks.rest()  # less than a frame: it goes the way of its neighbour
+        rest = self._blocks.rest()  # less than a frame: it is treated like the frame before it
         if self._end and self._spoken and len(self._held) > _TAIL_FRAMES:
             self.end_samples = (len(self._held) - _TAIL_FRAMES) * FRAME + len(rest)
             return _joined(self._held[:_TAIL_FRAMES])

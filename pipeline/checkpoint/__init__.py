@@ -1,1 +1,1 @@
-"""Where a checkpoint lies, what is in it, and how its weights are read; random weights for tests."""
+"""Finds checkpoints, verifies and reads their files, and generates random ones for tests."""

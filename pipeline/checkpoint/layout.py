@@ -1,11 +1,11 @@
-"""Layout: which tensors a ChatTTS checkpoint holds, under which names, in which shapes.
+"""Layout: the names and shapes of all tensors of a ChatTTS checkpoint.
 
 In:    dimensions
-Out:   name -> shape, one table a file
+Out:   name -> shape, one table per file
 Owns:  nothing
 Never: torch, files
 
-Names are upstream's, of the ChatTTS 0.2.5 package; tests/parity/test_checkpoint_layout.py holds each table against its modules.
+Names are those of the ChatTTS 0.2.5 package; tests/parity/test_checkpoint_layout.py compares each table with its modules.
 """
 
 from dataclasses import dataclass
@@ -38,19 +38,19 @@ FILES = (
     TOKENIZER_FILE,
     TOKENIZER_CONFIG_FILE,
 )
-# transformers reads the other two; the service does not, and transformers 5 no longer writes one of them.
+# Only transformers reads the other two, and transformers 5 no longer writes one of them.
 NEEDED_FILES = tuple(file for file in FILES if file not in (SPECIAL_TOKENS_FILE, TOKENIZER_CONFIG_FILE))
 
 VQ_GROUPS = 2  # the quantiser splits its width in two and quantises each half twice: 4 codes
-VQ_LEVELS = (5, 5, 5, 5)  # 5**4 = 625 values a code
-KERNEL = 7  # frames a ConvNeXt convolution sees
+VQ_LEVELS = (5, 5, 5, 5)  # 5**4 = 625 values per code
+KERNEL = 7  # frames of a ConvNeXt convolution
 
 Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class ConvStack:
-    """Dimensions of upstream's DVAEDecoder: two convolutions in, ConvNeXt layers, one convolution out."""
+    """Dimensions of upstream's DVAEDecoder: two convolutions, ConvNeXt layers, one convolution."""
 
     inputs: int
     bottleneck: int
@@ -60,7 +60,7 @@ class ConvStack:
 
 
 def gpt_shapes(*, layers: int, width: int, attention_width: int, mlp_width: int) -> Shapes:
-    """asset/gpt/model.safetensors, without `embed_tokens`, which nothing uses.
+    """Returns the tensors of asset/gpt/model.safetensors, without `embed_tokens`, which nothing uses.
 
     Args:
         attention_width: heads x head_dim.
@@ -83,7 +83,7 @@ def gpt_shapes(*, layers: int, width: int, attention_width: int, mlp_width: int)
 
 
 def embed_shapes(*, width: int, text_vocab: int, audio_vocab: int, codebooks: int) -> Shapes:
-    """asset/Embed.safetensors: embeddings, and heads as weight-norm pairs (original0: row norms, original1: rows)."""
+    """Returns those of asset/Embed.safetensors; heads are weight-norm pairs (original0: row norms, original1: rows)."""
     shapes: Shapes = {"emb_text.weight": (text_vocab, width)}
     shapes |= {f"emb_code.{codebook}.weight": (audio_vocab, width) for codebook in range(codebooks)}
     heads = {"head_text": text_vocab} | {f"head_code.{codebook}": audio_vocab for codebook in range(codebooks)}
@@ -94,7 +94,7 @@ def embed_shapes(*, width: int, text_vocab: int, audio_vocab: int, codebooks: in
 
 
 def mel_decoder_shapes(stack: ConvStack) -> Shapes:
-    """asset/Decoder.safetensors: hidden states to mel."""
+    """Returns those of asset/Decoder.safetensors: hidden states to mel."""
     return {
         "coef": (1, MEL_BANDS, 1),
         **_conv_stack_shapes("decoder", stack),
@@ -103,7 +103,7 @@ def mel_decoder_shapes(stack: ConvStack) -> Shapes:
 
 
 def dvae_shapes(*, encoder: ConvStack, decoder: ConvStack) -> Shapes:
-    """asset/DVAE.safetensors: recordings to codes, and codes to mel."""
+    """Returns those of asset/DVAE.safetensors: recordings to codes, and codes to mel."""
     width = encoder.inputs
     group_width = encoder.outputs // VQ_GROUPS
     shapes = mel_decoder_shapes(decoder) | {
@@ -126,7 +126,7 @@ def dvae_shapes(*, encoder: ConvStack, decoder: ConvStack) -> Shapes:
 
 
 def vocos_shapes(*, width: int, mlp_width: int, layers: int) -> Shapes:
-    """asset/Vocos.safetensors: mel to waveform."""
+    """Returns those of asset/Vocos.safetensors: mel to waveform."""
     shapes: Shapes = {
         **_mel_shapes("feature_extractor"),
         "backbone.embed.weight": (width, MEL_BANDS, KERNEL),

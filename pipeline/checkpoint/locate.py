@@ -3,7 +3,7 @@
 In:    demo, small-random, full-random, hub:2Noise/ChatTTS or a folder
 Out:   the folder that holds asset/
 Owns:  the cache folder
-Never: torch (processes without a model tokenise too), the network
+Never: torch (processes without a model load the tokenizer), the network
 """
 
 import shutil
@@ -21,55 +21,55 @@ DEMO = "demo"
 DEMO_FOLDER = Path(__file__).resolve().parents[1] / "assets" / DEMO  # trained by scripts/train_demo, part of the package
 HUB_NAME = "2Noise/ChatTTS"
 FETCH_COMMAND = "chattts-serve weights fetch --accept-license cc-by-nc-4.0"
-ABANDONED_AFTER_S = 6 * 3600  # a half-made folder this old belongs to a process that died
+ABANDONED_AFTER_S = 6 * 3600  # a draft folder this old belongs to a process that died
 
 
 def hub_folder(home: Path) -> Path:
-    """Where scripts/weights/fetch.py puts the real checkpoint."""
+    """Returns the folder into which scripts/weights/fetch.py downloads the real checkpoint."""
     return home / "hub" / HUB_NAME
 
 
 def generated_folder(kind: str, home: Path) -> Path:
-    """Where a generated checkpoint of this version is kept."""
+    """Returns the folder of a generated checkpoint of this version."""
     return home / f"{kind}-v{GENERATOR_VERSION}"
 
 
 @dataclass(frozen=True, slots=True)
 class Licence:
-    """What may be done with weights."""
+    """The licence of a checkpoint's weights."""
 
     name: str
     url: str | None
     attribution: str
     commercial_use: bool | None
-    """None: nobody has told us"""
+    """None: unknown"""
 
 
 def licence_of(name: str) -> Licence:
-    """The licence of the weights of a checkpoint, by the name it is configured with."""
+    """Returns the licence of a checkpoint's weights, by its configured name."""
     if name == DEMO:
-        origin = "taught on synthetic speech of CMU flite's voices rms and slt; see NOTICE"
+        origin = "trained on synthetic speech of CMU flite's voices rms and slt; see NOTICE"
         return Licence("AGPL-3.0-or-later, as this project", None, origin, commercial_use=True)
     if name in RANDOM_MODELS:
-        return Licence("random numbers, generated here: free of any", None, "", commercial_use=True)
+        return Licence("none needed: random numbers, generated here", None, "", commercial_use=True)
     if name.startswith("hub:"):
         url = "https://creativecommons.org/licenses/by-nc/4.0/"
         return Licence("CC-BY-NC-4.0", url, f"{name.removeprefix('hub:')} by 2noise", commercial_use=False)
-    return Licence("as whoever brought the weights says", None, "", commercial_use=None)
+    return Licence("unknown: see the source of the weights", None, "", commercial_use=None)
 
 
 def resolve(name: str, home: Path) -> Path:
-    """Find a checkpoint; the random ones are generated on first use.
+    """Finds a checkpoint; the random ones are generated on first use.
 
     Args:
         name: demo, small-random, full-random, hub:2Noise/ChatTTS or a folder.
-        home: the cache folder; see paths.cache_home().
+        home: the cache folder, as paths.cache_home() returns it.
 
     Returns:
         the folder that holds asset/.
 
     Raises:
-        CheckpointError: there is no such checkpoint; says what to do.
+        CheckpointError: there is no such checkpoint; the message says what to do.
     """
     if name == DEMO:
         return DEMO_FOLDER
@@ -100,7 +100,7 @@ def _fetched(repository: str, folder: Path) -> Path:
 
 
 def _generated_once(kind: str, home: Path) -> Path:
-    """Several processes may come at the same time: each makes its own, one rename wins, the others take the winner's."""
+    """Returns the generated folder. Processes may do this at the same time: each writes a draft, the first rename wins."""
     folder = generated_folder(kind, home)
     if folder.is_dir():
         return folder
@@ -114,7 +114,7 @@ def _generated_once(kind: str, home: Path) -> Path:
         ) from error
     try:
         generate(kind, draft)
-        draft.chmod(0o755)  # mkdtemp's 0700 would shut out a service that runs as another user
+        draft.chmod(0o755)  # mkdtemp's 0700 would exclude a service that runs as another user
         draft.rename(folder)
     except OSError as error:
         if not folder.is_dir():
@@ -134,7 +134,7 @@ def _remove_abandoned(kind: str, home: Path) -> None:
     for draft in home.glob(f"{_draft_prefix(kind)}*"):
         try:
             abandoned = time.time() - draft.stat().st_mtime > ABANDONED_AFTER_S
-        except FileNotFoundError:  # its maker has just finished
+        except FileNotFoundError:  # its process has just finished
             continue
         if abandoned:
             shutil.rmtree(draft, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Manifest: a checkpoint's files, read only as its SHA256SUMS describes them.
+"""Manifest: reads the files of a checkpoint and checks each against its SHA256SUMS.
 
 In:    a checkpoint's folder
-Out:   the bytes of a file, which are the bytes that were hashed
+Out:   the bytes of a file, exactly those that were hashed
 Owns:  nothing
 Never: what the files mean
 """
@@ -15,7 +15,7 @@ from pipeline.errors import CheckpointError
 
 
 def read_manifest(root: Path) -> dict[str, str] | None:
-    """SHA256SUMS as file -> hash; None where a checkpoint has no manifest."""
+    """Returns SHA256SUMS as file -> hash; None for a checkpoint without a manifest."""
     path = root / MANIFEST_FILE
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -33,16 +33,16 @@ def read_manifest(root: Path) -> dict[str, str] | None:
 
 
 def write_manifest(root: Path, hashes: dict[str, str]) -> None:
-    """SHA256SUMS, as `sha256sum -c` reads it."""
+    """Writes SHA256SUMS, as `sha256sum -c` reads it."""
     lines = [f"{hashes[file]}  {file}\n" for file in sorted(hashes)]
     (root / MANIFEST_FILE).write_text("".join(lines), encoding="utf-8")
 
 
 def read_verified(root: Path, file: str) -> bytes:
-    """The bytes of one file, which are the very bytes that were hashed where there is a manifest.
+    """Returns the bytes of one file. With a manifest, these very bytes have been hashed.
 
     Raises:
-        CheckpointError: the file is missing, not listed in the manifest, or not what the manifest says.
+        CheckpointError: the file is missing, not listed in the manifest, or has another hash.
     """
     manifest = read_manifest(root)
     path = root / file
@@ -58,13 +58,13 @@ def read_verified(root: Path, file: str) -> bytes:
 
 
 def verify_files(root: Path) -> tuple[str, ...]:
-    """Hash every file of the checkpoint against its manifest, without keeping any in memory.
+    """Checks the hash of every file of the checkpoint, without keeping any in memory.
 
     Returns:
-        the files whose hash was confirmed: all that are listed, or none where there is no manifest.
+        the files with a confirmed hash: all that are listed; none without a manifest.
 
     Raises:
-        CheckpointError: a needed file is missing, or one is there that is not listed or not what the manifest says.
+        CheckpointError: a needed file is missing, or a file is not listed or has another hash.
     """
     manifest = read_manifest(root)
     present = [file for file in FILES if (root / file).is_file()]
@@ -80,7 +80,7 @@ def verify_files(root: Path) -> tuple[str, ...]:
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file, as lower-case hex."""
+    """Returns the SHA-256 of a file in lower-case hexadecimal."""
     with path.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
@@ -89,7 +89,7 @@ def _check_hash(root: Path, file: str, found: str, manifest: dict[str, str]) -> 
     path = root / file
     expected = manifest.get(file)
     if expected is None:
-        raise CheckpointError(f"{path}: not listed in {MANIFEST_FILE}, so nobody vouches for it; {_remedy(root)}")
+        raise CheckpointError(f"{path}: not listed in {MANIFEST_FILE}, so it cannot be verified; {_remedy(root)}")
     if found != expected:
         twin = next((other for other, digest in manifest.items() if digest == found), None)
         hint = f" (these are the bytes of {twin})" if twin else ""
@@ -97,4 +97,4 @@ def _check_hash(root: Path, file: str, found: str, manifest: dict[str, str]) -> 
 
 
 def _remedy(root: Path) -> str:
-    return f"delete {root} and make or fetch the checkpoint again"
+    return f"delete {root} and generate or fetch the checkpoint again"

@@ -31,7 +31,7 @@ from pipeline.spec import CODEBOOKS, RMS_EPS
 AUDIO_VOCAB = 626  # 625 codes and the end
 
 
-LLAMA_VOCAB = 32  # rows of `embed_tokens`, which transformers' LlamaModel asks for and nothing uses
+LLAMA_VOCAB = 32  # rows of `embed_tokens`, which transformers' LlamaModel requires and nothing uses
 
 
 LLAMA_VOCAB_REAL = 32_000
@@ -71,11 +71,11 @@ class RandomModel:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """The whole text vocabulary, in the order of its ids."""
+        """All tokens of the text vocabulary, in the order of their ids."""
         return SPECIAL_TOKENS + self.vocabulary + CONTROL_TOKENS
 
     def shapes(self) -> dict[str, Shapes]:
-        """File -> name -> shape."""
+        """Returns file -> tensor name -> shape."""
         gpt = gpt_shapes(layers=self.layers, width=self.width, attention_width=self.width, mlp_width=self.mlp_width)
         embed = embed_shapes(width=self.width, text_vocab=len(self.tokens), audio_vocab=AUDIO_VOCAB, codebooks=CODEBOOKS)
         return {
@@ -113,7 +113,7 @@ def gpt_config(model: RandomModel) -> bytes:
 
 
 def tokenizer(model: RandomModel) -> bytes:
-    """BERT's word pieces: lower case, a space around every CJK character, the longest known piece first."""
+    """Returns a tokenizer of BERT's word pieces: lower case, spaces around CJK characters, the longest known piece first."""
     known = SPECIAL_TOKENS + model.vocabulary
     tokenizer = Tokenizer(
         models.WordPiece({token: index for index, token in enumerate(known)}, unk_token="[UNK]", max_input_chars_per_word=100)
@@ -160,11 +160,11 @@ def _json(value: object) -> bytes:
 
 
 def _vocabulary(*, cjk: int, pairs: bool) -> tuple[str, ...]:
-    """Digits, letters and punctuation, each as a word's beginning and (but punctuation) inside it, and CJK characters.
+    """Returns punctuation, digits and letters, the latter two also as pieces inside a word, and CJK characters.
 
     Args:
-        cjk: how many CJK characters, the common ones first.
-        pairs: two letters are a piece too, which halves the tokens of an English word.
+        cjk: number of CJK characters, the common ones first.
+        pairs: pairs of letters are pieces too, which halves the tokens of an English word.
     """
     characters = [*string.digits, *string.ascii_lowercase]
     if pairs:
@@ -174,7 +174,7 @@ def _vocabulary(*, cjk: int, pairs: bool) -> tuple[str, ...]:
 
 
 def _cjk_characters() -> list[str]:
-    """GB 2312's two levels, the common characters first, then the rest of the first Unicode block."""
+    """Returns the two levels of GB 2312, the common characters first, then the rest of the first Unicode block."""
     rows = (bytes((row, column)) for row in range(0xB0, 0xF8) for column in range(0xA1, 0xFF))
     common = [character for pair in rows if (character := pair.decode("gb2312", errors="ignore"))]
     return list(dict.fromkeys(common + [chr(point) for point in range(0x4E00, 0x9FA6)]))

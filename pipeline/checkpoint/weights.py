@@ -1,11 +1,11 @@
-"""Weights: the only file that opens a checkpoint's tensors. Nothing leaves it that has not been checked.
+"""Weights: reads and checks a checkpoint's tensors; the only module that opens them.
 
 In:    a checkpoint's folder (pipeline/checkpoint/locate.py finds it)
-Out:   GptSpec, and one dictionary of float32 tensors a part, under upstream's names, on the CPU
-Owns:  nothing: a part is read anew at every call, the caller keeps or drops it
+Out:   GptSpec, and one dictionary of float32 tensors per part, under upstream's names, on the CPU
+Owns:  nothing: every call reads its part again
 Never: modules, devices, the network
 
-Where there is a SHA256SUMS, the bytes that are parsed are the bytes that were hashed.
+With a SHA256SUMS, the bytes that are parsed are those that were hashed.
 """
 
 import json
@@ -40,9 +40,9 @@ from pipeline.spec import CODEBOOKS, MEL_FRAMES_PER_STEP
 
 Tensors = dict[str, torch.Tensor]
 
-DEFAULT_ROPE_THETA = 10_000.0  # transformers' own, of a config.json that does not say
+DEFAULT_ROPE_THETA = 10_000.0  # transformers' default
 FLOATS = frozenset({torch.float32, torch.float16, torch.bfloat16})
-REMEDY = "make or fetch the checkpoint again"
+REMEDY = "generate or fetch the checkpoint again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,47 +58,47 @@ class GptSpec:
     rope_theta: float
     rms_eps: float
     audio_vocab: int
-    """entries of a codebook, the end included"""
+    """entries per codebook, the end included"""
     text_vocab: int
     codebooks: int
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint whose dimensions agree. Each part is read, hashed and checked when it is asked for.
+    """A checkpoint whose dimensions agree. Each method reads, hashes and checks one part.
 
-    Every part raises CheckpointError: file missing, damaged, swapped, or with other tensors than the spec asks for.
+    Every method raises CheckpointError: the file is missing, damaged or swapped, or has other tensors than the spec requires.
     """
 
     root: Path
     gpt_spec: GptSpec
 
     def gpt(self) -> Tensors:
-        """The decoder stack: `layers.{n}.…` and `norm.weight`."""
+        """Returns the decoder stack: `layers.{n}.…` and `norm.weight`."""
         return _checked(self.root, GPT_FILE, _gpt_shapes(self.gpt_spec))
 
     def embed(self) -> Tensors:
-        """Text and code embeddings and heads; heads as weight-norm pairs `parametrizations.weight.original0/1`."""
+        """Returns embeddings and heads of text and codes; heads as weight-norm pairs `parametrizations.weight.original0/1`."""
         return _checked(self.root, EMBED_FILE, _embed_shapes(self.gpt_spec))
 
     def mel_decoder(self) -> Tensors:
-        """Hidden states to mel (upstream's Decoder)."""
+        """Returns the part that turns hidden states into mel frames (upstream's Decoder)."""
         tensors = _read(self.root, MEL_DECODER_FILE)
         stack = _conv_stack(tensors, "decoder", self.root / MEL_DECODER_FILE)
         expected = self.gpt_spec.width / MEL_FRAMES_PER_STEP
         if stack.inputs != expected:
             raise CheckpointError(
                 f"{self.root / MEL_DECODER_FILE}: takes {stack.inputs} channels, but the GPT's width {self.gpt_spec.width} "
-                f"over {MEL_FRAMES_PER_STEP} frames a step gives {expected:g}; the files are not of one checkpoint: {REMEDY}"
+                f"over {MEL_FRAMES_PER_STEP} frames per step gives {expected:g}; the files are not of one checkpoint: {REMEDY}"
             )
         return require(tensors, mel_decoder_shapes(stack), self.root / MEL_DECODER_FILE)
 
     def dvae(self) -> Tensors:
-        """Recordings to codes, and codes to mel."""
+        """Returns the part that turns recordings into codes, and codes into mel frames."""
         path = self.root / DVAE_FILE
         tensors = _read(self.root, DVAE_FILE)
         encoder, decoder = _conv_stack(tensors, "encoder", path), _conv_stack(tensors, "decoder", path)
-        # Two mel frames a step: a quantised vector of twice the decoder's width becomes two frames of it.
+        # Two mel frames per step: a quantised vector of twice the decoder's width becomes two frames of it.
         if (encoder.inputs, encoder.outputs) != (decoder.inputs, MEL_FRAMES_PER_STEP * decoder.inputs):
             raise CheckpointError(
                 f"{path}: the encoder's {encoder.inputs} -> {encoder.outputs} channels do not fit the decoder, "
@@ -111,7 +111,7 @@ class Checkpoint:
         return require(tensors, dvae_shapes(encoder=encoder, decoder=decoder), path)
 
     def vocos(self) -> Tensors:
-        """Mel to waveform."""
+        """Returns the part that turns mel frames into the waveform."""
         path = self.root / VOCOS_FILE
         tensors = _read(self.root, VOCOS_FILE)
         width, *_ = _shape(tensors, "backbone.embed.weight", 3, path)
@@ -121,14 +121,14 @@ class Checkpoint:
 
 
 def open_checkpoint(root: Path) -> Checkpoint:
-    """Read a checkpoint's dimensions, from config.json and the headers of the tensor files, and hold them against each other.
+    """Reads a checkpoint's dimensions from config.json and the headers of the tensor files, and compares them.
 
     Raises:
         CheckpointError: a file is missing, unreadable, or disagrees with another.
     """
     config = _Config.of(read_verified(root, GPT_CONFIG_FILE), root / GPT_CONFIG_FILE)
     embed_path = root / EMBED_FILE
-    # Headers alone, not yet hashed: the parts are held against this spec again when their hashed bytes are parsed.
+    # The headers are not hashed yet; each part is compared with this spec again when its hashed bytes are parsed.
     embed = _header(embed_path)
     text_vocab, width = _shape(embed, "emb_text.weight", 2, embed_path)
     audio_vocab, _ = _shape(embed, "emb_code.0.weight", 2, embed_path)
@@ -150,19 +150,19 @@ def open_checkpoint(root: Path) -> Checkpoint:
 
 
 def verify(root: Path) -> tuple[str, ...]:
-    """Hash every file of a checkpoint, tokenizer included: for a readiness check, before any replica is ready.
+    """Checks the hash of every file of a checkpoint, tokenizer included, before a replica becomes ready.
 
     Returns:
-        the files whose hash was confirmed: all that SHA256SUMS lists, or none where the checkpoint has none.
+        the files with a confirmed hash: all that SHA256SUMS lists; none without SHA256SUMS.
 
     Raises:
-        CheckpointError: a file is missing, not listed, or not what SHA256SUMS says.
+        CheckpointError: a file is missing, not listed, or has another hash.
     """
     return verify_files(root)
 
 
 def require(tensors: Tensors, shapes: Shapes, path: Path) -> Tensors:
-    """The expected tensors as float32, each held against its shape; further ones are left out.
+    """Returns the expected tensors as float32, each compared with its shape; others are left out.
 
     Raises:
         CheckpointError: a tensor is missing, has another shape, or holds no floating-point numbers.
@@ -177,7 +177,11 @@ def require(tensors: Tensors, shapes: Shapes, path: Path) -> Tensors:
 
 
 def check_shapes(found: Mapping[str, tuple[int, ...]], shapes: Shapes, path: Path) -> None:
-    """Hold what a file has against what it should have."""
+    """Compares the shapes in a file with the expected ones.
+
+    Raises:
+        CheckpointError: a tensor is missing or has another shape.
+    """
     missing = [name for name in shapes if name not in found]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -210,7 +214,7 @@ def _read(root: Path, file: str) -> Tensors:
 
 
 def _header(path: Path) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of every tensor, without reading any."""
+    """Returns name -> shape of every tensor, without reading any."""
     try:
         with safe_open(path, framework="pt") as opened:
             return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
@@ -234,7 +238,7 @@ def _conv_stack(tensors: Tensors, prefix: str, path: Path) -> ConvStack:
 
 
 def _shape(found: Mapping[str, torch.Tensor | tuple[int, ...]], name: str, axes: int, path: Path) -> tuple[int, ...]:
-    """The shape of a tensor that tells dimensions, so none can be expected of it but the number of axes."""
+    """Returns the shape of a tensor that defines dimensions, after checking its number of axes."""
     if name not in found:
         raise CheckpointError(f"{path}: tensor {name} is missing: {REMEDY}")
     value = found[name]
@@ -251,7 +255,7 @@ def _num_layers(names: Collection[str], prefix: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Config:
-    """asset/gpt/config.json, whose keys are transformers' LlamaConfig's."""
+    """asset/gpt/config.json, with the keys of transformers' LlamaConfig."""
 
     values: dict[str, object]
     path: Path
@@ -289,7 +293,7 @@ class _Config:
         )
 
     def rope_theta(self) -> float:
-        """transformers 5 writes it below `rope_parameters`, transformers 4 at the top, older releases not at all."""
+        """Returns the base of the rotary angles: below `rope_parameters` (transformers 5), at the top (4), or the default."""
         parameters = self.values.get("rope_parameters") or {}
         if not isinstance(parameters, dict):
             raise CheckpointError(f"{self.path}: rope_parameters is {parameters!r}, expected an object: {REMEDY}")
@@ -311,4 +315,4 @@ class _Config:
 
     def only(self, key: str, allowed: object) -> None:
         if (value := self.values.get(key, allowed)) != allowed:
-            raise CheckpointError(f"{self.path}: {key} is {value!r}; this decoder knows only {allowed!r}")
+            raise CheckpointError(f"{self.path}: {key} is {value!r}; this decoder supports only {allowed!r}")

@@ -1,1 +1,1 @@
-"""Compiles our C++ once per machine and loads it."""
+"""Compiles this project's C++ once per machine and loads it."""

@@ -1,12 +1,12 @@
-"""Build: C++ of this project to machine code, when it is first needed, once for each machine.
+"""Compiler: compiles C++ of this project to machine code on first use, once per machine.
 
-In:    a source file of another room
+In:    a source file of another folder
 Out:   the loaded library
-Owns:  the folder of built libraries
-Never: what the code computes, the choice whether it is used; code that is damaged, or that another user may have written
+Owns:  the folder of compiled libraries
+Never: what the code computes, whether it is used; damaged code, or code that another user may have written
 
-It needs Linux on x86-64 with AVX-512 and, once per machine and release, a C++ compiler and some seconds. A built library ends
-with its own SHA-256, which a loader does not look at: one file, so that the two are never out of step.
+It needs Linux on x86-64 with AVX-512 and, once per machine and release, a C++ compiler and some seconds. A compiled library
+ends with its own SHA-256, which the loader ignores: in one file, library and hash always belong together.
 """
 
 import ctypes
@@ -27,30 +27,30 @@ from pipeline.paths import cache_home
 
 HEADERS = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
-# No contraction: where it joins a product and a sum, it may do so for one row of a block and not for the next.
-# AMX is compiled for every machine and used where there is one: no compiler puts its instructions anywhere by itself.
+# No contraction: a compiler may join product and sum in one row of a block and not in the next.
+# AMX code is compiled on every machine and used where the processor has it: compilers emit it for explicit calls only.
 AMX = ("-mamx-tile", "-mamx-bf16", "-mamx-int8")
 FLAGS = ("-std=c++20", "-O3", "-march=x86-64-v4", *AMX, "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC")
 COMPILE_TIMEOUT_S = 120.0
 DIGEST_BYTES = hashlib.sha256().digest_size
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-ROOT = 0  # who may write anything anyway: a library built into an image is root's
+ROOT = 0  # a library that was compiled into an image belongs to root
 
 
 class NativeUnavailable(Exception):
-    """Says what this machine lacks; torch's own operations do the same work."""
+    """This machine cannot run native code; the message says why. torch's own operations do the same work."""
 
 
 @cache
 def library(source: Path, folder: Path | None = None) -> ctypes.CDLL:
-    """The built code, from the folder of built libraries or built into it.
+    """Returns the loaded library of a source file, compiled first if this machine has no copy yet.
 
     Args:
-        source: a C++ file that may include this room's headers, and those beside it.
-        folder: `native` in the cache folder if not given.
+        source: a C++ file that may include this folder's headers, and those beside it.
+        folder: of compiled libraries; None: `native` in the cache folder.
 
     Raises:
-        NativeUnavailable: another kind of machine, no working compiler, or a folder others may write to.
+        NativeUnavailable: another kind of machine, no working compiler, or a folder that others may write to.
     """
     if platform.system() != "Linux" or platform.machine() != "x86_64" or not torch.cpu._is_avx512_supported():
         raise NativeUnavailable("it needs Linux on x86-64 with AVX-512")
@@ -64,17 +64,21 @@ def library(source: Path, folder: Path | None = None) -> ctypes.CDLL:
             write_durably(built, code + hashlib.sha256(code).digest(), mode=0o755)
         return ctypes.CDLL(str(built))
     except OSError as error:
-        raise NativeUnavailable(f"{built} cannot be built or loaded: {error}") from error
+        raise NativeUnavailable(f"{built} cannot be compiled or loaded: {error}") from error
 
 
 @cache
 def has_tiles() -> bool:
-    """Whether this process may use AMX: the processor has it and the system has given leave."""
+    """True if this process may use AMX: the processor has it and the system permits it."""
     return torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx()
 
 
 def _secure(folder: Path) -> None:
-    """Where code is loaded from, nobody else may put any."""
+    """Creates the folder of compiled libraries if there is none, and makes it writable for this user only.
+
+    Raises:
+        NativeUnavailable: it belongs to another user, or others may write to it.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     found = folder.stat()
     if found.st_uid == os.geteuid() and found.st_mode & WRITABLE_BY_OTHERS:
@@ -88,12 +92,12 @@ def _secure(folder: Path) -> None:
 
 
 def _is_ours(found: os.stat_result) -> bool:
-    """Written by this user or by root, and by nobody else."""
+    """True if only this user or root can have written it."""
     return found.st_uid in (os.geteuid(), ROOT) and not found.st_mode & WRITABLE_BY_OTHERS
 
 
 def _is_whole(built: Path) -> bool:
-    """Whether the library is there as it was built."""
+    """True if the library is there and undamaged."""
     try:
         content, found = built.read_bytes(), built.stat()
     except FileNotFoundError:
@@ -102,22 +106,22 @@ def _is_whole(built: Path) -> bool:
 
 
 def _compile(source: Path) -> bytes:
-    """The library's bytes.
+    """Compiles a source file and returns the library's bytes.
 
     Raises:
-        NativeUnavailable: there is no compiler, or it refuses.
+        NativeUnavailable: there is no compiler, or it fails.
         OSError
     """
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
-        raise NativeUnavailable(f"there is no C++ compiler here ({', '.join(COMPILERS)})")
+        raise NativeUnavailable(f"there is no C++ compiler on this machine ({', '.join(COMPILERS)})")
     with tempfile.TemporaryDirectory() as draft:
-        made = Path(draft) / source.with_suffix(".so").name
-        command = [compiler, *FLAGS, "-I", str(HEADERS), "-o", str(made), str(source)]
+        output = Path(draft) / source.with_suffix(".so").name
+        command = [compiler, *FLAGS, "-I", str(HEADERS), "-o", str(output), str(source)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
         except subprocess.SubprocessError as error:
             raise NativeUnavailable(f"{compiler} did not finish {source.name}: {error}") from error
         if done.returncode != 0:
-            raise NativeUnavailable(f"{compiler} refused {source.name}: {done.stderr.strip()[-400:]}")
-        return made.read_bytes()
+            raise NativeUnavailable(f"{compiler} failed on {source.name}: {done.stderr.strip()[-400:]}")
+        return output.read_bytes()

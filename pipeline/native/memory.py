@@ -1,9 +1,9 @@
-"""Memory: where and how native code's weights and counters lie.
+"""Memory: alignment, packing and pages of native code's weights and counters.
 
 In:    sizes, tensors
-Out:   memory at the right places, weights in the order they are read
+Out:   aligned memory, weights in the order in which they are read
 Owns:  an arena's pages
-Never: what is computed with it
+Never: computation
 """
 
 import mmap
@@ -16,15 +16,15 @@ HUGE_PAGE = 1 << 21  # bytes
 
 
 def aligned(size: int) -> torch.Tensor:
-    """Zeroed bytes that begin at a cache line."""
+    """Returns `size` or more zeroed bytes, aligned to a cache line."""
     memory = torch.zeros(size + ALIGNMENT, dtype=torch.uint8)
     return memory[-memory.data_ptr() % ALIGNMENT :]
 
 
 def pack(weight: torch.Tensor) -> torch.Tensor:
-    """(out, in) as panels of 32 outputs, each input's weights together: (out / 32, in, 32).
+    """Returns weights (out, in) as panels of 32 outputs, each input's weights together: (out / 32, in, 32).
 
-    In bfloat16 two inputs alternate, a pair for each output: (out / 32, in / 2, 32, 2).
+    In bfloat16 two inputs alternate, one pair per output: (out / 32, in / 2, 32, 2).
     """
     outputs, inputs = weight.shape
     pair = 2 if weight.dtype is torch.bfloat16 else 1
@@ -32,9 +32,10 @@ def pack(weight: torch.Tensor) -> torch.Tensor:
 
 
 def pack_tiles(weight: torch.Tensor) -> torch.Tensor:
-    """(out, in) as panels of 32 outputs, each a row of pairs of AMX tiles: (out / 32, in / depth, 2, 16, 16, 4 bytes).
+    """Returns weights (out, in) as panels of 32 outputs, each a row of pairs of AMX tiles.
 
-    A tile holds 64 bytes of inputs, its depth, of 16 outputs; four bytes of inputs of one output lie together.
+    The shape is (out / 32, in / depth, 2, 16, 16, 4 bytes). A tile holds 64 bytes of inputs (its depth) of 16 outputs; four
+    bytes of inputs of one output are adjacent.
     """
     outputs, inputs = weight.shape
     together = 4 // weight.itemsize
@@ -43,10 +44,10 @@ def pack_tiles(weight: torch.Tensor) -> torch.Tensor:
 
 
 class Arena:
-    """Memory for weights and the KV cache, in pages of 2 MiB where the system gives them: a step walks all of it."""
+    """Memory for weights and the KV cache, in pages of 2 MiB if the system allows: every step reads all of it."""
 
     def __init__(self, size: int) -> None:
-        # Private: Linux makes no large pages of shared ones, which are Python's default.
+        # Private: Linux gives no large pages to shared memory, which is Python's default.
         self._pages = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self._pages.madvise(mmap.MADV_HUGEPAGE)
@@ -54,12 +55,12 @@ class Arena:
         self._used = -self._bytes.data_ptr() % HUGE_PAGE
 
     def zeros(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
-        """A tensor in here that nobody has written to; the system gives its pages when they are first touched."""
+        """Returns a new tensor of zeros; the system provides its pages when they are first touched."""
         size = torch.Size(shape).numel() * dtype.itemsize
         place = self._bytes[self._used : self._used + size].view(dtype).view(shape)
         self._used += -(-size // ALIGNMENT) * ALIGNMENT
         return place
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of the tensor in here."""
+        """Returns a copy of a tensor in this memory."""
         return self.zeros(*tensor.shape, dtype=tensor.dtype).copy_(tensor)

@@ -1,9 +1,9 @@
-"""Redis link: connections with time limits, and whether Redis is away.
+"""RedisLink: connections with time limits that notice when Redis is unreachable.
 
-In:    a URL, questions to Redis
-Out:   answers, or None while Redis is away
-Owns:  the connection pools, and the time from which Redis is asked again
-Never: a second try: a write whose answer was lost may have happened, so the caller decides
+In:    a URL, calls of Redis
+Out:   answers, or None while Redis is unreachable
+Owns:  the connection pools, and the time from which Redis is called again
+Never: a second try: a write without an answer may have happened, so the caller decides
 """
 
 import asyncio

@@ -38,7 +38,7 @@ class Changes:
     """the position after these changes; opaque"""
     entries: tuple[Entry, ...]
     is_whole: bool
-    """the entries are all there are: the position was START, or of a store that has been replaced or emptied since"""
+    """the entries are complete: the position was START, or the store has been replaced or emptied since"""
 
 
 class Store(Protocol):

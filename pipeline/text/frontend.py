@@ -48,11 +48,11 @@ class LocalTextFrontend:
         self._max_steps = max_steps
 
     async def read(self, request: SynthesisRequest) -> SpeechText:
-        """Normalises and splits the text; raises as protocols.TextFrontend says."""
+        """Returns the normalised and split text; raises as protocols.TextFrontend says."""
         return self._speech_text(request)
 
     async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
-        """Returns CODE prompts, or TEXT prompts when the request asks for a refine pass."""
+        """Returns CODE prompts, or TEXT prompts if the request has a refine pass."""
         speech_text = self._speech_text(request)
         if request.refine is None:
             prompts = tuple(self._code_prompt(segment, request, voices) for segment in speech_text.segments)
@@ -63,7 +63,7 @@ class LocalTextFrontend:
     async def replan(
         self, request: SynthesisRequest, voices: Mapping[str, Voice], plan: SpeechPlan, refined: list[NDArray[np.int64]]
     ) -> SpeechPlan:
-        """Returns CODE prompts of the refined texts, or of the original ones where the guard refuses them."""
+        """Returns CODE prompts of the refined texts, or of the original ones if the guard refuses them."""
         assert request.refine is not None
         prompts = []
         dropped = 0
@@ -98,7 +98,7 @@ class LocalTextFrontend:
     def _refined_prompt(
         self, segment: Segment, refined: str, request: SynthesisRequest, voices: Mapping[str, Voice]
     ) -> Prompt | None:
-        """Returns the prompt of a refined text; None when the guard refuses it or it no longer fits."""
+        """Returns the prompt of a refined text; None if the guard refuses it or it no longer fits."""
         assert request.refine is not None
         if not is_speakable(refined):
             return None

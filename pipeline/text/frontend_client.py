@@ -1,9 +1,9 @@
-"""Front end client: the methods of a text front end that runs in another process, each as one question to it.
+"""FrontendClient: a text front end in another process, with one call per method.
 
 In:    the arguments of protocols.TextFrontend
 Out:   its results
 Owns:  the names of the operations
-Never: how a question travels; subclasses know
+Never: transport: subclasses implement it
 """
 
 from abc import ABC, abstractmethod
@@ -19,35 +19,35 @@ TextOperation = Literal["read", "plan", "replan", "compare"]
 
 
 class FrontendClient(ABC):
-    """Implements protocols.TextFrontend with one method that asks."""
+    """Implements protocols.TextFrontend by means of one method."""
 
     @abstractmethod
     async def ask(self, operation: TextOperation, subject: SynthesisRequest | SpeechPlan, *arguments: object) -> Any:
         """Returns what the front end's method of that name returns, and raises what it raises.
 
         Args:
-            subject: the method's first argument; its text decides how long an answer may take.
+            subject: the method's first argument; the length of its text limits the time of the call.
             arguments: the others.
         """
 
     async def read(self, request: SynthesisRequest) -> SpeechText:
-        """Asks for the normalised text; see protocols.TextFrontend."""
+        """Returns the normalised and split text."""
         speech_text: SpeechText = await self.ask("read", request)
         return speech_text
 
     async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
-        """Asks for the prompts; see protocols.TextFrontend."""
+        """Returns the prompts of a request: CODE prompts, or TEXT prompts if it has a refine pass."""
         plan: SpeechPlan = await self.ask("plan", request, voices)
         return plan
 
     async def replan(
         self, request: SynthesisRequest, voices: Mapping[str, Voice], plan: SpeechPlan, refined: list[NDArray[np.int64]]
     ) -> SpeechPlan:
-        """Asks for the prompts of refined texts, tokens (n,) per segment; see protocols.TextFrontend."""
+        """Returns the CODE prompts of refined texts, given as tokens (n,) per segment."""
         replanned: SpeechPlan = await self.ask("replan", request, voices, plan, refined)
         return replanned
 
     async def compare(self, plan: SpeechPlan, refined: list[NDArray[np.int64]]) -> list[Refined]:
-        """Asks for the segments before and after the refine pass; see protocols.TextFrontend."""
+        """Returns every segment before and after the refine pass, given as tokens (n,) per segment."""
         compared: list[Refined] = await self.ask("compare", plan, refined)
         return compared

@@ -3,7 +3,7 @@
 In:    syllables with tone numbers: `chong2 qing4`, `lv4`, `ma5`
 Out:   one common character per syllable
 Owns:  the table (read-only)
-Never: words; the model: ChatTTS reads characters, so a sound is written as a character that has no other
+Never: words, the model (ChatTTS reads characters, so a sound is written as a character that has no other)
 """
 
 import re
@@ -17,9 +17,9 @@ SYLLABLE = re.compile(r"[a-zêü]{1,6}[1-5]")
 
 
 def homophones(written: str) -> str | None:
-    """Returns the characters for pinyin syllables, None when one of them is no syllable of Mandarin.
+    """Returns the characters for pinyin syllables; None if one of them is not a syllable of Mandarin.
 
-    Capitals, `u:` and `ü` for `v`, and hyphens or apostrophes between syllables are all understood.
+    It accepts capitals, `u:` and `ü` for `v`, and hyphens or apostrophes between syllables.
     """
     table = _table()
     syllables = re.findall(r"[^\s'’-]+", written.lower().replace("u:", "v").replace("ü", "v"))

@@ -1,12 +1,12 @@
-"""Guard: whether a refined text still says what it was made from.
+"""RefineGuard: checks that a refined text still has the words of its source.
 
-In:    a segment's text, what the refine pass wrote
-Out:   whether it may be spoken; the difference, word by word
+In:    a segment's text, and its text after the refine pass
+Out:   True if it may be spoken; the difference, word by word
 Owns:  nothing
 Never: the model, tokens
 
-Words are Chinese characters and Latin words in any case; punctuation is none. Control tags and the fillers below may be
-added, in bounds; no word may be lost, changed or moved.
+Words are Chinese characters and Latin words in any case, without punctuation. Control tags and the fillers below may be
+added, within limits; no word may be lost, changed or moved.
 """
 
 import difflib
@@ -16,7 +16,7 @@ from pipeline.spec import CONTROL_TAGS
 from pipeline.text.markup.control_tags import split_tags
 from pipeline.types import Change
 
-# What people say while they think, as ChatTTS's refine pass adds it with [oral_k].
+# Words for thinking aloud, as ChatTTS's refine pass adds them with [oral_k].
 FILLERS: tuple[str, ...] = (
     *(
         "嗯",
@@ -50,23 +50,23 @@ _FILLERS = sorted({tuple(_WORD.findall(filler)) for filler in FILLERS}, key=len,
 
 def accepts(source: str, refined: str) -> bool:
     """True if only control tags and fillers were added, and no more of them than a speaker would use."""
-    said, meant = words(refined), words(source)
+    found, expected = words(refined), words(source)
     tags = sum(piece in CONTROL_TAGS for piece in split_tags(refined)) - sum(
         piece in CONTROL_TAGS for piece in split_tags(source)
     )
-    if tags > len(meant) + 4 or len(said) > 2 * len(meant) + 4:
+    if tags > len(expected) + 4 or len(found) > 2 * len(expected) + 4:
         return False
-    # Every number of meant words that can be behind us, as `said` is read: a word may be both a filler and a meant one.
-    reached: list[set[int]] = [set() for _ in range(len(said) + 1)]
+    # reached[i]: how many expected words the first i words may contain. A word may be a filler or an expected one.
+    reached: list[set[int]] = [set() for _ in range(len(found) + 1)]
     reached[0] = {0}
-    for place, word in enumerate(said):
-        for behind in reached[place]:
-            if behind < len(meant) and meant[behind] == word:
-                reached[place + 1].add(behind + 1)
+    for position, word in enumerate(found):
+        for matched in reached[position]:
+            if matched < len(expected) and expected[matched] == word:
+                reached[position + 1].add(matched + 1)
         for filler in _FILLERS:
-            if tuple(said[place : place + len(filler)]) == filler:
-                reached[place + len(filler)] |= reached[place]
-    return len(meant) in reached[len(said)]
+            if tuple(found[position : position + len(filler)]) == filler:
+                reached[position + len(filler)] |= reached[position]
+    return len(expected) in reached[len(found)]
 
 
 def diff(source: str, refined: str) -> list[Change]:
@@ -89,7 +89,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def _joined(pieces: list[str]) -> str:
-    """With spaces where Latin words and tags meet."""
+    """Joins pieces, with spaces between Latin words and tags."""
     text = ""
     for piece in pieces:
         text += f" {piece}" if text and not (_is_cjk(text[-1]) and _is_cjk(piece[0])) else piece

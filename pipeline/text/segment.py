@@ -21,7 +21,7 @@ from pipeline.config import TextConfig
 from pipeline.spec import CONTROL_TAGS
 from pipeline.text.markup.control_tags import split_tags
 
-CJK_WEIGHT = 3  # a CJK character is a syllable and takes about as long to say as three letters
+CJK_WEIGHT = 3  # a CJK character is a syllable, about as long in speech as three letters
 TAG_WEIGHT = 3  # a laugh or a pause takes about as long as a syllable
 
 # Conversational speech has about 14 letters or 5 Chinese syllables per second: 46.875 / 14 steps per letter.
@@ -41,16 +41,16 @@ Range = tuple[int, int]
 _SPEED_TAG = re.compile(r"\[speed_(\d)\]")
 _CJK = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
 _WORD_BEFORE_DOT = 6  # letters; longer words are no abbreviations
-_JOINERS = "\u200d\ufe0f"  # zero-width joiner, variation selector: what stands before them is not yet whole
+_JOINERS = "\u200d\ufe0f"  # zero-width joiner, variation selector: they belong to the character before
 
 
 def letter_weight(text: str) -> int:
-    """Returns the length of a text: a letter, sign or space counts 1, a CJK character or a control tag 3."""
+    """Returns the length of a text: 1 per letter, sign or space, 3 per CJK character or control tag."""
     return sum(_weight(piece) for piece in split_tags(text))
 
 
 def max_steps(text: str, config: TextConfig, engine_max_steps: int) -> int:
-    """Returns the step cap of a segment: far above the need of its text, so that only a runaway sequence reaches it."""
+    """Returns the step cap of a segment, far more than its text needs, so that only a runaway sequence reaches it."""
     return min(engine_max_steps, config.base_steps + math.ceil(config.steps_per_char * letter_weight(text)))
 
 
@@ -72,14 +72,14 @@ def least_steps(text: str, speed_token: int) -> int:
 
 
 def split(text: str, config: TextConfig, *, whole: Iterable[Range] = (), is_first: bool = True) -> list[Range]:
-    """Cuts a text where a speaker would breathe: at sentence ends where possible, else at commas, spaces, or anywhere.
+    """Cuts a text where a speaker would breathe: at sentence ends if possible, else at commas, at spaces, or anywhere.
 
     Never inside a control tag or between a character and its marks. Never inside a range of `whole` either (a number
     that is read out, an address, an abbreviation), unless that range alone is longer than a segment may be.
 
     Args:
         whole: ranges, in order, that do not overlap.
-        is_first: the text begins a request, so that its first piece is a short one.
+        is_first: the text begins a request, so its first piece is short.
 
     Returns:
         ranges without the spaces around them, in order; only spaces stand between them.
@@ -99,7 +99,7 @@ def split(text: str, config: TextConfig, *, whole: Iterable[Range] = (), is_firs
 
 
 class _Pieces:
-    """One text to be cut: its atoms, their weights, and where a cut is allowed. Places are counted in atoms."""
+    """One text to be cut: its atoms, their weights, and where a cut is allowed. Positions are counted in atoms."""
 
     def __init__(self, text: str, atoms: Sequence[Range]) -> None:
         self._text = text
@@ -107,7 +107,7 @@ class _Pieces:
         self._weights = [0, *accumulate(letter_weight(text[start:stop]) for start, stop in atoms)]
 
     def quick_cut(self, start: int, floor: int, limit: int) -> int:
-        """Returns the end of the first clause that is long enough to be spoken on its own."""
+        """Returns the end of the first clause that is long enough for a segment."""
         reach = self._reach(start, limit)
         if reach == len(self._atoms):
             return reach
@@ -119,7 +119,7 @@ class _Pieces:
         """Returns the best place to end a piece that begins at `start`."""
         left = self._weights[-1] - self._weights[start]
         if limit < left < limit + floor:
-            limit = min(limit, max(floor, left - floor))  # or the last piece would be a leftover of a word or two
+            limit = min(limit, max(floor, left - floor))  # otherwise the last piece would be a remainder of a word or two
         reach = self._reach(start, limit)
         if reach == len(self._atoms):
             return reach
@@ -156,7 +156,7 @@ class _Pieces:
         for place in range(reach, start, -1):
             if self._atom(place).isspace():
                 return place
-        # A punctuation mark alone would be a segment with nothing to say: it takes one atom along.
+        # A punctuation mark alone would be a segment without a word: it goes with the atom before it.
         place = reach
         while place > start + 1 and self._atom(place) in SENTENCE_ENDS | CLAUSE_ENDS:
             place -= 1

@@ -64,50 +64,100 @@ def build_speech_text(
         languages: of the checkpoint; numbers and signs are read in one of them.
 
     Raises:
-        NoSpeakableText: there is neither a word in it nor a silence, or the checkpoint knows none of its words.
+        NoSpeakableText: it has neither a word nor a silence, or the checkpoint knows none of its words.
         PartlyUnspeakable: the request is strict, and the checkpoint does not know all of it.
-        InvalidLexicon, InvalidSsml: pinyin that is none.
+        InvalidLexicon, InvalidSsml: pinyin with unknown syllables.
     """
     if not request.keep_control_tags:
         vocabulary = replace(vocabulary, control_tags=frozenset())
-    config = config.with_short_segments if request.short_segments else config
-    options = replace(NormalizeOptions(), **dict(request.normalize))  # type: ignore[arg-type]  # validated before
-    passages = request.passages or (Passage(request.text, control_tags=request.control_tags, language=request.language),)
-    segments: list[Segment] = []
-    spans: list[tuple[Span, ...]] = []
-    dropped: list[Range] = []
-    warnings: Counter[str] = Counter(dict(request.warnings))
-    silence_ms = offset = 0
-    for passage in passages:
-        silence_ms += passage.silence_ms
-        if passage.language not in ("auto", *languages):
-            warnings["unsupported_language"] += 1
-        spoken = _spoken(passage, request, options, vocabulary, languages)
+    builder = _Builder(request, config.with_short_segments if request.short_segments else config, vocabulary, languages)
+    for passage in request.passages or (Passage(request.text, control_tags=request.control_tags, language=request.language),):
+        builder.add(passage)
+    return builder.finish()
+
+
+class _Builder:
+    """Collects the segments, spans and warnings of one request, passage by passage."""
+
+    def __init__(
+        self, request: SynthesisRequest, config: TextConfig, vocabulary: Vocabulary, languages: tuple[Language, ...]
+    ) -> None:
+        self._request = request
+        self._config = config
+        self._options = replace(NormalizeOptions(), **dict(request.normalize))  # type: ignore[arg-type]  # validated before
+        self._vocabulary = vocabulary
+        self._languages = languages
+        self._segments: list[Segment] = []
+        self._spans: list[tuple[Span, ...]] = []
+        self._dropped: list[Range] = []
+        self._warnings: Counter[str] = Counter(dict(request.warnings))
+        self._silence_ms = 0  # since the last segment
+        self._offset = 0  # characters of the passages before
+
+    def add(self, passage: Passage) -> None:
+        """Normalises a passage and appends its segments."""
+        self._silence_ms += passage.silence_ms
+        if passage.language not in ("auto", *self._languages):
+            self._warnings["unsupported_language"] += 1
+        spoken = self._normalized(passage)
         if not is_speakable(spoken.text):
-            spoken = _unsaid(spoken)
-        warnings.update({warning.code: warning.count for warning in spoken.warnings})
-        if options.homophones and (kept := kept_characters(spoken.text)):
-            warnings[CANTONESE_KEPT] += kept
-        dropped += [(offset + span.source_start, offset + span.source_stop) for span in spoken.spans if span.kind == "dropped"]
+            spoken = _all_dropped(spoken)
+        self._count(spoken)
         if spoken.text:
-            if not SPEED.least <= request.speed * passage.prosody.rate <= SPEED.most:
-                warnings["rate_bounded"] += 1
-            for segment, heard in _cut(passage, spoken, config, offset, first=len(segments)):
-                segments.append(replace(segment, silence_ms=silence_ms))
-                spans.append(heard)
-                silence_ms = 0
-        offset += len(passage.text)
-    if not segments and (not silence_ms or warnings[UNKNOWN]):
-        raise NoSpeakableText(
-            "the text has nothing to say: after dropping emoji, control characters, punctuation and what the checkpoint "
-            f"does not know no word is left; it speaks {', '.join(languages)}: send some words of that",
-            param="input",
+            if not SPEED.least <= self._request.speed * passage.prosody.rate <= SPEED.most:
+                self._warnings["rate_bounded"] += 1
+            for segment, spans in _cut(passage, spoken, self._config, self._offset, first=len(self._segments)):
+                self._segments.append(replace(segment, silence_ms=self._silence_ms))
+                self._spans.append(spans)
+                self._silence_ms = 0
+        self._offset += len(passage.text)
+
+    def finish(self) -> SpeechText:
+        """Returns the text of all passages; raises as build_speech_text says."""
+        if not self._segments and (not self._silence_ms or self._warnings[UNKNOWN]):
+            raise NoSpeakableText(
+                "the text has nothing to say: without emoji, control characters, punctuation and what the checkpoint does not "
+                f"know, no word is left; it speaks {', '.join(self._languages)}: send some words of that",
+                param="input",
+            )
+        if self._request.strict:
+            _refuse(self._warnings)
+        if self._segments:
+            self._segments[-1] = replace(self._segments[-1], is_last=True)
+        warnings = tuple(sorted(self._warnings.items()))
+        return SpeechText(tuple(self._segments), tuple(self._spans), self._silence_ms, warnings, tuple(_joined(self._dropped)))
+
+    def _count(self, spoken: NormalizedText) -> None:
+        """Counts the warnings of a passage, and its dropped characters."""
+        self._warnings.update({warning.code: warning.count for warning in spoken.warnings})
+        if self._options.homophones and (kept := kept_characters(spoken.text)):
+            self._warnings[CANTONESE_KEPT] += kept
+        self._dropped += [
+            (self._offset + span.source_start, self._offset + span.source_stop)
+            for span in spoken.spans
+            if span.kind == "dropped"
+        ]
+
+    def _normalized(self, passage: Passage) -> NormalizedText:
+        """Returns the text of a passage as it is spoken, pronunciations included."""
+        language = _language(passage.language, self._languages)
+        return normalize(
+            passage.text,
+            language=language,
+            options=self._options,
+            control_tags=passage.control_tags,
+            readings=list(self._readings(passage, detect_language(passage.text) if language == "auto" else language)),
+            vocabulary=self._vocabulary,
         )
-    if request.strict:
-        _refuse(warnings)
-    if segments:
-        segments[-1] = replace(segments[-1], is_last=True)
-    return SpeechText(tuple(segments), tuple(spans), silence_ms, tuple(sorted(warnings.items())), tuple(_joined(dropped)))
+
+    def _readings(self, passage: Passage, language: Language) -> Iterator[Reading]:
+        """Yields the readings of the passage's own pronunciations and of the words of the request's lexicon."""
+        found = find(self._request.lexicon, passage.text, taken=passage.pronunciations, control_tags=passage.control_tags)
+        for pronunciation in found:
+            written = passage.text[pronunciation.start : pronunciation.stop]
+            reading = _reading_of(pronunciation, written, language, from_ssml=pronunciation in passage.pronunciations)
+            if reading:
+                yield Reading(pronunciation.start, pronunciation.stop, reading)
 
 
 def _cut(
@@ -117,8 +167,8 @@ def _cut(
     cuts = split(spoken.text, config, whole=_rewritten(passage.text, spoken), is_first=not first)
     following = [*cuts[1:], (len(spoken.text), 0)]
     for index, (cut, (reach, _)) in enumerate(zip(cuts, following, strict=True), start=first):
-        text, heard = spoken.text[slice(*cut)], _within(spoken.spans, cut, offset)
-        source = (heard[0].source_start, heard[-1].source_stop)
+        text, spans = spoken.text[slice(*cut)], _within(spoken.spans, cut, offset)
+        source = (spans[0].source_start, spans[-1].source_stop)
         segment = Segment(text, index, is_last=False, language=detect_language(text), source=source, prosody=passage.prosody)
         yield segment, _within(spoken.spans, cut, offset, reach=reach)
 
@@ -127,65 +177,33 @@ def _refuse(warnings: Counter[str]) -> None:
     refused = [f"{code}={warnings[code]}" for code in REFUSED_WHEN_STRICT if warnings[code]]
     if refused:
         raise PartlyUnspeakable(
-            f"strict=1 refuses a text of which the checkpoint cannot say everything: {', '.join(refused)} characters; "
-            "POST /v1/text/normalize shows which, without strict the rest is said",
+            f"strict=1 refuses a text that the checkpoint cannot speak completely: {', '.join(refused)} characters; "
+            "POST /v1/text/normalize shows which; without strict the rest is spoken",
             param="input",
         )
 
 
-def _unsaid(spoken: NormalizedText) -> NormalizedText:
-    """Drops the tags and signs of a passage without words: it makes no segment."""
-    heard = sum(span.source_stop - span.source_start for span in spoken.spans if span.kind != "dropped")
+def _all_dropped(spoken: NormalizedText) -> NormalizedText:
+    """Drops the tags and signs of a passage without words: it becomes no segment."""
+    kept = sum(span.source_stop - span.source_start for span in spoken.spans if span.kind != "dropped")
     spans = tuple(Span(span.source_start, span.source_stop, 0, 0, "dropped") for span in spoken.spans)
-    return NormalizedText("", spans, (*spoken.warnings, *([TextWarning(WITHOUT_WORDS, heard)] if heard else [])))
+    return NormalizedText("", spans, (*spoken.warnings, *([TextWarning(WITHOUT_WORDS, kept)] if kept else [])))
 
 
-def _spoken(
-    passage: Passage,
-    request: SynthesisRequest,
-    options: NormalizeOptions,
-    vocabulary: Vocabulary,
-    languages: tuple[Language, ...],
-) -> NormalizedText:
-    pronunciations = find(request.lexicon, passage.text, taken=passage.pronunciations, control_tags=passage.control_tags)
-    language = _language(passage.language, languages)
-    spoken_in = detect_language(passage.text) if language == "auto" else language
-    readings = [
-        Reading(pronunciation.start, pronunciation.stop, said)
-        for pronunciation in pronunciations
-        if (
-            said := _sound(
-                pronunciation,
-                passage.text[pronunciation.start : pronunciation.stop],
-                spoken_in,
-                from_ssml=pronunciation in passage.pronunciations,
-            )
-        )
-    ]
-    return normalize(
-        passage.text,
-        language=language,
-        options=options,
-        control_tags=passage.control_tags,
-        readings=readings,
-        vocabulary=vocabulary,
-    )
-
-
-def _language(asked: str, languages: tuple[Language, ...]) -> LanguageChoice:
+def _language(requested: str, languages: tuple[Language, ...]) -> LanguageChoice:
     """Returns the language for signs and digits: the requested one if the checkpoint speaks it, else its only one."""
     known: tuple[LanguageChoice, ...] = languages if len(languages) == 1 else ("auto", *languages)
-    return next((language for language in known if language == asked), known[0])
+    return next((language for language in known if language == requested), known[0])
 
 
-def _sound(pronunciation: Pronunciation, written: str, language: Language, *, from_ssml: bool) -> str:
-    """Returns the spoken text of a pronunciation; empty when there is nothing speakable in it."""
+def _reading_of(pronunciation: Pronunciation, written: str, language: Language, *, from_ssml: bool) -> str:
+    """Returns the spoken text of a pronunciation; empty if it has nothing speakable."""
     if pronunciation.kind is PronunciationKind.PINYIN:
-        said = homophones(pronunciation.value)
-        if said is None:
-            message = "pinyin is syllables with tone numbers, as in chong2 qing4; one of them is no syllable of Mandarin"
+        reading = homophones(pronunciation.value)
+        if reading is None:
+            message = "pinyin is syllables with tone numbers, as in chong2 qing4; one of them is not a syllable of Mandarin"
             raise InvalidSsml(message, param="input") if from_ssml else InvalidLexicon(message, param="lexicon")
-        return said
+        return reading
     written = (
         pronunciation.value
         if pronunciation.kind is PronunciationKind.ALIAS
@@ -198,19 +216,19 @@ def _sound(pronunciation: Pronunciation, written: str, language: Language, *, fr
 def _rewritten(written: str, spoken: NormalizedText) -> Iterator[Range]:
     """Yields the ranges of expanded numbers, addresses and abbreviations; no segment ends inside one."""
     for span in spoken.spans:
-        said = spoken.text[span.spoken_start : span.spoken_stop]
-        if span.kind == "text" and said != written[span.source_start : span.source_stop]:
-            start = span.spoken_start + len(said) - len(said.lstrip(_STOPS))  # its own stop is a place to breathe at
-            stop = span.spoken_start + len(said.rstrip(_STOPS))
+        reading = spoken.text[span.spoken_start : span.spoken_stop]
+        if span.kind == "text" and reading != written[span.source_start : span.source_stop]:
+            start = span.spoken_start + len(reading) - len(reading.lstrip(_STOPS))  # a segment may end at its own stop
+            stop = span.spoken_start + len(reading.rstrip(_STOPS))
             if stop - start > 1:
                 yield start, stop
 
 
 def _within(spans: Sequence[Span], cut: Range, offset: int, *, reach: int = 0) -> tuple[Span, ...]:
-    """Returns the spans spoken in a segment, in places of the segment and of the request.
+    """Returns the spans spoken in a segment, in positions of the segment and of the request.
 
     Args:
-        reach: where the next segment begins: the spaces before it belong to this one, without being a part of its text.
+        reach: start of the next segment: the spaces before it belong to this one, but not to its text.
     """
     start, stop = cut
     return tuple(

@@ -4,7 +4,7 @@ In:    Segment, Voice
 Out:   Prompt:  CODE  [Stts] [spk_emb] sample text [speed_k] text [Ptts] sample codes
                 TEXT  [Sbreak] text [Pbreak] [oral_k] [laugh_k] [break_k]
 Owns:  the vocabulary (read-only)
-Never: torch, the GPU, raw user text: brackets that are no control tag are dropped here once more
+Never: torch, the GPU, raw user text (brackets that are no control tag are dropped here again)
 """
 
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ REMEMBERED_CHARACTERS = 65_536
 
 
 class PromptTokenizer:
-    """The checkpoint's vocabulary and the two prompt layouts. Safe to share: nothing in it changes after the start."""
+    """The checkpoint's vocabulary and the two prompt layouts. Threads may share it: it never changes."""
 
     def __init__(self, checkpoint: Path, *, max_prompt: int) -> None:
         """
@@ -48,7 +48,7 @@ class PromptTokenizer:
         self._tokenizer = _open(checkpoint, self._file)
         self._speaker_id = self._special_id("[spk_emb]")
         self._refine_end_id = self._special_id("[Ebreak]")
-        # Upstream's vocabulary ends with the tokens of speaking habits, [break_0] first: a refined text keeps only ids below.
+        # Upstream's vocabulary ends with the tokens of speaking habits, from [break_0] on: a refined text keeps only lower ids.
         self._first_habit_id = self._special_id("[break_0]")
         spoken_tag_ids = {self._special_id(tag) for tag in CONTROL_TAGS}
         special_ids = {token_id for token_id, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
@@ -59,10 +59,10 @@ class PromptTokenizer:
         self._knows_character = lru_cache(REMEMBERED_CHARACTERS)(self._is_known)
 
     def knows(self, text: str) -> bool:
-        """Whether a text without brackets becomes tokens of the vocabulary, none of them [UNK].
+        """True if a text without brackets becomes tokens of the vocabulary, none of them [UNK].
 
-        The prompts below are written as upstream does, [UNK] included. The model was not trained on it and speaks noise, so
-        unknown words are dropped from a text before it gets here.
+        The prompts below follow upstream, [UNK] included. The model was not trained on it and speaks noise, so unknown words
+        are dropped from a text before.
         """
         return self._knows_character(text) if len(text) == 1 else self._is_known(text)
 
@@ -70,7 +70,7 @@ class PromptTokenizer:
         return self._unknown_id not in self._encode(text)
 
     def code_prompt(self, segment: Segment, voice: Voice, *, speed_token: int, max_steps: int) -> Prompt:
-        """Returns the prompt that lets `voice` speak the segment.
+        """Returns the prompt with which `voice` speaks the segment.
 
         Raises:
             TextTooLong: the prompt, voice sample included, has more than max_prompt positions.
@@ -95,7 +95,7 @@ class PromptTokenizer:
         )
 
     def refine_prompt(self, segment: Segment, refine: RefineParams, *, max_steps: int) -> Prompt:
-        """Returns the prompt that makes the model rewrite the segment with the given speaking habits.
+        """Returns the prompt for rewriting the segment with the given speaking habits.
 
         Raises:
             TextTooLong: the prompt has more than max_prompt positions.
@@ -135,7 +135,7 @@ class PromptTokenizer:
     def _with_sample(
         self, token_ids: list[int], sample_codes: NDArray[np.int64] | None
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Text ids repeated over the codebooks, the sample's codes below them: ids (S, 4) and the text mask (S,)."""
+        """Returns ids (S, 4), text repeated over the codebooks before the sample's codes, and the text mask (S,)."""
         text = np.repeat(np.array(token_ids, np.int64)[:, None], CODEBOOKS, axis=1)
         codes = np.empty((0, CODEBOOKS), np.int64) if sample_codes is None else sample_codes
         text_mask = np.arange(len(text) + len(codes)) < len(text)
@@ -144,7 +144,7 @@ class PromptTokenizer:
     def _check_length(self, positions: int) -> None:
         if positions > self._max_prompt:
             raise TextTooLong(
-                f"a segment of the text makes a prompt of {positions} positions, voice sample included; the limit is "
+                f"a segment of the text needs a prompt of {positions} positions, voice sample included; the limit is "
                 f"{self._max_prompt} (engine.max_prompt): use a shorter text or a voice with a shorter sample",
                 param="input",
             )

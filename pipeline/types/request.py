@@ -1,4 +1,4 @@
-"""Request: what a caller wants spoken, by which voice, how, and how urgently.
+"""Request: the text to synthesise, its voice, its options and its urgency.
 
 In:    nothing
 Out:   SynthesisRequest and the values it is made of
@@ -47,7 +47,7 @@ class CacheMode(StrEnum):
     """How a request may use the cache. The names are those of HTTP's Cache-Control."""
 
     DEFAULT = "default"
-    """entries and generations under way are used, the rest is generated and stored"""
+    """entries and generations in progress are used, the rest is generated and stored"""
     NO_STORE = "no-store"
     """nothing is looked up, joined or stored"""
     REFRESH = "refresh"
@@ -74,7 +74,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class SchedulingParams:
-    """How urgent a request is, and what its listener needs first."""
+    """How urgent a request is, and how its first steps are delivered."""
 
     lane: Lane = Lane.STANDARD
     tenant: str = ""

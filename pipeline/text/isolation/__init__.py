@@ -1,1 +1,1 @@
-"""The text front end in a child process, so that one text cannot hold up the others."""
+"""Runs the text front end in a child process, so that one text cannot delay the others."""

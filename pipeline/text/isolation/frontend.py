@@ -5,8 +5,8 @@ Out:   its results; TextTooHard when a text took too much processor time, Worker
 Owns:  one worker process (worker.py), started by the first call and again after it has ended
 Never: two calls in the worker at a time; a retry (serve/remote/remote_stages.py decides that)
 
-A text's limit is processor time, which the worker enforces itself: a busy machine does not use it up. A limit of wall-clock
-time lies well behind it: a worker that passes it does not compute, it hangs.
+A text's limit is processor time, which the worker enforces itself, so a busy machine does not use it up. A limit of wall-clock
+time is far above it: a worker that reaches that one hangs.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ PROJECT = Path(__file__).resolve().parents[3]
 WORKER = "pipeline.text.isolation.worker"
 FRAME = 4  # bytes of the length before each message
 
-START_S = 60.0  # most a worker may take until it is ready for its first call
-END_S = 1.0  # most a worker whose pipes failed may take until it has an exit code
-SLOW_S = 2.0  # an answer that takes longer makes the replica report trouble
+START_S = 60.0  # longest start of a worker, until its first call
+END_S = 1.0  # longest time between the failure of a worker's pipes and its exit code
+SLOW_S = 2.0  # if an answer takes longer, the replica reports trouble
 MOST_FAILURES = 3  # workers in a row without an answer: no longer the fault of a text
-EWMA_WEIGHT = 0.2  # of the latest answer in the mean
+EWMA_WEIGHT = 0.2  # of the latest answer in the moving average
 
 HEALTH = SynthesisRequest("health-check", "Are you there?", "health-check")
 
@@ -46,13 +46,13 @@ class TextStats:
     """State of a text worker at one moment."""
 
     waiting: int
-    """calls behind the one under way"""
+    """calls that wait behind the present one"""
     asked_s: float
-    """age of the call under way; 0: there is none [s]"""
+    """age of the present call; 0: there is none [s]"""
     answers: int
     """so far, health checks included"""
     read_s: float
-    """mean time of the latest answers [s]"""
+    """moving average of the time of an answer [s]"""
     busy_s: float
     """spent on calls so far [s]"""
     restarts: int
@@ -60,14 +60,14 @@ class TextStats:
 
 
 class IsolatedFrontend(FrontendClient):
-    """A front end in a child process. Every method also raises EngineDead when there is no worker."""
+    """A front end in a child process. Every method also raises EngineDead if no worker can be started."""
 
     def __init__(self, checkpoint: Path, config: TextConfig, *, max_prompt: int, max_steps: int) -> None:
         """Takes the arguments of LocalTextFrontend; a checkpoint without a tokenizer fails at the first call."""
         self._arguments = pickle.dumps((checkpoint, config, max_prompt, max_steps))
         self._cpu_s = config.cpu_s_per_1000_chars
         self._wall_s = config.hang_timeout_s
-        self._turn = asyncio.Lock()  # one question at a time
+        self._turn = asyncio.Lock()  # one call at a time
         self._child: Process | None = None
         self._waiting = 0
         self._asked_at: float | None = None
@@ -75,10 +75,10 @@ class IsolatedFrontend(FrontendClient):
         self._read_s = Ewma(EWMA_WEIGHT, 0.0, is_guess=True)
         self._busy_s = 0.0
         self._restarts = 0
-        self._failures = 0  # workers in a row that gave no answer
+        self._failures = 0  # workers in a row without an answer
 
     async def check_health(self) -> None:
-        """Lets the worker normalise a few words. A worker that is busy is left alone: its call has its own limits.
+        """Lets the worker normalise a few words, unless it is busy: then the limits of its call apply.
 
         Raises:
             EngineDead: the worker cannot be started, has died or hangs. The next call starts another one.
@@ -90,7 +90,7 @@ class IsolatedFrontend(FrontendClient):
 
     @property
     def trouble(self) -> str:
-        """Why no answer can be expected at this moment; empty: nothing is wrong."""
+        """The reason why no answer can be expected now; empty if there is none."""
         if self._asked_at is not None and (asked_s := time.monotonic() - self._asked_at) > SLOW_S:
             return f"the text worker has not answered for {asked_s:.0f} s"
         if self._failures >= MOST_FAILURES:
@@ -103,7 +103,7 @@ class IsolatedFrontend(FrontendClient):
         return TextStats(self._waiting, asked_s, self._answers, self._read_s.value, self._busy_s + asked_s, self._restarts)
 
     async def ask(self, operation: TextOperation, subject: SynthesisRequest | SpeechPlan, *arguments: object) -> Any:
-        """Asks the worker, after the callers that came before."""
+        """Sends a call to the worker, in order of arrival, and returns its result."""
         limit_s = self._cpu_s * max(1, math.ceil(_characters(subject) / 1000))
         question = pickle.dumps((limit_s, operation, (subject, *arguments)))
         self._waiting += 1
@@ -111,7 +111,7 @@ class IsolatedFrontend(FrontendClient):
             await self._turn.acquire()
         finally:
             self._waiting -= 1
-        # A caller that is cancelled must not leave half an answer in the pipe: an answer that has begun is always read.
+        # A cancelled caller must not leave half an answer in the pipe: an answer that has begun is always read.
         answering = asyncio.create_task(self._answer(question, limit_s))
         answering.add_done_callback(lambda _: self._turn.release())
         answer = await asyncio.shield(answering)

@@ -30,7 +30,7 @@ class _TimeIsUpError(BaseException):
 def main() -> None:
     """Answers calls until the parent closes the pipe."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # a library that prints must not write into the answers
+    os.dup2(2, 1)  # output of a library must not mix with the answers
     questions = sys.stdin.buffer
     signal.signal(signal.SIGVTALRM, _stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
@@ -76,7 +76,7 @@ def _finished(work: Coroutine[Any, Any, object]) -> object:
         work.send(None)
     except StopIteration as end:
         return end.value
-    raise AssertionError("the front end waits for nothing")
+    raise AssertionError("the front end never waits")
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -3,9 +3,9 @@
 In:    ids, entries to store
 Out:   entries
 Owns:  a mirror of the store
-Never: waiting for the store while a request is looked up
+Never: waiting for the store during a lookup
 
-Looking up reads memory alone. Writing, deleting and refresh() block; call them from a thread.
+Lookups read memory only. Writing, deleting and refresh() block; call them from a thread.
 """
 
 import json
@@ -44,7 +44,7 @@ class LexiconLibrary:
         """
         found = None if self._mirror is None else self._mirror.get(lexicon_id)
         if found is None:
-            raise UnknownLexicon("no such lexicon; PUT /v1/lexicons/{id} makes one", param="lexicon")
+            raise UnknownLexicon("no such lexicon; PUT /v1/lexicons/{id} creates one", param="lexicon")
         return found
 
     def put(self, lexicon_id: str, entries: Entries) -> int:
@@ -59,8 +59,8 @@ class LexiconLibrary:
         store, mirror = self._writable()
         newest = store.get(NAMESPACE, lexicon_id)
         if newest is None and len(mirror.newest()) >= MAX_LEXICONS:
-            raise Conflict(f"there are {MAX_LEXICONS} lexicons, as many as are kept; delete one first")
-        # Every replica holds every version that is kept, and no request names an old one.
+            raise Conflict(f"there are {MAX_LEXICONS} lexicons, the largest number allowed; delete one first")
+        # Every replica holds every stored version, and no request names an old one.
         replaces = newest[0] if newest else 0
         version = store.put(NAMESPACE, lexicon_id, _encode(entries), replaces=replaces, keeps=KEPT_VERSIONS)
         self.refresh()
@@ -98,6 +98,6 @@ def _encode(entries: Entries) -> bytes:
 def _decode(value: bytes) -> Entries:
     """Decodes a record; raises ValueError for bytes that are no lexicon, as Mirror requires."""
     try:
-        return tuple(LexiconEntry(str(word), PronunciationKind(kind), str(said)) for word, kind, said in json.loads(value))
+        return tuple(LexiconEntry(str(word), PronunciationKind(kind), str(sound)) for word, kind, sound in json.loads(value))
     except TypeError as error:
         raise ValueError("not a lexicon") from error

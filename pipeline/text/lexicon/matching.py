@@ -5,8 +5,8 @@ Out:   Pronunciations: characters and their sound, in order, without overlap
 Owns:  nothing
 Never: the text a pronunciation becomes; lookups in its own replacements
 
-The longest word at a place wins. A word of letters matches whole words only; Chinese has no borders. A word with a
-capital in it matches exactly so, a word without matches in any case.
+The longest word at a position wins. A word of letters matches whole words only; Chinese words have no borders. A word with a
+capital matches exactly, a word without one in any case.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ Key = tuple[bool, str]
 def find(
     entries: Sequence[LexiconEntry], text: str, *, taken: Sequence[Pronunciation] = (), control_tags: bool = False
 ) -> list[Pronunciation]:
-    """Returns a pronunciation for every place where an entry's word stands, and `taken`, in order.
+    """Returns a pronunciation for every occurrence of an entry's word, and `taken`, in order.
 
     Args:
         taken: pronunciations the text has already; no word is looked for in them.
@@ -30,7 +30,7 @@ def find(
     if not entries:
         return list(taken)
     known: dict[Key, LexiconEntry] = {}
-    for entry in reversed(entries):  # of two entries for one word the first counts
+    for entry in reversed(entries):  # the first of two entries for one word counts
         known[_key(entry.word)] = entry
     lengths = sorted({len(entry.word) for entry in entries}, reverse=True)
     small = _small(text)
@@ -73,14 +73,14 @@ def _small(text: str) -> str:
 
 
 def _is_whole(text: str, start: int, stop: int) -> bool:
-    """Whether no word goes on beyond either end."""
+    """True if neither end is inside a word."""
     joined_before = start > 0 and _joins(text[start - 1]) and _joins(text[start])
     joined_after = stop < len(text) and _joins(text[stop - 1]) and _joins(text[stop])
     return not joined_before and not joined_after
 
 
 def _joins(character: str) -> bool:
-    """Letters and digits of scripts that put spaces between words."""
+    """True for letters and digits of scripts that put spaces between words."""
     return (
         character.isalnum()
         and not "\u2e80" <= character <= "\u9fff"

@@ -1,1 +1,1 @@
-"""SSML and control tags: what a text says about how it is spoken."""
+"""Reads SSML and control tags: the markup in a text that says how it is spoken."""

@@ -1,4 +1,4 @@
-"""Control tags: the bracketed words of a text that are tags. Everything else is text and loses its brackets.
+"""ControlTags: finds the control tags in a text and drops all other brackets.
 
 In:    str
 Out:   str in which every bracket belongs to a tag of CONTROL_TAGS
@@ -19,11 +19,11 @@ _NO_BRACKETS = str.maketrans("[]", "  ")
 def neutralise(text: str, *, allowed: bool = True) -> str:
     """Turns every bracket that is not part of a control tag into a space.
 
-    One pass suffices: a dropped bracket leaves a space behind, so what stood around it cannot become a tag
+    One pass is enough: a dropped bracket becomes a space, so its neighbours cannot form a new tag
     (`[S[Stts]tts]` ends as the words S, Stts and tts).
 
     Args:
-        allowed: False: no tag is one, every bracket goes.
+        allowed: False: control tags are dropped too.
     """
     if not allowed:
         return text.translate(_NO_BRACKETS)

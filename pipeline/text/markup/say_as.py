@@ -3,7 +3,7 @@
 In:    written text, `kind` or `kind:format` of SSML's say-as, zh or en
 Out:   written text
 Owns:  nothing
-Never: number words: the normaliser makes them
+Never: number words: the normaliser writes them
 """
 
 import re
@@ -29,7 +29,7 @@ def expand_say_as(written: str, kind: str, language: Language) -> str:
             return ", ".join(" ".join(group) for group in groups)
         case "cardinal" | "number":
             plain = re.sub(r"[,\s]", "", written)
-            # With its commas 1999 is no year.
+            # With a comma, 1999 is not read as a year.
             return f"{int(plain):,}" if plain.isdecimal() and len(plain) <= 15 else written
         case "ordinal":
             return _ordinal(written.strip(), language)
@@ -41,7 +41,7 @@ def expand_say_as(written: str, kind: str, language: Language) -> str:
                 return _CODES[first[1]] + first[2]
             return _CODES[last[2]] + last[1] if last else written
         case _:
-            return written  # a time is written in one way only
+            return written  # a time is read in one way only
 
 
 def _ordinal(written: str, language: Language) -> str:

@@ -1,7 +1,7 @@
 """SSML: a marked-up text as passages, each with one prosody, with exact silence between them.
 
 In:    an SSML document: str
-Out:   Document: passages, marks, what could not be honoured
+Out:   Document: passages, marks, warnings about everything that is not supported
 Owns:  nothing
 Never: voices' embeddings, tokens, anything outside the document: no DTD, no entities, no files
 
@@ -27,13 +27,13 @@ MAX_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What an SSML document asks for."""
+    """The content of an SSML document."""
 
     passages: tuple[Passage, ...]
     marks: tuple[tuple[str, int], ...]
-    """name, and how many characters of text stand before it"""
+    """name, and the number of characters of text before it"""
     warnings: tuple[tuple[str, int], ...]
-    """code and count of everything that could not be honoured"""
+    """code and count of everything that is not supported"""
 
     @property
     def text(self) -> str:
@@ -46,7 +46,7 @@ def parse(written: str, *, control_tags: bool = False, strict: bool = False) -> 
 
     Args:
         control_tags: whether [laugh] and the like in its text are control tags.
-        strict: refuse what cannot be honoured instead of counting it.
+        strict: refuse a document with anything unsupported, instead of counting it.
 
     Raises:
         InvalidSsml: not well-formed, outside the limits, or strict and with warnings.
@@ -56,7 +56,7 @@ def parse(written: str, *, control_tags: bool = False, strict: bool = False) -> 
     document = Document(tuple(reader.passages), tuple(reader.marks), tuple(sorted((+reader.warnings).items())))
     if strict and document.warnings:
         codes = ", ".join(f"{code} x{count}" for code, count in document.warnings)
-        raise invalid(f"strict=1 refuses what cannot be honoured: {codes}")
+        raise invalid(f"strict=1 refuses what is not supported: {codes}")
     return document
 
 
@@ -67,7 +67,7 @@ def _tree(written: str) -> Element:
             raise invalid(f"the document has {size} bytes; the limit is {MAX_BYTES}")
         root: Element = fromstring(written.encode(), forbid_dtd=True)
     except DefusedXmlException:
-        raise invalid("a DTD and entities are not taken; write characters as they are, or as &amp; &lt; &gt; &#...;") from None
+        raise invalid("DTDs and entities are not allowed; write characters as they are, or as &amp; &lt; &gt; &#...;") from None
     except ParseError as error:
         line, column = error.position
         raise invalid(

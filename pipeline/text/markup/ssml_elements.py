@@ -1,6 +1,6 @@
 """SSML elements: one function per element, and the words its attributes may have.
 
-In:    an element and the scope it stands in
+In:    an element and its scope
 Out:   calls of the reader: text, pauses, marks, warnings
 Owns:  nothing
 Never: the order of the document, passages
@@ -34,7 +34,7 @@ STYLES: dict[str, Prosody] = {
     "newscast": Prosody(rate=1.1),
     "chat": Prosody(rate=1.05),
 }
-"""mstts:express-as: a pace and a loudness; ChatTTS has no other handle on a style"""
+"""mstts:express-as: a pace and a loudness; ChatTTS has no other control over style"""
 
 SAY_AS = frozenset(
     [
@@ -117,7 +117,7 @@ def _express_as(reader: SsmlReader, element: Element, scope: Scope) -> None:
 
 
 def _emphasis(reader: SsmlReader, element: Element, scope: Scope) -> None:
-    # A held breath before the word: a segment of its own would cost the sentence its melody.
+    # A pause before the word: in a segment of its own it would lose the melody of the sentence.
     if element.get("level", "moderate") in ("strong", "moderate"):
         reader.say("[uv_break]", scope)
     reader.read_inside(element, scope)
@@ -141,7 +141,7 @@ def _say_as(reader: SsmlReader, element: Element, scope: Scope) -> None:
 def _sub(reader: SsmlReader, element: Element, scope: Scope) -> None:
     alias = element.get("alias")
     if not alias or alias.isspace():
-        raise invalid('sub has no alias; write <sub alias="what is said">what is written</sub>')
+        raise invalid('sub has no alias; write <sub alias="spoken text">written text</sub>')
     reader.say_pronounced(element, scope, PronunciationKind.ALIAS, alias)
 
 
@@ -185,7 +185,7 @@ def _milliseconds(written: str) -> int:
 
 
 def _rate(written: str) -> float:
-    """A factor on the rate: a word, 80% or 1.2 of it, +10% or -10% more or less than it."""
+    """Returns a factor on the rate, from a word, 80%, 1.2, +10% or -10%."""
     written = written.strip().lower()
     percent = _PERCENT.fullmatch(written)
     if written in RATES:
@@ -203,7 +203,7 @@ def _rate(written: str) -> float:
 
 
 def _gain(written: str, outer_db: float) -> float:
-    """In decibels: a word or 0 .. 100 in place of the outer volume; +6dB, +20% or -20% on top of it."""
+    """Returns a gain [dB]: a word or 0 .. 100 replaces the outer volume; +6dB, +20% or -20% changes it."""
     word = written.strip().lower()
     decibel, percent = _DECIBEL.fullmatch(word), _PERCENT.fullmatch(word)
     if word == "silent":

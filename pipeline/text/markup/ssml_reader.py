@@ -3,7 +3,7 @@
 In:    the tree of a document, one handler per element
 Out:   passages, marks, warnings
 Owns:  the passage that is being written
-Never: what any element means, durations, rates
+Never: the meaning of any element, durations, rates
 """
 
 import re
@@ -30,7 +30,7 @@ _UNSPOKEN = frozenset(["metadata", "meta", "lexicon", "desc"])
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What holds at a place of the document."""
+    """Prosody and language at one position of the document."""
 
     prosody: Prosody = Prosody()  # noqa: RUF009  # frozen
     language: str = "auto"
@@ -67,7 +67,7 @@ class SsmlReader:
         """Reads the whole document.
 
         Raises:
-            InvalidSsml: outside the limits, or an element whose attributes have no meaning.
+            InvalidSsml: outside the limits, or an element with invalid attributes.
         """
         self._read_element(root, Scope())
         self._close(Scope())
@@ -75,7 +75,7 @@ class SsmlReader:
         if self._silence_ms:
             self.passages.append(Passage("", silence_ms=self._silence_ms))
 
-    # -- what handlers call ------------------------------------------------------------------------------------------
+    # -- for handlers ---------------------------------------------------------------------------------------------------
 
     def read_inside(self, element: Element, scope: Scope) -> None:
         """Reads the text and the children of an element."""
@@ -91,7 +91,7 @@ class SsmlReader:
         self._text += text
 
     def say_pronounced(self, element: Element, scope: Scope, kind: PronunciationKind, value: str) -> None:
-        """Appends the element's text, spoken as `value` says. Elements inside lose their meaning and keep their text."""
+        """Appends the element's text, spoken as `value` says. Of elements inside only the text is kept."""
         nested = list(element.iter())[1:]
         if nested:
             self.warnings["nested_element"] += len(nested)
@@ -103,19 +103,19 @@ class SsmlReader:
         self._text += text
 
     def pause(self, duration_ms: int) -> None:
-        """Puts exact silence here [ms]."""
+        """Inserts exact silence [ms]."""
         if duration_ms:
             self._close(Scope(self._prosody, self._language))
             self._silence_ms += duration_ms
 
     def end_line(self) -> None:
-        """Ends the line: what follows is another sentence."""
+        """Ends the line: the next text is another sentence."""
         if self._text.strip():
             self._text = self._text.rstrip() + "\n"
 
     @property
     def is_at_start(self) -> bool:
-        """Whether nothing has been said yet."""
+        """True if no text has been read yet."""
         return not self.passages and not self._text.strip()
 
     @property
@@ -149,7 +149,7 @@ class SsmlReader:
                 raise invalid(f"more than {MAX_TURNS} voice and break elements")
 
     def _say(self, text: str | None, scope: Scope) -> None:
-        """Appends text of the document, its white space made single spaces."""
+        """Appends text of the document, with white space reduced to single spaces."""
         if not text:
             return
         if not text.isspace():
@@ -160,7 +160,7 @@ class SsmlReader:
         self._text += text.lstrip() if self._text.endswith((" ", "\n")) else text
 
     def _close(self, scope: Scope) -> None:
-        """Ends the passage; the next one has another scope, or follows a silence."""
+        """Ends the passage; the next one has the given scope."""
         if self._text.strip():
             self.passages.append(
                 Passage(
@@ -179,10 +179,10 @@ class SsmlReader:
         self._prosody, self._language = scope.prosody, scope.language
 
     def _language_of(self, element: Element, language: str) -> str:
-        asked = element.get(LANGUAGE_ATTRIBUTE)
-        if asked is None:
+        requested = element.get(LANGUAGE_ATTRIBUTE)
+        if requested is None:
             return language
-        primary = asked.lower().partition("-")[0]
+        primary = requested.lower().partition("-")[0]
         if primary not in ("zh", "en"):
             self.warnings["unsupported_language"] += 1
             return "auto"
@@ -190,11 +190,11 @@ class SsmlReader:
 
 
 Handler = Callable[[SsmlReader, Element, Scope], None]
-"""reads one element: the reader, the element, the scope it stands in"""
+"""reads one element; arguments: the reader, the element, its scope"""
 
 
 def element_name(element: Element) -> str:
-    """The name without its namespace. The parser drops comments and processing instructions."""
+    """Returns the name without its namespace. The parser drops comments and processing instructions."""
     tag: Any = element.tag
     return str(tag).rpartition("}")[2]
 

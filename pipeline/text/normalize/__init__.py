@@ -1,15 +1,15 @@
-"""Normalize: written characters to speakable text, and where every one of them went.
+"""Normalize: turns written characters into speakable text, and records where every one of them went.
 
 In:    str of any Unicode, a language: auto, zh or en
-Out:   NormalizedText: Chinese characters, Latin letters, spaces, the signs "，。、,." and, where allowed, control tags:
+Out:   NormalizedText: Chinese characters, Latin letters, spaces, the signs "，。、,." and, if allowed, control tags:
        what ChatTTS was trained on
 Owns:  nothing
 Never: tokens, voices, torch
 
-One pass, in reading order: written (Unicode to plain signs, each with its place), languages (the language of each place),
-scan (the first rule that fits reads what is there; the rules stand in addresses, calendar, money, measures, quantities,
-names and marks, their tables in units and words), known (what the checkpoint cannot say is dropped), join (one text and
-its spans). Nothing here can write a bracket: only a tag of the source becomes a tag.
+One pass, in reading order: written (Unicode to plain signs, each with its position), languages (the language of each
+position), scan (the first matching rule reads the text; the rules are in addresses, calendar, money, measures, quantities,
+names and marks, their tables in units and words), known (drops what the checkpoint does not know), join (one text and its
+spans). Nothing here can write a bracket: only a tag of the source becomes a tag.
 """
 
 import re
@@ -63,8 +63,8 @@ def normalize(
 
     Args:
         language: of numbers and signs; auto: the language of the words around them.
-        control_tags: whether a tag of markup.CONTROL_TAGS is one; else its brackets are punctuation.
-        readings: in order, without overlap; each is spoken as it stands.
+        control_tags: True: tags of spec.CONTROL_TAGS are kept; else their brackets are punctuation.
+        readings: in order, without overlap; each is spoken as it is.
         fallback: the language of auto for a text without words of either language.
         vocabulary: of the checkpoint; words outside it are dropped and counted too.
     """
@@ -76,5 +76,5 @@ def normalize(
 
 
 def is_speakable(text: str) -> bool:
-    """Whether a text has anything but control tags, spaces and punctuation."""
+    """True if a text has anything but control tags, spaces and punctuation."""
     return bool(_WORD.search(_TAG.sub("", text)))

@@ -1,4 +1,4 @@
-"""Addresses: what is read part by part: web and e-mail addresses, files, paths, mentions, hashtags, telephone numbers.
+"""Addresses: reads web and e-mail addresses, files, paths, mentions, hashtags and telephone numbers, part by part.
 
 In:    matches of addresses and telephone numbers
 Out:   words
@@ -36,18 +36,18 @@ _PATH = r"(?::\d{1,5})?(?P<path>(?:/[A-Za-z0-9._~%+@-]{0,100}){0,12}?)(?P<rest>/
 
 
 def address_words(written: str, language: Language) -> str:
-    """A web address, part by part: example dot com slash docs."""
-    said = []
+    """Returns the words of a web address, part by part: example dot com slash docs."""
+    spoken = []
     for part in _ADDRESS_PART.findall(written):
         if part.isdigit():
-            said.append(spell(part, language) if len(part) > 2 or part[0] == "0" else integer(part, language))
+            spoken.append(spell(part, language) if len(part) > 2 or part[0] == "0" else integer(part, language))
         elif part.isascii() and part.isalpha():
-            said.append(_domain_word(part))
+            spoken.append(_domain_word(part))
         elif part in _ADDRESS_SIGNS:
-            said.append(_ADDRESS_SIGNS[part][language == "zh"])
+            spoken.append(_ADDRESS_SIGNS[part][language == "zh"])
         elif "\u4e00" <= part[0] <= "\u9fff":
-            said.append(part)
-    return join_words(said)
+            spoken.append(part)
+    return join_words(spoken)
 
 
 def _domain_word(word: str) -> str:
@@ -71,16 +71,16 @@ def _email(match: Match, language: Language) -> Outcome:
 def _ip(match: Match, language: Language) -> Outcome:
     dot = _ADDRESS_SIGNS["."][language == "zh"]
     parts = [spell(part, language) for part in match["address"].split(".")]
-    said = join_words([word for part in parts for word in (dot, part)][1:])
+    spoken = join_words([word for part in parts for word in (dot, part)][1:])
     if match["port"]:
-        said = join_words([said, {"zh": "端口", "en": "port"}[language], spell(match["port"], language)])
-    return said
+        spoken = join_words([spoken, {"zh": "端口", "en": "port"}[language], spell(match["port"], language)])
+    return spoken
 
 
 def _file(match: Match, language: Language) -> Outcome:
     name, ending = match["name"], match["ending"]
-    said = ending if ending.lower() in PLAIN_ENDINGS else _letters_and_digits(ending, language)
-    return join_words([address_words(name, language), _ADDRESS_SIGNS["."][language == "zh"], said])
+    spoken = ending if ending.lower() in PLAIN_ENDINGS else _letters_and_digits(ending, language)
+    return join_words([address_words(name, language), _ADDRESS_SIGNS["."][language == "zh"], spoken])
 
 
 def _letters_and_digits(ending: str, language: Language) -> str:
@@ -112,7 +112,7 @@ def _telephone(match: Match, language: Language) -> Outcome:
 
 
 def telephone_words(written: str, language: Language) -> str:
-    """In groups with a pause between them: those written, or 3-4-4 for a Chinese mobile."""
+    """Returns the digits in groups with pauses between them: as written, or 3-4-4 for a Chinese mobile number."""
     groups = re.findall(r"\d+", written)
     if len(groups) == 1 and len(groups[0]) == 11:
         groups = [groups[0][:3], groups[0][3:7], groups[0][7:]]
@@ -125,7 +125,7 @@ def _telephone_en(match: Match, language: Language) -> Outcome:
     return telephone_words(match[0], "en") if language == "en" else None
 
 
-ADDRESSES: list[Rule] = [  # before dates and quantities, which their digits look like
+ADDRESSES: list[Rule] = [  # before dates and quantities, which look similar
     rule(
         "a",
         rf"{NOT_IN_WORD}(?:[Hh][Tt][Tt][Pp][Ss]?|[Ff][Tt][Pp])://(?P<host>[A-Za-z0-9.-]{{1,253}}){_PATH}(?![A-Za-z0-9_/~%@-])",
@@ -159,6 +159,6 @@ ADDRESSES: list[Rule] = [  # before dates and quantities, which their digits loo
     rule("(0", r"(?<![\d.-])(?:1[- ])?(?:\(\d{3}\)\s?|\d{3}[-.])\d{3}[-.]\d{4}(?![\d-])", _telephone, "phone"),
     rule("0", r"(?<![\d.-])\d{3}-\d{4}(?![\d-])", _telephone_en, "phone"),
 ]
-GROUPS: list[Rule] = [  # behind dates
+GROUPS: list[Rule] = [  # after dates
     rule("0", r"(?<![\d.-])\d{1,7}(?:-\d{1,7}){2,6}(?![\d-])", _telephone, "phone"),
 ]

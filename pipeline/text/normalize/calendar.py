@@ -1,4 +1,4 @@
-"""Calendar: dates and times of day.
+"""Calendar: reads dates and times of day.
 
 In:    matches of written dates and times
 Out:   words
@@ -17,7 +17,7 @@ _MONTH_NAMES = alternatives([name for month in MONTHS for name in (month, month[
 _DAY = r"(?P<day>3[01]|[12]\d|0?[1-9])"
 _MONTH = r"(?P<month>1[0-2]|0?[1-9])"
 _YEAR = r"(?P<year>1[1-9]\d\d|20\d\d)"
-# The dot behind p.m is a stop where nothing of the sentence follows.
+# The dot after p.m is a stop at the end of a sentence.
 _HALF = r"(?:\s?(?P<half>[AaPp])(?:[Mm]\b|\.[Mm]\.(?=\s?[a-z0-9,;:)-])|\.[Mm]\b))"
 
 _ABOUT = re.compile(r"(?:近|约|超过|过去|长达|大约|将近|至少|历时|历经|上下|整整|有着?|了)$")
@@ -35,32 +35,32 @@ _COUNTED_AFTER = re.compile(r"\s(?!was\b|is\b|has\b|as\b|its\b|his\b|this\b|does
 
 
 def date_words(years: str, month: int, day: int | None, language: Language) -> str:
-    """May first, twenty twenty four; 二零二四年五月一日. `years` may be empty."""
+    """Returns the words of a date: May first, twenty twenty four; 二零二四年五月一日. `years` may be empty."""
     if language == "zh":
-        said = f"{year(years, 'zh')}年" if years else ""
-        return f"{said}{integer(str(month), 'zh')}月" + (f"{integer(str(day), 'zh')}日" if day else "")
-    said = MONTHS[month - 1] + (f" {ordinal(str(day))}" if day else "")
-    return f"{said}{', ' if day else ' '}{year(years, 'en')}" if years else said
+        spoken = f"{year(years, 'zh')}年" if years else ""
+        return f"{spoken}{integer(str(month), 'zh')}月" + (f"{integer(str(day), 'zh')}日" if day else "")
+    spoken = MONTHS[month - 1] + (f" {ordinal(str(day))}" if day else "")
+    return f"{spoken}{', ' if day else ' '}{year(years, 'en')}" if years else spoken
 
 
 def time_words(hours: int, minutes: int, seconds: int | None, half: str, language: Language) -> str:
-    """ten thirty, three oh five p m; 上午十点三十分."""
+    """Returns the words of a time: ten thirty, three oh five p m; 上午十点三十分."""
     if language == "zh":
-        said = {"a": "上午", "p": "下午", "": ""}[half] + (f"{'两' if hours == 2 else integer(str(hours), 'zh')}点")
+        spoken = {"a": "上午", "p": "下午", "": ""}[half] + (f"{'两' if hours == 2 else integer(str(hours), 'zh')}点")
         if minutes or seconds:
-            said += f"{'零' if 0 < minutes < 10 else ''}{integer(str(minutes), 'zh')}分"
-        return said + (f"{integer(str(seconds), 'zh')}秒" if seconds else "")
+            spoken += f"{'零' if 0 < minutes < 10 else ''}{integer(str(minutes), 'zh')}分"
+        return spoken + (f"{integer(str(seconds), 'zh')}秒" if seconds else "")
     if hours == 0 and not minutes and not half:
-        said = "midnight"
+        spoken = "midnight"
     elif not minutes and half:
-        said = english(hours)
+        spoken = english(hours)
     elif not minutes:
-        said = f"{english(hours)} o clock" if hours <= 12 else f"{english(hours)} hundred"
+        spoken = f"{english(hours)} o clock" if hours <= 12 else f"{english(hours)} hundred"
     else:
-        said = f"{english(hours)} {f'oh {english(minutes)}' if minutes < 10 else english(minutes)}"
+        spoken = f"{english(hours)} {f'oh {english(minutes)}' if minutes < 10 else english(minutes)}"
     if seconds:
-        said += f" and {english(seconds)} second{'s' if seconds > 1 else ''}"
-    return f"{said} {half} m" if half else said
+        spoken += f" and {english(seconds)} second{'s' if seconds > 1 else ''}"
+    return f"{spoken} {half} m" if half else spoken
 
 
 def _ymd(match: Match, language: Language) -> Outcome:
@@ -82,8 +82,8 @@ def _day_month(match: Match, language: Language) -> Outcome:
     if language == "zh":
         return date_words(match["year"] or "", month, int(match["day"]), "zh")
     article = "" if re.search(r"\bthe\s$", before(match, 5), re.IGNORECASE | re.ASCII) else "the "
-    said = f"{article}{ordinal(str(int(match['day'])))} of {MONTHS[month - 1]}"
-    return f"{said}, {year(match['year'], 'en')}" if match["year"] else said
+    spoken = f"{article}{ordinal(str(int(match['day'])))} of {MONTHS[month - 1]}"
+    return f"{spoken}, {year(match['year'], 'en')}" if match["year"] else spoken
 
 
 def _month_day(match: Match, language: Language) -> Outcome:
@@ -104,8 +104,8 @@ def _year_range(match: Match, language: Language) -> Outcome:
     if len(last) == 2 and int(last) <= int(first[2:]):
         return None
     words = "到" if language == "zh" else " to "
-    said_last = year(last, language) if len(last) == 4 or language == "zh" else integer(last, "en")
-    return f"{year(first, language)}{words}{said_last}"
+    spoken_last = year(last, language) if len(last) == 4 or language == "zh" else integer(last, "en")
+    return f"{year(first, language)}{words}{spoken_last}"
 
 
 def _decade(match: Match, language: Language) -> Outcome:
@@ -137,7 +137,7 @@ def _hour(match: Match, language: Language) -> Outcome:
 
 
 def _zh_month_day(match: Match, language: Language) -> Outcome:
-    # 2月 and 2日 keep their 二: a date counts nothing.
+    # 2月 and 2日 keep 二: a date is no count.
     return integer(str(int(match["number"])), "zh")
 
 

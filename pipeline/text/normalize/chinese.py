@@ -1,7 +1,7 @@
-"""Chinese: runs of characters, simplified, and their misread ones replaced.
+"""Chinese: simplifies runs of characters and replaces those that ChatTTS misreads.
 
 In:    a run of Chinese characters
-Out:   a run of Chinese characters of the same length, as far as OpenCC keeps it
+Out:   a run of Chinese characters, of the same length if OpenCC keeps it
 Owns:  OpenCC's tables and the package's homophones, read once
 Never: numbers, signs
 """
@@ -16,12 +16,12 @@ import opencc
 
 FIRST, LAST = "一", "\u9fff"  # of the block ChatTTS was trained on
 CANTONESE = frozenset("佢哋喺嘢唔冇嘅咗啲嚟睇冚嗰噉咁喎啱瞓諗嘥攞嗮唞踎孭啩")
-"""characters Cantonese is written with and Mandarin hardly ever"""
+"""characters of written Cantonese that Mandarin hardly ever uses"""
 
 
 @cache
 def simplifier() -> opencc.OpenCC:
-    """Traditional to simplified, by phrases: 乾隆 stays, 乾脆 becomes 干脆."""
+    """Returns the converter of traditional to simplified characters, by phrases: 乾隆 stays, 乾脆 becomes 干脆."""
     return opencc.OpenCC("t2s")
 
 
@@ -39,29 +39,29 @@ def homophones() -> dict[int, str]:
 
 
 def plain_chinese(run: str, *, replace_homophones: bool) -> str:
-    """Traditional characters become simplified ones, then, with `replace_homophones`, rare ones common ones of their sound.
+    """Returns the run in simplified characters; with `replace_homophones`, rare ones become common ones of the same sound.
 
-    A run with a Cantonese character in it keeps its rare ones: a Mandarin sound for each would make other words of them.
+    A run with a Cantonese character keeps its rare ones: a Mandarin sound for each would give other words.
     """
     simplified = str(simplifier().convert(run))
-    if len(simplified) == len(run):  # as every phrase of the table has it
+    if len(simplified) == len(run):  # true for every phrase of the table
         simplified = "".join(map(_within_reach, run, simplified))
     return simplified if is_cantonese(run) or not replace_homophones else simplified.translate(homophones())
 
 
 def is_cantonese(run: str) -> bool:
-    """Whether a run of Chinese characters is Cantonese, as far as one character tells."""
+    """True if a run of Chinese characters has a character that only Cantonese uses."""
     return not CANTONESE.isdisjoint(run)
 
 
 def kept_characters(text: str) -> int:
-    """Returns how many rare characters in Cantonese runs of a spoken text were left as they are."""
+    """Returns the number of rare characters that were left in Cantonese runs of a spoken text."""
     runs = re.findall(f"[{FIRST}-{LAST}]+", text)
     return sum(ord(character) in homophones() for run in runs if is_cantonese(run) for character in run)
 
 
 def is_chinese(text: str) -> bool:
-    """Whether a text is a run of Chinese characters and nothing else."""
+    """True if all characters of a text are Chinese."""
     return all(FIRST <= character <= LAST for character in text)
 
 

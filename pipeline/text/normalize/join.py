@@ -1,4 +1,4 @@
-"""Join: puts pieces together to one text, and records where every source character went.
+"""Join: joins pieces to one text, and records where every source character went.
 
 In:    Written, pieces
 Out:   NormalizedText
@@ -20,28 +20,28 @@ _MARKS: dict[Language, dict[Gap, str]] = {
     "en": {Gap.LIST: ", ", Gap.COMMA: ", ", Gap.STOP: ". "},
 }
 _OPEN_END = frozenset("，,、")
-"""a text may end in one of these: more is to come"""
+"""a text may end in one of these, since more follows"""
 
 
 @dataclass(slots=True)
 class _Entry:
-    """Source characters [start, stop) and what is spoken for them. Entries tile the source."""
+    """Source characters [start, stop) and their spoken text. Entries tile the source."""
 
     start: int
     stop: int
     language: Language = "en"
-    said: str = ""
+    spoken: str = ""
     gap: Gap | None = None
     code: str = ""
-    """reason why they are dropped; empty: they are not"""
+    """the reason why they are dropped; empty if they are not"""
     is_control: bool = False
 
 
 def join(written: Written, pieces: list[Piece], source: str) -> NormalizedText:
-    """Returns one text with a single stop where several met, none at its beginning, signs of the language's own width."""
+    """Returns one text: a single stop in place of several, none at its beginning, signs of the language's own width."""
     entries = _in_order(written, pieces)
     _separate(entries, source)
-    return _spoken(_absorb(entries))
+    return _normalized(_absorb(entries))
 
 
 def _in_order(written: Written, pieces: list[Piece]) -> list[_Entry]:
@@ -61,7 +61,7 @@ def _in_order(written: Written, pieces: list[Piece]) -> list[_Entry]:
         elif isinstance(piece.outcome, Drop):
             entry.gap, entry.code = piece.outcome.gap, piece.outcome.code
         else:
-            entry.said = piece.outcome
+            entry.spoken = piece.outcome
         entries.append(entry)
     while drop:
         entries.append(_Entry(drop[0], drop[1], code=drop[2]))
@@ -74,21 +74,21 @@ def _separate(entries: list[_Entry], source: str) -> None:
     last: _Entry | None = None
     waiting: list[_Entry] = []
     for entry in entries:
-        if not entry.said:
+        if not entry.spoken:
             waiting.append(entry)
             continue
         if last:
             strongest = _strongest(waiting)
             language = strongest.language if strongest else entry.language
-            separator = _separator(strongest.gap if strongest else None, language, last.said[-1], entry.said[0])
-            _carry(separator, strongest, waiting, last, entry)
+            separator = _separator(strongest.gap if strongest else None, language, last.spoken[-1], entry.spoken[0])
+            _place(separator, strongest, waiting, last, entry)
         last = entry
         waiting = []
     strongest = _strongest(waiting)
     if last and strongest and strongest.gap:
         is_open = strongest.gap in (Gap.COMMA, Gap.LIST) and source[strongest.start : strongest.stop] in _OPEN_END
         if strongest.gap == Gap.STOP or is_open:
-            _carry(_MARKS[strongest.language][strongest.gap].rstrip(), strongest, waiting, last, None)
+            _place(_MARKS[strongest.language][strongest.gap].rstrip(), strongest, waiting, last, None)
 
 
 def _strongest(waiting: list[_Entry]) -> _Entry | None:
@@ -107,40 +107,40 @@ def _is_letter(sign: str) -> bool:
     return sign.isascii() and sign.isalpha()
 
 
-def _carry(separator: str, strongest: _Entry | None, waiting: list[_Entry], last: _Entry, following: _Entry | None) -> None:
-    """Gives a separator to the gap it comes from, else to the word behind it, else to the word before it."""
+def _place(separator: str, strongest: _Entry | None, waiting: list[_Entry], last: _Entry, following: _Entry | None) -> None:
+    """Adds a separator to the gap it comes from, else to the word after it, else to the word before it."""
     if not separator:
         return
-    carriers = [entry for entry in waiting if not entry.code and entry.stop > entry.start]
-    if strongest in carriers:
-        carriers = [entry for entry in carriers if entry is strongest]
-    if carriers:
-        carriers[0].said = separator
+    targets = [entry for entry in waiting if not entry.code and entry.stop > entry.start]
+    if strongest in targets:
+        targets = [entry for entry in targets if entry is strongest]
+    if targets:
+        targets[0].spoken = separator
     elif following and not following.is_control and following.stop > following.start:
-        following.said = separator + following.said
+        following.spoken = separator + following.spoken
     elif not last.is_control:
-        last.said += separator
+        last.spoken += separator
 
 
 def _absorb(entries: list[_Entry]) -> list[_Entry]:
     """Merges silent signs into the word beside them, and further words of one character into the first."""
     kept: list[_Entry] = []
-    start: int | None = None  # where silent signs began that have no word before them
+    start: int | None = None  # of silent signs without a word before them
     for entry in entries:
         before = kept[-1] if kept and start is None else None
         if entry.stop == entry.start:
-            if entry.said and kept:
-                kept[-1].said += entry.said
+            if entry.spoken and kept:
+                kept[-1].spoken += entry.spoken
                 kept[-1].code = ""
             continue
-        if entry.said or entry.code:
-            if start is not None and entry.said and not entry.is_control:
+        if entry.spoken or entry.code:
+            if start is not None and entry.spoken and not entry.is_control:
                 entry.start = start
             elif start is not None:
                 kept.append(_Entry(start, entry.start, code="punctuation"))
             start = None
             kept.append(entry)
-        elif before and before.said and not before.is_control:
+        elif before and before.spoken and not before.is_control:
             before.stop = entry.stop
         elif start is None:
             start = entry.start
@@ -149,17 +149,17 @@ def _absorb(entries: list[_Entry]) -> list[_Entry]:
     return kept
 
 
-def _spoken(entries: list[_Entry]) -> NormalizedText:
+def _normalized(entries: list[_Entry]) -> NormalizedText:
     spans: list[Span] = []
     counts: dict[str, int] = {}
-    heard = 0
+    position = 0
     for entry in entries:
-        if entry.code and not entry.said:
+        if entry.code and not entry.spoken:
             counts[entry.code] = counts.get(entry.code, 0) + entry.stop - entry.start
-            spans.append(Span(entry.start, entry.stop, heard, heard, "dropped"))
+            spans.append(Span(entry.start, entry.stop, position, position, "dropped"))
             continue
-        stop = heard + len(entry.said)
-        spans.append(Span(entry.start, entry.stop, heard, stop, "control" if entry.is_control else "text"))
-        heard = stop
+        stop = position + len(entry.spoken)
+        spans.append(Span(entry.start, entry.stop, position, stop, "control" if entry.is_control else "text"))
+        position = stop
     warnings = tuple(TextWarning(code, count) for code, count in sorted(counts.items()))
-    return NormalizedText("".join(entry.said for entry in entries), tuple(spans), warnings)
+    return NormalizedText("".join(entry.spoken for entry in entries), tuple(spans), warnings)

@@ -1,12 +1,12 @@
-"""Languages: the language each part of a text is read in.
+"""Languages: finds the language in which each part of a text is read.
 
 In:    str
 Out:   runs (start, stop, language) that cover it
 Owns:  nothing
 Never: number words, tables of words
 
-A Chinese character is Chinese and a Latin word English, always. What is neither (digits, signs, spaces) is read in the
-language of its sentence, except inside a longer stretch of the other one: in 他说 I have 2 cats 就走了 the 2 is "two",
+Chinese characters are always Chinese, Latin words always English. Everything else (digits, signs, spaces) is read in the
+language of its sentence, except inside a longer stretch of the other language: in 他说 I have 2 cats 就走了 the 2 is "two",
 in 我用 iPhone 15 拍照 the 15 is 十五.
 """
 
@@ -15,7 +15,7 @@ import re
 from pipeline.text.normalize.options import Language, LanguageChoice
 
 STRETCH_WORDS = 3
-"""so many Latin words in a row are a stretch of English in a Chinese sentence, unless they are a name: iPhone 16 Pro Max"""
+"""Latin words in a row that form a stretch of English in a Chinese sentence, unless they are a name: iPhone 16 Pro Max"""
 _PROSE = re.compile(r"[a-z]{2,}")
 
 _TOKEN = re.compile(
@@ -31,7 +31,7 @@ _TAIL: dict[Language, re.Pattern[str]] = {
 _HEAD_ZH = re.compile(r"[\d.,:%]{0,20}\d$")
 _MEASURE = "个月年日号点分秒岁元块只条张位名件次天周人万亿千百"
 _NAME = re.compile(r"(?![IAa]$)(?:[A-Z0-9._-]+|[A-Za-z])")
-"""acronyms and single letters stand in either language: a quarter of a word"""
+"""acronyms and single letters, which occur in both languages; they count as a quarter of a word"""
 
 
 def language_runs(text: str) -> list[tuple[int, int, Language]]:
@@ -41,7 +41,7 @@ def language_runs(text: str) -> list[tuple[int, int, Language]]:
 
 
 def detect_language(text: str, fallback: Language = "en") -> Language:
-    """Returns Chinese when its characters outnumber the Latin words, else English; the fallback when there is neither."""
+    """Returns zh if Chinese characters outnumber Latin words, else en; the fallback if there are neither."""
     return _majority(list(_TOKEN.finditer(text)), fallback)
 
 
@@ -55,7 +55,7 @@ def paint(text: str, neutral: LanguageChoice, fallback: Language, *, own: bool =
     Args:
         neutral: the language of digits, signs and spaces; auto: that of the words around them.
         fallback: the language of auto for a text without words.
-        own: whether words have their own language, whatever they stand in: the "iPhone" of a Chinese sentence is English.
+        own: True: words keep their own language, so "iPhone" in a Chinese sentence is English.
     """
     tokens = list(_TOKEN.finditer(text))
     whole = _majority(tokens, fallback) if neutral == "auto" else neutral

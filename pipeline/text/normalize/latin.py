@@ -1,4 +1,4 @@
-"""Latin: how single words of Latin letters are said: acronyms letter by letter, compounds part by part.
+"""Latin: reads single words of Latin letters: acronyms letter by letter, compounds part by part.
 
 In:    words of Latin letters
 Out:   words
@@ -17,22 +17,22 @@ _LONG_WORD = re.compile(rf"[A-Za-z]{{{MAX_WORD_LETTERS}}}(?=[A-Za-z])")
 
 
 def join_words(words: list[str]) -> str:
-    """Latin words apart, Chinese ones not."""
-    said = ""
+    """Joins words, with a space between Latin ones."""
+    spoken = ""
     for word in words:
         if not word:
             continue
-        said += f" {word}" if said and said[-1].isascii() and word[0].isascii() else word
-    return said
+        spoken += f" {word}" if spoken and spoken[-1].isascii() and word[0].isascii() else word
+    return spoken
 
 
 def letters(word: str) -> str:
-    """Letter by letter, in capitals, as the package's own examples write T T S."""
+    """Returns the letters of a word in capitals with spaces, as upstream's examples write T T S."""
     return " ".join(word.upper())
 
 
 def is_acronym(word: str) -> bool:
-    """Whether a word in capitals is said letter by letter."""
+    """True if a word in capitals is read letter by letter."""
     if word in SPELLED_ACRONYMS:
         return True
     if word in WORD_ACRONYMS or not 2 <= len(word) <= 6 or not word.isupper():
@@ -47,12 +47,12 @@ def is_acronym(word: str) -> bool:
 def latin_word(word: str, *, shouting: bool = False) -> str:
     """A word of Latin letters: acronyms letter by letter, ChatTTS as Chat T T S."""
     if word.isupper():
-        said = letters(word) if is_acronym(word) and not shouting else word
+        spoken = letters(word) if is_acronym(word) and not shouting else word
     elif re.search(r"[a-z][A-Z]{2,}|^[A-Z]{2,}[a-z]", word):
-        said = _camel(word)
+        spoken = _camel(word)
     else:
-        said = word
-    return _LONG_WORD.sub(r"\g<0> ", said)
+        spoken = word
+    return _LONG_WORD.sub(r"\g<0> ", spoken)
 
 
 def _camel(word: str) -> str:

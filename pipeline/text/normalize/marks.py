@@ -1,4 +1,4 @@
-"""Marks: punctuation, markdown, HTML and signs that stand alone.
+"""Marks: reads punctuation, markdown, HTML and single signs.
 
 In:    matches of signs
 Out:   gaps, drops, the names of signs

@@ -1,4 +1,4 @@
-"""Measures: per cents, temperatures, coordinates, durations, sizes and everything with a unit.
+"""Measures: reads percentages, temperatures, coordinates, durations, sizes and everything with a unit.
 
 In:    matches of written measures
 Out:   words
@@ -47,14 +47,14 @@ def _coordinate(match: Match, language: Language) -> Outcome:
     if not minutes and not side:
         return None
     if language == "zh":
-        said = f"{number(degrees, 'zh')}度"
-        said += f"{number(minutes, 'zh')}分" if minutes else ""
-        said += f"{number(seconds, 'zh')}秒" if seconds else ""
-        return f"{_COMPASS[side][1] if side else ''}{said}"
-    said = f"{number(degrees, 'en')} degrees"
-    said += f" {number(minutes, 'en')} minutes" if minutes else ""
-    said += f" {number(seconds, 'en')} seconds" if seconds else ""
-    return f"{said} {_COMPASS[side][0]}" if side else said
+        spoken = f"{number(degrees, 'zh')}度"
+        spoken += f"{number(minutes, 'zh')}分" if minutes else ""
+        spoken += f"{number(seconds, 'zh')}秒" if seconds else ""
+        return f"{_COMPASS[side][1] if side else ''}{spoken}"
+    spoken = f"{number(degrees, 'en')} degrees"
+    spoken += f" {number(minutes, 'en')} minutes" if minutes else ""
+    spoken += f" {number(seconds, 'en')} seconds" if seconds else ""
+    return f"{spoken} {_COMPASS[side][0]}" if side else spoken
 
 
 def _unit(match: Match, language: Language) -> Outcome:
@@ -65,8 +65,8 @@ def _unit(match: Match, language: Language) -> Outcome:
     minus = {"zh": "负", "en": "minus "}[language] if match["minus"] else ""
     if language == "zh":
         return minus + (f"{number(low, 'zh')}到{counted(high)}" if high else counted(low)) + chinese_name
-    said = f"{number(low, 'en')} to {number(high, 'en')}" if high else number(low, "en")
-    return f"{minus}{said} {one if is_one(low) and not high else more}"
+    spoken = f"{number(low, 'en')} to {number(high, 'en')}" if high else number(low, "en")
+    return f"{minus}{spoken} {one if is_one(low) and not high else more}"
 
 
 def _feet(match: Match, language: Language) -> Outcome:
@@ -78,15 +78,15 @@ def _feet(match: Match, language: Language) -> Outcome:
 
 
 def _duration(match: Match, language: Language) -> Outcome:
-    said = []
+    spoken = []
     names = (("hours", "hour", "小时"), ("minutes", "minute", "分钟"), ("seconds", "second", "秒"))
     for group, one, chinese_name in names:
         written = match[group]
         if written and language == "zh":
-            said.append(f"{counted(written)}{'分' if group == 'minutes' and match['seconds'] else chinese_name}")
+            spoken.append(f"{counted(written)}{'分' if group == 'minutes' and match['seconds'] else chinese_name}")
         elif written:
-            said.append(f"{number(written, 'en')} {one}{'' if is_one(written) else 's'}")
-    return ("" if language == "zh" else " ").join(said)
+            spoken.append(f"{number(written, 'en')} {one}{'' if is_one(written) else 's'}")
+    return ("" if language == "zh" else " ").join(spoken)
 
 
 def _size(match: Match, language: Language) -> Outcome:

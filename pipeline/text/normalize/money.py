@@ -1,4 +1,4 @@
-"""Money: amounts with a sign or a code of a currency.
+"""Money: reads amounts with the sign or code of a currency.
 
 In:    matches of written amounts
 Out:   words
@@ -51,17 +51,17 @@ def _in_myriads(exact: str, scale: str) -> tuple[str, str]:
     unit, name = next(
         ((unit, name) for unit, name in ((10**12, "万亿"), (10**8, "亿"), (10**4, "万")) if value >= unit), (1, "")
     )
-    said = f"{value / unit:f}"
-    return said.rstrip("0").rstrip(".") if "." in said else said, name
+    spoken = f"{value / unit:f}"
+    return spoken.rstrip("0").rstrip(".") if "." in spoken else spoken, name
 
 
 def _money(match: Match, language: Language) -> Outcome:
     minus = {"zh": "负", "en": "minus "}[language] if match["minus"] else ""
-    said = money_words(match["sign"], match["number"], match["scale"] or "", language)
+    spoken = money_words(match["sign"], match["number"], match["scale"] or "", language)
     low = match.groupdict().get("low")
     if low:
-        return f"{number(low, language)}{'到' if language == 'zh' else ' to '}{said}"
-    return f"{minus}{said}"
+        return f"{number(low, language)}{'到' if language == 'zh' else ' to '}{spoken}"
+    return f"{minus}{spoken}"
 
 
 def _money_code(match: Match, language: Language) -> Outcome:

@@ -1,4 +1,4 @@
-"""Names: versions, models with digits, abbreviations, contractions, acronyms and words.
+"""Names: reads versions, models with digits, abbreviations, contractions, acronyms and words.
 
 In:    matches of Latin words and of digits that count nothing
 Out:   words
@@ -20,7 +20,7 @@ _SHOUTING_WORDS = 3
 
 
 def _is_shouting(match: Match) -> bool:
-    """Whether a word in capitals stands among others, as in a headline: then it is no acronym."""
+    """True if a word in capitals is one of many, as in a headline: then it is no acronym."""
     text = match.string[max(0, match.start() - 40) : match.end() + 40]
     words = [word for word in re.findall(r"[A-Za-z]+", text) if len(word) > 1]
     capitals = sum(word.isupper() for word in words)
@@ -52,15 +52,15 @@ def _model(match: Match, language: Language) -> Outcome:
         and match[0].upper() in ("B2B", "B2C", "C2C", "P2P", "G2P")
     ):
         return f"{parts[0].upper()} to {parts[2].upper()}"
-    said = []
+    spoken = []
     for index, part in enumerate(parts):
         if part[0].isdigit():
-            said.append(_model_number(part, language))
+            spoken.append(_model_number(part, language))
         elif len(part) == 1 or (part.isupper() and (is_acronym(part) or len(parts) > 2)):
-            said.append(letters(part) if index == 0 or part.isupper() else part)
+            spoken.append(letters(part) if index == 0 or part.isupper() else part)
         else:
-            said.append(latin_word(part))
-    return join_words(said)
+            spoken.append(latin_word(part))
+    return join_words(spoken)
 
 
 def _model_apart(match: Match, language: Language) -> Outcome:
@@ -79,10 +79,10 @@ def _model_number(digits: str, language: Language) -> str:
 def _number_letters(match: Match, language: Language) -> Outcome:
     """5G, 4K, 3D, 1080p, 4o, 2B: a number and the letters on it."""
     digits, tail = match["digits"], match["tail"]
-    said = pairs(digits) if language == "en" else (integer(digits, "zh") if len(digits) <= 2 else spell(digits, "zh"))
+    spoken = pairs(digits) if language == "en" else (integer(digits, "zh") if len(digits) <= 2 else spell(digits, "zh"))
     if len(digits) > 4 and language == "en":
-        said = integer(digits, "en")
-    return join_words([said, tail.upper() if len(tail) == 1 and tail not in "o" else latin_word(tail)])
+        spoken = integer(digits, "en")
+    return join_words([spoken, tail.upper() if len(tail) == 1 and tail not in "o" else latin_word(tail)])
 
 
 def _contraction(match: Match, language: Language) -> Outcome:

@@ -1,6 +1,6 @@
-"""Numbers: digits to number words, in both languages.
+"""Numbers: turns digits into number words, in both languages.
 
-In:    str of ASCII digits, with signs, commas and dots where said
+In:    str of ASCII digits, some with signs, commas and dots
 Out:   words: Chinese without spaces, English with single spaces and no hyphens
 Owns:  nothing
 Never: units, contexts, anything but the number itself
@@ -32,8 +32,8 @@ def spell(digits: str, language: Language, *, telephone: bool = False) -> str:
     """Returns the digits one by one. In telephone numbers a Chinese 1 is 幺, which cannot be mistaken for 7."""
     if language == "en":
         return " ".join(_EN_DIGITS[int(digit)] for digit in digits)
-    said = "".join(_ZH_DIGITS[int(digit)] for digit in digits)
-    return said.replace("一", "幺") if telephone else said
+    spoken = "".join(_ZH_DIGITS[int(digit)] for digit in digits)
+    return spoken.replace("一", "幺") if telephone else spoken
 
 
 def integer(digits: str, language: Language) -> str:
@@ -46,11 +46,11 @@ def integer(digits: str, language: Language) -> str:
 def number(written: str, language: Language) -> str:
     """Returns the words of an integer or decimal, as in 1,234.50 or .5; decimals are read one by one."""
     whole, point, places = written.replace(",", "").partition(".")
-    said = integer(whole or "0", language)
+    spoken = integer(whole or "0", language)
     if not point or not places:
-        return said
+        return spoken
     behind = spell(places, language)
-    return f"{said} point {behind}" if language == "en" else f"{said}点{behind}"
+    return f"{spoken} point {behind}" if language == "en" else f"{spoken}点{behind}"
 
 
 def counted(written: str) -> str:
@@ -60,9 +60,9 @@ def counted(written: str) -> str:
 
 @lru_cache(maxsize=4096)
 def chinese(value: int) -> str:
-    """0 .. 10**16 - 1. 2 is 两 before 千, 万 and 亿, as it is spoken, and 二 elsewhere."""
-    said = _chinese(value) or "零"
-    return said[1:] if said.startswith("一十") else said
+    """Returns the words of 0 .. 10**16 - 1. 2 is 两 before 千, 万 and 亿, as people speak, and 二 elsewhere."""
+    spoken = _chinese(value) or "零"
+    return spoken[1:] if spoken.startswith("一十") else spoken
 
 
 def _chinese(value: int) -> str:
@@ -75,21 +75,21 @@ def _chinese(value: int) -> str:
 
 
 def _chinese_group(group: int) -> str:
-    said = ""
+    spoken = ""
     zero = False
     for scale, name in ((1000, "千"), (100, "百"), (10, "十"), (1, "")):
         digit = group // scale % 10
         if digit:
-            said += ("零" if zero else "") + ("两" if digit == 2 and scale == 1000 else _ZH_DIGITS[digit]) + name
+            spoken += ("零" if zero else "") + ("两" if digit == 2 and scale == 1000 else _ZH_DIGITS[digit]) + name
             zero = False
         else:
-            zero = bool(said)
-    return said
+            zero = bool(spoken)
+    return spoken
 
 
 @lru_cache(maxsize=4096)
 def english(value: int) -> str:
-    """0 .. 10**15 - 1, without "and"."""
+    """Returns the words of 0 .. 10**15 - 1, without "and"."""
     if value == 0:
         return "zero"
     groups = []
@@ -111,14 +111,14 @@ def _english_group(group: int) -> str:
 
 
 def ordinal(digits: str) -> str:
-    """first, twenty second, one hundredth."""
+    """Returns an English ordinal: first, twenty second, one hundredth."""
     rest, _, last = integer(digits, "en").rpartition(" ")
     regular = f"{last[:-1]}ieth" if last.endswith("y") else f"{last}th"
     return f"{rest} {_EN_ORDINALS.get(last, regular)}".strip()
 
 
 def pairs(digits: str) -> str:
-    """A short English code as it is said: 4090 forty ninety, 320 three twenty, 404 four oh four, 1000 one thousand."""
+    """Returns the words of a short code: 4090 forty ninety, 320 three twenty, 404 four oh four, 1000 one thousand."""
     if len(digits) not in (3, 4) or digits[0] == "0":
         return integer(digits, "en")
     head, tail = digits[:-2], digits[-2:]
@@ -130,14 +130,14 @@ def pairs(digits: str) -> str:
 
 
 def year(digits: str, language: Language) -> str:
-    """nineteen ninety nine, two thousand five; 一九九九."""
+    """Returns the words of a year: nineteen ninety nine, two thousand five; 一九九九."""
     if language == "zh":
         return spell(digits, "zh")
     return english(int(digits)) if len(digits) == 4 and digits[1] == digits[2] == "0" else pairs(digits)
 
 
 def fraction(numerator: str, denominator: str, language: Language) -> str:
-    """三分之二; two thirds; five over sixty four."""
+    """Returns the words of a fraction: 三分之二; two thirds; five over sixty four."""
     if language == "zh":
         return f"{integer(denominator, 'zh')}分之{integer(numerator, 'zh')}"
     parts, whole = int(numerator), int(denominator)
@@ -154,7 +154,7 @@ def fraction(numerator: str, denominator: str, language: Language) -> str:
 
 
 def roman(numeral: str) -> int | None:
-    """The value of a well-formed Roman numeral below 4000."""
+    """Returns the value of a Roman numeral below 4000; None if it is malformed."""
     values = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
     total = 0
     for sign, following in zip(numeral, f"{numeral[1:]} ", strict=True):
@@ -165,9 +165,9 @@ def roman(numeral: str) -> int | None:
 
 
 def _to_roman(value: int) -> str:
-    said = ""
+    spoken = ""
     tens = [(1000, "M"), (900, "CM"), (500, "D"), (400, "CD"), (100, "C"), (90, "XC"), (50, "L"), (40, "XL"), (10, "X")]
     for worth, sign in [*tens, (9, "IX"), (5, "V"), (4, "IV"), (1, "I")]:
-        said += sign * (value // worth)
+        spoken += sign * (value // worth)
         value %= worth
-    return said
+    return spoken

@@ -1,9 +1,9 @@
-"""Patterns: the pieces of regular expressions that several families of rules share.
+"""Patterns: parts of regular expressions that several modules of rules share.
 
 In:    nothing
 Out:   patterns
 Owns:  nothing
-Never: what is said for anything
+Never: spoken words
 """
 
 NOT_IN_WORD = r"(?<![A-Za-z0-9])"
@@ -14,5 +14,5 @@ EDGE = r"(?![A-Za-z0-9])"
 
 
 def is_one(written: str) -> bool:
-    """Whether a written number is 1, after which a unit stands in the singular."""
+    """True if a written number is 1, which is followed by a singular unit."""
     return written.replace(",", "") == "1"

@@ -1,4 +1,4 @@
-"""Quantities: ranges, fractions, ratios, ordinals, powers, Roman numerals, signs between numbers and plain numbers.
+"""Quantities: reads ranges, fractions, ratios, ordinals, powers, Roman numerals, operators and plain numbers.
 
 In:    matches of written quantities
 Out:   words
@@ -62,7 +62,7 @@ def _range(match: Match, language: Language) -> Outcome:
 
 
 def _before_measure(written: str, match: Match) -> str:
-    """A Chinese number, 两 where it counts what follows it."""
+    """Returns a Chinese number; 2 is 两 before a measure word."""
     is_counted = written == "2" and _MEASURE.match(match.string, match.end()) and not before(match, 1).endswith("第")
     return "两" if is_counted else number(written, "zh")
 
@@ -82,8 +82,8 @@ def _fraction(match: Match, language: Language) -> Outcome:
     return f"{integer(whole, 'en')} and {_a(fraction(above, below, 'en'))}"
 
 
-def _a(said: str) -> str:
-    return f"a {said[4:]}" if said in ("one half", "one quarter", "one third") else said
+def _a(spoken: str) -> str:
+    return f"a {spoken[4:]}" if spoken in ("one half", "one quarter", "one third") else spoken
 
 
 def _vulgar(match: Match, language: Language) -> Outcome:
@@ -91,8 +91,8 @@ def _vulgar(match: Match, language: Language) -> Outcome:
     whole = match["whole"]
     if language == "zh":
         return (f"{integer(whole, 'zh')}又" if whole else "") + fraction(above, below, "zh")
-    said = fraction(above, below, "en")
-    return f"{integer(whole, 'en')} and {_a(said)}" if whole else said
+    spoken = fraction(above, below, "en")
+    return f"{integer(whole, 'en')} and {_a(spoken)}" if whole else spoken
 
 
 def _ratio(match: Match, language: Language) -> Outcome:
@@ -123,14 +123,14 @@ def _power(match: Match, language: Language) -> Outcome:
     base, exponent = match["base"], (match["raised"] or match["after"]).translate(_SUPERSCRIPTS)
     minus = exponent.startswith(("-", "⁻"))
     exponent = exponent.lstrip("-⁻")
-    said = number(base, language) if base[0].isdigit() else base
+    spoken = number(base, language) if base[0].isdigit() else base
     if language == "zh":
         if not minus and exponent in "23" and not base[0].isdigit():
-            return f"{said}的{'平方' if exponent == '2' else '立方'}"
-        return f"{said}的{'负' if minus else ''}{integer(exponent, 'zh')}次方"
+            return f"{spoken}的{'平方' if exponent == '2' else '立方'}"
+        return f"{spoken}的{'负' if minus else ''}{integer(exponent, 'zh')}次方"
     if not minus and exponent in "23":
-        return f"{said} {'squared' if exponent == '2' else 'cubed'}"
-    return f"{said} to the power of {'minus ' if minus else ''}{integer(exponent, 'en')}"
+        return f"{spoken} {'squared' if exponent == '2' else 'cubed'}"
+    return f"{spoken} to the power of {'minus ' if minus else ''}{integer(exponent, 'en')}"
 
 
 def _superscript(match: Match, language: Language) -> Outcome:

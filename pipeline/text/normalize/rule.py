@@ -28,7 +28,7 @@ class Gap(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Characters that are not spoken, and counted under `code`."""
+    """Characters that are not spoken; they are counted under `code`."""
 
     code: str
     gap: Gap = Gap.NONE
@@ -36,7 +36,7 @@ class Drop:
 
 
 Outcome = str | Gap | Drop | None
-"""words, a gap, a drop, or None: the rule does not apply after all"""
+"""words, a gap, a drop, or None: the rule does not apply here"""
 Match = re.Match[str]
 
 
@@ -53,12 +53,12 @@ class Rule:
 
 
 def rule(first: str, pattern: str, read: Callable[[Match, Language], Outcome], option: str = "") -> Rule:
-    # ASCII: a Chinese character is no \w, so a number beside one stands at a word's edge.
+    # ASCII: Chinese characters are not \w, so a number beside one is at the edge of a word.
     return Rule(first, re.compile(pattern, re.ASCII), read, option)
 
 
 def alternatives(words: object) -> str:
-    """A pattern for any of these, the longest first."""
+    """Returns a pattern that matches any of these words, the longest first."""
     assert isinstance(words, list | tuple | set | frozenset | dict)
     return "|".join(re.escape(word) for word in sorted(words, key=lambda word: (-len(word), word)))
 
@@ -69,5 +69,5 @@ def before(match: Match, characters: int = 12) -> str:
 
 
 def after(match: Match, characters: int = 12) -> str:
-    """Returns the text just behind a match."""
+    """Returns the text just after a match."""
     return match.string[match.end() : match.end() + characters]

@@ -1,11 +1,11 @@
-"""Scan: goes through a written text once, from left to right, and applies the first rule that fits at each place.
+"""Scan: reads a written text once, from left to right, and applies the first matching rule at each position.
 
 In:    Written, the language of each place, NormalizeOptions
 Out:   pieces: words, gaps, drops and control tags, in order
 Owns:  the order of the rules
 Never: the source, spans
 
-At every place something is consumed, and every pattern is bounded: the time is linear in the text.
+Every step consumes at least one character, and every pattern is bounded, so the time is linear in the text.
 """
 
 import re
@@ -126,7 +126,7 @@ def _emoji_name(sequence: str, language: Language) -> str:
     """Returns the Unicode name of an emoji, or of its first part that has one."""
     for candidate in (sequence, sequence.rstrip("\ufe0f"), sequence + "\ufe0f", sequence[0], sequence[0] + "\ufe0f"):
         name = emoji.demojize(candidate, language=language, delimiters=("", ""))
-        said = _ALIAS_SIGNS.sub(" " if language == "en" else "", name).strip()
-        if name != candidate and said:
-            return said
+        spoken = _ALIAS_SIGNS.sub(" " if language == "en" else "", name).strip()
+        if name != candidate and spoken:
+            return spoken
     return ""

@@ -1,4 +1,4 @@
-"""Units: the tables of what is said for units, currencies, scales, signs and Greek letters, in both languages.
+"""Units: tables of the spoken names of units, currencies, scales, signs and Greek letters, in both languages.
 
 In:    nothing
 Out:   constants
@@ -122,7 +122,7 @@ UNITS: dict[str, tuple[str, str, str]] = {  # symbol: English for one, for more,
     "μs": ("microsecond", "microseconds", "微秒"),
     "ns": ("nanosecond", "nanoseconds", "纳秒"),
 }
-CLOSE_UNITS: dict[str, tuple[str, str, str]] = {  # one letter is a unit only right behind its number
+CLOSE_UNITS: dict[str, tuple[str, str, str]] = {  # a single letter is a unit only directly after its number
     "m": ("meter", "meters", "米"),
     "g": ("gram", "grams", "克"),
     "t": ("ton", "tons", "吨"),
@@ -175,7 +175,7 @@ CURRENCIES: dict[str, tuple[str, str, str, str]] = {  # sign or code: English fo
     "BTC": ("bitcoin", "bitcoins", "", "比特币"),
     "CHF": ("Swiss franc", "Swiss francs", "", "瑞士法郎"),
 }
-SCALES = {  # behind an English amount
+SCALES = {  # after an English amount
     "k": "thousand",
     "K": "thousand",
     "M": "million",
@@ -190,7 +190,7 @@ SCALES = {  # behind an English amount
     "billion": "billion",
     "trillion": "trillion",
 }
-SIGNS: dict[str, tuple[str, str]] = {  # sign: English, Chinese, wherever it stands alone
+SIGNS: dict[str, tuple[str, str]] = {  # sign: English, Chinese; for signs that no rule matched
     "%": ("percent", "百分号"),
     "‰": ("per mille", "千分号"),
     "‱": ("per ten thousand", "万分号"),

@@ -1,4 +1,4 @@
-"""Words: the tables of months, abbreviations, acronyms, endings and tags, and what is said for them.
+"""Words: tables of months, abbreviations, acronyms, endings and tags, with their spoken forms.
 
 In:    nothing
 Out:   constants
@@ -96,7 +96,7 @@ CONTRACTIONS = {
     "let's": "lets",
 }
 WORD_ACRONYMS = frozenset(
-    _words(  # in capitals, but said as words
+    _words(  # in capitals, but read as words
         "NASA NATO UNESCO UNICEF OPEC FIFA UEFA NAFTA ASEAN AIDS SARS COVID LASER RADAR SONAR RAM ROM SIM PIN LAN RAID GIF "
         "JPEG BASIC CUDA JSON YAML ASCII UNIX LINUX LATEX NUMA SWAT SCUBA TESLA IKEA LEGO NIKE VISA ZARA BOSE ASUS NVIDIA "
         "INTEL CHAT OK NO YES AND THE NOT BUT FOR ALL ARE YOU WAS HAS HAD HER HIS HIM ITS OUR OUT SEE TWO WAY WHO BOY DID GET "
@@ -107,7 +107,7 @@ WORD_ACRONYMS = frozenset(
     )
 )
 SPELLED_ACRONYMS = frozenset(
-    _words(  # with vowels where words have them, but said letter by letter
+    _words(  # they look like words, but are read letter by letter
         "IEEE USSR AAAI ICML AWS API APIS AI UI UX IO IP ID OS OA UAE USA EU UK US UN UEFI ISO IOU ATM CEO CFO CTO COO CIO "
         "IPO OECD OLED ACLU NAACP ESPN"
     )

@@ -1,4 +1,4 @@
-"""Written: rewrites a source text into plain signs for the rules, each character with its place.
+"""Written: rewrites a source text into plain signs for the rules, each character with its source position.
 
 In:    str of any Unicode
 Out:   Written: ASCII signs and digits, plain Latin letters, Chinese characters and a few signs with a reading of their own
@@ -16,9 +16,9 @@ from functools import lru_cache
 from pipeline.text.normalize.options import Reading
 
 OPAQUE = "\ue000"
-"""stands for a control tag, a given reading or an emoji; a private character of the source never gets this far"""
+"""stands for a control tag, a given reading or an emoji; private characters of the source are dropped before"""
 UNREADABLE = "\ue001"
-"""stands for an unreadable character: a drop with a place of its own, also in the middle of a word"""
+"""stands for an unreadable character: a drop with its own position, also in the middle of a word"""
 SILENT_CODES = frozenset(["invisible", "mark"])
 """drops that do not interrupt a word"""
 
@@ -105,15 +105,15 @@ class Written:
     starts: list[int]
     stops: list[int]
     drops: list[tuple[int, int, str]]
-    """source ranges that stand for nothing, and why, in order"""
+    """source ranges that are dropped, and the reason, in order"""
     tags: dict[int, str]
     """place of an OPAQUE -> the control tag it stands for"""
     readings: dict[int, str]
-    """place of an OPAQUE -> what is said for it"""
+    """place of an OPAQUE -> its spoken text"""
     emoji: dict[int, str]
     """place of an OPAQUE -> the emoji it stands for"""
     unreadable: dict[int, str]
-    """place of an UNREADABLE -> why it is dropped"""
+    """place of an UNREADABLE -> the reason why it is dropped"""
 
 
 def write(source: str, *, tags: Sequence[tuple[int, int]], readings: Sequence[Reading], entities: bool) -> Written:
@@ -121,8 +121,8 @@ def write(source: str, *, tags: Sequence[tuple[int, int]], readings: Sequence[Re
 
     Args:
         tags: where the control tags are, in order.
-        readings: what is given, in order; a tag that overlaps one is not looked at.
-        entities: whether &amp; and the like are the characters they name.
+        readings: given readings, in order; a tag that overlaps one is ignored.
+        entities: True: &amp; and the like become the characters they name.
     """
     writer = _Writer(source, entities)
     given: list[tuple[int, int, str | None]] = [(reading.start, reading.stop, reading.spoken) for reading in readings]
@@ -192,11 +192,11 @@ class _Writer:
         self._character(sign, place, place + 1)
         return place + 1
 
-    def _put(self, said: str, start: int, stop: int) -> None:
-        # The first character stands for the whole range, those behind it for what is left of it: nothing.
-        self._parts.append(said)
-        self._starts.extend([start] + [stop] * (len(said) - 1))
-        self._stops.extend([stop] * len(said))
+    def _put(self, plain: str, start: int, stop: int) -> None:
+        # The first character stands for the whole range, the others for its empty rest.
+        self._parts.append(plain)
+        self._starts.extend([start] + [stop] * (len(plain) - 1))
+        self._stops.extend([stop] * len(plain))
 
     def _drop(self, start: int, stop: int, code: str) -> None:
         if self._drops and self._drops[-1][1:] == (start, code):
@@ -210,21 +210,21 @@ class _Writer:
             else:
                 self._drop(start, stop, self._drops[-1][2] if self._drops and self._drops[-1][1] == start else "mark")
             return
-        said, code = _plain(character)
+        plain, code = _plain(character)
         if code in SILENT_CODES:
             self._drop(start, stop, code)
         elif code:
             self._unreadable[len(self._starts)] = code
             self._put(UNREADABLE, start, stop)
-        elif said[0].isdecimal() and self._parts and self._parts[-1][-1].isdigit() and unicodedata.category(character) != "Nd":
-            self._put(f" {said}", start, stop)  # 1① is not 11
+        elif plain[0].isdecimal() and self._parts and self._parts[-1][-1].isdigit() and unicodedata.category(character) != "Nd":
+            self._put(f" {plain}", start, stop)  # 1① is not 11
         else:
-            self._put(said, start, stop)
+            self._put(plain, start, stop)
 
 
 @lru_cache(maxsize=8192)
 def _plain(character: str) -> tuple[str, str]:
-    """Returns the plain form of a character, or "" and why it is dropped."""
+    """Returns the plain form of a character and "", or "" and the reason why it is dropped."""
     if character in _SIGNS:
         return _SIGNS[character], ""
     if character in SPOKEN_SIGNS or (character.isascii() and character.isprintable()):
@@ -236,9 +236,9 @@ def _plain(character: str) -> tuple[str, str]:
         return " ", ""
     if category.startswith("C"):
         return "", {"Cs": "surrogate", "Co": "private_use", "Cn": "unassigned"}.get(category, "invisible")
-    said = "".join(_speakable(part) for part in unicodedata.normalize("NFKC", character))
-    if said:
-        return said, ""
+    plain = "".join(_speakable(part) for part in unicodedata.normalize("NFKC", character))
+    if plain:
+        return plain, ""
     if category.startswith("L"):
         return "", "rare_character" if "CJK" in unicodedata.name(character, "") else "unsupported_script"
     return "", "symbol"

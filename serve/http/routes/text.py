@@ -243,7 +243,7 @@ def _check_id(lexicon_id: str) -> None:
 
 def _no_such_lexicon() -> ApiError:
     return ApiError(
-        "no such lexicon; PUT /v1/lexicons/{id} makes one",
+        "no such lexicon; PUT /v1/lexicons/{id} creates one",
         ErrorSpec(404, "not_found_error", "lexicon_not_found", False),
         param="id",
     )

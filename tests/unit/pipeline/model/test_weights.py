@@ -180,7 +180,7 @@ def test_every_shape_is_checked(file: str, unlisted: Path) -> None:
 
 def test_message_names_tensor_expected_and_found(unlisted: Path) -> None:
     change_tensors(unlisted, GPT_FILE, lambda tensors: tensors.update({"norm.weight": torch.ones(7)}))
-    with pytest.raises(CheckpointError, match=r"norm\.weight has shape \(7,\), expected \(128,\): make or fetch"):
+    with pytest.raises(CheckpointError, match=r"norm\.weight has shape \(7,\), expected \(128,\): generate or fetch"):
         open_checkpoint(unlisted)
     change_tensors(unlisted, GPT_FILE, lambda tensors: tensors.pop("norm.weight"))
     with pytest.raises(CheckpointError, match=r"model\.safetensors: tensor norm\.weight is missing, expected shape \(128,\)"):
@@ -202,9 +202,9 @@ def test_part_is_checked_again_when_it_is_read(unlisted: Path) -> None:
         ({"hidden_size": 256}, r"Embed\.safetensors: width 128, but asset/gpt/config\.json says hidden_size 256"),
         ({"intermediate_size": 512}, r"mlp\.gate_proj\.weight has shape \(384, 128\), expected \(512, 128\)"),
         ({"head_dim": 64}, r"q_proj\.weight has shape \(128, 128\), expected \(256, 128\)"),
-        ({"num_key_value_heads": 2}, "num_key_value_heads is 2; this decoder knows only 4"),
-        ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; this decoder knows only 'silu'"),
-        ({"attention_bias": True}, "attention_bias is True; this decoder knows only False"),
+        ({"num_key_value_heads": 2}, "num_key_value_heads is 2; this decoder supports only 4"),
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; this decoder supports only 'silu'"),
+        ({"attention_bias": True}, "attention_bias is True; this decoder supports only False"),
         ({"rope_scaling": {"factor": 2}}, "rope_scaling is"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "rope_type is 'yarn', expected 'default'"),
         ({"rope_parameters": [1]}, r"rope_parameters is \[1\], expected an object"),
@@ -251,7 +251,7 @@ def test_head_dim_follows_from_width_and_heads_where_it_is_not_said(unlisted: Pa
 def test_mel_decoder_of_another_width_is_refused(unlisted: Path) -> None:
     wider = {"decoder.conv_in.0.weight": torch.zeros(32, 66, 3)}
     change_tensors(unlisted, MEL_DECODER_FILE, lambda tensors: tensors.update(wider))
-    with pytest.raises(CheckpointError, match="takes 66 channels, but the GPT's width 128 over 2 frames a step gives 64"):
+    with pytest.raises(CheckpointError, match="takes 66 channels, but the GPT's width 128 over 2 frames per step gives 64"):
         load_part(unlisted, MEL_DECODER_FILE)
 
 

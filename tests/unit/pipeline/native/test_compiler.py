@@ -54,7 +54,8 @@ def test_whatever_changes_the_code_builds_it_anew(source, tmp_path, changed):
 
 @needs_native
 @pytest.mark.parametrize(
-    ("path", "message"), [("", r"there is no C\+\+ compiler here"), ("broken", "refused trivial.cpp: it is Monday")]
+    ("path", "message"),
+    [("", r"there is no C\+\+ compiler on this machine"), ("broken", "failed on trivial.cpp: it is Monday")],
 )
 def test_a_machine_without_a_working_compiler_says_what_is_missing(source, tmp_path, monkeypatch, path, message):
     folder = tmp_path / "broken"
