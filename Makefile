@@ -26,8 +26,8 @@ test: fast-ring promises  ## everything that guards a promise
 	@echo "Left out: nightly tests, which kill replicas and nodes, replace running versions and fuzz for long ('make test-all')."
 
 test-all: lint  ## every test there is, with many examples: some hours
-	CHATTTS_TEST_EFFORT=nightly OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m "unit or parity" -n auto -o timeout=3600
-	CHATTTS_TEST_EFFORT=nightly $(RUN) -m pytest -m "integration or e2e"
+	CHATTTS_TEST_EFFORT=nightly OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/unit tests/parity -n auto --dist worksteal -o timeout=3600
+	CHATTTS_TEST_EFFORT=nightly $(RUN) -m pytest tests/integration tests/e2e
 	@echo "Left out: nothing."
 
 lint: $(VENV)/ready-test
@@ -37,11 +37,11 @@ lint: $(VENV)/ready-test
 	$(RUN) -m scripts.generate --check
 
 fast-ring: lint
-	CHATTTS_TEST_EFFORT=quick OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m "unit and not slow and not nightly" -n auto
+	CHATTTS_TEST_EFFORT=quick OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/unit -m "not slow and not nightly" -n auto --dist worksteal
 
 promises: $(VENV)/ready-test
-	CHATTTS_TEST_EFFORT=quick OMP_NUM_THREADS=1 $(RUN) -m pytest -q -m "(unit and slow or parity) and not nightly" -n auto
-	CHATTTS_TEST_EFFORT=quick $(RUN) -m pytest -m "(integration or e2e) and not nightly"
+	CHATTTS_TEST_EFFORT=quick OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/unit tests/parity -m "(slow or parity) and not nightly" -n auto --dist worksteal
+	CHATTTS_TEST_EFFORT=quick $(RUN) -m pytest tests/integration tests/e2e -m "not nightly"
 
 say: $(VENV)/ready-serve  ## speak TEXT into hello.wav, without Ray
 	$(SERVE) say "$(TEXT)" -o hello.wav

@@ -4,6 +4,7 @@ Rings, each wider than the one before: `make check` runs the unit tests that are
 promise, `make test-all` what is marked `nightly` too.
 """
 
+import gc
 import os
 from pathlib import Path
 
@@ -43,6 +44,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(CLUSTER_TIMEOUT_S))
         ranks[item] = ORDER.index(folder if folder in ORDER else kind)
     items.sort(key=ranks.__getitem__)
+
+
+def pytest_collection_finish() -> None:
+    """Takes what was imported out of every later collection of garbage, which pytest and many tests ask for: a second each."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

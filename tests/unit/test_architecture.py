@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.syntax import syntax_tree
+
 ROOT = Path(__file__).resolve().parents[2]
 TOPS = ("pipeline", "serve", "scripts")
 
@@ -91,15 +93,10 @@ def modules() -> dict[str, Path]:
 
 
 @functools.cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
-@functools.cache
 def imports(name: str) -> frozenset[str]:
     """What a module imports: our modules by their full name, others as written."""
     found = set()
-    for node in ast.walk(tree(modules()[name])):
+    for node in ast.walk(syntax_tree(modules()[name])):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -148,7 +145,7 @@ def below(place: str) -> Iterator[str]:
 
 def summary_and_card(path: Path) -> tuple[str, dict[str, str]]:
     """First paragraph of a module's docstring, and its card: In, Out, Owns, Never."""
-    text = ast.get_docstring(tree(path)) or ""
+    text = ast.get_docstring(syntax_tree(path)) or ""
     entries = re.findall(r"^(In|Out|Owns|Never): +(.*(?:\n +.*)*)", text, re.MULTILINE)
     return text.split("\n\n")[0], dict(entries)
 
@@ -226,7 +223,7 @@ def test_a_file_is_read_in_one_sitting():
 
 def test_the_domain_names_its_floors():
     shown = re.findall(
-        r"^    \d  (.+)$", ast.get_docstring(tree(ROOT / "pipeline/__init__.py"), clean=False) or "", re.MULTILINE
+        r"^    \d  (.+)$", ast.get_docstring(syntax_tree(ROOT / "pipeline/__init__.py"), clean=False) or "", re.MULTILINE
     )
     assert tuple(tuple(line.split()) for line in reversed(shown)) == FLOORS["pipeline"]
 
@@ -252,6 +249,7 @@ def test_no_future_annotations():
             assert "from __future__ import " + "annotations" not in source.read_text(), source
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "modules",
     [

@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 
 from tests.support.machine import WHY_NOT_NATIVE
 from tests.support.services import needed_program
+from tests.support.syntax import syntax_tree
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ROOT / "tests/debian-packages.txt"
@@ -48,15 +49,15 @@ BROUGHT = {
 TRACES = (r"(?<![\w.])/wor[k]/", r"(?<![\w.])/roo[t]/", r"/opt/whee[l]s", r"(?i)artifactor[y]", r"(?i)\bindex-ur[l]\b")
 
 
-def packages_named_by(sources: list[str]) -> set[str]:
+def packages_named_by(trees: list[ast.Module]) -> set[str]:
     """The Debian packages of every call `needed_program(name, package)`."""
-    calls = [node for source in sources for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     needed = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "needed_program"]
     return {ast.literal_eval(call.args[1]) for call in needed}
 
 
 def test_the_list_of_packages_is_what_the_tests_need():
-    named = packages_named_by([source.read_text() for source in (ROOT / "tests").rglob("*.py")])
+    named = packages_named_by([syntax_tree(path) for path in sorted((ROOT / "tests").rglob("*.py"))])
     assert PACKAGES.read_text().split("\n") == [*sorted(named), ""]
 
 
@@ -66,10 +67,8 @@ def test_the_list_is_installed_and_described():
 
 
 def test_a_program_that_is_not_listed_is_found():
-    assert packages_named_by(['flite = needed_program("flite", "flite")', 'run([needed_program("ip", "iproute2")])']) == {
-        "flite",
-        "iproute2",
-    }
+    sources = ['flite = needed_program("flite", "flite")', 'run([needed_program("ip", "iproute2")])']
+    assert packages_named_by([ast.parse(source) for source in sources]) == {"flite", "iproute2"}
 
 
 def test_the_native_code_is_compiled():
@@ -117,27 +116,28 @@ def distributions_of(module: str) -> set[str]:
     return next(({name} for name in named if name in found), found)
 
 
-def undeclared(source: str, text: str) -> list[str]:
+def undeclared(source: str, tree: ast.Module) -> list[str]:
     """Imports that nothing declared for this file installs."""
     declared = declared_for(source)
     installed = declared | {name for name, by in BROUGHT.items() if canonicalize_name(by) in declared}
-    return [module for module in sorted(imported(ast.parse(text))) if not distributions_of(module) & installed]
+    return [module for module in sorted(imported(tree)) if not distributions_of(module) & installed]
 
 
-@pytest.mark.parametrize("room", sorted(OURS))
-def test_every_import_is_of_something_that_is_declared(room):
-    sources = {str(path.relative_to(ROOT)): path.read_text() for path in sorted((ROOT / room).rglob("*.py"))}
-    missing = {source: modules for source, text in sources.items() if (modules := undeclared(source, text))}
+@pytest.mark.parametrize("folder", sorted(OURS))
+def test_every_import_is_of_something_that_is_declared(folder):
+    sources = {str(path.relative_to(ROOT)): syntax_tree(path) for path in sorted((ROOT / folder).rglob("*.py"))}
+    missing = {source: modules for source, tree in sources.items() if (modules := undeclared(source, tree))}
     assert not missing, "declare it in pyproject.toml, in the extra this file is run with"
 
 
 def test_an_import_that_is_not_declared_is_found():
-    assert undeclared("serve/x.py", "import pytest\nimport aiohttp.web\nfrom numpy import array\nimport json") == [
-        "aiohttp.web",
-        "pytest",
-    ]
-    assert undeclared("scripts/bench/x.py", "import aiohttp, pytest") == ["pytest"]
-    assert undeclared("tests/x.py", "import aiohttp, pytest, not_installed_anywhere") == ["not_installed_anywhere"]
+    def undeclared_in(source: str, text: str) -> list[str]:
+        return undeclared(source, ast.parse(text))
+
+    wrong = "import pytest\nimport aiohttp.web\nfrom numpy import array\nimport json"
+    assert undeclared_in("serve/x.py", wrong) == ["aiohttp.web", "pytest"]
+    assert undeclared_in("scripts/bench/x.py", "import aiohttp, pytest") == ["pytest"]
+    assert undeclared_in("tests/x.py", "import aiohttp, pytest, not_installed_anywhere") == ["not_installed_anywhere"]
 
 
 @pytest.mark.parametrize(("name", "by"), BROUGHT.items())

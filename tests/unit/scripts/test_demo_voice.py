@@ -13,7 +13,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
-from vector_quantize_pytorch import GroupedResidualFSQ
 
 from pipeline.checkpoint.capabilities import read_capabilities
 from pipeline.checkpoint.layout import TOKENIZER_FILE
@@ -134,14 +133,6 @@ def test_a_sentence_said_otherwise_than_written_is_dropped():
     phones = (("t", 0.1), ("uw", 0.2))
     assert align(tokenize("two one"), Utterance(np.zeros(0, np.float32), 16_000, phones)) is None
     assert align(tokenize("two"), Utterance(np.zeros(0, np.float32), 16_000, (*phones, ("z", 0.3)))) is None
-
-
-@given(st.integers(0, 2**31))
-def test_codes_are_the_quantisers(seed):
-    numbers = torch.randn(1, 40, 8, generator=torch.Generator().manual_seed(seed))
-    quantiser = GroupedResidualFSQ(dim=8, levels=[5] * 4, num_quantizers=2, groups=2)
-    indices = quantiser(numbers)[1].permute(1, 2, 0, 3).flatten(2)
-    assert torch.equal(quantise(numbers), indices)
 
 
 def test_codes_stand_for_the_numbers_they_were_rounded_from():

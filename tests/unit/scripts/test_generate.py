@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
-import pytest
-
 from scripts.generate.__main__ import all_files, outdated
-from scripts.operate.config_reference import Row, Section, markdown, sections
+from scripts.operate.config_reference import markdown, sections
 
 SECTIONS = list(sections())
 ROWS = [(section, row) for section in SECTIONS for row in section.rows]
@@ -39,14 +37,13 @@ def test_every_section_stands_once():
     assert "args.models.<name@version>.compat" in paths
 
 
-@pytest.mark.parametrize(("section", "row"), ROWS, ids=lambda value: getattr(value, "path", getattr(value, "key", "")))
-def test_every_key_has_a_type_a_default_and_a_meaning(section: Section, row: Row):
-    assert row.type
-    assert row.default
-    assert row.meaning
-    unit = next((unit for suffix, unit in UNITS.items() if row.key.endswith(suffix)), None)
-    if unit is not None and row.type.startswith(("number", "integer")) and row.key not in OTHER_UNIT:
-        assert row.unit == unit, f"{section.path}.{row.key}"
+def test_every_key_has_a_type_a_default_and_a_meaning():
+    for section, row in ROWS:
+        name = f"{section.path}.{row.key}"
+        assert all((row.type, row.default, row.meaning)), name
+        unit = next((unit for suffix, unit in UNITS.items() if row.key.endswith(suffix)), None)
+        if unit is not None and row.type.startswith(("number", "integer")) and row.key not in OTHER_UNIT:
+            assert row.unit == unit, name
 
 
 def test_bounds_defaults_and_units_are_written_out():

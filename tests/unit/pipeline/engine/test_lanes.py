@@ -302,6 +302,7 @@ def test_nobody_is_let_in_before_somebody_who_would_then_be_late():
     inside_a_loop(work)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(20))
 def test_bulk_is_overtaken_for_its_patience_and_no_longer(seed):

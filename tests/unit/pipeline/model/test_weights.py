@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from pipeline.checkpoint.layout import (
     MEL_DECODER_FILE,
     VOCOS_FILE,
 )
-from pipeline.checkpoint.random_weights import generate
 from pipeline.checkpoint.weights import Checkpoint, GptSpec, check_shapes, open_checkpoint, require, verify
 from pipeline.errors import CheckpointError
 
@@ -39,10 +39,9 @@ PARTS = {GPT_FILE: "gpt", EMBED_FILE: "embed", MEL_DECODER_FILE: "mel_decoder", 
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(demo_root: Path, tmp_path: Path) -> Path:
     """With its manifest: a changed byte is seen by its hash."""
-    generate("small-random", tmp_path / "small-random")
-    return tmp_path / "small-random"
+    return Path(shutil.copytree(demo_root, tmp_path / "small-random"))
 
 
 @pytest.fixture

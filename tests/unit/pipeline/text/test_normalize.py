@@ -8,7 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import cn2an
-import inflect
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +23,7 @@ from pipeline.text.normalize import (
     language_runs,
     normalize,
 )
-from pipeline.text.normalize.numbers import chinese, english, ordinal, roman
+from pipeline.text.normalize.numbers import chinese, roman
 from pipeline.text.normalized_text import NormalizedText
 from tests.support.effort import examples
 
@@ -458,19 +457,6 @@ def test_control_tokens_alone_are_nothing_to_say():
 
 
 # --- numbers, against libraries that do nothing else
-
-
-@given(st.integers(0, 10**15 - 1))
-def test_english_integers_are_those_of_inflect(number):
-    words = str(inflect.engine().number_to_words(number, andword="", comma=""))
-    assert english(number) == " ".join(words.replace("-", " ").split())
-
-
-@given(st.integers(0, 10**12))
-def test_english_ordinals_are_those_of_inflect(number):
-    engine = inflect.engine()
-    words = str(engine.number_to_words(engine.ordinal(str(number)), andword="", comma=""))
-    assert ordinal(str(number)) == " ".join(words.replace("-", " ").split())
 
 
 @given(st.integers(0, 10**12 - 1))
