@@ -19,16 +19,19 @@ class StrictModel(BaseModel):
 
 
 class TextConfig(StrictModel):
-    """text/: how text becomes segments, and how long a segment may become."""
+    """The text front end: its limits, and the lengths of segments."""
 
     first_clause_chars: int = Field(
         24, ge=1, le=400, description="shortest first clause that becomes a segment of its own [characters]"
     )
     first_segment_chars: int = Field(
-        60, ge=8, le=400, description="longest first segment; short, because its audio comes first [characters]"
+        60, ge=8, le=400, description="longest first segment; short, because the first audio waits for it [characters]"
     )
     min_segment_chars: int = Field(
-        90, ge=1, le=400, description="length above which a segment ends at the last sentence or clause [characters]"
+        90,
+        ge=1,
+        le=400,
+        description="a segment ends at its last sentence or clause that makes it this long [characters]",
     )
     max_segment_chars: int = Field(
         150, ge=16, le=400, description="longest segment; a CJK character counts as three [characters]"
@@ -37,24 +40,24 @@ class TextConfig(StrictModel):
         8.0,
         gt=0,
         le=64,
-        description="step limit of a segment, three times the longest seen; a CJK character counts as three "
+        description="step limit of a segment per character, three times the most observed; a CJK character counts as three "
         "[steps per character]",
     )
-    base_steps: int = Field(64, ge=1, le=1024, description="step limit of an empty text, added to every segment's [steps]")
+    base_steps: int = Field(64, ge=1, le=1024, description="constant part of a segment's step limit [steps]")
     cpu_s_per_1000_chars: float = Field(
         0.5,
         gt=0,
         le=60,
-        description="processor time to read a text, per 1000 characters or part of them; a longer one is a 422 [s]",
+        description="limit of the processor time to normalise a text, per 1000 characters or part of them; beyond it: 422 [s]",
     )
     hang_timeout_s: float = Field(
         4.0,
         gt=0,
         le=600,
-        description="time beyond that after which a text worker without an answer counts as hung, is killed and replaced [s]",
+        description="time after that limit until a text worker without an answer counts as hung and is replaced [s]",
     )
     refine_steps: int = Field(
-        384, ge=1, le=1024, description="step limit of the refine pass, ChatTTS's own max_new_token [steps]"
+        384, ge=1, le=1024, description="step limit of the refine pass; 384 is ChatTTS's own max_new_token [steps]"
     )
 
     @property
@@ -65,36 +68,41 @@ class TextConfig(StrictModel):
 
 
 class EngineConfig(StrictModel):
-    """engine/: the GPT acoustic model."""
+    """The engine of the acoustic model, a GPT."""
 
-    device: Literal["cpu", "cuda"] = Field("cpu", description="where the model runs; part of the numerics")
-    dtype: Literal["float32", "bfloat16"] = Field("float32", description="number format of the model; part of the numerics")
+    device: Literal["cpu", "cuda"] = Field("cpu", description="device of the model; affects the bits of the audio")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="number format of the model; affects the bits of the audio"
+    )
     decode: Literal["auto", "native", "torch"] = Field(
         "auto",
         description="decode step on a CPU: native machine code, compiled once (AVX-512 and a C++ compiler), or torch; "
-        "auto: native where it can be compiled; part of the numerics",
+        "auto: native if it can be compiled; affects the bits of the audio",
     )
     weights: Literal["dtype", "int8"] = Field(
         "dtype",
-        description="number format of the weights: as dtype, or int8 with one scale per output; int8 needs dtype bfloat16 and "
+        description="number format of the weights: dtype's, or int8 with one scale per output; int8 needs dtype bfloat16 and "
         "a GPU, or native decoding",
     )
     kv: Literal["dtype", "int8"] = Field(
         "dtype",
-        description="number format of the KV cache: as dtype, or int8 with one scale per position and head, half the size of "
+        description="number format of the KV cache: dtype's, or int8 with one scale per position and head, half the size of "
         "bfloat16",
     )
     threads: int | None = Field(None, ge=1, le=256, description="CPU threads of the model; null: torch decides")
     slots: int = Field(
-        8, ge=1, le=512, description="sequences decoded together, in one fixed matrix shape; part of the numerics"
+        8, ge=1, le=512, description="sequences decoded together, in one fixed matrix shape; affects the bits of the audio"
     )
     max_prompt: int = Field(512, ge=64, le=3072, description="longest prompt [positions]")
     max_steps: int = Field(1024, ge=64, le=2048, description="longest sequence, 46.875 steps per second of audio [steps]")
     kv_budget_mib: int = Field(2048, ge=1, description="largest size of the static KV cache [MiB]")
     ignore_eos: bool = Field(
-        False, description="true: every sequence runs to its step limit, for measurements and weights that never end"
+        False,
+        description="true: every sequence runs to its step limit, for measurements and weights that draw no end token",
     )
-    steps_per_round: int = Field(1, ge=1, le=32, description="steps between two synchronisations with the host; GPU: 4 to 8")
+    steps_per_round: int = Field(
+        1, ge=1, le=32, description="steps between synchronisations with the host; on a GPU use 4 to 8"
+    )
     attention: Literal["auto", "sdpa", "triton"] = Field(
         "auto",
         description="decode attention on a GPU: triton reads the positions in use per slot, sdpa all positions; auto: triton",
@@ -103,14 +111,12 @@ class EngineConfig(StrictModel):
         None,
         ge=64,
         le=8192,
-        description="positions that triton sums at once; null: chosen by slots; part of the numerics [positions]",
+        description="positions that triton sums at once; null: chosen from slots; affects the bits of the audio [positions]",
     )
     prefill_rows: int = Field(
-        1, ge=1, le=32, description="prompts per prefill call, in one fixed matrix shape; part of the numerics"
+        1, ge=1, le=32, description="prompts per prefill call, in one fixed matrix shape; affects the bits of the audio"
     )
-    block_steps: int = Field(
-        4, ge=1, le=256, description="size of a delivered block unless its reader asks for another [steps]"
-    )
+    block_steps: int = Field(4, ge=1, le=256, description="size of a delivered block if the request sets none [steps]")
     max_waiting: int = Field(32, ge=0, le=4096, description="requests that may wait for a slot; further ones are refused")
     standard_patience_s: float = Field(
         2.0,
@@ -122,16 +128,16 @@ class EngineConfig(StrictModel):
         20.0,
         ge=0,
         le=600,
-        description="it overtakes bulk ones that arrived less than this before it, and may preempt running ones [s]",
+        description="others overtake bulk sequences that arrived less than this before them, and may preempt running ones [s]",
     )
     max_preempted: int = Field(
         4,
         ge=0,
         le=512,
-        description="preempted bulk sequences, kept in host memory with their KV cache; 0: no sequence is preempted",
+        description="most preempted bulk sequences, kept in host memory with their KV cache; 0: none is preempted",
     )
     buffer_steps: int = Field(256, ge=1, le=4096, description="undelivered steps at which a sequence pauses [steps]")
-    stall_timeout_s: float = Field(30.0, gt=0, description="time after which a paused sequence without a reader is ended [s]")
+    stall_timeout_s: float = Field(30.0, gt=0, description="time until a paused sequence without a reader is ended [s]")
     round_timeout_s: float = Field(8.0, gt=0, description="time after which a round counts as hung [s]")
 
     @property
@@ -168,33 +174,33 @@ class EngineConfig(StrictModel):
         return self
 
 
-WINDOW_CHUNK_STEPS = (8, 16, 32, 48, 96)  # a window also decodes 104 steps of context: few of them, large ones
+WINDOW_CHUNK_STEPS = (8, 16, 32, 48, 96)  # every window also decodes 104 steps of context, so sizes grow fast
 INCREMENTAL_CHUNK_STEPS = (8, 8, 8, 12, 16, 20, 24, 32)  # no pause at a real-time factor of 0.8; large ones cost less per step
 
 
 class VocoderConfig(StrictModel):
-    """vocoder/: steps to samples."""
+    """The vocoder, which decodes steps to samples."""
 
-    device: Literal["cpu", "cuda"] = Field("cpu", description="where the vocoder runs; part of the numerics")
+    device: Literal["cpu", "cuda"] = Field("cpu", description="device of the vocoder; affects the bits of the audio")
     method: Literal["auto", "incremental", "windows"] = Field(
         "auto",
-        description="incremental: every step is decoded once, layers keep their state (a CPU with AVX-512 and a C++ compiler); "
-        "windows: every chunk is decoded with its context; auto: incremental where it can be compiled and look_ahead is exact; "
-        "part of the numerics",
+        description="incremental: every step is decoded once, and layers keep state (a CPU with AVX-512 and a C++ compiler); "
+        "windows: every chunk is decoded with its context; auto: incremental if it can be compiled and look_ahead is exact; "
+        "affects the bits of the audio",
     )
     threads: int | None = Field(None, ge=1, le=256, description="CPU threads of the vocoder; null: torch decides")
-    use_decoder: bool = Field(True, description="true: from hidden states; false: from codes through the DVAE, lighter")
+    use_decoder: bool = Field(True, description="true: decodes hidden states; false: codes, through the DVAE, faster")
     look_ahead: int = Field(
         REACH_STEPS, ge=0, le=REACH_STEPS, description="context on each side of a window; 52 is exact [steps]"
     )
     chunk_steps: tuple[Annotated[int, Field(ge=1, le=512)], ...] | None = Field(
         None,
         min_length=1,
-        description="sizes of the first, second, ... chunk, the last one repeated; null: the method's own [steps]",
+        description="sizes of the first, second, ... chunk, the last one repeated; null: the method's defaults [steps]",
     )
-    rows: int = Field(1, ge=1, le=64, description="windows per call; a fixed shape on a CPU, so part of the numerics")
+    rows: int = Field(1, ge=1, le=64, description="windows per call; affects the bits of the audio on a CPU")
     matmul: Literal["float32", "tf32"] = Field(
-        "float32", description="matrix products on a GPU: exact, or on tensor cores with 10 bits of mantissa"
+        "float32", description="matrix products on a GPU: float32, or tf32 on tensor cores with 10 bits of mantissa"
     )
     max_waiting: int = Field(256, ge=1, le=65536, description="calls that may wait; further ones are refused")
     call_timeout_s: float = Field(8.0, gt=0, description="time after which a call counts as hung [s]")
@@ -219,7 +225,7 @@ class VocoderConfig(StrictModel):
 
 
 class SpeechConfig(StrictModel):
-    """synthesizer: how the segments of one request run together."""
+    """The segments of one request."""
 
     parallel_segments: int = Field(4, ge=1, le=64, description="segments per request decoded at the same time")
 
@@ -227,7 +233,7 @@ class SpeechConfig(StrictModel):
 class PipelineConfig(StrictModel):
     """All settings of the synthesis."""
 
-    checkpoint: str = Field("demo", description="demo, small-random, full-random, hub:2Noise/ChatTTS or a folder")
+    checkpoint: str = Field("demo", description="demo, small-random, full-random, hub:2Noise/ChatTTS or the path of a folder")
     text: TextConfig = TextConfig()
     engine: EngineConfig = EngineConfig()
     vocoder: VocoderConfig = VocoderConfig()

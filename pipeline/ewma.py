@@ -28,7 +28,7 @@ class Ewma:
 
 
 class ClippedEwma(Ewma):
-    """A mean of times that no single measurement moves far: a process that was stopped for a minute is not slow."""
+    """A mean of times with limited outliers: a process that was stopped for a minute is not slow."""
 
     def __init__(self, weight: float, value: float, *, most_times: float) -> None:
         """

@@ -1,16 +1,16 @@
-"""Synthesizer: the spine. One request in, one stream of audio out.
+"""Synthesizer: turns one request into one stream of audio; start reading here.
 
 In:    SynthesisRequest
 Out:   AudioChunks, in order, without a gap
 Owns:  nothing; a request lives in local variables
-Never: Ray, HTTP, engine or vocoder themselves: it calls them through protocols.py
+Never: Ray, HTTP; the engine or vocoder directly: it calls them through protocols.py
 
     plan -> [refine, replan] -> segment 0: generate -> decode -> post-process -> chunks
                                 segment 1: generate (ahead)  '-> decode ...
                                 segment 2: generate (ahead)          '-> ...
 
-Segments are generated in parallel and delivered in order. Segments ahead are read into memory as they are generated, at
-most a step cap of hidden states each, so that none keeps its slot too long or looks like a stalled reader.
+Segments are generated in parallel and delivered in order. Later segments are read into memory as they are generated, at
+most one step cap of hidden states each, so that none keeps its slot too long or counts as a stalled reader.
 """
 
 import asyncio
@@ -45,13 +45,13 @@ from pipeline.types import (
 from pipeline.vocoder.stream import StreamDecoder, blocks_for, skip_chunk_sizes
 
 TOO_SHORT = "too_short"
-"""warning: number of segments with fewer steps than their text can be spoken in"""
+"""warning: number of segments with fewer steps than speaking their text needs"""
 
-Given = TypeVar("Given")
+Input = TypeVar("Input")
 
 
 class Synthesizer:
-    """Turns text into audio over the three stages."""
+    """Turns text into audio by means of the three stages."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Synthesizer:
         Raises:
             SynthesisError
         """
-        assert request.refine is not None, "the request asks for a refine pass"
+        assert request.refine is not None, "the request has a refine pass"
         deadline = time.monotonic() + request.timeout_s
         plan = await self._frontend.plan(request, self._voices_of(request))
         prompts = await self._with_scheduling(plan.prompts, request, time.monotonic())
@@ -143,8 +143,8 @@ class Synthesizer:
     async def _with_scheduling(
         self, prompts: tuple[Prompt, ...], request: SynthesisRequest, began: float
     ) -> tuple[Prompt, ...]:
-        """The prompts with the request's scheduling; the first alone carries the promise, less the time already used."""
-        # What the vocoder needs before it gives the first samples.
+        """Returns the prompts with the request's scheduling; only the first has the promise, less the time already used."""
+        # The steps that the vocoder needs for its first samples.
         traits = skip_chunk_sizes(await self._traits(), request.skipped_chunk_sizes)
         first_steps, blocks = traits.chunk_steps[0] + traits.look_ahead, blocks_for(traits)
         scheduling = replace(request.scheduling, first_audio_s=None, first_steps=first_steps, blocks=blocks)
@@ -152,7 +152,7 @@ class Synthesizer:
         if request.scheduling.first_audio_s is not None:
             promised = replace(scheduling, first_audio_s=request.scheduling.first_audio_s - (time.monotonic() - began))
         if len(prompts) > 1:
-            # The other segments begin with the first one's first step (SegmentPrefetcher).
+            # SegmentPrefetcher starts the other segments when the first one has a step.
             promised = replace(promised, blocks=(1, blocks[0] - 1, *blocks[1:]))
         return tuple(replace(prompt, scheduling=scheduling if number else promised) for number, prompt in enumerate(prompts))
 
@@ -187,10 +187,10 @@ class Synthesizer:
 
 
 async def _offload_if_heavy(
-    post_processor: PostProcessor, work: Callable[[Given], NDArray[np.float32]], given: Given
+    post_processor: PostProcessor, work: Callable[[Input], NDArray[np.float32]], value: Input
 ) -> NDArray[np.float32]:
-    """Runs heavy work in a thread: the event loop has other streams to serve."""
-    return work(given) if post_processor.is_light else await asyncio.to_thread(work, given)
+    """Returns work(value), computed in a thread if it is heavy, so that the event loop can serve other streams."""
+    return work(value) if post_processor.is_light else await asyncio.to_thread(work, value)
 
 
 class SegmentPrefetcher:
@@ -236,10 +236,10 @@ class SegmentPrefetcher:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _generate_into(self, index: int, queue: asyncio.Queue[StepBlock | BaseException]) -> None:
-        """Generates one segment into its queue, its failure included."""
+        """Generates one segment into its queue; an error goes into the queue too."""
         try:
             if index > 0 and not self._admitted:
-                # The first segment is the request's ticket: a refusal must come before any other segment takes a slot.
+                # The first segment decides admission: no other one takes a slot before it.
                 await self._first_runs.wait()
             time_left_s = self._deadline - time.monotonic()
             if time_left_s <= 0:
@@ -253,13 +253,13 @@ class SegmentPrefetcher:
                     self._first_runs.set()
                     count += len(block.codes)
                     if block.finish is not None:
-                        self._look_at_length(self._prompts[index], count)
+                        self._check_length(self._prompts[index], count)
                     queue.put_nowait(block)
         except Exception as error:
             queue.put_nowait(error)
 
-    def _look_at_length(self, prompt: Prompt, steps: int) -> None:
-        """Counts a segment that ends before its text can have been spoken: its audio cannot be its text."""
+    def _check_length(self, prompt: Prompt, steps: int) -> None:
+        """Counts a segment that is too short for its text."""
         if prompt.head is Head.CODE and steps < least_steps(prompt.segment.text, self._speed_token):
             self.too_short += 1
 

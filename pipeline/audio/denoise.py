@@ -27,7 +27,7 @@ AUTO_BELOW_DB = 20.0
 _WINDOW = 512  # samples: 21 ms
 _HOP = _WINDOW // 4
 _BLOCK = 4 * _HOP
-_AROUND = 2  # frames each side whose power is averaged with a frame's own
+_AROUND = 2  # frames on each side that are averaged with a frame's own power
 _HEAD = SAMPLE_RATE  # samples: one second
 _DELAY = _WINDOW - _HOP + _AROUND * _HOP  # samples by which the output is behind the input
 _QUANTILE = 0.1
@@ -54,7 +54,7 @@ class Denoiser:
         self._head = np.zeros(0, np.float32)
         self._gate: _Gate | None = None  # of the segment under way
         self.works: bool | None = None
-        """whether samples are changed; None: the noise is not known yet, and no sample is returned"""
+        """True if samples are changed; None: the noise is not known yet, and no sample is returned"""
 
     def feed(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         """Takes samples (m,) of the segment, returns those that are final."""

@@ -106,7 +106,7 @@ class PostProcessor:
 
     @property
     def is_light(self) -> bool:
-        """Whether a second of audio takes only some milliseconds, so that the event loop may do the work itself."""
+        """True if one second of audio takes only some milliseconds, so that the event loop may do the work itself."""
         return self._request.audio.denoise is Denoise.OFF and not any(
             isinstance(stage, Limiter) for stage in self._output_stages
         )

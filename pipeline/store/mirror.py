@@ -75,7 +75,7 @@ class Mirror(Generic[T]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no record, readable or not."""
+        """True if there is no record, readable or not."""
         return not self._keys and not self.broken
 
     def newest(self) -> dict[str, T]:

@@ -1,8 +1,8 @@
 """Reserve: disk space that is kept back for the day the disk is full.
 
-In:    a place beside a file
+In:    a path beside a file
 Out:   that space, released for one change and taken again
-Owns:  the file at that place
+Owns:  the file at that path
 Never: data: the content of the file has no meaning
 """
 
@@ -22,7 +22,7 @@ class Reserve:
         self._size = size
 
     def is_kept(self) -> bool:
-        """Whether the space is occupied; occupies it if it is not yet and the disk has it."""
+        """Returns True if the space is occupied; first occupies it if it is free and the disk has it."""
         return self._is_whole() or self._take()
 
     @contextmanager
@@ -42,7 +42,7 @@ class Reserve:
 
     def _take(self) -> bool:
         try:
-            self._path.write_bytes(os.urandom(self._size))  # nothing that a file system could store as less
+            self._path.write_bytes(os.urandom(self._size))  # random, so that no file system can compress it
         except OSError:
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)

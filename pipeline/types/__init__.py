@@ -1,4 +1,4 @@
-"""The values that travel between the folders: frozen, numpy only, no behaviour but arithmetic on themselves."""
+"""The values that the folders exchange: frozen, with numpy arrays only, and hardly any behaviour."""
 
 from pipeline.types.audio import AudioChunk, AudioReport
 from pipeline.types.bounds import MAX_SEED, SPEED

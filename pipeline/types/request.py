@@ -152,7 +152,7 @@ class Pronunciation:
 
 @dataclass(frozen=True, slots=True)
 class LexiconEntry:
-    """The sound of a word, wherever it stands."""
+    """The sound of a word, wherever it occurs."""
 
     word: str
     """matched exactly if it has a capital, else in any case"""
@@ -169,7 +169,7 @@ class Passage:
     pronunciations: tuple[Pronunciation, ...] = ()
     """in order, without overlap"""
     control_tags: bool = False
-    """whether [laugh], [uv_break] and the like are control tags; else their brackets are dropped"""
+    """True: [laugh], [uv_break] and the like are control tags; else their brackets are dropped"""
     language: str = "auto"
     """auto, zh or en"""
     prosody: Prosody = Prosody()
@@ -178,7 +178,7 @@ class Passage:
 
 
 class Denoise(StrEnum):
-    """Whether constant noise is taken out."""
+    """Whether constant noise is removed."""
 
     OFF = "off"
     AUTO = "auto"
@@ -223,7 +223,7 @@ class SynthesisRequest:
     passages: tuple[Passage, ...] = ()
     """the same text in passages, for SSML; else empty"""
     control_tags: bool = False
-    """whether a text without passages may hold control tags"""
+    """True: a text without passages may have control tags"""
     keep_control_tags: bool = True
     """False: every control tag is dropped and counted, even those the checkpoint was trained on"""
     strict: bool = False

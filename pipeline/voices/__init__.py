@@ -1,10 +1,10 @@
-"""Voices: names become embeddings or reference recordings.
+"""Voices: turns names into embeddings or reference recordings.
 
-catalogue.py   the voices the operator ships, configs/voices.yaml, and seed:<n>
-records.py     the voices made over HTTP, as the store keeps them: immutable, versioned
+catalogue.py   the shipped voices of configs/voices.yaml, and seed:<n>
+records.py     the stored form of voices created over HTTP: immutable, versioned
 library.py     both together: names, versions, blends, inline embeddings
 seeds.py       the embedding of a seed
-strings.py     ChatTTS's own speaker and prompt strings, both ways
-reference.py   an uploaded recording, checked for what a clone needs; vad.py finds the speech in it
+strings.py     encodes and decodes ChatTTS's speaker and prompt strings
+reference.py   checks an uploaded recording for cloning; vad.py finds the speech in it
 measure.py     the loudness of a voice and its stability over several recordings
 """

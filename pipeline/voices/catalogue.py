@@ -1,4 +1,4 @@
-"""Catalogue: the voices the operator ships, by name, and the voices of seeds, which need no file.
+"""Catalogue: the shipped voices by name, and the voices of seeds, which need no file.
 
 In:    a name: `default`, one of the catalogue's names or aliases, or seed:<0 .. 4294967295>
 Out:   Voice
@@ -43,7 +43,7 @@ class VoiceInfo:
     origin: str
     """built-in, seed:<n> or embedding; for a stored voice one of records.ORIGINS"""
     title: str = ""
-    """display name, where it differs from the name"""
+    """display name if it differs from the name"""
     version: int | None = None
     """None: a voice of the catalogue, which has no versions and cannot be changed over HTTP"""
     licence: str = ""
@@ -61,7 +61,7 @@ class _VoiceEntry(StrictModel):
     seed: int | None = Field(None, ge=0, le=MAX_SEED)
     embedding: str | None = Field(None, description="a speaker string of ChatTTS")
     sample: str | None = Field(None, description="a prompt string of ChatTTS: the codes of a reference recording")
-    sample_text: str = Field("", max_length=1000, description="what is said in the reference recording")
+    sample_text: str = Field("", max_length=1000, description="transcript of the reference recording")
     languages: tuple[str, ...] = ()
     description: str = ""
     aliases: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class _CatalogueFile(StrictModel):
 
 
 class VoiceCatalogue:
-    """The operator's voices and the seed voices, by name."""
+    """The shipped voices and the seed voices, by name."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class VoiceCatalogue:
         """
         Args:
             voices: by name and by alias.
-            width: numbers in an embedding.
+            width: numbers per embedding.
             statistics: the checkpoint's own speaker statistics.
         """
         self._voices = voices
@@ -127,7 +127,7 @@ class VoiceCatalogue:
         return cls(voices, tuple(infos), width, statistics)
 
     def get(self, name: str) -> Voice:
-        """Returns the voice of that name or alias, or the one a `seed:<n>` draws.
+        """Returns the voice of a name or alias, or the one that `seed:<n>` draws.
 
         Raises:
             UnknownVoice: the message lists similar names.
@@ -141,11 +141,11 @@ class VoiceCatalogue:
 
     @staticmethod
     def is_name(text: str) -> bool:
-        """Whether `text` may be the name of an entry."""
+        """True if `text` is a valid name of an entry."""
         return bool(_NAME.fullmatch(text))
 
     def has(self, name: str) -> bool:
-        """Whether the name or alias is in the catalogue."""
+        """True if the name or alias is in the catalogue."""
         return name in self._voices
 
     def list(self) -> tuple[VoiceInfo, ...]:

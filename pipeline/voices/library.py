@@ -3,9 +3,9 @@
 In:    names as names.py lists them; records to store
 Out:   Voice, VoiceInfo
 Owns:  a mirror of the store, temporary voices while they are measured
-Never: waiting for the store while a request is looked up; names of clients in its messages
+Never: waiting for the store during a lookup; a client's own words in a message
 
-Looking up reads memory alone. Writing, deleting and refresh() block; call them from a thread.
+Lookups read memory only. Writing, deleting and refresh() block; call them from a thread.
 """
 
 import json
@@ -28,7 +28,7 @@ from pipeline.voices.strings import decode_embedding
 VOICES = "voices"
 PREVIEWS = "voice-previews"
 SCORES = "voice-scores"
-MAX_VERSIONS = 100  # of one voice; each is held in memory by every replica
+MAX_VERSIONS = 100  # of one voice; every replica holds all of them in memory
 
 UNKNOWN = "no such voice; GET /v1/audio/voices lists them, and seed:<number> is one"
 
@@ -47,7 +47,7 @@ class VoiceLibrary:
         """
         Args:
             store: None: nothing can be stored.
-            allow_inline: whether emb:<string> is a voice.
+            allow_inline: True: emb:<string> is a voice.
         """
         self.catalogue = catalogue
         self.width = catalogue.width
@@ -86,7 +86,7 @@ class VoiceLibrary:
             raise UnknownVoice(UNKNOWN, param="voice") from None
 
     def canonical(self, name: str | None) -> str:
-        """Returns the name that always means the same voice; that of the default voice for None.
+        """Returns the permanent name of a voice; for None that of the default voice.
 
         Raises:
             UnknownVoice, InvalidRequest
@@ -108,8 +108,8 @@ class VoiceLibrary:
             return None
         found = self._voices.get(name)
         if found is None:
-            called = [voice for voice in self._voices.newest().values() if voice.record.title == name]
-            found = called[0] if len(called) == 1 else None
+            titled = [voice for voice in self._voices.newest().values() if voice.record.title == name]
+            found = titled[0] if len(titled) == 1 else None
         return found
 
     def list(self) -> tuple[VoiceInfo, ...]:
@@ -142,7 +142,7 @@ class VoiceLibrary:
             raise InvalidRequest("this voice has no embedding: it is ChatTTS's own default or a recording", param="voice")
         return embedding
 
-    # -- keeping -----------------------------------------------------------------------------------------------------
+    # -- storing -----------------------------------------------------------------------------------------------------
 
     def refresh(self) -> bool:
         """Reads what other processes have written; returns True when something changed.
@@ -172,7 +172,7 @@ class VoiceLibrary:
         if any(map(self.catalogue.has, names)) or any(one.id in names or one.record.title in names for one in known.values()):
             raise VoiceExists("there is a voice of this name; GET /v1/audio/voices lists them", param="name")
         if len(known) >= self._max_voices:
-            raise VoiceExists(f"there are {len(known)} voices, as many as voices.max_voices allows; delete one first")
+            raise VoiceExists(f"there are {len(known)} voices, the most that voices.max_voices allows; delete one first")
 
     def add(self, voice_id: str, record: VoiceRecord, preview: bytes = b"") -> StoredVoice:
         """Stores a new voice.
@@ -192,7 +192,7 @@ class VoiceLibrary:
             StoreUnavailable, StoreFull
         """
         if stored.version >= MAX_VERSIONS:
-            raise InvalidRequest(f"this voice has {stored.version} versions; the limit is {MAX_VERSIONS}: make a new one")
+            raise InvalidRequest(f"this voice has {stored.version} versions; the limit is {MAX_VERSIONS}: create a new voice")
         return self._put(stored.id, record, preview, replaces=stored.version)
 
     def delete(self, voice_id: str) -> None:
@@ -250,7 +250,7 @@ class VoiceLibrary:
             raise StoreUnavailable("this service keeps no voices (voices.store)")
         return self._store
 
-    # -- names that say everything -----------------------------------------------------------------------------------
+    # -- blends and inline embeddings --------------------------------------------------------------------------------
 
     def _inline(self, name: str) -> NDArray[np.float16]:
         if not self._allow_inline:
@@ -261,7 +261,7 @@ class VoiceLibrary:
             raise InvalidRequest(f"the inline embedding cannot be read: {error}", param="voice") from None
 
     def _blend_parts(self, name: str) -> tuple[tuple[str, float], ...]:
-        """Canonical names and summed weights, in the order of the names: a mixture has no order."""
+        """Returns permanent names and summed weights, in the order of the names: a mixture has no order."""
         weights: dict[str, float] = {}
         for part, weight in split_blend(name):
             own = self.canonical(part)
@@ -282,5 +282,5 @@ def blend(parts: tuple[tuple[NDArray[np.float16], float], ...]) -> NDArray[np.fl
     mixed = sum((weight / total) * embedding.astype(np.float64) for embedding, weight in parts)
     embedding: NDArray[np.float16] = np.asarray(mixed).astype(np.float16)
     if not embedding.any():
-        raise InvalidRequest("these embeddings cancel each other out: nothing is left to speak with", param="voice")
+        raise InvalidRequest("these embeddings cancel each other out: their mean is zero", param="voice")
     return embedding

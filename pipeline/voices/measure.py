@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pipeline.audio.loudness import BLOCK_S, integrated_loudness
 from pipeline.spec import SAMPLE_RATE
 
-MAX_GAIN_DB = 12.0  # a voice further away has another problem than its loudness
+MAX_GAIN_DB = 12.0  # a voice further away has a problem that gain cannot solve
 
 FRAME = 1024  # samples, 43 ms
 STEP = 512
@@ -22,7 +22,7 @@ MIN_PITCH_HZ, MAX_PITCH_HZ = 60.0, 500.0
 NEARLY = 0.9
 VOICED = 0.5  # autocorrelation from which a frame has a pitch
 BANDS = 40
-PITCH_SPREAD_SEMITONES = 12.0  # at which a voice has lost itself as far as pitch goes
+PITCH_SPREAD_SEMITONES = 12.0  # standard deviation for which the score of the pitch is 0
 
 
 def loudness_lufs(samples: NDArray[np.float32], rate: int = SAMPLE_RATE) -> float | None:
@@ -70,11 +70,11 @@ def median_pitch_hz(samples: NDArray[np.float32]) -> float | None:
     spectra = np.fft.rfft(frames, 2 * FRAME, axis=1)
     correlation = np.fft.irfft(np.abs(spectra) ** 2, axis=1)[:, :FRAME]
     shortest, longest = int(SAMPLE_RATE / MAX_PITCH_HZ), int(SAMPLE_RATE / MIN_PITCH_HZ)
-    # A lag sees the fewer samples the longer it is.
+    # A longer lag compares fewer samples.
     normal = correlation / (correlation[:, :1] * (1 - np.arange(FRAME) / FRAME) + 1e-9)
     within = normal[:, shortest:longest]
     best = within.max(axis=1)
-    # Twice the period repeats as well as the period: the first peak that is nearly as high as the highest counts.
+    # Multiples of the period correlate as well as the period: take the first peak that is nearly as high as the highest.
     peak = (within >= normal[:, shortest - 1 : longest - 1]) & (within >= normal[:, shortest + 1 : longest + 1])
     lags = shortest + (peak & (within >= NEARLY * best[:, None])).argmax(axis=1)
     voiced = best >= VOICED

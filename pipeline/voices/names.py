@@ -30,7 +30,7 @@ _PART = re.compile(r"([A-Za-z0-9._@:-]{1,80})\(([0-9]{1,3}(?:\.[0-9]{1,6})?)\)")
 
 
 def is_id(text: str) -> bool:
-    """Whether `text` may be the id of a new voice. `.` and `..` may not: they are path segments in a URL."""
+    """True if `text` may be the id of a new voice. `.` and `..` are rejected: they are path segments in a URL."""
     return bool(ID.fullmatch(text)) and text.strip(".") != "" and text not in RESERVED
 
 
@@ -41,7 +41,7 @@ def split_version(name: str) -> tuple[str, int] | None:
 
 
 def versioned(voice_id: str, version: int) -> str:
-    """Returns id@version, the name that never changes its meaning."""
+    """Returns id@version, the permanent name of a version."""
     return f"{voice_id}@{version}"
 
 

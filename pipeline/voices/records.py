@@ -38,11 +38,11 @@ class Consent(StrictModel):
 class VoiceRecord(StrictModel):
     """One version of a voice."""
 
-    title: str = Field(min_length=1, max_length=MAX_TITLE_CHARS, description="what people call it")
+    title: str = Field(min_length=1, max_length=MAX_TITLE_CHARS, description="display name")
     origin: Origin
-    made_of: str = Field("", max_length=MAX_NOTE_CHARS, description="seed:<n> or blend:...; what there is to say about it")
-    width: int = Field(ge=1, description="of an embedding of the checkpoint it was made for")
-    model: str = Field("", max_length=128, description="the checkpoint it was made for")
+    made_of: str = Field("", max_length=MAX_NOTE_CHARS, description="source of the voice: seed:<n> or blend:...")
+    width: int = Field(ge=1, description="numbers per embedding of the checkpoint it was created for")
+    model: str = Field("", max_length=128, description="the checkpoint it was created for")
     embedding: str | None = Field(None, description="speaker string")
     sample: str | None = Field(None, description="prompt string")
     sample_text: str = Field("", max_length=MAX_NOTE_CHARS, description="transcript of the recording")
@@ -131,5 +131,5 @@ def read_record(key: str, version: int, value: bytes, *, width: int) -> StoredVo
     except ValidationError as error:
         raise ValueError(f"not a voice: {error.error_count()} fields are wrong") from None
     if record.width != width:
-        raise ValueError(f"made for embeddings of {record.width} numbers, this checkpoint has {width}")
+        raise ValueError(f"created for embeddings of {record.width} numbers, this checkpoint has {width}")
     return StoredVoice(key, version, record, voice_of(record, versioned(key, version)))

@@ -1,12 +1,12 @@
-"""Reference: decodes an uploaded recording within limits and checks it for what a cloned voice needs.
+"""Reference: decodes an uploaded recording within limits, and checks that it is good enough for a cloned voice.
 
 In:    the bytes of a WAV, FLAC, OGG or MP3 file
 Out:   Reference: 24 kHz mono and its measurements; or ReferenceRejected with every reason
 Owns:  nothing
-Never: a file's name, a network, torch, FFmpeg (which guesses formats, and some of them read other files)
+Never: a file's name, a network, torch, FFmpeg (it guesses formats, and some of them read other files)
 
-`python -m pipeline.voices.reference` does it in a process of its own, with limits on memory and time: bytes on standard
-input, a line of JSON and float32 samples on standard output. A decoder that crashes ends that process alone.
+`python -m pipeline.voices.reference` runs it in a separate process, with limits on memory and time: bytes on standard
+input, a line of JSON and float32 samples on standard output. A decoder that crashes ends only that process.
 """
 
 import io
@@ -29,7 +29,7 @@ from pipeline.voices.vad import FRAME, SPEECH, VAD_RATE, speech_probabilities
 MIN_S, MAX_S = 3.0, 30.0
 MIN_RATE, MAX_RATE = 8_000, 192_000  # Hz
 MAX_CHANNELS = 2
-BLOCK_FRAMES = 65_536  # decoded at a time: a file that claims less than it holds is stopped early
+BLOCK_FRAMES = 65_536  # decoded at a time: decoding stops at the limit, whatever length the header states
 
 MIN_SPEECH_S = 2.0
 MIN_SPEECH_SHARE = 0.4
@@ -129,7 +129,7 @@ def _decode(content: bytes) -> tuple[NDArray[np.float32], int]:
                 if not len(block):
                     break
                 if not np.isfinite(block).all():
-                    raise _rejected("samples that are no numbers")
+                    raise _rejected("samples that are not finite")
                 blocks.append(block.mean(axis=1))
                 frames += len(block)
     except soundfile.SoundFileError as error:
@@ -158,7 +158,7 @@ def _snr_db(samples: NDArray[np.float32], is_speech: NDArray[np.bool_]) -> float
     speech = is_speech[:frames]
     if not speech.any():
         return 0.0
-    # Frames beside speech hold its beginnings and ends: pauses are counted from the second frame on.
+    # Frames beside speech contain its beginnings and ends, so pauses count from the second frame on.
     near = speech.copy()
     near[1:] |= speech[:-1]
     near[:-1] |= speech[1:]

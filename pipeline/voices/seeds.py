@@ -1,4 +1,4 @@
-"""Seeds: the speaker of a seed, equal on every machine and equal to the one ChatTTS draws.
+"""Seeds: draws the speaker of a seed, the same on every machine and the same as in ChatTTS.
 
 In:    0 .. 4294967295, the width of an embedding, a checkpoint's own speaker statistics
 Out:   embeddings (width,) float16
@@ -26,7 +26,7 @@ def draw_embedding(seed: int, width: int, statistics: NDArray[np.float16] | None
     """Returns the speaker of a seed: (width,) float16, the bits upstream draws on a CPU after torch.manual_seed(seed).
 
     Args:
-        statistics: the checkpoint's own, as read_statistics gives them. Without them those of 2Noise/ChatTTS for its
+        statistics: the checkpoint's own, as read_statistics returns them. Without them those of 2Noise/ChatTTS for its
             width, mean 0 and standard deviation 1 for any other.
 
     Source: ChatTTS/model/speaker.py `_sample_random`.
@@ -47,10 +47,10 @@ def read_statistics(checkpoint: Path, width: int) -> NDArray[np.float16] | None:
     try:
         found = np.load(io.BytesIO(read_verified(checkpoint, SPEAKERS_FILE)), allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise CheckpointError(f"{path}: expected an array of numpy, found: {error}; make the checkpoint again") from error
+        raise CheckpointError(f"{path}: expected an array of numpy, found: {error}; generate the checkpoint again") from error
     if found.shape != (2, width) or found.dtype != np.float16 or not np.isfinite(found).all():
         raise CheckpointError(
-            f"{path}: holds {found.dtype} {found.shape}, expected finite float16 (2, {width}); make the checkpoint again"
+            f"{path}: holds {found.dtype} {found.shape}, expected finite float16 (2, {width}); generate the checkpoint again"
         )
     statistics: NDArray[np.float16] = found
     return statistics
@@ -61,7 +61,7 @@ def standard_normal(seed: int, count: int) -> NDArray[np.float16]:
 
     torch fills with uniforms of 11 bits, one 32-bit word of its Mersenne Twister each, then turns blocks of 16
     into normals by Box-Muller (0..7: cosines, 8..15: sines), rounding every intermediate value to float16.
-    A last, incomplete block is drawn anew over the last 16 numbers.
+    A last, incomplete block is drawn again over the last 16 numbers.
     """
     assert count >= _BLOCK, "torch draws fewer numbers in another way"
     words = np.random.RandomState(seed)  # the legacy generator: its stream is frozen by numpy's policy

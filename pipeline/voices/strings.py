@@ -1,4 +1,4 @@
-"""Strings: ChatTTS's speaker and prompt strings, both ways: base16384 over raw LZMA2.
+"""Strings: encodes and decodes ChatTTS's speaker and prompt strings: base16384 over raw LZMA2.
 
 In:    untrusted strings, embeddings and codes
 Out:   embeddings (width,) float16, codes (steps, 4) int64, strings
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from pipeline.spec import CODEBOOKS
 
-MAX_CODE = 625  # EOS included: upstream's encoder never writes it, and its decoder does not mind
+MAX_CODE = 625  # EOS included: upstream's encoder never writes it, but its decoder accepts it
 MAX_SAMPLE_STEPS = 1_500  # 32 s; more would leave no space for text in a prompt
 
-# Raw LZMA2 has no header that tells the dictionary's size; 1 MiB covers all we accept and costs no more memory. The rest is
-# upstream's preset, so that its strings and ours are equal.
+# Raw LZMA2 has no header with the dictionary's size; 1 MiB covers every accepted string at no extra memory. The rest is
+# upstream's preset, so that the strings are equal to upstream's.
 _LZMA_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 2**20}]
 _LZMA_OVERHEAD = 256  # bytes that incompressible data may grow by
 _BITS_PER_CHARACTER = 14  # of base16384
@@ -78,7 +78,7 @@ def _decode_base16384(text: str, payload: int) -> bytes:
     longest = (payload + _LZMA_OVERHEAD) * 8 // _BITS_PER_CHARACTER + 2
     if not 1 <= len(text) <= longest:
         raise ValueError(f"the string has {len(text)} characters; allowed are 1 to {longest}")
-    # The C decoder takes anything for base16384; its alphabet is U+4E00 .. U+8DFF, and U+3D01 .. U+3D06 at the end.
+    # The C decoder accepts any text; the alphabet of base16384 is U+4E00 .. U+8DFF, and U+3D01 .. U+3D06 at the end.
     digits = text[:-1] if "\u3d01" <= text[-1] <= "\u3d06" else text
     if not all("\u4e00" <= character <= "\u8dff" for character in digits):
         raise ValueError("the string is not base16384: it has characters outside U+4E00 .. U+8DFF")

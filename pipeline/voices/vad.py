@@ -2,7 +2,7 @@
 
 In:    samples (m,) float32, 16 kHz
 Out:   one probability of speech per frame of 32 ms
-Owns:  the weights, which come in the wheel of silero-vad
+Owns:  the weights, from the wheel of silero-vad
 Never: torch, the package's own code
 
 Source: silero-vad 6.2 (MIT), silero_vad/tinygrad_model.py and silero_vad_16k.safetensors.
@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 
 VAD_RATE = 16_000  # Hz
 FRAME = 512  # samples per decision
-CONTEXT = 64  # samples before a frame that it also sees
+CONTEXT = 64  # samples before a frame that are added to it
 PAD = 64  # samples after it, reflected
 FFT = 256
 STRIDE = 128
@@ -71,8 +71,8 @@ def _recur(weights: Weights, features: NDArray[np.float32]) -> NDArray[np.float3
         cell = _sigmoid(forget) * cell + _sigmoid(enter) * np.tanh(fresh)
         hidden = _sigmoid(leave) * np.tanh(cell)
         states[frame] = hidden
-    spoken = np.maximum(states, 0) @ weights["final_conv.weight"][0, :, 0] + weights["final_conv.bias"][0]
-    return _sigmoid(spoken)
+    logits = np.maximum(states, 0) @ weights["final_conv.weight"][0, :, 0] + weights["final_conv.bias"][0]
+    return _sigmoid(logits)
 
 
 def _sigmoid(values: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -45,7 +45,7 @@ def is_acronym(word: str) -> bool:
 
 
 def latin_word(word: str, *, shouting: bool = False) -> str:
-    """A word of Latin letters: acronyms letter by letter, ChatTTS as Chat T T S."""
+    """Returns the reading of a word of Latin letters: acronyms letter by letter, ChatTTS as Chat T T S."""
     if word.isupper():
         spoken = letters(word) if is_acronym(word) and not shouting else word
     elif re.search(r"[a-z][A-Z]{2,}|^[A-Z]{2,}[a-z]", word):

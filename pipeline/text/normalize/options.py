@@ -42,7 +42,7 @@ PLAIN = NormalizeOptions(
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Characters [start, stop) of the source are spoken as `spoken`, whatever the rules say: a lexicon entry,
+    """Characters [start, stop) of the source are spoken as `spoken`, before any rule: a lexicon entry,
     an SSML alias. `spoken` is speakable text without control tags, as `normalize` returns it."""
 
     start: int
