@@ -1,10 +1,10 @@
-"""Doctor: looks at a machine before the service is started on it, and says what to do. `chattts-serve doctor CONFIG`
+"""Doctor: checks a machine before the service starts on it, and says what to do. `chattts-serve doctor CONFIG`
 
 In:    a configuration file
-Out:   one line a finding, worst last; exit code 1 when the service would not start or not work; --json for machines
-Owns:  nothing; it starts nothing, downloads nothing and changes nothing (a made checkpoint and machine code are made, as at
-       a start)
-Never: a guess: what could not be looked at is said to be unknown
+Out:   one line per finding, the worst last; exit code 1 if the service would not start or not work; --json for machines
+Owns:  nothing; it starts and downloads nothing (a missing random checkpoint and missing machine code are generated, as at a
+       start)
+Never: a guess: what cannot be checked is reported as unknown
 """
 
 import argparse
@@ -14,7 +14,7 @@ import platform
 import resource
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -22,7 +22,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
-import redis
 import torch
 from packaging.requirements import Requirement
 from rich.console import Console
@@ -38,6 +37,7 @@ from pipeline.native.compiler import NativeUnavailable, library
 from pipeline.paths import cache_home
 from pipeline.spec import SAMPLE_RATE
 from pipeline.store.open import REDIS_SCHEMES
+from pipeline.store.redis_link import FAILURES, connect
 from pipeline.vocoder.incremental.network import SOURCE as VOCODER
 from scripts.config_path import CONFIG_HELP, DEFAULT, config_path
 from scripts.launch.processes import is_free
@@ -49,37 +49,37 @@ PACKAGE = "chattts-serve"
 MIB, GIB = 1 << 20, 1 << 30
 DASHBOARD_PORT = 8265
 HAPROXY_PORTS = {9101: "HAProxy's metrics", 8404: "HAProxy's statistics"}
-LEAST_FREE_DISK = 5 * GIB  # Ray's logs and object spilling; below it Ray warns and may refuse
+LEAST_FREE_DISK = 5 * GIB  # for Ray's logs and spilled objects; below it Ray warns and may refuse
 LEAST_SHARED_MEMORY = 1 * GIB  # Ray's object store
 VOCODER_MEMORY = 2 * GIB  # weights, windows and graphs of a vocoder on a GPU, generously
 REDIS_TIMEOUT_S = 3.0
 
 
-class Verdict(StrEnum):
-    """How bad it is."""
+class Status(StrEnum):
+    """How serious a finding is."""
 
     FINE = "fine"
     WARN = "warn"
-    """works, but not as it should"""
+    """the service works, but not as it should"""
     FAIL = "fail"
-    """does not start, or does not work"""
+    """the service does not start, or does not work"""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at."""
+    """The result of one check."""
 
-    what: str
-    verdict: Verdict
+    check: str
+    status: Status
     found: str
-    do: str = ""
-    """empty where there is nothing to do"""
+    advice: str = ""
+    """what to do; empty if there is nothing to do"""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Look at everything, even when something is wrong."""
+    """Checks everything, even if something fails."""
     parser = argparse.ArgumentParser(
-        prog="chattts-serve doctor", description="Look at this machine before the service is started on it."
+        prog="chattts-serve doctor", description="Check this machine before the service starts on it."
     )
     parser.add_argument("config", type=config_path, nargs="?", default=DEFAULT, help=CONFIG_HELP)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
@@ -89,19 +89,19 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps({"config": str(args.config), "findings": [asdict(finding) for finding in findings]}))
     else:
         show(findings)
-    return int(any(finding.verdict is Verdict.FAIL for finding in findings))
+    return int(any(finding.status is Status.FAIL for finding in findings))
 
 
 def examine(path: Path) -> Iterator[Finding]:
-    """Every finding about a configuration on this machine."""
+    """Yields every finding about a configuration on this machine."""
     yield python()
     yield packages()
     try:
         checked = check_file(path)
     except ConfigError as error:
-        yield Finding("configuration", Verdict.FAIL, str(error), f"chattts-serve config check {path}")
+        yield Finding("configuration", Status.FAIL, str(error), f"chattts-serve config check {path}")
         return
-    yield Finding("configuration", Verdict.FINE, f"{path} is right")
+    yield Finding("configuration", Status.FINE, f"{path} is valid")
     pipeline = checked.app.pipeline
     yield checkpoint(pipeline.checkpoint)
     yield device(pipeline)
@@ -116,23 +116,22 @@ def examine(path: Path) -> Iterator[Finding]:
 
 
 def python() -> Finding:
-    """The interpreter."""
+    """Checks the version of Python."""
     found = platform.python_version()
     if (3, 11) <= sys.version_info[:2] < (3, 14):
-        return Finding("python", Verdict.FINE, found)
-    return Finding("python", Verdict.FAIL, found, "use Python 3.11, 3.12 or 3.13")
+        return Finding("python", Status.FINE, found)
+    return Finding("python", Status.FAIL, found, "use Python 3.11, 3.12 or 3.13")
 
 
 def packages() -> Finding:
-    """What pyproject.toml asks for, against what is installed."""
+    """Compares the installed packages with pyproject.toml."""
     try:
-        wanted = [Requirement(line) for line in requires(PACKAGE) or []]
+        declared = map(Requirement, requires(PACKAGE) or [])
+        wanted = [one for one in declared if one.marker is None or one.marker.evaluate({"extra": ""})]
     except PackageNotFoundError:
-        return Finding("packages", Verdict.FAIL, f"{PACKAGE} itself is not installed", "pip install -e .")
+        return Finding("packages", Status.FAIL, f"{PACKAGE} itself is not installed", "pip install -e .")
     wrong = []
     for requirement in wanted:
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
         try:
             installed = version(requirement.name)
         except PackageNotFoundError:
@@ -141,64 +140,62 @@ def packages() -> Finding:
         if not requirement.specifier.contains(installed, prereleases=True):
             wrong.append(f"{requirement.name} {installed} is not {requirement.specifier}")
     if wrong:
-        return Finding("packages", Verdict.FAIL, "; ".join(wrong), "pip install -e . in the environment the service runs in")
-    return Finding("packages", Verdict.FINE, f"{len(wanted)} as pyproject.toml asks, torch {torch.__version__}")
+        return Finding("packages", Status.FAIL, "; ".join(wrong), "pip install -e . in the environment the service runs in")
+    return Finding("packages", Status.FINE, f"{len(wanted)} as in pyproject.toml, torch {torch.__version__}")
 
 
 def checkpoint(name: str) -> Finding:
-    """The files, every byte of them."""
+    """Checks the SHA-256 of every file of the checkpoint."""
     try:
         root = resolve(name, cache_home())
         confirmed = verify_files(root)
     except CheckpointError as error:
-        return Finding("checkpoint", Verdict.FAIL, str(error))  # it says itself what to do
+        return Finding("checkpoint", Status.FAIL, str(error))  # the message says what to do
     if not confirmed:
-        return Finding(
-            "checkpoint", Verdict.WARN, f"{name}: {root} has no SHA256SUMS", "sha256sum its files, if you trust them"
-        )
-    return Finding("checkpoint", Verdict.FINE, f"{name}: {len(confirmed)} files in {root}, every SHA-256 as promised")
+        return Finding("checkpoint", Status.WARN, f"{name}: {root} has no SHA256SUMS", "sha256sum its files, if you trust them")
+    return Finding("checkpoint", Status.FINE, f"{name}: {len(confirmed)} files in {root}, every SHA-256 is right")
 
 
 def device(pipeline: PipelineConfig) -> Finding:
-    """The GPUs the configuration asks for, and whether what it keeps there fits."""
+    """Checks for the GPU that the configuration asks for, and its free memory."""
     devices = {pipeline.engine.device, pipeline.vocoder.device}
     if devices == {"cpu"}:
-        return Finding("device", Verdict.FINE, "the configuration runs on the CPU")
+        return Finding("device", Status.FINE, "the configuration runs on the CPU")
     if not torch.cuda.is_available():
         return Finding(
             "device",
-            Verdict.FAIL,
+            Status.FAIL,
             f"the configuration asks for {', '.join(sorted(devices - {'cpu'}))}; torch sees no GPU",
-            "install NVIDIA's driver (nvidia-smi must work), or take configs/cpu.yaml",
+            "install NVIDIA's driver (nvidia-smi must work), or use configs/cpu.yaml",
         )
     free, total = torch.cuda.mem_get_info(0)
     wanted = pipeline.engine.kv_budget_mib * MIB + VOCODER_MEMORY
     found = f"{torch.cuda.get_device_name(0)}, {free // MIB} of {total // MIB} MiB free"
     if free < wanted:
-        return Finding("device", Verdict.FAIL, found, f"{wanted // MIB} MiB are needed: lower engine.slots and kv_budget_mib")
-    return Finding("device", Verdict.FINE, found)
+        return Finding("device", Status.FAIL, found, f"{wanted // MIB} MiB are needed: lower engine.slots and kv_budget_mib")
+    return Finding("device", Status.FINE, found)
 
 
 def processor(pipeline: PipelineConfig) -> Finding:
-    """Cores, and the instructions bfloat16 needs to be fast on them."""
+    """Counts the cores and checks for the instructions that make bfloat16 fast."""
     cores = len(os.sched_getaffinity(0))
     if pipeline.engine.device != "cpu":
-        return Finding("processor", Verdict.FINE, f"{cores} cores")
+        return Finding("processor", Status.FINE, f"{cores} cores")
     flags = cpu_flags()
     if pipeline.engine.dtype == "bfloat16" and flags is not None and not flags & {"amx_bf16", "avx512_bf16"}:
         return Finding(
             "processor",
-            Verdict.WARN,
+            Status.WARN,
             f"{cores} cores without AVX512-BF16 or AMX",
-            "bfloat16 gains nothing here: engine.dtype float32",
+            "bfloat16 is no faster here: set engine.dtype to float32",
         )
     if cores < 2:
-        return Finding("processor", Verdict.WARN, f"{cores} core", "two are the least for a server that answers meanwhile")
-    return Finding("processor", Verdict.FINE, f"{cores} cores")
+        return Finding("processor", Status.WARN, f"{cores} core", "use at least two: one computes, one answers requests")
+    return Finding("processor", Status.FINE, f"{cores} cores")
 
 
 def cpu_flags() -> set[str] | None:
-    """What the processor can do; None where nobody says."""
+    """Returns the feature flags of the processor; None if they are unknown."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -207,40 +204,40 @@ def cpu_flags() -> set[str] | None:
 
 
 def machine_code(pipeline: PipelineConfig) -> Iterator[Finding]:
-    """What a CPU's decode step and vocoder are compiled to, built as a start builds it. It needs a C++ compiler, once."""
+    """Compiles the decode step and the vocoder for this CPU, as a start does. The first time needs a C++ compiler."""
     engine, vocoder = pipeline.engine, pipeline.vocoder
     if engine.device == "cpu" and engine.decode != "torch":
         needed = engine.decode == "native" or engine.weights == "int8"
-        yield built("decode step", DECODE_STEP, "engine.decode to torch and engine.weights to dtype", needed=needed)
+        yield compiled("decode step", DECODE_STEP, "engine.decode to torch and engine.weights to dtype", needed=needed)
     if vocoder.allows_incremental:
-        yield built("vocoder", VOCODER, "vocoder.method to windows", needed=vocoder.method == "incremental")
+        yield compiled("vocoder", VOCODER, "vocoder.method to windows", needed=vocoder.method == "incremental")
 
 
-def built(what: str, source: Path, instead: str, *, needed: bool) -> Finding:
-    """Whether one source is machine code here; where the configuration does not insist, torch does the same, slower."""
+def compiled(check: str, source: Path, instead: str, *, needed: bool) -> Finding:
+    """Compiles one source file. If the configuration does not need it, torch does the same, slower."""
     try:
         library(source)
     except NativeUnavailable as reason:
-        verdict = Verdict.FAIL if needed else Verdict.WARN
-        return Finding(what, verdict, str(reason), f"install a C++ compiler (Debian's package is g++), or set {instead}")
-    return Finding(what, Verdict.FINE, "is compiled")
+        status = Status.FAIL if needed else Status.WARN
+        return Finding(check, status, str(reason), f"set {instead}; with AVX-512, a C++ compiler is enough (Debian: g++)")
+    return Finding(check, Status.FINE, "is compiled")
 
 
 def redis_servers(app: AppConfig) -> Iterator[Finding]:
-    """Every Redis the configuration names, once, asked for a sign of life."""
+    """Pings each Redis server that the configuration names."""
     for url, keys in redis_urls(app).items():
-        what, place = "redis", f"{urlsplit(url).hostname}:{urlsplit(url).port or 6379} ({', '.join(keys)})"
+        place = f"{urlsplit(url).hostname}:{urlsplit(url).port or 6379} ({', '.join(keys)})"
         try:
-            with redis.Redis.from_url(url, socket_timeout=REDIS_TIMEOUT_S, socket_connect_timeout=REDIS_TIMEOUT_S) as client:
+            with connect(url, connect_timeout_s=REDIS_TIMEOUT_S, answer_timeout_s=REDIS_TIMEOUT_S) as client:
                 client.ping()
-        except (redis.RedisError, ValueError) as error:
-            yield Finding(what, Verdict.FAIL, f"{place} does not answer: {error}", f"start it, or correct {keys[0]}")
+        except (*FAILURES, ValueError) as error:
+            yield Finding("redis", Status.FAIL, f"{place} does not answer: {error}", f"start it, or correct {keys[0]}")
         else:
-            yield Finding(what, Verdict.FINE, f"{place} answers")
+            yield Finding("redis", Status.FINE, f"{place} answers")
 
 
 def redis_urls(app: AppConfig) -> dict[str, list[str]]:
-    """url -> the keys of the configuration that name it."""
+    """Returns each Redis URL with the configuration keys that name it."""
     found: dict[str, list[str]] = {}
 
     def look(value: object, at: str) -> None:
@@ -255,7 +252,7 @@ def redis_urls(app: AppConfig) -> dict[str, list[str]]:
 
 
 def codecs() -> Finding:
-    """Encodes a tenth of a second in every format."""
+    """Encodes a tenth of a second of silence in every format."""
     samples = np.zeros(SAMPLE_RATE // 10, np.float32)
     broken = []
     for container in CONTAINERS:
@@ -264,85 +261,84 @@ def codecs() -> Finding:
         except (SynthesisError, OSError, ValueError, RuntimeError) as error:
             broken.append(f"{container} ({type(error).__name__})")
     if broken:
-        return Finding("codecs", Verdict.FAIL, f"cannot encode {', '.join(broken)}", "pip install --force-reinstall av")
-    return Finding("codecs", Verdict.FINE, ", ".join(CONTAINERS))
+        return Finding("codecs", Status.FAIL, f"cannot encode {', '.join(broken)}", "pip install --force-reinstall av")
+    return Finding("codecs", Status.FINE, ", ".join(CONTAINERS))
 
 
 def ports(checked: ConfigFile) -> Iterator[Finding]:
-    """Whether the service can listen where it wants to."""
+    """Checks that the ports of the service are free."""
     options = checked.document.get("http_options", {})
     host, port = options.get("host", "127.0.0.1"), options.get("port", 8000)
     if is_free(host, port):
-        yield Finding("port", Verdict.FINE, f"{host}:{port} is free")
+        yield Finding("port", Status.FINE, f"{host}:{port} is free")
     else:
-        yield Finding("port", Verdict.FAIL, f"{host}:{port} is taken", "stop what listens there, or change http_options.port")
+        yield Finding("port", Status.FAIL, f"{host}:{port} is taken", "stop what listens there, or change http_options.port")
     for number, whose in HAPROXY_PORTS.items():
         if not is_free("0.0.0.0", number):
             yield Finding(
-                "port", Verdict.WARN, f"{number} ({whose}) is taken", "start with --plain, or stop the other HAProxy of a Serve"
+                "port",
+                Status.WARN,
+                f"{number} ({whose}) is taken",
+                "start with --plain, or stop the other Ray Serve",
             )
     if not is_free("127.0.0.1", DASHBOARD_PORT):
         yield Finding(
             "port",
-            Verdict.WARN,
+            Status.WARN,
             f"{DASHBOARD_PORT} (Ray's dashboard) is taken: a Ray cluster runs here",
             "`serve run` will join it; `ray stop` ends it",
         )
 
 
 def disk(home: Path) -> Finding:
-    """Room for checkpoints and Ray's logs."""
+    """Checks the disk space for checkpoints and Ray's logs."""
     place = next(folder for folder in (home, *home.parents) if folder.exists())
     free = shutil.disk_usage(place).free
     if free < LEAST_FREE_DISK:
         return Finding(
-            "disk", Verdict.WARN, f"{free // MIB} MiB free at {place}", "make room, or set CHATTTS_HOME and RAY_TMPDIR"
+            "disk", Status.WARN, f"{free // MIB} MiB free at {place}", "free some space, or set CHATTTS_HOME and RAY_TMPDIR"
         )
-    return Finding("disk", Verdict.FINE, f"{free // GIB} GiB free at {place}")
+    return Finding("disk", Status.FINE, f"{free // GIB} GiB free at {place}")
 
 
 def shared_memory() -> Finding:
-    """Ray's object store and HAProxy's log of its start live in /dev/shm; containers get 64 MiB by default."""
-    what, do = "shared memory", "remove what fills it (ls -l /dev/shm); in a container: docker run --shm-size=2g"
+    """Checks /dev/shm, which holds Ray's object store and HAProxy's start-up log; containers get 64 MiB by default."""
+    check, advice = "shared memory", "remove what fills it (ls -l /dev/shm); in a container: docker run --shm-size=2g"
     try:
         usage = shutil.disk_usage("/dev/shm")
     except OSError:
-        return Finding(what, Verdict.WARN, "unknown: there is no /dev/shm", "Ray falls back to the disk")
+        return Finding(check, Status.WARN, "unknown: there is no /dev/shm", "Ray falls back to the disk")
     found = f"/dev/shm has {usage.free // MIB} of {usage.total // MIB} MiB free"
     if usage.free < MIB:
-        return Finding(what, Verdict.FAIL, f"{found}: HAProxy would die of it, and Ray's processes", do)
+        return Finding(check, Status.FAIL, f"{found}: HAProxy and Ray's processes would crash", advice)
     if usage.free < LEAST_SHARED_MEMORY:
-        return Finding(what, Verdict.WARN, f"{found}: Ray's object store goes to the disk", do)
-    return Finding(what, Verdict.FINE, found)
+        return Finding(check, Status.WARN, f"{found}: Ray's object store goes to the disk", advice)
+    return Finding(check, Status.FINE, found)
 
 
 def descriptors() -> Finding:
-    """How many files and sockets a process may have open. Ray raises its own limit to the hard one."""
+    """Checks how many files and sockets a process may open. Ray raises its own limit to the hard one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    what = "file descriptors"
+    check = "file descriptors"
     if most == resource.RLIM_INFINITY or most >= OPEN_FILES["haproxy"]:
-        return Finding(what, Verdict.FINE, "no limit" if most == resource.RLIM_INFINITY else f"{most} a process")
+        return Finding(check, Status.FINE, "no limit" if most == resource.RLIM_INFINITY else f"{most} per process")
     return Finding(
-        what,
-        Verdict.FAIL,
-        f"{most} a process (the hard limit): HAProxy ends at once with less than {OPEN_FILES['haproxy']}",
+        check,
+        Status.FAIL,
+        f"{most} per process (the hard limit): HAProxy ends at once with less than {OPEN_FILES['haproxy']}",
         f"ulimit -Hn {OPEN_FILES['haproxy']} (systemd: LimitNOFILE, docker run --ulimit nofile), or start with --plain",
     )
 
 
-SIGNS: dict[Verdict, Callable[[str], str]] = {
-    Verdict.FINE: lambda text: f"[green]fine[/]  {text}",
-    Verdict.WARN: lambda text: f"[yellow]warn[/]  {text}",
-    Verdict.FAIL: lambda text: f"[red]FAIL[/]  {text}",
-}
+SIGNS = {Status.FINE: "[green]fine[/]", Status.WARN: "[yellow]warn[/]", Status.FAIL: "[red]FAIL[/]"}
 
 
 def show(findings: list[Finding]) -> None:
-    """One line each, what needs doing last, where the eye is."""
+    """Prints one line per finding, the most serious last."""
     console = Console(soft_wrap=True, highlight=False)
-    for finding in sorted(findings, key=lambda finding: list(Verdict).index(finding.verdict)):
-        what_to_do = f"\n      {finding.do}" if finding.do else ""
-        console.print(SIGNS[finding.verdict](f"{finding.what}: {finding.found}{what_to_do}"))
+    for finding in sorted(findings, key=lambda finding: list(Status).index(finding.status)):
+        advice = f"\n      {finding.advice}" if finding.advice else ""
+        console.print(f"{SIGNS[finding.status]}  {finding.check}: {finding.found}{advice}")
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def run(command: Command, arguments: Sequence[str]) -> int:
         arguments: the words after the command's name, for the command's own parser.
 
     Returns:
-        The exit code: 0 fine, 1 failed, 2 wrong usage; a command may have more, which its `--help` lists.
+        The exit code: 0 fine, 1 failed, 2 wrong usage; a command with more codes lists them in its `--help`.
     """
     try:
         module = importlib.import_module(command.module)

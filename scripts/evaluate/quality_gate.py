@@ -1,19 +1,20 @@
-"""Quality gate: does a fast way of decoding still say what float32 says? `python -m scripts.evaluate.quality_gate CHECKPOINT`
+"""Quality gate: compares fast number formats with float32. `python -m scripts.evaluate.quality_gate CHECKPOINT`
 
-In:    a checkpoint; texts of its own
-Out:   a table, one JSON line; exit status 1 when 8 bits fail
-Owns:  one decoder stack a way, one after another
+In:    a checkpoint
+Out:   a table, one JSON line; exit code 1 if an 8-bit format fails
+Owns:  one decoder per format, one after another
+Never: the GPU kernels (scripts/evaluate/gpu_check)
 
-Every way is given the same history, step for step: the codes that float32 has drawn. So one early difference does not count
-again in every later step, and what is compared are answers to one question:
+Every format gets the same history, step for step: the codes that float32 has drawn. So one early difference does not count
+again in every later step, and all formats answer the same question:
 
   hidden error   |state - float32's state| / |float32's state|, the mean over all steps
   argmax         how often the likeliest code of a codebook is float32's
   top 20         how many of the 20 likeliest codes are among float32's
   moved          probability that lies elsewhere than float32's (total variation), at the default temperature
 
-A way with 8 bits passes when it moves at most MOST_TIMES what torch's bfloat16 moves, which is what everybody calls good
-enough. A GPU's ways are judged by their twins in torch, so no GPU is needed; scripts/evaluate/gpu_check judges its kernels.
+An 8-bit format passes if it moves at most MOST_TIMES as much as torch's bfloat16, the usual format. The GPU's formats are
+judged by their counterparts in torch, so no GPU is needed.
 """
 
 import argparse
@@ -48,13 +49,13 @@ SENTENCE = "the quick brown fox jumps over the lazy dog and then it sleeps under
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a step is computed."""
+    """How a step is computed: number formats and implementation."""
 
     dtype: torch.dtype
     native: torch.dtype | None = None
-    """weights of a CPU's native decoding"""
+    """weights of native decoding on a CPU"""
     weights: str = "dtype"
-    """of a GPU"""
+    """weights on a GPU"""
     kv: str = "dtype"
 
     @property
@@ -80,7 +81,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """One way beside float32; means over steps and codebooks."""
+    """One format compared with float32; means over steps and codebooks."""
 
     hidden_error: float
     argmax: float
@@ -88,8 +89,8 @@ class Agreement:
     moved: float
 
 
-class Speaker:
-    """One way of decoding, one sequence at a time."""
+class Stepper:
+    """Decodes in one format, one sequence at a time."""
 
     def __init__(self, checkpoint: Checkpoint, way: str, positions: int) -> None:
         how, spec = WAYS[way], checkpoint.gpt_spec
@@ -108,43 +109,43 @@ class Speaker:
         self._extent = ActiveExtent(1, positions)
 
     def read(self, prompt: Prompt) -> torch.Tensor:
-        """The state after the prompt, (1, width)."""
+        """Returns the state after the prompt, (1, width)."""
         ids, mask = torch.from_numpy(prompt.ids), torch.from_numpy(prompt.text_mask)
         x = self.embedding.embed_prompt(ids, mask, None, None)[None]
         return self._gpt.prefill(x, torch.tensor([0]), torch.tensor([len(ids) - 1]), self._cache)
 
     def step(self, codes: torch.Tensor, position: int) -> torch.Tensor:
-        """The state after one more step (1, 4), (1, width)."""
+        """Returns the state after one more step of codes (1, 4): (1, width)."""
         return self._gpt.decode(self.embedding.embed_codes(codes), torch.tensor([position]), self._cache, self._extent)
 
 
-def own_history(speaker: Speaker, prompt: Prompt, steps: int, seed: int) -> torch.Tensor:
-    """What a speaker says by itself with the default sampling values: codes (steps, 4)."""
-    sampling, vocab = SamplingParams(seed=seed), speaker.embedding.code_vocab
+def own_history(stepper: Stepper, prompt: Prompt, steps: int, seed: int) -> torch.Tensor:
+    """Returns the codes (steps, 4) drawn with the default sampling values."""
+    sampling, vocab = SamplingParams(seed=seed), stepper.embedding.code_vocab
     values = (sampling.temperature, 1 - sampling.top_p, sampling.top_k, sampling.repetition_penalty)
     params = RowParams(*(torch.tensor(value).reshape(1, 1, 1) for value in values))
     uniforms = torch.from_numpy(counter_uniforms(sampling, Head.CODE, 0, steps))
     recent, eos = torch.full((1, 4, 16), vocab), torch.full((1, 4, 1), vocab - 1)
-    hidden, said = speaker.read(prompt), []
+    hidden, drawn = stepper.read(prompt), []
     for step in range(steps):
-        logits = speaker.embedding.code_logits(hidden)
+        logits = stepper.embedding.code_logits(hidden)
         kept = filter_logits(logits, recent, params, eos=eos, eos_forbidden=torch.ones(1, 1, 1, dtype=torch.bool))
         codes = draw(kept, uniforms[step : step + 1], torch.ones_like(kept), torch.zeros(1, 1, dtype=torch.bool))
         recent = torch.cat([recent[..., 1:], codes.unsqueeze(-1)], -1)
-        said.append(codes)
-        hidden = speaker.step(codes, len(prompt.ids) + step)
-    return torch.cat(said)
+        drawn.append(codes)
+        hidden = stepper.step(codes, len(prompt.ids) + step)
+    return torch.cat(drawn)
 
 
-def states(speaker: Speaker, prompt: Prompt, history: torch.Tensor) -> torch.Tensor:
-    """The states a speaker has along a given history: (steps + 1, width)."""
-    first = speaker.read(prompt)
-    rest = [speaker.step(codes[None], len(prompt.ids) + step) for step, codes in enumerate(history)]
+def states(stepper: Stepper, prompt: Prompt, history: torch.Tensor) -> torch.Tensor:
+    """Returns the states along a given history: (steps + 1, width)."""
+    first = stepper.read(prompt)
+    rest = [stepper.step(codes[None], len(prompt.ids) + step) for step, codes in enumerate(history)]
     return torch.cat([first, *rest])
 
 
 def agreement(embedding: Embedding, hidden: torch.Tensor, exact: torch.Tensor) -> Agreement:
-    """Compare states (N, width) with float32's."""
+    """Compares states (N, width) with float32's."""
     ours, theirs = embedding.code_logits(hidden), embedding.code_logits(exact)  # (N, 4, V)
     top = [logits.topk(20, -1).indices for logits in (ours, theirs)]
     shared = (top[0].unsqueeze(-1) == top[1].unsqueeze(-2)).any(-1).float().mean()
@@ -159,7 +160,7 @@ def agreement(embedding: Embedding, hidden: torch.Tensor, exact: torch.Tensor) -
 
 
 def measure(root: Path, *, texts: int, steps: int) -> dict[str, Agreement]:
-    """Every way that this machine has but float32, beside float32."""
+    """Compares every other format that runs on this machine with float32."""
     checkpoint, tokenizer = open_checkpoint(root), PromptTokenizer(root, max_prompt=256)
     prompts = [
         tokenizer.code_prompt(
@@ -172,32 +173,32 @@ def measure(root: Path, *, texts: int, steps: int) -> dict[str, Agreement]:
     ]
     positions = max(len(prompt.ids) for prompt in prompts) + steps
     with torch.inference_mode():
-        reference = Speaker(checkpoint, EXACT, positions)
+        reference = Stepper(checkpoint, EXACT, positions)
         histories = [own_history(reference, prompt, steps, seed) for seed, prompt in enumerate(prompts)]
         every = list(zip(prompts, histories, strict=True))
         exact = torch.cat([states(reference, *one) for one in every])
         results = {}
         for way in list(WAYS)[1:]:
             try:
-                speaker = Speaker(checkpoint, way, positions)
+                stepper = Stepper(checkpoint, way, positions)
             except NativeUnavailable as reason:
                 logger.warning("%s is left out: %s", way, reason)
                 continue
-            results[way] = agreement(reference.embedding, torch.cat([states(speaker, *one) for one in every]), exact)
+            results[way] = agreement(reference.embedding, torch.cat([states(stepper, *one) for one in every]), exact)
     return results
 
 
 def passes(results: dict[str, Agreement]) -> bool:
-    """Whether every way with 8 bits stays near enough."""
+    """True if every 8-bit format is near enough to float32."""
     return all(row.moved <= MOST_TIMES * results[YARDSTICK].moved for way, row in results.items() if WAYS[way].has_8_bits)
 
 
 def main() -> int:
-    """Measure and judge."""
-    parser = argparse.ArgumentParser(description="Is decoding with 8 bits near enough to float32?")
+    """Measures every format; exit code 1 if an 8-bit format fails or there is no such checkpoint."""
+    parser = argparse.ArgumentParser(description="Compare 8-bit decoding with float32.")
     parser.add_argument("checkpoint", nargs="?", default="demo", help="demo, full-random ... or a folder")
     parser.add_argument("--texts", type=int, default=4, choices=range(1, 65), metavar="1..64")
-    parser.add_argument("--steps", type=int, default=64, choices=range(1, 1025), metavar="1..1024", help="of each text")
+    parser.add_argument("--steps", type=int, default=64, choices=range(1, 1025), metavar="1..1024", help="steps per text")
     args = parser.parse_args()
     console = Console(stderr=True)
     try:

@@ -1,7 +1,7 @@
-"""Capacity: how many streams a configuration carries, what memory it takes, what an hour of audio costs.
+"""Capacity: how many streams a configuration serves, how much memory it takes, and what one hour of audio costs.
 
-In:    a configuration file; measurements in scripts/bench/results; flags for what is not measured
-Out:   every input with where it comes from, then what follows from them; --json for machines
+In:    a configuration file; measurements in scripts/bench/results; options for what is not measured
+Out:   every input with its origin, then the figures that follow from them; --json for machines
 Owns:  nothing
 Never: a guess: a figure that depends on an unmeasured value is shown as unknown
 """
@@ -34,7 +34,8 @@ PARTS = ("weights", "kv")  # of an engine that may be kept in 8 bits
 GIVEN, FORMULA, MISSING = "given", "by formula", "not measured"
 MEASURED_WINDOW = 48  # steps of the windows scripts/evaluate/gpu_check times
 CPU_RESULTS = ("b1.json", "bfloat16/b1.json")
-"""a number format each"""
+"""one number format each"""
+EXIT_NOT_MEASURED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +112,15 @@ def vocoder_rate(vocoder: VocoderConfig, results: Path) -> Figure:
     counts = [int(count) for count in calls if int(count) <= vocoder.rows]
     if vocoder.device == "cuda" and counts and gpu["hardware"]["device"] != "cpu":
         rows = max(counts)
-        made_s = rows * MEASURED_WINDOW / STEPS_PER_SECOND
-        return Figure(name, made_s / (calls[str(rows)] / 1000), unit, _measured("gpu.json", gpu) + f", {rows} windows a call")
+        audio_s = rows * MEASURED_WINDOW / STEPS_PER_SECOND
+        return Figure(
+            name, audio_s / (calls[str(rows)] / 1000), unit, _measured("gpu.json", gpu) + f", {rows} windows per call"
+        )
     b1 = _read(results / "b1.json")
     cost = b1.get("vocoder", {}).get("core_s_per_audio_s", {}).get(IN_PROCESS, {}).get("median")
     if vocoder.device == "cpu" and cost is not None and _real_dimensions(b1):
         threads = vocoder.threads or b1["hardware"]["cores"]
-        how = f", {cost:.3g} core-seconds an audio second on each of {threads} threads"
+        how = f", {cost:.3g} core-seconds per second of audio, on each of {threads} threads"
         return Figure(name, threads / cost, unit, _measured("b1.json", b1) + how)
     return Figure(name, None, unit, f"{MISSING}: --vocoder-rate; without it the engine alone counts")
 
@@ -145,29 +148,34 @@ def inputs(engine: EngineConfig, vocoder: VocoderConfig, asked: Asked, results: 
 
 def follows(engine: EngineConfig, step: Figure, rate: Figure, asked: Asked) -> list[Figure]:
     """Returns streams, memory and cost of one acoustic replica with the vocoders it needs."""
-    made = None if step.value is None else engine.slots / (step.value / 1000) / STEPS_PER_SECOND
-    streams = None if made is None else made * asked.utilisation
-    vocoders = None if made is None or rate.value is None else made / rate.value
+    generated = None if step.value is None else engine.slots / (step.value / 1000) / STEPS_PER_SECOND
+    streams = None if generated is None else generated * asked.utilisation
+    vocoders = None if generated is None or rate.value is None else generated / rate.value
     wanted = sum(streams for _, streams in asked.tenants) * asked.talking
     replicas = None if streams is None or not wanted else math.ceil(wanted / streams)
     figures = [
         Figure("weights of the decoder", weight_bytes(engine) / MIB, "MiB", FORMULA),
         Figure("KV cache", kv_cache_bytes(engine) / MIB, f"MiB of {engine.kv_budget_mib} allowed", FORMULA),
-        Figure("an acoustic replica makes", made, "audio s/s", "slots / (46.875 x a step)"),
+        Figure("an acoustic replica generates", generated, "audio s/s", "slots / (46.875 x the time of a step)"),
         Figure("streams it keeps up with", streams, "at once", f"at {asked.utilisation:.0%} of that: --utilisation"),
-        Figure("vocoders beside it", vocoders, "", "the one's rate over the other's"),
+        Figure("vocoders beside it", vocoders, "", "the acoustic replica's rate / a vocoder's"),
     ]
     if asked.tenants:
         figures.append(
-            Figure("streams at once, all tenants", wanted, "", f"--tenant, each talking {asked.talking:.0%}: --talking")
+            Figure(
+                "streams at once, all tenants",
+                wanted,
+                "",
+                f"--tenant, speech in {asked.talking:.0%} of the time: --talking",
+            )
         )
-        figures.append(Figure("acoustic replicas", replicas, "", "streams of the tenants over those of a replica"))
+        figures.append(Figure("acoustic replicas", replicas, "", "streams of the tenants / streams of a replica"))
     if asked.price is not None:
         # An hour of audio takes 1 / streams hours of an acoustic replica and its share of vocoders.
         machines = None if streams is None else 1 + (0.0 if vocoders is None else vocoders)
         cost = None if streams is None or machines is None else asked.price * machines / streams
-        note = "" if vocoders is not None else "; the engine's part alone, the vocoder's rate is unknown"
-        figures.append(Figure("an hour of audio costs", cost, "", f"--price for an hour of either{note}"))
+        note = "" if vocoders is not None else "; without vocoders, whose rate is unknown"
+        figures.append(Figure("an hour of audio costs", cost, "", f"--price per hour of either{note}"))
     return figures
 
 
@@ -180,7 +188,7 @@ def quota_lines(asked: Asked) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table; 2 when what was asked for cannot be known."""
+    """Exit code: 0 known, 1 wrong configuration, 2 wrong usage, 3 the decode step was not measured."""
     args = _arguments().parse_args(arguments)
     try:
         app = check_file(args.config).app
@@ -200,29 +208,37 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"  {figure.name:<34}{figure.shown:<32}{figure.origin}")
         for line in quota_lines(asked):
             print(f"  {line}")
-    return 0 if step.value is not None else 2
+    return 0 if step.value is not None else EXIT_NOT_MEASURED
 
 
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="chattts-serve capacity",
-        description="Streams, memory and cost of a configuration, from measured figures and flags.",
+        description="Estimate streams, memory and cost of a configuration from measured figures and options.",
+        epilog="Exit codes: 0 known, 1 wrong configuration, 2 wrong usage, 3 the decode step was not measured: give --step-ms.",
     )
     parser.add_argument("config", type=config_path, help=CONFIG_HELP)
-    parser.add_argument("--step-ms", type=_positive, help="a decode step with every slot in use, in place of a measured one")
-    parser.add_argument("--vocoder-rate", type=_positive, help="seconds of audio a vocoder replica makes in a second")
     parser.add_argument(
-        "--utilisation", type=_share, default=0.75, help="of what replicas can make; the rest is room (%(default)s)"
+        "--step-ms", type=_positive, help="time of a decode step, all slots in use, instead of a measured one [ms]"
     )
-    parser.add_argument("--price", type=_positive, help="of one replica's machine or GPU, for an hour, in any currency")
+    parser.add_argument("--vocoder-rate", type=_positive, help="seconds of audio that a vocoder replica generates per second")
     parser.add_argument(
-        "--tenant", type=_tenant, action="append", default=[], metavar="NAME=STREAMS", help="its listeners at once; repeat"
+        "--utilisation", type=_share, default=0.75, help="part of the replicas' rate to plan with (%(default)s)"
+    )
+    parser.add_argument("--price", type=_positive, help="price per hour of one replica's machine or GPU, in any currency")
+    parser.add_argument(
+        "--tenant",
+        type=_tenant,
+        action="append",
+        default=[],
+        metavar="NAME=STREAMS",
+        help="a tenant's streams at once; repeatable",
     )
     parser.add_argument(
-        "--talking", type=_share, default=1.0, help="share of the time that is spoken to a listener (%(default)s)"
+        "--talking", type=_share, default=1.0, help="share of the time in which a stream carries speech (%(default)s)"
     )
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the measurements")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
     return parser
 
 

@@ -42,47 +42,40 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="chattts-serve keys", description=__doc__.partition("\n")[0])
     where = argparse.ArgumentParser(add_help=False)
     where.add_argument(
-        "--config", type=config_path, help="the environment's file, which names the store (default: this machine's)"
+        "--config", type=config_path, help="the configuration that names the store (default: the store of this machine)"
     )
-    where.add_argument("--store", help="redis://... or the path of a file, in place of what the configuration names")
+    where.add_argument("--store", help="redis://... or the path of a file, instead of the configuration's store")
     verbs = parser.add_subparsers(required=True, metavar="add|list|revoke|forget")
-
-    adding = verb = verbs.add_parser("add", parents=[where], help="make a key and print it once")
-    verb.add_argument("name", help="a name for people, the owner's for example")
-    verb.add_argument(
-        "--scopes",
-        type=chosen(Scope),
-        default=DEFAULT["scopes"].default,
-        help="of speech,voices,text,admin (default: all but admin)",
-    )
-    verb.add_argument("--lanes", type=chosen(Lane), default=tuple(Lane), help="of interactive,standard,bulk (default: all)")
-    verb.add_argument("--requests-per-s", type=amount(float), default=QUOTA.requests_per_s, help="%(default)s; none: no limit")
-    verb.add_argument("--burst", type=int, default=QUOTA.burst, help="requests at once (%(default)s)")
-    verb.add_argument(
-        "--streams",
-        type=amount(int),
-        default=QUOTA.streams,
-        help="in flight at once (%(default)s; none: no limit)",
-    )
-    verb.add_argument(
-        "--characters-a-day", type=amount(int), default=QUOTA.characters_a_day, help="%(default)s; none: no limit"
-    )
-    verb.add_argument(
-        "--audio-s-a-minute", type=amount(float), default=QUOTA.audio_s_a_minute, help="%(default)s; none: no limit"
-    )
-    verb.set_defaults(run=add)
-
-    verb = verbs.add_parser("list", parents=[where], help="every key's id, name, scopes, lanes and quota")
+    adding = verbs.add_parser("add", parents=[where], help="make a key and print it once")
+    add_key_options(adding)
+    adding.set_defaults(run=add)
+    verb = verbs.add_parser("list", parents=[where], help="print id, name, scopes, lanes and quota of every key")
     verb.set_defaults(run=show)
-
     verb = verbs.add_parser("revoke", parents=[where], help="revoke a key")
-    verb.add_argument("id", type=known_shape, help="the id that `list` shows")
+    verb.add_argument("id", type=known_shape, help="the id that `list` prints")
     verb.set_defaults(run=revoke)
-
     verb = verbs.add_parser("forget", parents=[where], help="forget that there were keys: this machine needs no key again")
     verb.set_defaults(run=forget)
     parser.epilog = adding.format_usage()
     return parser.parse_args(arguments)
+
+
+def add_key_options(parser: argparse.ArgumentParser) -> None:
+    """Declares the name, the rights and the quota of a new key."""
+    parser.add_argument("name", help="a name for people, for example the owner's")
+    scopes = "some of speech,voices,text,admin (default: all but admin)"
+    parser.add_argument("--scopes", type=chosen(Scope), default=DEFAULT["scopes"].default, help=scopes)
+    lanes = "some of interactive,standard,bulk (default: all)"
+    parser.add_argument("--lanes", type=chosen(Lane), default=tuple(Lane), help=lanes)
+    parser.add_argument("--burst", type=int, default=QUOTA.burst, help="requests at once (%(default)s)")
+    for option, kind, meaning in (
+        ("requests_per_s", float, "requests per second"),
+        ("streams", int, "streams in flight"),
+        ("characters_a_day", int, "characters per day"),
+        ("audio_s_a_minute", float, "seconds of audio per minute"),
+    ):
+        name, default = f"--{option.replace('_', '-')}", getattr(QUOTA, option)
+        parser.add_argument(name, type=amount(kind), default=default, help=f"{meaning} (%(default)s; none: no limit)")
 
 
 def add(store: Store, options: argparse.Namespace) -> int:
@@ -126,7 +119,7 @@ def revoke(store: Store, options: argparse.Namespace) -> int:
         print("there is no key with this id; `list` shows them", file=sys.stderr)
         return 1
     if not any(entry.versions for entry in store.changes(NAMESPACE).entries):
-        print(f"no key is left, so nobody is served; {FORGET} opens the service to its own machine again", file=sys.stderr)
+        print(f"no key is left, so every request is refused; {FORGET} opens the service to this machine again", file=sys.stderr)
     return 0
 
 

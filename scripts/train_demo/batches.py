@@ -23,13 +23,13 @@ from scripts.train_demo.teacher import SPEAKERS
 
 GUIDE_WIDTH = 0.7  # tokens
 SPEAKER_NOISE = 0.02
-MEL_SHARE = 3  # one sentence of so many is decoded to mel frames
+MEL_SHARE = 3  # one in this many sentences is decoded to mel frames
 FIT_SHARDS = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Item:
-    """An example made ready."""
+    """An example prepared for training."""
 
     tokens: Tensor
     codes: Tensor
@@ -40,35 +40,35 @@ class Item:
 
     @property
     def length(self) -> int:
-        """Positions."""
+        """Returns the number of positions."""
         return len(self.tokens) + len(self.codes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """B sentences of N positions; M of these, counted through all sentences, say a step or the end."""
+    """B sentences of N positions; M of them, counted over all sentences, predict a step or the end."""
 
     tokens: Tensor  # (B, N)
-    codes: Tensor  # (B, N, 4), spoilt
+    codes: Tensor  # (B, N, 4), distorted
     is_code: Tensor  # (B, N)
     speakers: Tensor  # (B, width)
-    saying: Tensor  # (M,): row of all B x N positions
+    predicting: Tensor  # (M,): index into all B x N positions
     targets: Tensor  # (M, 4)
     phones: Tensor  # (M,); -100 at an end
-    guide: Tensor  # (B, N, N): how right it is to look at each token; zero where nothing is said
-    places: Tensor  # (B / MEL_SHARE, T): of the positions, those that say a step
+    guide: Tensor  # (B, N, N): how well each token fits; zero where no step is predicted
+    places: Tensor  # (B / MEL_SHARE, T): of the positions, those that predict a step
     mel: Tensor  # (B / MEL_SHARE, T, 200)
     is_step: Tensor  # (B / MEL_SHARE, T)
 
 
 def classes(example: Example) -> Tensor:
-    """Which part of which phone every step is."""
+    """Returns the class of every step: which part of which phone it is."""
     inside = (example.spoken.float() - example.phone + 0.5).clamp(0, 0.999)
     return example.tokens.long()[example.phone.long()] * PARTS + (inside * PARTS).long()
 
 
 def open_coder(work: Path) -> tuple[Coder, Tensor]:
-    """The coder and each band's mean magnitude; fitted to the first shards when it is not there yet."""
+    """Returns the coder and each band's mean magnitude; fits them to the first shards if there is no file yet."""
     path = work / "coder.pt"
     if not path.exists():
         examples = [one for number in range(1, 1 + FIT_SHARDS) for one in load_shard(work / "corpus" / f"{number:03d}.pt")]
@@ -80,7 +80,7 @@ def open_coder(work: Path) -> tuple[Coder, Tensor]:
 
 
 def items(path: Path, coder: Coder) -> list[Item]:
-    """A shard's examples."""
+    """Returns the examples of a shard."""
     return [
         Item(
             tokens=one.tokens.long(),
@@ -95,7 +95,7 @@ def items(path: Path, coder: Coder) -> list[Item]:
 
 
 def batches(data: list[Item], batch_tokens: int, draw: random.Random) -> Iterator[list[Item]]:
-    """One pass: sentences of like length together, batches in any order. All are full: the last begins again."""
+    """Yields the batches of one pass: sentences of similar length together, batches in random order, all of them full."""
     by_length: dict[int, list[Item]] = {}
     for one in data:
         by_length.setdefault(padded(one.length), []).append(one)
@@ -110,14 +110,13 @@ def batches(data: list[Item], batch_tokens: int, draw: random.Random) -> Iterato
 
 
 def padded(length: int) -> int:
-    """Few different shapes: each is compiled once."""
+    """Returns the padded length, one of few: each shape is compiled once."""
     grain = 32 if length <= 256 else 64
     return -(-length // grain) * grain
 
 
-def spoil(codes: Tensor, other: Tensor, level: float) -> Tensor:
-    """Codes (T, 4) as a model that is not sure would have drawn them: steps out of their time, of another sentence,
-    single codes at random."""
+def distort(codes: Tensor, other: Tensor, level: float) -> Tensor:
+    """Returns codes (T, 4) as an unsure model might draw them: steps shifted in time or of another sentence, random codes."""
     steps = len(codes)
     fate = torch.rand(steps, 1)
     shifted = codes[(torch.arange(steps) + torch.randint(-2, 3, (steps,))).clamp(0, steps - 1)]
@@ -129,21 +128,21 @@ def spoil(codes: Tensor, other: Tensor, level: float) -> Tensor:
 
 
 def collate(group: list[Item], width: int, noise: float, draw: random.Random) -> Batch:
-    """Pad a group."""
+    """Pads a group to one batch."""
     rows = len(group)
     positions = padded(max(one.length for one in group))
     tokens = torch.zeros(rows, positions, dtype=torch.long)
     codes = torch.zeros(rows, positions, BOOKS, dtype=torch.long)
     is_code = torch.zeros(rows, positions, dtype=torch.bool)
     guide = torch.zeros(rows, positions, positions)
-    saying, targets, phones = [], [], []
+    predicting, targets, phones = [], [], []
     for row, one in enumerate(group):
         text, steps = len(one.tokens), len(one.codes)
         own = one.codes.long()
         tokens[row, :text] = one.tokens
-        codes[row, text : text + steps] = spoil(own, draw.choice(group).codes.long(), draw.random() * noise) if noise else own
+        codes[row, text : text + steps] = distort(own, draw.choice(group).codes.long(), draw.random() * noise) if noise else own
         is_code[row, text : text + steps] = True
-        saying.append(torch.arange(text - 1, text + steps) + row * positions)
+        predicting.append(torch.arange(text - 1, text + steps) + row * positions)
         targets.append(F.pad(own, (0, 0, 0, 1), value=END))
         phones.append(F.pad(one.phone, (0, 1), value=-100))
         distance = torch.arange(text)[None] - one.spoken[:, None]
@@ -161,5 +160,5 @@ def collate(group: list[Item], width: int, noise: float, draw: random.Random) ->
     speakers = speaker_vectors(torch.tensor([SPEAKERS[one.speaker].place for one in group]), width)
     if noise:
         speakers += SPEAKER_NOISE * torch.randn_like(speakers)
-    said = (torch.cat(saying), torch.cat(targets), torch.cat(phones))
-    return Batch(tokens, codes, is_code, F.normalize(speakers), *said, guide, places, mel, is_step)
+    indices = (torch.cat(predicting), torch.cat(targets), torch.cat(phones))
+    return Batch(tokens, codes, is_code, F.normalize(speakers), *indices, guide, places, mel, is_step)

@@ -1,13 +1,13 @@
-"""Codes: what a step of sound is called, four codes of 625, as ChatTTS's quantiser numbers them.
+"""Codes: four codes per step of sound, each one of 625, numbered as by ChatTTS's quantiser.
 
-In:    mel frames (T, 200), two a step
+In:    mel frames (T, 200), two per step
 Out:   codes (T, 4)
 Owns:  a linear map from a step and its neighbours to eight numbers of unit variance
 Never: training by gradient
 
-The first six numbers tell phones and their parts apart (linear discriminants), so the codes say where in the text the
-voice is; the last two say what those leave out of the sound. Book 2g holds group g's four numbers to five levels each,
-book 2g + 1 what was rounded away, on a quarter of the scale: the GFSQ of the layout, (5, 5, 5, 5), 2 groups, 2 residuals.
+The first six numbers tell phones and their parts apart (linear discriminants), so the codes show the place in the
+text; the last two hold the rest of the sound. Book 2g holds group g's four numbers, rounded to five levels each; book
+2g + 1 holds the rounding errors, on a quarter of the scale: the GFSQ of the layout, (5, 5, 5, 5), 2 groups, 2 residuals.
 
 Source: vector_quantize_pytorch, classes FSQ (`bound`) and ResidualFSQ.
 """
@@ -26,34 +26,34 @@ GROUPS = 2
 END = CODES
 RESIDUAL_SCALE = 1 / (LEVELS - 1)
 DISCRIMINANTS = 6
-PARTS = 3  # of a phone: a class each
+PARTS = 3  # per phone: one class each
 KEPT = 96  # principal components before the discriminants
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coder:
-    """Steps to codes."""
+    """A linear map from steps to codes."""
 
     weight: Tensor  # (8, 600)
     bias: Tensor  # (8,)
 
     def numbers(self, mel: Tensor) -> Tensor:
-        """(T, 200) mel frames to (T, 8) numbers."""
+        """Maps mel frames (T, 200) to numbers (T, 8)."""
         return neighbours(mel.float()) @ self.weight.T + self.bias
 
     def codes(self, mel: Tensor) -> Tensor:
-        """(T, 200) mel frames to (T, 4) codes."""
+        """Maps mel frames (T, 200) to codes (T, 4)."""
         return quantise(self.numbers(mel))
 
 
 def neighbours(mel: Tensor) -> Tensor:
-    """Each step between the one before and the one after: (T, 600)."""
+    """Returns each step between its predecessor and its successor: (T, 600)."""
     before, after = torch.cat([mel[:1], mel[:-1]]), torch.cat([mel[1:], mel[-1:]])
     return torch.cat([before, mel, after], 1)
 
 
 def quantise(numbers: Tensor) -> Tensor:
-    """(..., 8) numbers to (..., 4) codes."""
+    """Maps numbers (..., 8) to codes (..., 4)."""
     books = []
     for group in torch.split(numbers, DIGITS, -1):
         coarse = _digits(group)
@@ -63,7 +63,7 @@ def quantise(numbers: Tensor) -> Tensor:
 
 
 def _digits(values: Tensor) -> Tensor:
-    """-2 .. 2"""
+    """Rounds to the digits -2 .. 2."""
     return (values.tanh() * (LEVELS - 1) / 2 * 1.001).round()
 
 
@@ -72,23 +72,23 @@ def _code(digits: Tensor) -> Tensor:
 
 
 def values_of(codes: Tensor) -> Tensor:
-    """(..., 4) codes to the (..., 8) numbers they stand for."""
+    """Maps codes (..., 4) to the numbers (..., 8) that they stand for."""
     values = (digit_table()[codes.long()] - LEVELS // 2) / (LEVELS // 2)  # (..., 4 books, 4 digits)
     coarse, fine = values[..., ::2, :], values[..., 1::2, :]
     return (coarse + RESIDUAL_SCALE * fine).flatten(-2)
 
 
 def digit_table() -> Tensor:
-    """(625, 4): a code's digits 0 .. 4, lowest first."""
+    """Returns (625, 4): the digits 0 .. 4 of each code, lowest first."""
     return torch.arange(CODES)[:, None] // LEVELS ** torch.arange(DIGITS) % LEVELS
 
 
 def fit(mels: Sequence[Tensor], classes: Sequence[Tensor]) -> Coder:
-    """Find the map.
+    """Fits the map to sentences.
 
     Args:
-        mels: (T, 200) a sentence.
-        classes: (T,) which part of which phone every step is.
+        mels: (T, 200) per sentence.
+        classes: (T,) per sentence: which part of which phone each step is.
     """
     inputs = torch.cat([neighbours(mel.float()) for mel in mels]).double()
     labels = torch.cat(list(classes)).long()

@@ -1,7 +1,7 @@
-"""Corpus: taught sentences as the teacher says them, in shards a training run can read while others are still made.
+"""Corpus: taught sentences in the teacher's voice, in shards that training can read while others are still being written.
 
 In:    a seed, a number of shards
-Out:   a shard each: mel frames, text tokens, the token spoken at every step; some keep the waveform for the vocoder
+Out:   shards of mel frames, text tokens, and the token spoken at each step; some keep the waveform for the vocoder
 Owns:  the shards' format
 Never: training
 
@@ -46,14 +46,14 @@ class Example:
     text: str
     speaker: int
     tokens: Tensor  # (L,) int16, rows of VOCABULARY
-    mel: Tensor  # (T, 200) float16: two frames of log-mel a step
+    mel: Tensor  # (T, 200) float16: two frames of log-mel per step
     spoken: Tensor  # (T,) float16: place in `tokens` of the sound at the step's middle, fractions inside a token
     phone: Tensor  # (T,) int16: index of that token
     samples: Tensor | None  # (512 T,) int16
 
 
 def tokenize(text: str) -> list[str]:
-    """The tokens of a normalised text, as the exported tokenizer makes them."""
+    """Returns the tokens of a normalised text, as the exported tokenizer does."""
     pieces = []
     for word in re.findall(rf"[a-z]+|[{STOPS}]", text):
         symbols = word if word in STOPS else pronounce(word)
@@ -67,7 +67,7 @@ def _filters() -> torchaudio.transforms.MelSpectrogram:
 
 
 def log_mel(samples: Tensor) -> Tensor:
-    """(..., n) samples to (..., 100, n // 256) frames: ChatTTS's features, without the last frame's odd half.
+    """Maps samples (..., n) to frames (..., 100, n // 256): ChatTTS's features, without the last frame's odd half.
 
     Source: ChatTTS/model/dvae.py, class MelSpectrogramFeatures.
     """
@@ -76,9 +76,9 @@ def log_mel(samples: Tensor) -> Tensor:
 
 
 def align(tokens: list[str], utterance: Utterance) -> list[tuple[float, float, int]] | None:
-    """(start, end, token) of every phone and of the silences at stops; None when the phones are not those of the tokens.
+    """Returns (start, end, token) of every phone and of the silences at stops; None if the phones are not those of the tokens.
 
-    flite says some words otherwise than alone; where only sounds differ they are still one for one.
+    Within a sentence flite pronounces some words differently; if only sounds differ, the phones still match one to one.
     """
     spans: list[tuple[float, float, int]] = []
     start, place = 0.0, len(PREFIX)
@@ -98,7 +98,7 @@ def align(tokens: list[str], utterance: Utterance) -> list[tuple[float, float, i
 
 
 def example(text: str, speaker: int, *, keep_samples: bool) -> Example | None:
-    """Lets a speaker say a text; returns None when the sound does not match the text."""
+    """Synthesises a text in a speaker's voice; returns None if the sound does not match the text."""
     utterance = speak(text, SPEAKERS[speaker])
     tokens = tokenize(text)
     spans = align(tokens, utterance)
@@ -135,7 +135,7 @@ def _places(spans: list[tuple[float, float, int]], begin: float, steps: int) -> 
 
 
 def make_shard(number: int, *, seed: int, folder: Path, sentences: int, with_samples: int) -> str:
-    """Write one shard, unless it is there."""
+    """Writes one shard, unless there is one."""
     path = folder / f"{number:03d}.pt"
     if path.exists():
         return f"{path}: there already"
@@ -159,12 +159,12 @@ def make_shard(number: int, *, seed: int, folder: Path, sentences: int, with_sam
 
 
 def load_shard(path: Path) -> list[Example]:
-    """A shard's examples."""
+    """Returns the examples of a shard."""
     return [Example(**fields) for fields in torch.load(path)]
 
 
 def main() -> None:
-    """Make the shards."""
+    """Writes the shards."""
     parser = argparse.ArgumentParser(description="Let flite speak the corpus.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--shards", type=int, default=16, help="the first is held out")

@@ -1,4 +1,4 @@
-"""Export: the trained networks as a checkpoint in ChatTTS's layout, in half precision.
+"""Export: writes the trained networks as a checkpoint in ChatTTS's layout, in half precision.
 
 In:    work/gpt.pt (or several states of it: a mean stands in for a learning rate that never fell), vocos.pt, dvae.pt
 Out:   a folder with asset/ and SHA256SUMS, which the service loads like any other
@@ -78,7 +78,7 @@ REFINE_PULL = 40.0  # of their rows along the hidden state's mean
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trained:
-    """The networks, and what the layout has to say of them."""
+    """The networks, and what the layout states about them."""
 
     speaking: Speaking
     vocos: Vocos
@@ -87,7 +87,7 @@ class Trained:
 
 
 def load_trained(work: Path, states: Sequence[Path] = (), shares: Sequence[float] = ()) -> Trained:
-    """Read the training's results.
+    """Reads the results of the training.
 
     Args:
         states: copies of gpt.pt whose mean is taken; work/gpt.pt alone when there are none.
@@ -123,7 +123,7 @@ def load_trained(work: Path, states: Sequence[Path] = (), shares: Sequence[float
 
 
 def export(trained: Trained, folder: Path) -> None:
-    """Write the checkpoint."""
+    """Writes the checkpoint."""
     documents = {
         GPT_CONFIG_FILE: gpt_config(trained.recipe),
         TOKENIZER_FILE: tokenizer(),
@@ -146,7 +146,7 @@ def export(trained: Trained, folder: Path) -> None:
 
 
 def tokenizer() -> bytes:
-    """BERT's word pieces over phones."""
+    """Returns a tokenizer with BERT's word pieces over phones."""
     known = (*SPECIAL_TOKENS, *VOCABULARY)
     made = Tokenizer(models.WordPiece({token: index for index, token in enumerate(known)}, unk_token="[UNK]"))
     words = [normalizers.Replace(Regex(rf"\b{word}\b"), symbols) for word, symbols in lexicon().items()]
@@ -165,7 +165,7 @@ def tokenizer() -> bytes:
 
 
 def speaker_statistics(width: int) -> NDArray[np.float16]:
-    """(2, width): standard deviation and mean of the taught speakers' vectors."""
+    """Returns (2, width): standard deviation and mean of the taught speakers' vectors."""
     vectors = speaker_vectors(torch.tensor([speaker.place for speaker in SPEAKERS]), width)
     return np.stack([vectors.std(0).numpy(), vectors.mean(0).numpy()]).astype(np.float16)
 
@@ -225,7 +225,7 @@ def _embed(trained: Trained) -> dict[str, Tensor]:
 
 
 def _text_head(trained: Trained, text: Tensor) -> Tensor:
-    """A head that draws the end whatever the hidden state of a refine prompt is."""
+    """Returns a head that draws the end token for every hidden state of a refine prompt."""
     tokens = trained.recipe.tokens
     prompt = [tokens.index(token) for token in ("[Sbreak]", "[Pbreak]", "[oral_2]", "[laugh_0]", "[break_4]")]
     with torch.no_grad():
@@ -238,7 +238,7 @@ def _text_head(trained: Trained, text: Tensor) -> Tensor:
 
 
 def main() -> None:
-    """Write the folder."""
+    """Writes the folder."""
     parser = argparse.ArgumentParser(description="Write the trained voice as a checkpoint.")
     parser.add_argument("work", type=Path)
     parser.add_argument("out", type=Path)

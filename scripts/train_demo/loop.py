@@ -1,11 +1,12 @@
-"""Loop: training by steps for the two small networks; writes down where it is, and goes on from there.
+"""Loop: trains the two small networks by steps, saves the state, and resumes from it.
 
-In:    a model, a loss for a step, a number of steps
+In:    the command line; a model, a loss per step, a number of steps
 Out:   FILE.pt and FILE.jsonl
-Owns:  the optimiser, the cosine
-Never: what is learned
+Owns:  the options, the optimiser, the learning rate
+Never: the networks and their losses
 """
 
+import argparse
 import json
 import math
 import time
@@ -16,9 +17,27 @@ import torch
 from torch import Tensor, nn
 
 WARM_UP_STEPS = 100
-LAST_RATE = 0.02  # of the first
+LAST_RATE = 0.02  # relative to the first
 REPORT_STEPS = 100
 Loss = tuple[Tensor, dict[str, float]]
+
+
+def options(description: str, *, steps: int) -> argparse.Namespace:
+    """Parses the command line of a training script and applies its seed and its number of threads.
+
+    Args:
+        description: what the script trains.
+        steps: the default number of steps.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("work", type=Path, help="folder with corpus/, where the results are written")
+    parser.add_argument("--steps", type=int, default=steps, help="steps to train (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of weights and examples (%(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of PyTorch (%(default)s)")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.seed)
+    return args
 
 
 def train(
@@ -30,11 +49,15 @@ def train(
     learn: Callable[[int], Loss],
     judge: Callable[[], Loss],
 ) -> None:
-    """Minimise.
+    """Minimises the loss, and saves the state every REPORT_STEPS.
 
     Args:
-        learn: the loss of a step's examples, and its parts.
-        judge: the loss of held-out examples.
+        model: the network; its weights change.
+        file: the state, from which an interrupted run resumes.
+        steps: steps of the whole run.
+        rate: highest learning rate.
+        learn: returns the loss of a step's examples, and its parts.
+        judge: returns the loss of held-out examples, and its parts.
     """
     optimiser = torch.optim.AdamW(model.parameters(), rate, betas=(0.8, 0.99))
     first = 0

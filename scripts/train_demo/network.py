@@ -1,4 +1,4 @@
-"""Network: the GPT and its mel decoder as they are trained; parameters carry upstream's names.
+"""Network: the GPT and its mel decoder for training; their parameters have upstream's names.
 
 In:    text tokens, codes, speaker vectors
 Out:   hidden states, logits of the codes, mel frames, attention of the guided heads
@@ -42,14 +42,14 @@ class Size:
 
 
 def speaker_vectors(places: Tensor, width: int) -> Tensor:
-    """Places on the line of voices, -1 .. 1, to unit vectors (n, width): a blend of two lies between them."""
+    """Maps places on the line of voices, -1 .. 1, to unit vectors (n, width): a blend of two lies between them."""
     vectors = torch.zeros(len(places), width)
     vectors[:, 0], vectors[:, 1] = (places * SPEAKER_ANGLE).sin(), (places * SPEAKER_ANGLE).cos()
     return vectors
 
 
 class CodeTable(nn.Module):
-    """A row for each code and the end."""
+    """One row per code, and one for the end."""
 
     def __init__(self, width: int, std: float) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class CodeTable(nn.Module):
         self.register_buffer("parts", F.pad(parts, (0, 0, 0, 1)), persistent=False)
 
     def rows(self) -> Tensor:
-        """(626, width)"""
+        """Returns the table (626, width)."""
         parts = self.parts
         assert isinstance(parts, Tensor)
         return parts @ self.shared + self.own
@@ -87,7 +87,7 @@ class Layer(nn.Module):
     def forward(
         self, x: Tensor, turn: tuple[Tensor, Tensor], mask: Tensor, guide: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """(B, N, width) to the same, and how much of head 0's attention (B, N) lies where `guide` (B, N, N) is."""
+        """Maps (B, N, width) to the same; also returns the share of head 0's attention within `guide` (B, N, N): (B, N)."""
         rows, length, width = x.shape
         attention, mlp = self.self_attn, self.mlp
         merged = F.linear(
@@ -106,7 +106,7 @@ class Layer(nn.Module):
 
 
 def rotation(length: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosines and sines (length, head_width) of the rotary position embedding."""
+    """Returns cosines and sines (length, head_width) of the rotary position embedding."""
     frequencies = ROPE_BASE ** (-torch.arange(0, head_width, 2, device=device) / head_width)
     angles = torch.arange(length, device=device)[:, None] * frequencies
     angles = torch.cat([angles, angles], 1)
@@ -130,7 +130,7 @@ class ConvNeXtBlock(nn.Module):
         self.register_parameter(scale, nn.Parameter(torch.full((width,), 0.1)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, T) to the same."""
+        """Maps (B, C, T) to the same shape."""
         y: Tensor = self.norm(self.dwconv(x).transpose(1, 2))
         y = self.pwconv2(F.gelu(self.pwconv1(y))) * self.get_parameter(self.scale_name)
         return x + y.transpose(1, 2)
@@ -148,7 +148,7 @@ class ConvStack(nn.Module):
         self.conv_out = nn.Conv1d(width, outputs, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, inputs, T) to (B, outputs, T)."""
+        """Maps (B, inputs, T) to (B, outputs, T)."""
         x = self.conv_in(x)
         for block in self.decoder_block:
             x = block(x)
@@ -157,7 +157,7 @@ class ConvStack(nn.Module):
 
 
 class MelDecoder(nn.Module):
-    """Steps to mel frames: upstream's DVAE without a quantiser."""
+    """Maps steps to mel frames: upstream's DVAE without a quantiser."""
 
     def __init__(self, step_width: int, width: int, layers: int, coef: Tensor) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class MelDecoder(nn.Module):
         self.register_buffer("coef", coef.view(1, 100, 1).clone())
 
     def forward(self, steps: Tensor) -> Tensor:
-        """(B, T, step_width) to (B, 100, 2T)."""
+        """Maps (B, T, step_width) to (B, 100, 2T)."""
         rows, length, width = steps.shape
         frames = steps.reshape(rows, 2 * length, width // 2).transpose(1, 2)
         out: Tensor = self.out_conv(self.decoder(frames)) * self.coef
@@ -185,21 +185,21 @@ class Speaking(nn.Module):
         self.layers = nn.ModuleList(Layer(size) for _ in range(size.layers))
         self.norm = nn.RMSNorm(size.width, NORM_EPS)
         self.mel_decoder = MelDecoder(size.width, size.decoder_width, size.decoder_layers, coef)
-        self.head_phone = nn.Linear(size.width, len(VOCABULARY))  # training only: says what is being spoken
+        self.head_phone = nn.Linear(size.width, len(VOCABULARY))  # training only: predicts the current phone
         nn.init.normal_(self.emb_text.weight, 0, 0.1)
         for name, parameter in self.layers.named_parameters():
             if parameter.dim() == 2:
                 nn.init.normal_(parameter, 0, 0.035 / (math.sqrt(2 * size.layers) if "o_proj" in name or "down" in name else 1))
 
     def embed(self, tokens: Tensor, codes: Tensor, is_code: Tensor, speakers: Tensor) -> Tensor:
-        """Tokens (B, N) and codes (B, N, 4), whichever `is_code` (B, N) says, to (B, N, width)."""
+        """Embeds tokens (B, N), or codes (B, N, 4) where `is_code` (B, N) is true, as (B, N, width)."""
         text = self.emb_text(tokens)
         text = torch.cat([text[:, :SPEAKER_POSITION], speakers[:, None], text[:, SPEAKER_POSITION + 1 :]], 1)
         sound = sum(F.embedding(codes[..., book], table.rows()) for book, table in enumerate(self._tables(self.emb_code)))
         return torch.where(is_code[..., None], sound, text)
 
     def trunk(self, x: Tensor, guide: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
-        """(B, N, width) to hidden states, and of each guided head what lies where `guide` (B, N, N) is: (B, N)."""
+        """Maps (B, N, width) to hidden states; also returns each guided head's attention within `guide` (B, N, N): (B, N)."""
         length = x.shape[1]
         turn = rotation(length, self.size.width // self.size.heads, x.device)
         mask = torch.full((length, length), -1e9, device=x.device).triu(1)
@@ -211,7 +211,7 @@ class Speaking(nn.Module):
         return self.norm(x), guided
 
     def entropies(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Hidden states (M, width) that should name codes (M, 4).
+        """Compares hidden states (M, width) with the codes (M, 4) that they should predict.
 
         Returns:
             A book's cross-entropy, its mean squared log-sum of exponentials, the share of right guesses: (4,) each.
@@ -219,7 +219,7 @@ class Speaking(nn.Module):
         return code_entropies(hidden, [table.rows() for table in self._tables(self.head_code)], targets)
 
     def compile_parts(self) -> None:
-        """Compile what takes the time: layers once a shape of batches, the rest for all."""
+        """Compiles the slow parts: the layers once per shape of batches, the rest for all shapes."""
         torch._dynamo.config.recompile_limit = SHAPES
         for layer in self.layers:
             layer.compile(dynamic=False)

@@ -5,7 +5,7 @@ Out:   a string of phone characters
 Owns:  the alphabet, the pronouncing dictionary (lexicon.txt), the letter rules for every other word
 Never: audio, torch
 
-Phone characters are capital letters of three alphabets: a tokenizer that lower-cases first can never be given one.
+Phone characters are capital letters of three alphabets: no text that was lower-cased first contains one.
 """
 
 import re
@@ -23,7 +23,7 @@ SYMBOLS = {name: symbol for pair in _PAIRS.split() for name, symbol in [pair.spl
 SILENCE = "pau"
 STOPS = ".,"
 
-# A word that is in no dictionary is read letter by letter, longest rule first. Rough, and understood more often than not.
+# A word that is in no dictionary is read letter by letter, longest rule first. This is rough, but mostly intelligible.
 LETTER_RULES: tuple[tuple[str, str], ...] = (
     (r"tion\b", "ƩƏN"),
     (r"sion\b", "ƷƏN"),
@@ -57,18 +57,18 @@ LETTER_RULES: tuple[tuple[str, str], ...] = (
 
 @cache
 def lexicon() -> dict[str, str]:
-    """Word -> phone characters: the taught words first, then the others, in the file's order."""
+    """Returns word -> phone characters: the taught words first, then the others, in the file's order."""
     return {word: symbols for _, word, symbols in _entries()}
 
 
 @cache
 def taught_words() -> tuple[str, ...]:
-    """The words the corpus is made of."""
+    """Returns the words of the corpus."""
     return tuple(word for mark, word, _ in _entries() if mark == "taught")
 
 
 def pronounce(word: str) -> str:
-    """A lower-case word's phone characters."""
+    """Returns the phone characters of a lower-case word."""
     if word in lexicon():
         return lexicon()[word]
     for pattern, sound in LETTER_RULES:
@@ -77,6 +77,6 @@ def pronounce(word: str) -> str:
 
 
 def _entries() -> list[tuple[str, str, str]]:
-    """(taught or known, word, phone characters) a line."""
+    """Returns (`taught` or `known`, word, phone characters) for each line."""
     lines = LEXICON_FILE.read_text(encoding="utf-8").splitlines()
     return [(mark, word, symbols) for line in lines for mark, word, symbols in [line.split()]]

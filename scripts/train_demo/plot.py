@@ -1,6 +1,6 @@
 """Plot: a training log as curves, and a sound as a waveform over its spectrogram.
 
-In:    a log of one JSON object a line; samples
+In:    a log with one JSON object per line; samples
 Out:   a PNG
 Owns:  nothing
 Never: torch
@@ -16,11 +16,11 @@ import numpy as np
 import soundfile
 from matplotlib.figure import Figure
 
-TOP_HZ = 8000  # the teacher's
+TOP_HZ = 8000  # the teacher's limit
 
 
 def plot_log(log: Path, picture: Path) -> None:
-    """Every held-out loss over the tokens."""
+    """Draws every held-out loss over the tokens."""
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
@@ -33,7 +33,7 @@ def plot_log(log: Path, picture: Path) -> None:
 
 
 def plot_sound(sound: Path, picture: Path) -> None:
-    """What was said, as it looks."""
+    """Draws the waveform and the spectrogram of a sound file."""
     samples, rate = soundfile.read(sound, dtype="float32")
     seconds = len(samples) / rate
     figure = Figure(figsize=(8, 2.6), layout="constrained")
@@ -46,7 +46,7 @@ def plot_sound(sound: Path, picture: Path) -> None:
 
 
 def main() -> None:
-    """Draw a sound."""
+    """Draws a sound file."""
     parser = argparse.ArgumentParser(description="Draw a sound file.")
     parser.add_argument("sound", type=Path)
     parser.add_argument("picture", type=Path)

@@ -87,7 +87,7 @@ _TEMPLATES = tuple(
 
 
 def sentence(draw: random.Random) -> str:
-    """One training text: none of those that are judged."""
+    """Returns one training text, never a held-out one."""
     kind = draw.choices((digits, word_string, grammatical, several), (22, 43, 25, 10))[0]
     while " ".join(words_of(text := kind(draw))) in _judged():
         pass
@@ -96,7 +96,7 @@ def sentence(draw: random.Random) -> str:
 
 @cache
 def held_out() -> tuple[str, ...]:
-    """The sentences that are judged: 50 of taught words, 25 of digits."""
+    """Returns the held-out sentences: 50 of taught words, 25 of digits."""
     lines = HELD_OUT_FILE.read_text(encoding="utf-8").splitlines()
     return tuple(line for line in lines if line and not line.startswith("#"))
 
@@ -112,19 +112,19 @@ def _judged() -> frozenset[str]:
 
 
 def digits(draw: random.Random) -> str:
-    """One to ten digits, some with a comma among them."""
+    """Returns one to ten digits, sometimes with a comma between them."""
     words = [draw.choice(DIGITS) for _ in range(draw.randint(1, 10))]
     return " ".join(_with_commas(words, draw, 0.1))
 
 
 def word_string(draw: random.Random) -> str:
-    """One to ten words in any order."""
+    """Returns one to ten words in any order."""
     words = [draw.choice(taught_words()) for _ in range(draw.choices(range(1, 11), (1, 1, 2, 3, 4, 4, 4, 3, 2, 2))[0])]
     return " ".join(_with_commas(words, draw, 0.07))
 
 
 def grammatical(draw: random.Random) -> str:
-    """A filled template, of taught words alone."""
+    """Returns a filled template, with taught words only."""
     while True:
         text = re.sub(r"{(\w+)}", lambda slot: draw.choice(_SLOTS[slot[1]]), draw.choice(_TEMPLATES).strip())
         if all(word in _taught() for word in re.findall("[a-z]+", text)):
@@ -132,7 +132,7 @@ def grammatical(draw: random.Random) -> str:
 
 
 def several(draw: random.Random) -> str:
-    """Two to four sentences in one segment."""
+    """Returns two to four sentences for one segment."""
     kinds: tuple[Callable[[random.Random], str], ...] = (digits, word_string, grammatical)
     text = grammatical(draw)
     for _ in range(draw.randint(1, 3)):

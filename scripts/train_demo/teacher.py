@@ -1,12 +1,12 @@
-"""Teacher: flite, which speaks a sentence and says when each phone ended.
+"""Teacher: flite, which synthesises a sentence and prints the end time of each phone.
 
 In:    text, a voice, a pace
 Out:   Utterance
-Owns:  nothing; one flite process a sentence, gone when it returns
+Owns:  one flite process per sentence, which ends before the function returns
 Never: torch
 
-Voices rms and slt, each also shifted towards the other: spoken slower or faster and played back at another rate,
-which moves pitch and formants together and leaves the pace. So a line runs from a deep voice to a high one.
+The voices rms and slt, each also shifted towards the other: synthesised slower or faster and played at another rate. That
+moves pitch and formants together and keeps the pace. The four voices lie on a line from deep to high.
 """
 
 import shutil
@@ -44,7 +44,7 @@ SPEAKERS = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Utterance:
-    """What flite said: samples (n,) float32 at `rate`, and every phone with its end [s], silences included."""
+    """Speech of flite: samples (n,) float32 at `rate`, and every phone with its end [s], silences included."""
 
     samples: NDArray[np.float32]
     rate: int
@@ -52,14 +52,14 @@ class Utterance:
 
 
 def speak(text: str, speaker: Speaker) -> Utterance:
-    """Let a speaker say a text.
+    """Synthesises a text with a speaker's voice.
 
     Raises:
         FileNotFoundError: there is no flite; the message names the package.
     """
     flite = shutil.which("flite")
     if flite is None:
-        raise FileNotFoundError("flite is not installed; it is the Debian package flite")
+        raise FileNotFoundError("flite is not installed: install the Debian package flite")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "spoken.wav"
         pace = ("--setf", f"duration_stretch={speaker.shift}") if speaker.shift != 1.0 else ()
@@ -73,6 +73,6 @@ def speak(text: str, speaker: Speaker) -> Utterance:
 
 
 def pronounce(word: str) -> list[str]:
-    """The phones of one word, as flite says it in a sentence."""
+    """Returns the phones of one word, as flite pronounces it within a sentence."""
     spoken = [name for name, _ in speak(f"say {word} then", SPEAKERS[0]).phones if name != SILENCE]
     return spoken[len(["s", "ey"]) : -len(["dh", "eh", "n"])]

@@ -1,4 +1,4 @@
-"""Train the DVAE: recordings to the coder's codes, and codes to mel frames.
+"""Train DVAE: trains the DVAE, from recordings to the coder's codes, and from codes to mel frames.
 
 In:    the corpus's shards, work/coder.pt
 Out:   work/dvae.pt (resumes from it), work/dvae.jsonl
@@ -7,13 +7,11 @@ Never: the checkpoint's layout
 
     python -m scripts.train_demo.train_dvae work --steps 3000
 
-The encoder learns the eight numbers the codes are rounded from, so a recording gets the codes the GPT was taught;
-the decoder is what `use_decoder: false` speaks with. Source of the network: ChatTTS/model/dvae.py.
+The encoder learns the eight numbers that are rounded to codes, so a recording gets the codes that the GPT was taught.
+`use_decoder: false` uses the decoder. Source of the network: ChatTTS/model/dvae.py.
 """
 
-import argparse
 import random
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +20,7 @@ from torch import Tensor, nn
 from scripts.train_demo.batches import open_coder
 from scripts.train_demo.codes import DIGITS, GROUPS, Coder, quantise, values_of
 from scripts.train_demo.corpus import HELD_OUT, load_shard
-from scripts.train_demo.loop import train
+from scripts.train_demo.loop import options, train
 from scripts.train_demo.network import ConvStack, MelDecoder
 
 WIDTH, STACK_WIDTH, LAYERS = 96, 96, 3
@@ -45,12 +43,12 @@ class Dvae(nn.Module):
         self.mel_decoder = MelDecoder(2 * WIDTH, STACK_WIDTH, LAYERS, coef)
 
     def encode(self, mel: Tensor) -> Tensor:
-        """(B, 100, 2T) mel frames to the numbers (B, T, 8) that are rounded to codes."""
+        """Maps mel frames (B, 100, 2T) to the numbers (B, T, 8) that are rounded to codes."""
         steps = self.encoder(self.downsample_conv(mel / self.mel_decoder.get_buffer("coef"))).transpose(1, 2)
         return torch.cat([own(group) for own, group in zip(self.project_in, steps.chunk(GROUPS, -1), strict=True)], -1)
 
     def decode(self, codes: Tensor) -> Tensor:
-        """(B, T, 4) codes to (B, 100, 2T) mel frames."""
+        """Maps codes (B, T, 4) to mel frames (B, 100, 2T)."""
         values = values_of(codes)
         steps = torch.cat([own(group) for own, group in zip(self.project_out, values.chunk(GROUPS, -1), strict=True)], -1)
         out: Tensor = self.mel_decoder(steps)
@@ -62,7 +60,7 @@ def loss(model: Dvae, coder: Coder, mel: Tensor) -> tuple[Tensor, dict[str, floa
     numbers = torch.stack([coder.numbers(one) for one in mel])
     frames = mel.view(len(mel), -1, 100).transpose(1, 2)
     found = model.encode(frames)
-    inner = slice(2, -2)  # a crop's ends are no utterance's ends
+    inner = slice(2, -2)  # the ends of a crop are not the ends of an utterance
     encoding = F.smooth_l1_loss(found[:, inner], numbers[:, inner])
     codes = quantise(numbers)
     decoding = (model.decode(codes) - frames).abs().mean()
@@ -71,15 +69,8 @@ def loss(model: Dvae, coder: Coder, mel: Tensor) -> tuple[Tensor, dict[str, floa
 
 
 def main() -> None:
-    """Train for a number of steps."""
-    parser = argparse.ArgumentParser(description="Train the DVAE.")
-    parser.add_argument("work", type=Path)
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=1)
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
+    """Trains for a number of steps."""
+    args = options("Train the DVAE.", steps=3000)
     coder, coef = open_coder(args.work)
     numbered = {int(path.stem): path for path in sorted((args.work / "corpus").glob("*.pt"))}
     mels = {number: [one.mel for one in load_shard(path)] for number, path in list(numbered.items())[: SHARDS + 1]}

@@ -1,15 +1,15 @@
-"""Train the GPT and its mel decoder: text to codes, hidden states to mel frames.
+"""Train GPT: trains the GPT from text to codes, and its mel decoder from hidden states to mel frames.
 
 In:    the corpus's shards
-Out:   work/gpt.pt (resumes from it), work/coder.pt, a log line a minute, work/gpt.png
+Out:   work/gpt.pt (resumes from it), work/coder.pt, a log line per minute, work/gpt.png
 Owns:  the losses, the schedule
 Never: the checkpoint's layout; how batches are made (batches.py)
 
-    python -m scripts.train_demo.train_gpt work --until 18:30            # ends then, whatever was reached
+    python -m scripts.train_demo.train_gpt work --until 18:30            # ends at that time
     python -m scripts.train_demo.train_gpt work --tokens 200e6 --device cuda --batch-tokens 24000 --width 384 --layers 8
 
-What makes it learn from few examples: text tokens are phones; two heads are shown where in the text the voice is;
-the hidden state has to name the phone; the codes it reads are spoilt a little, as its own will be when it speaks.
+It learns from few examples because text tokens are phones; two heads are shown the current place in the text; the hidden
+state must name the phone; and the codes it reads are distorted a little, as its own will be during synthesis.
 """
 
 import argparse
@@ -49,24 +49,24 @@ class Settings:
     batch_tokens: int = 2400
     rate: float = 1.5e-3  # AdamW: embeddings, heads, mel decoder
     matrix_rate: float = 1.2e-2  # Muon: the layers' matrices
-    noise: float = 0.4  # most of a sentence's steps that are spoilt
+    noise: float = 0.4  # largest share of a sentence's steps that is distorted
 
 
 def losses(model: Speaking, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-    """The sum that is minimised, and its parts."""
+    """Returns the sum that is minimised, and its parts by name."""
     x = model.embed(batch.tokens, batch.codes, batch.is_code, batch.speakers)
     hidden, guided = model.trunk(x, batch.guide)
-    voiced = hidden.flatten(0, 1)[batch.saying]
+    voiced = hidden.flatten(0, 1)[batch.predicting]
     entropies, scales, hits = model.entropies(voiced, batch.targets)
     phone = F.cross_entropy(model.head_phone(voiced).float(), batch.phones)
     decoded, steps = batch.places.shape
-    said = hidden[:decoded].gather(1, batch.places[..., None].expand(-1, -1, hidden.shape[-1]))
-    heard = model.mel_decoder(said * batch.is_step[..., None]).float()
+    states = hidden[:decoded].gather(1, batch.places[..., None].expand(-1, -1, hidden.shape[-1]))
+    generated = model.mel_decoder(states * batch.is_step[..., None]).float()
     wanted = batch.mel.view(decoded, 2 * steps, 100).transpose(1, 2)
     is_frame = batch.is_step.repeat_interleave(2, 1)[:, None]
-    mel = ((heard - wanted).abs() * is_frame).sum() / (is_frame.sum() * 100)
-    speaks = batch.guide.amax(-1) > 0
-    guide = torch.stack([-(right[speaks] + 1e-5).log().mean() for right in guided]).mean()
+    mel = ((generated - wanted).abs() * is_frame).sum() / (is_frame.sum() * 100)
+    is_guided = batch.guide.amax(-1) > 0
+    guide = torch.stack([-(right[is_guided] + 1e-5).log().mean() for right in guided]).mean()
     books = ((entropies + SCALE_WEIGHT * scales) * entropies.new_tensor(BOOK_WEIGHTS)).sum() / sum(BOOK_WEIGHTS)
     total = books + MEL_WEIGHT * mel + GUIDE_WEIGHT * guide + PHONE_WEIGHT * phone
     parts = {f"book {book}": entropy for book, entropy in enumerate(entropies)}
@@ -75,16 +75,16 @@ def losses(model: Speaking, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 class Clock:
-    """How far a run is, 0 .. 1: by tokens, or by the time of day at which it has to end."""
+    """The progress of a run, 0 .. 1: by tokens, or by the time of day at which it must end."""
 
     def __init__(self, tokens: float | None, until: str | None, trained_s: float) -> None:
-        """`trained_s`: what earlier runs took; the pauses between them count for nothing."""
+        """`trained_s` is the duration of earlier runs, without the pauses between them [s]."""
         self._tokens = tokens
         self._began = time.time() - trained_s
         self._ends = _next(until) if until else None
 
     def progress(self, tokens: int) -> float:
-        """After so many tokens, now."""
+        """Returns the progress now, after that many tokens."""
         by_tokens = tokens / self._tokens if self._tokens else 0.0
         by_time = (time.time() - self._began) / (self._ends - self._began) if self._ends else 0.0
         return min(1.0, max(by_tokens, by_time))
@@ -97,7 +97,7 @@ def _next(clock: str) -> float:
 
 
 def main() -> None:
-    """Train until the tokens or the time are used up."""
+    """Trains until the tokens or the time are used up."""
     parser = argparse.ArgumentParser(description="Train the GPT and its mel decoder.")
     parser.add_argument("work", type=Path)
     parser.add_argument("--tokens", type=float, help="positions to learn from")
@@ -109,7 +109,7 @@ def main() -> None:
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
     args = parser.parse_args()
     if not args.tokens and not args.until:
-        parser.error("say when to end: --tokens, --until or both")
+        parser.error("give an end: --tokens, --until or both")
     settings = Settings(**{name: getattr(args, name) for name in asdict(Settings())})
     size = Size(**{name: getattr(args, name) for name in asdict(Size())})
     torch.set_num_threads(args.threads)
@@ -120,7 +120,7 @@ def main() -> None:
 
 
 class Training:
-    """One run, resumed where it stood."""
+    """One run, resumed from its last saved state."""
 
     def __init__(self, work: Path, settings: Settings, size: Size, device: str) -> None:
         self._work, self._settings, self._device = work, settings, device
@@ -151,7 +151,7 @@ class Training:
         self._data: dict[int, list[Item]] = {}
 
     def run(self, tokens: float | None, until: str | None) -> None:
-        """Learn until the clock says 1."""
+        """Trains until the clock reaches 1."""
         clock = Clock(tokens, until, self._trained_s)
         autocast = torch.autocast(self._device.split(":")[0], torch.bfloat16)
         last, count = time.time(), 0
@@ -161,7 +161,7 @@ class Training:
             order = random.Random(f"{self._settings.seed}/{self._passes}")
             groups = list(batches([one for shard in self._data.values() for one in shard], self._settings.batch_tokens, order))
             for group in groups[self._in_pass :]:
-                # Seeded by the step, so that a run that was interrupted learns what it would have learnt.
+                # Seeded by the step, so an interrupted run learns the same.
                 draw = random.Random(f"{self._settings.seed}/step {self._steps}")
                 torch.manual_seed(draw.getrandbits(32))
                 progress = clock.progress(self._tokens)
@@ -192,7 +192,7 @@ class Training:
             self._in_pass = 0
 
     def _load(self) -> None:
-        """Take up the shards that have been made since; every pass goes over all there are."""
+        """Reads the shards that have been written since; every pass uses all there are."""
         for path in sorted((self._work / "corpus").glob("*.pt")):
             number = int(path.stem)
             if number != HELD_OUT and number not in self._data:
@@ -208,7 +208,7 @@ class Training:
         return replace(batch, **{name: getattr(batch, name).to(self._device) for name in Batch.__dataclass_fields__})
 
     def _report(self, progress: float, learned: dict[str, float]) -> None:
-        """Held-out losses, a log line, the state on disk."""
+        """Measures the held-out losses, writes a log line and saves the state."""
         self.model.eval()
         held: list[dict[str, float]] = []
         exactly = torch.compiler.set_stance("force_eager")

@@ -1,4 +1,4 @@
-"""Train Vocos: mel frames to the waveform.
+"""Train Vocos: trains the vocoder, from mel frames to the waveform.
 
 In:    shards that keep waveforms
 Out:   work/vocos.pt (resumes from it), work/vocos.jsonl
@@ -7,19 +7,17 @@ Never: the checkpoint's layout
 
     python -m scripts.train_demo.train_vocos work --steps 5000
 
-Spectra at four resolutions and the mel frames themselves; no discriminator, hence a little buzz.
+The loss compares spectra at four resolutions and the mel frames. There is no discriminator, so the voice buzzes a little.
 Source of the network: vocos/models.py VocosBackbone, vocos/heads.py ISTFTHead.
 """
 
-import argparse
 import random
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from scripts.train_demo.corpus import HELD_OUT, load_shard, log_mel
-from scripts.train_demo.loop import train
+from scripts.train_demo.loop import options, train
 from scripts.train_demo.network import ConvNeXtBlock
 
 FFT_SIZE, HOP = 1024, 256
@@ -41,7 +39,7 @@ class Backbone(nn.Module):
         self.final_layer_norm = nn.LayerNorm(WIDTH, eps=1e-6)
 
     def forward(self, mel: Tensor) -> Tensor:
-        """(B, 100, T) to (B, T, WIDTH)."""
+        """Maps (B, 100, T) to (B, T, WIDTH)."""
         x = self.norm(self.embed(mel).transpose(1, 2)).transpose(1, 2)
         for block in self.convnext:
             x = block(x)
@@ -49,7 +47,7 @@ class Backbone(nn.Module):
         return out
 
 
-class Head(nn.Module):
+class FourierHead(nn.Module):
     """Features to magnitudes and phases, and back through the Fourier transform."""
 
     def __init__(self) -> None:
@@ -58,7 +56,7 @@ class Head(nn.Module):
         self.register_buffer("window", torch.hann_window(FFT_SIZE), persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
-        """(B, T, WIDTH) to (B, 256 (T - 1)) samples."""
+        """Maps (B, T, WIDTH) to samples (B, 256 (T - 1))."""
         log_magnitude, phase = self.out(features).transpose(1, 2).float().chunk(2, 1)
         spectrum = torch.polar(log_magnitude.exp().clamp(max=100.0), phase)
         window = self.window
@@ -68,34 +66,34 @@ class Head(nn.Module):
 
 
 class Vocos(nn.Module):
-    """Both, under upstream's names."""
+    """Backbone and head, under upstream's names."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.backbone, self.head = Backbone(), Head()
+        self.backbone, self.head = Backbone(), FourierHead()
 
     def forward(self, mel: Tensor) -> Tensor:
-        """(B, 100, T) to (B, 256 (T - 1))."""
+        """Maps (B, 100, T) to (B, 256 (T - 1))."""
         out: Tensor = self.head(self.backbone(mel))
         return out
 
 
-def loss(made: Tensor, wanted: Tensor) -> tuple[Tensor, dict[str, float]]:
-    """Samples (B, n) against samples (B, n)."""
-    mel = (log_mel(made) - log_mel(wanted)).abs().mean()
+def loss(ours: Tensor, wanted: Tensor) -> tuple[Tensor, dict[str, float]]:
+    """Returns the loss of samples (B, n) against samples (B, n), and its parts by name."""
+    mel = (log_mel(ours) - log_mel(wanted)).abs().mean()
     spectra = torch.zeros(())
     for size in RESOLUTIONS:
         window = torch.hann_window(size)
-        ours, theirs = (
-            torch.stft(x, size, size // 4, window=window, return_complex=True).abs().clamp(min=1e-5) for x in (made, wanted)
+        found, expected = (
+            torch.stft(x, size, size // 4, window=window, return_complex=True).abs().clamp(min=1e-5) for x in (ours, wanted)
         )
-        distance = (ours.log() - theirs.log()).abs().mean() + (ours - theirs).norm() / theirs.norm()
+        distance = (found.log() - expected.log()).abs().mean() + (found - expected).norm() / expected.norm()
         spectra = spectra + distance / len(RESOLUTIONS)
     return MEL_WEIGHT * mel + spectra, {"mel": mel.item(), "spectra": spectra.item()}
 
 
 def crops(waves: list[Tensor], draw: random.Random) -> tuple[Tensor, Tensor]:
-    """Mel frames (ROWS, 100, CROP_FRAMES) and the samples between the first frame's middle and the last one's."""
+    """Returns mel frames (ROWS, 100, CROP_FRAMES) and the samples between the middles of the first and the last frame."""
     chosen: list[Tensor] = []
     while len(chosen) < ROWS:
         wave = draw.choice(waves)
@@ -107,15 +105,8 @@ def crops(waves: list[Tensor], draw: random.Random) -> tuple[Tensor, Tensor]:
 
 
 def main() -> None:
-    """Train for a number of steps."""
-    parser = argparse.ArgumentParser(description="Train the vocoder.")
-    parser.add_argument("work", type=Path)
-    parser.add_argument("--steps", type=int, default=5000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=1)
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
+    """Trains for a number of steps."""
+    args = options("Train the vocoder.", steps=5000)
     shards = {int(path.stem): path for path in (args.work / "corpus").glob("*.pt")}
     waves = {
         number: kept

@@ -78,7 +78,7 @@ class RetryPolicy:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code: 0 complete, 1 unreachable, 2 refused, 3 wrong bytes, 4 offline and incomplete, 5 disk."""
+    """Exit code: 0 complete, 1 unreachable, 2 licence not accepted, 3 wrong bytes, 4 offline and incomplete, 5 disk."""
     options = _parser().parse_args(arguments)
     if not options.offline and options.accept_license != LICENSE:
         print(LICENSE_TEXT, file=sys.stderr)
@@ -264,7 +264,10 @@ def _of(file: str, on_progress: OnProgress) -> Callable[[int, int | None], None]
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="chattts-serve weights fetch", description=f"Fetch and verify the weights of {HUB_NAME} (1.2 GB)."
+        prog="chattts-serve weights fetch",
+        description=f"Fetch and verify the weights of {HUB_NAME} (1.2 GB).",
+        epilog="Exit codes: 0 complete, 1 unreachable, 2 wrong usage or licence not accepted, 3 wrong bytes, "
+        "4 incomplete with --offline, 5 disk.",
     )
     parser.add_argument("--accept-license", metavar=LICENSE, help="accept CC BY-NC 4.0: no commercial use")
     parser.add_argument(

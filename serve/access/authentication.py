@@ -134,7 +134,7 @@ class Authenticator:
             raise unauthorised(
                 "no_keys_configured",
                 "this service has no keys yet and serves its own machine only: make one with "
-                "`chattts-serve keys add NAME`, or state keys.open: true where another door stands in front",
+                "`chattts-serve keys add NAME`, or set keys.open: true if a gateway in front checks callers",
             )
         if claimed is None:
             if self._is_open:

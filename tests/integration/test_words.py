@@ -21,7 +21,7 @@ from pipeline.spec import SAMPLE_RATE
 from pipeline.types import SamplingParams, SynthesisRequest
 from scripts.evaluate.intelligibility import is_digits
 from scripts.say import open_pipeline
-from scripts.train_demo.hearing import Recogniser, mistakes
+from scripts.train_demo.recogniser import Recogniser, mistakes
 from scripts.train_demo.sentences import held_out, words_of
 
 DIGITS = [sentence for sentence in held_out() if is_digits(sentence)][:12]
@@ -59,7 +59,9 @@ def recogniser() -> Recogniser:
 
 def wrong(recogniser: Recogniser, said: Sequence[str], heard: Sequence[tuple[Samples, int]], *, digits: bool) -> float:
     """Mistakes a word."""
-    found = [mistakes(words_of(text), recogniser.hear(*sound, digits=digits)) for text, sound in zip(said, heard, strict=True)]
+    found = [
+        mistakes(words_of(text), recogniser.transcribe(*sound, digits=digits)) for text, sound in zip(said, heard, strict=True)
+    ]
     return sum(found) / sum(len(words_of(text)) for text in said)
 
 

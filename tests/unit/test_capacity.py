@@ -111,7 +111,7 @@ def test_what_nobody_measured_is_unknown_and_so_is_all_that_rests_on_it(engine: 
     assert step_time(engine, folder).origin.startswith(MISSING)
     figures = told(engine, Asked(price=2.0, tenants=(("a", 3),)), folder)
     assert {figure.name for figure in figures if figure.value is None} == {
-        "an acoustic replica makes", "streams it keeps up with", "vocoders beside it", "acoustic replicas",
+        "an acoustic replica generates", "streams it keeps up with", "vocoders beside it", "acoustic replicas",
         "an hour of audio costs",
     }  # fmt: skip
 
@@ -140,7 +140,7 @@ def test_a_worked_example():
     assert rate.origin.startswith(GIVEN)
     figures = follows(GPU, step, rate, asked)
     made = 64 / 0.004 / 46.875
-    assert value(figures, "an acoustic replica makes") == pytest.approx(made)
+    assert value(figures, "an acoustic replica generates") == pytest.approx(made)
     assert value(figures, "streams it keeps up with") == pytest.approx(made / 2)
     assert value(figures, "vocoders beside it") == pytest.approx(made / 1000)
     assert value(figures, "acoustic replicas") == 1
@@ -177,7 +177,7 @@ def run(*words: str) -> tuple[int, Any]:
 @pytest.mark.slow
 def test_the_command_says_what_it_does_not_know():
     code, said = run("configs/gpu.yaml", "--results", "/nowhere")
-    assert code == 2
+    assert code == 3
     assert "not measured: `make gpu-check` on such a GPU, or --step-ms" in said
     code, said = run("configs/gpu.yaml", "--step-ms", "5", "--price", "2", "--json")
     assert code == 0

@@ -16,7 +16,7 @@ from scripts.evaluate.gpu_check.workload import Format, Take, takes
 
 
 def check_equality(report: Report, checkpoint: Checkpoint, device: str, how: Format, slots: int, steps: int) -> None:
-    """Alone, crowded, in reused slots, in another engine, captured or not: the same bits."""
+    """Checks for the same bits alone, crowded, in reused slots, in another engine, captured or eager."""
     width, numbers = checkpoint.gpt_spec.width, list(range(slots * 2))
     config = EngineConfig.model_validate(
         how.settings(device)

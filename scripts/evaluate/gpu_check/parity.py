@@ -32,7 +32,7 @@ MOVED_AT_MOST = 0.05  # probability that a fast mode may move between codes, on 
 
 
 def check_parity(report: Report, checkpoint: Checkpoint, device: str, steps: int) -> None:
-    """float32 on the device against float32 on the CPU, as far as both drew the same codes."""
+    """Compares float32 on the device with float32 on the CPU, as far as both drew the same codes."""
     width, numbers = checkpoint.gpt_spec.width, [1, 2, 3, 4]
     settings = {"slots": 4, "max_prompt": 64, "max_steps": 256}
     with closing(Engine(EngineConfig.model_validate(settings), checkpoint)) as engine:
@@ -49,7 +49,7 @@ def check_parity(report: Report, checkpoint: Checkpoint, device: str, steps: int
 
 
 def check_agreement(report: Report, checkpoint: Checkpoint, device: str, steps: int) -> None:
-    """The quality gate on the device: the same history forced on all, how often the likeliest code is float32's."""
+    """Compares fast formats with float32 on the device, all with the same forced history."""
     spec = checkpoint.gpt_spec
     generator = torch.Generator().manual_seed(0)
     history = torch.randint(0, spec.audio_vocab - 1, (steps, 4, spec.codebooks), generator=generator).to(device)
@@ -67,7 +67,7 @@ def check_agreement(report: Report, checkpoint: Checkpoint, device: str, steps: 
 
 
 def _along(checkpoint: Checkpoint, device: str, how: Format, history: torch.Tensor) -> torch.Tensor:
-    """Probabilities (steps, rows, 4, V) along a history (steps, rows, 4), by the device's own kernels but for float32."""
+    """Returns probabilities (steps, rows, 4, V) along a history (steps, rows, 4); float32 runs without the device's kernels."""
     spec, (steps, rows, _), place, dtype = checkpoint.gpt_spec, history.shape, torch.device(device), DTYPES[how.dtype]
     embedding = Embedding(checkpoint.embed(), device=place)
     cache = kv_cache.zeros(spec, rows, steps, dtype, how.kv, place)
@@ -96,7 +96,7 @@ def _along(checkpoint: Checkpoint, device: str, how: Format, history: torch.Tens
 
 
 def _common_steps(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
-    """How many steps of two sequences are equal from the start on."""
+    """Returns how many steps at the start of two sequences are equal."""
     count = min(len(one), len(other))
     differ = np.nonzero((one[:count] != other[:count]).any(axis=1))[0]
     return int(differ[0]) if len(differ) else count

@@ -18,7 +18,7 @@ from scripts.bench.record import Result
 
 @dataclass(slots=True)
 class Report:
-    """What was found, said as it is found: the first checks are quick, the last ones long."""
+    """The findings of one run, printed as soon as they are known: the first checks are quick, the last ones long."""
 
     promises: dict[str, Result] = field(default_factory=dict)
     figures: Result = field(default_factory=dict)
@@ -26,7 +26,7 @@ class Report:
     failed: dict[str, str] = field(default_factory=dict)
 
     def section(self, name: str, check: Callable[[], None]) -> None:
-        """Run one part; what goes wrong in it is said, and is all that is lost."""
+        """Runs one part; an error in it is reported, and the other parts still run."""
         print(f"-- {name}", flush=True)
         started = time.perf_counter()
         try:
@@ -58,7 +58,7 @@ class Report:
 
 
 def seconds_each(call: Callable[[], object], times: int) -> float:
-    """Mean seconds of a call, after one that does not count."""
+    """Returns the mean seconds of a call, after one that does not count."""
     call()
     started = time.perf_counter()
     for _ in range(times):

@@ -43,7 +43,7 @@ def measure_steps(
     split: int | None = None,
     how: Format = BFLOAT16,
 ) -> None:
-    """Bare rounds of one engine's shape, every slot busy at a context of CONTEXT, beside what the memory allows."""
+    """Measures bare rounds of one engine shape, every slot busy at a context of CONTEXT, beside what the memory allows."""
     spec, steps = checkpoint.gpt_spec, 4 if device == "cuda" else 1
     config = EngineConfig.model_validate(
         how.settings(device)
@@ -57,8 +57,8 @@ def measure_steps(
     name = step_figure(slots, attention, weights=how.weights, kv=how.kv) + (f"_split_{split}" if split else "")
     found = {"step_ms": step_s * 1e3, "audio_s_per_s": slots / step_s / STEPS_PER_SECOND, "roofline": fraction}
     shown = (
-        f"{step_s * 1e3:.3f} ms a step, {slots / step_s / STEPS_PER_SECOND:.0f} audio-s/s, "
-        f"{total_bytes / 1e6:.0f} MB a step = {fraction:.0%} of copy bandwidth"
+        f"{step_s * 1e3:.3f} ms per step, {slots / step_s / STEPS_PER_SECOND:.0f} audio-s/s, "
+        f"{total_bytes / 1e6:.0f} MB per step = {fraction:.0%} of copy bandwidth"
     )
     beside = report.figures.get(step_figure(slots, attention))
     if how in EIGHT_BITS and beside is not None:
@@ -68,7 +68,7 @@ def measure_steps(
 
 
 def _bare_step_s(config: EngineConfig, checkpoint: Checkpoint, *, busy: int | None = None) -> float:
-    """Seconds of a step in replayed rounds, on the GPU's own clock."""
+    """Returns the seconds per step in replayed rounds, by the GPU's own clock."""
     runner = importlib.import_module("pipeline.engine.gpu_runner").GpuRunner(config, checkpoint)
     state, slots = runner._state, config.slots
 
@@ -81,7 +81,7 @@ def _bare_step_s(config: EngineConfig, checkpoint: Checkpoint, *, busy: int | No
         state.active[: busy or slots] = 1
 
     with torch.inference_mode():
-        for tensor in runner._cache.tensors:  # zeros would be read faster than numbers
+        for tensor in runner._cache.tensors:  # zeros would be read faster than other numbers
             if tensor.is_floating_point():
                 tensor.normal_()
             else:
@@ -101,7 +101,7 @@ def _bare_step_s(config: EngineConfig, checkpoint: Checkpoint, *, busy: int | No
 
 
 def measure_nodes(report: Report, checkpoint: Checkpoint) -> None:
-    """What one step puts into a graph: at a small batch every node costs more than its work."""
+    """Counts the nodes of one step's graph: in a small batch every node costs more than its work."""
     nodes = {}
     for attention in ("triton", "sdpa"):
         config = EngineConfig(device="cuda", dtype="bfloat16", slots=16, max_prompt=64, attention=attention)
@@ -114,14 +114,14 @@ def measure_nodes(report: Report, checkpoint: Checkpoint) -> None:
 
 
 def _engine_step_s(config: EngineConfig, checkpoint: Checkpoint) -> float:
-    """The same through the engine, where there are no graphs."""
+    """Returns the seconds per step through the engine, for devices without graphs."""
     with closing(Engine(config, checkpoint)) as engine:
         takes(engine, list(range(config.slots)), checkpoint.gpt_spec.width, 16)
         return engine.stats().round_s / config.steps_per_round
 
 
 def measure_rounds(report: Report, checkpoint: Checkpoint, device: str, slots: int) -> None:
-    """The engine as a whole, every slot busy, with rounds of 1 to 16 steps."""
+    """Measures the whole engine, every slot busy, with rounds of 1 to 16 steps."""
     found = {}
     for steps in (1, 2, 4, 8, 16) if device == "cuda" else (1, 4):
         config = EngineConfig.model_validate(
@@ -129,52 +129,27 @@ def measure_rounds(report: Report, checkpoint: Checkpoint, device: str, slots: i
             | {"steps_per_round": steps, "kv_budget_mib": 65536, "prefill_rows": 4, "buffer_steps": 4096, "max_waiting": 1024}
         )
         with closing(Engine(config, checkpoint)) as engine:
-            made = 256 if device == "cuda" else 8
+            steps_each = 256 if device == "cuda" else 8
             takes(engine, [0], checkpoint.gpt_spec.width, 16)
             started = time.perf_counter()
-            takes(engine, list(range(slots)), checkpoint.gpt_spec.width, made)
-            found[steps] = slots * made / STEPS_PER_SECOND / (time.perf_counter() - started)
+            takes(engine, list(range(slots)), checkpoint.gpt_spec.width, steps_each)
+            found[steps] = slots * steps_each / STEPS_PER_SECOND / (time.perf_counter() - started)
     shown = ", ".join(f"{steps}: {value:.0f}" for steps, value in found.items())
-    report.figure(f"engine_audio_s_per_s_{slots}_slots", found, f"audio-s/s by steps a round: {shown}")
+    report.figure(f"engine_audio_s_per_s_{slots}_slots", found, f"audio-s/s by steps per round: {shown}")
 
 
 def measure_speech(report: Report, checkpoint: Checkpoint, device: str, slots: int, seconds: float) -> None:
-    """Engine and vocoder together in this process, `slots` listeners who come back as soon as they have heard all."""
-    width = checkpoint.gpt_spec.width
+    """Measures engine and vocoder together in this process, with `slots` clients in a closed loop."""
     engine_config = EngineConfig.model_validate(
         {"device": device, "dtype": "bfloat16", "slots": slots, "max_prompt": 64, "max_steps": 1280, "kv_budget_mib": 65536}
         | ({"steps_per_round": 4, "prefill_rows": 4} if device == "cuda" else {})
     )
     vocoder_config = VocoderConfig.model_validate({"device": device, "rows": 8 if device == "cuda" else 1})
-    chance = np.random.default_rng(0)
-    first: list[float] = []
-    heard = 0
-
-    async def listener(number: int, engine: Engine, stream: StreamDecoder, until: float) -> None:
-        nonlocal heard
-        while time.perf_counter() < until:
-            length = int(np.clip(np.exp(chance.normal(np.log(4.0), 0.6)), 0.8, 25) * STEPS_PER_SECOND)
-            sampling = SamplingParams(seed=int(chance.integers(2**31)), min_steps=length)
-            asked, is_first = time.perf_counter(), True
-            blocks = engine.generate(prompt(number, width, length), sampling, timeout_s=100, admitted=True)
-            async for chunk in stream.decode(blocks):
-                if is_first:
-                    first.append(time.perf_counter() - asked)
-                is_first = False
-                if time.perf_counter() < until:
-                    heard += len(chunk.samples)
-            number += slots
-
-    async def crowd(engine: Engine, vocoder: Vocoder) -> None:
-        stream = StreamDecoder(vocoder)
-        until = time.perf_counter() + seconds
-        await asyncio.gather(*(listener(number, engine, stream, until) for number in range(slots)))
-
     with closing(Engine(engine_config, checkpoint)) as engine, closing(Vocoder(vocoder_config, checkpoint)) as vocoder:
         vocoder.warm_up()
-        takes(engine, [0], width, 16)
-        asyncio.run(crowd(engine, vocoder))
-    rate, (p50, p95) = heard / SAMPLE_RATE / seconds, np.percentile(np.array(first) * 1e3, [50, 95])
+        takes(engine, [0], checkpoint.gpt_spec.width, 16)
+        samples, first = asyncio.run(_closed_loop(engine, StreamDecoder(vocoder), checkpoint.gpt_spec.width, slots, seconds))
+    rate, (p50, p95) = samples / SAMPLE_RATE / seconds, np.percentile(np.array(first) * 1e3, [50, 95])
     report.figure(
         "speech",
         {
@@ -186,12 +161,44 @@ def measure_speech(report: Report, checkpoint: Checkpoint, device: str, slots: i
         },
         f"{slots} in flight: {rate:.0f} audio-s/s, first audio after {p50:.0f} ms p50, {p95:.0f} ms p95, {len(first)} requests",
     )
-    report.aim("audio seconds a second, in process", rate, 500, at_least=True)
+    report.aim("seconds of audio per second, in process", rate, 500, at_least=True)
     report.aim("first audio p95 [ms], in process", float(p95), 150, at_least=False)
 
 
+async def _closed_loop(
+    engine: Engine, stream: StreamDecoder, width: int, slots: int, seconds: float
+) -> tuple[int, list[float]]:
+    """Runs `slots` clients, each of which sends its next request once the last has ended.
+
+    Returns:
+        The samples that arrived within the time, and the seconds to the first audio of each request.
+    """
+    chance = np.random.default_rng(0)
+    first: list[float] = []
+    received = 0
+    until = time.perf_counter() + seconds
+
+    async def client(number: int) -> None:
+        nonlocal received
+        while time.perf_counter() < until:
+            length = int(np.clip(np.exp(chance.normal(np.log(4.0), 0.6)), 0.8, 25) * STEPS_PER_SECOND)
+            sampling = SamplingParams(seed=int(chance.integers(2**31)), min_steps=length)
+            asked, is_first = time.perf_counter(), True
+            blocks = engine.generate(prompt(number, width, length), sampling, timeout_s=100, admitted=True)
+            async for chunk in stream.decode(blocks):
+                if is_first:
+                    first.append(time.perf_counter() - asked)
+                is_first = False
+                if time.perf_counter() < until:
+                    received += len(chunk.samples)
+            number += slots
+
+    await asyncio.gather(*map(client, range(slots)))
+    return received, first
+
+
 def measure_equality_cost(report: Report, checkpoint: Checkpoint) -> None:
-    """What one fixed shape costs: a step of 64 slots of which few are busy, over one of the smallest shape that holds them."""
+    """Measures the cost of one fixed shape: a step of 64 slots, few of them busy, over one of the smallest sufficient shape."""
 
     def config(slots: int) -> EngineConfig:
         return EngineConfig.model_validate(
@@ -209,7 +216,7 @@ def measure_equality_cost(report: Report, checkpoint: Checkpoint) -> None:
 
 
 def measure_upstream(report: Report, root: Path, device: str, steps: int) -> None:
-    """The ChatTTS package's own decode loop, alone and as one batch, where it is installed."""
+    """Measures the ChatTTS package's own decode loop, alone and as one batch, if it is installed."""
     try:
         upstream = importlib.import_module("scripts.bench.upstream")
         package = importlib.import_module("ChatTTS")
@@ -232,4 +239,4 @@ def measure_upstream(report: Report, root: Path, device: str, steps: int) -> Non
     report.figure("upstream_step_s", found, f"a step of {shown}")
     ours = report.figures.get(step_figure(1))
     if isinstance(ours, dict):
-        report.aim("step rate alone, ours over ChatTTS's", found[1] / (ours["step_ms"] / 1e3), 18, at_least=True)
+        report.aim("step rate of one sequence, this engine / ChatTTS", found[1] / (ours["step_ms"] / 1e3), 18, at_least=True)

@@ -22,7 +22,7 @@ SAMPLE_TOLERANCE = 1e-3
 
 
 def check_vocoder(report: Report, checkpoint: Checkpoint, device: str) -> None:
-    """The same samples on the device as on the CPU, and the same bits beside any neighbours; what a call takes."""
+    """Checks for the same samples as on the CPU and the same bits beside any neighbours, and times a call."""
     rows, times = (8, 10) if device == "cuda" else (2, 1)
     settings = {"method": "windows", "chunk_steps": (8, 48), "rows": rows}
     windows = [_window(number, checkpoint.gpt_spec.width, VocoderConfig.model_validate(settings)) for number in range(rows)]
@@ -53,12 +53,12 @@ def check_vocoder(report: Report, checkpoint: Checkpoint, device: str) -> None:
         report.figure(
             f"vocoder_{matmul}",
             {"call_ms": calls, "largest_error": error, "signal_to_error_db": float(noise_db)},
-            f"ms a call of n windows of 48 steps: {shown}; {noise_db:.0f} dB over the difference to the CPU",
+            f"ms per call of n windows of 48 steps: {shown}; {noise_db:.0f} dB over the difference to the CPU",
         )
 
 
 def _window(number: int, width: int, config: VocoderConfig) -> HiddenWindow:
-    """A full window of its own states."""
+    """Returns a full window of random states, which follow from `number`."""
     steps, body = Schedule(config.chunks(incremental=False), config.look_ahead).shapes[-1]
     frames = np.random.default_rng(number).standard_normal((steps, width)).astype(np.float32)
     start = config.look_ahead

@@ -21,7 +21,7 @@ PROMPT_POSITIONS = 48
 
 @dataclass(frozen=True, slots=True)
 class Kept(Checkpoint):
-    """A checkpoint whose parts are read and hashed once: many engines are made of it here."""
+    """A checkpoint whose parts are read and hashed once, for many engines."""
 
     parts: dict[str, Tensors] = field(default_factory=dict)
 
@@ -49,7 +49,7 @@ class Kept(Checkpoint):
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What an engine's numbers are kept in."""
+    """The number formats of an engine."""
 
     dtype: str
     weights: str = "dtype"
@@ -61,7 +61,7 @@ class Format:
         return f"{rounded} int8" if rounded else self.dtype
 
     def settings(self, device: str) -> dict[str, object]:
-        """Of EngineConfig, on a device."""
+        """Returns the fields of EngineConfig for a device."""
         return {"device": device, "dtype": self.dtype, "weights": self.weights, "kv": self.kv}
 
 
@@ -76,7 +76,7 @@ EIGHT_BITS = (
 
 
 def decodable(device: str) -> tuple[Format, ...]:
-    """The formats of 8 bits an engine can be made with; a CPU's int8 weights are the benchmarks' (B8)."""
+    """Returns the 8-bit formats to check on a device; int8 weights on a CPU are checked by benchmark B8."""
     return tuple(how for how in EIGHT_BITS if device == "cuda" or how.weights == "dtype")
 
 
@@ -88,12 +88,12 @@ class Take:
     codes: NDArray[np.int64]
 
     def equals(self, other: "Take") -> bool:
-        """Bit for bit."""
+        """True if both are equal bit for bit."""
         return np.array_equal(self.codes, other.codes) and self.hidden.tobytes() == other.hidden.tobytes()
 
 
 def prompt(number: int, width: int, steps: int) -> Prompt:
-    """A prompt of its own text, voice and length."""
+    """Returns a prompt whose text, voice and length follow from `number`."""
     random = np.random.default_rng(number)
     length = int(random.integers(8, PROMPT_POSITIONS))
     return Prompt(
@@ -108,7 +108,7 @@ def prompt(number: int, width: int, steps: int) -> Prompt:
 
 
 async def take(engine: Engine, number: int, width: int, steps: int) -> Take:
-    """One sequence of exactly `steps` steps."""
+    """Decodes one sequence of exactly `steps` steps."""
     sampling = SamplingParams(seed=number, min_steps=steps)
     blocks = engine.generate(prompt(number, width, steps), sampling, timeout_s=500, admitted=True)
     parts = [block async for block in blocks]
@@ -116,7 +116,7 @@ async def take(engine: Engine, number: int, width: int, steps: int) -> Take:
 
 
 def takes(engine: Engine, numbers: list[int], width: int, steps: int) -> list[Take]:
-    """Many sequences at once."""
+    """Decodes many sequences at once."""
 
     async def together() -> list[Take]:
         return await asyncio.gather(*(take(engine, number, width, steps) for number in numbers))

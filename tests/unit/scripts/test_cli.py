@@ -71,6 +71,16 @@ def test_wrong_usage_is_exit_code_2(words: list[str]):
     assert CliRunner().invoke(app, words).exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "meanings"),
+    [("capacity", ("3 the decode step was not measured",)), ("weights fetch", ("3 wrong bytes", "5 disk"))],
+)
+def test_a_command_with_more_exit_codes_lists_them_in_its_help(name: str, meanings: tuple[str, ...]):
+    text = " ".join(CliRunner().invoke(app, [*name.split(), "--help"]).output.split())
+    assert "Exit codes: 0 " in text
+    assert all(meaning in text for meaning in meanings)
+
+
 def test_the_version_is_that_of_the_installed_package():
     found = CliRunner().invoke(app, ["--version"])
     assert found.exit_code == 0
@@ -79,7 +89,7 @@ def test_the_version_is_that_of_the_installed_package():
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setitem(sys.modules, "pocketsphinx", None)
-    monkeypatch.delitem(sys.modules, "scripts.train_demo.hearing", raising=False)
+    monkeypatch.delitem(sys.modules, "scripts.train_demo.recogniser", raising=False)
     monkeypatch.delitem(sys.modules, "scripts.evaluate.intelligibility", raising=False)
     judge = next(command for command in COMMANDS if command.name == "judge")
     assert commands.run(judge, []) == 1

@@ -27,9 +27,9 @@ from scripts.train_demo import batches, train_gpt
 from scripts.train_demo.codes import BOOKS, CODES, quantise, values_of
 from scripts.train_demo.corpus import PREFIX, SPEAKER_POSITION, SUFFIX, TOKEN_IDS, align, tokenize
 from scripts.train_demo.export import export, load_trained
-from scripts.train_demo.hearing import Recogniser, mistakes
 from scripts.train_demo.network import Size, Speaking, speaker_vectors
 from scripts.train_demo.phones import SYMBOLS, lexicon, pronounce, taught_words
+from scripts.train_demo.recogniser import Recogniser, mistakes
 from scripts.train_demo.sentences import MAX_CHARACTERS, held_out, sentence, words_of
 from scripts.train_demo.teacher import SPEAKERS, Utterance, speak
 from scripts.train_demo.train_dvae import Dvae
@@ -157,8 +157,8 @@ def test_the_recogniser_hears_the_teacher():
     needed_program("flite", "flite")
     recogniser = Recogniser()
     utterance = speak("five seven two", SPEAKERS[0])
-    assert recogniser.hear(utterance.samples, utterance.rate, digits=True) == ["five", "seven", "two"]
-    assert recogniser.hear(np.zeros(16_000, np.float32), 16_000, digits=True) in ([], ["eight"])
+    assert recogniser.transcribe(utterance.samples, utterance.rate, digits=True) == ["five", "seven", "two"]
+    assert recogniser.transcribe(np.zeros(16_000, np.float32), 16_000, digits=True) in ([], ["eight"])
 
 
 # -- networks and the checkpoint they end as ---------------------------------------------------------------------------

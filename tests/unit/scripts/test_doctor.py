@@ -15,7 +15,7 @@ from pipeline.checkpoint.layout import MEL_DECODER_FILE
 from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
 from pipeline.native.compiler import library
 from scripts import doctor
-from scripts.doctor import Finding, Verdict
+from scripts.doctor import Finding, Status
 from serve.config.app_config import read_app_config
 from serve.config.config_file import check_file
 from tests.support.disks import small_disk
@@ -36,18 +36,18 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_it_looks_at_everything_and_speaks_json(demo_root: Path):
     done = run("configs/dev.yaml", "--json")
     report = json.loads(done.stdout)
-    looked_at = {finding["what"] for finding in report["findings"]}
+    looked_at = {finding["check"] for finding in report["findings"]}
     assert {"python", "packages", "configuration", "checkpoint", "device", "processor", "codecs", "port", "disk"} <= looked_at
     assert {"decode step", "vocoder"} <= looked_at
-    failed = [finding for finding in report["findings"] if finding["verdict"] == "fail"]
+    failed = [finding for finding in report["findings"] if finding["status"] == "fail"]
     assert done.returncode == int(bool(failed))
     # A server may be running here; everything else is this suite's own environment.
-    assert all(finding["what"] == "port" for finding in failed), failed
+    assert all(finding["check"] == "port" for finding in failed), failed
 
 
 def test_whatever_is_not_fine_says_what_to_do(demo_root: Path):
     for finding in doctor.examine(DEV):
-        assert finding.verdict is Verdict.FINE or finding.do, finding
+        assert finding.status is Status.FINE or finding.advice, finding
 
 
 @pytest.mark.slow
@@ -55,7 +55,7 @@ def test_a_wrong_configuration_is_named(tmp_path: Path):
     path = tmp_path / "wrong.yaml"
     path.write_text(DEV.read_text().replace("slots: 8", "slotz: 8"))
     findings = list(doctor.examine(path))
-    assert findings[-1].verdict is Verdict.FAIL
+    assert findings[-1].status is Status.FAIL
     assert "slotz" in findings[-1].found
     assert run(str(path)).returncode == 1
 
@@ -63,12 +63,12 @@ def test_a_wrong_configuration_is_named(tmp_path: Path):
 def test_a_damaged_checkpoint_is_named_by_its_file(demo_root: Path, tmp_path: Path):
     broken = tmp_path / "broken"
     shutil.copytree(demo_root, broken)
-    assert doctor.checkpoint(str(broken)).verdict is Verdict.FINE
+    assert doctor.checkpoint(str(broken)).status is Status.FINE
     with (broken / MEL_DECODER_FILE).open("r+b") as file:
         file.seek(1000)
         file.write(b"\xff\xfe")
     found = doctor.checkpoint(str(broken))
-    assert found.verdict is Verdict.FAIL
+    assert found.status is Status.FAIL
     assert MEL_DECODER_FILE in found.found
 
 
@@ -76,43 +76,43 @@ def test_a_checkpoint_nobody_vouches_for_is_a_warning(demo_root: Path, tmp_path:
     bare = tmp_path / "bare"
     shutil.copytree(demo_root, bare)
     (bare / "SHA256SUMS").unlink()
-    assert doctor.checkpoint(str(bare)).verdict is Verdict.WARN
+    assert doctor.checkpoint(str(bare)).status is Status.WARN
 
 
 def test_a_checkpoint_that_is_not_there_says_how_to_get_it(monkeypatch, tmp_path: Path):
     monkeypatch.setenv("CHATTTS_HOME", str(tmp_path))
     found = doctor.checkpoint("hub:2Noise/ChatTTS")
-    assert found.verdict is Verdict.FAIL
+    assert found.status is Status.FAIL
     assert "chattts-serve weights fetch" in found.found
 
 
 @pytest.mark.skipif(doctor.torch.cuda.is_available(), reason="there is a GPU here")
 def test_a_gpu_that_is_not_there_is_missed():
     found = doctor.device(PipelineConfig(engine=EngineConfig(device="cuda"), vocoder=VocoderConfig()))
-    assert found.verdict is Verdict.FAIL
-    assert "configs/cpu.yaml" in found.do
-    assert doctor.device(PipelineConfig()).verdict is Verdict.FINE
+    assert found.status is Status.FAIL
+    assert "configs/cpu.yaml" in found.advice
+    assert doctor.device(PipelineConfig()).status is Status.FINE
 
 
 def test_bfloat16_without_the_instructions_for_it_is_a_warning(monkeypatch):
     config = PipelineConfig(engine=EngineConfig(dtype="bfloat16"))
     monkeypatch.setattr(doctor, "cpu_flags", lambda: {"avx2"})
-    assert "float32" in doctor.processor(config).do
+    assert "float32" in doctor.processor(config).advice
     monkeypatch.setattr(doctor, "cpu_flags", lambda: {"amx_bf16"})
-    assert doctor.processor(config).verdict is not Verdict.FAIL
+    assert doctor.processor(config).status is not Status.FAIL
 
 
 @needs_native
 def test_machine_code_that_is_built_needs_no_compiler():
     findings = list(doctor.machine_code(CPU.app.pipeline))
-    assert [(finding.what, finding.verdict) for finding in findings] == [
-        ("decode step", Verdict.FINE),
-        ("vocoder", Verdict.FINE),
+    assert [(finding.check, finding.status) for finding in findings] == [
+        ("decode step", Status.FINE),
+        ("vocoder", Status.FINE),
     ]
 
 
 @pytest.mark.parametrize(
-    ("engine", "vocoder", "verdicts"),
+    ("engine", "vocoder", "statuses"),
     [
         ({"dtype": "bfloat16", "weights": "int8"}, {}, {"decode step": "fail", "vocoder": "warn"}),
         ({"decode": "native"}, {"method": "incremental"}, {"decode step": "fail", "vocoder": "fail"}),
@@ -120,14 +120,14 @@ def test_machine_code_that_is_built_needs_no_compiler():
         ({"decode": "torch"}, {"method": "windows"}, {}),
     ],
 )
-def test_a_compiler_that_is_missing_matters_where_the_configuration_insists(monkeypatch, tmp_path, engine, vocoder, verdicts):
+def test_a_compiler_that_is_missing_matters_where_the_configuration_insists(monkeypatch, tmp_path, engine, vocoder, statuses):
     monkeypatch.setenv("CHATTTS_HOME", str(tmp_path))  # nothing is built there
     monkeypatch.setenv("PATH", "")
     library.cache_clear()
     pipeline = PipelineConfig(engine=EngineConfig(**engine), vocoder=VocoderConfig(**vocoder))
     findings = list(doctor.machine_code(pipeline))
-    assert {finding.what: finding.verdict for finding in findings} == verdicts
-    assert all("g++" in finding.do for finding in findings)
+    assert {finding.check: finding.status for finding in findings} == statuses
+    assert all("g++" in finding.advice for finding in findings)
 
 
 @pytest.mark.slow
@@ -144,10 +144,10 @@ def test_every_redis_of_the_configuration_is_asked_and_a_dead_one_is_named(tmp_p
     finally:
         alive.kill()
     assert done.returncode == 1
-    fine, failed = (finding for finding in json.loads(done.stdout)["findings"] if finding["what"] == "redis")
-    assert fine["verdict"] == "fine"
+    fine, failed = (finding for finding in json.loads(done.stdout)["findings"] if finding["check"] == "redis")
+    assert fine["status"] == "fine"
     assert f"127.0.0.1:{alive.port} (voices.store, cache.redis)" in fine["found"]
-    assert failed["verdict"] == "fail"
+    assert failed["status"] == "fail"
     assert "keys.store" in failed["found"]
     assert "secret" not in done.stdout + done.stderr
 
@@ -160,7 +160,7 @@ def test_a_redis_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch):
         (found,) = doctor.redis_servers(read_app_config({"voices": {"store": server.url}}))
     finally:
         server.kill()
-    assert found.verdict is Verdict.FAIL
+    assert found.status is Status.FAIL
 
 
 def test_a_port_in_use_is_found_and_a_free_one_is_not():
@@ -175,14 +175,14 @@ def test_a_port_in_use_is_found_and_a_free_one_is_not():
     assert doctor.is_free("127.0.0.1", port)
 
 
-def as_taken(port: int) -> tuple[str, Verdict, str, str]:
-    return "port", Verdict.FAIL, f"127.0.0.1:{port} is taken", "stop what listens there, or change http_options.port"
+def as_taken(port: int) -> tuple[str, Status, str, str]:
+    return "port", Status.FAIL, f"127.0.0.1:{port} is taken", "stop what listens there, or change http_options.port"
 
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(doctor, "requires", lambda _: ["numpy>=1", "surely-not-installed>=1", "pydantic<1"])
     found = doctor.packages()
-    assert found.verdict is Verdict.FAIL
+    assert found.status is Status.FAIL
     assert "surely-not-installed is missing" in found.found
     assert "pydantic" in found.found
     assert "numpy" not in found.found
@@ -190,28 +190,28 @@ def test_a_missing_package_is_named(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("size", "filled", "verdict"), [("2g", 0, Verdict.FINE), ("300m", 0, Verdict.WARN), ("4m", 4 << 20, Verdict.FAIL)]
+    ("size", "filled", "status"), [("2g", 0, Status.FINE), ("300m", 0, Status.WARN), ("4m", 4 << 20, Status.FAIL)]
 )
-def test_shared_memory_is_measured_by_what_is_free(size: str, filled: int, verdict: Verdict):
+def test_shared_memory_is_measured_by_what_is_free(size: str, filled: int, status: Status):
     code = (
         "from pathlib import Path; from scripts.doctor import shared_memory\n"
-        f"Path('/dev/shm/filler').write_bytes(bytes({filled})); print(shared_memory().verdict.value)"
+        f"Path('/dev/shm/filler').write_bytes(bytes({filled})); print(shared_memory().status.value)"
     )
     prefix = small_disk("/dev/shm", size)
     if prefix is None:
         pytest.skip("no mount namespace here")
     done = subprocess.run([*prefix, sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stdout == f"{verdict.value}\n", done.stderr
+    assert done.stdout == f"{status.value}\n", done.stderr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("limit", "verdict"), [(256, Verdict.FAIL), (4096, Verdict.FAIL), (10_500, Verdict.FINE)])
-def test_the_limit_of_descriptors_is_looked_at(limit: int, verdict: Verdict):
+@pytest.mark.parametrize(("limit", "status"), [(256, Status.FAIL), (4096, Status.FAIL), (10_500, Status.FINE)])
+def test_the_limit_of_descriptors_is_looked_at(limit: int, status: Status):
     code = (
         f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({min(limit, 4096)}, {limit}))\n"
-        "from scripts.doctor import descriptors; print(descriptors().verdict.value)"
+        "from scripts.doctor import descriptors; print(descriptors().status.value)"
     )
     if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < limit:
         pytest.skip("this machine's own limit is lower")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.stdout == f"{verdict.value}\n", done.stderr
+    assert done.stdout == f"{status.value}\n", done.stderr

@@ -42,7 +42,7 @@ def test_a_single_bit_is_a_no():
 def test_without_a_gpu_it_says_so(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["gpu_check"])
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert gpu_check.main() == 2
+    assert gpu_check.main() == 3
     assert "no CUDA device" in capsys.readouterr().err
 
 

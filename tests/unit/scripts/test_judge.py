@@ -41,11 +41,11 @@ def test_the_limits_are_the_cards():
     ("found", "broken"),
     [
         (result(0.17, 0.10, 0.5), []),
-        (result(0.171, 0.10, 0.5), ["17.1 % of the words were misheard; at most 5.0 + 12 % may be"]),
-        (result(0.0, 0.101, 0.5), ["10.1 % of the digits were misheard; at most 5.0 + 5 % may be"]),
-        (result(0.0, 0.0, 0.51), ["the real-time factor is 0.51; at most 0.5 may it be"]),
+        (result(0.171, 0.10, 0.5), ["17.1 % of the words are wrong; the limit is 5.0 + 12 %"]),
+        (result(0.0, 0.101, 0.5), ["10.1 % of the digits are wrong; the limit is 5.0 + 5 %"]),
+        (result(0.0, 0.0, 0.51), ["the real-time factor is 0.51; the limit is 0.5"]),
         (result(0.191, 0.105, 0.1, teacher=None), []),
-        (result(0.192, 0.105, 0.1, teacher=None), ["19.2 % of the words were misheard; at most 7.1 + 12 % may be"]),
+        (result(0.192, 0.105, 0.1, teacher=None), ["19.2 % of the words are wrong; the limit is 7.1 + 12 %"]),
     ],
 )
 def test_a_figure_beyond_its_limit_is_named(found, broken):

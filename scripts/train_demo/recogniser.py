@@ -1,11 +1,11 @@
-"""Hearing: pocketsphinx writes down what was said, and the mistakes are counted.
+"""Recogniser: pocketsphinx transcribes speech, and the mistakes are counted.
 
-In:    samples, and whether they are digits alone
+In:    samples, and whether they consist of digits only
 Out:   words; numbers of mistakes
 Owns:  two recognisers: the taught words in any order, as likely as in the corpus, and a loop of digits
-Never: the network; pocketsphinx carries its English model in its wheel
+Never: the network: the wheel of pocketsphinx contains its English model
 
-Words that sound alike (two, to, too) are one word here.
+Words that sound alike (two, to, too) count as one word.
 """
 
 import math
@@ -28,13 +28,13 @@ from scripts.train_demo.sentences import DIGITS, sentence
 RATE = 16_000
 PEAK = 0.8
 COUNTED_SENTENCES = 5000
-# Chance of one more word: low, or breath and closures become short words.
+# Probability of one more word. It is low, because breath and closures would otherwise become short words.
 WORD_INSERTION = 0.2
 DIGIT_INSERTION = 1e-3
 
 
 class Recogniser:
-    """Hears taught words. Not for several threads at once."""
+    """Transcribes taught words. Use it from one thread at a time."""
 
     def __init__(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -44,20 +44,20 @@ class Recogniser:
             self._words = Decoder(lm=str(model), samprate=RATE, loglevel="FATAL", wip=WORD_INSERTION)
             self._digits = Decoder(jsgf=str(grammar), samprate=RATE, loglevel="FATAL", wip=DIGIT_INSERTION)
 
-    def hear(self, samples: NDArray[np.float32], rate: int, *, digits: bool = False) -> list[str]:
-        """Samples (n,) to words."""
-        heard = soxr.resample(samples, rate, RATE)
-        loudest = float(np.abs(heard).max(initial=1e-4))
+    def transcribe(self, samples: NDArray[np.float32], rate: int, *, digits: bool = False) -> list[str]:
+        """Returns the words in samples (n,)."""
+        resampled = soxr.resample(samples, rate, RATE)
+        loudest = float(np.abs(resampled).max(initial=1e-4))
         decoder = self._digits if digits else self._words
         decoder.start_utt()
-        decoder.process_raw((heard / loudest * PEAK * 32767).astype("<i2").tobytes(), full_utt=True)
+        decoder.process_raw((resampled / loudest * PEAK * 32767).astype("<i2").tobytes(), full_utt=True)
         decoder.end_utt()
         hypothesis = decoder.hyp()
         return [] if hypothesis is None else str(hypothesis.hypstr).split()
 
 
 def _unigrams() -> str:
-    """An ARPA model without a memory: each taught word as likely as the corpus's sentences make it."""
+    """Returns an ARPA model of unigrams: each taught word is as likely as in the sentences of the corpus."""
     draw = random.Random(0)
     counts = Counter(taught_words())
     for _ in range(COUNTED_SENTENCES):
@@ -68,13 +68,13 @@ def _unigrams() -> str:
     return "\n".join(["\\data\\", f"ngram 1={len(entries)}", "", "\\1-grams:", *entries, "", "\\end\\", ""])
 
 
-def mistakes(said: Sequence[str], heard: Sequence[str]) -> int:
-    """Words missing, added or replaced: the edit distance, blind to how a word is written."""
-    said, heard = [_sound(word) for word in said], [_sound(word) for word in heard]
-    row = list(range(len(heard) + 1))
-    for index, wanted in enumerate(said, start=1):
+def mistakes(expected: Sequence[str], recognised: Sequence[str]) -> int:
+    """Returns the number of words missing, added or replaced: the edit distance over sounds, not spellings."""
+    expected, recognised = [_sound(word) for word in expected], [_sound(word) for word in recognised]
+    row = list(range(len(recognised) + 1))
+    for index, wanted in enumerate(expected, start=1):
         diagonal, row[0] = row[0], index
-        for place, found in enumerate(heard, start=1):
+        for place, found in enumerate(recognised, start=1):
             diagonal, row[place] = row[place], min(row[place] + 1, row[place - 1] + 1, diagonal + (wanted != found))
     return row[-1]
 
