@@ -37,9 +37,10 @@ class PassThrough(TyperCommand):
 
 def build_app() -> typer.Typer:
     """Returns the command line with every command of the table."""
-    app = typer.Typer(no_args_is_help=True, epilog=EPILOG, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    # Help in plain text: importing rich would double the time of `--help` and of every completion.
+    app = typer.Typer(no_args_is_help=True, epilog=EPILOG, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.callback(help="ChatTTS as a text-to-speech service: start it, operate it, measure it.")(_options)
-    groups = {name: typer.Typer(no_args_is_help=True, help=text) for name, text in GROUPS.items()}
+    groups = {name: typer.Typer(no_args_is_help=True, help=text, rich_markup_mode=None) for name, text in GROUPS.items()}
     for command in COMMANDS:
         group, _, name = command.name.rpartition(" ")
         parent = groups[group] if group else app

@@ -40,9 +40,7 @@ GROUPS = {
 COMMANDS = (
     Command("start", "scripts.launch.start", "Start the service and run it until Ctrl-C.", takes_config=True),
     Command("say", "scripts.say", "Speak a text into a sound file, without a server."),
-    Command(
-        "doctor", "scripts.doctor", "Check whether this machine can run the service, and say what to do.", takes_config=True
-    ),
+    Command("doctor", "scripts.doctor", "Check whether this machine can run the service.", takes_config=True),
     Command(
         "keys",
         "scripts.operate.keys",
@@ -68,7 +66,7 @@ COMMANDS = (
         "Refuse new requests, then wait until every stream has ended.",
         takes_config=True,
     ),
-    Command("leave", "scripts.operate.leave_node", "Take this machine out of a running cluster without cutting a stream."),
+    Command("leave", "scripts.operate.leave_node", "Take this machine out of a cluster without cutting a stream."),
     Command("bench", "scripts.bench.__main__", "Measure the service beside the ChatTTS package.", extra="bench"),
     Command("judge", "scripts.evaluate.intelligibility", "Measure the word error rate of a voice.", extra="judge"),
 )

@@ -18,6 +18,7 @@ TEXT = "\n".join(PAGES.values())
 SOURCES = "\n".join(path.read_text() for path in sorted((ROOT / "serve").rglob("*.py")))
 ROOTS = (AppConfig, PipelineConfig, RoutesConfig)
 METRICS = set(re.findall(r"\"(chattts_[a-z_]+)\"", SOURCES))
+SPANS = set(re.findall(r"[a-z]+\.[a-z_]+", (ROOT / "serve/observability/tracing.py").read_text().partition("Owns:")[0]))
 FILES = re.compile(r"\.(py|yaml|md|cpp|json|sqlite|pt)$")
 
 
@@ -25,7 +26,8 @@ def named_keys(text: str) -> set[str]:
     """The dotted configuration keys in backticks. Names of events and spans, which stand in the code as they are, are none."""
     sections = {name for root in ROOTS for name in root.model_fields}
     dotted = set(re.findall(r"`([a-z_]+(?:\.[a-z_0-9]+)+)(?:: [^`]*)?`", text))
-    return {key for key in dotted if key.partition(".")[0] in sections and not FILES.search(key) and f'"{key}"' not in SOURCES}
+    keys = {key for key in dotted if key.partition(".")[0] in sections and not FILES.search(key)}
+    return {key for key in keys - SPANS if f'"{key}"' not in SOURCES}
 
 
 def is_key(path: str) -> bool:

@@ -14,7 +14,7 @@ from scripts.config_path import DEFAULT, SHIPPED, config_path
 from serve.config.app_config import PROJECT
 from serve.config.config_file import check_file
 
-HEAVY = ("torch", "ray", "serve", "pipeline", "numpy", "pydantic")
+HEAVY = ("torch", "ray", "serve", "pipeline", "numpy", "pydantic", "rich")
 
 
 def test_help_names_every_command_and_loads_nothing_heavy():
@@ -32,6 +32,7 @@ print("loaded", *(name for name in {HEAVY} if name in sys.modules))
     assert loaded == "loaded"
     for name in {command.name.split()[0] for command in COMMANDS} | set(GROUPS):
         assert any(f" {name} " in line for line in text), name
+    assert not any(line.startswith("  ") and line.endswith("...") for line in text), "a help text is cut off"
     assert "0 fine, 1 failed, 2 wrong usage" in " ".join(" ".join(text).split())
 
 
