@@ -1,15 +1,15 @@
-// product: packed matrix products, a panel of 32 outputs at a time, in the arithmetic the machine is best at.
+// product: packed matrix products, one panel of 32 outputs at a time, in three kinds of arithmetic.
 //
 // In:    rows of float32 inputs, packed weights (pipeline/model/cpu/native.py packs them)
-// Out:   sums, 32 a row and panel
-// Owns:  a thread's tile registers while a Multiplier lives
+// Out:   sums, 32 per row and panel
+// Owns:  a thread's tile registers during the lifetime of a Multiplier
 // Never: any sum across threads or across rows
 //
-// Three arithmetics. In each a row's sums are one fixed chain of operations, whatever the rows beside it:
+// In every kind, a row's sums are one fixed chain of operations that does not depend on other rows:
 //
 //   Plain<W>   AVX-512: weights are widened, products and sums are float32
-//   TileBf16   AMX: an input is two bfloat16 numbers, its nearest and what that lacks: 16 bits of it
-//   TileInt8   AMX: a row of inputs is integers of 16 bits with one scale, each two bytes; the sums are exact
+//   TileBf16   AMX: an input is split into two bfloat16 numbers: the nearest, and the remainder
+//   TileInt8   AMX: a row of inputs becomes 16-bit integers with one scale, each of two bytes; the sums are exact
 #pragma once
 
 #include <immintrin.h>
@@ -23,27 +23,27 @@
 
 namespace {
 
-constexpr int BLOCK = 8;       // rows of one Plain block: 16 sums, and what they are multiplied with, fill the registers
-constexpr int AHEAD = 2048;    // bytes of weights Plain asks for in advance
+constexpr int BLOCK = 8;       // rows of one Plain block: 16 sums and their factors fill the registers
+constexpr int AHEAD = 2048;    // bytes of weights that Plain prefetches
 
 struct bf16 {
     uint16_t bits;
 };
 
-// A packed product. `scales` is null unless the weights are int8: then each output has one.
+// A packed product. `scales` has one number per output for int8 weights, else it is null.
 struct Product {
     const void* weights;
     const float* scales;
 };
 
-// The two sums of 16 outputs that a row has in a panel.
+// The sums of one row in one panel: two vectors of 16 outputs.
 using Sums = __m512[2];
 
 inline void store_bf16(bf16* to, __m512 x) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(rounded_bits(x)));
 }
 
-// `load` gives the panel's weights for DEPTH inputs.
+// `load` reads the panel's weights of DEPTH inputs.
 template <class W>
 struct Loader;
 
@@ -101,7 +101,7 @@ inline void panel_sums(const W* w, const float* x, int64_t inputs, Sums (&acc)[M
     }
 }
 
-// A Multiplier belongs to one thread. `take` gets the rows ready; `panel` then calls done(row, sums) for each of them.
+// A Multiplier belongs to one thread. `take` prepares the rows; `panel` then calls done(row, sums) for each of them.
 template <class Arithmetic>
 class Multiplier;
 
@@ -146,12 +146,12 @@ private:
     int64_t rows = 0, inputs = 0;
 };
 
-// One number as two of the type a tile takes; what their sums are worth.
+// Splits a number into two of a tile's type, and joins their sums.
 struct TileBf16 {
     using Weight = bf16;
     using Sum = float;
 
-    // Writes rows' two planes of `inputs` numbers each; returns the row's scale.
+    // Writes a row's two planes of `inputs` numbers each; returns the row's scale.
     static float split(const float* x, int64_t inputs, bf16* high, bf16* low) {
         for (int64_t i = 0; i < inputs; i += LANES) {
             __m256i nearest, rest;
@@ -172,13 +172,13 @@ struct TileBf16 {
     }
 };
 
-// How a row of numbers becomes integers.
+// The conversion of a row of numbers to integers.
 struct Rounding {
-    __m512 factor;  // integers are the nearest to number x factor
-    float scale;    // numbers are about integer x scale; NaN where one of them is
+    __m512 factor;  // an integer is the nearest to number x factor
+    float scale;    // a number is about integer x scale; NaN if any number is NaN
 };
 
-// By the largest number of the row, which becomes `largest`.
+// Scales the row so that its largest number becomes `largest`.
 inline Rounding rounding(const float* x, int64_t inputs, float largest) {
     __m512 highest = _mm512_setzero_ps();
     __mmask16 broken = 0;
@@ -225,7 +225,7 @@ struct TileInt8 {
 template <class Tile>
 class Multiplier {
 public:
-    // `scratch` holds 4 bytes for each input of all rows, and 4 for each row.
+    // `scratch` has 4 bytes per input of all rows, and 4 per row.
     explicit Multiplier(void* scratch) : planes(static_cast<Weight*>(scratch)) {}
     Multiplier(const Multiplier&) = delete;
     ~Multiplier() { _tile_release(); }
@@ -260,7 +260,7 @@ public:
 
 private:
     using Weight = typename Tile::Weight;
-    static constexpr int64_t DEPTH = 64 / sizeof(Weight);  // inputs of a tile
+    static constexpr int64_t DEPTH = 64 / sizeof(Weight);  // inputs per tile
 
     void multiply(const Weight* w, const Weight* high, const Weight* low, int64_t count, typename Tile::Sum (&sums)[4][TILE_ROWS][LANES]) {
         configure(count);

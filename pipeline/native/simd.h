@@ -1,9 +1,9 @@
-// simd: what native code shares about AVX-512.
+// simd: AVX-512 functions that all native code shares.
 //
 // In:    registers
 // Out:   registers
 // Owns:  nothing
-// Never: memory, but to ask for it in advance
+// Never: memory, except prefetching
 #pragma once
 
 #include <immintrin.h>
@@ -14,9 +14,9 @@
 namespace {
 
 constexpr int LANES = 16;         // float32 numbers of a register
-constexpr int PANEL = 2 * LANES;  // outputs computed together; a panel's weights lie one after another in memory
+constexpr int PANEL = 2 * LANES;  // outputs computed together; a panel's weights are contiguous in memory
 
-// Ask for `bytes` that will be read soon.
+// Prefetches `bytes` that will be read soon.
 inline void ask_for(const void* from, int64_t bytes) {
     for (int64_t line = 0; line < bytes; line += 64) _mm_prefetch(static_cast<const char*>(from) + line, _MM_HINT_T0);
 }
@@ -42,7 +42,7 @@ inline __m512i rounded_bits(__m512 x) {
     return _mm512_mask_mov_epi32(up, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), _mm512_set1_epi32(0x7fc0));
 }
 
-// 16 numbers as two bfloat16 ones each: the nearest, and the nearest of what that lacks.
+// Splits 16 numbers into two bfloat16 numbers each: the nearest, and the nearest to the remainder.
 inline void split(__m512 x, __m256i& high, __m256i& low) {
     const __m512i nearest = rounded_bits(x);
     high = _mm512_cvtepi32_epi16(nearest);

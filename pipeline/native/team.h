@@ -1,9 +1,9 @@
 // team: the threads of one parallel region.
 //
-// In:    counters the caller has set to zero
-// Out:   tasks, each done once, and meetings
+// In:    counters that the caller has set to zero
+// Out:   tasks, each run once, and barriers
 // Owns:  nothing
-// Never: what a task computes
+// Never: the content of a task
 #pragma once
 
 #include <immintrin.h>
@@ -14,23 +14,22 @@
 
 namespace {
 
-constexpr int SPINS = 500;  // looks at the count of a meeting before sleeping, some 20 microseconds
+constexpr int SPINS = 500;  // polls at a barrier before sleeping, some 20 microseconds
 
-// How many tasks of one phase are taken from one thread's part, or done, on a cache line of its own.
+// The number of tasks of one phase that are taken from one thread's part, or done; on a cache line of its own.
 struct alignas(64) Count {
     std::atomic<int64_t> value;
 };
 
-// The threads of one step, as one of them sees it. They share out the tasks of a phase and go on once all are done.
+// The threads of one step, from the view of one of them. They share the tasks of a phase and go on when all are done.
 //
-// Each begins with its own part and then helps the others; nobody is waited for but who has a task in hand. So a thread
-// that has lost its core for a while holds up one task and not its half of the phase, or, between two tasks, nothing: it
-// finds the phases it has missed empty, and what it reads meanwhile it gives to nobody. Who waits sleeps after a moment:
-// on a machine with other work to do, a thread that spins takes the core which the one it waits for needs. OpenMP's own
-// barrier spins for milliseconds.
+// A thread begins with its own part and then takes tasks of the others; the barrier waits only for tasks that are running. So
+// a thread that loses its core delays one task and not its whole part, or, between two tasks, nothing: it finds the phases
+// it has missed empty, and discards what it reads meanwhile. Waiting threads sleep after a moment: on a busy machine, a
+// spinning thread occupies the core that the thread it waits for needs. OpenMP's own barrier spins for milliseconds.
 class Team {
 public:
-    // counts: size + 1 a phase, all zero before the first thread comes.
+    // counts: size + 1 per phase, all zero before the first thread starts.
     explicit Team(Count* counts) : me(omp_get_thread_num()), size(omp_get_num_threads()), counts(counts) {}
 
     template <class Task>

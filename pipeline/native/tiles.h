@@ -1,12 +1,12 @@
-// tiles: float32 products on AMX. A number is two bfloat16 ones, its nearest and what that lacks: 16 bits of it.
+// tiles: float32 products with AMX. Every number is split into two bfloat16 numbers: the nearest, and the remainder.
 //
 // In:    rows of inputs as two planes of bfloat16, packed weights (pipeline/native/memory.py packs them)
-// Out:   sums, 32 a row and panel
-// Owns:  a thread's tile registers while a Tiles lives
+// Out:   sums, 32 per row and panel
+// Owns:  a thread's tile registers during the lifetime of a Tiles
 // Never: any sum across threads or across rows
 //
-// Of the four products of two such pairs three are summed; the fourth lies below the last bit of float32. A row's sums
-// are one fixed chain of operations, whatever the rows beside it.
+// Of the four products of two such pairs three are summed; the fourth is below the last bit of float32. A row's sums are one
+// fixed chain of operations that does not depend on other rows.
 #pragma once
 
 #include <immintrin.h>
@@ -20,9 +20,9 @@ namespace {
 constexpr int TILE_ROWS = 16;      // rows of one tile
 constexpr int TILE_NUMBERS = 512;  // numbers of a tile of weights: of 32 inputs and 16 outputs
 constexpr int TILE_DEPTH = 32;     // inputs of a tile
-constexpr int TILE_AHEAD = 8192;   // bytes of weights asked for in advance
+constexpr int TILE_AHEAD = 8192;   // bytes of weights prefetched
 
-// Tiles 0 to 5 have so many rows of 64 bytes: sums and inputs. 6 and 7, of weights, have all 16.
+// Tiles 0 to 5, sums and inputs, have `rows` rows of 64 bytes. 6 and 7, weights, have all 16.
 inline void configure_tiles(int64_t rows) {
     struct {
         uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -45,7 +45,7 @@ public:
     ~Tiles() { _tile_release(); }
 
     // One panel for 16 or 32 rows whose planes begin `stride` numbers apart; sums[block of rows][half][row][output].
-    // `inputs` is a multiple of 32; `w` holds for each 32 of them the panel's halves, nearest ones and then what they lack.
+    // `inputs` is a multiple of 32; for every 32 of them `w` holds the panel's halves: nearest numbers, then remainders.
     template <int BLOCKS>
     static void multiply(const uint16_t* w, const uint16_t* high, const uint16_t* low, int64_t stride, int64_t inputs,
                          float (&sums)[BLOCKS][2][TILE_ROWS][LANES]) {

@@ -1,18 +1,19 @@
-// carry: the vocoder on a CPU with AVX-512: the next frames of an utterance through every layer, each layer remembering
-// the frames its next ones will see. Every frame passes every layer once, however an utterance is cut into calls.
+// incremental: the vocoder on a CPU with AVX-512. It runs the next frames of an utterance through every layer, and each layer
+// keeps the frames that its next outputs need. Every frame passes every layer once, however an utterance is cut into calls.
 //
-// In:    the packed weights (pipeline/vocoder/incremental/network.py packs them), the next frames, what the layers remember
-// Out:   the samples that no later frame can change; what the layers remember now
+// In:    packed weights (by pipeline/vocoder/incremental/), the next frames, the state of the layers
+// Out:   the samples that no later frame can change; the new state of the layers
 // Owns:  nothing: every buffer comes from the caller
 // Never: allocation, any sum across threads or across frames
 //
-// A frame's numbers are one fixed chain of operations, whatever the frames beside it, its place among them and the number
-// of threads: threads share out outputs, never the terms of a sum, and a block of frames runs the chain of each side by side.
+// A frame's numbers are one fixed chain of operations. It does not depend on neighbouring frames, on the position among them
+// or on the number of threads: threads share outputs, never the terms of a sum, and a block runs the chains of its frames in
+// parallel.
 //
-// What a layer reads to give its outputs o, o + 1, ...: `before` and `after` are how far it sees, i how many frames it has had.
+// What a layer reads for its outputs o, o + 1, ...: `before` and `after` are its reach, i the number of frames it has read.
 //
 //    o - before            o                   i                   i + new
-//    |---- remembered, zeros before frame 0 ---|------- new -------|. . zeros, once the utterance has ended
+//    |------- state, zeros before frame 0 -----|------- new -------|. . zeros, after the end of the utterance
 //    '---- before ---------|---- after --------'
 
 #include <immintrin.h>
@@ -29,13 +30,13 @@
 
 namespace {
 
-constexpr int BLOCK = 12;     // frames computed together: 24 sums, and what they are multiplied with, fill the registers
-constexpr int PASS = 96;      // frames that go through the layers together: as many as the second cache holds
+constexpr int BLOCK = 12;     // frames computed together: 24 sums and their factors fill the registers
+constexpr int PASS = 96;      // frames that pass the layers together; they fit into the second-level cache
 constexpr int PORTION = 1024; // numbers split at once
-constexpr int AHEAD = 256;    // weights asked for in advance
-constexpr int PHASES = 6;     // meetings of a stage, at most
+constexpr int AHEAD = 256;    // weights prefetched
+constexpr int PHASES = 6;     // most barriers per stage
 constexpr int64_t HOP = 256, PIECE = 4 * HOP;
-constexpr int SKEW = LANES;   // numbers between rows, or rows of a power of two would share their lines' places in the cache
+constexpr int SKEW = LANES;   // numbers between rows: rows of a power of two would compete for the same cache sets
 
 // (outputs, inputs) in panels; outputs is a multiple of 16.
 struct Product {
@@ -50,7 +51,7 @@ struct Norm {
 };
 
 enum Kind : int64_t {
-    CONVOLUTION,       // of the frames around
+    CONVOLUTION,       // over neighbouring frames
     CONVOLUTION_GELU,  // and a GELU
     CONVOLUTION_NORM,  // and a LayerNorm
     CONVNEXT,          // a block
@@ -60,7 +61,7 @@ enum Kind : int64_t {
 
 // The layout of these four is repeated in pipeline/vocoder/incremental/network.py.
 struct Stage {
-    int64_t kind, channels, before, after;  // channels: numbers a frame it reads
+    int64_t kind, channels, before, after;  // channels: numbers per input frame
     int64_t kernel, dilation;               // of the depthwise convolution
     const float *taps, *taps_bias;          // (kernel, channels), (channels,)
     Norm norm;
@@ -68,23 +69,23 @@ struct Stage {
 };
 
 struct Network {
-    int64_t count, tiles;    // tiles: whether any product is in them
+    int64_t count, tiles;    // tiles: 1 if any product uses AMX
     const Stage* stages;
     double eps;
     const float* squares;    // (1024,): the window of the inverse transform, squared
-    float* frames[2];        // what a stage reads, what it writes
+    float* frames[2];        // input and output of a stage
     float *normed, *hidden;  // rows of the widest stage
     int64_t normed_stride, hidden_stride;
-    uint16_t* planes[2];     // the inputs of a product in tiles, laid out as they are; 16 rows of room behind them
+    uint16_t* planes[2];     // the inputs of a product with AMX, in the same layout, and space for 16 more rows
     Count* counts;           // PHASES * (count + 1) * (threads + 1)
 };
 
 struct Call {
-    int64_t seen, count;  // frames of the utterance before this call, and in it
-    int64_t ended;        // it ends with this call
+    int64_t seen, count;  // frames of the utterance before this call, and in this call
+    int64_t ended;        // the utterance ends with this call
     const float* frames;  // (count, channels of the first stage)
     float* memory;        // (before + after, channels) of each stage, one after another
-    float* samples;       // room for all of this call
+    float* samples;       // space for all samples of this call
     int64_t threads;
 };
 
@@ -125,7 +126,7 @@ inline void sine_cosine(__m512 x, __m512& sine, __m512& cosine) {
     cosine = negate(_mm512_test_epi32_mask(_mm512_add_epi32(quarter, one), two), _mm512_mask_mov_ps(c, swapped, s));
 }
 
-// The sums of one panel for M rows, the last `M - rows` of which are the last row once more.
+// The sums of one panel for M rows, of which the last `M - rows` repeat the last row.
 template <int M>
 inline void panel_sums(const float* w, const float* bias, const float* x, int64_t stride, int64_t rows, int64_t inputs,
                        __m512 (&acc)[M][2]) {
@@ -147,7 +148,7 @@ inline void panel_sums(const float* w, const float* bias, const float* x, int64_
     }
 }
 
-// The same with AMX. Rows past the last one are computed from whatever lies there, and given to nobody.
+// The same with AMX. Rows past the last one are computed from arbitrary memory and discarded.
 template <class Done>
 void product_in_tiles(Team& team, uint16_t* const (&planes)[2], const Product& p, const float* x, int64_t stride, int64_t rows, Done done) {
     if (rows == 0) return;
@@ -178,7 +179,7 @@ void product_in_tiles(Team& team, uint16_t* const (&planes)[2], const Product& p
     });
 }
 
-// For rows [0, rows), x of which begin `stride` apart, and all panels, shared out: done(row, first output, sums).
+// Computes rows [0, rows), `stride` numbers apart in x, for all panels, shared by the team: done(row, first output, sums).
 template <class Done>
 void product(Team& team, uint16_t* const (&planes)[2], const Product& p, const float* x, int64_t stride, int64_t rows, Done done) {
     if (p.in_tiles) return product_in_tiles(team, planes, p, x, stride, rows, done);
@@ -201,7 +202,7 @@ void product(Team& team, uint16_t* const (&planes)[2], const Product& p, const f
     });
 }
 
-// The sums, or their first half where the outputs end with it.
+// Stores the sums, or their first half if there is space for that only.
 inline void store(float* at, const __m512 (&sums)[2], int64_t room) {
     _mm512_storeu_ps(at, sums[0]);
     if (room >= PANEL) _mm512_storeu_ps(at + LANES, sums[1]);
@@ -224,7 +225,7 @@ void layer_norm(const float* x, const Norm& norm, int64_t channels, double eps, 
     }
 }
 
-// x: the first of the frames that output sees.
+// x: the first frame that the output depends on.
 void depthwise(const Stage& stage, const float* x, float* out) {
     for (int64_t i = 0; i < stage.channels; i += LANES) {
         __m512 sum = _mm512_loadu_ps(stage.taps_bias + i);
@@ -235,7 +236,7 @@ void depthwise(const Stage& stage, const float* x, float* out) {
     }
 }
 
-// Hop t of the samples, of four quarters: 0 of piece t + 2, 1 of t + 1, 2 of t, 3 of t - 1, as far as these exist.
+// Hop t of the samples, from four quarters: 0 of piece t + 2, 1 of t + 1, 2 of t, 3 of t - 1; pieces may not exist.
 // x: piece t - 1.
 void overlap(const float* x, const float* squares, bool exists[4], float* out) {
     for (int64_t i = 0; i < HOP; i += LANES) {
@@ -250,7 +251,7 @@ void overlap(const float* x, const float* squares, bool exists[4], float* out) {
     }
 }
 
-// At most PASS frames through all stages. Every thread runs all of it. Returns the samples' end.
+// Runs up to PASS frames through all stages; every thread calls it. Returns the end of the samples.
 float* pass(const Network& network, const Call& call, int64_t seen, const float* frames, int64_t count, bool ended, float* samples) {
     Team team(network.counts);
     std::optional<Tiles> tiles;
@@ -327,7 +328,7 @@ float* pass(const Network& network, const Call& call, int64_t seen, const float*
                 blocks(rows, [&](int64_t row) {
                     layer_norm(from + row * channels, stage.norm, channels, network.eps, network.normed + row * network.normed_stride);
                 });
-                // A panel holds 16 logarithms of magnitudes and the 16 phases they belong to.
+                // A panel holds 16 logarithms of magnitudes and their 16 phases.
                 product(team, network.planes, stage.first, network.normed, network.normed_stride, rows,
                         [&](int64_t row, int64_t output, const __m512(&sums)[2]) {
                             // In this order NaN stays NaN.
@@ -362,7 +363,7 @@ float* pass(const Network& network, const Call& call, int64_t seen, const float*
 
 }  // namespace
 
-// Returns how many samples there are.
+// Returns the number of samples written.
 extern "C" int64_t carry(const Network* network, const Call* call) {
     float* end = call->samples;
     int64_t from = 0;
