@@ -24,7 +24,7 @@ LOG = logging.getLogger("ray.serve")
 
 
 def build_app(args: dict[str, Any]) -> Application:
-    """Validate and bind. Replica counts, queues and devices are Serve's part of the same file.
+    """Validates the args and binds the deployments. Replica counts, queues and devices are Serve's part of the same file.
 
     Raises:
         ConfigError: the args, or the file they stand in, are wrong.
@@ -50,7 +50,7 @@ def build_app(args: dict[str, Any]) -> Application:
 
 
 def deployed(deployment: Any, *constructor_args: object, name: str | None = None) -> Application:
-    """Bind; Serve's decorators hide from a type checker that they return a Deployment."""
+    """Binds a deployment; Serve's decorators hide from type checkers that they return one."""
     named = deployment if name is None else deployment.options(name=name)
     application: Application = named.bind(*constructor_args)
     return application

@@ -1,1 +1,1 @@
-"""Who may call, how much, and whether there is room."""
+"""Authentication, quotas and admission: which requests are served."""

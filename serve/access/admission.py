@@ -1,9 +1,9 @@
 """Admission: how many requests one ingress replica works on, and when a refused client should try again.
 
 In:    requests that begin and end
-Out:   a place in the replica; AtCapacity with a computed retry_after_s, Draining once it is closed
+Out:   admission; AtCapacity with a computed retry_after_s, Draining once it is closed
 Owns:  the count of requests in flight, a moving average of how long they take
-Never: bodies, queues: without a free place a request is refused at once
+Never: bodies, queues: a full replica refuses at once
 """
 
 import time
@@ -36,25 +36,27 @@ class AdmissionLimiter:
 
     @property
     def is_full(self) -> bool:
-        """Whether check() would raise."""
+        """True if check() would raise."""
         return self.closed or self.in_flight >= self.capacity
 
     def check(self) -> None:
-        """Refuse if acquire() would; takes nothing.
+        """Raises if acquire() would; counts nothing.
 
         Raises:
-            AtCapacity: every place is taken.
+            AtCapacity: the replica is full.
             Draining: the limiter was closed.
         """
         if self.closed:
-            raise Draining("this replica is about to stop and takes nothing new; try again, another one may answer")
+            raise Draining("this replica is about to stop and admits nothing new; try again, another one may answer")
         if self.in_flight >= self.capacity:
             self._refused += 1
-            raise AtCapacity(f"all {self.capacity} places are taken (limits.max_in_flight)", retry_after_s=self.retry_after_s())
+            raise AtCapacity(
+                f"{self.capacity} requests are in progress (limits.max_in_flight)", retry_after_s=self.retry_after_s()
+            )
 
     @contextmanager
     def acquire(self) -> Iterator[None]:
-        """Takes a place for as long as the block runs.
+        """Counts one request as in flight while the block runs.
 
         Raises:
             AtCapacity, Draining: as check().
@@ -79,5 +81,5 @@ class AdmissionLimiter:
         return self.in_flight
 
     def retry_after_s(self) -> float:
-        """A place frees every mean duration / capacity seconds; requests refused earlier come first."""
+        """Returns when to try again: one request ends per mean duration / capacity; those refused earlier come first [s]."""
         return min(LONGEST_WAIT_S, self.mean_duration_s / self.capacity * max(1, self._refused))

@@ -39,7 +39,7 @@ KEY = re.compile(rf"ck-({KEY_ID.pattern})-([A-Za-z0-9_-]{{43}})")
 
 LOST = (
     "this service has had keys, and their store holds none: it was lost, emptied, or its last key was revoked. Restore the "
-    f"store or make a key (chattts-serve keys add NAME); {FORGET} opens the service to its own machine again"
+    f"store or create a key (chattts-serve keys add NAME); {FORGET} opens the service to its own machine again"
 )
 UNMARKED = "if the store of the keys is lost, nothing remembers that there were keys; keys.open: false does not depend on it"
 
@@ -48,7 +48,7 @@ class Scope(StrEnum):
     """What a key may do. Listing models and voices needs a key, but no particular scope."""
 
     SPEECH = "speech"
-    """speak, and refine texts: everything that costs decode steps"""
+    """synthesise and refine texts: everything that costs decode steps"""
     VOICES = "voices"
     """create, edit, delete, preview and score voices"""
     TEXT = "text"
@@ -60,11 +60,11 @@ class Scope(StrEnum):
 class Quota(StrictModel):
     """Limits of one key; null is no limit."""
 
-    requests_per_s: float | None = Field(10.0, gt=0, le=10_000, description="requests a second, in the long run")
-    burst: int = Field(20, ge=1, le=100_000, description="requests at once, after a pause")
-    streams: int | None = Field(8, ge=1, le=100_000, description="requests with a model behind them, at the same time")
-    characters_a_day: int | None = Field(100_000, ge=1, description="characters a day, UTC")
-    audio_s_a_minute: float | None = Field(None, gt=0, description="seconds of audio a minute, counted as they are made")
+    requests_per_s: float | None = Field(10.0, gt=0, le=10_000, description="requests per second, on average")
+    burst: int = Field(20, ge=1, le=100_000, description="requests at once after a pause")
+    streams: int | None = Field(8, ge=1, le=100_000, description="concurrent requests that use the model")
+    characters_a_day: int | None = Field(100_000, ge=1, description="characters per day (UTC)")
+    audio_s_a_minute: float | None = Field(None, gt=0, description="seconds of audio per minute, counted as they are generated")
 
 
 class KeyRecord(StrictModel):

@@ -34,9 +34,9 @@ ANONYMOUS = "anonymous"
 FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "x-forwarded-host", "via")
 
 MESSAGES = {
-    "rate_limited": "this key's requests a second are used up",
-    "too_many_concurrent_requests": "this key has as many requests under way as it may",
-    "quota_exceeded": "this key's quota of characters a day or of audio a minute is used up",
+    "rate_limited": "this key's requests per second are used up",
+    "too_many_concurrent_requests": "this key has reached its number of concurrent requests",
+    "quota_exceeded": "this key's quota of characters per day or of audio per minute is used up",
 }
 
 
@@ -123,9 +123,7 @@ class Authenticator:
         claimed = claimed_key(headers)
         ring = self._ring
         if ring is not None and not ring.is_known and not (self._is_open and claimed is None):
-            raise to_api_error(
-                StoreUnavailable("which keys there are could not be read yet (keys.store); /health and the log say why")
-            )
+            raise to_api_error(StoreUnavailable("the keys could not be read yet (keys.store); /health and the log say why"))
         if ring is None or ring.is_empty:
             if ring is not None and ring.are_lost and not self._is_open:
                 raise to_api_error(StoreUnavailable(LOST))
@@ -146,7 +144,7 @@ class Authenticator:
         return key
 
     def check_browser(self, headers: Headers, peer: str, *, opens_page: bool) -> None:
-        """Refuses what a page of another site sends through a browser of this machine, as long as no key exists.
+        """Refuses requests that a page of another site sends through a browser of this machine, as long as no key exists.
 
         Raises:
             ApiError: 403

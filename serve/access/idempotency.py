@@ -47,7 +47,7 @@ class Idempotency:
         self._shared = shared
         self._ttl_s = ttl_s
         self._clock = clock
-        self._own: OrderedDict[str, tuple[float, bytes]] = OrderedDict()  # name -> until when, what claimed it
+        self._own: OrderedDict[str, tuple[float, bytes]] = OrderedDict()  # name -> until when, content that claimed it
 
     async def is_repeated(self, tenant: str, key: str, raw: bytes) -> bool:
         """Claims the key for this body, valid JSON. Returns True if the same request was sent before.

@@ -46,7 +46,7 @@ class KeysMarker:
         if self.is_set:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        text = f"Keys were made in {self._store}. Without them nobody is served, until: {FORGET} --store {self._store}\n"
+        text = f"Keys were created in {self._store}. Without them no request is served, until: {FORGET} --store {self._store}\n"
         write_durably(self.path, text.encode(), mode=0o600)
 
     def remove(self) -> None:

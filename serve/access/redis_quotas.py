@@ -43,7 +43,7 @@ if back > 0 then
 end
 redis.call('SET', KEYS[1], string.format('%.6f', now), 'EX', 2592000)
 """
-# ARGV: seconds a request (0: no rate), burst, whether audio is limited, streams (0: no limit), permit ('': none), lease.
+# ARGV: seconds per request (0: no rate), burst, whether audio is limited, streams (0: no limit), permit ('': none), lease.
 ENTER = (
     NOW
     + """

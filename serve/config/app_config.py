@@ -57,13 +57,13 @@ class LimitsConfig(StrictModel):
     max_text_chars: int = Field(4096, ge=1, le=100_000, description="longest input text [characters]")
     control_tags: Literal["never", "on_request", "by_default"] = Field(
         "on_request",
-        description="when [laugh], [uv_break] and the like in a text are control tags: if the request sets allow_control_tags, "
-        "unless the request clears it, or never",
+        description="[laugh], [uv_break] and the like in a text; never: not control tags; on_request: control tags if the "
+        "request sets allow_control_tags; by_default: control tags unless the request sets it to false",
     )
     max_body_bytes: int = Field(1 << 20, ge=1024, le=64 << 20, description="largest request body [bytes]")
     body_timeout_s: float = Field(30.0, gt=0, le=600, description="time in which a request body must arrive [s]")
     body_grace_s: float = Field(
-        10.0, gt=0, le=600, description="time after which a request body must keep body_min_bytes_per_s [s]"
+        10.0, gt=0, le=600, description="time that a request body may take before body_min_bytes_per_s applies [s]"
     )
     body_min_bytes_per_s: float = Field(
         6400.0, ge=0, le=1 << 30, description="lowest average rate of a request body [bytes per s]"
@@ -78,7 +78,7 @@ class LimitsConfig(StrictModel):
         64 << 20, ge=1024, le=1 << 34, description="total size of these bodies; beyond that the slowest is refused [bytes]"
     )
     first_audio_timeout_s: float = Field(
-        15.0, gt=0, le=600, description="time to the first audio before a 504; a request's deadline_ms replaces it [s]"
+        15.0, gt=0, le=600, description="longest time to the first audio, then a 504; a request's deadline_ms replaces it [s]"
     )
     chunk_timeout_s: float = Field(30.0, gt=0, le=600, description="longest time between two chunks of audio [s]")
     total_timeout_s: float = Field(600.0, gt=0, le=7200, description="longest time per request [s]")
@@ -86,7 +86,7 @@ class LimitsConfig(StrictModel):
         30.0, gt=0, le=3600, description="time after which a client that reads nothing is disconnected [s]"
     )
     start_timeout_s: float = Field(
-        900.0, gt=0, le=7200, description="time for the first synthesis after a start, loading of weights included [s]"
+        900.0, gt=0, le=7200, description="longest time to the first synthesis after a start, loading of weights included [s]"
     )
 
 
@@ -101,22 +101,24 @@ class VoicesConfig(StrictModel):
     )
     refresh_s: float = Field(0.5, ge=0.05, le=60, description="interval at which every replica reads new voices [s]")
     max_voices: int = Field(1000, ge=0, le=100_000, description="stored voices; every replica holds all of them in memory")
-    inline: bool = Field(False, description="true: a request may bring an embedding as its voice, emb:...")
+    inline: bool = Field(False, description="true: a request may pass a speaker embedding as its voice, emb:...")
     clone: bool = Field(False, description="true: voices can be created from recordings")
     max_upload_bytes: int = Field(10 << 20, ge=1024, le=64 << 20, description="largest recording [bytes]")
     loudness_lufs: LoudnessLufs | None = Field(
         -20.0, description="loudness to which the gain of a new voice brings it; null: no gain [LUFS]"
     )
     creation_timeout_s: float = Field(
-        120.0, gt=0, le=600, description="time to create a voice, synthesis of its preview included [s]"
+        120.0, gt=0, le=600, description="longest time to create a voice, synthesis of its preview included [s]"
     )
 
 
 class LanesConfig(StrictModel):
-    """Time to the first audio per lane, for requests without deadline_ms; standard: limits.first_audio_timeout_s."""
+    """Longest time to the first audio per lane, for requests without deadline_ms; standard: limits.first_audio_timeout_s."""
 
-    interactive_timeout_s: float = Field(5.0, gt=0, le=600, description="time to the first audio of an interactive request [s]")
-    bulk_timeout_s: float = Field(120.0, gt=0, le=600, description="time to the first audio of a bulk request [s]")
+    interactive_timeout_s: float = Field(
+        5.0, gt=0, le=600, description="longest time to the first audio of an interactive request [s]"
+    )
+    bulk_timeout_s: float = Field(120.0, gt=0, le=600, description="longest time to the first audio of a bulk request [s]")
 
 
 class KeysConfig(StrictModel):
@@ -183,12 +185,12 @@ class CacheConfig(StrictModel):
     )
     ttl_s: float = Field(86_400.0, ge=1, le=31_536_000, description="lifetime of an entry in Redis [s]")
     idempotency_ttl_s: float = Field(
-        86_400.0, ge=1, le=31_536_000, description="how long an Idempotency-Key stands for the body it first came with [s]"
+        86_400.0, ge=1, le=31_536_000, description="how long an Idempotency-Key belongs to the body it was first sent with [s]"
     )
 
 
 class SourceOfferConfig(StrictModel):
-    """Where the source of this service is. The licence (AGPL, 13) requires an offer to every user of the service."""
+    """Address of the source of this service, which the licence (AGPL, 13) requires to be offered to every user."""
 
     url: str | None = Field(
         None,

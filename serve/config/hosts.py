@@ -1,4 +1,4 @@
-"""Hosts: which names and addresses mean this machine alone.
+"""Hosts: tells which names and addresses mean this machine alone.
 
 In:    a name or an address
 Out:   whether it is loopback
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def is_loopback(address: str) -> bool:
-    """127.0.0.0/8 and ::1, also inside IPv6."""
+    """True for 127.0.0.0/8 and ::1, also as IPv4-mapped IPv6 addresses."""
     try:
         found: Any = ipaddress.ip_address(address)
     except ValueError:
@@ -20,5 +20,5 @@ def is_loopback(address: str) -> bool:
 
 
 def is_local_host(host: str) -> bool:
-    """Whether a name or address means this machine alone, for clients and for a service that listens there."""
+    """True if a name or address means this machine alone, for clients and for a service that listens there."""
     return host == "localhost" or is_loopback(host)

@@ -22,10 +22,12 @@ ONLY = "chattts"  # the one version of a service without `models:`
 class CompatConfig(StrictModel):
     """Fields that this version accepts without supporting them, and its defaults."""
 
-    ssml: bool = Field(True, description="false: only the words and breaks of an SSML document are spoken, without prosody")
+    ssml: bool = Field(True, description="false: of an SSML document only the words and breaks have an effect, not the prosody")
     control_tags: bool = Field(True, description="false: [laugh] and the like are dropped; true: as the checkpoint declares")
     refine: bool | None = Field(None, description="false: texts are never refined; null: as the checkpoint declares")
-    speed_token: bool | None = Field(None, description="false: speed is applied to the audio; null: as the checkpoint declares")
+    speed_token: bool | None = Field(
+        None, description="false: speed is always a time-stretch, never a control token; null: as the checkpoint declares"
+    )
     sample_rate: int | None = Field(None, description="default of requests that set none; null: the service's default [Hz]")
     temperature: Temperature | None = Field(None, description="default of requests that set none; null: the service's")
     top_p: TopP | None = Field(None, description="default of requests that set none; null: the service's")
@@ -58,7 +60,9 @@ class RollbackConfig(StrictModel):
     latency_factor: float = Field(
         1.5, gt=1, le=100, description="allowed median time to first audio, relative to the stable one"
     )
-    hold_s: float = Field(600.0, gt=0, le=86_400, description="time without requests after a roll-back, doubled every time [s]")
+    hold_s: float = Field(
+        600.0, gt=0, le=86_400, description="time without a share of requests after a roll-back, doubled every time [s]"
+    )
 
 
 class ProbeConfig(StrictModel):
@@ -71,7 +75,7 @@ class ProbeConfig(StrictModel):
 
 
 class ShadowConfig(StrictModel):
-    """Requests that another version synthesises once more, to compare; no client receives that audio."""
+    """Requests that another version synthesises a second time, for comparison; no client receives that audio."""
 
     version: VersionId = Field(description="version that synthesises the copies")
     share: float = Field(0.01, ge=0, le=1, description="share of the other versions' requests that is copied")

@@ -3,7 +3,7 @@
 In:    the sections `breaker:`, `quarantine:` and `degrade:` of the args, the `policy_kwargs:` of an autoscaling policy
 Out:   BreakerConfig, QuarantineConfig, DegradeConfig, StepBacklogConfig, frozen
 Owns:  the names of the degradation steps and their order
-Never: Ray, torch; what the policies do (serve/resilience)
+Never: Ray, torch; the policies themselves (serve/resilience)
 """
 
 from enum import StrEnum
@@ -19,33 +19,33 @@ STEP_BACKLOG_POLICY = "serve.resilience.autoscaling:StepBacklogPolicy"
 
 
 class BreakerConfig(StrictModel):
-    """When calls of a failing stage are refused instead of made."""
+    """When calls of a failing stage are refused at once."""
 
     min_failures: int = Field(5, ge=1, le=10_000, description="calls that must fail within window_s before the breaker opens")
-    failure_ratio: float = Field(0.5, gt=0, le=1, description="share of all calls in that time that must fail as well")
+    failure_ratio: float = Field(0.5, gt=0, le=1, description="share of the calls within window_s that must also fail")
     window_s: float = Field(10.0, gt=0, le=600, description="how long a failure counts [s]")
     open_s: float = Field(2.0, gt=0, le=600, description="time between two trial calls while the breaker is open [s]")
     silence_s: float = Field(
-        3.0, gt=0, le=600, description="with no sign of life from any call for this long, the replicas are probed [s]"
+        3.0, gt=0, le=600, description="time without progress in any call of a stage after which its replicas are probed [s]"
     )
 
 
 class QuarantineConfig(StrictModel):
-    """How long a request that ends replicas is refused."""
+    """How long a request that crashes replicas is refused."""
 
     duration_s: float = Field(
         600.0,
         gt=0,
         le=86_400,
-        description="how long a request that ended two replicas is refused, and a death is remembered [s]",
+        description="how long a request is refused after it crashed two replicas, and a crash is remembered [s]",
     )
 
 
 class DegradationStep(StrEnum):
-    """One simplification. All but the refusals change samples, if only by rounding."""
+    """One simplification. All except the refusals change samples, if only by rounding."""
 
     REFINE = "refine"
-    """texts are spoken without the refine pass"""
+    """the refine pass is left out"""
     DENOISE = "denoise"
     """audio is not denoised"""
     FIRST_CHUNK = "first_chunk"
@@ -84,7 +84,10 @@ class DegradeConfig(StrictModel):
     )
     recover_below: float = Field(0.5, ge=0, lt=1, description="share in use at or below which one step is removed")
     rtf: float = Field(
-        0.8, gt=0, le=10, description="real-time factor that adds one step, but never a refusal [s per second of audio]"
+        0.8,
+        gt=0,
+        le=10,
+        description="real-time factor that adds one step, but never a refusal [s per second of audio]",
     )
     escalate_after_s: float = Field(5.0, gt=0, le=3600, description="how long the load must be high before a step is added [s]")
     recover_after_s: float = Field(30.0, gt=0, le=3600, description="how long it must be low before a step is removed [s]")
@@ -109,5 +112,7 @@ class DegradeConfig(StrictModel):
 class StepBacklogConfig(StrictModel):
     """The `policy_kwargs:` of StepBacklogPolicy."""
 
-    utilisation: float = Field(0.75, gt=0, le=1, description="how busy replicas should be; the rest is room while one loads")
-    wait_s: float = Field(1.0, gt=0, description="time in which the waiting work should be finished [s]")
+    utilisation: float = Field(
+        0.75, gt=0, le=1, description="target share of a replica in use; the rest absorbs load while another replica starts"
+    )
+    wait_s: float = Field(1.0, gt=0, description="time in which the replicas should finish the waiting work [s]")

@@ -1,9 +1,9 @@
 """AcousticModel: the engine, deployed. One replica per GPU.
 
-In:    handle calls generate, encode, stats
+In:    handle calls generate, encode, speakers, fingerprint, stats
 Out:   StepBlocks, codes of recordings
-Owns:  one Engine and its health, the encoder of recordings, from its first use on
-Never: scheduling: @serve.batch only gathers arrivals for admission, what is decoded together is the engine's slots
+Owns:  one Engine and its health; the encoder of recordings, loaded at its first use
+Never: scheduling: @serve.batch only gathers arrivals for admission, the engine's slots are decoded together
 """
 
 import asyncio
@@ -64,19 +64,19 @@ class AcousticModel:
         self._load = EngineLoad(config.steps_per_round)
         self._latest = Load()
 
-        def look() -> None:
+        def update() -> None:
             stats = asdict(self._engine.stats())
             self._latest = self._load.measure(stats, time.monotonic())
             metrics.update(stats, config.steps_per_round, self._latest)
 
         self._background = Background()
-        self._background.start("metrics", every_period(look))
+        self._background.start("metrics", every_period(update))
         self._gather.set_max_batch_size(config.slots)  # type: ignore[attr-defined]
 
     async def generate(
         self, prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool, trace: str = ""
     ) -> AsyncGenerator[StepBlock | SynthesisError, None]:
-        """See protocols.CodeGenerator; an error is a value, and the last. `trace`: see serve/observability/tracing.py."""
+        """Streams the steps of one segment; an error is a value, and the last item. `trace`: as tracing.carried."""
         try:
             # Opened here, so that a cancellation at any moment reaches the sequence, gathered or not.
             sequence = self._engine.open(prompt, sampling, timeout_s=timeout_s)
@@ -100,29 +100,29 @@ class AcousticModel:
 
     @serve.batch(max_batch_size=8, batch_wait_timeout_s=0, max_concurrent_batches=8)
     async def _gather(self, arrivals: list[tuple[Sequence, bool]]) -> list[None]:
-        """Submit what has arrived together, most often one; returns at once. No batch of the model is made here: the engine's
-        slots are one, whatever came when."""
+        """Submits the sequences that arrived together, most often one; returns at once. This is not a batch of the model:
+        the engine decodes all its slots together, whenever their sequences arrived."""
         self._engine.submit(arrivals)
         return [None] * len(arrivals)
 
     async def speakers(self) -> tuple[int, NDArray[np.float16] | None]:
-        """Numbers in a speaker embedding of this checkpoint, and the statistics of those it was trained on."""
+        """Returns the width of this checkpoint's speaker embeddings, and the statistics of those it was trained on."""
         width = self._files.gpt_spec.width
         return width, read_statistics(self._files.root, width)
 
     async def fingerprint(self) -> str:
-        """What its steps are made by; see pipeline/engine/fingerprint.py."""
+        """Returns the fingerprint of the engine (pipeline/engine/fingerprint.py)."""
         return self._fingerprint
 
     async def encode(self, samples: NDArray[np.float32]) -> NDArray[np.int64]:
-        """See protocols.RecordingEncoder. One at a time: it takes a core from the engine for as long as it runs."""
+        """Returns the codes (n, 4) of a recording (m,). One at a time: it takes a core from the engine while it runs."""
         async with self._encoding:
             if self._encoder is None:
                 self._encoder = await asyncio.to_thread(lambda: ReferenceEncoder(self._files.dvae()))
             return await asyncio.to_thread(self._encoder.encode_alone, samples)
 
     async def stats(self) -> dict[str, Any]:
-        """The state of the engine, and where it runs."""
+        """Returns the state of the engine, and where it runs."""
         stats = self._engine.stats()
         return {
             **replica_info(),
@@ -133,7 +133,7 @@ class AcousticModel:
         }
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """For serve/resilience/autoscaling.py, StepBacklogPolicy, where the configuration names it."""
+        """Returns the latest load, for StepBacklogPolicy where the configuration names it."""
         return self._latest.as_stats()
 
     def check_health(self) -> None:
@@ -148,12 +148,12 @@ class AcousticModel:
 
 
 def steps_ahead(prompt: Prompt) -> int:
-    """About how many steps a segment will take."""
+    """Returns about how many steps a segment will take."""
     return min(predicted_steps(prompt.segment.text), prompt.max_steps) if prompt.head is Head.CODE else prompt.max_steps
 
 
 def warm_up_prompt() -> Prompt:
-    """A short prompt of token 0: its sound does not matter."""
+    """Returns a short prompt of token 0; its sound does not matter."""
     return Prompt(
         ids=np.zeros((WARM_UP_POSITIONS, 4), np.int64),
         text_mask=np.ones(WARM_UP_POSITIONS, np.bool_),

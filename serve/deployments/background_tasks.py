@@ -3,7 +3,7 @@
 In:    coroutines that should run as long as the replica does
 Out:   EngineDead when one of them has ended
 Owns:  the tasks
-Never: starting one again: the replica is replaced
+Never: restarting a task: the replica is replaced
 """
 
 import asyncio
@@ -14,17 +14,17 @@ from pipeline.errors import EngineDead
 
 
 class Background:
-    """Starts tasks, and notices when one of them has ended."""
+    """Starts tasks, and reports when one of them has ended."""
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[Any]] = []
 
     def start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` from now on, under this name in the log."""
+        """Starts `work` under this name."""
         self._tasks.append(asyncio.create_task(work, name=name))
 
     def check(self) -> None:
-        """Check that all tasks run, as part of a replica's check_health.
+        """Checks that all tasks still run, as part of a replica's check_health.
 
         Raises:
             EngineDead: a task has ended.
@@ -36,7 +36,7 @@ class Background:
 
 
 def trouble_of(check_health: Callable[[], None]) -> str:
-    """The trouble that a health check finds, for the stats; empty: none."""
+    """Returns the trouble that a health check finds, for the stats; empty: none."""
     try:
         check_health()
     except EngineDead as trouble:

@@ -12,24 +12,24 @@ from ray._private.authentication.authentication_utils import is_token_auth_enabl
 from serve.config.hosts import is_local_host
 
 
-def exposure(address: str, *, asks_for_token: bool) -> str | None:
-    """The warning to log; None: there is no risk.
+def exposure(address: str, *, requires_token: bool) -> str | None:
+    """Returns the warning to log; None if there is no risk.
 
     Args:
         address: Ray's, of this node.
-        asks_for_token: whether Ray's processes refuse callers without a token.
+        requires_token: whether Ray's processes refuse callers without a token.
     """
-    if asks_for_token or is_local_host(address):
+    if requires_token or is_local_host(address):
         return None
     return (
-        f"whoever reaches {address} can run any code as this user: Ray listens there and asks for no token "
+        f"any client that reaches {address} can run any code as this user: Ray listens there and requires no token "
         "(RAY_AUTH_MODE=disabled). Start with RAY_AUTH_MODE=token, by `make serve`, or behind a firewall"
     )
 
 
 def exposure_of_this_cluster() -> str | None:
-    """The same for the cluster this process belongs to; None where it belongs to none."""
+    """Returns the warning for the cluster of this process; None if there is no risk, or no cluster."""
     if not ray.is_initialized():
         return None
     address = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
-    return exposure(address, asks_for_token=is_token_auth_enabled())
+    return exposure(address, requires_token=is_token_auth_enabled())

@@ -27,7 +27,7 @@ LOG = logging.getLogger("ray.serve.chattts")
 
 
 def build_api() -> FastAPI:
-    """The routes over the replica they run in. Serve's server announces the request id itself."""
+    """Returns the routes over the replica they run in. Serve's server sends X-Request-ID itself."""
 
     def services() -> Services:
         replica: Any = serve.get_replica_context().servable_object
@@ -40,12 +40,12 @@ def build_api() -> FastAPI:
 @serve.deployment(name="Ingress")
 @serve.ingress(build_api)
 class Ingress:
-    """Takes requests once the whole chain has spoken a sentence."""
+    """Takes requests once the whole chain has synthesised a sentence."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: AppConfig, stages: Mapping[str, Handle], listens: str | None
     ) -> None:
-        """Args: see ingress_setup.build_parts. Serve sends the replica no request before this returns."""
+        """Takes the arguments of build_parts. Serve sends the replica no request before this returns."""
         self._parts = parts = await build_parts(config, stages, listens)
         self.services = parts.services
         self._background = Background()
@@ -56,7 +56,7 @@ class Ingress:
         self._background.start("probes", parts.pipelines.probe())
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
-        """Take over new shares of the versions, without a restart. Wrong ones change nothing: requests go on as before."""
+        """Takes over new shares of the versions, without a restart. Wrong ones change nothing and are reported in /health."""
         rollout, status = self.services.speech.models.rollout, self._parts.status
         try:
             routes = RoutesConfig.model_validate(user_config)
@@ -74,5 +74,5 @@ class Ingress:
         self._background.check()
 
     async def drain(self) -> int:
-        """Take nothing new. Returns the number of requests in flight."""
+        """Stops admitting requests. Returns the number of requests in flight."""
         return self.services.speech.admission.close()

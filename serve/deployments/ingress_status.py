@@ -1,8 +1,8 @@
 """Ingress status: whether one ingress replica can serve, and the state of every part behind it.
 
 In:    the parts of the replica
-Out:   why it is not ready, the body of /health, gauges that are read each period
-Owns:  what only the status tells: records that cannot be read, wrong routes, the time of the first audio
+Out:   why it is not ready, the body of /health, gauges that are set each period
+Owns:  the facts that nothing else keeps: records that cannot be read, wrong routes, the time to the first audio
 Never: requests, HTTP
 """
 
@@ -37,14 +37,14 @@ class IngressStatus:
         self._quarantine = quarantine
 
     async def why_not_ready(self) -> str | None:
-        """None when a request would be served now, else the reason."""
+        """Returns why a request would not be served now; None if it would."""
         if self._speech.admission.closed:
             return "draining"
         unresponsive = await self._pipelines.unresponsive()
         return f"no answer from {' and '.join(unresponsive)}" if unresponsive else None
 
     async def health(self) -> dict[str, Any]:
-        """The state of every part, for people and dashboards."""
+        """Returns the state of every part, for people and dashboards."""
         pipelines, rollout, ladder = self._pipelines, self._speech.models.rollout, self._speech.degrader.ladder
         text, acoustic, vocoder = await asyncio.gather(*map(pipelines.stats, ("text", "acoustic", "vocoder")))
         return {
@@ -63,8 +63,8 @@ class IngressStatus:
         }
 
     def export(self, metrics: IngressMetrics) -> None:
-        """Set the gauges that are read, not notified, each period."""
-        metrics.in_flight_changed(self._speech.admission.in_flight)  # notified too, but Ray forgets a gauge that is not set
+        """Sets the gauges of everything that does not report its changes itself."""
+        metrics.in_flight_changed(self._speech.admission.in_flight)  # reported too, but Ray drops a gauge that is not set again
         metrics.set_quotas(self._records.quotas.is_away)
         metrics.set_cache(asdict(self._records.cache.stats()))
         metrics.set_policies(self._pipelines.breakers.values(), self._quarantine, self._speech.models.rollout)

@@ -1,12 +1,12 @@
 """Process exit: a replica whose engine or vocoder has died ends its process.
 
-In:    the death
-Out:   no return
+In:    the error of the engine or vocoder that has died
+Out:   never returns
 Owns:  nothing
-Never: a drain: nothing in this process can still be synthesised
+Never: draining: nothing in this process can still be synthesised
 
-Serve's router forgets a dead process at once. A live one that answers every call with an error looks idle to it and draws all
-calls, the second tries of its own victims first, until three health checks have failed.
+Serve's router drops a dead process at once. A live one that answers every call with an error looks idle to it and attracts all
+calls, the second tries of its own failed requests first, until three health checks have failed.
 """
 
 import logging
@@ -22,7 +22,7 @@ EXIT_CODE = 70
 
 
 def end_process(death: EngineDead) -> NoReturn:
-    """Log the reason and end the process; callers that still wait see the process die."""
+    """Logs the reason and ends the process; callers that still wait get the error of a dead replica."""
     LOG.error("this replica ends: %s", death.message)
     logging.shutdown()
     sys.stderr.flush()

@@ -3,7 +3,7 @@
 In:    nothing
 Out:   the replica's id and its GPUs
 Owns:  nothing
-Never: choosing: Ray places, configs/*.yaml says how
+Never: placement: Ray does it as configs/*.yaml says
 """
 
 from typing import Any
@@ -13,5 +13,5 @@ from ray import serve
 
 
 def replica_info() -> dict[str, Any]:
-    """This replica's id and the GPUs Ray gave it; a share of one counts as that one."""
+    """Returns this replica's id and the GPUs that Ray assigned to it; a share of a GPU counts as that GPU."""
     return {"replica": serve.get_replica_context().replica_id.unique_id, "gpus": ray.get_gpu_ids()}

@@ -2,7 +2,7 @@
 
 In:    handle calls ask, capabilities, stats
 Out:   results of protocols.TextFrontend
-Owns:  one IsolatedFrontend for all versions that read alike, and their health
+Owns:  one IsolatedFrontend per group of versions with the same text settings, and their health
 Never: torch, the GPU
 """
 
@@ -39,29 +39,29 @@ class TextNormalizer:
         self, versions: Mapping[str, PipelineConfig], tracing: TracingConfig | None = None
     ) -> None:
         """Args:
-        versions: version of the model -> what it is; those that differ in nothing the text knows of share a process.
+        versions: version of the model -> its configuration; versions with the same text settings share a process.
         """
         self._tracing = Tracing(tracing, "TextNormalizer", replica_info()["replica"])
         self._capabilities: dict[str, Capabilities] = {}
-        made: dict[tuple[object, ...], IsolatedFrontend] = {}
+        created: dict[tuple[object, ...], IsolatedFrontend] = {}
         self._frontends: dict[str, IsolatedFrontend] = {}
         for version, pipeline in versions.items():
             # In a thread: it may take long, and the replica's loop must go on answering Serve meanwhile.
             engine, folder = pipeline.engine, await asyncio.to_thread(resolve, pipeline.checkpoint, cache_home())
             self._capabilities[version] = read_capabilities(folder)
             key = (folder, pipeline.text, engine.max_prompt, engine.max_steps)
-            if key not in made:
-                made[key] = IsolatedFrontend(folder, pipeline.text, max_prompt=engine.max_prompt, max_steps=engine.max_steps)
-            self._frontends[version] = made[key]
-        self._workers = tuple(made.values())
+            if key not in created:
+                created[key] = IsolatedFrontend(folder, pipeline.text, max_prompt=engine.max_prompt, max_steps=engine.max_steps)
+            self._frontends[version] = created[key]
+        self._workers = tuple(created.values())
         metrics, load = TextMetrics(), TextLoad()
 
-        def look() -> None:
+        def update() -> None:
             stats = asdict(self._stats())
             metrics.update(stats, load.measure(stats, time.monotonic()))
 
         self._background = Background()
-        self._background.start("metrics", every_period(look))
+        self._background.start("metrics", every_period(update))
 
     async def ask(
         self,
@@ -71,7 +71,7 @@ class TextNormalizer:
         *arguments: object,
         trace: str = "",
     ) -> object:
-        """Answers RemoteFrontend for one version of the model; errors are values. `trace`: see observability/tracing.py."""
+        """Answers RemoteFrontend for one version of the model; errors are values. `trace`: as tracing.carried."""
         with self._tracing.within(trace, f"text.{operation}"):
             return await as_value(self._frontends[version].ask(operation, subject, *arguments))
 
@@ -80,7 +80,7 @@ class TextNormalizer:
         return self._capabilities
 
     async def stats(self) -> dict[str, Any]:
-        """The state of the text workers, and where they run."""
+        """Returns the state of the text workers, and where they run."""
         trouble = next(filter(None, (worker.trouble for worker in self._workers)), "")
         stats = self._stats()
         return {**replica_info(), "trouble": trouble, "has_work": stats.asked_s > 0, **asdict(stats)}
@@ -95,7 +95,7 @@ class TextNormalizer:
 
 
 def together(stats: list[TextStats]) -> TextStats:
-    """The stats of all workers of one replica, summed up."""
+    """Returns the stats of all workers of one replica as one."""
     return TextStats(
         waiting=sum(one.waiting for one in stats),
         asked_s=max(one.asked_s for one in stats),

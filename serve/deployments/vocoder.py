@@ -1,10 +1,10 @@
 """Vocoder: the vocoder, deployed. On a GPU of its own, a share of one, or CPUs.
 
 In:    handle calls feed, decode, traits, stats
-Out:   samples, and what the next feed of the same utterance carries
+Out:   samples, and the decoder state that the next feed of the same utterance brings
 Owns:  one pipeline Vocoder and its health
-Never: streams: feeds and windows of many requests come as they like, and know nothing of each other; batches: the pipeline's
-       vocoder takes what waits, up to vocoder.rows
+Never: streams: feeds and windows of many requests arrive in any order, independent of each other; batches: the pipeline's
+       vocoder forms them from what waits, up to vocoder.rows
 """
 
 import asyncio
@@ -52,31 +52,31 @@ class Vocoder:
         self._load = VocoderLoad(config.rows)
         self._latest = Load()
 
-        def look() -> None:
+        def update() -> None:
             stats = asdict(self._vocoder.stats())
             self._latest = self._load.measure(stats, time.monotonic())
             metrics.update(stats, self._latest)
 
         self._background = Background()
-        self._background.start("metrics", every_period(look))
+        self._background.start("metrics", every_period(update))
 
     async def traits(self) -> DecoderTraits:
-        """See protocols.WaveDecoder: what this machine could build."""
+        """Returns what the decoder takes, which depends on what this machine can compile."""
         return await self._vocoder.traits()
 
     async def feed(self, batch: StepBatch, trace: str = "") -> DecodedAudio | SynthesisError:
-        """See protocols.WaveDecoder; errors are values. `trace`: see serve/observability/tracing.py."""
+        """Decodes the next steps of an utterance; errors are values. `trace`: as tracing.carried."""
         with self._tracing.within(trace, "vocoder.call", {"steps": len(batch.steps)}), self._load.call():
             return await answered(self._vocoder.feed(batch))
 
     async def decode(self, window: HiddenWindow, trace: str = "") -> NDArray[np.float32] | SynthesisError:
-        """See protocols.WaveDecoder; errors are values. `trace`: see serve/observability/tracing.py."""
+        """Decodes a window; errors are values. `trace`: as tracing.carried."""
         attributes = {"steps": window.body_stop - window.body_start}
         with self._tracing.within(trace, "vocoder.call", attributes), self._load.call():
             return await answered(self._vocoder.decode(window))
 
     async def stats(self) -> dict[str, Any]:
-        """The state of the vocoder, and where it runs."""
+        """Returns the state of the vocoder, and where it runs."""
         return {
             **replica_info(),
             "trouble": trouble_of(self.check_health),
@@ -86,7 +86,7 @@ class Vocoder:
         }
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """For serve/resilience/autoscaling.py, StepBacklogPolicy, where the configuration names it."""
+        """Returns the latest load, for StepBacklogPolicy where the configuration names it."""
         return self._latest.as_stats()
 
     def check_health(self) -> None:
@@ -101,7 +101,7 @@ class Vocoder:
 
 
 async def answered(answer: Awaitable[T]) -> T | SynthesisError:
-    """See as_value; a vocoder that has died ends its process instead."""
+    """Returns the answer, or a domain error in its place; a vocoder that has died ends its process instead."""
     value = await as_value(answer)
     if isinstance(value, EngineDead):
         end_process(value)
@@ -109,7 +109,7 @@ async def answered(answer: Awaitable[T]) -> T | SynthesisError:
 
 
 def load_vocoder(config: VocoderConfig, checkpoint: str) -> LocalVocoder:
-    """Verified weights, on their device, warm."""
+    """Returns a vocoder with verified weights on its device, warmed up."""
     vocoder = LocalVocoder(config, open_checkpoint(resolve(checkpoint, cache_home())))
     vocoder.warm_up()
     return vocoder

@@ -64,21 +64,21 @@ def route_access() -> RouteAccessTable:
 
 
 async def on_error(request: Request, error: Exception) -> Response:
-    """An error of the domain, a refusal, or a defect."""
+    """Replies to an error of the domain, a refusal, or a defect."""
     return error_reply(error, request_id_of(request))
 
 
 async def on_router_error(request: Request, error: Exception) -> Response:
-    """What the router refuses: no such path, no such method."""
+    """Replies to what the router refuses: no such path, no such method."""
     assert isinstance(error, HTTPException)
     return await on_error(request, plain_status(error.status_code, error.headers))
 
 
 async def on_invalid_parameter(request: Request, error: Exception) -> Response:
-    """A parameter of the path or the query that does not have its type."""
+    """Replies to a path or query parameter of the wrong type."""
     return await on_error(request, bad_request("invalid_request", "a path or query parameter is not valid"))
 
 
 async def on_disconnect(request: Request, error: Exception) -> Response:
-    """The client left while its body was being read."""
+    """Ends a request whose client left while its body was being read."""
     return Response(status_code=CLIENT_CLOSED_REQUEST)

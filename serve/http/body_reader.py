@@ -2,8 +2,8 @@
 
 In:    requests
 Out:   the bytes of a body; or 408, 413, 415
-Owns:  the list of bodies that are on their way in
-Never: what is in a body; admission, which comes once the body has arrived
+Owns:  the list of bodies that are being received
+Never: the content of a body; admission, which follows once the body has arrived
 """
 
 import asyncio
@@ -22,7 +22,7 @@ HEAD_START = 1024  # bytes credited to every body, or the newest one would alway
 
 @dataclass(slots=True, eq=False)
 class _Arriving:
-    """One body on its way in."""
+    """A body that is being received."""
 
     since: float
     received: int = 0
@@ -30,7 +30,7 @@ class _Arriving:
     waiting: asyncio.Timeout | None = None
 
     def rate(self, now: float) -> float:
-        """Bytes per second so far."""
+        """Returns the bytes per second so far."""
         return (self.received + HEAD_START) / max(now - self.since, 1e-9)
 
 
@@ -80,7 +80,7 @@ class BodyReader:
             self._arriving.discard(body)
 
     async def _next(self, stream: AsyncGenerator[bytes, None], body: _Arriving) -> bytes | None:
-        """The next piece, None at the end."""
+        """Returns the next piece; None at the end."""
         limits = self._limits
         if body.is_dropped:
             raise _dropped()
@@ -141,12 +141,12 @@ def too_large(limit: int) -> ApiError:
 def _too_slow(limits: LimitsConfig) -> ApiError:
     return _timed_out(
         f"the body did not arrive in time: all of it within {limits.body_timeout_s:g} s, after {limits.body_grace_s:g} s at "
-        f"{limits.body_min_bytes_per_s:g} bytes a second at least"
+        f"least {limits.body_min_bytes_per_s:g} bytes per second"
     )
 
 
 def _dropped() -> ApiError:
-    return _timed_out("too many bodies are on their way, and this one came the slowest; send it again in one piece")
+    return _timed_out("too many bodies are being received, and this one is the slowest; send it again in one piece")
 
 
 def _timed_out(message: str) -> ApiError:
@@ -154,7 +154,7 @@ def _timed_out(message: str) -> ApiError:
 
 
 def _cut_off(refusal: ApiError) -> ApiError:
-    """The rest of the body is not read, so the connection cannot be used again."""
+    """Adds `Connection: close`: the rest of the body is not read, so the connection cannot be used again."""
     refusal.headers["Connection"] = "close"
     return refusal
 

@@ -1,7 +1,7 @@
 """Early refusal: a full replica refuses speech before Serve handles the request.
 
 In:    headers of requests for speech
-Out:   the reply that the route would give while every place is taken, for a third of the work; other requests go on
+Out:   the reply that the route would give while the replica is full, for a third of the work; other requests pass through
 Owns:  nothing
 Never: bodies; a reply to a request without access, which AuthMiddleware refuses
 

@@ -1,4 +1,4 @@
-"""Error envelope: what Serve refuses in plain text becomes an error like every other.
+"""Error envelope: turns Serve's refusals in plain text into errors like all others.
 
 In:    Serve's own HTTP server, around which serve/http/proxy_middleware.py puts this
 Out:   the same replies; an error in plain text, or an uncaught exception, in OpenAI's envelope

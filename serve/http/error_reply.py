@@ -21,5 +21,5 @@ def error_reply(error: BaseException, request_id: str, headers: Mapping[str, str
 
 
 def named_error_reply(error: BaseException, request_id: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """Returns the same with an X-Request-ID, for middleware outside the one that sets it."""
+    """Returns the response to `error` with an X-Request-ID, for middleware outside the one that sets it."""
     return error_reply(error, request_id, {"x-request-id": request_id, **(headers or {})})

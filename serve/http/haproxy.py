@@ -3,7 +3,7 @@
 In:    HAProxy's arguments as Serve passes them: RAY_SERVE_HAPROXY_BINARY_PATH names haproxy.sh, which runs this module
 Out:   the configuration rewritten in place, then HAProxy itself in this process: same pid, same arguments
 Owns:  the error replies beside the configuration
-Never: Ray and everything else that takes long to import: each reload of the configuration waits for this
+Never: Ray, or anything else that is slow to import: each reload of the configuration waits for this
 """
 
 import ctypes
@@ -28,8 +28,8 @@ PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 UNAVAILABLE = ApiError(
     "no replica can take the request right now; try again", ErrorSpec(503, "overloaded_error", "unavailable", True, 1.0)
 )
-# What HAProxy answers by itself, by the status it would give. Not among them are requests it cannot read at all (400, 408,
-# 422): those replies are compiled into HAProxy 2.8, error files do not reach them.
+# Replies that HAProxy gives itself, by status. Its replies to requests that it cannot parse at all (400, 408, 422) are missing:
+# they are compiled into HAProxy 2.8, and error files do not replace them.
 REPLIES: dict[int, ApiError] = {
     400: bad_request("bad_request", "not a valid HTTP/1.1 request, or its connection was half closed before the reply"),
     404: ApiError("no application is deployed under this path", ErrorSpec(404, "not_found_error", "not_found", False)),
@@ -40,10 +40,10 @@ REPLIES: dict[int, ApiError] = {
 }
 
 Line = tuple[str, str]
-"""Its section, such as `backend http-chattts`, and itself without the white space around it."""
+"""the section of a line, such as `backend http-chattts`, and the line without surrounding white space"""
 
 Change = tuple[str, str, Callable[[re.Match[str]], list[str]]]
-"""A section, the pattern of the one line in it that is changed, and what stands in its place."""
+"""a section, the pattern of the one line in it that is changed, and the function that returns its replacement"""
 
 
 class TemplateChanged(Exception):
@@ -51,7 +51,7 @@ class TemplateChanged(Exception):
 
 
 def main() -> NoReturn:
-    """Rewrite the configuration, if the arguments name one, and become HAProxy."""
+    """Rewrites the configuration, if the arguments name one, and becomes HAProxy."""
     arguments = sys.argv[1:]
     end_with_parent()
     if "-f" in arguments:

@@ -1,4 +1,4 @@
-"""Middleware: what happens to every request before a route sees it.
+"""Middleware: handles every request before its route does.
 
 In:    ASGI scopes
 Out:   the request with its id and its Caller; a refusal of requests without access; CORS headers
@@ -122,7 +122,7 @@ class AuthMiddleware:
 
 
 class CrossOriginMiddleware:
-    """Sends CORS headers to the configured origins; without any, not a header."""
+    """Sends CORS headers to the configured origins; none if no origins are configured."""
 
     def __init__(self, app: ASGIApp, *, policy: Callable[[], CrossOriginPolicy]) -> None:
         self._app = app
@@ -157,7 +157,7 @@ def safe_request_id(claimed: str | None) -> str:
 
 
 def request_id_of(request: Request) -> str:
-    """Returns the id that RequestIdMiddleware gave."""
+    """Returns the id that RequestIdMiddleware put on the request."""
     return str(request.state.request_id)
 
 
@@ -168,6 +168,6 @@ def caller_of(request: Request) -> Caller:
 
 
 def peer_of(scope: Scope) -> str:
-    """Returns the address the connection comes from; empty where the server does not know it."""
+    """Returns the address the connection comes from; empty if the server does not know it."""
     client = scope.get("client")
     return client[0] if client else ""

@@ -1,4 +1,4 @@
-"""OpenAPI: the parts of the document about bodies and errors, which the routes read and write themselves.
+"""OpenAPI: the parts of the document about bodies and errors, which the routes parse and write themselves.
 
 In:    pydantic models, statuses
 Out:   parts of an OpenAPI document
@@ -19,7 +19,7 @@ AUDIO_TYPES = (
 
 
 class ErrorBody(BaseModel):
-    """What went wrong, as OpenAI says it. `message` never repeats what a client sent."""
+    """An error in OpenAI's shape. `message` never repeats what the client sent."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -49,7 +49,7 @@ def answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def describe(api: FastAPI) -> None:
-    """Replaces what FastAPI assumes about errors by what the service does."""
+    """Replaces FastAPI's own error replies in the document by those of the service."""
     plain = api.openapi
 
     def openapi() -> dict[str, Any]:
@@ -75,7 +75,7 @@ def describe(api: FastAPI) -> None:
 
 
 def _hoisted(part: Any, definitions: dict[str, Any]) -> Any:
-    """The part without the definitions pydantic puts into every schema; they go into `definitions`."""
+    """Returns the part without the definitions that pydantic puts into every schema; they are moved to `definitions`."""
     if isinstance(part, list):
         return [_hoisted(item, definitions) for item in part]
     if isinstance(part, str):

@@ -5,9 +5,9 @@ Out:   ASGI middleware around Serve's own HTTP server: the proxy's, or the ingre
 Owns:  nothing
 Never: bodies
 
-Serve reads these headers before any application code runs: its time limit (0 switches it off), its watch for clients that
-leave (?1 switches it off) and its routing hints. speech_response.py keeps its own limits and its own watch all the same.
-Headers beyond any use are refused here; ones that never end are for the load balancer in front: no ASGI code ever sees them.
+Serve reads these headers before any application code runs: its time limit (0 switches it off), its check for clients that
+leave (?1 switches it off) and its routing hints. speech_response.py has limits and a check of its own in any case.
+Oversized headers are refused here. Headers that never end must be cut by the load balancer in front: no ASGI code sees them.
 """
 
 from ray import serve
@@ -23,7 +23,7 @@ from serve.http.error_reply import named_error_reply
 from serve.http.middleware import safe_request_id
 from serve.http.services import Services
 
-# Compared with `_` for `-`: Serve itself takes both spellings of some.
+# Compared with `_` for `-`: Serve accepts both spellings of some of them.
 ROUTING_HEADERS = frozenset(
     {
         b"x_request_timeout_seconds",
@@ -41,7 +41,7 @@ TOO_LARGE = bad_request("headers_too_large", f"the headers are larger than {MOST
 
 
 class StripRoutingHeaders:
-    """Drops the headers that Serve would obey; refuses requests with too many bytes of headers."""
+    """Drops the headers that control Serve; refuses requests with too many bytes of headers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -73,6 +73,6 @@ def backend_here() -> Services | None:
 
 
 def is_routing_header(name: bytes) -> bool:
-    """True if Serve would obey this header."""
+    """True if this header would control Serve."""
     plain = name.lower().replace(b"-", b"_")
     return plain in ROUTING_HEADERS or plain.startswith(ROUTING_PREFIX)

@@ -1,4 +1,4 @@
-"""Request context: what HTTP says about a request beside its body.
+"""Request context: reads the headers and the connection of a request.
 
 In:    a request
 Out:   RequestContext
@@ -14,7 +14,7 @@ from serve.speech.job import RequestContext
 
 
 def context_of(request: Request) -> RequestContext:
-    """Returns what the headers and the connection say."""
+    """Returns the context that the headers and the connection give."""
     headers = request.headers
     return RequestContext(
         request_id=request_id_of(request),

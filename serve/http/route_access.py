@@ -32,7 +32,7 @@ class RouteAccess:
     stream: bool = False
     """True if the model works while the request lasts: it counts against the key's concurrent requests"""
     is_probe: bool = False
-    """True if the Host is not checked either: probes call a replica by whatever address it has"""
+    """True if the Host is not checked either: probes call a replica by any address it has"""
 
 
 OPEN = RouteAccess()

@@ -1,4 +1,4 @@
-"""Services: what the routes need, and nothing about who provides it.
+"""Services: what the routes need, whatever provides it.
 
 In:    nothing
 Out:   Services
@@ -19,14 +19,14 @@ from serve.voices.voice_service import VoiceService
 
 
 class TextServices(Protocol):
-    """Looks at a text without speaking it."""
+    """Looks at a text without synthesising it."""
 
     async def read(self, request: SynthesisRequest) -> SpeechText:
-        """The text as it would be spoken. Raises SynthesisError."""
+        """Returns the normalised text. Raises SynthesisError."""
         ...
 
     async def refine(self, request: SynthesisRequest) -> list[Refined]:
-        """The refine pass's version of every segment. Raises SynthesisError."""
+        """Returns every segment before and after the refine pass. Raises SynthesisError."""
         ...
 
 
@@ -34,17 +34,17 @@ class ServiceStatus(Protocol):
     """The state of the service as this replica sees it."""
 
     async def why_not_ready(self) -> str | None:
-        """None when a request would be served now, else the reason."""
+        """Returns why a request would not be served now; None if it would."""
         ...
 
     async def health(self) -> dict[str, Any]:
-        """The state of every part, for people and dashboards."""
+        """Returns the state of every part, for people and dashboards."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Services:
-    """The parts of one ingress replica. Under Serve handles stand behind it, in tests small fakes do."""
+    """The parts of one ingress replica: over handles under Serve, over small fakes in tests."""
 
     speech: SpeechServices
     """what every request for speech passes"""
@@ -54,5 +54,5 @@ class Services:
     authenticator: Authenticator
     status: ServiceStatus
     purge: Callable[[str | None], Awaitable[None]]
-    """forgets what was sampled for a tenant, or for all with None; raises StoreUnavailable"""
+    """deletes the cache entries of a tenant, of all tenants for None; raises StoreUnavailable"""
     source_offer: SourceOfferConfig

@@ -36,7 +36,7 @@ def checkout_files(root: Path) -> dict[str, Path]:
 
 
 def installed_files(files: Iterable[PackagePath]) -> dict[str, Path]:
-    """Returns name in the archive -> file, for what a wheel has installed.
+    """Returns name in the archive -> file, for an installed wheel.
 
     Its pyproject.toml, Makefile and README.md lie in share/, its licences beside its metadata; tests and docs/ are not in it.
     """

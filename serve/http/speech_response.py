@@ -1,9 +1,9 @@
-"""Speech response: HTTP's door to speech, from the arriving body to the last byte.
+"""Speech response: the HTTP reply to a request for speech, from the arriving body to the last byte.
 
 In:    a POST /v1/audio/speech, the Services
 Out:   status and headers together with the first audio, then the body
 Owns:  the connection of one reply
-Never: Ray; a clean end after a failure; what serve/speech decides for every door
+Never: Ray; a clean end after a failure; what serve/speech decides for every entry point
 """
 
 import asyncio
@@ -26,11 +26,11 @@ from serve.speech.speak import ClientLeft, SpeechSession, open_speech
 
 
 class CutReply(Exception):
-    """Ends the connection without a terminator: the body is visibly unfinished."""
+    """Ends the connection without a terminator, so that the client sees an incomplete body."""
 
 
 class SpeechResponse(Response):
-    """Speaks the body of a request."""
+    """Receives the body of a request and streams its audio."""
 
     def __init__(self, request: Request, services: Services) -> None:
         self._request = request
@@ -62,10 +62,10 @@ class SpeechResponse(Response):
 
 
 def writer_for(body: SpeechBody, connection: Connection, *, accept: str) -> SpeechWriter:
-    """The writer a body, or its Accept header, asks for.
+    """Returns the writer that the body, or the Accept header, selects.
 
     Raises:
-        ApiError: 400, events of an audio that is not streamed.
+        ApiError: 400, events without streaming.
     """
     as_events = body.stream_format == "sse" or "text/event-stream" in accept
     if as_events and not body.stream:
@@ -73,15 +73,15 @@ def writer_for(body: SpeechBody, connection: Connection, *, accept: str) -> Spee
     return SseWriter(connection) if as_events else ChunkedWriter(connection) if body.stream else WholeWriter(connection)
 
 
-async def unless_the_client_leaves(receive: Receive, speaking: Coroutine[None, None, None]) -> None:
-    """Run `speaking` to its end, or cancel it as soon as the client is gone.
+async def unless_the_client_leaves(receive: Receive, reply: Coroutine[None, None, None]) -> None:
+    """Awaits `reply`, or cancels it as soon as the client has left.
 
-    The connection is watched here, before the first audio too: Serve's own watch can be switched off by a client's header.
+    Also checked here before the first audio: a client's header can switch off Serve's own check.
 
     Raises:
         ClientLeft
     """
-    work = asyncio.create_task(speaking)
+    work = asyncio.create_task(reply)
     leaving = asyncio.create_task(_disconnect(receive))
     try:
         await asyncio.wait((work, leaving), return_when=asyncio.FIRST_COMPLETED)

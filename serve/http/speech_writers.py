@@ -1,9 +1,9 @@
-"""Speech writers: the three ways a spoken reply is written to an HTTP connection.
+"""Speech writers: the three ways in which audio is written to an HTTP connection.
 
 In:    SpeechEvents
 Out:   status and headers with the first audio, then the body: in chunks, as a whole, or as server-sent events
-Owns:  what the format of one reply needs: a digest, a sequence number
-Never: Ray; a status before there is audio; a wait without end for a client that reads nothing
+Owns:  the digest and the sequence number of one reply
+Never: Ray; a status before there is audio; an endless wait for a client that reads nothing
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from serve.errors import to_api_error
 from serve.speech.events import Audio, Finished, SpeechEvent, Started
 
 GENERATED = {"X-AI-Generated": "true"}
-"""on every reply that is speech"""
+"""on every reply that contains synthetic speech"""
 HEADER_TOKEN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 MOST_NAMED_FIELDS = 20
 
@@ -37,21 +37,21 @@ class Connection:
         self._stall_timeout_s = stall_timeout_s
 
     async def begin(self, headers: Mapping[str, str]) -> None:
-        """Send status 200 and the headers."""
+        """Sends status 200 and the headers."""
         raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         self.has_begun = True
         await self._send({"type": "http.response.start", "status": 200, "headers": raw})
 
     async def write(self, data: bytes) -> None:
-        """Send a piece of the body.
+        """Sends a piece of the body.
 
         Raises:
-            ReaderStalled: the client took nothing for stall_timeout_s.
+            ReaderStalled: the client read nothing for stall_timeout_s.
         """
         await self._patiently({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self) -> None:
-        """Send the end of the body.
+        """Sends the end of the body.
 
         Raises:
             ReaderStalled
@@ -64,14 +64,14 @@ class Connection:
             async with asyncio.timeout(limit_s):
                 await self._send(message)
         except TimeoutError:
-            raise ReaderStalled(f"the reader took nothing for {limit_s:g} s (limits.stall_timeout_s)") from None
+            raise ReaderStalled(f"the client read nothing for {limit_s:g} s (limits.stall_timeout_s)") from None
 
 
 class SpeechWriter(Protocol):
     """Writes the events of one reply."""
 
     async def write(self, event: SpeechEvent) -> None:
-        """Write what an event adds to the reply.
+        """Writes what an event adds to the reply.
 
         Raises:
             ReaderStalled
@@ -79,18 +79,18 @@ class SpeechWriter(Protocol):
         ...
 
     async def write_error(self, error: SynthesisError) -> bool:
-        """End the reply with an error; False: this reply can only be cut."""
+        """Ends the reply with an error. Returns False if the reply can only be cut."""
         ...
 
 
 class ChunkedWriter:
-    """The audio in pieces, as it is spoken."""
+    """Writes the audio in pieces as it is generated."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     async def write(self, event: SpeechEvent) -> None:
-        """See SpeechWriter."""
+        """Writes the headers, a piece, or the end."""
         match event:
             case Started():
                 await self._connection.begin(reply_headers(event, event.job.audio.content_type))
@@ -100,12 +100,12 @@ class ChunkedWriter:
                 await self._connection.end()
 
     async def write_error(self, error: SynthesisError) -> bool:
-        """A body of audio has no place for an error."""
+        """Returns False: a body of audio cannot hold an error."""
         return False
 
 
 class WholeWriter:
-    """The audio in one piece, its sizes and digest in the headers."""
+    """Writes the audio in one piece, with sizes and digest in the headers."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -113,7 +113,7 @@ class WholeWriter:
         self._data = b""
 
     async def write(self, event: SpeechEvent) -> None:
-        """See SpeechWriter."""
+        """Collects the audio; writes headers and body at the end."""
         match event:
             case Started():
                 self._headers = reply_headers(event, event.job.audio.content_type)
@@ -125,7 +125,7 @@ class WholeWriter:
                 await self._connection.end()
 
     async def write_error(self, error: SynthesisError) -> bool:
-        """A body of audio has no place for an error."""
+        """Returns False: a body of audio cannot hold an error."""
         return False
 
     def _exact(self, finished: Finished) -> dict[str, str]:
@@ -142,7 +142,7 @@ class WholeWriter:
 
 
 class SseWriter:
-    """The audio as server-sent events, which can also say what went wrong."""
+    """Writes the audio as server-sent events, which can carry an error too."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -151,7 +151,7 @@ class SseWriter:
         self._request_id = ""
 
     async def write(self, event: SpeechEvent) -> None:
-        """See SpeechWriter."""
+        """Writes the headers, a delta event, or the done event."""
         match event:
             case Started():
                 self._request_id = event.job.request.request_id
@@ -166,7 +166,7 @@ class SseWriter:
                 await self._connection.end()
 
     async def write_error(self, error: SynthesisError) -> bool:
-        """The audio so far is marked unfinished by the missing done event."""
+        """Writes an error event; without a done event the audio counts as incomplete."""
         if not self._connection.has_begun or isinstance(error, ReaderStalled):
             return False
         await self._write_event({"type": "speech.audio.error", **to_api_error(error).body(self._request_id)})
@@ -178,7 +178,7 @@ class SseWriter:
 
 
 def done_event(finished: Finished, sha256: str) -> dict[str, object]:
-    """The last event of a reply. Characters in and steps out are counted, whatever the audio stages made of them."""
+    """Returns the last event of a reply. It counts input characters and decoded steps, before the audio stages."""
     job, report = finished.job, finished.report
     return {
         "type": "speech.audio.done",
@@ -200,7 +200,7 @@ def done_event(finished: Finished, sha256: str) -> dict[str, object]:
 
 
 def reply_headers(started: Started, media_type: str) -> dict[str, str]:
-    """The headers of a spoken reply."""
+    """Returns the headers of a reply with audio."""
     job = started.job
     headers = {
         "Content-Type": media_type,
@@ -225,13 +225,13 @@ def reply_headers(started: Started, media_type: str) -> dict[str, str]:
 
 
 def warnings_header(warnings: Mapping[str, int]) -> str:
-    """How many warnings there are, and their codes: `3; emoji=2, unknown_style=1`."""
+    """Returns the number of warnings and their codes: `3; emoji=2, unknown_style=1`."""
     counted = ", ".join(f"{code}={count}" for code, count in sorted(warnings.items()))
     return f"{sum(warnings.values())}; {counted}"
 
 
 def ignored_header(names: tuple[str, ...]) -> str:
-    """The names as a header value; those that do not fit into a header are only counted."""
+    """Returns the names as a header value; those that are not valid in a header are only counted."""
     named = [name for name in names if HEADER_TOKEN.fullmatch(name)][:MOST_NAMED_FIELDS]
     hidden = len(names) - len(named)
     return ", ".join([*named, f"+{hidden}"] if hidden else named)

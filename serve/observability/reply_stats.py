@@ -75,7 +75,7 @@ class NullReplyObserver:
 
 
 class PlayCursor:
-    """A listener who plays from the first audio on: when would playback have had to wait, and for how long?"""
+    """Simulates playback from the first audio on: how long would it have had to wait for more?"""
 
     def __init__(self) -> None:
         self.stalled_s = 0.0

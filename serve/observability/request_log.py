@@ -60,22 +60,22 @@ class RefusalTally:
 
 def reply_fields(stats: ReplyStats, stages: StageTimings) -> Fields:
     """How a reply went: the same fields in its log line and in its trace."""
-    spoken: Fields = {}
+    measured: Fields = {}
     if stats.code:
-        spoken["code"] = stats.code
+        measured["code"] = stats.code
     if stats.first_audio_s is not None:
-        spoken["ttfb_s"] = round(stats.first_audio_s, 4)
-        spoken["stalled_s"] = round(stats.stalled_s, 4)
+        measured["ttfb_s"] = round(stats.first_audio_s, 4)
+        measured["stalled_s"] = round(stats.stalled_s, 4)
     if stats.warnings:
-        spoken["warnings"] = ",".join(f"{code}:{count}" for code, count in sorted(stats.warnings.items()))
+        measured["warnings"] = ",".join(f"{code}:{count}" for code, count in sorted(stats.warnings.items()))
     if stats.audio_s > 0:
-        spoken["rtf"] = round(stats.took_s / stats.audio_s, 4)
+        measured["rtf"] = round(stats.took_s / stats.audio_s, 4)
     passed = {} if stats.outcome is Outcome.REFUSED and not stages.segments else stages.summary()
     return {
         "outcome": stats.outcome.value,
         "audio_s": round(stats.audio_s, 3),
         "took_s": round(stats.took_s, 4),
-        **spoken,
+        **measured,
         **passed,
     }
 

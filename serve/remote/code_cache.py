@@ -1,6 +1,6 @@
 """Code cache: the cache of sampled steps in one ingress replica, and the work that keeps it up to date.
 
-In:    CacheConfig, the store, what asks the model for its fingerprint
+In:    CacheConfig, the store, a function that requests the engine's fingerprint
 Out:   a CodeCache, Idempotency
 Owns:  nothing
 Never: Ray
@@ -19,11 +19,11 @@ from pipeline.store.store import Store
 from serve.access.idempotency import Idempotency
 from serve.config.app_config import CacheConfig
 
-FINGERPRINT_PERIOD_S = 5.0  # how long after an update a reply may still be one the fingerprint before would have given
+FINGERPRINT_PERIOD_S = 5.0  # how long after an update entries of the old fingerprint may still be served
 
 
 def open_cache(config: CacheConfig, store: Store | None) -> tuple[CodeCache, Idempotency]:
-    """The tiers a configuration asks for, and the keys of clients beside them. Purges travel through the store."""
+    """Returns the cache with the configured tiers, and the idempotency keys beside it. Purges travel through the store."""
     shared = None if config.redis is None else RedisTier(config.redis, config.ttl_s)
     return CodeCache(config.memory_mib << 20, shared=shared, generations=PurgeGenerations(store)), Idempotency(
         shared, config.idempotency_ttl_s
@@ -31,7 +31,7 @@ def open_cache(config: CacheConfig, store: Store | None) -> tuple[CodeCache, Ide
 
 
 async def follow_purges(cache: CodeCache, each_s: float, problems: dict[str, str] | None = None) -> None:
-    """Forget what other replicas have purged, until cancelled."""
+    """Drops what other replicas have purged, until cancelled."""
     loop = asyncio.get_running_loop()
 
     def refresh() -> None:
@@ -42,10 +42,10 @@ async def follow_purges(cache: CodeCache, each_s: float, problems: dict[str, str
 
 
 async def follow_fingerprint(model: CachedModel, ask: Callable[[], Awaitable[str]]) -> None:
-    """Ask which fingerprint makes the steps, until cancelled: a cache that is never missed would not hear of an update."""
+    """Requests the engine's fingerprint each period, until cancelled: a cache without misses would not notice an update."""
     while True:
         await asyncio.sleep(FINGERPRINT_PERIOD_S)
         try:
             model.fingerprint = await ask()
         except SynthesisError:
-            continue  # the one before goes on
+            continue  # the previous one stays

@@ -1,13 +1,12 @@
-"""Handles: Serve's deployment handles behind the protocols of the domain. The only file that says `.remote`.
+"""Remote stages: the protocols of the domain over Serve's deployment handles. The only file that calls `.remote`.
 
 In:    protocol calls
-Out:   what the replica behind the handle answers, errors as the domain's own
-Owns:  the configured handles, a breaker for each
-Never: business rules; a second try of anything that has been heard
+Out:   the answer of the replica behind the handle, errors as the domain's own
+Owns:  the configured handles, the breaker of each
+Never: business rules; a second try of steps whose audio the client has received
 
-A replica that dies is forgotten by Serve's router at the moment its death is noticed, so the second try lands on another one
-wherever there is one. (A replica whose engine or vocoder has died ends its process for that reason:
-serve/deployments/process_exit.py.)
+Serve's router drops a replica as soon as its death is noticed, so the second try reaches another replica if there is one. (A
+replica whose engine or vocoder has died ends its process for that reason: serve/deployments/process_exit.py.)
 """
 
 import asyncio
@@ -50,7 +49,7 @@ T = TypeVar("T")
 
 SERVE_ERRORS = (BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError)
 
-ANSWER_TIMEOUT_S = 2.0  # a status question that takes longer is answered "no answer"
+ANSWER_TIMEOUT_S = 2.0  # a replica that takes longer to report its state counts as one that does not answer
 
 
 class RemoteFrontend(FrontendClient):
@@ -80,10 +79,10 @@ class RemoteGenerator:
     async def generate(
         self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
     ) -> AsyncGenerator[StepBlock, None]:
-        """See protocols.CodeGenerator.
+        """Streams the steps of one segment, as protocols.CodeGenerator.
 
-        A replica that dies is not the end: another one makes the same steps from the same prompt and seed, and what was
-        handed on already is left out. Not once audio of the request has left: then only what had not begun is tried again.
+        If a replica dies, another one generates the same steps from the same prompt and seed, and those that were already
+        yielded are left out. Once audio of the request has been sent, only a segment without any step is tried again.
         """
         timings, began = current_timings(), time.perf_counter()
         with self.breaker.watch() as call:
@@ -96,23 +95,23 @@ class RemoteGenerator:
     async def _tries(
         self, prompt: Prompt, sampling: SamplingParams, deadline: float, admitted: bool, call: Call
     ) -> AsyncGenerator[StepBlock, None]:
-        tracked, handed_on = CURRENT_REQUEST.get(), 0
+        tracked, yielded = CURRENT_REQUEST.get(), 0
         for last in (False, True):
             began = time.monotonic()
             blocks: Any = self._handle.generate.remote(prompt, sampling, deadline - time.monotonic(), admitted, carried())
             try:
                 async for item in blocks:
-                    block = unheard(raised(item), handed_on)
+                    block = after_yielded(raised(item), yielded)
                     call.gave_sign()
                     if block is not None:
-                        handed_on = block.first_step + len(block.hidden)
+                        yielded = block.first_step + len(block.hidden)
                         yield block
                 return
             except (RayError, SynthesisError, *SERVE_ERRORS) as error:
                 failure = to_domain(error)
-                _tell_death(error, self.breaker.stage, began)
-                begun_and_heard = handed_on > 0 and (tracked is None or tracked.has_sent_audio)
-                if last or begun_and_heard or not _may_try_again(failure) or time.monotonic() >= deadline:
+                _record_death(error, self.breaker.stage, began)
+                begun_and_sent = yielded > 0 and (tracked is None or tracked.has_sent_audio)
+                if last or begun_and_sent or not _may_try_again(failure) or time.monotonic() >= deadline:
                     raise failure from None
                 self.breaker.retries += 1
             finally:
@@ -120,7 +119,7 @@ class RemoteGenerator:
 
 
 class RemoteDecoder:
-    """protocols.WaveDecoder over Vocoder. An answer is a pure function of what was asked: a second try is always the same."""
+    """protocols.WaveDecoder over Vocoder. Results are pure functions of their arguments, so a second try is always allowed."""
 
     def __init__(self, handle: Handle, breaker: Breaker | None = None) -> None:
         self._handle = handle
@@ -128,20 +127,20 @@ class RemoteDecoder:
         self._traits: DecoderTraits | None = None
 
     async def traits(self) -> DecoderTraits:
-        """See protocols.WaveDecoder. Asked once, and again after a failure: the replicas may be others by then."""
+        """Returns the traits of the replicas; requested once, and again after a failure, when other replicas may answer."""
         if self._traits is None:
             self._traits = await self._answer(lambda: self._handle.traits.remote())
         return self._traits
 
     async def decode(self, window: HiddenWindow) -> NDArray[np.float32]:
-        """See protocols.WaveDecoder."""
+        """Returns the samples (m,) of a window, and records the time."""
         began = time.perf_counter()
         samples: NDArray[np.float32] = await self._answer(lambda: self._handle.decode.remote(window, carried()))
         current_timings().decoded(len(samples), began)
         return samples
 
     async def feed(self, batch: StepBatch) -> DecodedAudio:
-        """See protocols.WaveDecoder."""
+        """Returns what the next steps of an utterance complete, and records the time."""
         began = time.perf_counter()
         decoded: DecodedAudio = await self._answer(lambda: self._handle.feed.remote(batch, carried()))
         current_timings().decoded(len(decoded.samples), began)
@@ -163,21 +162,21 @@ class RemoteEncoder:
         self.breaker = breaker or Breaker("acoustic", BreakerConfig())
 
     async def encode(self, samples: NDArray[np.float32]) -> NDArray[np.int64]:
-        """See protocols.RecordingEncoder."""
+        """Returns the codes (n, 4) of a recording (m,)."""
         codes: NDArray[np.int64] = await _pure(self.breaker, lambda: self._handle.encode.remote(samples))
         return codes
 
 
-def unheard(block: StepBlock, handed_on: int) -> StepBlock | None:
-    """The part of a block after the first `handed_on` steps of its sequence; None when there is nothing in it."""
-    skipped = handed_on - block.first_step
+def after_yielded(block: StepBlock, yielded: int) -> StepBlock | None:
+    """Returns the part of a block after the first `yielded` steps of its sequence; None if it is empty."""
+    skipped = yielded - block.first_step
     if skipped > 0 and skipped >= len(block.hidden) and block.finish is None:
         return None
-    return block.after(handed_on)
+    return block.after(yielded)
 
 
 async def as_value(answer: Awaitable[T]) -> T | SynthesisError:
-    """The answer, or the domain error in its place, for the way back to the caller.
+    """Returns the answer, or the domain error in its place, for the way back to the caller.
 
     Serve logs a traceback for every exception that leaves a replica: a refusal would cost more than the work it refuses.
     """
@@ -188,14 +187,14 @@ async def as_value(answer: Awaitable[T]) -> T | SynthesisError:
 
 
 def raised(answer: Any) -> Any:
-    """What came from behind a handle; an error that travelled as a value is raised again."""
+    """Returns an answer from behind a handle; raises it if it is an error that travelled as a value."""
     if isinstance(answer, SynthesisError):
         raise answer
     return answer
 
 
 async def ask_speakers(handle: Handle) -> tuple[int, NDArray[np.float16] | None]:
-    """Numbers in a speaker embedding of the loaded checkpoint, and its statistics; waits until a replica has loaded it."""
+    """Returns the width of the checkpoint's speaker embeddings and their statistics; waits until a replica has loaded it."""
     breaker = Breaker("acoustic", BreakerConfig())
     speakers: tuple[int, NDArray[np.float16] | None] = await _pure(breaker, lambda: handle.speakers.remote())
     return speakers
@@ -208,37 +207,37 @@ async def ask_capabilities(handle: Handle) -> dict[str, Capabilities]:
 
 
 async def ask_fingerprint(handle: Handle) -> str:
-    """What makes the steps behind a handle; see pipeline/engine/fingerprint.py."""
+    """Returns the fingerprint of the engine behind a handle (pipeline/engine/fingerprint.py)."""
     fingerprint: str = await _pure(Breaker("acoustic", BreakerConfig()), lambda: handle.fingerprint.remote())
     return fingerprint
 
 
 async def ask_stats(handle: Handle) -> list[dict[str, Any]]:
-    """The stats of every replica behind the handle that answers in time. One that hangs takes no other's answer with it."""
+    """Returns the stats of every replica behind the handle that answers in time; one that hangs does not hide the others."""
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             # `results_async` would wait for all of them, or for none.
-            asked = await handle.broadcast("stats")._fetch_replica_results_async()
-    except Exception:  # of whatever kind: there is no answer
+            results = await handle.broadcast("stats")._fetch_replica_results_async()
+    except Exception:  # whatever its kind, there is no answer
         return []
-    answers = await asyncio.gather(*map(_in_time, asked))
+    answers = await asyncio.gather(*map(_in_time, results))
     return [answer for answer in answers if isinstance(answer, dict)]
 
 
-async def _in_time(asked: Any) -> object:
-    """One replica's answer, None when it gives none."""
+async def _in_time(result: Any) -> object:
+    """Returns one replica's answer; None if there is none."""
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            return await asked.get_async()
+            return await result.get_async()
     except Exception:
-        asked.cancel()
+        result.cancel()
         return None
 
 
 def to_domain(error: BaseException) -> SynthesisError:
-    """What an error from behind a handle means here."""
+    """Returns the domain error that an error from behind a handle stands for."""
     if isinstance(error, RayTaskError) and isinstance(error.cause, BaseException):
-        # The domain's error as it was raised; RayTaskError is a made-up subclass of it with a remote traceback.
+        # The cause is the domain's error; RayTaskError is a subclass of it that Ray generates to add a remote traceback.
         return to_domain(error.cause)
     match error:
         case SynthesisError():
@@ -254,7 +253,7 @@ def to_domain(error: BaseException) -> SynthesisError:
 
 
 async def _pure(breaker: Breaker, call: Callable[[], Awaitable[Any]]) -> Any:
-    """Await a call without side effects; once more, on whatever replica is left, when the first one died."""
+    """Awaits a call without side effects, and repeats it once on another replica if the first one died."""
     with breaker.watch():
         for last in (False, True):
             began = time.monotonic()
@@ -263,7 +262,7 @@ async def _pure(breaker: Breaker, call: Callable[[], Awaitable[Any]]) -> Any:
                 return raised(await response)
             except (RayError, SynthesisError, *SERVE_ERRORS) as error:
                 failure = to_domain(error)
-                _tell_death(error, breaker.stage, began)
+                _record_death(error, breaker.stage, began)
                 if last or not _may_try_again(failure):
                     raise failure from None
                 breaker.retries += 1
@@ -274,11 +273,10 @@ async def _pure(breaker: Breaker, call: Callable[[], Awaitable[Any]]) -> Any:
     raise AssertionError("unreachable")
 
 
-def _tell_death(error: BaseException, stage: str, began: float) -> None:
-    """Put a replica's death on record for the request it worked for, if the error is one.
+def _record_death(error: BaseException, stage: str, began: float) -> None:
+    """Records the death of a replica, or of its worker process, with the request it worked for, if the error is one.
 
-    The request was inside: what a dead replica had not taken yet, Serve's router has sent to another one without a word.
-    A replica's worker process counts as one.
+    The request was running there: requests that a dead replica had not accepted yet, Serve's router sends to another one.
     """
     while isinstance(error, RayTaskError) and isinstance(error.cause, BaseException):
         error = error.cause
@@ -292,6 +290,6 @@ def _tell_death(error: BaseException, stage: str, began: float) -> None:
 
 
 def _may_try_again(failure: SynthesisError) -> bool:
-    """Whether another replica may be asked: one is gone, and not for this request's sake as far as anybody knows."""
+    """True if another replica may be tried: one has died, and no record blames this request for it."""
     tracked = CURRENT_REQUEST.get()
     return isinstance(failure, EngineDead) and not (tracked is not None and tracked.is_poisonous)

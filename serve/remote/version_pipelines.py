@@ -1,8 +1,8 @@
 """Version pipelines: the chain of stages of every version of the model, and the one that a request takes.
 
-In:    SynthesisRequest with the version the model desk chose
-Out:   what that version's Synthesizer makes of it
-Owns:  one Synthesizer over handles a version, the breakers, the probes, the looks at stages that give no sign of life
+In:    SynthesisRequest with the version that ModelSelector chose
+Out:   the results of that version's Synthesizer
+Owns:  one Synthesizer over handles per version, the breakers, the probes, the checks of stages that show no progress
 Never: HTTP; another version in the middle of a request
 """
 
@@ -31,14 +31,14 @@ from serve.resilience.circuit_breaker import Breaker, is_fault
 from serve.versions.rollout import Rollout
 from serve.versions.shadow import Comparison, Shadow
 
-STEPS_A_SECOND = SAMPLE_RATE / SAMPLES_PER_STEP
+STEPS_PER_SECOND = SAMPLE_RATE / SAMPLES_PER_STEP
 TEXT = "TextNormalizer"
-LOOK_S = 1.0  # between two looks at calls without a sign of life
-GIVEN_UP_S = 5.0  # a listener who leaves after so long without a sound was kept waiting by the version
+LOOK_S = 1.0  # between two checks for calls without progress
+GIVEN_UP_S = 5.0  # a client that leaves after so long without audio counts as a failure of the version
 
 
 class VersionPipelines:
-    """Speaks requests with the versions they name, and watches the replicas of every version."""
+    """Synthesises requests with the versions they name, and probes the replicas of every version."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class VersionPipelines:
         """
         Args:
             handles: deployment name -> its handle.
-            cache: of sampled steps, for all versions; an entry belongs to the fingerprint that made it.
-            fingerprint: of the first version; those of the others are asked for.
-            has_room, on_result: see Shadow.
+            cache: of sampled steps, for all versions; the key of an entry includes the fingerprint of its engine.
+            fingerprint: of the first version; those of the others are requested.
+            has_room, on_result: the arguments of Shadow.
         """
         self._rollout = rollout
         self._handles = handles
@@ -65,7 +65,7 @@ class VersionPipelines:
         self._deployments = {"text": TEXT}  # stage -> the deployment that works for it
         self._synthesizers: dict[str, Synthesizer] = {}
         self._cached: dict[str, CachedModel] = {}
-        self._shadow = Shadow(self._spoken, has_room, on_result)
+        self._shadow = Shadow(self._synthesise, has_room, on_result)
         for version in rollout.versions.values():
             acoustic, vocoder = (
                 self.breakers.setdefault(stage, Breaker(stage, config))
@@ -85,30 +85,30 @@ class VersionPipelines:
         next(iter(self._cached.values())).fingerprint = fingerprint
 
     async def stream(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
-        """The audio of a request, spoken by the version it names; errors as of Synthesizer.stream."""
+        """Streams the audio of a request from the version it names; raises as Synthesizer.stream does."""
         shadow = self._rollout.routes.shadow
         watched = self._shadow.wanted(request, shadow)
-        heard: list[NDArray[np.float32]] = []
+        received: list[NDArray[np.float32]] = []
         samples = 0
-        async with aclosing(self._spoken(request)) as chunks:
+        async with aclosing(self._synthesise(request)) as chunks:
             async for chunk in chunks:
                 if watched:
                     samples += len(chunk.samples)
-                    heard.append(chunk.samples)
+                    received.append(chunk.samples)
                 yield chunk
         if watched and shadow is not None and samples <= shadow.max_audio_s * request.audio.sample_rate:
-            self._shadow.begin(request, heard, shadow)
+            self._shadow.begin(request, received, shadow)
 
     async def read(self, request: SynthesisRequest) -> SpeechText:
-        """The text as the version would speak it, without a step of the model."""
+        """Returns the text as the version normalises it, without a step of the model."""
         return await self._pipeline_for(request).read(request)
 
     async def refine(self, request: SynthesisRequest) -> list[Refined]:
-        """The version's refine pass alone, per segment."""
+        """Returns every segment before and after the version's refine pass."""
         return await self._pipeline_for(request).refine(request)
 
-    async def _spoken(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
-        """The same, with the outcome reported to the rollout."""
+    async def _synthesise(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
+        """Streams the audio of a request, and reports its outcome to the rollout."""
         version, began, first_audio_s, failed = self._version(request).id, time.monotonic(), None, False
         try:
             async with aclosing(self._pipeline_for(request).stream(request)) as chunks:
@@ -131,26 +131,26 @@ class VersionPipelines:
     def _pipeline_for(self, request: SynthesisRequest) -> Synthesizer:
         return self._synthesizers[self._version(request).id]
 
-    # Looking at them.
+    # The state of the replicas.
 
     def follow_fingerprints(self) -> list[Coroutine[Any, Any, None]]:
-        """Work that tells the cache which fingerprint makes a version's steps."""
+        """Returns the background work that keeps the fingerprint of every version's engine up to date in the cache."""
         handles = {version: self._handles[self._rollout.versions[version].acoustic] for version in self._cached}
         return [
             follow_fingerprint(cached, partial(ask_fingerprint, handles[version])) for version, cached in self._cached.items()
         ]
 
     async def stats(self, kind: str) -> list[dict[str, Any]]:
-        """The stats of every replica of a kind of stage, each with its deployment where there are several."""
+        """Returns the stats of every replica of one kind of stage, with the name of the deployment if there are several."""
         deployments = [TEXT] if kind == "text" else [getattr(version, kind) for version in self._rollout.versions.values()]
         answers = await self._ask(deployments)
         single = len(answers) == 1
         return [one if single else {"deployment": name, **one} for name, found in answers.items() for one in found]
 
     async def load(self) -> tuple[float, float]:
-        """The fullest queue as a share of its capacity, and the slowest engine's seconds per second of audio.
+        """Returns the fullest queue as a share of its capacity, and the slowest engine's real-time factor [s per s of audio].
 
-        An engine that decodes one sequence is as fast as it can be: load is not what makes it slow.
+        An engine that decodes only one sequence does not count: it is not slow because of load.
         """
         fullness, rtf = 0.0, 0.0
         for version in self._rollout.versions.values():
@@ -158,30 +158,30 @@ class VersionPipelines:
             for one in await ask_stats(self._handles[version.acoustic]):
                 fullness = max(fullness, one["waiting"] / engine.max_waiting if engine.max_waiting else 0.0)
                 if one["slots_used"] > 1:
-                    rtf = max(rtf, one["round_s"] / engine.steps_per_round * STEPS_A_SECOND)
+                    rtf = max(rtf, one["round_s"] / engine.steps_per_round * STEPS_PER_SECOND)
         return fullness, rtf
 
     async def unresponsive(self) -> list[str]:
-        """Deployments without a healthy replica, of versions in service: requests that need them would fail."""
+        """Returns the deployments without a healthy replica that versions in service need: their requests would fail."""
         rollout = self._rollout
         needed = [one for one in rollout.versions.values() if rollout.shares(one.name)[one.id] > 0]
         answers = await self._ask([TEXT, *(name for one in needed for name in (one.acoustic, one.vocoder))])
         return [name for name, found in answers.items() if not any(map(is_well, found))]
 
     async def probe(self) -> None:
-        """Probe every version each period, until cancelled."""
+        """Probes every version each period, until cancelled."""
         while True:
             await asyncio.sleep(self._rollout.routes.probe.period_s)
             await self.probe_once()
 
     async def probe_once(self) -> None:
-        """One round of `probe`."""
+        """Probes every version once."""
         for version in self._rollout.versions.values():
             answers = await self._ask((TEXT, version.acoustic, version.vocoder))
             self._rollout.probed(version.id, trouble_in(answers, self._rollout.routes.probe.max_gpu_memory_percent))
 
     async def watch_silence(self) -> None:
-        """Ask the replicas of stages whose calls show no progress whether they hang, until cancelled."""
+        """Checks every LOOK_S whether the replicas of stages whose calls show no progress hang, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             await asyncio.gather(*(self._check_silent(breaker) for breaker in self.breakers.values() if breaker.is_silent))
@@ -191,17 +191,17 @@ class VersionPipelines:
         breaker.judge_silence(is_well=bool(well), has_work=any(one.get("has_work", True) for one in well))
 
     async def _ask(self, deployments: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
-        """The stats of the replicas of each deployment, each requested once, all at the same time."""
+        """Returns the stats of the replicas of each deployment; every deployment is called once, all at the same time."""
         names = list(dict.fromkeys(deployments))
         answers = await asyncio.gather(*(ask_stats(self._handles[name]) for name in names))
         return dict(zip(names, answers, strict=True))
 
 
 def is_its_failure(error: BaseException) -> bool:
-    """Whether a request's end counts against the version that spoke it.
+    """True if the end of a request counts against the version that synthesised it.
 
-    More than a stage's breaker counts: numbers that are not finite say nothing about a replica, but much about the weights of
-    a version whose siblings have none, and so does an answer that came too late.
+    This is more than a stage's breaker counts: numbers that are not finite and late answers do not mean that a replica is
+    broken, but they do speak against a version whose siblings have none.
     """
     return is_fault(error) or isinstance(error, NonFiniteOutput | StageUnavailable | DeadlineExceeded)
 
@@ -212,12 +212,12 @@ def is_well(stats: Mapping[str, Any]) -> bool:
 
 
 def fullest_gpu(replicas: Iterable[Mapping[str, Any]]) -> float | None:
-    """Memory use of the fullest GPU of the replicas [%]; None: none of them has a GPU."""
+    """Returns the memory use of the fullest GPU of the replicas [%]; None if none of them has a GPU."""
     return max((one["gpu_mem_percent"] for one in replicas if one.get("gpu_mem_percent") is not None), default=None)
 
 
 def trouble_in(answers: Mapping[str, Iterable[Mapping[str, Any]]], most_gpu_mem_percent: float) -> str:
-    """The trouble with the replicas of a version; empty: none. One full GPU among several is trouble."""
+    """Returns the trouble with the replicas of a version; empty: none. One full GPU among several is trouble."""
     for name, found in answers.items():
         replicas = list(found)
         if not replicas:

@@ -54,7 +54,7 @@ class DeathLog:
         death.implicated[digest] = (known_at, max(last_began, began))
 
     def clear(self, digest: bytes) -> None:
-        """Removes a request from all deaths: it has just been served to its end."""
+        """Removes a request from all deaths: it has just been completed."""
         for death in self._deaths:
             death.implicated.pop(digest, None)
 

@@ -1,1 +1,1 @@
-"""One way to speak: from a request of any door to its audio, admitted, charged, measured and logged once."""
+"""One way to speak: from a request of any entry point to its audio, admitted, charged, measured and logged once."""

@@ -1,9 +1,9 @@
-"""Encoding: chunks of samples to pieces of a container, without holding up the other replies of the process.
+"""Encoding: chunks of samples to pieces of a container, without delaying the other replies of the process.
 
 In:    AudioChunks
 Out:   bytes
 Owns:  one encoder per stream
-Never: HTTP, Ray; a piece without a byte, but for a whole audio without a sample
+Never: HTTP, Ray; an empty piece, except for a whole audio without a sample
 """
 
 import asyncio
@@ -15,12 +15,12 @@ from pipeline.audio.encode import Encoder, encode_whole
 from pipeline.audio.formats import AudioFormat
 from pipeline.types import AudioChunk
 
-# Formats that cost next to nothing to encode; the others are encoded in a thread, or they would hold up every other reply.
+# Cheap to encode. The other formats are encoded in a thread, or they would delay every other reply.
 LIGHT_CONTAINERS = ("pcm", "wav", "ulaw", "alaw")
 
 
 async def encode_stream(chunks: AsyncGenerator[AudioChunk, None], audio: AudioFormat) -> AsyncGenerator[bytes, None]:
-    """The pieces of the container as they become final."""
+    """Yields the pieces of the container as they become final."""
     encoder = Encoder(audio)
     light = audio.container in LIGHT_CONTAINERS
     try:
@@ -36,14 +36,14 @@ async def encode_stream(chunks: AsyncGenerator[AudioChunk, None], audio: AudioFo
 
 
 async def encode_at_once(chunks: AsyncGenerator[AudioChunk, None], audio: AudioFormat) -> AsyncGenerator[bytes, None]:
-    """The whole container as one piece, with exact sizes in its header."""
+    """Yields the whole container as one piece, with exact sizes in its header."""
     parts = [chunk.samples async for chunk in chunks]
     samples = np.concatenate(parts) if parts else np.zeros(0, np.float32)
     yield await asyncio.to_thread(encode_whole, samples, audio)
 
 
 async def _in_thread(work: Callable[..., bytes], *args: object) -> bytes:
-    """Run in a thread; a cancellation waits for it, or the encoder would be closed while it works."""
+    """Runs `work` in a thread; a cancellation waits for it, or the encoder would be closed while it works."""
     running = asyncio.ensure_future(asyncio.to_thread(work, *args))
     try:
         return await asyncio.shield(running)

@@ -1,4 +1,4 @@
-"""Events: what a door receives while a job is spoken, in this order: Started, Audio (any number), Finished.
+"""Events: what an entry point receives while a job is synthesised, in this order: Started, Audio (any number), Finished.
 
 In:    nothing
 Out:   SpeechEvent
@@ -15,29 +15,29 @@ from serve.speech.job import SpeechJob
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """There is audio. Before this event the request can still be refused, afterwards its reply can only be cut."""
+    """The first audio is ready. Before this event the request can still be refused; afterwards its reply can only be cut."""
 
     job: SpeechJob
     cache: CacheResult
     """where the first segment's steps come from"""
     warnings: Mapping[str, int]
-    """code of a text warning: how often; those known by now"""
+    """code of a text warning -> how often, as far as known"""
     replayed: bool | None
     """whether its idempotency key was used before; None: it has none"""
     timings_ms: Mapping[str, float]
-    """what passed before the reply could begin, by stage, in the order of the stages [ms]"""
+    """time before the reply could begin, per stage, in the order of the stages [ms]"""
 
 
 @dataclass(frozen=True, slots=True)
 class Audio:
-    """A piece of the audio, encoded in the job's format; never empty, but for a whole audio without a sample."""
+    """A piece of the audio in the job's format; never empty, except a whole audio without a sample."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """All audio has been handed over."""
+    """All audio has been yielded."""
 
     job: SpeechJob
     audio_s: float

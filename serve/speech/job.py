@@ -1,6 +1,6 @@
-"""Job: one request for speech, first as a door hands it over, then as the service has understood it.
+"""Job: one request for speech, first as it arrived, then as the service has resolved it.
 
-In:    what a door knows of a request beside its body; a checked body
+In:    what an entry point knows about a request beside its body; a checked body
 Out:   RequestContext, SpeechJob
 Owns:  nothing
 Never: HTTP, Ray
@@ -16,12 +16,12 @@ from serve.observability.stage_timings import Fields
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """What a door knows of a request beside its body."""
+    """What an entry point knows about a request beside its body."""
 
     request_id: str
     caller: Caller = ANONYMOUS_CALLER
     client_host: str | None = None
-    """address of the client, where the door knows it: clients without a key are told apart by it"""
+    """address of the client, if known: it distinguishes clients without a key"""
     traceparent: str | None = None
     """W3C trace context of the client"""
     strict: bool = False
@@ -34,7 +34,7 @@ class RequestContext:
 
 @dataclass(frozen=True, slots=True)
 class SpeechJob:
-    """An admitted request for speech: what is synthesised, in which format it is sent."""
+    """An admitted request for speech: what is synthesised, and in which format it is sent."""
 
     request: SynthesisRequest
     audio: AudioFormat
@@ -44,20 +44,20 @@ class SpeechJob:
     ignored: tuple[str, ...] = ()
     """fields of the body that have no effect"""
     degraded: tuple[str, ...] = ()
-    """what the request goes without, since the service is under load"""
+    """degradation steps applied because of load"""
 
     @property
     def characters(self) -> int:
-        """Characters of its text: what is charged."""
+        """Number of characters of its text, which are charged."""
         return len(self.request.text)
 
     @property
     def is_bulk(self) -> bool:
-        """True if it may be interrupted for more urgent requests."""
+        """True if it may be preempted by more urgent requests."""
         return self.request.scheduling.lane is Lane.BULK
 
     def summary(self) -> Fields:
-        """The fields of a log line that describe the job."""
+        """Returns the fields of a log line that describe the job."""
         return {
             "model": self.request.model,
             "lane": self.request.scheduling.lane.value,

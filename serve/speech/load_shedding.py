@@ -1,9 +1,9 @@
-"""Load shedding: what the degradation ladder means for one request.
+"""Load shedding: applies the active degradation steps to one request.
 
-In:    a SpeechBody, the steps in force
-Out:   the body without what is given up, and the names of what was
+In:    a SpeechBody, the active steps
+Out:   the simplified body, and the names of the steps that were applied
 Owns:  the ladder of one ingress replica
-Never: Ray; a change to a request with a seed of its own, unless config says so; a change the reply does not name
+Never: Ray; a change to a request with a seed of its own, unless degrade.seeded; a change that the reply does not name
 """
 
 import logging
@@ -21,14 +21,14 @@ SKIPPED_CHUNK_SIZES = 2  # of vocoder.chunk_steps: the first chunk is the third 
 
 
 class Degrader:
-    """Leaves out of requests what the service gives up under load."""
+    """Simplifies requests while the service is under load."""
 
     def __init__(self, config: DegradeConfig | None = None, ladder: DegradationLadder | None = None) -> None:
         self.config = config or DegradeConfig()
         self.ladder = ladder or DegradationLadder(self.config)
 
     def observe(self, fullness: float, rtf: float) -> None:
-        """Let the ladder look at the load once, and log a change; see DegradationLadder.observe."""
+        """Passes the load to the ladder, and logs a change of the active steps."""
         before = self.ladder.level
         self.ladder.observe(fullness, rtf)
         if self.ladder.level != before:
@@ -36,19 +36,21 @@ class Degrader:
             LOG.warning("degradation: active steps: %s (fullness %.2f, real-time factor %.2f)", steps, fullness, rtf)
 
     def check_admitted(self, lane: Lane) -> None:
-        """Check that a lane is not refused at this moment.
+        """Checks that a lane is not refused at this moment.
 
         Raises:
             AtCapacity: an active step refuses this lane.
         """
         steps = self.ladder.active_steps
         if DegradationStep.ALL in steps or (DegradationStep.BULK in steps and lane is Lane.BULK):
-            raise AtCapacity("the service is at its limit and refuses what can wait", retry_after_s=self.config.recover_after_s)
+            raise AtCapacity(
+                "the service is at its limit and refuses requests that can wait", retry_after_s=self.config.recover_after_s
+            )
 
     def apply_to_body(self, body: SpeechBody, *, seeded: bool = False) -> tuple[SpeechBody, tuple[DegradationStep, ...]]:
-        """The body without what is given up at this moment, and what that is.
+        """Returns the body without what the active steps leave out, and the steps that apply to it.
 
-        Steps that a body cannot express are only named; the request carries them.
+        Steps that a body cannot express are only named; resolve_job sets them in the request.
 
         Args:
             seeded: the request has a seed of its own although its body names none.
@@ -56,15 +58,15 @@ class Degrader:
         steps = [step for step in self.ladder.active_steps if step in EASING]
         if not steps or ((seeded or body.seed is not None) and not self.config.seeded):
             return body, ()
-        given_up = tuple(
+        applied = tuple(
             step
             for step in steps
             if step in (DegradationStep.SEGMENTS, DegradationStep.FIRST_CHUNK) or CHANGES[step](self, body)
         )
-        for step in given_up:
+        for step in applied:
             if step in CHANGES:
                 body = body.model_copy(update=CHANGES[step](self, body))
-        return body, given_up
+        return body, applied
 
     def _refine(self, body: SpeechBody) -> dict[str, object]:
         return {} if body.refine is False else {"refine": False}
@@ -84,4 +86,4 @@ CHANGES: dict[DegradationStep, Callable[[Degrader, SpeechBody], dict[str, object
     DegradationStep.DENOISE: Degrader._denoise,
     DegradationStep.VERSION: Degrader._version,
 }
-"""what a step changes in a body; nothing where the body does not ask for it"""
+"""step -> the fields it changes in a body; none if the body does not use what the step leaves out"""

@@ -1,8 +1,8 @@
-"""Model selection: the `model` field of a request becomes a version, and the body is put into words the version knows.
+"""Model selection: the `model` field of a request becomes a version, and the body is adapted to that version.
 
 In:    a SpeechBody and its client; the capabilities of each version's checkpoint
-Out:   the version, the body as the version understands it; what /v1/models lists
-Owns:  nothing; Rollout has the state
+Out:   the version and the adapted body; the content of /v1/models
+Owns:  nothing; the state is in Rollout
 Never: Ray, HTTP
 """
 
@@ -23,18 +23,18 @@ from serve.versions.rollout import Rollout
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A body as the chosen version of the model understands it."""
+    """The chosen version of the model, and the body adapted to it."""
 
     version: Version
     body: SpeechBody
     voice: str
     """id of the voice"""
     lost: tuple[str, ...] = ()
-    """fields the client set and the version does not know"""
+    """fields that the client set and the version does not support"""
 
 
 class ModelSelector:
-    """Chooses the version of the model that speaks a request."""
+    """Chooses the version of the model for each request."""
 
     def __init__(self, rollout: Rollout, capabilities: Mapping[str, Capabilities] | None = None) -> None:
         """
@@ -45,13 +45,13 @@ class ModelSelector:
         self._capabilities = capabilities or {}
 
     def apply_to_body(self, body: SpeechBody, *, caller: str, host: str | None, voice: str, strict: bool) -> Selection:
-        """The version that speaks, and the body for it.
+        """Returns the version for a request, and the body adapted to it.
 
         Args:
             caller: id of the key.
             host: address of the client.
             voice: id of the voice.
-            strict: refuse what the version does not know instead of naming it in the reply.
+            strict: refuse fields that the version does not support instead of naming them in the reply.
 
         Raises:
             ApiError: there is no such model.
@@ -59,11 +59,11 @@ class ModelSelector:
         version = self.version(body.model, listener_of(caller, body.user, host), voice)
         adapted_body, lost = adapted(body, version.compat, self._capabilities.get(version.id, ALL_CAPABILITIES))
         if strict and lost:
-            raise bad_request("unknown_field", f"{version.id} does not know {lost[0]}; leave it out", param=lost[0])
+            raise bad_request("unknown_field", f"{version.id} does not support {lost[0]}; leave it out", param=lost[0])
         return Selection(version, adapted_body, voice, lost)
 
     def version(self, model: str, listener: str, voice: str) -> Version:
-        """The version a client has pinned, or the one that speaks to this listener.
+        """Returns the version that the client pinned, or the one drawn for this listener.
 
         Raises:
             ApiError: there is no such model.
@@ -83,26 +83,26 @@ class ModelSelector:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Everything `model` may say, but for OpenAI's dated names."""
+        """All values of `model`, except OpenAI's dated names."""
         return tuple(dict.fromkeys((*self.rollout.names, *self.rollout.versions, *MODELS)))
 
     def licence(self, model: str) -> Licence:
-        """The licence of the weights behind this name."""
+        """Returns the licence of the weights behind a name."""
         return licence_of(self._stable(model).pipeline.checkpoint)
 
     def languages(self, model: str = "") -> tuple[str, ...]:
-        """Languages of the model of this name; of the first one without a name."""
+        """Returns the languages of the model of this name; without a name, of the first one."""
         return self._capabilities.get(self._stable(model).id, ALL_CAPABILITIES).languages
 
     def _stable(self, model: str) -> Version:
-        """The version a name stands for: of several the one most are sent to."""
+        """Returns the version behind a name: of several, the one with the largest share."""
         rollout = self.rollout
         if model not in rollout.versions:
             model = rollout.stable(model if model in rollout.names else rollout.names[0])
         return rollout.versions[model]
 
     def state(self, model: str) -> dict[str, Any]:
-        """What a model's card says beside its name: the share and state of a version, or the shares of a name's versions."""
+        """Returns the state in a model's card: share and health of a version, or the shares of all versions of a name."""
         rollout = self.rollout
         if set(rollout.versions) == {ONLY}:
             return {}
@@ -113,19 +113,19 @@ class ModelSelector:
 
 
 def only_model() -> ModelSelector:
-    """The selector of a service with one model."""
+    """Returns the selector of a service with one model."""
     return ModelSelector(Rollout(versions_of(PipelineConfig(), {})))
 
 
 def listener_of(caller: str, user: str | None, host: str | None) -> str:
-    """What a version is drawn by: the key and the user it speaks for; without both the client's address."""
+    """Returns the key of the draw: the API key and the user it acts for; without both, the client's address."""
     return f"{caller}\0{user or ''}" if user or caller != ANONYMOUS else host or ""
 
 
 def adapted(
     body: SpeechBody, compat: CompatConfig, capabilities: Capabilities = ALL_CAPABILITIES
 ) -> tuple[SpeechBody, tuple[str, ...]]:
-    """The body in the words of a version, and the client's fields that are lost on it.
+    """Returns the body with the version's defaults and limits, and the fields that the version does not support.
 
     Args:
         capabilities: of the version's checkpoint; the defaults of what `compat` leaves open.
@@ -152,12 +152,12 @@ def adapted(
 
 
 def plain(passage: Passage) -> Passage:
-    """The words, tags and silence of a passage."""
+    """Returns a passage with its words, tags and silence, without pronunciations and prosody."""
     return replace(passage, pronunciations=(), prosody=Prosody())
 
 
-def _or(said: bool | None, default: bool) -> bool:
-    return default if said is None else said
+def _or(declared: bool | None, default: bool) -> bool:
+    return default if declared is None else declared
 
 
 def _names_rate(body: SpeechBody) -> bool:

@@ -1,9 +1,9 @@
-"""Recent overload: a lane the engine refused a moment ago is refused at the ingress, before it costs a call.
+"""Recent overload: a lane that the engine refused a moment ago is refused at the ingress, which saves the call.
 
 In:    refusals by the engine for lack of room, per version and lane; new requests
 Out:   AtCapacity
 Owns:  until when each lane of each version counts as full
-Never: Ray, bodies; requests that the cache may answer, which need no room
+Never: Ray, bodies; requests that the cache may answer, which need no slot
 """
 
 import time
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pipeline.errors import AtCapacity
 from pipeline.types import Lane
 
-HOLD_S = 0.1  # much shorter than a sentence: the queue of the engine does not run dry meanwhile
+HOLD_S = 0.1  # much shorter than a sentence, so the queue of the engine does not run empty meanwhile
 
 
 class RecentOverload:
@@ -24,13 +24,13 @@ class RecentOverload:
         self._full: dict[tuple[str, Lane], tuple[float, float]] = {}  # until when; when a place is expected
 
     def note(self, version: str, lane: Lane, error: AtCapacity) -> None:
-        """Record that the engine refused this lane; less urgent lanes count as refused too."""
+        """Records that the engine refused this lane; less urgent lanes count as refused too."""
         now = self._clock()
         for other in list(Lane)[list(Lane).index(lane) :]:
             self._full[version, other] = now + self._hold_s, now + error.retry_after_s
 
     def check(self, version: str, lane: Lane) -> None:
-        """Check that the engine did not refuse this lane within HOLD_S.
+        """Checks that the engine did not refuse this lane within HOLD_S.
 
         Raises:
             AtCapacity: it did, this lane or a more urgent one.
@@ -38,4 +38,4 @@ class RecentOverload:
         until, place_at = self._full.get((version, lane), (0.0, 0.0))
         now = self._clock()
         if now < until:
-            raise AtCapacity("the engine's places to wait are taken (engine.max_waiting)", retry_after_s=place_at - now)
+            raise AtCapacity("the engine's queue is full (engine.max_waiting)", retry_after_s=place_at - now)

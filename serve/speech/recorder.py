@@ -1,7 +1,7 @@
 """Recorder: the measurements of one reply, from the arrival of its request to its last byte.
 
 In:    the job, each chunk of audio, how the reply ended
-Out:   ReplyStats for metrics, log and trace; the timings in front of the audio
+Out:   ReplyStats for metrics, log and trace; the timings that precede the audio
 Owns:  the stopwatch, the play cursor, the outcome of one reply
 Never: HTTP, Ray, a client's text
 """
@@ -25,14 +25,14 @@ class ReplyRecorder:
 
     def __init__(self, request_id: str) -> None:
         self.job: SpeechJob | None = None
-        """None: the request was never understood"""
+        """None: its body was not accepted"""
         self.timings = StageTimings()
         self.audio_s = 0.0
         self.report = AudioReport(steps=0)
         self.cache = CacheResult.BYPASS
         self.warnings: dict[str, int] = {}
         self.has_started = False
-        """whether the door has begun its reply: from then on a failure cuts it"""
+        """whether the reply has begun: from then on a failure cuts it"""
         self._request_id = request_id
         self._arrived_at = time.perf_counter()
         self._first_audio_s: float | None = None
@@ -42,7 +42,7 @@ class ReplyRecorder:
         self._error: Exception | None = None
 
     def add(self, chunk: AudioChunk, sample_rate: int) -> float:
-        """Record a chunk that has just arrived; returns its duration [s]."""
+        """Records a chunk that has just arrived; returns its duration [s]."""
         self.warnings.update(chunk.warnings)
         self.report = chunk.report or self.report
         if not len(chunk.samples):
@@ -57,28 +57,28 @@ class ReplyRecorder:
         return duration_s
 
     def finished(self) -> None:
-        """The door has written the last piece."""
+        """Records that the last piece has been written."""
         self._outcome = Outcome.DONE
 
     def failed(self, error: Exception) -> None:
-        """Record a failure; one that is already recorded counts once."""
+        """Records a failure; the same error again counts once."""
         if error is self._error:
             return
         self._error = error
         self._outcome = Outcome.CUT if self.has_started else Outcome.REFUSED
         self._code = to_api_error(error).spec.code
         if not isinstance(error, ApiError | SynthesisError):
-            LOG.error("speech broke request=%s", self._request_id, exc_info=error)
+            LOG.error("speech failed request=%s", self._request_id, exc_info=error)
 
     def timings_ms(self) -> dict[str, float]:
-        """What passed until now: the stages, the first audio, encoding after it, all of it [ms]."""
+        """Returns the time until now: per stage, to the first audio, for encoding after it, in total [ms]."""
         now_s = time.perf_counter() - self._arrived_at
         first_s = now_s if self._first_audio_s is None else self._first_audio_s
         whole = {"audio": 1000 * first_s, "encode": 1000 * (now_s - first_s), "total": 1000 * now_s}
         return self.timings.milliseconds() | whole
 
     def stats(self) -> ReplyStats:
-        """The reply so far."""
+        """Returns the measurements so far."""
         job = self.job
         return ReplyStats(
             outcome=self._outcome,

@@ -1,11 +1,11 @@
-"""Resolve: from a checked body to what is spoken, in one step.
+"""Resolve: a checked body becomes a job, in one step.
 
 In:    SpeechBody, RequestContext, SpeechServices
-Out:   SpeechJob for a door that speaks, SynthesisRequest for a route that only looks
+Out:   SpeechJob to synthesise, SynthesisRequest for routes that only look at the text
 Owns:  nothing
 Never: HTTP, Ray; a body's text in an error message
 
-    body -> without what is given up under load -> as the chosen version understands it -> SynthesisRequest
+    body -> degraded under load -> adapted to the chosen version -> SynthesisRequest
 """
 
 import secrets
@@ -40,7 +40,7 @@ from serve.speech.services import SpeechServices
 def resolve_job(
     body: SpeechBody, context: RequestContext, services: SpeechServices, *, key_seed: int | None = None
 ) -> SpeechJob:
-    """What a request for speech means at this moment.
+    """Returns the job for a request at this moment.
 
     Args:
         key_seed: seed of its idempotency key, for a body without a seed; None: one is drawn.
@@ -55,7 +55,7 @@ def resolve_job(
     seed = key_seed if body.seed is None else body.seed
     scheduling = _scheduling(body, context, services)
     services.degrader.check_admitted(scheduling.lane)
-    if seed is None:  # with a seed the cache may have it
+    if seed is None:  # with a seed the cache may answer
         services.overload.check(selection.version.id, scheduling.lane)
     request = replace(
         build_request(selection, context, services, seed=seed),
@@ -76,7 +76,7 @@ def resolve_job(
 
 
 def select_version(body: SpeechBody, context: RequestContext, services: SpeechServices) -> Selection:
-    """The voice and the version of the model, and the body as this version understands it.
+    """Returns the voice, the version of the model, and the body adapted to this version.
 
     Raises:
         UnknownVoice, ApiError
@@ -126,7 +126,7 @@ def build_request(
 
 
 def written_text(body: TextBody, context: RequestContext, services: SpeechServices) -> WrittenText:
-    """The text part of a body, voices and lexicons looked up.
+    """Returns the text part of a body, with its voices and lexicons looked up.
 
     Raises:
         InvalidRequest, ApiError
@@ -137,7 +137,7 @@ def written_text(body: TextBody, context: RequestContext, services: SpeechServic
 
 
 def _scheduling(body: SpeechBody, context: RequestContext, services: SpeechServices) -> SchedulingParams:
-    """The lane, and the time to the first audio: the lane's, or the client's deadline."""
+    """Returns the lane and the time to the first audio: the client's deadline, else the lane's time."""
     lane = context.caller.lane(body.priority)
     promised_s = {
         Lane.INTERACTIVE: services.lanes.interactive_timeout_s,
@@ -160,14 +160,12 @@ def _sampling(body: SpeechBody, seed: int | None) -> SamplingParams:
 
 
 def _format(body: SpeechBody) -> AudioFormat:
-    """The one format that all the fields about it agree on."""
+    """Returns the format; output_format excludes the other fields about it."""
     if body.output_format is None:
         return audio_format(body.response_format, body.sample_rate, body.bitrate)
     other = next((name for name in ("response_format", "sample_rate", "bitrate") if name in body.model_fields_set), None)
     if other is not None:
-        raise bad_request(
-            "conflicting_fields", f"output_format says what {other} would say: leave one of them out", param=other
-        )
+        raise bad_request("conflicting_fields", f"output_format includes {other}: leave one of them out", param=other)
     return named_format(body.output_format)
 
 
@@ -199,7 +197,7 @@ def _refine(body: SpeechBody, sampling: SamplingParams) -> RefineParams | None:
 
 
 def _cache_mode(body: SpeechBody, cache_control: str, *, is_seeded: bool) -> CacheMode:
-    """What the request wants of the cache: its field, else its header (RFC 9111, 5.2.1)."""
+    """Returns how the request may use the cache: its field, else its header (RFC 9111, 5.2.1)."""
     words = {word.strip().lower() for word in cache_control.split(",")}
     mode = CacheMode(body.cache)
     if "cache" not in body.model_fields_set:
@@ -209,5 +207,5 @@ def _cache_mode(body: SpeechBody, cache_control: str, *, is_seeded: bool) -> Cac
             mode = CacheMode.ONLY_IF_CACHED
         elif words & {"no-cache", "max-age=0"}:
             mode = CacheMode.REFRESH
-    # A seed drawn now has no audio yet: it is drawn once in four thousand million times.
+    # A seed that is drawn now is not in the cache: each one comes up once in 2**32 draws.
     return mode if is_seeded or mode is CacheMode.ONLY_IF_CACHED else CacheMode.NO_STORE

@@ -1,4 +1,4 @@
-"""Speech services: what speaking needs of an ingress replica, whatever the door.
+"""Speech services: the parts of an ingress replica that speaking needs, for every entry point.
 
 In:    nothing
 Out:   SpeechServices
@@ -24,12 +24,12 @@ from serve.speech.recent_overload import RecentOverload
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpeechServices:
-    """The parts of one ingress replica that every request for speech passes. In tests small fakes stand for them."""
+    """The parts of one ingress replica that every request for speech passes. Tests pass small fakes."""
 
     stream: SpeechStream
-    """the audio of a request, from the pipelines behind the handles"""
+    """synthesises a request with the pipelines behind the handles"""
     voice_id: Callable[[str | None], str]
-    """the lasting id of a voice, by any of its names; of the default voice for None; raises UnknownVoice"""
+    """any name of a voice to its stable id; None to that of the default voice; raises UnknownVoice"""
     lexicons: LexiconLibrary
     limits: LimitsConfig
     lanes: LanesConfig

@@ -1,11 +1,11 @@
-"""Speak: the one way from a request to its audio, whatever the door.
+"""Speak: the one way from a request to its audio, for every entry point.
 
-In:    what a door knows of a request, then its body
+In:    the context of a request, then its body
 Out:   Started, Audio, ..., Finished; or the error that ends the request
-Owns:  the state of one request: its place, its time limits, its measurements
+Owns:  the state of one request: its admission, its time limits, its measurements
 Never: HTTP, Ray; a clean end after a failure; Started before there is audio
 
-A door (HTTP, a socket, a batch) reads a body and writes events, in its own protocol:
+An entry point (HTTP, a socket, a batch) reads a body and writes events in its own protocol:
 
     with open_speech(services, RequestContext(request_id, caller)) as speech:
         job = await speech.accept(body)
@@ -13,7 +13,7 @@ A door (HTTP, a socket, a batch) reads a body and writes events, in its own prot
             async for event in events:
                 ...
 
-Admission, quotas, idempotency, time limits, the cache, metrics, the trace and the log lines are dealt with here, once.
+Admission, quotas, idempotency, time limits, the cache, metrics, the trace and the log lines are handled here, once.
 """
 
 import asyncio
@@ -36,25 +36,25 @@ from serve.speech.services import SpeechServices
 
 
 class ClientLeft(Exception):
-    """Raised by a door whose client has left: nothing has failed, and nothing reads a reply."""
+    """Raised by an entry point whose client has left: nothing has failed, and nothing reads a reply."""
 
 
 @contextmanager
 def open_speech(services: SpeechServices, context: RequestContext) -> Iterator["SpeechSession"]:
-    """One request for speech, from its arrival to the last byte of its reply.
+    """Yields the session of one request for speech, from its arrival to the last byte of its reply.
 
     However the block ends, the request is counted, traced and logged; an error that leaves the block is its outcome.
 
     Raises:
-        AtCapacity, Draining: at once, before the door reads a body in vain.
+        AtCapacity, Draining: at once, before the body is read in vain.
     """
     recorder = ReplyRecorder(context.request_id)
     with services.tracing.request(context.request_id, context.traceparent) as span:
         CURRENT_TIMINGS.set(recorder.timings)  # of this task and of those it starts
         try:
-            with ExitStack() as place:
+            with ExitStack() as admitted:
                 services.admission.check()
-                yield SpeechSession(services, context, recorder, place)
+                yield SpeechSession(services, context, recorder, admitted)
         except ClientLeft:
             raise
         except Exception as error:
@@ -73,27 +73,27 @@ def open_speech(services: SpeechServices, context: RequestContext) -> Iterator["
 
 
 class SpeechSession:
-    """One request under way: accept it, then speak it."""
+    """One request: accept it, then speak it."""
 
-    def __init__(self, services: SpeechServices, context: RequestContext, recorder: ReplyRecorder, place: ExitStack) -> None:
+    def __init__(self, services: SpeechServices, context: RequestContext, recorder: ReplyRecorder, admitted: ExitStack) -> None:
         self._services = services
         self._context = context
         self._recorder = recorder
-        self._place = place
+        self._admitted = admitted
         self._replayed: bool | None = None
 
     async def accept(self, body: SpeechBody, raw: bytes = b"") -> SpeechJob:
-        """Admit the request and charge for it: once, however often its idempotency key comes with it.
+        """Admits the request and charges for it, once per idempotency key.
 
         Args:
-            raw: the body as JSON, which its idempotency key stands for; not needed without a key.
+            raw: the body as JSON, to which its idempotency key belongs; not needed without a key.
 
         Raises:
-            AtCapacity, Draining: there is no place.
+            AtCapacity, Draining: the replica is full, or about to stop.
             InvalidRequest, ApiError: the body is wrong, or the caller may not have it.
         """
         services, context = self._services, self._context
-        self._place.enter_context(services.admission.acquire())
+        self._admitted.enter_context(services.admission.acquire())
         services.observer.in_flight_changed(services.admission.in_flight)
         tenant, key = context.caller.id, checked_key(context.idempotency_key)
         job = resolve_job(body, context, services, key_seed=None if key is None else seed_of(tenant, key))
@@ -105,10 +105,10 @@ class SpeechSession:
         return job
 
     async def speak(self, job: SpeechJob) -> AsyncGenerator[SpeechEvent, None]:
-        """The reply, in the job's format.
+        """Streams the reply in the job's format.
 
         Raises:
-            SynthesisError: before Started, wherever that is possible.
+            SynthesisError: before Started if possible.
         """
         recorder = self._recorder
         log_received(self._context.request_id, self._context.caller.id, job.summary())
@@ -136,7 +136,7 @@ class SpeechSession:
         return Started(job, recorder.cache, recorder.warnings, self._replayed, recorder.timings_ms())
 
     async def _timely(self, job: SpeechJob) -> AsyncGenerator[AudioChunk, None]:
-        """The chunks that have samples, none of them late."""
+        """Streams the chunks that have samples, within the time limits."""
         limits, recorder = self._services.limits, self._recorder
         ends_at = _now() + limits.total_timeout_s
         limit_s, what = job.first_audio_timeout_s, "no audio"
@@ -144,15 +144,15 @@ class SpeechSession:
             while (chunk := await _next_chunk(chunks, limit_s, what, ends_at, limits.total_timeout_s)) is not None:
                 duration_s = recorder.add(chunk, job.audio.sample_rate)
                 if not duration_s:
-                    continue  # the audio stages hold back what they cannot finish yet
+                    continue  # the audio stages keep samples that are not final yet
                 self._context.caller.record_audio(duration_s)
                 yield chunk
-                # Bulk may be interrupted for longer than listeners would wait.
+                # Bulk requests may be preempted for longer than a listener would wait.
                 limit_s = limits.total_timeout_s if job.is_bulk else limits.chunk_timeout_s
                 what = "no further audio"
 
     async def _charge_once(self, job: SpeechJob, tenant: str, key: str, raw: bytes) -> None:
-        """Charge for the first request of an idempotency key."""
+        """Charges for the first request of an idempotency key."""
         idempotency = self._services.idempotency
         self._replayed = await idempotency.is_repeated(tenant, key, raw)
         if self._replayed:
@@ -167,12 +167,12 @@ class SpeechSession:
 async def _next_chunk(
     chunks: AsyncGenerator[AudioChunk, None], limit_s: float, what: str, ends_at: float, total_s: float
 ) -> AudioChunk | None:
-    """The next chunk, None at the end.
+    """Returns the next chunk; None at the end.
 
     Args:
         limit_s: how long to wait for it.
-        what: what is missing when it does not come, for the message.
-        ends_at: end of the request's whole time of total_s, by the loop's clock. A door that writes slowly uses it up.
+        what: what is missing if it does not come, for the message.
+        ends_at: end of the request's whole time of total_s, by the loop's clock; writing slowly uses it up.
 
     Raises:
         DeadlineExceeded

@@ -59,7 +59,7 @@ class Rollout:
         self._tracks = {version: Track() for version in self.versions}
 
     def configure(self, routes: RoutesConfig) -> None:
-        """Sets weights and limits for the requests from now on, and judges every version anew."""
+        """Sets weights and limits for the requests from now on, and judges every version again."""
         if routes != self.routes:
             self.routes = routes
             for track in self._tracks.values():

@@ -1,1 +1,1 @@
-"""Making, editing and previewing voices."""
+"""Creating, editing and previewing voices."""

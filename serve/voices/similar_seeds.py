@@ -1,6 +1,6 @@
-"""Similar seeds: candidates among the speakers that seeds stand for.
+"""Similar seeds: searches the speakers of seeds for similar or different ones.
 
-In:    a library, how many are wanted, a voice they should resemble or differ from
+In:    a library, the number of seeds, a voice to resemble or differ from
 Out:   seeds, each with its similarity
 Owns:  nothing
 Never: HTTP, Ray, speech: it compares embeddings

@@ -1,9 +1,9 @@
-"""Voice maker: makes, edits and deletes voices.
+"""Voice maker: creates, edits and deletes voices.
 
-In:    a seed, a blend, an embedding or a recording, with what people are told about the voice
+In:    a seed, a blend, an embedding or a recording, with the metadata of the voice
 Out:   StoredVoices
 Owns:  the reader of recordings
-Never: HTTP, Ray; a voice that has not spoken: its preview measures how loud it is, and proves that it speaks
+Never: HTTP, Ray; a voice without a preview: it measures the loudness, and proves that the voice works
 """
 
 import asyncio
@@ -38,20 +38,20 @@ ROOM_FOR_TEXT = 192  # positions of a prompt that a recording must leave
 
 @dataclass(frozen=True, slots=True)
 class VoiceMetadata:
-    """What people are told about a voice, whatever it is made of."""
+    """The public metadata of a voice."""
 
     title: str
     id: str | None = None
-    """None: the title if it can be an id, else a drawn one"""
+    """None: the title if it can be an id, else a random one"""
     languages: tuple[str, ...] = ()
     description: str = ""
     licence: str = ""
     gain_db: float | None = None
-    """None: what brings the voice to the service's loudness"""
+    """None: the gain that brings the voice to voices.loudness_lufs"""
 
 
 class VoiceMaker:
-    """Makes voices and keeps them in the library."""
+    """Creates voices and stores them in the library."""
 
     def __init__(
         self,
@@ -77,32 +77,30 @@ class VoiceMaker:
         self._max_sample_steps = max_prompt - ROOM_FOR_TEXT
 
     async def from_seed(self, metadata: VoiceMetadata, seed: int) -> StoredVoice:
-        """Keeps the speaker a seed stands for."""
+        """Stores the speaker of a seed."""
         return await self._from_name(metadata, f"seed:{seed}", "seed")
 
     async def from_blend(self, metadata: VoiceMetadata, blend: str) -> StoredVoice:
-        """Keeps a blend; it does not change when its parts do."""
+        """Stores a blend; it does not change when its parts do."""
         return await self._from_name(metadata, blend, "blend")
 
     async def from_embedding(self, metadata: VoiceMetadata, embedding: NDArray[np.float16]) -> StoredVoice:
-        """Keeps the client's own embedding (width,)."""
+        """Stores an embedding (width,) of the client's own."""
         return await self._make(metadata, {"origin": "embedding", **embedding_fields(embedding)}, Voice("", embedding))
 
     async def from_recording(
         self, metadata: VoiceMetadata, content: bytes, transcript: str, consent: str
     ) -> tuple[StoredVoice, Report]:
-        """Clones a voice: keeps the codes and the transcript of the recording, not the recording.
+        """Clones a voice: stores the codes and the transcript of the recording, not the recording.
 
         Raises:
             ReferenceRejected, UnsupportedFormat, AtCapacity
         """
         self._check_new(metadata)
-        # The model was trained on transcripts as the text front end writes them: numbers as words, no stray signs.
+        # The model was trained on normalised transcripts: numbers as words, no stray signs.
         transcript = (await asyncio.to_thread(normalize, transcript, language="auto")).text
         if not is_speakable(transcript):
-            raise ReferenceRejected(
-                "ref_text has nothing to say; it is exactly what is said in the recording", param="ref_text"
-            )
+            raise ReferenceRejected("ref_text has no words; it is the exact transcript of the recording", param="ref_text")
         reference = await self._uploads.read(content)
         self._check_length(reference, transcript)
         codes = await self._encoder.encode(reference.samples)
@@ -115,7 +113,7 @@ class VoiceMaker:
         return await self._make(metadata, fields, Voice("", None, codes, transcript)), reference.report
 
     async def edit(self, voice_id: str, changes: dict[str, Any]) -> StoredVoice:
-        """Keeps the next version of a voice, with other metadata or another gain. Its sound cannot change.
+        """Stores the next version of a voice, with other metadata or another gain. Its sound cannot change.
 
         Raises:
             UnknownVoice, Conflict
@@ -138,7 +136,7 @@ class VoiceMaker:
         await asyncio.to_thread(self._library.delete, voice_id)
 
     def _stored(self, voice_id: str) -> StoredVoice:
-        """The newest version of a voice made here.
+        """Returns the newest version of a stored voice.
 
         Raises:
             UnknownVoice: there is none.
@@ -147,11 +145,11 @@ class VoiceMaker:
         found = self._library.find(voice_id) if is_id(voice_id) else None
         if found is not None and found.id == voice_id:
             return found
-        self._library.canonical(voice_id)  # raises where there is no such voice at all
-        raise ReadOnlyVoice("this voice is built in, or its name says everything: it cannot be changed", param="id")
+        self._library.canonical(voice_id)  # raises if there is no such voice at all
+        raise ReadOnlyVoice("this voice is built in, or defined by its name: it cannot be changed", param="id")
 
     def _check_new(self, metadata: VoiceMetadata) -> str:
-        """The id, once everything that can be checked before the work is in order."""
+        """Returns the id of a new voice, after every check that needs no synthesis."""
         voice_id = metadata.id or (metadata.title if is_id(metadata.title) else f"voice-{secrets.token_hex(4)}")
         self._library.check_new(voice_id, metadata.title)
         return voice_id
@@ -160,7 +158,7 @@ class VoiceMaker:
         report = reference.report
         if len(transcript) > MAX_LETTERS_PER_SECOND * report.seconds:
             raise ReferenceRejected(
-                f"{len(transcript)} characters cannot be said in {report.seconds:.1f} s; ref_text is exactly what is said",
+                f"{len(transcript)} characters do not fit into {report.seconds:.1f} s; ref_text is the exact transcript",
                 param="ref_text",
             )
         if len(reference.samples) > SAMPLES_PER_STEP * self._max_sample_steps:
@@ -198,7 +196,7 @@ class VoiceMaker:
         )
         preview = await asyncio.to_thread(encode_preview, samples, gain_db)
         stored = await asyncio.to_thread(self._library.add, voice_id, record, preview)
-        LOG.info("voice made origin=%s consent=%s", record.origin, record.consent is not None)
+        LOG.info("voice created origin=%s consent=%s", record.origin, record.consent is not None)
         return stored
 
 

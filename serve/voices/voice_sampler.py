@@ -1,9 +1,9 @@
-"""Voice sampler: speaks short sentences in a voice, for previews and for its score.
+"""Voice sampler: synthesises short sentences in a voice, for previews and for its score.
 
-In:    names of voices, the service's own speech
-Out:   samples, previews as mp3, how stable a voice is
+In:    names of voices, the service's own synthesis
+Out:   samples, previews as mp3, the stability of a voice
 Owns:  nothing
-Never: HTTP, Ray; a shortcut past other requests: a sample waits for the engine like any other speech
+Never: HTTP, Ray; priority: a sample waits for the engine like any other request
 """
 
 import asyncio
@@ -33,12 +33,12 @@ SCORE_TEXTS = {
 
 
 class VoiceSampler:
-    """Speaks sentences in the voices of a library."""
+    """Synthesises sentences in the voices of a library."""
 
     def __init__(self, library: VoiceLibrary, stream: SpeechStream, *, timeout_s: float, speaks: Sequence[str]) -> None:
         """
         Args:
-            stream: the service's own speech.
+            stream: the service's own synthesis.
             timeout_s: longest time for one sentence.
             speaks: languages of the checkpoint; every sentence is in one of them.
         """
@@ -48,7 +48,7 @@ class VoiceSampler:
         self._speaks = speaks
 
     async def preview(self, name: str) -> bytes:
-        """Returns a sentence in that voice as mp3: the stored one of a voice made here, else a new one.
+        """Returns a sentence in that voice as mp3: the stored preview if there is one, else a new one.
 
         Raises:
             UnknownVoice
@@ -60,10 +60,10 @@ class VoiceSampler:
                 if kept is not None:
                     return kept
         samples = await self.say_preview(self._library.canonical(name), () if stored is None else stored.record.languages)
-        return await asyncio.to_thread(encode_preview, samples, 0.0)  # the voice's own gain is in it
+        return await asyncio.to_thread(encode_preview, samples, 0.0)  # the samples include the voice's own gain
 
     async def score(self, name: str) -> dict[str, float]:
-        """Returns how similar a voice stays to itself over three sentences with three seeds; stored with a voice made here.
+        """Returns how similar a voice stays to itself over three sentences with three seeds; kept with a stored voice.
 
         Raises:
             UnknownVoice
@@ -90,7 +90,7 @@ class VoiceSampler:
         return np.concatenate(pieces)
 
     def _language(self, languages: tuple[str, ...]) -> str:
-        """The first of the voice's languages, else English, else the checkpoint's first: the first one it speaks."""
+        """Returns the first of these that the checkpoint supports: the voice's first language, English, its own first one."""
         return next((each for each in (*languages[:1], "en") if each in self._speaks), self._speaks[0])
 
 

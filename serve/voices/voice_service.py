@@ -1,6 +1,6 @@
 """Voice service: the parts that work on voices, built around one library.
 
-In:    the library, the configuration, the service's own speech
+In:    the library, the configuration, the service's own synthesis
 Out:   library for plain reads, maker for changes, sampler for previews and scores
 Owns:  the parts
 Never: HTTP, Ray
@@ -14,7 +14,7 @@ from serve.voices.voice_sampler import VoiceSampler
 
 
 class VoiceService:
-    """Everything the routes about voices need."""
+    """The parts that the routes about voices use."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class VoiceService:
     ) -> None:
         """
         Args:
-            stream: the service's own speech.
+            stream: the service's own synthesis.
             model: the checkpoint, for the records.
             max_prompt: the engine's longest prompt [positions].
             speaks: languages of the checkpoint.

@@ -3,7 +3,7 @@
 In:    HTTP
 Out:   HTTP
 Owns:  nothing
-Never: Ray, torch; what is in an entry
+Never: Ray, torch; the content of an entry
 """
 
 from fastapi import APIRouter, Request
@@ -21,7 +21,7 @@ router = APIRouter()
 @router.delete("/v1/audio/speech/cache", status_code=204, response_class=Response, responses=answers(401, 403, 503))
 @requires(Scope.SPEECH)
 async def forget(request: Request, services: RequestServices) -> Response:
-    """Forget what was sampled for whoever asks."""
+    """Deletes the cache entries of the caller."""
     await services.purge(caller_of(request).id)
     return Response(status_code=204)
 
@@ -29,6 +29,6 @@ async def forget(request: Request, services: RequestServices) -> Response:
 @router.post("/admin/cache/purge", status_code=204, response_class=Response, responses=answers(401, 403, 503))
 @requires(Scope.ADMIN)
 async def purge(services: RequestServices) -> Response:
-    """Forget what was sampled for anybody."""
+    """Deletes the cache entries of all tenants."""
     await services.purge(None)
     return Response(status_code=204)

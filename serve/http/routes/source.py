@@ -1,4 +1,4 @@
-"""Source API: where the source of what runs here is.
+"""Source API: offers the source of the running program.
 
 In:    SourceOfferConfig; the archive of the source
 Out:   JSON, an archive
@@ -27,7 +27,7 @@ router = APIRouter()
 @router.get("/source")
 @open_to_all
 def offer(services: RequestServices) -> dict[str, Any]:
-    """Which program this is, under which licence, and where its source is."""
+    """Returns the name of this program, its licence and the address of its source."""
     offered = services.source_offer
     return {
         "name": NAME,
@@ -42,5 +42,5 @@ def offer(services: RequestServices) -> dict[str, Any]:
 @router.get(ARCHIVE, response_class=Response)
 @open_to_all
 def source() -> Response:
-    """The source as it lies beside the running program: the same bytes on every replica of one release."""
+    """Returns the source of the running program: the same bytes on every replica of one release."""
     return Response(archive(PROJECT), media_type="application/gzip")

@@ -1,4 +1,4 @@
-"""Speech: the route that speaks a text.
+"""Speech: the route that synthesises a text.
 
 In:    HTTP
 Out:   audio, or its events

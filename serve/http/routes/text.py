@@ -1,9 +1,9 @@
-"""Text API: the routes that look at a text instead of speaking it, and the lexicons.
+"""Text API: the routes that analyse a text without synthesising it, and the lexicons.
 
 In:    HTTP
 Out:   JSON
 Owns:  nothing
-Never: Ray, torch; a step of the model, but for /v1/text/refine
+Never: Ray, torch; a step of the model, except for /v1/text/refine
 """
 
 import asyncio
@@ -72,7 +72,7 @@ router = APIRouter(tags=["text"])
 @router.post("/v1/text/normalize", openapi_extra=takes(TextBody), responses=answers(400, 408, 413, 415, 422, 429, 503))
 @requires(Scope.TEXT)
 async def normalize(request: Request, services: RequestServices) -> NormalizeReply:
-    """What would be said, and what became of every character."""
+    """Returns the normalised text, and what became of every character."""
     body = await _body(TextBody, request, services)
     speech_text = await _within_limits(services, services.text.read(_text_request(body, request, services)))
     return NormalizeReply(
@@ -86,7 +86,7 @@ async def normalize(request: Request, services: RequestServices) -> NormalizeRep
 @router.post("/v1/text/ssml", openapi_extra=takes(TextBody), responses=answers(400, 408, 413, 415, 422, 503))
 @requires(Scope.TEXT)
 async def ssml(request: Request, services: RequestServices) -> SsmlReply:
-    """How an SSML document is understood."""
+    """Returns how an SSML document is parsed."""
     body = await _body(TextBody, request, services)
     written = written_text(body.model_copy(update={"input_type": "ssml"}), context_of(request), services.speech)
     return SsmlReply(
@@ -102,15 +102,15 @@ async def ssml(request: Request, services: RequestServices) -> SsmlReply:
 )
 @requires(Scope.TEXT)
 async def plan(request: Request, services: RequestServices) -> PlanReply:
-    """What POST /v1/audio/speech would do with this body, without doing it."""
+    """Returns what POST /v1/audio/speech would synthesise for this body, without doing it."""
     body = await _body(SpeechBody, request, services)
-    asked, ignored = _speech_request(body, request, services)
-    speech_text = await _within_limits(services, services.text.read(asked))
-    segments = [_planned(segment, asked) for segment in speech_text.segments]
+    wanted, ignored = _speech_request(body, request, services)
+    speech_text = await _within_limits(services, services.text.read(wanted))
+    segments = [_planned(segment, wanted) for segment in speech_text.segments]
     silence_s = (sum(segment.silence_ms for segment in segments) + speech_text.closing_silence_ms) / 1000
     return PlanReply(
-        voice=asked.voice,
-        characters=len(asked.text),
+        voice=wanted.voice,
+        characters=len(wanted.text),
         segments=segments,
         closing_silence_ms=speech_text.closing_silence_ms,
         predicted_steps=sum(segment.steps for segment in segments),
@@ -124,13 +124,15 @@ async def plan(request: Request, services: RequestServices) -> PlanReply:
 @router.post("/v1/text/refine", openapi_extra=takes(SpeechBody), responses=answers(400, 404, 408, 413, 415, 422, 429, 503, 504))
 @requires(Scope.SPEECH, stream=True)
 async def refine(request: Request, services: RequestServices) -> RefineReply:
-    """What ChatTTS's refine pass makes of the text, and whether the guard lets it pass."""
+    """Returns the text after ChatTTS's refine pass, and whether the guard accepts it."""
     body = await _body(SpeechBody, request, services)
     if body.refine is False:
         body = body.model_copy(update={"refine": True})
-    asked, ignored = _speech_request(body, request, services)
+    wanted, ignored = _speech_request(body, request, services)
     with services.speech.admission.acquire():
-        segments = await _within_limits(services, services.text.refine(asked) if asked.refine else _unrefined(services, asked))
+        segments = await _within_limits(
+            services, services.text.refine(wanted) if wanted.refine else _unrefined(services, wanted)
+        )
     replies = [
         RefinedReply(
             source=segment.source,
@@ -145,7 +147,7 @@ async def refine(request: Request, services: RequestServices) -> RefineReply:
         accepted=all(reply.accepted for reply in replies),
         diff=[change for reply in replies for change in reply.diff],
         segments=replies,
-        seed=asked.refine.sampling.seed if asked.refine else asked.sampling.seed,
+        seed=wanted.refine.sampling.seed if wanted.refine else wanted.sampling.seed,
         ignored_fields=ignored,
     )
 
@@ -153,7 +155,7 @@ async def refine(request: Request, services: RequestServices) -> RefineReply:
 @router.get("/v1/styles")
 @any_key
 async def styles() -> StylesReply:
-    """What mstts:express-as knows."""
+    """Returns the styles that mstts:express-as may name."""
     return StylesReply(
         styles=[StyleReply(id=name, rate=prosody.rate, gain_db=prosody.gain_db) for name, prosody in STYLES.items()]
     )
@@ -162,7 +164,7 @@ async def styles() -> StylesReply:
 @router.get("/v1/lexicons/{lexicon_id}", responses=answers(400, 404))
 @requires(Scope.TEXT)
 async def lexicon(lexicon_id: str, services: RequestServices) -> LexiconReply:
-    """A stored lexicon."""
+    """Returns a stored lexicon."""
     _check_id(lexicon_id)
     try:
         entries = services.speech.lexicons.get(lexicon_id)
@@ -174,7 +176,7 @@ async def lexicon(lexicon_id: str, services: RequestServices) -> LexiconReply:
 @router.put("/v1/lexicons/{lexicon_id}", openapi_extra=takes(LexiconBody), responses=answers(400, 408, 409, 413, 415, 503, 507))
 @requires(Scope.TEXT)
 async def put_lexicon(lexicon_id: str, request: Request, services: RequestServices) -> KeptReply:
-    """Keep a lexicon, in place of what was there; every replica knows it within a second."""
+    """Stores a lexicon, in place of one with the same id; every replica uses it within a second."""
     _check_id(lexicon_id)
     entries = entries_of((await _body(LexiconBody, request, services)).entries)
     version = await asyncio.to_thread(services.speech.lexicons.put, lexicon_id, entries)
@@ -184,7 +186,7 @@ async def put_lexicon(lexicon_id: str, request: Request, services: RequestServic
 @router.delete("/v1/lexicons/{lexicon_id}", status_code=204, responses=answers(400, 404, 503))
 @requires(Scope.TEXT)
 async def delete_lexicon(lexicon_id: str, services: RequestServices) -> Response:
-    """Remove a lexicon."""
+    """Deletes a lexicon."""
     _check_id(lexicon_id)
     try:
         await asyncio.to_thread(services.speech.lexicons.delete, lexicon_id)
@@ -204,13 +206,13 @@ async def _body(kind: type[B], request: Request, services: Services) -> B:
 
 
 def _text_request(body: TextBody, request: Request, services: Services) -> SynthesisRequest:
-    """A request of which only the text counts."""
+    """Returns a request of which only the text matters."""
     speech = SpeechBody(**{name: getattr(body, name) for name in TextBody.model_fields})
     return _speech_request(speech, request, services)[0]
 
 
 def _speech_request(body: SpeechBody, request: Request, services: Services) -> tuple[SynthesisRequest, list[str]]:
-    """What the body asks for, and which of its fields have no effect."""
+    """Returns the request of a body, and its fields that have no effect."""
     context = context_of(request)
     selection = select_version(body, context, services.speech)
     ignored = (*body.ignored, *selection.lost)
@@ -218,9 +220,9 @@ def _speech_request(body: SpeechBody, request: Request, services: Services) -> t
     return built, ignored_header(ignored).split(", ") if ignored else []
 
 
-async def _unrefined(services: Services, asked: SynthesisRequest) -> list[Refined]:
-    """What a checkpoint without a refine pass makes of the text: nothing."""
-    speech_text = await services.text.read(asked)
+async def _unrefined(services: Services, wanted: SynthesisRequest) -> list[Refined]:
+    """Returns every segment unchanged, for a checkpoint without a refine pass."""
+    speech_text = await services.text.read(wanted)
     texts = [segment.text for segment in speech_text.segments]
     return [Refined(text, text, tuple(diff(text, text)), accepted=False) for text in texts]
 

@@ -3,7 +3,7 @@
 In:    HTTP
 Out:   HTTP
 Owns:  nothing
-Never: Ray, torch; a client's words in an error; a recording kept any longer than it is read
+Never: Ray, torch; a client's words in an error; a recording kept longer than its request
 """
 
 import asyncio
@@ -170,11 +170,11 @@ async def score(name: str, services: RequestServices) -> dict[str, Any]:
 
 
 async def clone(request: Request, services: Services) -> Response:
-    """A voice from a recording."""
+    """Creates a voice from a recording."""
     maker = services.voices.maker
     if not maker.config.clone:
         raise ApiError(
-            "this service makes no voices from recordings (voices.clone)",
+            "this service creates no voices from recordings (voices.clone)",
             ErrorSpec(403, "permission_error", "clone_disabled", False),
         )
     services.speech.admission.check()
@@ -185,7 +185,7 @@ async def clone(request: Request, services: Services) -> Response:
         if consent.lower() in NO_CONSENT:
             raise bad_request(
                 "missing_field",
-                "consent is required: true, or in words what the person who speaks has agreed to",
+                "consent is required: true, or a statement of what the speaker has agreed to",
                 param="consent",
             )
         content = await recording(form, limit)
@@ -209,7 +209,7 @@ async def clone(request: Request, services: Services) -> Response:
 
 
 async def read_form(request: Request, services: Services, most_bytes: int) -> FormData:
-    """One file and a few fields.
+    """Returns a form of one file and a few fields.
 
     Raises:
         ApiError: 400, 408, 413, 415
@@ -224,7 +224,7 @@ async def read_form(request: Request, services: Services, most_bytes: int) -> Fo
 
 
 async def recording(form: FormData, limit: int) -> bytes:
-    """The bytes of the form's one file."""
+    """Returns the bytes of the form's one file."""
     upload = form.get("audio_sample")
     if not isinstance(upload, UploadFile):
         raise bad_request("missing_field", "audio_sample is required: a WAV, FLAC, OGG or MP3 file", param="audio_sample")
@@ -235,7 +235,7 @@ async def recording(form: FormData, limit: int) -> bytes:
 
 
 def form_values(fields: dict[str, str]) -> dict[str, Any]:
-    """A form has words only: languages are separated by commas, gain_db is written out."""
+    """Returns the fields of a form as values: its languages are separated by commas."""
     values: dict[str, Any] = dict(fields)
     if "languages" in values:
         values["languages"] = [word.strip() for word in fields["languages"].split(",") if word.strip()]
@@ -243,7 +243,7 @@ def form_values(fields: dict[str, str]) -> dict[str, Any]:
 
 
 async def described(services: Services, name: str) -> dict[str, Any]:
-    """One voice, its embedding included: that of a recording stays here."""
+    """Returns a voice with its embedding; the codes of a recording are never returned."""
     library = services.voices.library
     stored = library.find(name)
     canonical = library.canonical(name)
@@ -257,7 +257,7 @@ async def described(services: Services, name: str) -> dict[str, Any]:
 
 
 def voice_card(info: VoiceInfo, models: ModelSelector) -> dict[str, Any]:
-    """What a client is told about a voice; one that says no languages speaks the checkpoint's."""
+    """Returns the public metadata of a voice; a voice without languages has those of the checkpoint."""
     return {
         "id": info.name,
         "name": info.title or info.name,
@@ -279,18 +279,18 @@ def voice_card(info: VoiceInfo, models: ModelSelector) -> dict[str, Any]:
 
 
 def preview_url(name: str) -> str:
-    """Where a voice can be heard."""
+    """Returns the address of a voice's preview."""
     return f"/v1/audio/voices/{name}/preview"
 
 
 def created(services: Services, stored: StoredVoice, **more: Any) -> Response:
-    """201 with the new voice."""
+    """Returns 201 with the new voice."""
     card = voice_card(services.voices.library.info(stored), services.speech.models)
     return JSONResponse({**card, **more}, 201, {"Location": f"/v1/audio/voices/{stored.id}"})
 
 
 async def or_404(answer: Awaitable[R]) -> R:
-    """In a path, a voice that is not there is a 404; in a body it is a 400."""
+    """Awaits `answer`; an unknown voice becomes a 404, as its name stands in the path (in a body it is a 400)."""
     try:
         return await answer
     except UnknownVoice as error:

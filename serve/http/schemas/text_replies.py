@@ -1,9 +1,9 @@
-"""Text replies: what the routes that look at a text answer.
+"""Text replies: the bodies of replies of the text routes.
 
 In:    nothing
 Out:   models of the replies' JSON
 Owns:  nothing
-Never: what fills them (routes/text.py)
+Never: the code that fills them (routes/text.py)
 """
 
 from typing import Literal
@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 
 class SpanReply(BaseModel):
-    """Characters of the input, and the characters of the segment they are heard as."""
+    """Characters of the input, and the characters of the segment that stand for them."""
 
     source: tuple[int, int]
     spoken: tuple[int, int]
@@ -20,14 +20,14 @@ class SpanReply(BaseModel):
 
 
 class WarningReply(BaseModel):
-    """Something in the text that could not be spoken as written."""
+    """A kind of thing in the text that cannot be synthesised as written."""
 
     code: str
     count: int = Field(description="characters, or elements of SSML")
 
 
 class SegmentReply(BaseModel):
-    """A piece of the text that is spoken as one."""
+    """A piece of the text that is synthesised as one."""
 
     text: str
     language: Literal["zh", "en"]
@@ -41,11 +41,11 @@ class NormalizeReply(BaseModel):
     text: str
     segments: list[SegmentReply]
     warnings: list[WarningReply]
-    dropped: list[tuple[int, int]] = Field(description="the characters of the input that are not heard")
+    dropped: list[tuple[int, int]] = Field(description="the characters of the input that are not synthesised")
 
 
 class PlannedSegment(BaseModel):
-    """A segment, and how long it will take to say."""
+    """A segment, and its predicted length."""
 
     index: int
     text: str
@@ -55,7 +55,7 @@ class PlannedSegment(BaseModel):
     rate: float
     gain_db: float
     silence_ms: int = Field(description="exact silence before it")
-    steps: int = Field(description="predicted; 46.875 are a second before any time-stretch")
+    steps: int = Field(description="predicted; 46.875 steps are one second before any time-stretch")
     seconds: float = Field(description="predicted, without the silence")
 
 
@@ -74,7 +74,7 @@ class PlanReply(BaseModel):
 
 
 class ChangeReply(BaseModel):
-    """Words that follow each other and share a fate."""
+    """Consecutive words with the same kind of change."""
 
     op: Literal["equal", "insert", "delete", "replace"]
     source: str
@@ -82,7 +82,7 @@ class ChangeReply(BaseModel):
 
 
 class RefinedReply(BaseModel):
-    """One segment before and after."""
+    """One segment before and after the refine pass."""
 
     source: str
     refined: str
@@ -98,11 +98,11 @@ class RefineReply(BaseModel):
     diff: list[ChangeReply]
     segments: list[RefinedReply]
     seed: int
-    ignored_fields: list[str] = Field(description="refine among them: the checkpoint has no refine pass, the text is as it was")
+    ignored_fields: list[str] = Field(description="includes refine if the checkpoint has no refine pass: the text is unchanged")
 
 
 class HintReply(BaseModel):
-    """How a word of a passage is to sound."""
+    """The pronunciation of a word in a passage."""
 
     start: int
     stop: int
@@ -111,7 +111,7 @@ class HintReply(BaseModel):
 
 
 class PassageReply(BaseModel):
-    """Text of one prosody."""
+    """Text with one prosody."""
 
     text: str
     language: Literal["auto", "zh", "en"]
@@ -123,7 +123,7 @@ class PassageReply(BaseModel):
 
 
 class MarkReply(BaseModel):
-    """Where a mark stands."""
+    """The position of a mark."""
 
     name: str
     position: int = Field(description="characters of the text content before it")
@@ -139,7 +139,7 @@ class SsmlReply(BaseModel):
 
 
 class SoundReply(BaseModel):
-    """How a word sounds; one of the two."""
+    """The pronunciation of a word: one of the two fields."""
 
     alias: str | None = None
     pinyin: str | None = None
@@ -153,7 +153,7 @@ class LexiconReply(BaseModel):
 
 
 class KeptReply(BaseModel):
-    """What was kept."""
+    """A lexicon that was stored."""
 
     id: str
     version: int

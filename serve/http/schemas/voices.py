@@ -1,4 +1,4 @@
-"""Voice bodies: what a request about voices may say.
+"""Voice bodies: the bodies of requests about voices.
 
 In:    JSON objects, the fields of a form
 Out:   frozen models; VoiceMetadata, the expression of a blend
@@ -34,17 +34,17 @@ class BlendPart(Body):
 
 
 class MetadataBody(Body):
-    """What people are told about a voice."""
+    """The public metadata of a voice."""
 
     name: Title
-    id: str | None = Field(None, description="A-Z a-z 0-9 . _ -; without it the name where it can be an id, else a drawn one")
+    id: str | None = Field(None, description="A-Z a-z 0-9 . _ -; null: the name if it can be an id, else a random one")
     languages: Languages = ()
     description: Text = ""
     licence: Text = ""
-    gain_db: GainDb | None = Field(None, description="without it, what brings the voice to the loudness of the others")
+    gain_db: GainDb | None = Field(None, description="null: the gain that brings the voice to the loudness of the others")
 
     def metadata(self) -> VoiceMetadata:
-        """Returns the same as the domain knows it."""
+        """Returns the metadata in its domain form."""
         return VoiceMetadata(self.name, self.id, self.languages, self.description, self.licence, self.gain_db)
 
 
@@ -55,7 +55,7 @@ class BlendBody(MetadataBody):
 
     @property
     def expression(self) -> str:
-        """As a voice's name."""
+        """The blend written as the name of a voice."""
         return blend_expression(self.blend)
 
 
@@ -68,7 +68,7 @@ class NewVoiceBody(MetadataBody):
 
 
 class EditBody(Body):
-    """PATCH /v1/audio/voices/{id}: what is given changes, in a new version."""
+    """PATCH /v1/audio/voices/{id}: the fields to change, in a new version."""
 
     name: Title | None = None
     languages: Languages | None = None
@@ -78,7 +78,7 @@ class EditBody(Body):
 
 
 class Wish(Body):
-    """Which speakers are wanted."""
+    """Which speakers to return."""
 
     like: str | None = Field(None, min_length=1, max_length=200)
     unlike: str | None = Field(None, min_length=1, max_length=200)
@@ -95,16 +95,16 @@ class RandomBody(Body):
 class FormBody(MetadataBody):
     """POST /v1/audio/voices as a form: a recording."""
 
-    ref_text: str = Field(min_length=1, max_length=MAX_NOTE_CHARS, description="exactly what is said in the recording")
+    ref_text: str = Field(min_length=1, max_length=MAX_NOTE_CHARS, description="exact transcript of the recording")
 
 
 def takes_form() -> dict[str, Any]:
-    """The two bodies of POST /v1/audio/voices."""
+    """Returns the description of the two bodies of POST /v1/audio/voices."""
     described = takes(NewVoiceBody)
     form = FormBody.model_json_schema()
     form["properties"] |= {
         "audio_sample": {"type": "string", "format": "binary", "description": "WAV, FLAC, OGG or MP3, 3 to 30 s"},
-        "consent": {"type": "string", "description": "true, or what the person who speaks has agreed to"},
+        "consent": {"type": "string", "description": "true, or a statement of what the speaker has agreed to"},
         "languages": {"type": "string", "description": "separated by commas"},
     }
     form["required"] = [*form["required"], "audio_sample", "consent"]

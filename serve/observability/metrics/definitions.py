@@ -80,7 +80,10 @@ IN_FLIGHT = Metric(MetricType.GAUGE, "chattts_in_flight", "requests in progress 
 AUDIO = Metric(MetricType.COUNTER, "chattts_audio_seconds_total", "seconds of audio sent")
 CHARACTERS = Metric(MetricType.COUNTER, "chattts_characters_total", "characters of completed requests")
 TEXT_WARNINGS = Metric(
-    MetricType.COUNTER, "chattts_text_warnings_total", "places in texts that could not be spoken as written, by code", ("code",)
+    MetricType.COUNTER,
+    "chattts_text_warnings_total",
+    "places in texts that cannot be synthesised as written, by code",
+    ("code",),
 )
 BREAKER = Metric(
     MetricType.GAUGE, "chattts_breaker_open", "circuit breaker of a stage: 0 closed, 0.5 half open, 1 open", ("stage",)

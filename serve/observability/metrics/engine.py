@@ -33,15 +33,15 @@ class EngineMetrics:
         self._registry = MetricRegistry()
 
     def scheduled(self, waited_s: float, lane: Lane) -> None:
-        """See EngineObserver."""
+        """Records how long a sequence waited for its slot [s]."""
         self._registry.observe(QUEUE_WAIT, waited_s, lane=lane.value)
 
     def preempted(self) -> None:
-        """See EngineObserver."""
+        """Counts a preempted sequence."""
         self._registry.add(PREEMPTED)
 
     def wasted(self, steps: int, reason: str) -> None:
-        """See EngineObserver."""
+        """Counts steps that no client received."""
         self._registry.add(WASTED, steps, reason=reason)
 
     def update(self, stats: Mapping[str, Any], steps_per_round: int, load: Load) -> None:

@@ -56,7 +56,7 @@ class IngressMetrics:
         self._registry = MetricRegistry()
 
     def finished(self, stats: ReplyStats) -> None:
-        """See ReplyObserver."""
+        """Counts a finished reply."""
         registry = self._registry
         registry.add(REQUESTS, outcome=stats.outcome.value)
         if stats.code:
@@ -78,7 +78,7 @@ class IngressMetrics:
                 registry.add(CONTINUOUS)
 
     def in_flight_changed(self, in_flight: int) -> None:
-        """See ReplyObserver."""
+        """Sets the number of requests in flight."""
         self._registry.set_gauge(IN_FLIGHT, in_flight)
 
     def set_degradation(self, level: int) -> None:
@@ -110,7 +110,7 @@ class IngressMetrics:
             registry.set_total(ROLLBACKS, rollout.roll_backs(version), version=version)
 
     def rejected(self, code: str) -> None:
-        """See ReplyObserver."""
+        """Counts a refused request."""
         self._registry.add(REJECTS, code=code)
 
     def set_quotas(self, is_away: bool) -> None:

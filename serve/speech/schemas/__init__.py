@@ -1,1 +1,1 @@
-"""What a request for speech may say, checked once, whatever the door it came through."""
+"""What a request for speech may say, checked once for all entry points."""

@@ -1,7 +1,7 @@
-"""Body: what a request says, parsed and checked once.
+"""Body: parses and checks the body of a request once.
 
 In:    the bytes of a body, the fields of a form
-Out:   a frozen pydantic model of them; ApiError
+Out:   a frozen pydantic model; ApiError
 Owns:  nothing
 Never: a client's text in an error message
 """
@@ -23,7 +23,7 @@ class Body(BaseModel):
 
 
 def read_body(kind: type[B], raw: bytes) -> B:
-    """Parse and check the bytes of a body.
+    """Parses and checks the bytes of a body.
 
     Raises:
         ApiError: 400, with the field at fault.
@@ -37,7 +37,7 @@ def read_body(kind: type[B], raw: bytes) -> B:
 
 
 def read_values(kind: type[B], values: dict[str, Any]) -> B:
-    """Check the fields of a form, whose numbers are written as words.
+    """Checks the fields of a form, in which numbers are text.
 
     Raises:
         ApiError: 400, with the field at fault.
@@ -49,7 +49,7 @@ def read_values(kind: type[B], values: dict[str, Any]) -> B:
 
 
 def _refusal(kind_of_body: type[BaseModel], error: ValidationError) -> ApiError:
-    """The first mistake as a reply. pydantic's sentences name bounds and choices, never the input."""
+    """Returns the reply for the first mistake. pydantic's sentences name bounds and choices, never the input."""
     mistake: Any = error.errors(include_url=False, include_input=False, include_context=False)[0]
     kind = mistake["type"]
     field = mistake["loc"][0] if mistake["loc"] else None

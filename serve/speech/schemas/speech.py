@@ -1,9 +1,9 @@
-"""Speech schemas: a request for speech as clients word it, checked once.
+"""Speech schemas: the body of a request for speech, checked once.
 
 In:    a JSON object
 Out:   SpeechBody
 Owns:  nothing
-Never: a client's text in an error message; a field that is ignored in silence
+Never: a client's text in an error message; a field that is ignored without a note
 """
 
 from typing import Literal
@@ -118,7 +118,7 @@ class SpeechBody(TextBody):
 
     @property
     def ignored(self) -> list[str]:
-        """Fields that change nothing, unknown ones included."""
+        """Fields without effect, unknown ones included."""
         return [name for name in WITHOUT_EFFECT if getattr(self, name) is not None] + super().ignored
 
     @property

@@ -1,4 +1,4 @@
-"""Text schemas: a text as clients send it, and what it means in the domain.
+"""Text schemas: a text as clients send it, and its form in the domain.
 
 In:    TextBody
 Out:   WrittenText
@@ -65,7 +65,7 @@ class TextBody(Body):
 
     @property
     def ignored(self) -> list[str]:
-        """Fields that change nothing, unknown ones included."""
+        """Fields without effect, unknown ones included."""
         return list(self.model_extra or {})
 
 
@@ -97,10 +97,10 @@ def read_text(
     voice_id: Callable[[str | None], str],
     lexicon: Callable[[str], Entries],
 ) -> WrittenText:
-    """What the text part of a body means.
+    """Returns the text part of a body in its domain form.
 
     Args:
-        strict: refuse what cannot be honoured instead of counting it.
+        strict: refuse markup that has no effect instead of counting it.
         voice_id: id of a voice by name.
         lexicon: entries of a stored lexicon by id.
 
@@ -123,7 +123,7 @@ def read_text(
 
 
 def check_ignored(ignored: Sequence[str], known: Sequence[str], *, strict: bool) -> None:
-    """With strict, no field may be without effect.
+    """Checks that no field is without effect, if `strict`.
 
     Args:
         known: names that may be repeated to the client.
@@ -141,7 +141,7 @@ def check_ignored(ignored: Sequence[str], known: Sequence[str], *, strict: bool)
 
 
 def entries_of(sounds: Sounds) -> Entries:
-    """As the domain knows them."""
+    """Returns a lexicon in its domain form."""
     return tuple(_entry(word, sound) for word, sound in sounds.items())
 
 
@@ -178,14 +178,14 @@ def _normalize(body: TextBody) -> tuple[tuple[str, bool | str], ...]:
     return tuple((name, value) for name, value in asdict(options).items() if value != defaults[name])
 
 
-def _control_tags(asked: bool | None, limits: LimitsConfig) -> bool:
-    if asked and limits.control_tags == "never":
+def _control_tags(requested: bool | None, limits: LimitsConfig) -> bool:
+    if requested and limits.control_tags == "never":
         raise bad_request(
             "control_tags_not_allowed",
             "this service takes no control tags (limits.control_tags: never); leave allow_control_tags out",
             param="allow_control_tags",
         )
-    return limits.control_tags == "by_default" if asked is None else asked
+    return limits.control_tags == "by_default" if requested is None else requested
 
 
 def _in_language(passage: Passage, language: str) -> Passage:

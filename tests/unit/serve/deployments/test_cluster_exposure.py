@@ -6,7 +6,7 @@ from serve.deployments.cluster_exposure import exposure, exposure_of_this_cluste
 
 
 @pytest.mark.parametrize(
-    ("address", "asks_for_token", "is_exposed"),
+    ("address", "requires_token", "is_exposed"),
     [
         ("192.0.2.2", False, True),
         ("2001:db8::1", False, True),
@@ -15,11 +15,11 @@ from serve.deployments.cluster_exposure import exposure, exposure_of_this_cluste
         ("::1", False, False),
     ],
 )
-def test_the_risk_is_named_where_there_is_one(address: str, asks_for_token: bool, is_exposed: bool):
-    said = exposure(address, asks_for_token=asks_for_token)
+def test_the_risk_is_named_where_there_is_one(address: str, requires_token: bool, is_exposed: bool):
+    said = exposure(address, requires_token=requires_token)
     assert (said is not None) == is_exposed
     if said is not None:
-        assert f"whoever reaches {address} can run any code" in said
+        assert f"any client that reaches {address} can run any code" in said
         assert "RAY_AUTH_MODE=token" in said
 
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from pipeline.errors import AtCapacity, EngineDead, InvalidRequest, NonFiniteOutput, StageUnavailable, SynthesisError
 from pipeline.types import FinishReason, StepBlock
 from serve.config.policies import BreakerConfig
-from serve.remote.remote_stages import unheard
+from serve.remote.remote_stages import after_yielded
 from serve.resilience.circuit_breaker import Breaker, State
 from tests.support.clock import HeldClock
 
@@ -355,7 +355,7 @@ def test_two_tries_make_one_sequence(handed_on, sizes):
     for number, size in enumerate(sizes):
         steps = np.arange(first, first + size, dtype=np.float32)[:, None]
         finish = FinishReason.EOS if number == len(sizes) - 1 else None
-        block = unheard(StepBlock(steps, steps.astype(np.int64), first, finish), handed_on)
+        block = after_yielded(StepBlock(steps, steps.astype(np.int64), first, finish), handed_on)
         first += size
         if block is not None:
             assert len(block.hidden) == len(block.codes)

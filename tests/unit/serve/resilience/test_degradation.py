@@ -135,13 +135,13 @@ def degrader(level: int, **fields: object) -> Degrader:
     return Degrader(config, ladder)
 
 
-def test_what_is_asked_for_is_given_up_and_nothing_else():
-    body, given_up = degrader(5).apply_to_body(SpeechBody(input="x", refine=True, post=NOISY))
-    assert given_up == tuple(DegradationStep)[:5]
+def test_what_is_asked_for_is_applied_and_nothing_else():
+    body, applied = degrader(5).apply_to_body(SpeechBody(input="x", refine=True, post=NOISY))
+    assert applied == tuple(DegradationStep)[:5]
     assert (body.refine, body.post, body.model) == (False, PostBody(gain_db=3.0), "small@v1")
     assert degrader(2).apply_to_body(SpeechBody(input="x", post=True))[1] == ()
-    _, given_up = degrader(5).apply_to_body(SpeechBody(input="x", model="chattts@v1"))
-    assert given_up == (DegradationStep.FIRST_CHUNK, DegradationStep.SEGMENTS)
+    _, applied = degrader(5).apply_to_body(SpeechBody(input="x", model="chattts@v1"))
+    assert applied == (DegradationStep.FIRST_CHUNK, DegradationStep.SEGMENTS)
 
 
 @pytest.mark.parametrize("level", [0, 4])
@@ -155,9 +155,9 @@ def test_what_a_body_cannot_say_is_in_the_request(level: int):
 @given(st.integers(0, len(DegradationStep)), st.integers(0, 2**32 - 1))
 def test_a_seed_of_its_own_is_the_same_audio_on_every_rung(level, seed):
     body = SpeechBody(input="x", refine=True, post=NOISY, seed=seed)
-    eased, given_up = degrader(level).apply_to_body(body)
+    eased, applied = degrader(level).apply_to_body(body)
     assert eased is body
-    assert given_up == ()
+    assert applied == ()
     unseeded = body.model_copy(update={"seed": None})
     assert degrader(level).apply_to_body(unseeded, seeded=True)[0] is unseeded, "an idempotency key is a seed"
     assert degrader(5, seeded=True).apply_to_body(body)[1] == tuple(DegradationStep)[:5]
