@@ -198,7 +198,7 @@ class IncrementalVocoder:
             EngineFault: it cannot; says why.
         """
         if batch.steps.ndim != 2 or batch.steps.shape[1] != self.width:
-            raise EngineFault(f"steps are {batch.steps.shape}; the vocoder takes {self.width} numbers a step")
+            raise EngineFault(f"steps are {batch.steps.shape}; the vocoder takes {self.width} numbers per step")
         if batch.state is None:
             return
         given, memory = batch.state, batch.state.memory

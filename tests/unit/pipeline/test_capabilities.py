@@ -31,7 +31,7 @@ def test_what_is_written_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"{", "taught.json: the file"),
         (b"[]", "taught.json: the file"),
@@ -41,8 +41,8 @@ def test_what_is_written_is_read(tmp_path):
         (b'{"control_tags": ["[giggle]"]}', "giggle"),
     ],
 )
-def test_mistakes_are_named(tmp_path, content, said):
-    with pytest.raises(CheckpointError, match=said):
+def test_mistakes_are_named(tmp_path, content, message):
+    with pytest.raises(CheckpointError, match=message):
         read_capabilities(checkpoint(tmp_path, content))
 
 

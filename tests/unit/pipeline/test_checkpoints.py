@@ -50,7 +50,7 @@ def resolve_when_told(home: Path, barrier: object, answers: object) -> None:
     answers.put(str(resolve("small-random", home)))
 
 
-def test_made_checkpoint_is_byte_identical_every_time(root: Path, tmp_path: Path) -> None:
+def test_a_generated_checkpoint_is_byte_identical_every_time(root: Path, tmp_path: Path) -> None:
     generate("small-random", tmp_path / "again")
     assert contents(root) == contents(tmp_path / "again")
 
@@ -63,7 +63,7 @@ def test_recipe_version_is_raised_with_every_changed_byte(root: Path) -> None:
     assert (random_weights.GENERATOR_VERSION, digest) == (2, "166b8789329ffbe153c8480fffab5952e97d1df863f037672d670f03c06f5cd5")
 
 
-def test_made_checkpoint_is_small_and_holds_every_file_upstream_has(root: Path) -> None:
+def test_a_generated_checkpoint_is_small_and_has_every_file_of_upstream(root: Path) -> None:
     assert set(contents(root)) == {*FILES, MANIFEST_FILE}
     assert sum(map(len, contents(root).values())) < SMALL_BYTES_LIMIT
 
@@ -131,7 +131,7 @@ def test_tokenizer_knows_letters_common_characters_and_control_tokens(root: Path
     assert " ".join(encoded.tokens) == "[Stts] [spk_emb] [speed_5] h ##i c ##a ##f ##e , 今 天 好 ！ [UNK] [Ptts]"
 
 
-def test_random_weights_are_made_once_and_then_found(tmp_path: Path) -> None:
+def test_random_weights_are_generated_once_and_then_found(tmp_path: Path) -> None:
     first = resolve("small-random", tmp_path)
     made_at = (first / MANIFEST_FILE).stat().st_mtime_ns
     assert resolve("small-random", tmp_path) == first == generated_folder("small-random", tmp_path)
@@ -229,7 +229,7 @@ def test_folder_is_taken_as_it_is(root: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "unused").exists()
 
 
-def test_cache_home_is_told_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_home_is_set_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
     monkeypatch.delenv("CHATTTS_HOME", raising=False)
     assert cache_home() == Path("/caches/chattts-serve")

@@ -23,13 +23,13 @@ FOUND = [path for path in sorted(DEMO_FOLDER.rglob("*")) if path.is_file()]
 def test_every_file_is_there_and_vouched_for(tmp_path: Path):
     root = resolve("demo", tmp_path / "unused")
     assert {*FILES, SPEAKERS_FILE, CAPABILITIES_FILE} == set(read_manifest(root)) == set(verify_files(root))
-    assert not (tmp_path / "unused").exists(), "nothing is made, nothing is copied"
+    assert not (tmp_path / "unused").exists(), "nothing is generated, nothing is copied"
 
 
 def test_its_capabilities_are_those_an_export_writes():
     assert (DEMO_FOLDER / CAPABILITIES_FILE).read_bytes() == capabilities_file(CAPABILITIES)
     assert read_capabilities(DEMO_FOLDER) == CAPABILITIES
-    assert {STAND_INS[tag] for tag in CAPABILITIES.control_tags} == {","}, "what it says is a pause is one"
+    assert {STAND_INS[tag] for tag in CAPABILITIES.control_tags} == {","}, "its pause tags are pauses"
     assert len({STAND_INS[f"[speed_{level}]"] for level in range(10)}) == 1
 
 

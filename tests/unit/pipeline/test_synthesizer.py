@@ -58,19 +58,19 @@ async def listen(synthesizer: Synthesizer, request: SynthesisRequest) -> np.ndar
     return np.concatenate([chunk.samples for chunk in chunks])
 
 
-def hear(request: SynthesisRequest, *, parallel_segments: int = 4, generator: StepMaker | None = None) -> np.ndarray:
+def synthesize(request: SynthesisRequest, *, parallel_segments: int = 4, generator: StepMaker | None = None) -> np.ndarray:
     return asyncio.run(listen(make_synthesizer(generator or StepMaker(), parallel_segments=parallel_segments), request))
 
 
-def test_segments_are_heard_in_order_and_whole():
-    alone = [hear(make_request(sentence)) for sentence in SENTENCES]
+def test_segments_are_delivered_in_order_and_complete():
+    alone = [synthesize(make_request(sentence)) for sentence in SENTENCES]
     assert [len(one) for one in alone] == [2 * len(text) * SAMPLES_PER_STEP - HOP for text in SENTENCES]
-    assert np.array_equal(hear(make_request()), np.concatenate(alone))
+    assert np.array_equal(synthesize(make_request()), np.concatenate(alone))
 
 
 @pytest.mark.parametrize("parallel_segments", [1, 2, 3, 64])
 def test_how_many_run_in_parallel_changes_no_sample(parallel_segments):
-    assert np.array_equal(hear(make_request(), parallel_segments=parallel_segments), hear(make_request()))
+    assert np.array_equal(synthesize(make_request(), parallel_segments=parallel_segments), synthesize(make_request()))
 
 
 def test_as_many_segments_as_allowed_run_at_once():
@@ -85,11 +85,11 @@ def test_as_many_segments_as_allowed_run_at_once():
                 yield block
 
     generator = Counting(pause_s=0.005)
-    hear(make_request(), parallel_segments=3, generator=generator)
+    synthesize(make_request(), parallel_segments=3, generator=generator)
     assert generator.most == 3
 
 
-def test_steps_are_asked_for_in_blocks_the_vocoder_can_use_and_one_is_enough_to_begin_the_other_segments():
+def test_steps_are_requested_in_blocks_for_the_vocoder_and_one_step_starts_the_other_segments():
     class Asked(StepMaker):
         async def generate(
             self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
@@ -100,43 +100,47 @@ def test_steps_are_asked_for_in_blocks_the_vocoder_can_use_and_one_is_enough_to_
 
     generator = Asked()
     generator.blocks = {}
-    hear(make_request("one."), generator=generator)
+    synthesize(make_request("one."), generator=generator)
     assert generator.blocks == {0: (5, 5, 5)}, "two steps of look-ahead and three of the first chunk, then five each"
-    hear(make_request(), generator=generator)
+    synthesize(make_request(), generator=generator)
     assert generator.blocks == {0: (1, 4, 5, 5), **dict.fromkeys(range(1, 5), (5, 5, 5))}
 
 
 def test_speed_stretches_the_whole():
-    assert len(hear(make_request(speed=2.0))) == pytest.approx(len(hear(make_request())) / 2, rel=0.02)
+    assert len(synthesize(make_request(speed=2.0))) == pytest.approx(len(synthesize(make_request())) / 2, rel=0.02)
 
 
 @pytest.mark.parametrize("speed", [1.0, 0.8, 1.7])
 @pytest.mark.parametrize("silence_ms", [1, 20, 333, 10_000])
 def test_a_break_is_exact_silence_at_the_joint(speed, silence_ms):
-    before, after = hear(make_request("one two.", speed=speed)), hear(make_request("three.", speed=speed))
+    before, after = synthesize(make_request("one two.", speed=speed)), synthesize(make_request("three.", speed=speed))
     passages = (Passage("one two."), Passage("three.", silence_ms=silence_ms), Passage("", silence_ms=silence_ms))
-    heard = hear(make_request("one two. three.", passages=passages, speed=speed))
+    audio = synthesize(make_request("one two. three.", passages=passages, speed=speed))
     zeros = np.zeros(24 * silence_ms, np.float32)
-    assert np.array_equal(heard, np.concatenate([before, zeros, after, zeros]))
+    assert np.array_equal(audio, np.concatenate([before, zeros, after, zeros]))
 
 
-def test_silence_alone_is_heard_too():
-    assert np.array_equal(hear(make_request("", passages=(Passage("", silence_ms=50),))), np.zeros(1200, np.float32))
+def test_silence_alone_is_delivered_too():
+    assert np.array_equal(synthesize(make_request("", passages=(Passage("", silence_ms=50),))), np.zeros(1200, np.float32))
 
 
 def test_each_passage_is_spoken_in_its_manner():
     passages = (Passage("one."), Passage("two.", prosody=Prosody(rate=2.0)), Passage("three.", prosody=Prosody(gain_db=-20.0)))
-    heard = hear(make_request("one. two. three.", passages=passages))
-    parts = [hear(make_request("one.")), hear(make_request("two.", speed=2.0)), hear(make_request("three.")) * np.float32(0.1)]
-    assert np.allclose(heard, np.concatenate(parts), rtol=0, atol=1e-6)
-    assert len(heard) == sum(map(len, parts))
+    audio = synthesize(make_request("one. two. three.", passages=passages))
+    parts = [
+        synthesize(make_request("one.")),
+        synthesize(make_request("two.", speed=2.0)),
+        synthesize(make_request("three.")) * np.float32(0.1),
+    ]
+    assert np.allclose(audio, np.concatenate(parts), rtol=0, atol=1e-6)
+    assert len(audio) == sum(map(len, parts))
 
 
 def test_rates_multiply_within_the_bounds_of_speed():
     passages = (Passage("one.", prosody=Prosody(rate=2.0)), Passage("two.", prosody=Prosody(rate=0.5)))
-    heard = hear(make_request("one. two.", passages=passages, speed=3.0))
-    parts = [hear(make_request("one.", speed=4.0)), hear(make_request("two.", speed=1.5))]
-    assert np.array_equal(heard, np.concatenate(parts))
+    audio = synthesize(make_request("one. two.", passages=passages, speed=3.0))
+    parts = [synthesize(make_request("one.", speed=4.0)), synthesize(make_request("two.", speed=1.5))]
+    assert np.array_equal(audio, np.concatenate(parts))
 
 
 def test_every_voice_a_request_names_is_known_to_the_front_end():
@@ -150,7 +154,7 @@ def test_every_voice_a_request_names_is_known_to_the_front_end():
     asyncio.run(listen(make_synthesizer(StepMaker(), frontend=frontend), make_request("one. two.", passages=passages)))
     assert frontend.voices == {"default": "default", "seed:1": "seed:1"}
     with pytest.raises(UnknownVoice):
-        hear(make_request("one.", passages=(Passage("one.", prosody=Prosody(voice="nobody")),)))
+        synthesize(make_request("one.", passages=(Passage("one.", prosody=Prosody(voice="unknown")),)))
 
 
 def test_warnings_come_with_the_first_chunk_alone():
@@ -165,7 +169,7 @@ def test_warnings_come_with_the_first_chunk_alone():
 
 
 @pytest.mark.parametrize(("whole", "counted"), [((), 5), ((0, 3), 3), ((0, 1, 2, 3, 4), 0)])
-def test_segments_nobody_can_have_said_are_counted_with_the_last_chunk(whole, counted):
+def test_segments_too_short_for_their_text_are_counted_with_the_last_chunk(whole, counted):
     async def warned() -> list[object]:
         frontend = PromptMaker(warnings=(("emoji", 2),))
         async with aclosing(make_synthesizer(Hasty(*whole), frontend=frontend).stream(make_request())) as stream:
@@ -187,8 +191,8 @@ def test_refine_speaks_what_the_refine_pass_wrote():
                 letters = np.array([[97], [98]] * 20)[: len(block.codes)]
                 yield StepBlock(block.hidden, letters, block.first_step, block.finish)
 
-    heard = hear(make_request("x.", refine=RefineParams()), generator=Refiner())
-    assert len(heard) == 2 * len("ab") * SAMPLES_PER_STEP - HOP
+    audio = synthesize(make_request("x.", refine=RefineParams()), generator=Refiner())
+    assert len(audio) == 2 * len("ab") * SAMPLES_PER_STEP - HOP
 
 
 def test_leaving_closes_every_segment():
@@ -208,37 +212,37 @@ def test_leaving_closes_every_segment():
 
 def test_a_refused_first_segment_is_refused_before_any_other_starts():
     class Full(StepMaker):
-        asked: list[tuple[int, bool]]
+        requested: list[tuple[int, bool]]
 
         async def generate(
             self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
         ) -> AsyncGenerator[StepBlock, None]:
-            self.asked.append((prompt.segment.index, admitted))
+            self.requested.append((prompt.segment.index, admitted))
             raise AtCapacity("full", retry_after_s=3)
             yield
 
     generator = Full()
-    generator.asked = []
+    generator.requested = []
     with pytest.raises(AtCapacity):
-        hear(make_request(), generator=generator)
-    assert generator.asked == [(0, False)], "one ticket per request, and no segment behind it"
+        synthesize(make_request(), generator=generator)
+    assert generator.requested == [(0, False)], "the first segment decides admission, and no other one starts"
 
 
 def test_later_segments_are_admitted_on_the_first_ones_ticket():
     class Asking(StepMaker):
-        asked: dict[int, bool]
+        requested: dict[int, bool]
 
         async def generate(
             self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
         ) -> AsyncGenerator[StepBlock, None]:
-            self.asked[prompt.segment.index] = admitted
+            self.requested[prompt.segment.index] = admitted
             async for block in super().generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted):
                 yield block
 
     generator = Asking()
-    generator.asked = {}
-    hear(make_request(), generator=generator)
-    assert generator.asked == {0: False, 1: True, 2: True, 3: True, 4: True}
+    generator.requested = {}
+    synthesize(make_request(), generator=generator)
+    assert generator.requested == {0: False, 1: True, 2: True, 3: True, 4: True}
 
 
 def test_a_segment_that_fails_ends_the_stream_after_the_good_ones():
@@ -260,18 +264,18 @@ def test_a_segment_that_fails_ends_the_stream_after_the_good_ones():
 
     with pytest.raises(NonFiniteOutput):
         asyncio.run(listen_until_it_breaks())
-    good = [hear(make_request(sentence)) for sentence in SENTENCES[:2]]
+    good = [synthesize(make_request(sentence)) for sentence in SENTENCES[:2]]
     assert np.array_equal(np.concatenate([chunk.samples for chunk in chunks]), np.concatenate(good))
     assert not any(chunk.is_last for chunk in chunks)
 
 
 def test_a_request_whose_time_is_over_says_so():
     with pytest.raises(DeadlineExceeded):
-        hear(make_request(timeout_s=0.0))
+        synthesize(make_request(timeout_s=0.0))
 
 
 def test_an_unknown_voice_is_known_before_anything_runs():
     generator = StepMaker()
     with pytest.raises(UnknownVoice):
-        hear(SynthesisRequest("id", TEXT, "nobody"), generator=generator)
+        synthesize(SynthesisRequest("id", TEXT, "unknown"), generator=generator)
     assert generator.running == 0

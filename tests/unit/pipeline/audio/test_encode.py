@@ -51,7 +51,7 @@ def opened(data: bytes, container: str, rate: int):
     if container in RAW:
         return av.open(io.BytesIO(data), format=RAW[container], options={"sample_rate": str(rate)})
     if container == "aac":
-        return av.open(io.BytesIO(data), format="aac")  # as the Content-Type says: two frames alone are not guessed
+        return av.open(io.BytesIO(data), format="aac")  # as in the Content-Type: two frames are too few to detect it
     return av.open(io.BytesIO(data))
 
 
@@ -65,7 +65,7 @@ def decode(data: bytes, container: str, rate: int = RATE) -> np.ndarray:
 
 
 def priming(container: str, *, streamed: bool) -> int:
-    """Samples before the first one: a whole mp3 says in its LAME tag how many they are, and the decoder drops them."""
+    """Samples before the first one: the LAME tag of a whole mp3 has their number, and the decoder drops them."""
     return PRIMING.get(container, 0) if streamed or container != "mp3" else 0
 
 
@@ -213,8 +213,8 @@ def test_companded_bytes_are_the_nearest_there_are(container):
     samples = np.arange(-32_767, 32_768, dtype=np.int64)
     data = encode((samples / np.float32(32_767)).astype(np.float32), container, sample_rate=8_000)
     levels = np.round(decode(bytes(range(256)), container, 8_000) * 32_768)
-    heard = np.round(decode(data, container, 8_000) * 32_768)
-    assert np.array_equal(np.abs(heard - samples), np.abs(levels[:, None] - samples).min(axis=0))
+    decoded = np.round(decode(data, container, 8_000) * 32_768)
+    assert np.array_equal(np.abs(decoded - samples), np.abs(levels[:, None] - samples).min(axis=0))
     assert encode(np.zeros(3, np.float32), container, sample_rate=8_000) == {"ulaw": b"\xff", "alaw": b"\xd5"}[container] * 3
 
 

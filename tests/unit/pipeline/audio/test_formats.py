@@ -1,4 +1,4 @@
-"""Formats: every name for a format means what it says, and what there is not is refused by the field at fault."""
+"""Formats: every name of a format selects that format; others are refused, with the field at fault."""
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,7 @@ def test_content_types_are_exact():
     assert audio_format("alaw", 48_000).content_type == "audio/PCMA; rate=48000; channels=1"
 
 
-def test_what_is_not_said_is_what_is_usual():
+def test_a_field_that_is_left_out_has_its_usual_value():
     assert audio_format("mp3") == AudioFormat("mp3", 24_000, 64)
     assert audio_format("opus") == AudioFormat("opus", 24_000, 32)
     assert audio_format("aac") == AudioFormat("aac", 24_000, 64)

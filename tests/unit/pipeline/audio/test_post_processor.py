@@ -1,4 +1,4 @@
-"""Post-processor: segments joined as asked, exact silence, every option independent of the cuts, nothing by default."""
+"""Post-processor: segments joined in order, exact silence, every option independent of the cuts, nothing by default."""
 
 import dataclasses
 
@@ -128,7 +128,7 @@ def test_each_voice_gets_its_own_gain_and_keeps_it():
     assert gains[0] != pytest.approx(1.0, abs=0.1)
 
 
-def test_a_voices_own_gain_holds_unless_a_loudness_is_asked_for():
+def test_a_voices_own_gain_applies_unless_a_loudness_is_requested():
     soft = Voice("one", None, gain_db=6.0, loudness_lufs=-26.0)
     request = SynthesisRequest("id", "text", "one")
 

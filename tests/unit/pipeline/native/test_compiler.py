@@ -108,7 +108,7 @@ def take_off_the_digest(content: bytes) -> bytes:
 
 @needs_native
 @pytest.mark.parametrize("damage", [cut, flip, flip_one_bit, take_off_the_digest, lambda content: b""])
-def test_a_damaged_library_is_built_anew_and_never_loaded(source, tmp_path, damage):
+def test_a_damaged_library_is_compiled_again_and_never_loaded(source, tmp_path, damage):
     built = tmp_path / "built"
     assert library(source, built).answer() == 42
     (file,) = built.glob("*.so")

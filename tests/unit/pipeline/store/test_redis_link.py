@@ -1,4 +1,4 @@
-"""One link's state: away after a failure, asked again after a time or by a probe, and every error counted."""
+"""One link's state: away after a failure, called again after a time or by a probe, and every error counted."""
 
 import asyncio
 import math
@@ -13,17 +13,17 @@ class Server:
     """Answers, fails or hangs, and counts its questions."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.calls = 0
         self.error: Exception | None = None
         self.hangs = False
 
     async def answer(self) -> int:
-        self.asked += 1
+        self.calls += 1
         if self.hangs:
             await asyncio.Event().wait()
         if self.error is not None:
             raise self.error
-        return self.asked
+        return self.calls
 
 
 def make(retry_after_s: float) -> tuple[RedisLink, Server, HeldClock, list[Exception]]:
@@ -44,7 +44,7 @@ def ask(link: RedisLink, server: Server, *, is_probe: bool = False) -> int | Non
 
 
 @pytest.mark.parametrize("error", [ConnectionError("gone"), TimeoutError("late")])
-def test_after_a_failure_nothing_is_asked_for_a_time(error: Exception):
+def test_after_a_failure_nothing_is_called_for_a_time(error: Exception):
     link, server, clock, away = make(retry_after_s=5.0)
     assert ask(link, server) == 1
     server.error = error
@@ -53,7 +53,7 @@ def test_after_a_failure_nothing_is_asked_for_a_time(error: Exception):
     server.error = None
     clock.now += 4.9
     assert ask(link, server) is None
-    assert server.asked == 2
+    assert server.calls == 2
     clock.now += 0.2
     assert ask(link, server) == 3
     assert not link.is_away
@@ -65,9 +65,9 @@ def test_without_such_a_time_only_a_probe_finds_it_again():
     assert ask(link, server) is None
     clock.now += 1e6
     assert ask(link, server) is None
-    assert server.asked == 1
+    assert server.calls == 1
     assert ask(link, server, is_probe=True) is None
-    assert (server.asked, link.errors, len(away)) == (2, 2, 1)
+    assert (server.calls, link.errors, len(away)) == (2, 2, 1)
     server.error = None
     assert ask(link, server, is_probe=True) == 3
     assert not link.is_away

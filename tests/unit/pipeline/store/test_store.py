@@ -58,7 +58,7 @@ def test_a_version_is_written_once_and_stays(store: Store):
     assert store.get("voices", "anna") == (2, b"two")
     (entry,) = store.changes("voices").entries
     assert (entry.key, entry.versions) == ("anna", ((1, b"one"), (2, b"two")))
-    assert store.get("voices", "nobody") is None
+    assert store.get("voices", "missing") is None
     assert store.get("lexicons", "anna") is None, "namespaces do not see each other"
 
 
@@ -93,7 +93,7 @@ def test_older_versions_go_where_only_some_are_kept(store: Store):
     assert entry.versions == ((6, b"again"),)
 
 
-def test_changes_are_told_once(store: Store):
+def test_changes_are_returned_once(store: Store):
     assert store.changes("voices", START).entries == ()
     store.put("voices", "anna", b"one", replaces=0)
     store.put("voices", "bert", b"one", replaces=0)
@@ -236,11 +236,11 @@ def test_many_may_make_the_file_together(tmp_path: Path):
 
     def make(number: int) -> None:
         barrier.wait()
-        SqliteStore(path).put("made", f"k{number}", b"", replaces=0)
+        SqliteStore(path).put("created", f"k{number}", b"", replaces=0)
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         list(pool.map(make, range(8)))
-    assert len(SqliteStore(path).changes("made").entries) == 8
+    assert len(SqliteStore(path).changes("created").entries) == 8
 
 
 @pytest.mark.parametrize("url", ["http://store", "postgres://x/y", "file:///x"])
@@ -262,7 +262,7 @@ class Outage:
     def expect_nothing_but_memory(self) -> None:
         for call in (
             lambda: self.store.put("voices", "bert", b"x", replaces=0),
-            lambda: self.store.delete("voices", "nobody"),
+            lambda: self.store.delete("voices", "missing"),
             self.mirror.refresh,
         ):
             with pytest.raises(StoreUnavailable):  # and not for ever: the suite's own time limit would say so
@@ -272,9 +272,9 @@ class Outage:
 
 @pytest.fixture
 def outage(tmp_path: Path) -> Iterator[Outage]:
-    made = Outage(tmp_path)
-    yield made
-    made.server.kill()
+    outage = Outage(tmp_path)
+    yield outage
+    outage.server.kill()
 
 
 @pytest.mark.parametrize(("leave", "come_back"), [("kill", "start"), ("freeze", "thaw")])
@@ -317,11 +317,11 @@ def test_one_bad_record_is_left_out_and_counted(store: Store):
 
 
 def test_reading_a_mirror_never_waits_for_a_refresh(store: Store):
-    asked, go_on = threading.Event(), threading.Event()
+    waiting, go_on = threading.Event(), threading.Event()
 
     class Slow:
         def changes(self, namespace: str, since: str = START) -> object:
-            asked.set()
+            waiting.set()
             go_on.wait(10)
             return store.changes(namespace, since)
 
@@ -330,7 +330,7 @@ def test_reading_a_mirror_never_waits_for_a_refresh(store: Store):
     refreshing: Callable[[], bool] = mirror.refresh
     thread = threading.Thread(target=refreshing)
     thread.start()
-    asked.wait(10)
+    waiting.wait(10)
     assert mirror.newest() == {}
     go_on.set()
     thread.join()

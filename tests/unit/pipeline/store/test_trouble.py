@@ -1,4 +1,4 @@
-"""Trouble: what can happen to the disk and the file a store lies on. Nothing is lost, nothing hangs, and a sentence says it."""
+"""Trouble with the disk and the file of a store: nothing is lost, nothing hangs, and the error says what to do."""
 
 import os
 import shutil
@@ -41,11 +41,11 @@ try:
         store.put("voices", f"v{len(written)}", value, replaces=0)
         written[f"v{len(written)}"] = value
 except StoreFull as error:
-    said = str(error)
-assert str(folder / "store.sqlite") in said and "Delete voices" in said, said
+    message = str(error)
+assert str(folder / "store.sqlite") in message and "Delete voices" in message, message
 assert len(written) > 20, len(written)
 
-try:  # somebody else takes the very last byte
+try:  # another process takes the very last byte
     with open(folder / "filler", "wb", buffering=0) as filler:
         while filler.write(os.urandom(512)):
             pass
@@ -136,7 +136,7 @@ def test_a_full_redis_can_be_deleted_from(tmp_path: Path):
         server.kill()
 
 
-# A file that is none, or is somebody else's.
+# A file that is no store, or belongs to another user.
 
 
 @contextmanager
@@ -176,7 +176,7 @@ def make_a_folder(path: Path) -> None:
 
 
 def put_garbage(path: Path) -> None:
-    path.write_bytes(b"not a database, whatever its name says" * 1000)
+    path.write_bytes(b"not a database, whatever its name is " * 1000)
 
 
 def forbid(path: Path) -> None:
@@ -194,7 +194,7 @@ WRONG: dict[Callable[[Path], None], str] = {
 
 @pytest.mark.parametrize("damage", WRONG)
 @pytest.mark.parametrize("is_running", [True, False], ids=["while it runs", "before it starts"])
-def test_a_file_that_cannot_be_used_is_named_and_told_what_to_do(path: Path, damage: Callable[[Path], None], is_running: bool):
+def test_the_error_of_an_unusable_file_says_what_to_do(path: Path, damage: Callable[[Path], None], is_running: bool):
     store = SqliteStore(path)
     if is_running:
         store.changes("voices")
@@ -203,7 +203,7 @@ def test_a_file_that_cannot_be_used_is_named_and_told_what_to_do(path: Path, dam
         for call in (lambda: store.changes("voices"), lambda: store.get("voices", "anna"), lambda: store.delete("voices", "x")):
             with pytest.raises(StoreUnavailable, match=WRONG[damage]) as error:
                 call()
-            assert str(error.value).startswith(f"{path}: "), "the operator is told which file"
+            assert str(error.value).startswith(f"{path}: "), "the error names the file"
             assert str(path) not in error.value.message, "the client is not"
 
 
@@ -217,7 +217,7 @@ def test_a_store_that_is_repaired_works_without_a_restart(path: Path):
     assert store.get("voices", "anna") == (1, bytes(100_000))
 
 
-def test_a_file_that_was_removed_is_not_made_anew_by_whoever_had_it(path: Path):
+def test_a_removed_file_is_not_created_again_by_a_store_that_had_it(path: Path):
     store = SqliteStore(path)
     store.changes("voices")
     path.unlink()
@@ -231,7 +231,7 @@ def test_an_empty_file_is_an_empty_store(path: Path):
     assert SqliteStore(path).changes("voices").entries == ()
 
 
-def test_a_store_somebody_holds_is_said_to_be_held_and_comes_back(path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_locked_store_says_so_and_works_again_afterwards(path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.05)
     store = SqliteStore(path)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -252,7 +252,7 @@ def test_a_store_that_may_only_be_read_is_read(path: Path):
 
 
 def test_a_file_with_a_write_ahead_log_is_taken_over(path: Path):
-    """As releases before this one made them, and as a killed process of theirs left them."""
+    """Files of earlier releases, also as a killed process left them."""
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("PRAGMA journal_mode=WAL")
     holder.execute("UPDATE versions SET value = ?", (b"newer",))

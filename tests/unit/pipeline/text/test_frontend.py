@@ -34,11 +34,11 @@ def plan(frontend, text, **more):
     return asyncio.run(frontend.plan(request(text, **more), VOICES)).prompts
 
 
-def replan(frontend, asked, ids):
+def replan(frontend, requested, ids):
     """The refine pass has written `ids`."""
 
     async def both():
-        return await frontend.replan(asked, VOICES, await frontend.plan(asked, VOICES), ids)
+        return await frontend.replan(requested, VOICES, await frontend.plan(requested, VOICES), ids)
 
     return asyncio.run(both()).prompts
 
@@ -72,10 +72,10 @@ def test_refining_plans_text_prompts(frontend):
 
 
 def test_replanning_speaks_the_refined_texts(frontend, vocabulary):
-    asked = request("Hello there 2! And now a sentence.", refine=RefineParams())
+    requested = request("Hello there 2! And now a sentence.", refine=RefineParams())
     refined = ["hello [uv_break] um there two", "and now like a sentence [laugh]"]
     ids = [np.array(vocabulary.encode(text, add_special_tokens=False).ids) for text in refined]
-    prompts = replan(frontend, asked, ids)
+    prompts = replan(frontend, requested, ids)
     assert [prompt.segment.text for prompt in prompts] == refined
     assert [prompt.segment.index for prompt in prompts] == [0, 1]
     assert [prompt.head for prompt in prompts] == [Head.CODE, Head.CODE]

@@ -46,10 +46,10 @@ def test_losses_changes_and_floods_that_are_not(source, refined):
 
 @given(WORDS, st.lists(st.tuples(st.integers(0, 12), st.sampled_from([*FILLERS, *sorted(CONTROL_TAGS)])), max_size=1))
 def test_fillers_and_tags_anywhere_are_accepted(meant, added):
-    said = list(meant)
+    refined = list(meant)
     for place, filler in added:
-        said.insert(min(place, len(said)), filler)
-    assert accepts(" ".join(meant), " ".join(said))
+        refined.insert(min(place, len(refined)), filler)
+    assert accepts(" ".join(meant), " ".join(refined))
 
 
 @given(WORDS)

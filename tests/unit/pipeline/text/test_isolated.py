@@ -48,7 +48,7 @@ def isolated(root: Path, **config: Any) -> IsolatedFrontend:
     return IsolatedFrontend(root, TextConfig(**config), max_prompt=256, max_steps=512)
 
 
-async def says(frontend: IsolatedFrontend, text: str = "hi") -> str:
+async def read_text(frontend: IsolatedFrontend, text: str = "hi") -> str:
     return (await frontend.read(request(text))).segments[0].text
 
 
@@ -89,7 +89,7 @@ def test_a_text_that_takes_too_long_is_refused_and_the_next_one_read(demo_root, 
             await frontend.read(request(LONG))
         assert refused.value.param == "input"
         frontend._cpu_s = 5.0
-        assert await says(frontend) == "hi"
+        assert await read_text(frontend) == "hi"
 
     run(ask())
 
@@ -105,19 +105,19 @@ def test_a_worker_the_kernel_ends_for_its_processor_time_is_the_texts_fault(demo
         os.kill(pid(frontend), signal.SIGCONT)
         with pytest.raises(TextTooHard):
             await reading
-        assert await says(frontend) == "hi"
+        assert await read_text(frontend) == "hi"
 
     run(ask())
 
 
-def test_callers_that_leave_disturb_nobody_and_leave_nothing_to_be_read(demo_root, run):
+def test_cancelled_callers_disturb_no_other_and_leave_no_answer_in_the_pipe(demo_root, run):
     async def ask() -> None:
         frontend = isolated(demo_root)
-        asked = [asyncio.create_task(says(frontend, f"number {index}")) for index in range(6)]
+        calls = [asyncio.create_task(read_text(frontend, f"number {index}")) for index in range(6)]
         await until(lambda: frontend.stats().waiting == 5)
-        asked[0].cancel()
-        asked[3].cancel()
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        calls[0].cancel()
+        calls[3].cancel()
+        answers = await asyncio.gather(*calls, return_exceptions=True)
         assert [answer for answer in answers if isinstance(answer, str)] == [
             "number one",
             "number two",
@@ -130,17 +130,17 @@ def test_callers_that_leave_disturb_nobody_and_leave_nothing_to_be_read(demo_roo
     run(ask())
 
 
-def test_a_worker_killed_while_nobody_asks_is_replaced_unnoticed(demo_root, run):
+def test_an_idle_worker_that_was_killed_is_replaced_unnoticed(demo_root, run):
     """As the kernel does when memory is short."""
 
     async def ask() -> None:
         frontend = isolated(demo_root)
-        assert await says(frontend) == "hi"
+        assert await read_text(frontend) == "hi"
         for deaths in range(1, 4):
             killed = pid(frontend)
             os.kill(killed, signal.SIGKILL)
             await until(lambda killed=killed: state(killed) == "" and frontend._child.returncode is not None)
-            assert await says(frontend) == "hi"
+            assert await read_text(frontend) == "hi"
             assert pid(frontend) != killed
             assert frontend.stats().restarts == deaths
 
@@ -151,11 +151,11 @@ def test_a_worker_killed_at_the_moment_of_asking_costs_one_question_at_most(demo
     async def ask() -> None:
         frontend = isolated(demo_root)
         for deaths in range(1, 4):
-            await says(frontend)
+            await read_text(frontend)
             os.kill(pid(frontend), signal.SIGKILL)
-            with suppress(WorkerDied):  # a 503, and serve/remote/remote_stages.py asks again: never the client's fault
-                await says(frontend)
-            assert await says(frontend) == "hi"
+            with suppress(WorkerDied):  # a 503, and serve/remote/remote_stages.py tries again: never the client's fault
+                await read_text(frontend)
+            assert await read_text(frontend) == "hi"
             assert frontend.stats().restarts == deaths
 
     run(ask())
@@ -169,7 +169,7 @@ def test_a_worker_killed_in_the_middle_of_an_answer_names_itself_once(demo_root,
             await frontend.check_health()
             os.kill(pid(frontend), signal.SIGSTOP)
             reading = asyncio.create_task(frontend.read(request("hi")))
-            others = [asyncio.create_task(says(frontend, f"number {index}")) for index in range(3)]
+            others = [asyncio.create_task(read_text(frontend, f"number {index}")) for index in range(3)]
             await until(lambda: frontend.stats().waiting == 3)
             os.kill(pid(frontend), signal.SIGKILL)
             with pytest.raises(WorkerDied) as died:
@@ -184,21 +184,21 @@ def test_a_worker_killed_in_the_middle_of_an_answer_names_itself_once(demo_root,
 def test_a_stopped_worker_is_killed_and_replaced(demo_root, run):
     async def ask() -> None:
         frontend = isolated(demo_root, hang_timeout_s=0.5)
-        assert await says(frontend) == "hi"
+        assert await read_text(frontend) == "hi"
         stopped = pid(frontend)
         os.kill(stopped, signal.SIGSTOP)
         await until(lambda: state(stopped) == "T")
         with pytest.raises(WorkerDied, match="hang_timeout_s"):
-            await says(frontend)
+            await read_text(frontend)
         assert state(stopped) == ""
         frontend._wall_s = PATIENCE_S
-        assert await says(frontend) == "hi"
+        assert await read_text(frontend) == "hi"
         assert frontend.stats().restarts == 1
 
     run(ask())
 
 
-def test_the_health_check_finds_a_stopped_worker_that_nobody_asks(demo_root, run):
+def test_the_health_check_finds_an_idle_worker_that_is_stopped(demo_root, run):
     async def ask() -> None:
         frontend = isolated(demo_root, hang_timeout_s=0.5)
         await frontend.check_health()
@@ -219,7 +219,7 @@ def test_the_health_check_does_not_wait_behind_a_long_reading(demo_root, run):
         frontend = isolated(demo_root, hang_timeout_s=PATIENCE_S)
         await frontend.check_health()
         os.kill(pid(frontend), signal.SIGSTOP)
-        reading = asyncio.create_task(says(frontend))
+        reading = asyncio.create_task(read_text(frontend))
         await until(lambda: frontend.stats().asked_s > 0)
         await frontend.check_health()
         assert not reading.done()
@@ -232,13 +232,13 @@ def test_the_health_check_does_not_wait_behind_a_long_reading(demo_root, run):
     run(ask())
 
 
-def test_workers_that_die_one_after_the_other_fail_the_health_check_whoever_asks(demo_root, run, monkeypatch):
+def test_workers_that_die_one_after_the_other_fail_every_health_check(demo_root, run, monkeypatch):
     async def ask() -> None:
         frontend = isolated(demo_root)
         monkeypatch.setattr(module, "WORKER", "no.such.module")
         for _ in range(module.MOST_FAILURES):
             with pytest.raises(EngineDead) as failure:
-                await says(frontend)
+                await read_text(frontend)
             assert not isinstance(failure.value, WorkerDied), "no text was inside"
         # Even while a question is under way.
         async with frontend._turn:

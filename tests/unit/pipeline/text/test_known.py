@@ -47,50 +47,50 @@ def read(front: LocalTextFrontend, text: str, **fields) -> SpeechText:
     return asyncio.run(front.read(request(text, **fields)))
 
 
-def said(speech_text: SpeechText) -> list[str]:
+def texts_of(speech_text: SpeechText) -> list[str]:
     return [segment.text for segment in speech_text.segments]
 
 
 @pytest.mark.parametrize("text", ["今天天气真不错，我们一起去公园散步吧。", "你好", "一二三四五六七八九十", "你好！ ... ?"])
-def test_a_text_of_which_nothing_is_known_is_refused_and_told_what_is(english, text):
+def test_a_text_of_unknown_words_is_refused_with_the_languages_that_are_known(english, text):
     with pytest.raises(NoSpeakableText, match=r"speaks en\b"):
         read(english, text)
 
 
 def test_what_is_unknown_is_counted_and_the_rest_is_said(english):
     found = read(english, "hello 世界 goodbye 再见。")
-    assert said(found) == ["hello goodbye."]
+    assert texts_of(found) == ["hello goodbye."]
     assert dict(found.warnings) == {"unknown_to_model": 4}
     assert found.dropped == ((6, 8), (15 + 2, 19))
 
 
 def test_a_known_word_that_touches_an_unknown_one_is_said(english):
     found = read(english, "iPhone手机, 你have很好")
-    assert said(found) == ["iPhone, have"]
+    assert texts_of(found) == ["iPhone, have"]
     assert dict(found.warnings) == {"unknown_to_model": 5}
 
 
 def test_of_a_chinese_run_the_unknown_characters_alone_are_left_out(common):
     found = read(common, "“我很堃龘高兴”。", normalize=(("homophones", False),))
-    assert said(found) == ["我很高兴。"]
+    assert texts_of(found) == ["我很高兴。"]
     assert dict(found.warnings) == {"unknown_to_model": 2}
     assert found.dropped == ((3, 5),)
 
 
 def test_numbers_are_read_in_a_language_the_checkpoint_speaks(english, common):
-    assert said(read(english, "共30元")) == ["thirty"]
-    assert said(read(english, "30", language="zh")) == ["thirty"]
-    assert said(read(common, "共30元")) == ["共三十元"]
+    assert texts_of(read(english, "共30元")) == ["thirty"]
+    assert texts_of(read(english, "30", language="zh")) == ["thirty"]
+    assert texts_of(read(common, "共30元")) == ["共三十元"]
 
 
-def test_a_reading_nobody_can_say_is_left_out_whole(english):
+def test_a_reading_with_an_unknown_word_is_dropped_whole(english):
     entry = LexiconEntry("nginx", PronunciationKind.ALIAS, "恩静")
     found = read(english, "use nginx now", lexicon=(entry,))
-    assert said(found) == ["use now"]
+    assert texts_of(found) == ["use now"]
     assert dict(found.warnings) == {"unknown_to_model": 5}
 
 
-def test_a_passage_nobody_can_say_is_skipped(english):
+def test_a_passage_of_unknown_words_is_skipped(english):
     document = parse('<speak>One.<voice name="v">今天</voice><break time="100ms"/>Two.</speak>')
     found = read(english, document.text, passages=document.passages)
     assert [(segment.text, segment.silence_ms) for segment in found.segments] == [("One.", 0), ("Two.", 100)]
@@ -98,7 +98,7 @@ def test_a_passage_nobody_can_say_is_skipped(english):
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_silence_is_no_answer_to_words_nobody_knows(english, strict):
+def test_a_silence_is_no_answer_to_unknown_words(english, strict):
     document = parse('<speak>今天<break time="100ms"/></speak>')
     with pytest.raises(NoSpeakableText):
         read(english, document.text, passages=document.passages, strict=strict)
@@ -107,7 +107,7 @@ def test_a_silence_is_no_answer_to_words_nobody_knows(english, strict):
 
 
 def test_strict_refuses_what_is_unknown_and_nothing_else(english):
-    assert said(read(english, "hello 😀", strict=True)) == ["hello"]
+    assert texts_of(read(english, "hello 😀", strict=True)) == ["hello"]
     with pytest.raises(PartlyUnspeakable, match="unknown_to_model=2"):
         read(english, "hello 世界", strict=True)
 
@@ -115,30 +115,30 @@ def test_strict_refuses_what_is_unknown_and_nothing_else(english):
 # Control tags.
 
 
-def test_tags_the_checkpoint_was_not_taught_are_counted_and_never_said(english):
+def test_unsupported_tags_are_counted_and_never_spoken(english):
     text = "Ha [laugh] ha [speed_3] ha [oral_2] ha [break_4] ha."
     found = read(english, text, control_tags=True)
-    assert said(found) == ["Ha ha ha ha ha."]
+    assert texts_of(found) == ["Ha ha ha ha ha."]
     assert dict(found.warnings) == {"control_tag_not_taught": sum(map(len, ("[laugh]", "[speed_3]", "[oral_2]", "[break_4]")))}
     with pytest.raises(PartlyUnspeakable, match="control_tag_not_taught"):
         read(english, text, control_tags=True, strict=True)
 
 
-def test_tags_it_was_taught_are_tokens(english, common):
-    assert said(read(english, "Wait [uv_break] here [lbreak]", control_tags=True)) == ["Wait [uv_break] here [lbreak]"]
+def test_supported_tags_are_tokens(english, common):
+    assert texts_of(read(english, "Wait [uv_break] here [lbreak]", control_tags=True)) == ["Wait [uv_break] here [lbreak]"]
     every = " a ".join(sorted(CONTROL_TAGS))
     assert dict(read(common, f"a {every}", control_tags=True).warnings) == {}
 
 
 def test_a_version_without_tags_drops_them_all(common):
     found = read(common, "Ha [laugh] ha [uv_break] ha.", control_tags=True, keep_control_tags=False)
-    assert said(found) == ["Ha ha, ha."], "a pause that is no token is a comma"
+    assert texts_of(found) == ["Ha ha, ha."], "a pause that is no token is a comma"
     assert dict(found.warnings) == {"control_tag_not_taught": 17}
 
 
 def test_a_dropped_pause_is_a_comma(common):
     found = read(common, "one [uv_break] two [lbreak]", control_tags=True, keep_control_tags=False)
-    assert said(found)[0].startswith("one, two")
+    assert texts_of(found)[0].startswith("one, two")
 
 
 # Whatever comes.
@@ -156,16 +156,16 @@ SOUP = st.lists(
 LETTER = st.text(alphabet=st.characters(categories=("L", "N")), max_size=12)
 
 
-def check(front: LocalTextFrontend, vocabulary: Tokenizer, asked: SynthesisRequest) -> None:
+def check(front: LocalTextFrontend, vocabulary: Tokenizer, requested: SynthesisRequest) -> None:
     try:
-        found = asyncio.run(front.read(asked))
-        prompts = asyncio.run(front.plan(asked, VOICES)).prompts
+        found = asyncio.run(front.read(requested))
+        prompts = asyncio.run(front.plan(requested, VOICES)).prompts
     except (NoSpeakableText, TextTooLong):
         return
-    heard = {place for spans in found.spans for span in spans for place in range(span.source_start, span.source_stop)}
+    spoken = {place for spans in found.spans for span in spans for place in range(span.source_start, span.source_stop)}
     gone = {place for start, stop in found.dropped for place in range(start, stop)}
-    assert heard | gone == set(range(len(asked.text)))
-    assert not heard & gone
+    assert spoken | gone == set(range(len(requested.text)))
+    assert not spoken & gone
     assert sum(count for code, count in found.warnings if code not in NO_DROPS) == len(gone)
     assert [prompt.segment for prompt in prompts] == list(found.segments)
     for prompt in prompts:
@@ -177,7 +177,7 @@ def check(front: LocalTextFrontend, vocabulary: Tokenizer, asked: SynthesisReque
 @settings(max_examples=examples(300))
 @given(SOUP | LETTER, st.booleans(), st.sampled_from(["auto", "zh", "en"]))
 @pytest.mark.parametrize("root", ["taught_root", "demo_root"])
-def test_every_character_is_said_a_token_or_a_counted_drop(request, root, text, tags, language):
+def test_every_character_is_spoken_a_token_or_a_counted_drop(request, root, text, tags, language):
     front, vocabulary = _opened(request, root)
     check(front, vocabulary, SynthesisRequest("r", text, "v", control_tags=tags, language=language))
 
@@ -199,11 +199,11 @@ def test_long_words_are_no_way_out(request, text):
 
 
 def test_a_passage_without_words_is_dropped_and_counted(common):
-    """A tag or a sign alone makes no segment; it does not vanish either."""
+    """A tag or a sign alone becomes no segment, but is not lost."""
     passages = (Passage("One."), Passage("[laugh]", control_tags=True), Passage("..."), Passage("Two."))
-    asked = replace(request("One.[laugh]...Two."), passages=passages)
-    found = asyncio.run(common.read(asked))
-    assert said(found) == ["One.", "Two."]
+    requested = replace(request("One.[laugh]...Two."), passages=passages)
+    found = asyncio.run(common.read(requested))
+    assert texts_of(found) == ["One.", "Two."]
     assert found.dropped == ((4, 14),)
     assert dict(found.warnings) == {"without_words": 7, "punctuation": 3}
-    assert all(is_speakable(text) for text in said(found))
+    assert all(is_speakable(text) for text in texts_of(found))

@@ -1,4 +1,4 @@
-"""Lexicons: the longest word wins, whole words only, nothing is looked up twice; stored ones are seen by everybody."""
+"""Lexicons: the longest word wins, whole words only, nothing is looked up twice; every process sees the stored ones."""
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ def entries(*words: str) -> list[LexiconEntry]:
     return [LexiconEntry(word, PronunciationKind.ALIAS, f"<{word}>") for word in words]
 
 
-def said(text: str, *words: str, **more) -> str:
+def replaced(text: str, *words: str, **more) -> str:
     """The text with every found word in its place."""
     done, place = "", 0
     for pronunciation in find(entries(*words), text, **more):
@@ -45,7 +45,7 @@ def said(text: str, *words: str, **more) -> str:
     ],
 )
 def test_words_are_found(text, words, expected):
-    assert said(text, *words) == expected
+    assert replaced(text, *words) == expected
 
 
 def test_of_two_entries_for_a_word_the_first_counts():
@@ -53,11 +53,11 @@ def test_of_two_entries_for_a_word_the_first_counts():
     assert find([first, second], "a") == [Pronunciation(0, 1, PronunciationKind.ALIAS, "x")]
 
 
-def test_nothing_is_looked_up_where_something_is_said_already():
+def test_nothing_is_looked_up_inside_a_given_pronunciation():
     taken = [Pronunciation(2, 5, PronunciationKind.ALIAS, "!")]
-    assert said("a cat cat", "cat", "a", "a cat", taken=taken) == "<a> ! <cat>"
-    assert said("[laugh] laugh", "laugh", control_tags=True) == "[laugh] <laugh>"
-    assert said("[laugh] laugh", "laugh") == "[<laugh>] <laugh>"
+    assert replaced("a cat cat", "cat", "a", "a cat", taken=taken) == "<a> ! <cat>"
+    assert replaced("[laugh] laugh", "laugh", control_tags=True) == "[laugh] <laugh>"
+    assert replaced("[laugh] laugh", "laugh") == "[<laugh>] <laugh>"
 
 
 @given(st.text(alphabet="abAB 你好1", max_size=60), st.lists(st.text(alphabet="abA 你好", min_size=1, max_size=4), max_size=8))

@@ -1,4 +1,4 @@
-"""Normalisation: everything is said or reported, in its own language, whatever comes, and no text takes long."""
+"""Normalisation: every character of any text is spoken in its language or reported, and no text takes long."""
 
 import re
 import subprocess
@@ -40,18 +40,18 @@ CHINESE = table("spoken_zh.tsv")
 ENGLISH = table("spoken_en.tsv")
 
 
-def said(text: str, language: str = "auto", **options) -> str:
+def normalized(text: str, language: str = "auto", **options) -> str:
     return normalize(text, language=language, options=NormalizeOptions(**options)).text
 
 
 @pytest.mark.parametrize(("source", "language", "spoken"), CHINESE)
 def test_chinese_is_read_as_a_native_speaker_would(source, language, spoken):
-    assert said(source, language) == spoken
+    assert normalized(source, language) == spoken
 
 
 @pytest.mark.parametrize(("source", "language", "spoken"), ENGLISH)
 def test_english_is_read_as_a_native_speaker_would(source, language, spoken):
-    assert said(source, language) == spoken
+    assert normalized(source, language) == spoken
 
 
 def test_the_tables_are_large_and_say_each_thing_once():
@@ -66,11 +66,11 @@ def test_the_tables_are_large_and_say_each_thing_once():
 
 def check(source: str, spoken: NormalizedText, *, control_tags: bool) -> None:
     """The promises of NormalizedText, character by character."""
-    place = heard = dropped = 0
+    place = spoken_place = dropped = 0
     for span in spoken.spans:
-        assert (span.source_start, span.spoken_start) == (place, heard), "spans tile both sides"
+        assert (span.source_start, span.spoken_start) == (place, spoken_place), "spans tile both sides"
         assert span.source_stop > span.source_start
-        place, heard = span.source_stop, span.spoken_stop
+        place, spoken_place = span.source_stop, span.spoken_stop
         words = spoken.text[span.spoken_start : span.spoken_stop]
         if span.kind == "dropped":
             assert not words
@@ -81,7 +81,7 @@ def check(source: str, spoken: NormalizedText, *, control_tags: bool) -> None:
             assert source[span.source_start : span.source_stop] == words
         else:
             assert re.fullmatch(r"[\u4e00-\u9fffA-Za-z，。、,. ]+", words), "only what ChatTTS was trained on"
-    assert (place, heard) == (len(source), len(spoken.text))
+    assert (place, spoken_place) == (len(source), len(spoken.text))
     assert sum(warning.count for warning in spoken.warnings) == dropped
     assert all(warning.count > 0 and re.fullmatch("[a-z_]+", warning.code) for warning in spoken.warnings)
     assert "  " not in spoken.text
@@ -244,17 +244,17 @@ OPTIONS = st.builds(
 @pytest.mark.slow
 @settings(max_examples=examples(600))
 @given(ANY_TEXT, st.sampled_from(["auto", "zh", "en"]), OPTIONS, st.booleans())
-def test_every_character_is_said_a_control_token_or_a_reported_drop(text, language, options, control_tags):
+def test_every_character_is_spoken_a_control_token_or_a_reported_drop(text, language, options, control_tags):
     check(text, normalize(text, language=language, options=options, control_tags=control_tags), control_tags=control_tags)
 
 
 @given(ANY_TEXT)
-def test_the_same_text_is_always_said_the_same(text):
+def test_the_same_text_is_always_normalized_to_the_same(text):
     assert normalize(text) == normalize(text)
 
 
 @given(ANY_TEXT, st.sampled_from(["auto", "zh", "en"]))
-def test_what_is_said_is_said_again_as_it_is(text, language):
+def test_normalized_text_is_not_changed_again(text, language):
     """Nothing speakable is rewritten: a second pass changes no word."""
     first = normalize(text, language=language, options=NormalizeOptions(homophones=False)).text
     words = re.findall(r"[\u4e00-\u9fff]+|[a-z]+", first)
@@ -314,8 +314,8 @@ def test_no_writing_becomes_a_tag(text):
 
 
 def test_the_language_can_be_given():
-    assert said("12", "zh") == "十二"
-    assert said("12个", "en") == "twelve个"
+    assert normalized("12", "zh") == "十二"
+    assert normalized("12个", "en") == "twelve个"
     assert normalize("12:30", fallback="zh").text == "十二点三十分"
 
 
@@ -334,7 +334,7 @@ def test_runs_follow_the_writing_and_signs_follow_their_surroundings():
 
 
 def test_each_sentence_has_its_own_language():
-    assert said("我有2个。I have 2. 他也有2个。") == "我有两个。I have two. 他也有两个。"
+    assert normalized("我有2个。I have 2. 他也有2个。") == "我有两个。I have two. 他也有两个。"
 
 
 @given(ANY_TEXT)
@@ -362,21 +362,21 @@ def test_runs_cover_the_text_and_alternate(text):
     ],
 )
 def test_what_is_switched_off_is_read_plainly(option, text, on, off):
-    assert said(text) == on
-    assert said(text, **{option: False}) == off
+    assert normalized(text) == on
+    assert normalized(text, **{option: False}) == off
 
 
 def test_emoji_are_spoken_dropped_or_a_pause():
-    assert said("hi 👍 there", emoji="speak") == "hi thumbs up there"
-    assert said("你好👍", emoji="speak") == "你好拇指向上"
-    assert said("hi 👍 there") == "hi there"
-    assert said("hi 👍 there", emoji="pause") == "hi, there"
+    assert normalized("hi 👍 there", emoji="speak") == "hi thumbs up there"
+    assert normalized("你好👍", emoji="speak") == "你好拇指向上"
+    assert normalized("hi 👍 there") == "hi there"
+    assert normalized("hi 👍 there", emoji="pause") == "hi, there"
     assert [(warning.code, warning.count) for warning in normalize("a👩‍👩‍👧b🇨🇳").warnings] == [("emoji", 7)]
 
 
 def test_homophones_can_be_switched_off():
-    assert said("瀹茶") == "月茶"
-    assert said("瀹茶", homophones=False) == "瀹茶"
+    assert normalized("瀹茶") == "月茶"
+    assert normalized("瀹茶", homophones=False) == "瀹茶"
 
 
 @pytest.mark.parametrize(
@@ -401,7 +401,7 @@ def test_plain_interprets_nothing():
 # --- readings, warnings, spans
 
 
-def test_a_given_reading_is_said_as_it_stands():
+def test_a_given_reading_is_spoken_unchanged():
     spoken = normalize("我在重庆银行，余额5元", readings=[Reading(2, 4, "虫庆")])
     assert spoken.text == "我在虫庆银行，余额五元"
     assert any(span.source_start == 2 and span.source_stop == 4 for span in spoken.spans)
@@ -470,19 +470,19 @@ def test_roman_numerals_are_well_formed_ones():
 
 
 def test_a_long_digit_run_is_spelled():
-    assert said("1" * 20) == " ".join(["one"] * 20)
-    assert said("1" * 20, "zh") == "一" * 20
+    assert normalized("1" * 20) == " ".join(["one"] * 20)
+    assert normalized("1" * 20, "zh") == "一" * 20
 
 
 def test_no_word_is_longer_than_word_pieces_take():
-    spoken = said("x" * 1000)
+    spoken = normalized("x" * 1000)
     assert max(len(word) for word in spoken.split()) == MAX_WORD_LETTERS
     assert spoken.replace(" ", "") == "x" * 1000
 
 
 # --- work
 
-NASTY = [  # each makes another step of the way work: 100,000 characters of it
+NASTY = [  # 100,000 characters each, of the kind that is most work for one step
     *("1 ", "1,", "1.1", "1-", "12:30 ", "(1", "[", "[S[Stts]tts]", "<b ", "&amp", "a", "a-", "/a", "AB "),
     *("👩\u200d", "\ud800", "\u202e", "a\u0301\u0327", "年1", " ", "，"),
 ]
@@ -576,9 +576,9 @@ def test_repetition_breaks_no_promise(unit):
 @pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_towers_of_marks_and_of_emoji_are_soon_read():
-    assert said("a" + "\u0301\u0327" * 120_000) == "a"
-    assert said("a" + "👍" * 4096) == "a"
-    assert said("a" + "\u200d👩" * 50_000) == "a"
+    assert normalized("a" + "\u0301\u0327" * 120_000) == "a"
+    assert normalized("a" + "👍" * 4096) == "a"
+    assert normalized("a" + "\u200d👩" * 50_000) == "a"
 
 
 # --- what a process pays

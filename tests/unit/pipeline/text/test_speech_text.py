@@ -27,7 +27,7 @@ def speech_text(text: str, **fields) -> SpeechText:
     return build_speech_text(SynthesisRequest("r", text, "v", **fields), CONFIG)
 
 
-def said(text: str, **fields) -> list[str]:
+def segments_of(text: str, **fields) -> list[str]:
     return [segment.text for segment in speech_text(text, **fields).segments]
 
 
@@ -37,14 +37,14 @@ def ssml(inside: str, **fields) -> SpeechText:
 
 
 @given(st.text(max_size=200))
-def test_every_character_is_heard_or_dropped(text):
+def test_every_character_is_spoken_or_dropped(text):
     try:
         found = speech_text(text)
     except NoSpeakableText:
         return
-    heard = {place for spans in found.spans for span in spans for place in range(span.source_start, span.source_stop)}
+    spoken = {place for spans in found.spans for span in spans for place in range(span.source_start, span.source_stop)}
     gone = {place for start, stop in found.dropped for place in range(start, stop)}
-    assert heard | gone == set(range(len(text)))
+    assert spoken | gone == set(range(len(text)))
     assert [segment.index for segment in found.segments] == list(range(len(found.segments)))
     assert [segment.is_last for segment in found.segments] == [False] * (len(found.segments) - 1) + [True]
     for segment in found.segments:
@@ -63,13 +63,13 @@ def test_every_character_is_heard_or_dropped(text):
 def test_what_is_read_out_is_in_one_segment(spoken):
     written = {"one": "$1,234.50", "exa": "example.com", "Nov": "2026-11-21"}[spoken[:3]]
     for before in range(0, 200, 7):
-        pieces = said("word " * (before // 5) + "x" * (before % 5) + f" {written} and so on it goes for a while longer.")
+        pieces = segments_of("word " * (before // 5) + "x" * (before % 5) + f" {written} and so on it goes for a while longer.")
         assert any(spoken in piece for piece in pieces), pieces
 
 
 def test_quotes_and_brackets_stay_with_their_sentence():
     text = "他说：“今天的天气真的非常好，我们一起出去走走吧。”（她没有回答。）然后他们两个人就这样慢慢地走到了河边，坐了下来。"
-    for piece in said(text * 4):
+    for piece in segments_of(text * 4):
         assert piece[0] not in "，。、,. "
 
 
@@ -83,7 +83,7 @@ def test_lexicons_and_hints_say_how_words_sound():
         LexiconEntry("重庆", PronunciationKind.PINYIN, "chong2 qing4"),
         LexiconEntry("nginx", PronunciationKind.ALIAS, "engine X 2"),
     )
-    (piece,) = said("Nginx 在重庆", lexicon=entries)
+    (piece,) = segments_of("Nginx 在重庆", lexicon=entries)
     assert "engine X two" in piece
     assert "崇庆" in piece
     (segment,) = ssml('重庆<phoneme alphabet="pinyin" ph="zhong4">重庆</phoneme>', lexicon=entries).segments
@@ -96,7 +96,7 @@ def test_cantonese_that_was_kept_is_counted():
     assert dict(speech_text("佢哋好。", normalize=(("homophones", False),)).warnings) == {}
 
 
-def test_pinyin_that_is_none_names_who_said_it():
+def test_the_error_of_invalid_pinyin_names_its_field():
     with pytest.raises(InvalidLexicon):
         speech_text("重", lexicon=(LexiconEntry("重", PronunciationKind.PINYIN, "xyz1"),))
     with pytest.raises(InvalidSsml):

@@ -182,7 +182,7 @@ TREES = st.recursive(
     lambda inner: st.tuples(
         st.sampled_from(["p", "s", "lang", "emphasis", "foo", "voice name='x'", "prosody rate='fast'", "sub alias='y'"]),
         st.lists(inner, max_size=3),
-    ).map(lambda made: f"<{made[0]}>{''.join(made[1])}</{made[0].split()[0]}>"),
+    ).map(lambda drawn: f"<{drawn[0]}>{''.join(drawn[1])}</{drawn[0].split()[0]}>"),
     max_leaves=12,
 )
 

@@ -1,4 +1,4 @@
-"""The carrying vocoder: torch's numbers, and bits that do not depend on how an utterance was cut."""
+"""The incremental vocoder: torch's numbers, and bits that do not depend on how an utterance was cut."""
 
 import asyncio
 from functools import cache
@@ -48,16 +48,16 @@ def make_rows(length: int, *, use_decoder: bool) -> np.ndarray:
 
 
 def in_calls(net: IncrementalVocoder, rows: np.ndarray, cuts: list[int]) -> np.ndarray:
-    """The utterance in calls of so many steps, in turns; a call may have none."""
-    heard, carried, fed, turn = [], None, 0, 0
+    """Decodes an utterance in calls of `cuts` steps, in turns; a call may have none."""
+    samples, state, fed, turn = [], None, 0, 0
     while True:
         stop = min(len(rows), fed + cuts[turn % len(cuts)])
-        answer = net(StepBatch(rows[fed:stop], carried, is_last=stop == len(rows)))
-        heard.append(answer.samples)
-        fed, carried, turn = stop, answer.state, turn + 1
+        answer = net(StepBatch(rows[fed:stop], state, is_last=stop == len(rows)))
+        samples.append(answer.samples)
+        fed, state, turn = stop, answer.state, turn + 1
         if stop == len(rows):
-            assert carried is None
-            return np.concatenate(heard)
+            assert state is None
+            return np.concatenate(samples)
 
 
 def bits(samples: np.ndarray) -> np.ndarray:
@@ -126,18 +126,18 @@ def test_samples_come_as_soon_as_no_later_step_can_change_them():
 
 
 @needs_native
-def test_what_is_carried_is_a_value():
-    """Two continuations of one beginning, and the beginning still as it was."""
+def test_the_state_is_a_value():
+    """Two continuations of one beginning do not change its state."""
     net = network(use_decoder=True)
     rows = make_rows(60, use_decoder=True)
-    carried = net(StepBatch(rows[:20], None, is_last=False)).state
-    assert carried is not None
-    kept = carried.memory.copy()
-    carried.memory.flags.writeable = False
-    one = net(StepBatch(rows[20:], carried, is_last=True)).samples
-    net(StepBatch(-rows[20:], carried, is_last=False))
-    assert np.array_equal(bits(carried.memory), bits(kept))
-    assert np.array_equal(bits(net(StepBatch(rows[20:], carried, is_last=True)).samples), bits(one))
+    state = net(StepBatch(rows[:20], None, is_last=False)).state
+    assert state is not None
+    kept = state.memory.copy()
+    state.memory.flags.writeable = False
+    one = net(StepBatch(rows[20:], state, is_last=True)).samples
+    net(StepBatch(-rows[20:], state, is_last=False))
+    assert np.array_equal(bits(state.memory), bits(kept))
+    assert np.array_equal(bits(net(StepBatch(rows[20:], state, is_last=True)).samples), bits(one))
 
 
 @needs_native
@@ -162,18 +162,18 @@ def test_a_machine_without_tiles_goes_on_with_what_one_with_them_began():
 
 
 @needs_native
-def test_what_another_network_carried_is_refused():
+def test_a_state_of_another_network_is_refused():
     net = network(use_decoder=True)
     rows = make_rows(10, use_decoder=True)
-    carried = net(StepBatch(rows, None, is_last=False)).state
-    assert carried is not None
+    state = net(StepBatch(rows, None, is_last=False)).state
+    assert state is not None
     theirs = network(use_decoder=False)(StepBatch(make_rows(10, use_decoder=False), None, is_last=False)).state
     for wrong in (
         theirs,
-        DecoderState(carried.network + 1, 10, carried.memory),
-        DecoderState(carried.network, 10, carried.memory[1:]),
-        DecoderState(carried.network, -1, carried.memory),
-        DecoderState(carried.network, 10, carried.memory.astype(np.float64)),
+        DecoderState(state.network + 1, 10, state.memory),
+        DecoderState(state.network, 10, state.memory[1:]),
+        DecoderState(state.network, -1, state.memory),
+        DecoderState(state.network, 10, state.memory.astype(np.float64)),
     ):
         with pytest.raises(EngineFault, match="another checkpoint"):
             net(StepBatch(rows, wrong, is_last=False))
@@ -213,7 +213,7 @@ def test_a_machine_that_cannot_carry_decodes_windows_and_says_so(no_compiler, ca
     assert "vocoder.method" in caplog.text
 
 
-def test_carrying_that_is_asked_for_and_impossible_is_a_mistake_of_the_configuration(no_compiler):
+def test_an_impossible_incremental_method_is_a_configuration_error(no_compiler):
     with pytest.raises(ConfigError, match=r"vocoder\.method incremental is not possible here"):
         make_strategy(VocoderConfig(method="incremental"), demo())
 

@@ -64,13 +64,13 @@ class StepNumbers:
 
 
 class StepMemory(StepNumbers):
-    """The same, carrying: samples come as many steps later as it looks ahead."""
+    """The same, incremental: samples arrive its look-ahead of steps later."""
 
     is_stateful = True
 
 
 class OnCommand(StepNumbers):
-    """Decodes when told to, and notes what was cancelled."""
+    """Decodes on command, and records cancelled calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ def test_a_chunk_leaves_before_the_next_block_comes(decoder_class):
             assert (await anext(chunks)).first_sample == 0
             more.set()
             ends = [chunk.is_last async for chunk in chunks]
-            # Windows keep their places to the end; what is carried comes out at once when the utterance ends.
+            # Windows keep their calls to the end; an incremental decoder returns the rest at once when it ends.
             assert ends == ([True] if decoder_class.is_stateful else [False, True])
 
     asyncio.run(scenario())

@@ -85,7 +85,7 @@ def test_a_block_ends_where_a_window_becomes_possible(schedule):
 
 
 def test_without_look_ahead_a_body_still_waits_for_one_step_more():
-    # With exactly 8 steps known, nobody can say yet whether the last hop exists.
+    # With exactly 8 steps known, it is not known yet whether the last hop exists.
     schedule = Schedule(chunk_steps=(8,), look_ahead=0)
     assert schedule.window(0, known=8, ended=False) is None
     assert schedule.window(0, known=8, ended=True).is_last

@@ -230,7 +230,7 @@ def test_no_string_does_worse_than_be_refused(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("voices: {anna: {sead: 5}}", "voices.anna.sead: unknown key; did you mean seed"),
         ("voice: {anna: {seed: 5}}", "voice: unknown key; did you mean voices"),
@@ -256,8 +256,8 @@ def test_no_string_does_worse_than_be_refused(text):
         ("[" * 5000, "not YAML"),
     ],
 )
-def test_a_wrong_catalogue_says_where_and_what(tmp_path, text, says):
-    assert re.search(says, refusal(tmp_path, text), re.DOTALL)
+def test_the_error_of_a_wrong_catalogue_names_place_and_mistake(tmp_path, text, message):
+    assert re.search(message, refusal(tmp_path, text), re.DOTALL)
 
 
 def test_a_missing_catalogue_is_an_error(tmp_path):

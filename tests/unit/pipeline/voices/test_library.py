@@ -164,7 +164,7 @@ def test_a_clone_keeps_its_codes_and_transcript(library: VoiceLibrary):
             "origin": "upload",
             "created_at": NOW,
             "width": WIDTH,
-            **sample_fields(codes, "what is said"),
+            **sample_fields(codes, "a transcript"),
             "consent": Consent(statement="mine", given_at=NOW),
         }
     )
@@ -172,7 +172,7 @@ def test_a_clone_keeps_its_codes_and_transcript(library: VoiceLibrary):
     assert voice.embedding is None
     assert voice.sample_codes is not None
     assert np.array_equal(voice.sample_codes, codes)
-    assert voice.sample_text == "what is said"
+    assert voice.sample_text == "a transcript"
     assert library.list()[-1].consent
     with pytest.raises(InvalidRequest, match="no embedding"):
         library.get("blend:clone(1)+alloy(1)")

@@ -69,7 +69,7 @@ def test_every_reason_is_given(speech: tuple[np.ndarray, int]):
         read_reference(written(0 * samples, rate))
 
 
-def test_other_files_are_told_by_their_first_bytes(speech: tuple[np.ndarray, int]):
+def test_other_files_are_recognised_by_their_first_bytes(speech: tuple[np.ndarray, int]):
     for content in (
         b"ffconcat version 1.0\nfile 'secret.wav'",
         b"",
@@ -113,7 +113,7 @@ def test_a_file_that_unpacks_to_hours_is_stopped_early():
 
 
 def wav(samples: bytes, rate: int, *, channels: int = 1, bits: int = 16, kind: int = 1, size: int | None = None) -> bytes:
-    """A header that says anything, over 16-bit samples."""
+    """A header with any content, before 16-bit samples."""
     frame = channels * bits // 8
     head = struct.pack("<IHHIIHH", 16, kind, channels, rate, rate * frame & 0xFFFFFFFF, frame & 0xFFFF, bits)
     size = len(samples) if size is None else size
@@ -122,7 +122,7 @@ def wav(samples: bytes, rate: int, *, channels: int = 1, bits: int = 16, kind: i
 
 
 def id3(size: int, content: bytes) -> bytes:
-    """A tag that says it has `size` bytes."""
+    """A tag with a stated size of `size` bytes."""
     return b"ID3\x04\0\0" + bytes(size >> shift & 127 for shift in (21, 14, 7, 0)) + content
 
 
