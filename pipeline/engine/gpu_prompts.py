@@ -20,7 +20,7 @@ from pipeline.spec import CODEBOOKS
 from pipeline.types import Head, SeedMode
 
 PLACE_FIELDS = ("slot", "last", "speaker_at", "top_k", "min_steps", "max_steps", "from_noise", "is_text", "text_eos")
-"""whole numbers of a prompt, as they stand in Prompts.numbers"""
+"""whole numbers of a prompt, in the order of the columns of Prompts.numbers"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +34,7 @@ class Prompts:
     uniforms: torch.Tensor  # (P, steps, 4) float32
 
     def number(self, name: str) -> torch.Tensor:
-        """(P,) int64"""
+        """Returns the column of one of PLACE_FIELDS: (P,) int64."""
         return self.numbers[:, PLACE_FIELDS.index(name)]
 
 
@@ -52,7 +52,7 @@ def empty_prompts(rows: int, length: int, width: int, steps: int, *, spare: int,
 
 
 def fill(prompts: Prompts, sequences: Ordered[Sequence], *, spare: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yields the content of every tensor of `prompts` for these sequences, on the host, and the tensor it is for.
+    """Yields the host's content of each tensor of `prompts` for these sequences, and the tensor it belongs to.
 
     Args:
         spare: the slot that unused rows write to.

@@ -1,19 +1,19 @@
-"""GpuRunner: a plan as two CUDA graphs, one for new prompts, one for a round of steps; nothing waits for the host.
+"""GpuRunner: runs a plan as two CUDA graphs, one for new prompts, one for a round of steps; nothing waits for the host.
 
-In:    newly placed sequences; the slots that decode
+In:    newly scheduled sequences; the slots that decode
 Out:   RoundOutput, of the round that was launched longest ago
-Owns:  the thread's stream, the model, the KV cache, every per-slot tensor, the graphs, the pinned buffers
-Never: why this plan, queues, readers
+Owns:  the thread's stream, the model, the KV cache, the per-slot tensors (gpu_state.py), the graphs, the pinned buffers
+Never: the reasons for a plan, queues, readers
 
-    prefill   prompts -- one copy --> [ embed, layers, write all a slot is ]      a graph a prompt bucket
-    launch    who decodes -- one copy --> [ K x (heads, draw, advance, layers, settle) ] -- copies --> pinned, event
+    prefill   prompts -- one copy --> [ embed, layers, write the slots' state ]      one graph per prompt bucket
+    launch    active slots -- one copy --> [ K x (heads, draw, advance, layers, settle) ] -- copies --> pinned, event
     read      wait for the event, copy out of the pinned buffers
 
-The engine launches round n + 1 before it reads round n, so the GPU works while the host delivers. Then a sequence that
-has ended in round n is in round n + 1 as well: its rows move their own slot only, and nobody is given them.
-Who ends within a round (EOS, step cap, non-finite values) is decided on the device.
+The engine launches round n + 1 before it reads round n, so the GPU works while the host delivers. So a sequence that
+has ended in round n is in round n + 1 as well: its rows change their own slot only, and are never delivered.
+Whether a sequence ends within a round (EOS, step cap, non-finite values) is decided on the device.
 
-Made and used on one thread. On a CPU the same code runs eagerly through Triton's interpreter: tests.
+The runner is created and used on one thread. On a CPU the same code runs eagerly through Triton's interpreter, for tests.
 """
 
 from collections import deque
@@ -28,27 +28,27 @@ from pipeline.config import EngineConfig
 from pipeline.engine import kv_cache
 from pipeline.engine.device import DTYPES, PreemptedSlot, RoundOutput, remember
 from pipeline.engine.gpu_prompts import Prompts, empty_prompts, fill
+from pipeline.engine.gpu_state import empty_state, split_numbers
 from pipeline.engine.scheduler import PREFILL_BUCKET, Plan, prefill_bucket
 from pipeline.engine.sequence import Sequence, slot_of
 from pipeline.model.embedding import Embedding
 from pipeline.model.gpu.gpu_gpt import GpuGpt
 from pipeline.model.gpu.graphs import record, use_own_stream
 from pipeline.model.gpu.kernels import step
-from pipeline.model.gpu.kernels.step import SlotState
 from pipeline.model.sampling import RowParams, draw, filter_logits, upstream_noise
-from pipeline.spec import CODEBOOKS, REPETITION_WINDOW
+from pipeline.spec import CODEBOOKS
 from pipeline.types import Head, SeedMode
 
 LONGEST_GRAPHED = 512
-"""positions of the longest prompt bucket that has a graph; longer prompts run eagerly"""
+"""length of the longest prompt bucket that has a graph; longer prompts run eagerly [positions]"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ResultBuffer:
-    """Where one round's results arrive on the host."""
+    """The host memory that receives one round's results."""
 
     hidden: torch.Tensor  # (K, S, width) float32
-    numbers: torch.Tensor  # as GpuRunner._out_numbers
+    numbers: torch.Tensor  # as GpuState.out_numbers
     arrived: torch.cuda.Event | None
 
 
@@ -79,7 +79,9 @@ class GpuRunner:
         self._embedding = Embedding(checkpoint.embed(), device=device)
         self._cache = kv_cache.allocate(config, spec, dtype, device)
         self._width, self._code_vocab, self._text_vocab = spec.width, self._embedding.code_vocab, self._embedding.text_vocab
-        self._make_state()
+        self._state = empty_state(
+            config, width=spec.width, code_vocab=self._code_vocab, text_vocab=self._text_vocab, device=device
+        )
         self._residual = torch.zeros(config.slots, spec.width, device=device)
         # Unused rows of a prefill call write into the spare slot.
         self._spare = config.slots if config.prefill_rows > 1 else 0
@@ -90,54 +92,9 @@ class GpuRunner:
         self._in_flight: deque[_ResultBuffer] = deque()
         self._record()
 
-    def _make_state(self) -> None:
-        config, slots = self._config, self._config.slots
-        spared = slots + 1
-
-        def ints(*shape: int, value: int = 0) -> torch.Tensor:
-            return torch.full(shape, value, dtype=torch.int32, device=self._device)
-
-        def floats(*shape: int, value: float = 0.0) -> torch.Tensor:
-            return torch.full(shape, value, dtype=torch.float32, device=self._device)
-
-        steps = config.steps_per_round
-        # tokens, emitted, ended, broken: one tensor, so that they leave in one copy.
-        self._out_numbers = ints(slots * (steps * CODEBOOKS + steps + 2))
-        tokens, emitted, ended, broken = _parts(self._out_numbers, steps, slots)
-        self._state = SlotState(
-            temperature=floats(spared, value=1.0),
-            dropped_mass=floats(spared),
-            penalty=floats(spared, value=1.0),
-            top_k=ints(spared, value=self._code_vocab),
-            min_steps=ints(spared),
-            max_steps=ints(spared),
-            from_noise=ints(spared),
-            is_text=ints(spared),
-            uniforms=floats(spared, config.max_steps, CODEBOOKS, value=0.5),
-            noise=floats(spared, CODEBOOKS, self._code_vocab, value=1.0),
-            hidden=floats(spared, self._width),
-            positions=ints(spared),
-            steps=ints(spared),
-            active=ints(spared),
-            recent=ints(spared, CODEBOOKS, REPETITION_WINDOW, value=self._code_vocab),
-            tokens=ints(slots, CODEBOOKS),
-            ends=ints(slots, CODEBOOKS),
-            finite=ints(slots, CODEBOOKS),
-            emitted=ints(slots),
-            out_hidden=floats(steps, slots, self._width),
-            out_tokens=tokens,
-            out_emitted=emitted,
-            ended=ended,
-            broken=broken,
-        )
-        # The refine pass alone: torch draws its tokens.
-        self._text_eos = torch.zeros(spared, dtype=torch.int64, device=self._device)
-        self._text_noise = floats(slots, 1, self._text_vocab, value=1.0)
-        self._recent_text = torch.full((spared, 1, REPETITION_WINDOW), self._text_vocab, device=self._device)
-
     @torch.inference_mode()
     def prefill(self, sequences: Ordered[Sequence]) -> None:
-        """Read the prompts of newly placed sequences, all of one bucket, into their slots."""
+        """Computes the prompts of newly scheduled sequences, all of one bucket, in their slots."""
         length = prefill_bucket(len(sequences[0].prompt.ids))
         prompts = self._prompts[length] if length in self._prefills else self._make_prompts(length)
         for values, target in fill(prompts, sequences, spare=self._spare):
@@ -148,7 +105,7 @@ class GpuRunner:
             self._prefill(prompts)
         for sequence in sequences:
             if sequence.sampling.seed_mode is SeedMode.UPSTREAM:
-                noise = self._text_noise if sequence.prompt.head is Head.TEXT else self._state.noise
+                noise = self._state.text_noise if sequence.prompt.head is Head.TEXT else self._state.noise
                 self._send(upstream_noise(sequence.sampling.seed, *noise.shape[1:]), noise[slot_of(sequence)])
 
     def _make_prompts(self, length: int) -> Prompts:
@@ -156,7 +113,7 @@ class GpuRunner:
         return empty_prompts(config.prefill_rows, length, self._width, config.max_steps, spare=self._spare, device=self._device)
 
     def _prefill(self, prompts: Prompts) -> None:
-        """Embed, run the layers, write all that the slots are."""
+        """Embeds the prompts, runs the layers, and writes the settings and states of their slots."""
         state, slots = self._state, prompts.number("slot")
         rows, length, _ = prompts.tokens.shape
         ids, is_text = prompts.tokens[..., :CODEBOOKS], prompts.tokens[..., CODEBOOKS] != 0
@@ -170,16 +127,16 @@ class GpuRunner:
             target[slots] = prompts.floats[:, place]
         for name in ("top_k", "min_steps", "max_steps", "from_noise", "is_text"):
             getattr(state, name)[slots] = prompts.number(name).int()
-        self._text_eos[slots] = prompts.number("text_eos")
+        state.text_eos[slots] = prompts.number("text_eos")
         state.positions[slots] = prompts.number("last").int() + 1
         state.uniforms[slots] = prompts.uniforms
         state.steps.index_fill_(0, slots, 0)
         state.recent.index_fill_(0, slots, self._code_vocab)
-        self._recent_text.index_fill_(0, slots, self._text_vocab)
+        state.recent_text.index_fill_(0, slots, self._text_vocab)
 
     @torch.inference_mode()
     def launch(self, plan: Plan) -> None:
-        """Begin one round: `steps_per_round` steps in which the plan's decoding slots advance until they end."""
+        """Starts one round: `steps_per_round` steps in which the plan's decoding slots advance until they end."""
         active = torch.zeros(self._config.slots, dtype=torch.int32)
         active[[slot_of(sequence) for sequence in plan.decode]] = 1
         self._send(active, self._state.active[: self._config.slots])
@@ -190,20 +147,20 @@ class GpuRunner:
             self._round(with_text=with_text)
         buffer = self._free.popleft()
         buffer.hidden.copy_(self._state.out_hidden, non_blocking=True)
-        buffer.numbers.copy_(self._out_numbers, non_blocking=True)
+        buffer.numbers.copy_(self._state.out_numbers, non_blocking=True)
         if buffer.arrived is not None:
             buffer.arrived.record()
         self._in_flight.append(buffer)
 
     def read(self) -> RoundOutput:
-        """The results of the round launched longest ago; waits for it."""
+        """Waits for the round launched longest ago and returns its results."""
         buffer = self._in_flight.popleft()
         if buffer.arrived is not None:
             buffer.arrived.synchronize()
         # Copies: the round after the next one lands in the same buffers.
         hidden, numbers = buffer.hidden.numpy().copy(), buffer.numbers.clone()
         self._free.append(buffer)
-        tokens, emitted, ended, broken = _parts(numbers, self._config.steps_per_round, self._config.slots)
+        tokens, emitted, ended, broken = split_numbers(numbers, self._config.steps_per_round, self._config.slots)
         return RoundOutput(
             hidden=hidden,
             tokens=tokens.long().numpy(),
@@ -227,7 +184,7 @@ class GpuRunner:
         step.advance(state, number, *tables, self._residual, with_text=with_text)
         if with_text:
             moved = (state.emitted & state.is_text[:slots]).bool()
-            remember(self._recent_text[:slots], state.tokens[:, :1].long(), moved)
+            remember(state.recent_text[:slots], state.tokens[:, :1].long(), moved)
         delta = self._gpt.run_layers(self._residual, state.positions, state.emitted, self._cache)
         step.settle(
             state,
@@ -239,7 +196,7 @@ class GpuRunner:
         )
 
     def _draw_text(self) -> None:
-        """Put the refine pass's tokens, ends and finiteness over the codes of its rows."""
+        """Draws the refine pass's tokens, and overwrites tokens, ends and finiteness of its rows."""
         state, slots = self._state, self._config.slots
 
         def column(values: torch.Tensor) -> torch.Tensor:
@@ -252,26 +209,26 @@ class GpuRunner:
             repetition_penalty=column(state.penalty),
         )
         too_early = column(state.steps) < column(state.min_steps)
-        eos = column(self._text_eos)
+        eos = column(state.text_eos)
         logits = self._embedding.text_logits(state.hidden[:slots])
-        kept = filter_logits(logits, self._recent_text[:slots], params, eos=eos, eos_forbidden=too_early)
+        kept = filter_logits(logits, state.recent_text[:slots], params, eos=eos, eos_forbidden=too_early)
         place = state.steps[:slots].long().clamp(max=self._config.max_steps - 1)
         uniforms = state.uniforms[:slots].gather(1, place[:, None, None].expand(-1, 1, CODEBOOKS))[:, 0, :1]
-        tokens = draw(kept, uniforms, self._text_noise, state.from_noise[:slots, None].bool())  # (S, 1)
+        tokens = draw(kept, uniforms, state.text_noise, state.from_noise[:slots, None].bool())  # (S, 1)
         is_text = state.is_text[:slots, None].bool()
         state.tokens.copy_(torch.where(is_text, tokens.int(), state.tokens))
         state.ends.copy_(torch.where(is_text, (tokens == eos[:, :, 0]).int(), state.ends))
         state.finite.copy_(torch.where(is_text, logits.isfinite().flatten(1).all(1, keepdim=True).int(), state.finite))
 
     def _record(self) -> None:
-        """On a GPU: record the rounds, with and without the text head, and a prefill for every usual length."""
+        """Records the rounds, with and without the text head, and a prefill for each usual length; does nothing on a CPU."""
         if not self._is_cuda:
             return
         longest = prefill_bucket(min(self._config.max_prompt, LONGEST_GRAPHED))
         with torch.inference_mode():
             for with_text in (False, True):
                 self._rounds[with_text] = record(partial(self._round, with_text=with_text))
-            # Prefills run one at a time and leave nothing but the slots' own tensors: they share their memory.
+            # Prefills run one at a time and keep results in the slots' tensors only: they share their memory.
             pool = torch.cuda.graph_pool_handle()
             for length in range(longest, 0, -PREFILL_BUCKET):
                 self._prompts[length] = prompts = self._make_prompts(length)
@@ -279,68 +236,56 @@ class GpuRunner:
 
     @property
     def num_graphs(self) -> int:
-        """Rounds held as CUDA graphs; 0 on a CPU."""
+        """Number of rounds held as CUDA graphs; 0 on a CPU."""
         return len(self._rounds)
 
     def drop_graphs(self) -> None:
-        """Go on eagerly: the slow twin of what was recorded."""
+        """Discards the CUDA graphs; later rounds run eagerly, which is slower."""
         self._rounds.clear()
         self._prefills.clear()
 
     @torch.inference_mode()
     def preempt(self, slot: int, length: int) -> PreemptedSlot:
-        """See DeviceRunner. The stream copies behind the slot's last round and before its next owner's prefill."""
+        """Returns a copy of the slot's state and of the first `length` positions of its cache.
+
+        The stream copies after the slot's last round and before its next owner's prefill.
+        """
         cached = tuple(self._fetch(tensor[:, slot, :, :length]) for tensor in self._cache.tensors)
-        return PreemptedSlot(cached, tuple(self._fetch(tensor[slot]) for tensor in self._of_slots()))
+        return PreemptedSlot(cached, tuple(self._fetch(tensor[slot]) for tensor in self._state.kept()))
 
     @torch.inference_mode()
     def restore(self, slot: int, preempted: object) -> None:
-        """See DeviceRunner."""
+        """Writes what `preempt` returned into any slot."""
         assert isinstance(preempted, PreemptedSlot)
         for tensor, kept in zip(self._cache.tensors, preempted.cached, strict=True):
             tensor[:, slot, :, : kept.shape[2]].copy_(kept, non_blocking=True)
-        for tensor, row in zip(self._of_slots(), preempted.state, strict=True):
+        for tensor, row in zip(self._state.kept(), preempted.state, strict=True):
             tensor[slot].copy_(row, non_blocking=True)
 
-    def _of_slots(self) -> tuple[torch.Tensor, ...]:
-        """Every tensor with a row a slot that outlives a step."""
-        state = self._state
-        return (
-            *(state.temperature, state.dropped_mass, state.penalty, state.top_k, state.min_steps, state.max_steps),
-            *(state.from_noise, state.is_text, state.uniforms, state.noise),
-            *(state.hidden, state.positions, state.steps, state.recent),
-            *(self._text_eos, self._text_noise, self._recent_text),
-        )
-
     def _fetch(self, values: torch.Tensor) -> torch.Tensor:
-        """On its way to pinned memory, which nobody may read before the stream has come there."""
+        """Starts a copy to pinned memory and returns it; it must not be read before the stream has reached this point."""
         kept = torch.empty(values.shape, dtype=values.dtype, pin_memory=self._is_cuda)
         kept.copy_(values, non_blocking=True)
         return kept
 
     @torch.inference_mode()
     def reset_slot(self, slot: int) -> None:
-        """Remove what a broken sequence left in its slot: not even garbage may be non-finite."""
+        """Zeroes the cache and the state that a broken sequence left: an idle slot must be finite too."""
         kv_cache.scrub(self._cache, slot)
         self._state.hidden[slot].zero_()
 
     @property
     def kv_bytes(self) -> int:
+        """Size of the KV cache [bytes]."""
         return self._cache.nbytes
 
     def _send(self, values: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy to the device without waiting: from pinned memory, which torch keeps until the copy is done."""
+        """Copies to the device without waiting: from pinned memory, which torch keeps until the copy is done."""
         target.copy_(values.pin_memory() if self._is_cuda else values, non_blocking=True)
 
     def _result_buffer(self) -> _ResultBuffer:
         return _ResultBuffer(
             hidden=torch.zeros_like(self._state.out_hidden, device="cpu", pin_memory=self._is_cuda),
-            numbers=torch.zeros_like(self._out_numbers, device="cpu", pin_memory=self._is_cuda),
+            numbers=torch.zeros_like(self._state.out_numbers, device="cpu", pin_memory=self._is_cuda),
             arrived=torch.cuda.Event() if self._is_cuda else None,  # type: ignore[no-untyped-call]
         )
-
-
-def _parts(numbers: torch.Tensor, steps: int, slots: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Views of what a round tells: tokens (K, S, 4), emitted (K, S), ended (S,), broken (S,)."""
-    tokens, emitted, ended, broken = torch.split(numbers, [steps * slots * CODEBOOKS, steps * slots, slots, slots])
-    return tokens.view(steps, slots, CODEBOOKS), emitted.view(steps, slots), ended, broken

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
 import pytest
@@ -134,15 +134,13 @@ def test_an_interrupted_sequence_is_bit_equal_on_the_gpus_runner(demo, kv):
 
 @pytest.mark.parametrize("kind", [CpuRunner, GpuRunner])
 def test_nothing_of_a_slot_is_forgotten(demo, kind):
-    """Every tensor with a row a slot is kept, or is made anew by every step."""
+    """Every tensor with one row per slot is kept, or is computed again by every step."""
     slots = 13  # a size nothing else has
     runner = kind(EngineConfig(slots=slots, threads=1, max_prompt=64, max_steps=64), demo)
-    made_anew = {"_x", "_active", "_out_hidden", "_ended", "_broken", "_slot_index", "_residual", "_out_numbers", "_code_eos"}
-    made_anew |= {"active", "tokens", "ends", "finite", "emitted", "ended", "broken"}
-    places = [runner, runner._params] if kind is CpuRunner else [runner, runner._state]
-    kept = {tensor.data_ptr() for tensor in runner._of_slots()}
-    for place in places:
-        names = vars(place) if hasattr(place, "__dict__") else place.__slots__
+    made_anew = {"_x", "_slot_index", "_residual", "active", "tokens", "ends", "finite", "emitted", "ended", "broken"}
+    kept = {tensor.data_ptr() for tensor in runner._state.kept()}
+    for place in (runner, runner._state):
+        names = [field.name for field in fields(place)] if is_dataclass(place) else vars(place)
         for name in names:
             value = getattr(place, name)
             if isinstance(value, torch.Tensor) and len(value) in (slots, slots + 1) and name not in made_anew:
