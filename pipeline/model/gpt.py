@@ -3,18 +3,18 @@
 In:    embeddings, positions, the KV cache
 Out:   last-layer states after the final norm, float32
 Owns:  the weights of the stack
-Never: embeddings, heads, sampling, the question whose row is whose
+Never: embeddings, heads, sampling, which sequence a row belongs to
 
 Two ways through the same weights:
   prefill  (P prompts, L positions each) writes L positions of P slots; L is padded to a bucket, causality hides the padding
-  decode   (S slots, 1 position each) writes one position of every slot; idle slots compute rows nobody reads
+  decode   (S slots, 1 position each) writes one position of every slot; the rows of idle slots are computed and not read
 
-Both have a fast twin for CPUs, pipeline/model/cpu/native.py: float32 sums instead of roundings to `dtype` in between, so its
-bits differ from torch's, and a row's are as much its own. It looks at no padding.
+Both have a fast twin for CPUs, pipeline/model/cpu/native.py. It sums in float32 instead of rounding to `dtype` in between, so
+its bits differ from torch's; a row's bits depend on that row alone there too. It computes no padding.
 
 Source: the Llama architecture as transformers' LlamaModel runs it for ChatTTS (RMSNorm, rotary halves, SwiGLU).
 Precision: matrix products and the KV cache in `dtype`; residual stream, norms and rotation in float32. A cache of int8 has
-a scale a position and head: a step attends to its own key and value after they are rounded, a prompt to its own before; the
+one scale per position and head: a step attends to its own key and value after they are rounded, a prompt to its own before; the
 native twin's prompt is a step, so it too attends after.
 """
 
@@ -32,20 +32,20 @@ from pipeline.model.quantise import dequantise, quantise
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cached:
-    """The keys or the values of one layer."""
+    """The cached keys, or values, of one layer."""
 
     numbers: torch.Tensor  # (slots, heads, positions, head_dim)
     scales: torch.Tensor | None  # (slots, heads, positions)
 
     def write(self, place: tuple[slice | torch.Tensor, ...], rows: torch.Tensor) -> None:
-        """Put rows (..., head_dim) to a place of (slots, heads, positions), rounded where the cache is."""
+        """Writes rows (..., head_dim) to a place of (slots, heads, positions), quantised if the cache is int8."""
         if self.scales is None:
             self.numbers[place] = rows
         else:
             self.numbers[place], self.scales[place] = quantise(rows)
 
     def read(self, extent: "ActiveExtent", dtype: torch.dtype) -> torch.Tensor:
-        """(slots, heads, positions, head_dim) of the extent, in the dtype to go on with."""
+        """Returns the numbers of the extent, (slots, heads, positions, head_dim) in `dtype`."""
         place = slice(extent.slots), slice(None), slice(extent.positions)
         if self.scales is None:
             return self.numbers[place]
@@ -54,7 +54,7 @@ class Cached:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeysValues:
-    """The cache of one model: allocated once."""
+    """The KV cache of one model, allocated once."""
 
     keys: torch.Tensor  # (layers, slots, heads, positions, head_dim), dtype of the model, or int8
     values: torch.Tensor  # same
@@ -63,15 +63,16 @@ class KeysValues:
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        """All there are; (layers, slots, heads, positions) are the first dimensions of each."""
+        """The tensors that exist; the first dimensions of each are (layers, slots, heads, positions)."""
         return tuple(tensor for tensor in (self.keys, self.values, self.key_scales, self.value_scales) if tensor is not None)
 
     @property
     def nbytes(self) -> int:
+        """Size of all tensors [bytes]."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def layers(self) -> Iterator[tuple[Cached, Cached]]:
-        """Keys and values, layer by layer."""
+        """Yields keys and values, layer by layer."""
         for layer in range(len(self.keys)):
             scales = (None if tensor is None else tensor[layer] for tensor in (self.key_scales, self.value_scales))
             yield Cached(self.keys[layer], next(scales)), Cached(self.values[layer], next(scales))
@@ -79,9 +80,9 @@ class KeysValues:
 
 @dataclass(frozen=True, slots=True)
 class ActiveExtent:
-    """How much a decode step has to look at: slots [0, slots) and, of the cache, positions [0, positions).
+    """The part of the batch that a decode step computes: slots [0, slots) and, of the cache, positions [0, positions).
 
-    What lies beyond is masked anyway; leaving it out changes no bit of the rows within (tests/unit, test_gpt.py).
+    Everything beyond is masked anyway; leaving it out changes no bit of the rows within (tests/unit, test_gpt.py).
     """
 
     slots: int
@@ -89,13 +90,54 @@ class ActiveExtent:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Layer:
+class LayerWeights:
+    """The weights of one layer; products over the same input are stacked into one."""
+
     attention_norm: torch.Tensor  # (width,) float32
-    qkv: Product
+    qkv: Product  # width -> 3 * heads * head_dim
     attention_out: Product
     mlp_norm: torch.Tensor  # (width,) float32
-    gate_up: Product
+    gate_up: Product  # width -> 2 * MLP width
     down: Product
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GptWeights:
+    """The weights of a stack, in the form in which torch's decode and prefill use them."""
+
+    layers: tuple[LayerWeights, ...]
+    final_norm: torch.Tensor  # (width,) float32
+
+
+def pack_weights(
+    tensors: dict[str, torch.Tensor], layers: int, product: Callable[[torch.Tensor], Product], device: torch.device
+) -> GptWeights:
+    """Moves the weights to the device, and stacks those of products over the same input.
+
+    Args:
+        tensors: upstream's names, as in gpt/model.safetensors.
+        layers: how many of the stack's layers to pack.
+        product: makes a Product of a weight (out, in) float32 on the device.
+    """
+
+    def norm(name: str) -> torch.Tensor:
+        return tensors[f"{name}.weight"].to(device, torch.float32)
+
+    def stacked(*names: str) -> Product:
+        return product(torch.cat([tensors[f"{name}.weight"].to(device, torch.float32) for name in names]))
+
+    def layer(prefix: str) -> LayerWeights:
+        attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        return LayerWeights(
+            attention_norm=norm(f"{prefix}.input_layernorm"),
+            qkv=stacked(*(f"{attention}.{part}_proj" for part in "qkv")),
+            attention_out=stacked(f"{attention}.o_proj"),
+            mlp_norm=norm(f"{prefix}.post_attention_layernorm"),
+            gate_up=stacked(f"{mlp}.gate_proj", f"{mlp}.up_proj"),
+            down=stacked(f"{mlp}.down_proj"),
+        )
+
+    return GptWeights(tuple(layer(f"layers.{index}") for index in range(layers)), norm("norm"))
 
 
 class Gpt:
@@ -116,39 +158,19 @@ class Gpt:
         """
         Args:
             tensors: upstream's names, as in gpt/model.safetensors.
-            positions: longest sequence [positions].
-            rows: slots of a decode step.
-            product: makes a product of a weight (out, in) float32 on the device; None: Linear, in dtype.
-            native: the type in which native code reads the weights, `dtype` or int8; None computes with torch.
+            positions: length of the longest sequence [positions].
+            rows: number of slots in a decode step.
+            native: the type in which native code reads the weights, `dtype` or int8; None: torch computes.
+            product: makes a Product of a weight (out, in) float32 on the device; None: Linear, in `dtype`.
 
         Raises:
             NativeUnavailable: this machine cannot decode natively.
         """
         self._spec = spec
         self._dtype = dtype
-
-        def exact(name: str) -> torch.Tensor:
-            return tensors[name].to(device, torch.float32)
-
-        def linear(*names: str) -> Product:
-            # Products over the same input become one: their weights are stacked.
-            if product is not None:
-                return product(torch.cat([exact(name) for name in names]))
-            return Linear(torch.cat([tensors[name].to(device, dtype) for name in names]), rows=rows)
-
-        def layer(prefix: str) -> _Layer:
-            attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-            return _Layer(
-                attention_norm=exact(f"{prefix}.input_layernorm.weight"),
-                qkv=linear(*(f"{attention}.{part}_proj.weight" for part in "qkv")),
-                attention_out=linear(f"{attention}.o_proj.weight"),
-                mlp_norm=exact(f"{prefix}.post_attention_layernorm.weight"),
-                gate_up=linear(f"{mlp}.gate_proj.weight", f"{mlp}.up_proj.weight"),
-                down=linear(f"{mlp}.down_proj.weight"),
-            )
-
-        self._layers = [layer(f"layers.{index}") for index in range(spec.layers)] if native is None else []
-        self._final_norm = exact("norm.weight")
+        # Native code packs its own copy of the layers.
+        layers = spec.layers if native is None else 0
+        self._weights = pack_weights(tensors, layers, product or (lambda weight: Linear(weight.to(dtype), rows=rows)), device)
         self._cos, self._sin = rotary_tables(positions, spec.head_dim, spec.rope_theta, device)
         self.native = (
             None if native is None else NativeDecoder(tensors, spec, rotary=(self._cos, self._sin), rows=rows, weights=native)
@@ -157,14 +179,14 @@ class Gpt:
         self._position_index = torch.arange(positions, device=device)
 
     def decode(self, x: torch.Tensor, positions: torch.Tensor, cache: KeysValues, extent: ActiveExtent) -> torch.Tensor:
-        """Advance every slot by one position.
+        """Advances every slot by one position.
 
         Args:
-            x: (S, width) float32, one embedding a slot.
-            positions: (S,) int64, where each slot writes; slots outside `extent` hold anything in range.
+            x: (S, width) float32, one embedding per slot.
+            positions: (S,) int64, where each slot writes; those outside `extent` may be any valid position.
 
         Returns:
-            (S, width) float32, or the first rows of it. Row i depends on slot i alone; rows outside `extent` mean nothing.
+            (S, width) float32, or its first rows. Row i depends on slot i alone; rows outside `extent` are undefined.
         """
         if self.native:
             used = slice(extent.slots)
@@ -174,7 +196,7 @@ class Gpt:
         mask = torch.zeros_like(in_reach, dtype=self._dtype).masked_fill_(~in_reach, float("-inf"))
         mask = mask[:, None, None, :]  # (slots, 1, 1, positions)
         place = self._slot_index, slice(None), positions
-        for layer, (keys, values) in zip(self._layers, cache.layers(), strict=True):
+        for layer, (keys, values) in zip(self._weights.layers, cache.layers(), strict=True):
             q, k, v = self._project(layer, x, cos, sin)  # each (S, heads, head_dim)
             keys.write(place, k)
             values.write(place, v)
@@ -187,15 +209,15 @@ class Gpt:
             if extent.slots < len(x):
                 seen = torch.cat([seen, seen.new_zeros((len(x) - extent.slots, *seen.shape[1:]))])
             x = self._finish_layer(layer, x, seen.reshape(len(x), -1))
-        return self._norm(x, self._final_norm)
+        return self._norm(x, self._weights.final_norm)
 
     def prefill(self, x: torch.Tensor, slots: torch.Tensor, last: torch.Tensor, cache: KeysValues) -> torch.Tensor:
-        """Fill the first L positions of the given slots.
+        """Computes prompts, and fills the first L positions of their slots.
 
         Args:
-            x: (P, L, width) float32, padded at the end to the bucket L.
-            slots: (P,) int64, distinct; an unused row names a slot that nobody owns.
-            last: (P,) int64, the last true position of each prompt.
+            x: (P, L, width) float32, the embeddings, padded at the end to the bucket L.
+            slots: (P,) int64, distinct; an unused row names a slot without a sequence.
+            last: (P,) int64, the last position of each prompt before the padding.
 
         Returns:
             (P, width) float32: the state at `last`. Row i depends on prompt i and on L alone.
@@ -207,7 +229,7 @@ class Gpt:
         cos = self._cos[:length].repeat(rows, 1).unsqueeze(1)  # (P * L, 1, head_dim)
         sin = self._sin[:length].repeat(rows, 1).unsqueeze(1)
         place = slots, slice(None), slice(length)
-        for layer, (keys, values) in zip(self._layers, cache.layers(), strict=True):
+        for layer, (keys, values) in zip(self._weights.layers, cache.layers(), strict=True):
             q, k, v = (
                 part.view(rows, length, self._spec.heads, self._spec.head_dim).transpose(1, 2)
                 for part in self._project(layer, x, cos, sin)
@@ -217,12 +239,12 @@ class Gpt:
             seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             x = self._finish_layer(layer, x, seen.transpose(1, 2).reshape(rows * length, -1))
         ends = torch.arange(rows, device=x.device) * length + last
-        return self._norm(x[ends], self._final_norm)
+        return self._norm(x[ends], self._weights.final_norm)
 
     def _prefill_natively(
         self, native: NativeDecoder, x: torch.Tensor, slots: torch.Tensor, last: torch.Tensor, cache: KeysValues
     ) -> torch.Tensor:
-        """A prompt's positions are rows of a step like any others."""
+        """Does the same natively: a prompt's positions are rows of one call."""
         lengths = (last + 1).tolist()
         states = native(
             torch.cat([prompt[:length] for prompt, length in zip(x, lengths, strict=True)]),
@@ -233,16 +255,16 @@ class Gpt:
         return states[(last + 1).cumsum(0) - 1]
 
     def _project(
-        self, layer: _Layer, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+        self, layer: LayerWeights, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Queries, keys and values of (M, width), the first two rotated; each (M, heads, head_dim)."""
+        """Returns queries, keys and values of x (M, width), the first two rotated; each (M, heads, head_dim) in `dtype`."""
         heads, head_dim = self._spec.heads, self._spec.head_dim
         qkv = layer.qkv(self._norm(x, layer.attention_norm).to(self._dtype)).view(len(x), 3 * heads, head_dim)
         turned = qkv[:, : 2 * heads].float()
         turned = (turned * cos + turned.roll(head_dim // 2, -1) * sin).to(self._dtype)
         return turned[:, :heads], turned[:, heads:], qkv[:, 2 * heads :]
 
-    def _finish_layer(self, layer: _Layer, x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    def _finish_layer(self, layer: LayerWeights, x: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
         x = x + layer.attention_out(seen)
         gate, up = layer.gate_up(self._norm(x, layer.mlp_norm).to(self._dtype)).chunk(2, dim=-1)
         return x + layer.down(F.silu(gate) * up)
@@ -252,7 +274,7 @@ class Gpt:
 
 
 def rotary_tables(positions: int, head_dim: int, theta: float, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and signed sines, each (positions, head_dim) float32.
+    """Returns cosines and signed sines, each (positions, head_dim) float32.
 
     Rotating [a, b] gives [a cos - b sin, b cos + a sin]: with the halves swapped by a roll, the sign sits in the table.
     """

@@ -1,9 +1,9 @@
 """Native step: heads, draws, embeddings and the stack of a CPU's decode step as one call into decode.cpp.
 
-In:    the packed stack, both vocabularies, every slot's tensors
-Out:   the same tensors, one step on
-Owns:  the packed heads, the scratch
-Never: prompts, the meaning of a slot's values: pipeline/engine/cpu_runner.py
+In:    the packed stack, both vocabularies, the per-slot tensors
+Out:   the same tensors, one step further
+Owns:  the packed heads, the scratch memory
+Never: prompts, the meaning of a slot's values: pipeline/engine/cpu_state.py
 """
 
 import ctypes
@@ -11,43 +11,44 @@ from dataclasses import dataclass, fields
 
 import torch
 
-from pipeline.model.cpu.native import Cache, Model, NativeDecoder, Product
+from pipeline.model.cpu.native import Cache, Model, NativeDecoder
+from pipeline.model.cpu.packing import Product
 from pipeline.model.embedding import Embedding
 from pipeline.model.gpt import KeysValues
 from pipeline.native.memory import ALIGNMENT, PANEL, Arena, aligned, pack
 from pipeline.spec import CODEBOOKS
 
-DRAW_BYTES = 24  # scratch of one token of a vocabulary: two keys, two places, one mass
+DRAW_BYTES = 24  # scratch memory per token of a vocabulary: two keys, two places, one mass
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotTensors:
-    """What S slots are and where they stand; a step changes them in place. Names and order as in decode.cpp."""
+    """Settings, progress and results of S slots; a step changes them in place. Names and order as in decode.cpp."""
 
-    temperature: torch.Tensor  # (S,) float32, like the next one
-    dropped_mass: torch.Tensor
+    temperature: torch.Tensor  # S numbers, float32
+    dropped_mass: torch.Tensor  # S numbers, float32: 1 - top_p
     powers: torch.Tensor  # (S, window + 1) float32: the repetition penalty to the power of 0, 1, ...
     uniforms: torch.Tensor  # (S, steps, 4) float32
-    top_k: torch.Tensor  # (S,) int64, like the next three
-    min_steps: torch.Tensor
-    max_steps: torch.Tensor
-    eos: torch.Tensor
-    is_text: torch.Tensor  # (S,) bool, like the next one
-    from_noise: torch.Tensor
+    top_k: torch.Tensor  # S numbers, int64
+    min_steps: torch.Tensor  # (S,) int64
+    max_steps: torch.Tensor  # (S,) int64
+    eos: torch.Tensor  # S numbers, int64
+    is_text: torch.Tensor  # (S,) bool
+    from_noise: torch.Tensor  # S numbers, bool
     hidden: torch.Tensor  # (S, width) float32
-    positions: torch.Tensor  # (S,) int64, like the next one
-    steps: torch.Tensor
+    positions: torch.Tensor  # (S,) int64
+    steps: torch.Tensor  # (S,) int64
     active: torch.Tensor  # (S,) bool
-    out_hidden: torch.Tensor  # (K, S, width) float32; of slots that were not active it means nothing
-    out_tokens: torch.Tensor  # (K, S, 4) int64; likewise
+    out_hidden: torch.Tensor  # (K, S, width) float32; undefined for slots that were not active
+    out_tokens: torch.Tensor  # (K, S, 4) int64; undefined likewise
     out_emitted: torch.Tensor  # (K, S) bool
-    ended: torch.Tensor  # (S,) bool, like the next one
-    broken: torch.Tensor
+    ended: torch.Tensor  # (S,) bool
+    broken: torch.Tensor  # (S,) bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeadTensors:
-    """What S slots keep of one vocabulary V of C codebooks."""
+    """Noise and recent draws of S slots for C codebooks of a vocabulary of V tokens."""
 
     noise: torch.Tensor  # (S, C, V) float32
     recent: torch.Tensor  # (S, C, window) int64
@@ -72,7 +73,7 @@ class _Slots(ctypes.Structure):
 
 
 class NativeStep:
-    """One decode step of all active slots. Call it from the thread that made the decoder."""
+    """One decode step of all active slots. Call it from the thread that created the decoder."""
 
     def __init__(
         self,
@@ -83,6 +84,10 @@ class NativeStep:
         text: HeadTensors,
         cache: KeysValues,
     ) -> None:
+        """
+        Args:
+            slots, code, text, cache: their tensors are read and changed in place by every call, and must be contiguous.
+        """
         self._step = decoder.library.step
         self._step.argtypes = (
             ctypes.POINTER(Model),
@@ -94,48 +99,25 @@ class NativeStep:
         self._step.restype = None
         self._decoder = decoder
         self._cache = decoder.cache(*cache.tensors)
-        self._kept: list[torch.Tensor] = []  # everything the structures below point into
-        count = len(slots.active)
-
-        def pointer(tensor: torch.Tensor) -> int:
-            assert tensor.is_contiguous(), "the step sees plain arrays"
-            self._kept.append(tensor)
-            return tensor.data_ptr()
-
-        def head(weight: torch.Tensor, table: torch.Tensor, tensors: HeadTensors) -> _Head:
-            _, books, vocab = tensors.noise.shape
-            panels = -(-len(weight) // PANEL)
-            arena = Arena(panels * PANEL * weight[0].nbytes)
-            self._kept.append(
-                arena.keep(pack(torch.cat([weight, weight.new_zeros(panels * PANEL - len(weight), weight.shape[1])])))
-            )
-            return _Head(
-                books=books,
-                vocab=vocab,
-                panels=panels,
-                product=Product(self._kept[-1].data_ptr(), None),
-                table=pointer(table),
-                noise=pointer(tensors.noise),
-                recent=pointer(tensors.recent),
-                logits=pointer(torch.zeros(count, panels * PANEL)),
-            )
-
+        self._kept: list[torch.Tensor] = []  # every tensor that the structures below point into
         self._heads = (_Head * 2)(
-            head(embedding.code_heads, embedding.code_table, code), head(embedding.text_head, embedding.text_table, text)
+            self._head(embedding.code_heads, embedding.code_table, code),
+            self._head(embedding.text_head, embedding.text_table, text),
         )
         largest_vocab = max(code.noise.shape[2], text.noise.shape[2])
         draw_bytes = -(-largest_vocab * DRAW_BYTES // ALIGNMENT) * ALIGNMENT
+        count = len(slots.active)
         self._slots = _Slots(
             count=count,
             uniform_steps=slots.uniforms.shape[1],
-            **{field.name: pointer(getattr(slots, field.name)) for field in fields(SlotTensors)},
-            drawn=pointer(torch.zeros(count, CODEBOOKS, dtype=torch.int64)),
-            draws=pointer(aligned(draw_bytes * decoder.model.threads)),
+            **{field.name: self._address(getattr(slots, field.name)) for field in fields(SlotTensors)},
+            drawn=self._address(torch.zeros(count, CODEBOOKS, dtype=torch.int64)),
+            draws=self._address(aligned(draw_bytes * decoder.model.threads)),
             draw_bytes=draw_bytes,
         )
 
     def __call__(self, number: int) -> None:
-        """Draw, feed back and advance; `number` is the step's place in its round."""
+        """Draws, feeds back and advances; `number` is the step's index in its round, 0 .. K - 1."""
         self._step(
             ctypes.byref(self._decoder.model),
             ctypes.byref(self._heads),
@@ -143,3 +125,25 @@ class NativeStep:
             ctypes.byref(self._cache),
             number,
         )
+
+    def _head(self, weight: torch.Tensor, table: torch.Tensor, tensors: HeadTensors) -> _Head:
+        """Packs a head's weight (books * vocab, width) and describes its vocabulary."""
+        slots, books, vocab = tensors.noise.shape
+        panels = -(-len(weight) // PANEL)
+        arena = Arena(panels * PANEL * weight[0].nbytes)
+        padded = torch.cat([weight, weight.new_zeros(panels * PANEL - len(weight), weight.shape[1])])
+        return _Head(
+            books=books,
+            vocab=vocab,
+            panels=panels,
+            product=Product(self._address(arena.keep(pack(padded))), None),
+            table=self._address(table),
+            noise=self._address(tensors.noise),
+            recent=self._address(tensors.recent),
+            logits=self._address(torch.zeros(slots, panels * PANEL)),
+        )
+
+    def _address(self, tensor: torch.Tensor) -> int:
+        assert tensor.is_contiguous(), "the step sees plain arrays"
+        self._kept.append(tensor)
+        return tensor.data_ptr()

@@ -81,7 +81,7 @@ class GpuGpt(Gpt):
                 split=split or positions_per_split(rows, spec.heads, positions),
                 device=device,
             )
-        self.final_norm = self._final_norm
+        self.final_norm = self._weights.final_norm
         self.rms_eps = spec.rms_eps
 
     def run_layers(
@@ -100,7 +100,7 @@ class GpuGpt(Gpt):
         """
         rotation = self._cos, self._sin
         delta: torch.Tensor | None = None
-        for layer, (keys, values) in zip(self._layers, cache.layers(), strict=True):
+        for layer, (keys, values) in zip(self._weights.layers, cache.layers(), strict=True):
             add_norm(residual, delta, layer.attention_norm, self._normed, eps=self.rms_eps)
             self._attend(layer.qkv(self._normed), rotation, positions, busy, keys, values, self._seen)
             add_norm(residual, layer.attention_out.summands(self._seen), layer.mlp_norm, self._normed, eps=self.rms_eps)

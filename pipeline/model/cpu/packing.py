@@ -1,0 +1,103 @@
+"""Packing: the decoder stack's weights in the order in which decode.cpp reads them.
+
+In:    the stack's tensors, the type to read them in, whether products are multiplied in tiles
+Out:   PackedWeights
+Owns:  the packed memory
+Never: activations, the KV cache, the calls into decode.cpp (native.py)
+"""
+
+import ctypes
+from dataclasses import dataclass
+
+import torch
+
+from pipeline.checkpoint.weights import GptSpec
+from pipeline.model.quantise import quantise
+from pipeline.native.memory import ALIGNMENT, LANES, PANEL, Arena, pack, pack_tiles
+
+PRODUCTS_PER_LAYER = 4
+
+
+class Product(ctypes.Structure):
+    """As in pipeline/native/product.h."""
+
+    _fields_ = (("weights", ctypes.c_void_p), ("scales", ctypes.c_void_p))
+
+
+class Layer(ctypes.Structure):
+    """As in decode.cpp."""
+
+    _fields_ = (
+        ("attention_norm", ctypes.c_void_p),
+        ("qkv", Product),
+        ("attention_out", Product),
+        ("mlp_norm", ctypes.c_void_p),
+        ("gate_up", Product),
+        ("down", Product),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedWeights:
+    """One stack's weights as decode.cpp reads them."""
+
+    layers: "ctypes.Array[Layer]"
+    final_norm: torch.Tensor  # (width,) float32
+    kept: tuple[torch.Tensor, ...]
+    """every tensor that `layers` points into; they must live as long as the layers are used"""
+
+
+def pack_weights(tensors: dict[str, torch.Tensor], spec: GptSpec, weights: torch.dtype, *, tiles: bool) -> PackedWeights:
+    """Packs the weights of all layers into one arena.
+
+    Args:
+        tensors: upstream's names, as in gpt/model.safetensors.
+        weights: the type decode.cpp reads: float32, bfloat16, or int8 with one scale per output.
+        tiles: whether products are packed for AMX; not for float32.
+    """
+    numbers = sum(tensor.numel() for name, tensor in tensors.items() if "_proj" in name)
+    packer = _Packer(numbers * weights.itemsize + spec.layers * PRODUCTS_PER_LAYER * ALIGNMENT, weights, tiles=tiles)
+    layers = (packer.layer(tensors, f"layers.{index}", spec) for index in range(spec.layers))
+    stack = (Layer * spec.layers)(*layers)
+    return PackedWeights(stack, tensors["norm.weight"].float().contiguous(), tuple(packer.kept))
+
+
+class _Packer:
+    """Packs products into an arena, and collects every tensor that a structure points into."""
+
+    def __init__(self, size: int, weights: torch.dtype, *, tiles: bool) -> None:
+        self._arena = Arena(size)
+        self._weights = weights
+        self._pack = pack_tiles if tiles else pack
+        self.kept: list[torch.Tensor] = []
+
+    def layer(self, tensors: dict[str, torch.Tensor], prefix: str, spec: GptSpec) -> Layer:
+        """Packs one layer."""
+
+        def named(*names: str) -> list[torch.Tensor]:
+            return [tensors[f"{prefix}.{name}.weight"].float() for name in names]
+
+        # One panel holds numbers that are used together: sixteen of a head and the sixteen they are rotated with,
+        # sixteen gates and the sixteen values they belong to.
+        heads = torch.stack(named(*(f"self_attn.{part}_proj" for part in "qkv")))
+        rotated = heads.view(-1, 2, spec.head_dim // PANEL, LANES, spec.width).transpose(1, 2)
+        gate, up = (part.view(-1, LANES, spec.width) for part in named("mlp.gate_proj", "mlp.up_proj"))
+        return Layer(
+            attention_norm=self._address(named("input_layernorm")[0].contiguous()),
+            qkv=self._product(rotated.reshape(3 * spec.width, spec.width)),
+            attention_out=self._product(*named("self_attn.o_proj")),
+            mlp_norm=self._address(named("post_attention_layernorm")[0].contiguous()),
+            gate_up=self._product(torch.stack([gate, up], 1).flatten(0, 2)),
+            down=self._product(*named("mlp.down_proj")),
+        )
+
+    def _product(self, weight: torch.Tensor) -> Product:
+        """Packs one weight (out, in)."""
+        if self._weights is not torch.int8:
+            return Product(self._address(self._arena.keep(self._pack(weight.to(self._weights)))), None)
+        quantised, scales = quantise(weight)
+        return Product(self._address(self._arena.keep(self._pack(quantised))), self._address(scales))
+
+    def _address(self, tensor: torch.Tensor) -> int:
+        self.kept.append(tensor)
+        return tensor.data_ptr()
