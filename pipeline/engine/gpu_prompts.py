@@ -65,21 +65,9 @@ def fill(prompts: Prompts, sequences: Ordered[Sequence], *, spare: int) -> Itera
     uniforms = np.full(prompts.uniforms.shape, 0.5, np.float32)
     for row, sequence in enumerate(sequences):
         prompt, sampling = sequence.prompt, sequence.sampling
-        length, is_text = len(prompt.ids), prompt.head is Head.TEXT
-        tokens[row, :length, :CODEBOOKS] = prompt.ids
-        tokens[row, :length, CODEBOOKS] = prompt.text_mask
-        assert not is_text or prompt.eos_token is not None, "a TEXT prompt names its end"
-        numbers[row] = (
-            slot_of(sequence),
-            length - 1,
-            -1 if prompt.speaker is None or prompt.speaker_position is None else prompt.speaker_position,
-            sampling.top_k,
-            sampling.min_steps,
-            sequence.max_steps,
-            sampling.seed_mode is SeedMode.UPSTREAM,
-            is_text,
-            prompt.eos_token or 0,
-        )
+        tokens[row, : len(prompt.ids), :CODEBOOKS] = prompt.ids
+        tokens[row, : len(prompt.ids), CODEBOOKS] = prompt.text_mask
+        numbers[row] = _place_numbers(sequence)
         floats[row] = sampling.temperature, 1 - sampling.top_p, sampling.repetition_penalty
         if prompt.speaker is not None:
             # On the host, in float16 as upstream does: a voice is the same on every device.
@@ -95,3 +83,21 @@ def fill(prompts: Prompts, sequences: Ordered[Sequence], *, spare: int) -> Itera
         (uniforms, prompts.uniforms),
     ):
         yield torch.from_numpy(values), target
+
+
+def _place_numbers(sequence: Sequence) -> tuple[int, ...]:
+    """Returns a sequence's whole numbers, in the order of PLACE_FIELDS."""
+    prompt, sampling = sequence.prompt, sequence.sampling
+    is_text = prompt.head is Head.TEXT
+    assert not is_text or prompt.eos_token is not None, "a TEXT prompt names its end"
+    return (
+        slot_of(sequence),
+        len(prompt.ids) - 1,
+        -1 if prompt.speaker is None or prompt.speaker_position is None else prompt.speaker_position,
+        sampling.top_k,
+        sampling.min_steps,
+        sequence.max_steps,
+        sampling.seed_mode is SeedMode.UPSTREAM,
+        is_text,
+        prompt.eos_token or 0,
+    )

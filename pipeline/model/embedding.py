@@ -1,11 +1,11 @@
-"""Embedding: ids to vectors on the way in, states to logits on the way out.
+"""Embedding: turns ids into vectors, and states into logits.
 
 In:    ids of text or of audio codes; last-layer states
 Out:   embeddings, logits, float32
 Owns:  the embedding tables and the heads, their weight norm folded once
 Never: positions, sampling
 
-Source: ChatTTS/model/embed.py; weight norm is w = g * v / |v| a row.
+Source: ChatTTS/model/embed.py; weight norm is w = g * v / |v| per row.
 """
 
 import torch
@@ -15,7 +15,7 @@ from pipeline.spec import CODEBOOKS
 
 
 class Embedding:
-    """Both vocabularies: text, and four codebooks of audio codes."""
+    """Tables and heads of both vocabularies: text, and four codebooks of audio codes."""
 
     def __init__(self, tensors: dict[str, torch.Tensor], *, device: torch.device) -> None:
         """
@@ -47,11 +47,13 @@ class Embedding:
         speaker: torch.Tensor | None,
         speaker_position: int | None,
     ) -> torch.Tensor:
-        """The embeddings of one prompt.
+        """Embeds one prompt.
 
         Args:
-            ids: (L, 4) int64. text_mask: (L,) bool.
-            speaker: (width,) float16 as upstream's speaker strings carry it; normalised here, in float16 as upstream does.
+            ids: (L, 4) int64, text in the first column or codes in all.
+            text_mask: (L,) bool, True for text.
+            speaker: (width,) float16, as in upstream's speaker strings; normalised here, in float16 as upstream does.
+            speaker_position: the position that the speaker replaces.
 
         Returns:
             (L, width) float32.
@@ -64,17 +66,17 @@ class Embedding:
         return x
 
     def embed_codes(self, codes: torch.Tensor) -> torch.Tensor:
-        """(M, 4) int64 -> (M, width) float32: the sum over the codebooks."""
+        """Returns (M, width) float32 for codes (M, 4) int64: the sum over the codebooks."""
         return self.code_table[self._books, codes].sum(1)
 
     def embed_text(self, tokens: torch.Tensor) -> torch.Tensor:
-        """(M,) int64 -> (M, width) float32."""
+        """Returns (M, width) float32 for text tokens (M,) int64."""
         return self.text_table[tokens]
 
     def code_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """(M, width) -> (M, 4, V) float32."""
+        """Returns the logits of codes (M, 4, V) float32 for states (M, width)."""
         return F.linear(hidden, self.code_heads).view(len(hidden), CODEBOOKS, self.code_vocab)
 
     def text_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """(M, width) -> (M, 1, text vocabulary) float32."""
+        """Returns the logits of text (M, 1, text vocabulary) float32 for states (M, width)."""
         return F.linear(hidden, self.text_head).unsqueeze(1)

@@ -1,12 +1,12 @@
-"""Linear: a bias-free matrix product, y = x @ weight.T, in the form the machine it runs on likes best.
+"""Linear: a bias-free matrix product, y = x @ weight.T, in the form that is fastest on this machine.
 
 In:    x (M, in)
 Out:   (M, out), same dtype
 Owns:  the weight, packed or rounded
 Never: bias, training
 
-Three of them: Linear here, QuantisedLinear here for int8 weights in torch, and for those on a GPU
-pipeline/model/gpu/kernels/product.py.
+There are three: Linear; QuantisedLinear, for int8 weights in torch; and Int8Product in
+pipeline/model/gpu/kernels/product.py, for int8 weights on a GPU.
 
 On a CPU with AVX-512 Linear reorders its weight once for the kernels of oneDNN. Measured with 2 AMX cores at (6144, 768)
 bfloat16: packed reads 23-28 GB/s for every M from 1 to 16, unpacked 15. One M is one kernel and one order of summation, so a
@@ -26,21 +26,21 @@ class Product(ABC):
 
     @abstractmethod
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """(M, in) -> (M, out), same dtype."""
+        """Returns y (M, out) for x (M, in), in the dtype of x."""
 
     def summands(self, x: torch.Tensor) -> torch.Tensor:
-        """(M, in) -> (P, M, out): the product is their sum. For who adds it to something anyway."""
+        """Returns P summands (P, M, out) of y: cheaper where the caller adds y to something anyway."""
         return self(x).unsqueeze(0)
 
 
 class Linear(Product):
-    """The weight in the dtype of x."""
+    """A product with the weight in the dtype of x."""
 
     def __init__(self, weight: torch.Tensor, *, rows: int) -> None:
         """
         Args:
             weight: (out, in), on its final device and in its final dtype.
-            rows: the M this product is mostly called with; a hint for the packing, other M work too.
+            rows: the usual M, a hint for the packing; any other M works too.
         """
         self._packed = weight.device.type == "cpu" and _can_pack(weight.dtype)
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, rows) if self._packed else weight
@@ -53,7 +53,7 @@ class Linear(Product):
 
 
 def _can_pack(dtype: torch.dtype) -> bool:
-    """True if oneDNN packs this dtype here, and multiplies every row alike.
+    """Returns True if oneDNN packs this dtype here, and multiplies every row alike.
 
     Its kernels for AVX2 take six rows at a time and the rest by another order of summation: of eight equal rows the last two
     differ in their last bits, so a sequence's audio would depend on its slot. torch's own product has no such rest.
@@ -68,7 +68,7 @@ def _can_pack(dtype: torch.dtype) -> bool:
 
 
 class QuantisedLinear(Product):
-    """int8 weights with a scale an output, summed in float32: the slow twin of the GPU's kernel."""
+    """A product with int8 weights and one scale per output, summed in float32: the slow twin of the GPU's kernel."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         """

@@ -1,9 +1,9 @@
-"""Out of memory: one sentence for each of the ways in which a process is told that there is no more.
+"""Out of memory: one error in place of the many by which a system reports that memory has run out.
 
-In:    what is loaded, what to do where it does not fit
+In:    what is loaded, and advice for the case that it does not fit
 Out:   OutOfMemory in place of the errors of the system, of torch and of CUDA
 Owns:  nothing
-Never: how much there is: the system may kill a process that was given all it asked for
+Never: how much memory there is: the system may kill a process even after it granted the memory
 """
 
 import errno
@@ -13,15 +13,19 @@ from contextlib import contextmanager
 from pipeline.errors import OutOfMemory
 
 SIGNS = ("allocate memory", "out of memory", "start new thread")
-"""of RuntimeErrors: torch on a CPU, torch on a GPU, Python without room for a thread's stack"""
+"""parts of RuntimeErrors' texts: torch on a CPU, torch on a GPU, Python without room for a thread's stack"""
 
 
 @contextmanager
 def named_out_of_memory(what: str, do: str) -> Iterator[None]:
-    """Say what did not fit, and what to do.
+    """Replaces out-of-memory errors inside the block by one that says what did not fit and what to do.
+
+    Args:
+        what: the thing that is loaded.
+        do: the advice.
 
     Raises:
-        OutOfMemory: for any error inside that means it; others are raised as they are.
+        OutOfMemory: in place of an error that means it; other errors pass unchanged.
     """
     try:
         yield
@@ -33,7 +37,7 @@ def named_out_of_memory(what: str, do: str) -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether it means that there is no more memory."""
+    """Returns True if the error means that memory has run out."""
     if isinstance(error, MemoryError):
         return True
     if isinstance(error, OSError):

@@ -1,11 +1,11 @@
-"""Quantise: numbers as integers of 8 bits and one scale for those that belong together.
+"""Quantise: rounds rows of numbers to 8-bit integers with one scale per row.
 
 In:    rows of numbers: the weights of one output, one head's key or value
-Out:   int8, and a scale a row
+Out:   int8, and one scale per row
 Owns:  nothing
-Never: what the rows are
+Never: the meaning of the rows
 
-Symmetric, by the largest number of a row, to the nearest integer, ties to the even one. The largest error is half a scale.
+Symmetric, by the largest number of a row, to the nearest integer, ties to even. The largest error is half a scale.
 pipeline/model/gpu/kernels/attention.py does the same in a kernel, pipeline/model/cpu/decode.cpp on a CPU, bit for bit.
 """
 
@@ -13,13 +13,13 @@ import torch
 
 LARGEST = 127
 SMALLEST_SCALE = torch.finfo(torch.float32).tiny
-"""of a row of zeros; no smaller one, because a GPU may take it for 0"""
+"""the scale of a row of zeros; no scale is smaller, because a GPU may flush it to 0"""
 
 
 def quantise(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(..., n) floating as int8 (..., n) and scales (...) float32: numbers ~ int8 * scale.
+    """Returns int8 (..., n) and scales (...) float32 for floating numbers (..., n): numbers ~ int8 * scale.
 
-    A row with a number that is not finite comes back from `dequantise` with none that is.
+    If a row has a number that is not finite, `dequantise` returns no finite number for that row.
     """
     exact = numbers.float()
     scales = (exact.abs().amax(-1) / LARGEST).clamp(min=SMALLEST_SCALE)
@@ -27,5 +27,5 @@ def quantise(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def dequantise(quantised: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """int8 (..., n) and scales (...) -> float32 (..., n)."""
+    """Returns float32 (..., n) for int8 (..., n) and scales (...)."""
     return quantised * scales[..., None]

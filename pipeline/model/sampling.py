@@ -1,4 +1,4 @@
-"""Sampling: logits to tokens, a row's values its own.
+"""Sampling: draws tokens from logits, each row with its own sampling values.
 
 In:    logits (M, C, V), each row's sampling values, recent draws and randomness
 Out:   tokens (M, C)
@@ -8,12 +8,12 @@ Never: generators, the host (no sync, no data-dependent shape: a CUDA graph can 
 Order of filters as in ChatTTS/model/gpt.py `generate`: temperature, repetition penalty, top-p, top-k,
 EOS forbidden while too early, softmax, draw. Two ways to draw (pipeline/types/request.py, SeedMode):
 
-  COUNTER   inverse CDF of one uniform a (step, codebook), from a counter-based generator keyed by the request
-  UPSTREAM  argmax(p / q), q one constant tensor of exponentials a seed. This is what torch.multinomial computes,
+  COUNTER   inverse CDF of one uniform per (step, codebook), from a counter-based generator keyed by the request
+  UPSTREAM  argmax(p / q), q one constant tensor of exponentials per seed. This is what torch.multinomial computes,
             and upstream re-seeds its generator at every step, so its noise never changes.
 
-Probabilities and their sums are float64: so its fast twin on a CPU, pipeline/model/cpu/draw.h, which sums up in another order,
-draws the same tokens.
+Probabilities and their sums are float64, so that the fast twin on a CPU, pipeline/model/cpu/draw.h, which sums in another
+order, draws the same tokens.
 """
 
 from dataclasses import dataclass
@@ -39,16 +39,16 @@ class RowParams:
 def filter_logits(
     logits: torch.Tensor, recent: torch.Tensor, params: RowParams, *, eos: torch.Tensor, eos_forbidden: torch.Tensor
 ) -> torch.Tensor:
-    """What is left to draw from.
+    """Applies temperature, repetition penalty, top-p, top-k and the minimum length.
 
     Args:
         logits: (M, C, V) float32.
-        recent: (M, C, R) int64, the last draws; places not yet used hold V.
+        recent: (M, C, R) int64, the last draws; unused places hold V.
         eos: (M, C, 1) int64, the token that ends each row.
-        eos_forbidden: (M, 1, 1) bool.
+        eos_forbidden: (M, 1, 1) bool, True while the row is too short to end.
 
     Returns:
-        (M, C, V) float32, -inf where a token is out.
+        (M, C, V) float32, -inf for each token that cannot be drawn.
     """
     vocab = logits.shape[-1]
     logits = logits / params.temperature
@@ -68,12 +68,12 @@ def filter_logits(
 
 
 def draw(logits: torch.Tensor, uniforms: torch.Tensor, noise: torch.Tensor, from_noise: torch.Tensor) -> torch.Tensor:
-    """One token a row and codebook.
+    """Draws one token per row and codebook.
 
     Args:
         logits: (M, C, V), filtered.
-        uniforms: (M, C) float32 in (0, 1): the COUNTER rows' randomness.
-        noise: (M, C, V) float32 > 0: the UPSTREAM rows' randomness.
+        uniforms: (M, C) float32 in (0, 1): the randomness of COUNTER rows.
+        noise: (M, C, V) float32 > 0: the randomness of UPSTREAM rows.
         from_noise: (M, 1) bool, True for UPSTREAM rows.
 
     Returns:
@@ -83,13 +83,13 @@ def draw(logits: torch.Tensor, uniforms: torch.Tensor, noise: torch.Tensor, from
     by_noise = (probabilities.float() / noise).argmax(-1)
     cumulated = probabilities.cumsum(-1)
     reached = uniforms.double().unsqueeze(-1) * cumulated[..., -1:]
-    # A token's share of the line is [cumulated before it, cumulated with it): tokens without one are never hit.
+    # A token owns [cumulated before it, cumulated with it): tokens of probability 0 are never drawn.
     by_uniform = (cumulated <= reached).sum(-1).clamp_(max=logits.shape[-1] - 1)
     return torch.where(from_noise, by_noise, by_uniform)
 
 
 def counter_uniforms(params: SamplingParams, head: Head, segment: int, steps: int) -> NDArray[np.float32]:
-    """The COUNTER uniforms of one sequence: element (step, codebook) is a pure function of the key and its place.
+    """Returns the COUNTER uniforms of one sequence: element (step, codebook) is a pure function of the key and its index.
 
     Returns:
         (steps, 4) float32 in (0, 1); a TEXT sequence uses the first column.
@@ -102,19 +102,19 @@ def counter_uniforms(params: SamplingParams, head: Head, segment: int, steps: in
 
 
 def upstream_noise(seed: int, draws: int, vocab: int) -> torch.Tensor:
-    """The UPSTREAM noise of one seed: (draws, vocab) float32 on the CPU, as torch.multinomial draws it at batch 1."""
+    """Returns the UPSTREAM noise of one seed: (draws, vocab) float32 on the CPU, as torch.multinomial draws it at batch 1."""
     generator = torch.Generator().manual_seed(seed)
     return torch.empty(draws, vocab).exponential_(1, generator=generator)
 
 
 def penalty_powers(penalty: torch.Tensor) -> torch.Tensor:
-    """(...,) float32 -> (..., window + 1): what a token that was drawn 0, 1, ... times is penalised by."""
+    """Returns (..., window + 1) for a penalty (...,) float32: the factor for a token drawn 0, 1, ... times."""
     return penalty.unsqueeze(-1).pow(torch.arange(REPETITION_WINDOW + 1, dtype=torch.float32, device=penalty.device))
 
 
 def _penalise_repetition(logits: torch.Tensor, recent: torch.Tensor, penalty: torch.Tensor) -> torch.Tensor:
     rows, draws, vocab = logits.shape
-    # One column more than the vocabulary takes the unused places.
+    # One extra column counts the unused places.
     counts = torch.zeros(rows, draws, vocab + 1, dtype=torch.int64, device=logits.device)
     counts.scatter_add_(-1, recent, torch.ones_like(recent))
     powers = penalty_powers(penalty[..., 0]).expand(rows, draws, REPETITION_WINDOW + 1)

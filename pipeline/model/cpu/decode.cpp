@@ -1,6 +1,6 @@
 // decode: a whole step of the acoustic model on a CPU with AVX-512, draws and all layers in one parallel region.
 //
-// In:    the packed weights (pipeline/model/cpu/native.py packs them), the KV cache, what every slot is
+// In:    the packed weights (pipeline/model/cpu/packing.py packs them), the KV cache, each slot's settings and progress
 // Out:   tokens; each row's state after the final norm; its keys and values in the cache
 // Owns:  nothing: every buffer comes from the caller
 // Never: allocation, any sum across threads or across rows
@@ -27,7 +27,7 @@
 namespace {
 
 constexpr int GROUP = 4;            // positions whose scores are summed up side by side
-constexpr int CACHE_AHEAD = 4096;   // bytes of keys and values asked for in advance: the processor's own guess ends with a page
+constexpr int CACHE_AHEAD = 4096;   // bytes of keys and values prefetched: the processor's own prefetching ends with a page
 constexpr float LARGEST = 127;      // of int8, as in pipeline/model/quantise.py
 constexpr float LARGEST_16 = 32767;
 
@@ -129,7 +129,7 @@ inline __m128 four_sums(const __m512i (&s)[GROUP]) {
     return _mm_cvtepi32_ps(_mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1)));
 }
 
-// A head's query, ready to meet keys: 16 sums of products with one of them. PARTS: 32-number parts of a head.
+// A head's query, ready for products with keys: 16 sums for each. PARTS: 32-number parts of a head.
 template <class T, int PARTS>
 struct Query {
     explicit Query(const float* numbers) {
@@ -250,7 +250,7 @@ void attend(const float* query, const Kept& kept_keys, const Kept& kept_values, 
     for (int i = 0; i < DIM; i++) out[i] = mixed[i / PANEL * PANEL + Cached<T>::place(i % PANEL)];
 }
 
-// What a cache's numbers are, and what is done with them.
+// The type of a cache's numbers, and the operations on them.
 struct Format {
     int64_t bytes;  // of a number
     void (*write)(const float* numbers, int64_t dim, const Kept& to, int64_t position);
@@ -262,7 +262,7 @@ Format format_of(int64_t dim) {
     return {sizeof(T), Cached<T>::write, dim == PANEL ? attend<T, 1> : attend<T, 2>};
 }
 
-// The layout of all that follows is repeated in pipeline/model/cpu/native.py.
+// The layout of all structs below is repeated in pipeline/model/cpu: packing.py, native.py and native_step.py.
 struct Layer {
     const float* attention_norm;
     Product qkv, attention_out;  // qkv: panels of 16 numbers of a head and the 16 they are rotated with
@@ -308,7 +308,7 @@ struct Head {
     float* logits;         // scratch: (slots, panels x 32)
 };
 
-// What every slot is and where it stands; pipeline/engine/cpu_runner.py owns it and says what each tensor means.
+// Settings, progress and results of every slot; pipeline/engine/cpu_state.py owns and documents them.
 struct Slots {
     int64_t count, uniform_steps;
     const float *temperature, *dropped_mass, *powers, *uniforms;
@@ -438,7 +438,7 @@ void draw_rows(Team& team, const Head (&heads)[2], const Slots& slots, const int
 
 enum class Outcome { EMITTED, ENDED, BROKEN };
 
-// What the draws of one row mean.
+// The outcome of one row's draws.
 Outcome outcome(const int64_t* drawn, int64_t books, int64_t eos) {
     if (std::any_of(drawn, drawn + books, [](int64_t token) { return token < 0; })) return Outcome::BROKEN;
     return std::find(drawn, drawn + books, eos) < drawn + books ? Outcome::ENDED : Outcome::EMITTED;
@@ -503,7 +503,7 @@ extern "C" void step(const Model* model, const Head (*heads)[2], const Slots* al
     const Slots& slots = *all;
     const Head &code = (*heads)[0], &text = (*heads)[1];
     const int64_t width = model->width;
-    // 1) who takes part, codes first, and the states they start from
+    // 1) the slots that take part, codes first, and the states they start from
     int64_t* const slot_of = model->places + 3 * model->rows * model->threads;
     int64_t count = 0, codes = 0;
     for (const bool is_text : {false, true}) {
@@ -529,7 +529,7 @@ extern "C" void step(const Model* model, const Head (*heads)[2], const Slots* al
         score(team, code, states, codes, width);
         score(team, text, states + codes * width, count - codes, width);
         draw_rows(team, *heads, slots, slot_of, codes, count - codes);
-        // 3) who has made a step is fed back; every thread makes the same list for itself
+        // 3) rows that make the step are fed back; every thread computes the same list for itself
         int64_t* const moved = model->places + 3 * model->rows * team.me;
         int64_t *const positions = moved + model->rows, *const drawers = positions + model->rows, movers = 0;
         for (int64_t row = 0; row < count; row++) {
@@ -544,7 +544,7 @@ extern "C" void step(const Model* model, const Head (*heads)[2], const Slots* al
         // 4) the layers
         if (movers) run_layers(team, *model, Rows{movers, moved, positions}, *cache, slots.hidden, moved);
     }
-    // 5) only who has made a step moves on
+    // 5) advance the slots that made the step
     std::memset(slots.out_emitted + number * slots.count, 0, slots.count * sizeof(bool));
     for (int64_t row = 0; row < count; row++) {
         const int64_t slot = slot_of[row], *drawn = slots.drawn + row * BOOKS;

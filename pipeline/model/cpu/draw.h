@@ -1,11 +1,11 @@
 // draw: one token out of one row of logits.
 //
-// In:    logits, what a row asks for, its recent draws, its randomness
+// In:    logits, a row's sampling values, its recent draws, its randomness
 // Out:   a token
 // Owns:  nothing: the scratch is the caller's
-// Never: state of a slot
+// Never: a slot's state
 //
-// The twin of pipeline/model/sampling.py, filter by filter: what is said there about their order is true here. Logits are
+// The twin of pipeline/model/sampling.py, filter by filter, in the order described there. Logits are
 // float32 and divided and penalised as there, so they are torch's to the last bit; probabilities and their sums are double
 // on both sides and taken in the same order, so that only a tie of 1e-16 could be drawn otherwise.
 #pragma once
@@ -21,7 +21,7 @@ namespace {
 constexpr int WINDOW = 16;  // draws a repetition penalty looks back; pipeline/spec.py
 constexpr int KEPT = 3;     // tokens that top-p and top-k leave at least; likewise
 
-// What one row asks for.
+// The sampling values of one row.
 struct Wish {
     float temperature, dropped_mass;
     const float* powers;  // (WINDOW + 1,): the repetition penalty to the power of 0, 1, ...
@@ -89,20 +89,20 @@ inline int64_t draw_token(float* logits, int64_t vocab, const Wish& wish, const 
             before += j < i && wish.recent[j] == token;
             count += wish.recent[j] == token;
         }
-        if (token == vocab || before) continue;  // a place not yet used; a token that was seen to already
+        if (token == vocab || before) continue;  // an unused place; a token already penalised
         logits[token] = logits[token] < 0 ? logits[token] * wish.powers[count] : logits[token] / wish.powers[count];
     }
     const uint32_t* const order = sorted(logits, vocab, s);
     const auto value = [&](int64_t place) { return logits[order[place]]; };
 
-    // top-p: the smallest go while their cumulated probability stays within the dropped mass
+    // top-p: drops the smallest while their cumulated probability stays within the dropped mass
     const double highest = value(vocab - 1);
     double total = 0;
     for (int64_t i = 0; i < vocab; i++) total += s.mass[i] = std::exp(value(i) - highest);
     int64_t first = 0;
     double cumulated = 0;
     while (first < vocab - KEPT && (cumulated += s.mass[first] / total) <= wish.dropped_mass) first++;
-    // top-k: everything below the k-th largest goes
+    // top-k: drops everything below the k-th largest
     const int64_t k = std::min<int64_t>(std::max<int64_t>(wish.top_k, KEPT), vocab);
     if (vocab - k > first) {
         const float threshold = value(vocab - k);

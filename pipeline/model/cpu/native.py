@@ -116,7 +116,7 @@ class NativeDecoder:
         for tensor, dtype in ((x, torch.float32), (slots, torch.int64), (positions, torch.int64)):
             # The C++ code checks no address.
             assert tensor.dtype is dtype, f"{tensor.dtype} where {dtype} is declared"
-            assert tensor.is_contiguous(), "rows lie one after another"
+            assert tensor.is_contiguous(), "rows are contiguous"
         for first in range(0, len(x), self._rows):
             some = slice(first, first + self._rows)
             rows = _Rows(len(x[some]), slots[some].data_ptr(), positions[some].data_ptr())

@@ -1,4 +1,4 @@
-"""Device: how full a GPU's memory is.
+"""Device memory: measures how full a GPU's memory is.
 
 In:    a device's name
 Out:   percent
@@ -10,7 +10,7 @@ import torch
 
 
 def gpu_mem_percent(device: str) -> float | None:
-    """Of all memory of the GPU, whoever holds it; None where there is no GPU."""
+    """Returns the share of the GPU's memory that is in use, by any process [%]; None unless `device` is cuda."""
     if device != "cuda":
         return None
     free, total = torch.cuda.mem_get_info()

@@ -1,13 +1,13 @@
-"""GpuGpt: the decoder stack as a GPU decodes it, eight nodes of a CUDA graph a layer.
+"""GpuGpt: the decoder stack on a GPU, eight nodes of a CUDA graph per layer.
 
-In:    the residual stream, where every slot stands, who makes the step; the KV cache
-Out:   the last layer's product, which the residual stream has yet to take
+In:    the residual stream, each slot's position, which slots make the step; the KV cache
+Out:   the last layer's product, not yet added to the residual stream
 Owns:  the buffers between the products
 Never: the first embedding, the last norm (pipeline/model/gpu/kernels/step.py), sampling
 
     add_norm - qkv - attend (- join) - attention_out - add_norm - gate_up - gate - down
 
-Prefill is Gpt's own. int8 weights are one copy for both, pipeline/model/gpu/kernels/product.py.
+Prefill is Gpt's. Both use one copy of int8 weights, pipeline/model/gpu/kernels/product.py.
 """
 
 from typing import Protocol
@@ -36,7 +36,7 @@ class _Attend(Protocol):
 
 
 class GpuGpt(Gpt):
-    """The decoder stack over S slots of which the busy ones advance."""
+    """The decoder stack over S slots, of which the busy ones advance."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class GpuGpt(Gpt):
     ) -> None:
         """
         Args:
-            weights: `dtype`, or `int8` with a scale an output.
-            attention: `triton` reads what a slot holds, `sdpa` reads the whole cache through torch.
-            split: positions a program of the former sums up; None: as the configuration suggests.
+            weights: `dtype`, or `int8` with one scale per output.
+            attention: `triton` reads the used positions of each slot; `sdpa`, torch's, reads the whole cache.
+            split: positions per program with `triton`; None: chosen by slots, heads and positions.
         """
         super().__init__(
             tensors,
@@ -87,16 +87,15 @@ class GpuGpt(Gpt):
     def run_layers(
         self, residual: torch.Tensor, positions: torch.Tensor, busy: torch.Tensor, cache: KeysValues
     ) -> torch.Tensor:
-        """One position of every slot through all layers.
+        """Advances every busy slot by one position, through all layers.
 
         Args:
             residual: (S, width) float32, the embeddings; changed.
             positions: (S,) int32, where each slot writes.
-            busy: (S,) int32; what comes out for a slot that is 0 here means nothing, and its cache stays as it is or
-                holds anything at its position.
+            busy: (S,) int32; for a slot with 0 the result is undefined, and so is its cache at its position.
 
         Returns:
-            (P, S, width): residual + these, normed, is the state. Row i depends on slot i alone.
+            P summands (P, S, width): the state is the norm of their sum with the residual. Row i depends on slot i alone.
         """
         rotation = self._cos, self._sin
         delta: torch.Tensor | None = None
@@ -119,7 +118,7 @@ def sdpa(
     values: Cached,
     seen: torch.Tensor,
 ) -> None:
-    """kernels.attention.Attention's twin in torch: it reads every position there is, and idle slots compute too."""
+    """The twin in torch of kernels.attention.Attention: it reads all positions, and computes idle slots too."""
     slots, (_, heads, length, head_dim) = len(qkv), keys.numbers.shape
     at = positions[:slots].long()
     cos, sin = (table[at].unsqueeze(1) for table in rotation)  # (S, 1, head_dim)

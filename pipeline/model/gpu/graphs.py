@@ -3,7 +3,7 @@
 In:    a function that touches static tensors only
 Out:   torch.cuda.CUDAGraph
 Owns:  the lock: a process records one graph at a time
-Never: what is recorded
+Never: the content of the work
 """
 
 import threading
@@ -13,24 +13,25 @@ from typing import Any
 import torch
 
 GraphPool = Any
-"""what torch.cuda.graph_pool_handle() gives"""
+"""what torch.cuda.graph_pool_handle() returns"""
 WARM_RUNS = 2
-"""before a recording: libraries choose kernels, Triton compiles, workspaces are allocated in the first runs"""
+"""runs before a recording: the first ones choose kernels, compile Triton code and allocate workspaces"""
 _RECORDING = threading.Lock()
 
 
 def use_own_stream(*, urgent: bool) -> None:
-    """Give the calling thread a stream of its own; work of urgent streams goes before others' on a full GPU."""
+    """Gives the calling thread a stream of its own; on a full GPU the work of urgent streams goes first."""
     # Never the default stream: it cannot be recorded, and it waits for every other.
     torch.cuda.set_stream(torch.cuda.Stream(priority=-1 if urgent else 0))  # type: ignore[no-untyped-call]
 
 
 def record(work: Callable[[], None], *, pool: GraphPool = None) -> torch.cuda.CUDAGraph:
-    """Run the work a few times, then record it.
+    """Runs the work a few times, records it, and returns the graph.
 
     Args:
-        pool: of graphs that are replayed one after another on one stream and hand nothing
-            over but static tensors: they then share their intermediate memory.
+        work: touches static tensors only.
+        pool: shared by graphs that are replayed one after another on one stream and exchange data through static tensors
+            only: they share their intermediate memory.
     """
     stream = torch.cuda.current_stream()
     with _RECORDING:

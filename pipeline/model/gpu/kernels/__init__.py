@@ -3,6 +3,6 @@
 Import these modules only where a GPU decodes (pipeline/engine/gpu_runner.py): not every platform has Triton.
 On a CPU they run in Triton's interpreter, and so do their tests (TRITON_INTERPRET=1, tests/conftest.py).
 
-Every program works for one slot and sums in one fixed order, so a slot's numbers depend on that slot alone. Programs
-of idle slots write zeros, or nothing where nobody reads.
+Every program computes one slot and sums in one fixed order, so a slot's numbers depend on that slot alone. Programs
+of idle slots write zeros, or nothing where the result is not read.
 """

@@ -1,24 +1,24 @@
-"""Attention: one position of every slot against what its slot holds, and no more.
+"""Attention: one position of every slot attends to the used positions of its slot, and to no others.
 
 In:    the layer's projections, each slot's position; the KV cache
-Out:   what each slot has seen; the new keys and values, rotated, in the cache
+Out:   each slot's attended values; the new keys and values, rotated, in the cache
 Owns:  nothing
 Never: prompts (prefill is torch's), masks
 
-One program a (slot, head, split). A split is a fixed number of positions, so how a slot's sum is parted depends on its
-own length alone. Each program rotates its query; the one whose split holds the new position also rotates the key,
-writes key and value to the cache and takes them from its registers. Where a slot has several splits a second kernel
+There is one program per (slot, head, split). A split is a fixed number of positions, so the way a slot's sum is split depends
+on its own length alone. Each program rotates its query; the one whose split holds the new position also rotates the key,
+writes key and value to the cache and uses them from its registers. If a slot has several splits, a second kernel
 joins them, lowest first.
 
     qkv (S, 3 heads head_dim) --.                         .-- one split: seen
     cache [0, position) --------+-- attend (S, heads, n) --+
                                 '--> cache[position]       '-- n splits: maximum, sum, weighted values -- join --> seen
 
-An int8 cache has a scale a position and head. What is new is rounded before it is attended to, as every later step will
-find it; a key's scale multiplies its score, a value's its weight.
+An int8 cache has one scale per position and head. The new key and value are rounded before they are attended to, as every later
+step will read them; a key's scale multiplies its score, a value's its weight.
 
 Source of the online softmax and of splitting the positions: Dao et al., FlashAttention-2 and Flash-Decoding.
-Against torch's SDPA: equal up to rounding, float32 to 1e-6, bfloat16 to its last place (tests/unit, test_kernels.py).
+It equals torch's SDPA up to rounding: float32 to 1e-6, bfloat16 to its last place (tests/unit, test_kernels.py).
 """
 
 from dataclasses import dataclass
@@ -31,16 +31,16 @@ from pipeline.model.gpt import Cached
 from pipeline.model.quantise import LARGEST, SMALLEST_SCALE
 
 BLOCK = 64
-"""positions a program loads at once: 8 KiB of keys and as much of values in bfloat16, half of it in int8"""
+"""positions that a program loads at once: 8 KiB of keys and as much of values in bfloat16, half of it in int8"""
 FULL_CHIP = 192
-"""programs without splitting that keep every multiprocessor of a large GPU busy"""
+"""number of programs that keeps every multiprocessor of a large GPU busy without splits"""
 SHORT_SPLIT = 128
-"""positions a split where slots and heads alone are too few programs"""
+"""positions per split if slots and heads alone are too few programs"""
 
 
 @triton.jit
 def _rotated(row, cos, sin, HEAD_DIM: tl.constexpr, dtype: tl.constexpr):
-    """One head's (HEAD_DIM,) numbers, rotated, rounded to the model's dtype."""
+    """Returns one head's (HEAD_DIM,) numbers, rotated and rounded to the model's dtype."""
     dim = tl.arange(0, HEAD_DIM)
     straight = tl.load(row + dim).to(tl.float32)
     swapped = tl.load(row + (dim + HEAD_DIM // 2) % HEAD_DIM).to(tl.float32)
@@ -49,10 +49,10 @@ def _rotated(row, cos, sin, HEAD_DIM: tl.constexpr, dtype: tl.constexpr):
 
 @triton.jit
 def _quantised(row, LARGEST: tl.constexpr, SMALLEST: tl.constexpr):
-    """(HEAD_DIM,) float32 as whole numbers of 8 bits, still float32, and their scale: pipeline/model/quantise.py."""
+    """Returns (HEAD_DIM,) float32 as whole numbers of 8 bits, still float32, and their scale: pipeline/model/quantise.py."""
     one = tl.full((), 1.0, tl.float32)
     scale = tl.maximum(tl.div_rn(tl.max(tl.abs(row)), one * LARGEST), SMALLEST)
-    # A maximum passes over what is not a number.
+    # A maximum ignores NaN.
     scale = tl.where(tl.sum((row != row).to(tl.int32)) > 0, float("nan"), scale)
     # The nearest whole number, ties to the even one: beyond 2^23 a float32 holds no fractions.
     shift = 12582912.0  # 1.5 * 2^23
@@ -101,7 +101,7 @@ def _attend(
         query = _rotated(row, cos, sin, HEAD_DIM, dtype).to(tl.float32) * scale
         scale_place = (slot.to(tl.int64) * HEADS + head) * CACHED
         place = scale_place * HEAD_DIM
-        # What is cached: positions before the new one, in this split.
+        # The cached positions of this split: those before the new one.
         stop = tl.minimum(start + SPLIT, position)
         maximum = float("-inf")
         total = 0.0
@@ -191,7 +191,7 @@ def _join(
 
 
 def positions_per_split(slots: int, heads: int, positions: int) -> int:
-    """How the positions of every slot are parted: a function of the configuration alone, and so part of the numerics."""
+    """Returns the size of a split [positions]: a function of the configuration alone, because it changes the last bits."""
     return positions if slots * heads >= FULL_CHIP else min(SHORT_SPLIT, positions)
 
 
@@ -200,17 +200,18 @@ class Attention:
     """The decode attention of one engine, with its buffers."""
 
     split: int
-    """positions"""
+    """positions per split"""
     maxima: torch.Tensor  # (S, heads, splits) float32
     sums: torch.Tensor  # same
     weighted: torch.Tensor  # (S, heads, splits, head_dim) float32
 
     @staticmethod
     def allocate(*, slots: int, heads: int, head_dim: int, positions: int, split: int, device: torch.device) -> "Attention":
-        """Make the buffers.
+        """Allocates the buffers.
 
         Args:
-            positions: longest sequence. split: positions a program sums up; another split rounds differently.
+            positions: length of the longest sequence [positions].
+            split: positions per program; another split rounds differently.
         """
         splits = -(-positions // split)
         shape = (slots, heads, splits)
@@ -231,15 +232,15 @@ class Attention:
         values: Cached,
         seen: torch.Tensor,
     ) -> None:
-        """Attend for every busy slot, and put its new keys and values into the cache.
+        """Attends for every busy slot, and writes its new key and value to the cache.
 
         Args:
             qkv: (S, 3 * heads * head_dim) in the model's dtype, not rotated.
             rotation: cosines and signed sines, each (positions, head_dim) float32.
             positions: (S,) int32, where each slot writes.
-            busy: (S,) int32, 0 for a slot that is left alone.
-            keys, values: one layer's; written at each busy slot's position.
-            seen: (S, heads * head_dim) in the model's dtype, the answer; 0 for idle slots.
+            busy: (S,) int32, 0 for a slot that does not take part.
+            keys, values: one layer's cache; written at each busy slot's position.
+            seen: (S, heads * head_dim) in the model's dtype, the result; 0 for idle slots.
         """
         slots, heads, splits = self.maxima.shape
         head_dim = self.weighted.shape[-1]

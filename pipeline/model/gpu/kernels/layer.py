@@ -1,12 +1,12 @@
-"""Layer: what stands between a layer's matrix products.
+"""Layer: the operations between a layer's matrix products.
 
 In:    the residual stream, a product's result
 Out:   the next product's input
 Owns:  nothing
 Never: positions, heads, slots
 
-The residual stream and the norm are float32, whatever the products' dtype is.
-Against torch: add_norm up to the order of one float32 sum; gate rounds once, where silu(gate) * up rounds twice.
+The residual stream and the norm are float32 for every dtype of the products.
+Compared with torch: add_norm is equal up to the order of one float32 sum; gate rounds once, silu(gate) * up twice.
 """
 
 import torch
@@ -19,7 +19,7 @@ GATE_BLOCK = 1024
 @triton.jit
 def _add_norm(
     residual,  # (M, WIDTH) float32
-    delta,  # (PARTS, M, WIDTH); not read where there is none
+    delta,  # (PARTS, M, WIDTH); not read if PARTS is 0
     weight,  # (WIDTH,) float32
     normed,  # (M, WIDTH) dtype
     eps,
@@ -43,7 +43,7 @@ def _add_norm(
 
 @triton.jit
 def _gate(
-    gate_up,  # (M, 2 * WIDTH) dtype: gates, then what they gate
+    gate_up,  # (M, 2 * WIDTH) dtype: gates, then the values that they scale
     gated,  # (M, WIDTH) dtype
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -60,11 +60,13 @@ def _gate(
 def add_norm(
     residual: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, normed: torch.Tensor, *, eps: float
 ) -> None:
-    """Add `delta` to the residual stream, then its RMSNorm.
+    """Adds `delta` to the residual stream, and writes its RMSNorm to `normed`.
 
     Args:
-        residual: (M, width) float32, changed. normed: (M, width), written.
-        delta: (P, M, width), added one after another; None: nothing is.
+        residual: (M, width) float32, changed.
+        delta: (P, M, width), added one after another; None: nothing is added.
+        weight: (width,) float32.
+        normed: (M, width), written.
     """
     rows, width = residual.shape
     _add_norm[(rows,)](
@@ -81,6 +83,6 @@ def add_norm(
 
 
 def gate(gate_up: torch.Tensor, gated: torch.Tensor) -> None:
-    """gate_up (M, 2 * width) -> gated (M, width): silu of the first half times the second."""
+    """Writes silu of the first half of gate_up (M, 2 * width) times the second half to gated (M, width)."""
     rows, width = gated.shape
     _gate[(rows, triton.cdiv(width, GATE_BLOCK))](gate_up, gated, WIDTH=width, BLOCK=GATE_BLOCK, num_warps=4)

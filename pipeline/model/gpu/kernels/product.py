@@ -1,4 +1,4 @@
-"""Product: rows times int8 weights with a scale an output.
+"""Product: multiplies rows by int8 weights with one scale per output.
 
 In:    x (M, in)
 Out:   (M, out), or float32 summands of it
@@ -6,13 +6,13 @@ Owns:  the rounded weight
 Never: another copy of it, dequantised
 
 Weights are read as bytes, become bfloat16 in registers, where every integer up to 127 is exact, and are summed in float32;
-the scale comes last. Inputs go by in one order, in blocks that follow from the weight's shape, rows are padded in the
-kernel: a row's sum is the same whatever stands in the others.
+the scale comes last. Inputs are read in one order, in blocks that depend on the weight's shape alone, and the kernel pads
+rows: a row's sum does not depend on other rows.
 
-A step's rows are few, so programs are what a GPU has too few of: a product with few outputs is parted by its inputs, and
-whoever adds it to the residual stream adds the parts, lowest first (kernels/layer.py, kernels/step.py).
+A step has few rows, so there are too few programs to fill a GPU: a product with few outputs is split by its inputs, and
+the kernel that adds it to the residual stream adds the parts, lowest first (kernels/layer.py, kernels/step.py).
 
-Against pipeline/model/linear.py, QuantisedLinear: up to the order of one float32 sum.
+It equals pipeline/model/linear.py, QuantisedLinear, up to the order of one float32 sum.
 """
 
 import math
@@ -29,9 +29,9 @@ LEAST_BLOCK = 16
 """numbers a tensor core takes at once"""
 BLOCK_INPUTS = 128
 ROWS = (LEAST_BLOCK, 64)
-"""rows a program has, at least and at most; more rows are more programs, which share the weights through the cache"""
+"""least and most rows per program; more rows need more programs, which share the weights through the cache"""
 MANY_OUTPUTS = 4096
-"""enough for programs of 64 outputs each to keep half of a large GPU busy; fewer go by 32"""
+"""outputs from which programs have 64 each and keep half of a large GPU busy; below, they have 32"""
 PARTS = 4
 OPTIONS = {"num_warps": 4, "num_stages": 4}
 
@@ -41,7 +41,7 @@ def _product(
     x,  # (rows, INPUTS) dtype
     weight,  # (OUTPUTS, INPUTS) int8
     scales,  # (OUTPUTS,) float32
-    out,  # (parts, rows, OUTPUTS) dtype, or float32 where there are parts
+    out,  # (parts, rows, OUTPUTS) dtype, or float32 if parts > 1
     rows,
     INPUTS: tl.constexpr,
     OUTPUTS: tl.constexpr,
@@ -68,7 +68,7 @@ def _product(
 
 
 def blocks(rows: int, inputs: int, outputs: int, parts: int) -> dict[str, int]:
-    """How a product is cut up: a function of its sizes alone."""
+    """Returns how a product is split into blocks: a function of its sizes alone."""
     return {
         "INPUTS": inputs,
         "OUTPUTS": outputs,
@@ -80,7 +80,7 @@ def blocks(rows: int, inputs: int, outputs: int, parts: int) -> dict[str, int]:
 
 
 class Int8Product(Product):
-    """One int8 weight on a GPU."""
+    """A product with an int8 weight on a GPU."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         """
@@ -88,14 +88,14 @@ class Int8Product(Product):
             weight: (out, in) floating, on its final device.
 
         Raises:
-            ConfigError: a size that does not divide into blocks.
+            ConfigError: a dimension is no multiple of a block.
         """
         self._weight, self._scales = quantise(weight)
         outputs, inputs = weight.shape
         if outputs % LEAST_BLOCK or inputs % (PARTS * LEAST_BLOCK):
             raise ConfigError(
-                f"engine.weights int8 on a GPU takes products of multiples of {PARTS * LEAST_BLOCK} inputs and of "
-                f"{LEAST_BLOCK} outputs; this checkpoint has one of {inputs} and {outputs}: set weights to dtype"
+                f"engine.weights int8 on a GPU needs multiples of {PARTS * LEAST_BLOCK} inputs and of "
+                f"{LEAST_BLOCK} outputs; this checkpoint has a product of {inputs} and {outputs}: set weights to dtype"
             )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -105,9 +105,9 @@ class Int8Product(Product):
         return self._run(x, PARTS, torch.float32)
 
     def _run(self, x: torch.Tensor, parts: int, dtype: torch.dtype) -> torch.Tensor:
-        """(parts, M, out)"""
+        """Returns the parts of the product, (parts, M, out) of `dtype`."""
         (rows, inputs), outputs = x.shape, len(self._weight)
-        assert x.is_contiguous(), "rows lie one after another"
+        assert x.is_contiguous(), "rows are contiguous"
         block = blocks(rows, inputs, outputs, parts)
         out = torch.empty(parts, rows, outputs, dtype=dtype, device=x.device)
         _product[(outputs // block["BLOCK_OUTPUTS"], triton.cdiv(rows, block["BLOCK_ROWS"]), parts)](

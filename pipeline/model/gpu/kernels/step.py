@@ -1,7 +1,7 @@
-"""Step: what a decode step does outside its layers. Three kernels.
+"""Step: the parts of a decode step outside its layers, as three kernels.
 
-In:    the heads' logits; every slot's sampling values, place and state
-Out:   tokens, who made a step, the next embeddings; at the end the next state
+In:    the heads' logits; each slot's sampling values, position and state
+Out:   tokens, which slots made a step, the next embeddings; at the end the next state
 Owns:  SlotState
 Never: text vocabularies (torch draws refine tokens, `advance` takes them), the host
 
@@ -9,7 +9,7 @@ Never: text vocabularies (torch draws refine tokens, `advance` takes them), the 
                                                       |                                  |
                                              emitted, recent, out                positions, steps, active
 
-One node of a CUDA graph each. Against pipeline/model/sampling.py: the same filters in the same order, ties included;
+Each is one node of a CUDA graph. Filters and their order are those of pipeline/model/sampling.py, ties included;
 probabilities differ in their last place, because exp does.
 """
 
@@ -26,9 +26,9 @@ VALUE_BITS = 32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotState:
-    """Every per-slot tensor of an engine; static, so that a graph may hold the addresses. S slots."""
+    """Every per-slot tensor of the kernels: S slots, K steps per round. Static, so that a graph can hold the addresses."""
 
-    # what a slot is: written when it is taken
+    # the settings of a slot: written at prefill, constant afterwards
     temperature: torch.Tensor  # (S,) float32
     dropped_mass: torch.Tensor  # (S,) float32: 1 - top_p
     penalty: torch.Tensor  # (S,) float32
@@ -39,18 +39,18 @@ class SlotState:
     is_text: torch.Tensor  # (S,) int32
     uniforms: torch.Tensor  # (S, steps, 4) float32
     noise: torch.Tensor  # (S, 4, V) float32
-    # where a slot is: changed by every step it makes
+    # the progress of a slot: changed by every step it makes
     hidden: torch.Tensor  # (S, width) float32
     positions: torch.Tensor  # (S,) int32
     steps: torch.Tensor  # (S,) int32
     active: torch.Tensor  # (S,) int32
-    recent: torch.Tensor  # (S, 4, REPETITION_WINDOW) int32: a ring, by step; V where there was no draw yet
-    # what the step at hand has found
+    recent: torch.Tensor  # (S, 4, REPETITION_WINDOW) int32: a ring, by step; V where nothing was drawn yet
+    # the results of the current step
     tokens: torch.Tensor  # (S, 4) int32
     ends: torch.Tensor  # (S, 4) int32
     finite: torch.Tensor  # (S, 4) int32
     emitted: torch.Tensor  # (S,) int32
-    # what the host reads after a round of K steps
+    # the results of a round, which the host reads
     out_hidden: torch.Tensor  # (K, S, width) float32
     out_tokens: torch.Tensor  # (K, S, 4) int32
     out_emitted: torch.Tensor  # (K, S) int32
@@ -103,8 +103,8 @@ def _draw(
     value = tl.where(real, value, float("-inf"))
     share = tl.exp(value - tl.max(value))
 
-    # Every token's place in the stable ascending order is one whole number: its value's bits, then its index. Two
-    # borders in that order are found bit by bit, from the highest down.
+    # Every token's rank in the stable ascending order is one whole number: its value's bits, then its index. Two
+    # thresholds in that order are found bit by bit, from the highest down.
     bits = value.to(tl.int32, bitcast=True)
     bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     rank = (bits.to(tl.int64) + 2147483648) * BLOCK + token
@@ -114,7 +114,7 @@ def _draw(
     kth = tl.full((), 0, tl.int64)
     for bit in range(RANK_BITS):
         half = tl.full((), 1, tl.int64) << (RANK_BITS - 1 - bit)
-        # top-p: the smallest go while their mass stays within the dropped mass
+        # top-p: drops the smallest while their mass stays within the dropped mass
         lost = tl.sum(tl.where(rank < above_mass + half, share, 0.0))
         above_mass += tl.where(lost <= most, half, 0)
         # top-k: the k-th largest stays, and what equals it
@@ -129,7 +129,7 @@ def _draw(
     weight = tl.exp(value - tl.max(value))
     probability = tl.div_rn(weight, tl.zeros_like(weight) + tl.sum(weight))
 
-    # COUNTER: inverse CDF, a token's share of the line is [cumulated before it, cumulated with it)
+    # COUNTER: inverse CDF, a token owns [cumulated before it, cumulated with it)
     uniform = tl.load(uniforms + (slot.to(tl.int64) * MAX_STEPS + tl.minimum(step, MAX_STEPS - 1)) * BOOKS + book)
     cumulated = tl.cumsum(probability.to(tl.float64))
     reached = uniform.to(tl.float64) * tl.sum(probability.to(tl.float64))
@@ -242,7 +242,7 @@ def _settle(
 
 
 def draw(logits: torch.Tensor, state: SlotState) -> None:
-    """Draw every slot's codes from logits (S, 4, V) float32: fills `tokens`, `ends` and `finite`."""
+    """Draws every slot's codes from logits (S, 4, V) float32; writes `tokens`, `ends` and `finite`."""
     slots, books, vocab = logits.shape
     block = triton.next_power_of_2(vocab)
     _draw[(slots, books)](
@@ -274,13 +274,14 @@ def draw(logits: torch.Tensor, state: SlotState) -> None:
 def advance(
     state: SlotState, step: int, code_table: torch.Tensor, text_table: torch.Tensor, residual: torch.Tensor, *, with_text: bool
 ) -> None:
-    """Decide who has made the step, write it down, and embed what was drawn.
+    """Decides which slots make the step, records it, and embeds the drawn tokens.
 
     Args:
-        step: which one of the round, 0 .. K - 1.
-        code_table: (4, V, width) float32. text_table: (text vocabulary, width) float32.
-        residual: (S, width) float32, the layers' input.
-        with_text: whether any slot may hold a refine pass; then column 0 of its `tokens` is its text token.
+        step: its index in the round, 0 .. K - 1.
+        code_table: (4, V, width) float32.
+        text_table: (text vocabulary, width) float32.
+        residual: (S, width) float32, the layers' input; written.
+        with_text: whether any slot may hold a refine pass; column 0 of its `tokens` is then its text token.
     """
     slots, width = residual.shape
     _advance[(slots,)](
@@ -314,10 +315,13 @@ def advance(
 def settle(
     state: SlotState, residual: torch.Tensor, delta: torch.Tensor, weight: torch.Tensor, *, eps: float, positions: int
 ) -> None:
-    """The stack's last sum and norm; who has made the step moves on.
+    """Computes the stack's last sum and norm, and advances the slots that made the step.
 
     Args:
-        residual: (S, width). delta: (P, S, width), as in layer.add_norm. positions: of a slot.
+        residual: (S, width) float32.
+        delta: (P, S, width), as in layer.add_norm.
+        weight: (width,) float32, of the norm.
+        positions: positions per slot.
     """
     slots, width = residual.shape
     _settle[(slots,)](

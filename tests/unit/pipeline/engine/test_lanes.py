@@ -1,4 +1,4 @@
-"""Lanes: who goes first, who is interrupted, what is promised; and that no bit of an interrupted sequence differs."""
+"""Lanes: the order of service, preemption and promises; and that no bit of a preempted sequence differs."""
 
 import asyncio
 import random
@@ -37,23 +37,23 @@ Factory = Callable[..., DeviceRunner]
 
 
 class Counting(NullEngineObserver):
-    """Counts interruptions."""
+    """Counts preemptions."""
 
     def __init__(self) -> None:
-        self.interruptions = 0
+        self.preemptions = 0
 
     def preempted(self) -> None:
-        self.interruptions += 1
+        self.preemptions += 1
 
 
-def interrupted(
+def preempted(
     demo: Checkpoint,
     bulk: list[Request],
     urgent: list[Request],
     factory: Factory = make_runner,
     **overrides: object,
 ) -> tuple[list[Take], int]:
-    """All takes, and how often a bulk one was interrupted: an urgent one comes whenever one of the bulk ones has been heard."""
+    """All takes, and how often a bulk one was preempted: an urgent one comes whenever a bulk one has delivered a block."""
     observer = Counting()
     values = {"slots": 2, "threads": 1, "max_prompt": 64, "max_steps": 128, "block_steps": 1, "buffer_steps": 128} | overrides
     with closing(Engine(EngineConfig.model_validate(values), demo, observer=observer, factory=factory)) as engine:
@@ -81,7 +81,7 @@ def interrupted(
             assert next(coming, None) is None, "all urgent ones came"
             return [*takes, *await asyncio.gather(*others)]
 
-        return asyncio.run(together()), observer.interruptions
+        return asyncio.run(together()), observer.preemptions
 
 
 def alone(demo: Checkpoint, requests: list[Request], factory: Factory = make_runner, **overrides: object) -> list[Take]:
@@ -108,13 +108,13 @@ def long(number: int, width: int) -> Request:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("numerics", "factory"), [*WAYS, (NUMERICS[0], Ahead)])
-def test_an_interrupted_sequence_is_bit_equal_to_an_undisturbed_one(demo, numerics, factory):
+def test_a_preempted_sequence_is_bit_equal_to_an_undisturbed_one(demo, numerics, factory):
     width = demo.gpt_spec.width
     text = make_prompt(14, number=3, head=Head.TEXT, eos_token=7, max_steps=80), SamplingParams(seed=3, min_steps=80)
     bulk = [long(number, width) for number in range(3)] + [text]
     urgent = [distinct(20 + number, width) for number in range(8)]
-    takes, interruptions = interrupted(demo, bulk, urgent, factory, **numerics)
-    assert interruptions >= 2, "somebody was interrupted"
+    takes, preemptions = preempted(demo, bulk, urgent, factory, **numerics)
+    assert preemptions >= 2, "bulk sequences were preempted"
     expected = alone(demo, [*bulk, *urgent], **numerics)
     assert all(take.equals(other) for take, other in zip(takes, expected, strict=True))
 
@@ -122,12 +122,12 @@ def test_an_interrupted_sequence_is_bit_equal_to_an_undisturbed_one(demo, numeri
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("kv", ["dtype", pytest.param("int8", marks=pytest.mark.nightly)])
-def test_an_interrupted_sequence_is_bit_equal_on_the_gpus_runner(demo, kv):
+def test_a_preempted_sequence_is_bit_equal_on_the_gpus_runner(demo, kv):
     bulk = [(make_prompt(9, number=1, max_steps=8), SamplingParams(seed=1, min_steps=8, seed_mode=SeedMode.UPSTREAM))]
     urgent = [(make_prompt(12, number=2, max_steps=2), SamplingParams(seed=2, min_steps=2))]
     size = {"slots": 1, "max_steps": 64, "steps_per_round": 2, "buffer_steps": 16, "decode": "torch", "kv": kv}
-    takes, interruptions = interrupted(demo, bulk, urgent, GpuRunner, **size)
-    assert interruptions == 1
+    takes, preemptions = preempted(demo, bulk, urgent, GpuRunner, **size)
+    assert preemptions == 1
     expected = alone(demo, [*bulk, *urgent], GpuRunner, **size)
     assert all(take.equals(other) for take, other in zip(takes, expected, strict=True))
 
@@ -144,7 +144,7 @@ def test_nothing_of_a_slot_is_forgotten(demo, kind):
         for name in names:
             value = getattr(place, name)
             if isinstance(value, torch.Tensor) and len(value) in (slots, slots + 1) and name not in made_anew:
-                assert value.data_ptr() in kept, f"{name} is not kept when a sequence is interrupted"
+                assert value.data_ptr() in kept, f"{name} is not kept when a sequence is preempted"
 
 
 # Without a model: a fake clock, steps of 20 ms.
@@ -358,7 +358,7 @@ def test_bulk_leaves_half_of_the_waiting_room_to_others():
     inside_a_loop(work)
 
 
-def test_no_more_are_interrupted_than_may_be_kept():
+def test_no_more_are_preempted_than_may_be_kept():
     def work() -> None:
         house = House(slots=3, max_preempted=2)
         for _ in range(3):
