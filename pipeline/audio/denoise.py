@@ -2,7 +2,7 @@
 
 In:    the samples of a segment, float32 at 24 kHz, in pieces of any size
 Out:   as many samples, in the same places
-Owns:  the measured noise of this voice, the segment's frames under way
+Owns:  the measured noise of this voice, the unfinished frames of the segment
 Never: noise that changes; by default the noise that ChatTTS's authors trained into it to limit misuse
 
     frames of 21 ms, four deep -> spectrum -> power, averaged over 5 frames x 3 bins -> gain 1 - 2 noise / power -> back
@@ -52,7 +52,7 @@ class Denoiser:
         self._mode = mode
         self._noise: NDArray[np.float32] | None = None  # (bins,) power
         self._head = np.zeros(0, np.float32)
-        self._gate: _Gate | None = None  # of the segment under way
+        self._gate: _Gate | None = None  # of the present segment
         self.works: bool | None = None
         """True if samples are changed; None: the noise is not known yet, and no sample is returned"""
 
@@ -102,8 +102,8 @@ def measure_noise(samples: NDArray[np.float32]) -> tuple[NDArray[np.float32], fl
 class _Gate:
     """One segment through the spectral gate.
 
-    Frame i lies on samples [i x HOP - 384, i x HOP + 128): each sample in four frames, the first one too, because
-    silence stands before it.
+    Frame i covers samples [i x HOP - 384, i x HOP + 128): each sample is in four frames, the first one too, because
+    silence precedes it.
     """
 
     def __init__(self, noise: NDArray[np.float32]) -> None:
@@ -112,7 +112,7 @@ class _Gate:
         self._samples = np.zeros(_WINDOW - _HOP, np.float32)
         self._spectra = np.zeros((2 * _AROUND, _WINDOW // 2 + 1), np.complex64)
         self._sum = np.zeros(_WINDOW - _HOP, np.float32)  # of the frames so far, where more are to come
-        self._early = _DELAY  # samples still to come out that lie before the segment
+        self._early = _DELAY  # samples still to be returned that precede the segment
         self._taken = 0
         self._given = 0
 

@@ -44,7 +44,7 @@ class AudioStage(Protocol):
 
 
 class PostProcessor:
-    """Joins one request's segments. A break of N ms is N x 24 zeros, whatever stands around it and at any speed."""
+    """Joins one request's segments. A break of N ms is N x 24 zeros, at any speed and between any segments."""
 
     def __init__(self, request: SynthesisRequest, segments: Sequence[Segment], voices: Mapping[str, Voice]) -> None:
         """
@@ -57,7 +57,7 @@ class PostProcessor:
         self._denoisers: dict[str, Denoiser] = {}
         self._levels: dict[str, Level] = {}
         self._trims: list[Trim] = []
-        self._segment_stages: tuple[AudioStage, ...] = ()  # of the segment under way
+        self._segment_stages: tuple[AudioStage, ...] = ()  # of the present segment
         self._gain = np.float32(1)
         self._speed = request.speed
         self._stretch = Stretch(request.speed)

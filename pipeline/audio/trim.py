@@ -5,9 +5,9 @@ Out:   the same samples without the quiet edges
 Owns:  quiet that may turn out to be an edge, two seconds of it at most
 Never: the quiet between words; a change to any sample that stays
 
-A frame of 10 ms is a sound when it is 9 dB above the quietest frame so far, within -55 .. -42 dBFS: what is under -55 is
-quiet whatever stands beside it, what is above -42 is a sound even where nothing quieter came before. Two sounds in a row
-are speech; 50 ms before the first and 100 ms after the last of them stay, for the breath and the weak consonants there.
+A frame of 10 ms is a sound if it is 9 dB above the quietest frame so far, within -55 .. -42 dBFS: below -55 a frame is always
+quiet, above -42 always a sound. Two sounds in a row are speech; 50 ms before the first and 100 ms after the last of them
+are kept, for the breath and the weak consonants there.
 """
 
 from collections.abc import Iterable

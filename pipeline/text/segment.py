@@ -82,7 +82,7 @@ def split(text: str, config: TextConfig, *, whole: Iterable[Range] = (), is_firs
         is_first: the text begins a request, so its first piece is short.
 
     Returns:
-        ranges without the spaces around them, in order; only spaces stand between them.
+        ranges without the spaces around them, in order; only spaces are between them.
     """
     atoms = _atoms(text, whole, config.max_segment_chars)
     pieces = _Pieces(text, atoms)

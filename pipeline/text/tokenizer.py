@@ -27,7 +27,7 @@ PROMPT_MARKS = (
     *("[Stts]", "[Ptts]", "[spk_emb]", "[empty_spk]", "[Sbreak]", "[Pbreak]", "[Ebreak]"),
     *(f"[speed_{k}]" for k in range(SPEED_TOKENS)),
 )
-"""Special tokens that only this module may write; of them [speed_k] may also stand in a text."""
+"""Special tokens that only this module may write; of them [speed_k] may also occur in a text."""
 UNKNOWN_TOKEN = "[UNK]"
 REMEMBERED_CHARACTERS = 65_536
 

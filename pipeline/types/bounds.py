@@ -3,7 +3,7 @@
 In:    nothing
 Out:   one Bounds per number
 Owns:  the values
-Never: defaults, which stand beside the fields (request.py)
+Never: defaults, which are in request.py
 """
 
 from typing import NamedTuple

@@ -66,5 +66,5 @@ def is_chinese(text: str) -> bool:
 
 
 def _within_reach(traditional: str, simplified: str) -> str:
-    """Returns the simplified form, or the traditional one if the former lies outside the block the model knows."""
+    """Returns the simplified form, or the traditional one if that is outside the block the model knows."""
     return simplified if FIRST <= simplified <= LAST else traditional
