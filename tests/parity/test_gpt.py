@@ -189,6 +189,7 @@ def test_filtered_logits_equal_the_packages(top_p, top_k, penalty):
     assert torch.equal(ours[0], expected)
 
 
+@pytest.mark.parametrize("pair", ["demo", "taught", pytest.param("full_random", marks=pytest.mark.nightly)], indirect=True)
 @pytest.mark.parametrize(("text", "seed"), [("hello there how are you", 1), ("今天天气很好", 2), ("we go 出去走走 now", 3)])
 def test_refined_text_is_the_packages(pair, text, seed):
     """The tokens exactly, and the text exactly but for the prompt marks that only random weights draw."""

@@ -78,8 +78,15 @@ def stream(kind: str, utterance: np.ndarray, arrivals: list[int], **options: obj
 
 
 @pytest.mark.parametrize("method", [pytest.param("incremental", marks=needs_native), "windows"])
-@pytest.mark.parametrize("use_decoder", [True, False], ids=["hidden", "codes"])
-@pytest.mark.parametrize("kind", ["small-random", "full-random"])
+@pytest.mark.parametrize(
+    ("kind", "use_decoder"),
+    [
+        ("small-random", True),
+        ("small-random", False),
+        ("full-random", True),
+        pytest.param("full-random", False, marks=pytest.mark.nightly),
+    ],
+)
 def test_every_length_equals_upstream_decoding_the_whole(kind, use_decoder, method):
     for length in LENGTHS:
         rows = make_rows(kind, length, use_decoder=use_decoder)

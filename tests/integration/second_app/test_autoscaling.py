@@ -13,6 +13,8 @@ from tests.support.cluster import FLAT, LONG, Cluster, deploy, document_of
 from tests.support.metrics import scrape
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.nightly
+
 ROUTE = "/elastic"
 CLIENTS = 6
 GROWTH_S = 240.0  # a replica is a Python process: on a busy machine it takes its time

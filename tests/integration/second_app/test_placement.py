@@ -2,9 +2,12 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 import requests
 
 from tests.support.cluster import Cluster, deploy, document_of
+
+pytestmark = pytest.mark.nightly
 
 ROUTE = "/two-gpu"
 

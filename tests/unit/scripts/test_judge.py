@@ -52,7 +52,7 @@ def test_a_figure_beyond_its_limit_is_named(found, broken):
     assert beyond(found, ABOVE, 0.5) == broken
 
 
-@pytest.mark.parametrize(("limit", "code"), [("1e9", 0), ("0", 1)])
+@pytest.mark.parametrize(("limit", "code"), [pytest.param("1e9", 0, marks=pytest.mark.nightly), ("0", 1)])
 def test_its_exit_code_says_so(limit, code, taught_root, monkeypatch, capsys):
     everything = ["--words-above-teacher", "100", "--digits-above-teacher", "100", "--real-time-factor", limit]
     monkeypatch.setattr(sys, "argv", ["judge", "--local", "--checkpoint", str(taught_root), "--sentences", "1", *everything])

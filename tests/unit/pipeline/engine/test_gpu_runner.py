@@ -72,9 +72,8 @@ def test_codes_are_the_cpus_and_states_agree(demo, requests, expected, attention
         assert np.abs(found.hidden - take.hidden).max() < 1e-4
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, pytest.param({"weights": "int8", "kv": "int8"}, marks=pytest.mark.nightly)], ids=["plain", "8 bits"]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("settings", [{}, {"weights": "int8", "kv": "int8"}], ids=["plain", "8 bits"])
 def test_alone_equals_crowded_bit_for_bit_in_bfloat16(demo, requests, settings):
     crowded = run(demo, requests[:2], dtype="bfloat16", **settings)
     for request, take in zip(requests, crowded, strict=False):
