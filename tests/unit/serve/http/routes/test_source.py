@@ -93,7 +93,7 @@ def test_an_operator_names_the_place_instead():
         ("demo", "AGPL-3.0-or-later", True),
         ("small-random", "random numbers", True),
         ("hub:2Noise/ChatTTS", "CC-BY-NC-4.0", False),
-        ("/some/folder", "whoever", None),
+        ("/some/folder", "unknown", None),
     ],
 )
 def test_models_say_what_their_weights_may_be_used_for(checkpoint, name, commercial):
