@@ -364,7 +364,7 @@ float* pass(const Network& network, const Call& call, int64_t seen, const float*
 }  // namespace
 
 // Returns the number of samples written.
-extern "C" int64_t carry(const Network* network, const Call* call) {
+extern "C" int64_t decode(const Network* network, const Call* call) {
     float* end = call->samples;
     int64_t from = 0;
     do {

@@ -74,7 +74,7 @@ class IncrementalVocoder:
         Raises:
             NativeUnavailable: this machine, or a model of these dimensions, cannot use it.
         """
-        self._decode = library(SOURCE).carry
+        self._decode = library(SOURCE).decode
         self._decode.argtypes, self._decode.restype = (ctypes.POINTER(_Network), ctypes.POINTER(_Call)), ctypes.c_int64
         self._threads = torch.get_num_threads()
         in_tiles = has_tiles() if tiles is None else tiles
