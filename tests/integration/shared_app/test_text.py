@@ -39,7 +39,6 @@ def plan(cluster: Cluster, text: str) -> requests.Response:
 def test_hard_texts_are_planned_or_refused(cluster: Cluster, name: str):
     reply = plan(cluster, HARD_TEXTS[name])
     assert reply.status_code in (200, 400, 422), reply.text[:200]
-    assert reply.elapsed.total_seconds() < 20
     assert plan(cluster, "hello").status_code == 200
 
 

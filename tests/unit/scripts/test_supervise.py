@@ -42,7 +42,7 @@ service = Service([sys.executable, "-c", sys.argv[1], *sys.argv[2:]], os.environ
 try:
     service.watch(lambda: len(service._vital) == 2)
     print("watching", flush=True)
-    service.watch(lambda: False)
+    service.watch(lambda: print("look", flush=True))
 except StopRequested as asked:
     print("asked", asked, flush=True)
     print("in time", service.interrupt(600.0), flush=True)
@@ -104,7 +104,8 @@ def test_stopped_processes_are_no_dead_ones(tmp_path: Path):
     supervised = Supervised(tmp_path, "long")
     for pid in (supervised.gcs, supervised.raylet):
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(2.0)  # some looks of the supervisor; none of them may end anything
+    for _ in range(8):  # none of the supervisor's looks may end anything
+        supervised.until("look")
     supervised.process.send_signal(signal.SIGTERM)
     assert supervised.until("asked") == "asked SIGTERM"
     supervised.end()
