@@ -1,6 +1,6 @@
 // product: packed matrix products, one panel of 32 outputs at a time, in three kinds of arithmetic.
 //
-// In:    rows of float32 inputs, packed weights (pipeline/model/cpu/native.py packs them)
+// In:    rows of float32 inputs, packed weights (pipeline/model/cpu/packing.py packs them)
 // Out:   sums, 32 per row and panel
 // Owns:  a thread's tile registers during the lifetime of a Multiplier
 // Never: any sum across threads or across rows
