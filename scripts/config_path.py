@@ -10,7 +10,7 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent.parent / "configs"
 SHIPPED = {path.stem: path for path in FOLDER.glob("*.yaml") if path.stem != "voices"}
 DEFAULT = FOLDER / "dev.yaml"
-CONFIG_HELP = f"a file, or one that comes with the package: {', '.join(sorted(SHIPPED))}"
+CONFIG_HELP = f"a configuration file, or one that comes with the package: {', '.join(sorted(SHIPPED))}"
 
 
 def config_path(name: str) -> Path:

@@ -159,22 +159,28 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="chattts-serve judge", description="Measure the word error rate of a voice.")
     parser.add_argument("url", nargs="?", help="address of a running service")
     parser.add_argument("--local", action="store_true", help="synthesise in this process, without a service")
-    parser.add_argument("--checkpoint", default="demo", help="with --local")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="with --local")
-    parser.add_argument("--weights", choices=("dtype", "int8"), default="dtype", help="with --local")
-    parser.add_argument("--kv", choices=("dtype", "int8"), default="dtype", help="with --local")
+    parser.add_argument("--checkpoint", default="demo", help="with --local: the weights (default: %(default)s)")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="with --local: number format")
+    parser.add_argument("--weights", choices=("dtype", "int8"), default="dtype", help="with --local: format of the weights")
+    parser.add_argument("--kv", choices=("dtype", "int8"), default="dtype", help="with --local: format of keys and values")
     parser.add_argument("--codes", action="store_true", help="with --local: decode from the codes (use_decoder false)")
-    parser.add_argument("--voice", default="default")
+    parser.add_argument("--voice", default="default", help="name of the voice")
     parser.add_argument("--parallel", type=int, default=1, help="requests at once, with a URL")
     parser.add_argument("--sentences", type=int, help="use only this many of each kind")
     parser.add_argument("--show", action="store_true", help="print each mistake")
     limits = parser.add_argument_group(
         "limits", "if a figure is beyond its limit, the exit code is 1; the defaults are those of the demo checkpoint"
     )
-    points = "percentage points above the teacher's error rate (%(default)s)"
+    points = "percentage points above the teacher's error rate (default: %(default)s)"
     limits.add_argument("--words-above-teacher", type=float, default=WORDS_ABOVE_TEACHER, metavar="POINTS", help=points)
     limits.add_argument("--digits-above-teacher", type=float, default=DIGITS_ABOVE_TEACHER, metavar="POINTS", help=points)
-    limits.add_argument("--real-time-factor", type=float, default=REAL_TIME_FACTOR, metavar="FACTOR", help="(%(default)s)")
+    limits.add_argument(
+        "--real-time-factor",
+        type=float,
+        default=REAL_TIME_FACTOR,
+        metavar="FACTOR",
+        help="largest real-time factor (default: %(default)s)",
+    )
     args = parser.parse_args(arguments)
     if args.local == bool(args.url):
         parser.error("give either a URL or --local")

@@ -66,9 +66,9 @@ ANY_HOST = "0.0.0.0"
 
 def main(arguments: list[str] | None = None) -> int:
     """Checks the configuration, prepares the checkpoint and runs the service until it ends or is stopped."""
-    parser = argparse.ArgumentParser(prog="chattts-serve start", description="Run the service until Ctrl-C.")
+    parser = argparse.ArgumentParser(prog="chattts-serve start", description="Start the service and run it until Ctrl-C.")
     parser.add_argument("config", type=config_path, nargs="?", default=DEFAULT, help=CONFIG_HELP)
-    parser.add_argument("--plain", action="store_true", help="Serve's default data path, without HAProxy")
+    parser.add_argument("--plain", action="store_true", help="use Serve's default data path, without HAProxy")
     args = parser.parse_args(arguments)
     signals, console = Signals(), Console()
     try:

@@ -223,7 +223,7 @@ def _arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--vocoder-rate", type=_positive, help="seconds of audio that a vocoder replica generates per second")
     parser.add_argument(
-        "--utilisation", type=_share, default=0.75, help="part of the replicas' rate to plan with (%(default)s)"
+        "--utilisation", type=_share, default=0.75, help="part of the replicas' rate to plan with (default: %(default)s)"
     )
     parser.add_argument("--price", type=_positive, help="price per hour of one replica's machine or GPU, in any currency")
     parser.add_argument(
@@ -235,7 +235,7 @@ def _arguments() -> argparse.ArgumentParser:
         help="a tenant's streams at once; repeatable",
     )
     parser.add_argument(
-        "--talking", type=_share, default=1.0, help="share of the time in which a stream carries speech (%(default)s)"
+        "--talking", type=_share, default=1.0, help="share of the time in which a stream carries speech (default: %(default)s)"
     )
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the measurements")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")

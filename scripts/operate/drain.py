@@ -25,11 +25,11 @@ LINGER_S = 1.0  # the proxy sends the last bytes after the replica has
 def main(arguments: list[str] | None = None) -> int:
     """Closes admission on every ingress replica and waits for the requests in flight."""
     parser = argparse.ArgumentParser(
-        prog="chattts-serve drain", description="Refuse new requests, wait until every stream has ended."
+        prog="chattts-serve drain", description="Refuse new requests, then wait until every stream has ended."
     )
     parser.add_argument("config", type=config_path, help=CONFIG_HELP)
-    parser.add_argument("--grace", type=float, default=600.0, help="longest time to wait [s] (%(default)s)")
-    parser.add_argument("--address", default="auto", help="of the Ray cluster (%(default)s)")
+    parser.add_argument("--grace", type=float, default=600.0, help="longest time to wait [s] (default: %(default)s)")
+    parser.add_argument("--address", default="auto", help="address of the Ray cluster (default: %(default)s)")
     args = parser.parse_args(arguments)
     try:
         (application,) = check_file(args.config).document["applications"]

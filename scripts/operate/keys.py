@@ -39,7 +39,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Returns the options; `run` is the function of the verb."""
-    parser = argparse.ArgumentParser(prog="chattts-serve keys", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="chattts-serve keys",
+        description="Add, list and revoke the API keys of a service. A new key is printed once; the store holds only its hash.",
+    )
     where = argparse.ArgumentParser(add_help=False)
     where.add_argument(
         "--config", type=config_path, help="the configuration that names the store (default: the store of this machine)"
@@ -67,7 +70,7 @@ def add_key_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scopes", type=chosen(Scope), default=DEFAULT["scopes"].default, help=scopes)
     lanes = "some of interactive,standard,bulk (default: all)"
     parser.add_argument("--lanes", type=chosen(Lane), default=tuple(Lane), help=lanes)
-    parser.add_argument("--burst", type=int, default=QUOTA.burst, help="requests at once (%(default)s)")
+    parser.add_argument("--burst", type=int, default=QUOTA.burst, help="requests at once (default: %(default)s)")
     for option, kind, meaning in (
         ("requests_per_s", float, "requests per second"),
         ("streams", int, "streams in flight"),
@@ -75,7 +78,8 @@ def add_key_options(parser: argparse.ArgumentParser) -> None:
         ("audio_s_a_minute", float, "seconds of audio per minute"),
     ):
         name, default = f"--{option.replace('_', '-')}", getattr(QUOTA, option)
-        parser.add_argument(name, type=amount(kind), default=default, help=f"{meaning} (%(default)s; none: no limit)")
+        text = f"{meaning}, or `none` (default: {'none' if default is None else f'{default:g}'})"
+        parser.add_argument(name, type=amount(kind), default=default, help=text)
 
 
 def add(store: Store, options: argparse.Namespace) -> int:

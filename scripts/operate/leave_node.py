@@ -31,9 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
         "--grace",
         type=float,
         default=740.0,
-        help="longest time to wait: graceful_shutdown_timeout_s and the start of a replica elsewhere [s] (%(default)s)",
+        help="longest time to wait, for streams and for the start of replicas elsewhere [s] (default: %(default)s)",
     )
-    parser.add_argument("--address", default="auto", help="of the Ray cluster (%(default)s)")
+    parser.add_argument("--address", default="auto", help="address of the Ray cluster (default: %(default)s)")
     args = parser.parse_args(arguments)
     with connected(args.address, args.grace + ANSWER_S):
         left = leave(args.node or ray.get_runtime_context().get_node_id(), args.grace)

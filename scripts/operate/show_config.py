@@ -22,7 +22,7 @@ from serve.config.config_file import check_file
 def main(arguments: list[str] | None = None) -> int:
     """Prints the values of a file, or the reference; returns 1 if the file is wrong."""
     parser = argparse.ArgumentParser(
-        prog="chattts-serve config show", description="Print every resolved value of a configuration file."
+        prog="chattts-serve config show", description="Print every value of a configuration file, its origin, unit and meaning."
     )
     parser.add_argument("file", type=config_path, nargs="?", help=CONFIG_HELP)
     parser.add_argument("--markdown", action="store_true", help="print the reference of every key instead")

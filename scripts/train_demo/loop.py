@@ -31,9 +31,9 @@ def options(description: str, *, steps: int) -> argparse.Namespace:
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("work", type=Path, help="folder with corpus/, where the results are written")
-    parser.add_argument("--steps", type=int, default=steps, help="steps to train (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="seed of weights and examples (%(default)s)")
-    parser.add_argument("--threads", type=int, default=1, help="threads of PyTorch (%(default)s)")
+    parser.add_argument("--steps", type=int, default=steps, help="steps to train (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of weights and examples (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of PyTorch (default: %(default)s)")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)

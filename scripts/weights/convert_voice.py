@@ -67,9 +67,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="chattts-serve weights convert", description="Convert a .pt speaker file into a speaker string."
     )
-    parser.add_argument("file", type=Path)
+    parser.add_argument("file", type=Path, help="the .pt file")
     parser.add_argument("--name", help="write an entry for configs/voices.yaml under this name")
-    parser.add_argument("--width", type=int, default=DEFAULT_WIDTH, help="numbers in an embedding of the checkpoint")
+    parser.add_argument("--width", type=int, default=DEFAULT_WIDTH, help="numbers per embedding (default: %(default)s)")
     options = parser.parse_args(arguments)
     if options.name is not None and not VoiceCatalogue.is_name(options.name):
         parser.error("--name: a name has 1 to 64 of the characters a-z 0-9 _ -, the first a letter or digit")

@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "kind",
         choices=tuple(RANDOM_MODELS),
-        help="small-random: 11 MB; full-random: 1.2 GB, the real dimensions; both are noise",
+        help="small-random: 11 MB; full-random: 1.2 GB, the real dimensions; the audio of both is noise",
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="an empty or absent folder")
     return parser
