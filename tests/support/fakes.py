@@ -118,6 +118,17 @@ class Speaker:
                 self.last_closed.set()
 
 
+def pcm_of(seed: int, chunks: int = 5) -> NDArray[np.float32]:
+    """The samples that a Speaker of so many chunks generates for a seed."""
+    return sine(seed, 0, chunks * CHUNK)
+
+
+def close_to(data: bytes, samples: NDArray[np.float32]) -> bool:
+    """Whether 16-bit PCM holds these samples, but for rounding."""
+    received = np.frombuffer(data, "<i2").astype(np.float32) / 32767
+    return len(received) == len(samples) and bool(np.abs(received - samples).max() < 1e-3)
+
+
 VOICES = (
     VoiceInfo("default", ("alloy", "nova"), ("en", "zh"), "a sine", "built-in"),
     VoiceInfo("calm", (), (), "the same sine", "seed:1"),

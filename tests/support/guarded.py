@@ -52,4 +52,4 @@ def status(authenticator: Authenticator, peer: str, **headers: str) -> str:
 
 def speak(live: Live, **headers: str) -> requests.Response:
     body = {"input": "Hello there.", "response_format": "pcm", "seed": 1}
-    return requests.post(f"{live.url}/v1/audio/speech", json=body, headers=headers, timeout=20)
+    return requests.post(f"{live.url}/v1/audio/speech", json=body, headers=headers, timeout=60)

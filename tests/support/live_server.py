@@ -14,6 +14,7 @@ import uvicorn
 from serve.http.api import create_api
 from serve.http.services import Services
 
+CANARY = "canary-7f3a"  # what a client sends and no error may repeat
 POST = "POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
@@ -30,15 +31,15 @@ class Live:
 
     def speak(self, **fields: Any) -> requests.Response:
         body = {"input": "Hello there.", "response_format": "pcm", **fields}
-        return requests.post(f"{self.url}/v1/audio/speech", json=body, timeout=20)
+        return requests.post(f"{self.url}/v1/audio/speech", json=body, timeout=60)
 
     def post(self, raw: bytes, **headers: str) -> requests.Response:
         kind = {"Content-Type": "application/json"}
-        return requests.post(f"{self.url}/v1/audio/speech", data=raw, headers={**kind, **headers}, timeout=20)
+        return requests.post(f"{self.url}/v1/audio/speech", data=raw, headers={**kind, **headers}, timeout=60)
 
     def connect(self, body: bytes, head: str = "") -> socket.socket:
         """A raw connection with the request sent."""
-        client = socket.create_connection(("127.0.0.1", self.port), timeout=20)
+        client = socket.create_connection(("127.0.0.1", self.port), timeout=60)
         client.sendall(f"{POST}{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         return client
 
@@ -58,7 +59,18 @@ def serving(services: Services) -> Iterator[Live]:
     finally:
         server.should_exit = True
         server.force_exit = True
-        thread.join(timeout=10)
+        thread.join(timeout=60)
+
+
+def error_of(reply: requests.Response) -> dict[str, Any]:
+    """The envelope, checked."""
+    assert reply.headers["Content-Type"] == "application/json"
+    error: dict[str, Any] = reply.json()["error"]
+    assert set(error) == {"message", "type", "param", "code", "request_id"}
+    assert error["request_id"] == reply.headers["X-Request-ID"]
+    assert CANARY not in reply.text
+    assert reply.json().keys() == {"error"}
+    return error
 
 
 def read_all(client: socket.socket) -> bytes:

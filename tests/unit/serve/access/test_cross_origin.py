@@ -58,7 +58,7 @@ def test_a_foreign_host_is_refused_whatever_it_asks(served: tuple[Live, Speaker]
              ("POST", "/admin/cache/purge"), ("GET", "/"), ("GET", "/nothing")]  # fmt: skip
     for host in foreign:
         for method, path in asked:
-            reply = requests.request(method, live.url + path, headers={**JSON, "Host": host}, data=b"{}", timeout=5)
+            reply = requests.request(method, live.url + path, headers={**JSON, "Host": host}, data=b"{}", timeout=60)
             assert (reply.status_code, code_of(reply)) == (403, "host_not_allowed"), (host, path)
             assert host == "" or host not in reply.text
     assert (speaker.opened, speaker.purged) == (0, [])
@@ -67,13 +67,13 @@ def test_a_foreign_host_is_refused_whatever_it_asks(served: tuple[Live, Speaker]
 def test_this_machines_names_and_configured_ones_are_answered(served: tuple[Live, Speaker]):
     live, _ = served
     for host in [*names(live.port), "tts.home", f"tts.home:{live.port}"]:
-        assert requests.get(f"{live.url}/v1/models", headers={"Host": host}, timeout=5).status_code == 200, host
+        assert requests.get(f"{live.url}/v1/models", headers={"Host": host}, timeout=60).status_code == 200, host
 
 
 def test_probes_call_by_any_address(served: tuple[Live, Speaker]):
     live, _ = served
     for path in ("/live", "/ready"):
-        assert requests.get(live.url + path, headers={"Host": "10.1.2.3:8000"}, timeout=5).status_code == 200
+        assert requests.get(live.url + path, headers={"Host": "10.1.2.3:8000"}, timeout=60).status_code == 200
 
 
 FOREIGN = [
@@ -121,7 +121,7 @@ def test_the_own_page_and_configured_ones_may_call(served: tuple[Live, Speaker])
         {"Origin": APP, "Sec-Fetch-Site": "cross-site"},
         {},
     ):
-        reply = requests.post(f"{live.url}/v1/audio/speech", json={"input": "Hi."}, headers=headers, timeout=5)
+        reply = requests.post(f"{live.url}/v1/audio/speech", json={"input": "Hi."}, headers=headers, timeout=60)
         assert reply.status_code == 200, headers
 
 
@@ -129,16 +129,16 @@ def test_a_link_opens_the_page_and_the_documents_and_a_frame_does_not(served: tu
     live, _ = served
     link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
     for path in ("/", "/docs", "/source", "/health"):
-        assert requests.get(live.url + path, headers=link, timeout=5).status_code == 200, path
-        assert requests.post(live.url + path, headers=link, timeout=5).status_code == 403, path
-        framed = requests.get(live.url + path, headers={**link, "Sec-Fetch-Dest": "iframe"}, timeout=5)
+        assert requests.get(live.url + path, headers=link, timeout=60).status_code == 200, path
+        assert requests.post(live.url + path, headers=link, timeout=60).status_code == 403, path
+        framed = requests.get(live.url + path, headers={**link, "Sec-Fetch-Dest": "iframe"}, timeout=60)
         assert framed.status_code == 403, path
 
 
 def test_nothing_redirects_to_the_host_a_client_names(served: tuple[Live, Speaker]):
     live, _ = served
     for path in ("/v1/audio/speech/", "/v1/models/", "/docs/", "/health/"):
-        reply = requests.get(live.url + path, allow_redirects=False, timeout=5)
+        reply = requests.get(live.url + path, allow_redirects=False, timeout=60)
         assert (reply.status_code, code_of(reply)) == (404, "not_found"), path
 
 
@@ -171,11 +171,11 @@ def test_where_a_key_is_asked_for_or_another_door_stands_hosts_and_pages_are_not
     headers = {"Host": "tts.example", "Origin": "https://app.example", "Sec-Fetch-Site": "cross-site"}
     with guarded(Authenticator(ring_of(store), is_open=not with_keys)) as (live, _):
         for path in ("/v1/models", "/health"):
-            reply = requests.get(live.url + path, headers={**headers, **({"X-API-Key": key} if key else {})}, timeout=5)
+            reply = requests.get(live.url + path, headers={**headers, **({"X-API-Key": key} if key else {})}, timeout=60)
             assert reply.status_code == 200
             assert "Access-Control-Allow-Origin" not in reply.headers, "unless it is configured"
         asked = {**headers, "Access-Control-Request-Method": "POST"}
-        reply = requests.options(f"{live.url}/v1/audio/speech", headers=asked, timeout=5)
+        reply = requests.options(f"{live.url}/v1/audio/speech", headers=asked, timeout=60)
         assert reply.status_code == (401 if with_keys else 405)
         assert "Access-Control-Allow-Origin" not in reply.headers
     store.close()
@@ -187,21 +187,21 @@ def test_a_configured_page_is_answered_with_cors_headers_and_no_other_is(tmp_pat
     with guarded(Authenticator(ring_of(store), origins=CrossOriginPolicy(origins=[APP]))) as (live, _):
         url = f"{live.url}/v1/audio/speech"
         asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
-        allowed = requests.options(url, headers={**asked, "Origin": APP}, timeout=5)
+        allowed = requests.options(url, headers={**asked, "Origin": APP}, timeout=60)
         assert allowed.status_code == 204
         assert allowed.headers["Access-Control-Allow-Origin"] == APP
         assert "POST" in allowed.headers["Access-Control-Allow-Methods"]
         assert allowed.headers["Access-Control-Allow-Headers"] == "Authorization, *"
-        other = requests.options(url, headers={**asked, "Origin": "https://evil.example"}, timeout=5)
+        other = requests.options(url, headers={**asked, "Origin": "https://evil.example"}, timeout=60)
         assert "Access-Control-Allow-Origin" not in other.headers
         assert other.status_code == 401
         for headers, status in (({"Authorization": f"Bearer {key}"}, 200), ({}, 401)):
-            reply = requests.post(url, json={"input": "Hi."}, headers={**headers, "Origin": APP}, timeout=5)
+            reply = requests.post(url, json={"input": "Hi."}, headers={**headers, "Origin": APP}, timeout=60)
             assert reply.status_code == status
             assert reply.headers["Access-Control-Allow-Origin"] == APP, "a page must be able to read a refusal too"
             assert reply.headers["Access-Control-Expose-Headers"] == "*"
             assert "Access-Control-Allow-Credentials" not in reply.headers
-        plain = requests.get(f"{live.url}/health", timeout=5)
+        plain = requests.get(f"{live.url}/health", timeout=60)
         assert plain.headers["Vary"] == "Origin", "a cache must not give one page's answer to another"
     store.close()
 

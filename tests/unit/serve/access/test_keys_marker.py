@@ -87,7 +87,7 @@ def test_a_lost_store_opens_nothing_until_somebody_says_so(
                 reply = speak(live, **headers)
                 assert (reply.status_code, reply.json()["error"]["message"]) == (503, LOST)
                 assert int(reply.headers["Retry-After"]) >= 1
-            assert requests.get(f"{live.url}/live", timeout=5).status_code == 200
+            assert requests.get(f"{live.url}/live", timeout=60).status_code == 200
     assert status(Authenticator(ring, is_open=True), "8.8.8.8") == "in", "another gate stands in front"
     assert "keys forget" in LOST
     assert keys_script.main(["forget", "--store", url]) == 0

@@ -167,3 +167,43 @@ def test_nonsense_is_refused_without_a_traceback(tmp_path: Path, text):
 def test_a_missing_file_is_named(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"none\.yaml: cannot be read"):
         check_file(tmp_path / "none.yaml")
+
+
+NOTICED_S = 12.0
+
+
+FAILURES = 3  # health checks in a row, Serve's own constant
+
+
+JITTER = 1.1  # on the period, likewise
+
+
+FILES = sorted(path for path in (PROJECT / "configs").glob("*.yaml") if path.name != "voices.yaml")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_replica_that_hangs_is_noticed_within_12_seconds(path):
+    """A check begins a period after the one before, or at once when that one ran into its timeout."""
+    file = check_file(path)
+    for deployment in file.document["applications"][0]["deployments"]:
+        period_s, timeout_s = deployment["health_check_period_s"], deployment["health_check_timeout_s"]
+        assert JITTER * period_s + FAILURES * max(timeout_s, JITTER * period_s) <= NOTICED_S, deployment["name"]
+    engine, vocoder = file.app.pipeline.engine, file.app.pipeline.vocoder
+    for limit_s in (engine.round_timeout_s, vocoder.call_timeout_s):
+        assert limit_s + FAILURES * JITTER * 1.0 <= NOTICED_S
+
+
+def test_a_service_others_can_hear_states_who_may_call():
+    document = {
+        "http_options": {"host": "0.0.0.0"},
+        "applications": [
+            {"name": "x", "route_prefix": "/", "import_path": "serve.app:build_app", "args": {}, "deployments": []}
+        ],
+    }
+    for name, most in (("Ingress", 400), ("AcousticModel", 1000), ("Vocoder", 64)):
+        document["applications"][0]["deployments"].append({"name": name, "max_ongoing_requests": most})
+    (mistake,) = find_mistakes(document)
+    assert "keys.open" in mistake
+    for said in (True, False):
+        document["applications"][0]["args"] = {"keys": {"open": said}}
+        assert find_mistakes(document) == []

@@ -28,7 +28,7 @@ FORM_START = b'--x\r\nContent-Disposition: form-data; name="audio_sample"; filen
 def senders(live: Live, number: int, start: bytes = b"{", head: str = POST, size: int = 1000) -> Iterator[list[socket.socket]]:
     """Connections whose body never goes on after its first bytes."""
     with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(socket.create_connection(("127.0.0.1", live.port), timeout=20)) for _ in range(number)]
+        clients = [stack.enter_context(socket.create_connection(("127.0.0.1", live.port), timeout=60)) for _ in range(number)]
         for client in clients:
             client.sendall(f"{head}Content-Length: {size}\r\n\r\n".encode() + start)
         yield clients
@@ -200,7 +200,7 @@ def test_every_route_with_a_body_is_in_the_list():
 )
 def test_a_body_that_is_not_said_to_be_json_is_a_415(live: Live, method: str, path: str, content: str | None):
     headers = {} if content is None else {"Content-Type": content}
-    reply = requests.request(method, live.url + path, data=b'{"input": "Hi."}', headers=headers, timeout=5)
+    reply = requests.request(method, live.url + path, data=b'{"input": "Hi."}', headers=headers, timeout=60)
     error = reply.json()["error"]
     assert (reply.status_code, error["code"]) == (415, "unsupported_media_type")
     assert "-H 'Content-Type: application/json'" in error["message"]
@@ -215,7 +215,7 @@ def test_json_may_name_its_charset(live: Live, content: str):
 def test_compressed_bodies_are_a_415(live: Live, method: str, path: str):
     for coding in ("gzip", "br", "gzip, identity"):
         headers = {"Content-Type": "application/json", "Content-Encoding": coding}
-        reply = requests.request(method, live.url + path, data=gzip.compress(SPEECH), headers=headers, timeout=5)
+        reply = requests.request(method, live.url + path, data=gzip.compress(SPEECH), headers=headers, timeout=60)
         error = reply.json()["error"]
         assert (reply.status_code, error["code"]) == (415, "unsupported_content_encoding")
         assert reply.headers["Accept-Encoding"] == "identity"

@@ -2,47 +2,15 @@
 
 import json
 import logging
-import re
 
 import pytest
 
-from pipeline.config import SpeechConfig
 from pipeline.errors import EngineFault
-from pipeline.synthesizer import Synthesizer
-from pipeline.types import Prompt, SamplingParams, Voice
 from serve.config.app_config import LimitsConfig
 from serve.observability.request_log import FIELDS
-from serve.remote.remote_stages import RemoteDecoder, RemoteFrontend, RemoteGenerator
-from tests.support.fakes import PromptMaker, Speaker, StepMaker, ToneDecoder, make_services
-from tests.support.handles import Blocks, local_handle, text_handle
+from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import Live, serving
 from tests.support.waiting import wait_until
-
-
-class AnyVoice:
-    """protocols.VoiceSource."""
-
-    def get(self, name: str) -> Voice:
-        return Voice(name, None)
-
-
-@pytest.fixture
-def live():
-    """The spine over the adapters of three fake stages. A server a test: a line is written after the last byte."""
-    text, acoustic, vocoder = PromptMaker(), StepMaker(), ToneDecoder()
-
-    def generate(prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool, trace: str) -> Blocks:
-        return Blocks(acoustic.generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted))
-
-    synthesizer = Synthesizer(
-        RemoteFrontend(text_handle(text)),
-        RemoteGenerator(local_handle(generate=generate)),
-        RemoteDecoder(local_handle(traits=vocoder.traits, feed=lambda feed, trace: vocoder.feed(feed))),
-        AnyVoice(),
-        SpeechConfig(),
-    )
-    with serving(make_services(Speaker(), stream=synthesizer.stream)) as server:
-        yield server
 
 
 def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[dict]:
@@ -74,15 +42,6 @@ def test_one_line_in_and_one_out_with_what_the_stages_did(live: Live, caplog):
     assert {"text_s", "gpt_s", "vocoder_s", "ttfb_s", "took_s", "rtf", "stalled_s"} <= out.keys()
     assert out["rtf"] == pytest.approx(out["took_s"] / out["audio_s"], abs=1e-4)
     assert json.loads(json.dumps(out)) == out
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_the_header_times_every_stage_before_the_first_audio(live: Live, stream: bool):
-    timing = live.speak(stream=stream).headers["Server-Timing"]
-    stages = dict(re.findall(r"(\w+);dur=([\d.]+)", timing))
-    assert list(stages) == ["text", "queue", "gpt", "vocoder", "audio", "encode", "total"]
-    assert float(stages["queue"]) == 250.0
-    assert float(stages["audio"]) <= float(stages["total"])
 
 
 def test_no_line_holds_a_word_of_the_request(live: Live, caplog):

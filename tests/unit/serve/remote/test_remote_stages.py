@@ -1,6 +1,7 @@
 """The adapters over handles: what is tried twice, what is not, and what always gets its cancel."""
 
 import asyncio
+import pickle
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -11,13 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayTaskError
 from ray.serve._private.common import DeploymentID
-from ray.serve.exceptions import DeploymentUnavailableError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
 from pipeline.errors import (
     AtCapacity,
     EngineDead,
+    EngineFault,
     NonFiniteOutput,
     RequestQuarantined,
     StageUnavailable,
@@ -26,7 +28,7 @@ from pipeline.errors import (
 )
 from pipeline.types import FinishReason, SamplingParams, StepBlock, SynthesisRequest
 from serve.config.policies import BreakerConfig, QuarantineConfig
-from serve.remote.remote_stages import RemoteDecoder, RemoteFrontend, RemoteGenerator
+from serve.remote.remote_stages import RemoteDecoder, RemoteFrontend, RemoteGenerator, after_yielded, to_domain
 from serve.resilience.circuit_breaker import Breaker
 from serve.resilience.quarantine import CURRENT_REQUEST, Quarantine
 from tests.support.factories import make_prompt
@@ -345,3 +347,41 @@ def test_only_the_death_of_a_replica_somebody_can_name_is_held_against_a_request
     quarantine, results = observe(work, clock=lambda: next(passing))
     assert (results, quarantine.quarantined) == ([None], 0)
     assert answers.answers == []
+
+
+@given(st.integers(0, 12), st.lists(st.integers(0, 5), min_size=1, max_size=6))
+def test_two_tries_make_one_sequence(handed_on, sizes):
+    total = sum(sizes)
+    handed_on = min(handed_on, total)
+    first, kept = 0, []
+    for number, size in enumerate(sizes):
+        steps = np.arange(first, first + size, dtype=np.float32)[:, None]
+        finish = FinishReason.EOS if number == len(sizes) - 1 else None
+        block = after_yielded(StepBlock(steps, steps.astype(np.int64), first, finish), handed_on)
+        first += size
+        if block is not None:
+            assert len(block.hidden) == len(block.codes)
+            assert not len(block.hidden) or block.first_step == block.hidden[0, 0]
+            kept.append(block)
+    assert np.concatenate([block.hidden[:, 0] for block in kept]).tolist() == list(range(handed_on, total))
+    assert [block.finish for block in kept][-1] is FinishReason.EOS
+
+
+@pytest.mark.parametrize("error", [NonFiniteOutput("nan"), AtCapacity("full", retry_after_s=7.5), EngineDead("dead")])
+def test_errors_cross_processes_as_they_were(error):
+    wrapped = RayTaskError("f", "traceback", error).as_instanceof_cause()
+    back = to_domain(wrapped)
+    assert type(back) is type(error)
+    assert back.message == error.message
+    assert type(pickle.loads(pickle.dumps(error))) is type(error)  # noqa: S301 - our own bytes
+    if isinstance(error, AtCapacity):
+        assert back.retry_after_s == 7.5
+
+
+def test_serves_own_errors_become_the_domains():
+    full = to_domain(BackPressureError(3, 2, 429, 4.0))
+    assert isinstance(full, AtCapacity)
+    assert full.retry_after_s == 4.0
+    assert type(to_domain(RayActorError())) is EngineDead
+    assert type(to_domain(RuntimeError("x"))) is EngineFault
+    assert "x" not in to_domain(RuntimeError("x")).message.split()

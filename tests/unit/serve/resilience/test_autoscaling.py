@@ -7,10 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.yaml_loader import parse_yaml
-from serve.config.app_config import PROJECT
-from serve.config.config_file import find_mistakes
-from serve.resilience.autoscaling import BACKLOG_S, BUSY, EngineLoad, Load, StepBacklogPolicy, VocoderLoad
+from serve.resilience.autoscaling import BACKLOG_S, BUSY, EngineLoad, Load, StepBacklogPolicy, TextLoad, VocoderLoad
 
 SHARES = st.lists(st.floats(0, 1), min_size=1, max_size=8)
 
@@ -68,16 +65,6 @@ def test_values_out_of_range_are_named(wrong: dict[str, float]):
         StepBacklogPolicy(**wrong)
 
 
-def test_a_configuration_with_a_misspelt_kwarg_is_refused_with_its_path():
-    text = (PROJECT / "configs/two-gpu.yaml").read_text()
-    assert find_mistakes(parse_yaml(text)) == []
-    (mistake,) = find_mistakes(parse_yaml(text.replace("{utilisation: 0.75, wait_s: 1}", "{utilization: 0.75}")))
-    assert mistake.startswith("applications[0].deployments[2].autoscaling_config.policy.policy_kwargs.utilization: unknown key")
-    assert "did you mean utilisation?" in mistake
-    (mistake,) = find_mistakes(parse_yaml(text.replace("{utilisation: 0.75, wait_s: 1}", "{utilisation: 75}")))
-    assert "policy_kwargs.utilisation: Input should be less than or equal to 1; found 75" in mistake
-
-
 ENGINE = {"slots": 8, "slots_used": 0, "round_s": 0.1, "steps": 0}  # 4 steps a round: 320 steps a second
 
 
@@ -120,3 +107,12 @@ def test_a_vocoder_is_busy_while_it_calls_and_waits_by_calls():
         with load.call():
             assert load.measure({**stats, "calls": 9}, now=3.0) == Load(1.0, 0.25)
     assert load.inside == 0
+
+
+def test_a_text_replicas_load_is_the_time_its_workers_were_reading():
+    load = TextLoad()
+    assert load.measure({"busy_s": 5.0, "waiting": 0, "read_s": 0.01}, 100.0).busy == 0.0
+    now = load.measure({"busy_s": 5.5, "waiting": 4, "read_s": 0.01}, 102.0)
+    assert now.busy == pytest.approx(0.25)
+    assert now.backlog_s == pytest.approx(0.04)
+    assert load.measure({"busy_s": 15.5, "waiting": 0, "read_s": 0.01}, 103.0).busy == 1.0

@@ -4,16 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, aclosing, suppress
 
-import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pipeline.errors import AtCapacity, EngineDead, InvalidRequest, NonFiniteOutput, StageUnavailable, SynthesisError
-from pipeline.types import FinishReason, StepBlock
 from serve.config.policies import BreakerConfig
-from serve.remote.remote_stages import after_yielded
 from serve.resilience.circuit_breaker import Breaker, State
 from tests.support.clock import HeldClock
 
@@ -345,24 +341,6 @@ TestMachine = Machine.TestCase
 
 
 # What a second try leaves out.
-
-
-@given(st.integers(0, 12), st.lists(st.integers(0, 5), min_size=1, max_size=6))
-def test_two_tries_make_one_sequence(handed_on, sizes):
-    total = sum(sizes)
-    handed_on = min(handed_on, total)
-    first, kept = 0, []
-    for number, size in enumerate(sizes):
-        steps = np.arange(first, first + size, dtype=np.float32)[:, None]
-        finish = FinishReason.EOS if number == len(sizes) - 1 else None
-        block = after_yielded(StepBlock(steps, steps.astype(np.int64), first, finish), handed_on)
-        first += size
-        if block is not None:
-            assert len(block.hidden) == len(block.codes)
-            assert not len(block.hidden) or block.first_step == block.hidden[0, 0]
-            kept.append(block)
-    assert np.concatenate([block.hidden[:, 0] for block in kept]).tolist() == list(range(handed_on, total))
-    assert [block.finish for block in kept][-1] is FinishReason.EOS
 
 
 def test_an_error_inside_a_stream_is_counted_once():

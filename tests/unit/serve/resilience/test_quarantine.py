@@ -1,10 +1,9 @@
-"""The quarantine: who is kept from the model, who is not, and for how long. A clock of its own."""
+"""The quarantine: which requests are refused, which are not, and for how long. On a held clock."""
 
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import ExitStack, aclosing
 from dataclasses import replace
-from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from pipeline.errors import AtCapacity, EngineDead, RequestQuarantined
 from pipeline.types import AudioChunk, AudioOptions, RefineParams, SamplingParams, SynthesisRequest
 from serve.config.policies import QuarantineConfig
-from serve.resilience.death_log import ReplicaDeath, consecutive_deaths
 from serve.resilience.quarantine import CURRENT_REQUEST, Quarantine, TrackedRequest
 from tests.support.clock import HeldClock
 
@@ -32,8 +30,8 @@ def fail(watching, error: Exception) -> None:
         watching.gen.throw(error)
 
 
-def die(quarantine: Quarantine, clock: HeldClock, digest: bytes, *replicas: str, stage: str = "acoustic") -> None:
-    """A request whose calls fail, one after the other."""
+def crash(quarantine: Quarantine, clock: HeldClock, digest: bytes, *replicas: str, stage: str = "acoustic") -> None:
+    """A request whose calls fail one after the other, each with its replica."""
     watching = quarantine.admit(digest)
     tracked = watching.__enter__()
     for replica in replicas:
@@ -42,58 +40,58 @@ def die(quarantine: Quarantine, clock: HeldClock, digest: bytes, *replicas: str,
     fail(watching, EngineDead("dead"))
 
 
-def crowd(quarantine: Quarantine, clock: HeldClock, members: list[bytes], *replicas: str) -> None:
-    """Requests that are inside the same replicas, one after the other."""
+def run_together(quarantine: Quarantine, clock: HeldClock, members: list[bytes], *replicas: str) -> None:
+    """Requests that run in the same replicas when these crash, one after the other."""
     for replica in replicas:
         began, clock.now = clock.now, clock.now + 0.1
         for member in members:
             quarantine.record_death(member, replica, "acoustic", began)
 
 
-def speak(quarantine: Quarantine, digest: bytes) -> None:
+def complete(quarantine: Quarantine, digest: bytes) -> None:
     with quarantine.admit(digest):
         pass
 
 
-def test_a_request_that_ended_two_replicas_alone_is_refused():
+def test_a_request_that_crashed_two_replicas_alone_is_refused():
     quarantine, clock = make()
-    die(quarantine, clock, b"poison", "a", "b")
+    crash(quarantine, clock, b"poison", "a", "b")
     assert quarantine.quarantined == 1
     with pytest.raises(RequestQuarantined):
-        speak(quarantine, b"poison")
-    speak(quarantine, b"another")
+        complete(quarantine, b"poison")
+    complete(quarantine, b"another")
     clock.now += 601
-    speak(quarantine, b"poison")
+    complete(quarantine, b"poison")
     assert quarantine.summary() == {"quarantined": 0, "refused": 1}
 
 
-def test_one_death_is_no_guilt_however_many_segments_saw_it():
+def test_one_crash_blames_no_request_however_many_of_its_segments_failed():
     quarantine, clock = make()
-    die(quarantine, clock, b"long", "a", "a", "a", "a")
-    speak(quarantine, b"long")
-    die(quarantine, clock, b"long", "b")
-    speak(quarantine, b"long")
+    crash(quarantine, clock, b"long", "a", "a", "a", "a")
+    complete(quarantine, b"long")
+    crash(quarantine, clock, b"long", "b")
+    complete(quarantine, b"long")
 
 
-def test_deaths_in_different_stages_are_not_added_up():
+def test_crashes_of_different_stages_are_not_added_up():
     quarantine, clock = make()
     for stage in STAGES:
-        die(quarantine, clock, b"unlucky", f"of {stage}", stage=stage)
+        crash(quarantine, clock, b"unlucky", f"of {stage}", stage=stage)
     assert quarantine.quarantined == 0
-    die(quarantine, clock, b"unlucky", "another vocoder", stage="vocoder")
+    crash(quarantine, clock, b"unlucky", "another vocoder", stage="vocoder")
     assert quarantine.quarantined == 1
 
 
-def test_what_was_begun_before_a_death_was_known_belongs_to_it():
+def test_a_call_begun_before_a_crash_was_known_counts_with_it():
     quarantine, clock = make()
     clock.now = 2.0
     for replica, began in (("a", 0.0), ("b", 0.5), ("c", 1.9)):
         quarantine.record_death(b"wide", replica, "acoustic", began)
     assert quarantine.quarantined == 0
-    speak(quarantine, b"wide")
+    complete(quarantine, b"wide")
 
 
-def test_a_second_try_beside_older_work_in_the_same_replica_is_a_second_death():
+def test_a_retry_beside_older_calls_in_the_same_replica_is_a_second_crash():
     quarantine, clock = make()
     clock.now = 1.0
     quarantine.record_death(b"poison", "a", "acoustic", 0.0)
@@ -104,7 +102,7 @@ def test_a_second_try_beside_older_work_in_the_same_replica_is_a_second_death():
     assert quarantine.quarantined == 1
 
 
-def test_who_was_tried_again_beside_the_culprit_is_not_taken_for_it():
+def test_a_request_retried_beside_the_poisonous_one_is_not_blamed():
     quarantine, clock = make()
     clock.now = 1.0
     quarantine.record_death(b"poison", "a", "acoustic", 0.0)
@@ -113,79 +111,63 @@ def test_who_was_tried_again_beside_the_culprit_is_not_taken_for_it():
     quarantine.record_death(b"poison", "b", "acoustic", 0.0)  # two segments at once: for the poison that is one death
     quarantine.record_death(b"innocent", "b", "acoustic", 1.1)
     assert quarantine.quarantined == 0
-    speak(quarantine, b"innocent")
+    complete(quarantine, b"innocent")
 
 
-def test_innocents_of_a_crowd_are_tried_one_at_a_time_and_cleared():
+def test_requests_implicated_together_are_retried_one_at_a_time_and_cleared():
     quarantine, clock = make()
-    everybody = [b"poison", *(bytes([number]) for number in range(20))]
-    crowd(quarantine, clock, everybody, "a", "b")
-    assert quarantine.quarantined == 0, "nobody is guilty in a crowd"
+    members = [b"poison", *(bytes([number]) for number in range(20))]
+    run_together(quarantine, clock, members, "a", "b")
+    assert quarantine.quarantined == 0, "no request is blamed while several were inside both replicas"
     with quarantine.admit(b"\0"), pytest.raises(AtCapacity), quarantine.admit(b"\1"):
         pass
-    speak(quarantine, b"stranger")
-    for member in everybody[1:]:
-        speak(quarantine, member)
-    with pytest.raises(RequestQuarantined):  # nobody else is left: it never got to a third replica
-        speak(quarantine, b"poison")
+    complete(quarantine, b"unrelated")
+    for member in members[1:]:
+        complete(quarantine, member)
+    with pytest.raises(RequestQuarantined):  # the only one left: it reached no third replica
+        complete(quarantine, b"poison")
 
 
-def test_a_suspect_that_sees_a_third_death_is_poisonous():
+def test_an_implicated_request_with_a_third_crash_is_poisonous():
     quarantine, clock = make()
-    crowd(quarantine, clock, [b"poison", b"innocent"], "a", "b")
-    die(quarantine, clock, b"poison", "c")
+    run_together(quarantine, clock, [b"poison", b"innocent"], "a", "b")
+    crash(quarantine, clock, b"poison", "c")
     with pytest.raises(RequestQuarantined):
-        speak(quarantine, b"poison")
-    speak(quarantine, b"innocent")
+        complete(quarantine, b"poison")
+    complete(quarantine, b"innocent")
 
 
 @st.composite
 def machines(draw) -> list[tuple[float, bytes, str, str, float]]:
-    """What is told of a machine's death: at which moment, of a request inside which replica of which stage, since when.
+    """Failed calls after the loss of a machine: (time, request, replica, stage, start of the call).
 
-    Its replicas of one stage die at one moment, those of the next stage perhaps much later; of each death its requests hear in
-    any order. There are fewer digests than calls: a request has several segments, and others ask the same.
+    Its replicas of one stage die at one moment, those of the next stage perhaps much later; its requests fail in
+    any order. There are fewer digests than calls: a request has several segments, and some requests are equal.
     """
     apart = draw(st.sampled_from((0.0, 5.0)))
-    told = []
+    failed_calls = []
     for number, stage in enumerate(STAGES):
         died = 1.0 + number * apart
         calls = st.tuples(st.floats(0.01, 3), st.integers(0, 3), st.integers(1, 3), st.floats(0, 1))
         for later, digest, replica, age in draw(st.lists(calls, max_size=6)):
-            told.append((died + later, bytes([digest]), f"{stage} {replica}", stage, died - age))
-    return sorted(told, key=lambda note: note[0])
+            failed_calls.append((died + later, bytes([digest]), f"{stage} {replica}", stage, died - age))
+    return sorted(failed_calls, key=lambda note: note[0])
 
 
 @given(machines())
-def test_a_machines_death_quarantines_nobody_and_tries_nobody(told):
+def test_the_loss_of_a_machine_blames_no_request(failed_calls):
     quarantine, clock = make()
-    for clock.now, digest, replica, stage, began in told:
+    for clock.now, digest, replica, stage, began in failed_calls:
         quarantine.record_death(digest, replica, stage, began)
         assert quarantine.quarantined == 0
     with ExitStack() as stack:
-        for digest in {digest for _, digest, *_ in told}:
+        for digest in {digest for _, digest, *_ in failed_calls}:
             stack.enter_context(quarantine.admit(digest))  # all at once: RequestQuarantined or AtCapacity would end it
 
 
-@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 9)), max_size=7))
-def test_the_deaths_that_count_are_the_most_calls_that_followed_on_each_other(calls):
-    deaths = [
-        ReplicaDeath("acoustic", str(number), 0.0, {b"x": (began + lasted, began)})
-        for number, (began, lasted) in enumerate(calls)
-    ]
-    rows = sorted(((began, began + lasted) for began, lasted in calls), key=lambda row: row[1])
-    most = max(
-        size
-        for size in range(len(rows) + 1)
-        for some in combinations(rows, size)
-        if all(before[1] <= after[0] for before, after in pairwise(some))
-    )
-    assert consecutive_deaths(b"x", deaths) == most
-
-
 @given(st.lists(st.tuples(st.sampled_from(STAGES), st.integers(1, 4)), max_size=8))
-def test_a_deadly_request_that_comes_alone_ends_replicas_of_a_stage_twice_at_most(visits):
-    """Each visit: the stage it ends, and with how many of its segments at once; all are tried a second time."""
+def test_a_poisonous_request_alone_crashes_at_most_two_replicas_of_a_stage(visits):
+    """Each visit: the stage whose replica crashes, and how many segments run there; all are retried once."""
     quarantine, clock = make()
     times = dict.fromkeys(STAGES, 0)
     for visit, (stage, segments) in enumerate(visits):
@@ -207,8 +189,8 @@ def test_a_deadly_request_that_comes_alone_ends_replicas_of_a_stage_twice_at_mos
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.booleans()), max_size=40))
-def test_a_poison_request_ends_no_fourth_replica_and_no_innocent_is_ever_held(arrivals):
-    """Member 0 ends whichever replica it is in, with whoever asked in the same moment inside as well, perhaps twice."""
+def test_a_poisonous_request_crashes_at_most_three_replicas_and_no_other_is_refused(arrivals):
+    """Member 0 crashes any replica it runs in; the others run beside it, sometimes in the retry as well."""
     quarantine, clock = make()
     deaths = 0
     for number, (company, short, together) in enumerate(arrivals):
@@ -242,7 +224,7 @@ def test_a_poison_request_ends_no_fourth_replica_and_no_innocent_is_ever_held(ar
     assert deaths <= 3
 
 
-def test_a_digest_is_of_what_reaches_the_model_and_of_this_process():
+def test_a_digest_depends_on_what_reaches_the_model_and_on_the_process():
     quarantine, _ = make()
     base = quarantine.digest(REQUEST)
     same = [
@@ -264,7 +246,7 @@ def test_a_digest_is_of_what_reaches_the_model_and_of_this_process():
     assert b"words" not in repr(vars(quarantine)).encode()
 
 
-def test_a_stream_is_heard_from_its_first_sample_on():
+def test_a_stream_has_sent_audio_from_its_first_sample_on():
     quarantine, _ = make()
     seen = []
 

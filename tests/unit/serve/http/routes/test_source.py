@@ -24,8 +24,8 @@ from tests.support.live_server import serving
 
 def test_the_service_hands_out_what_it_runs():
     with serving(make_services(Speaker())) as live:
-        offer = requests.get(f"{live.url}/source", timeout=20).json()
-        packed = requests.get(live.url + offer["url"], timeout=20)
+        offer = requests.get(f"{live.url}/source", timeout=60).json()
+        packed = requests.get(live.url + offer["url"], timeout=60)
     assert (offer["name"], offer["license"], offer["commit"]) == ("chattts-serve", "AGPL-3.0-or-later", None)
     assert packed.headers["Content-Type"] == "application/gzip"
     assert hashlib.sha256(packed.content).hexdigest() == offer["sha256"]
@@ -80,7 +80,7 @@ def test_an_installed_program_offers_its_own_files_alone(tmp_path: Path):
 def test_an_operator_names_the_place_instead():
     offer = SourceOfferConfig(url="https://example.org/our/chattts", commit="0123abc")
     with serving(replace(make_services(Speaker()), source_offer=offer)) as live:
-        answer = requests.get(f"{live.url}/source", timeout=20).json()
+        answer = requests.get(f"{live.url}/source", timeout=60).json()
     assert (answer["url"], answer["commit"]) == (offer.url, offer.commit)
     for wrong in ({"url": "ftp://x"}, {"commit": "main"}):
         with pytest.raises(ConfigError, match="offer"):

@@ -10,7 +10,7 @@ from tests.support.recordings import SAID, spoken, written
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 # A process of its own: its limit is for good. On the event loop that replicas run on.
 SCRIPT = """

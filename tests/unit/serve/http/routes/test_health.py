@@ -1,0 +1,14 @@
+"""Health: readiness, with its reason."""
+
+import requests
+
+from tests.support.fakes import Speaker, make_services
+from tests.support.live_server import serving
+
+
+def test_not_ready_says_why():
+    with serving(make_services(Speaker(), not_ready="no answer from AcousticModel")) as live:
+        reply = requests.get(f"{live.url}/ready", timeout=60)
+    assert reply.status_code == 503
+    assert reply.json()["reason"] == "no answer from AcousticModel"
+    assert reply.headers["Retry-After"] == "2"

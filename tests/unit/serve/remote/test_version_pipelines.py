@@ -1,0 +1,54 @@
+"""Version pipelines: which ends count against a version, and what its probes report."""
+
+import asyncio
+
+import pytest
+
+from pipeline.errors import (
+    AtCapacity,
+    DeadlineExceeded,
+    EngineDead,
+    InvalidRequest,
+    NonFiniteOutput,
+    StageUnavailable,
+)
+from serve.remote.version_pipelines import fullest_gpu, is_its_failure, is_well, trouble_in
+
+
+@pytest.mark.parametrize(
+    ("error", "counts"),
+    [
+        (NonFiniteOutput("x"), True),
+        (EngineDead("x"), True),
+        (StageUnavailable("x", retry_after_s=1.0), True),
+        (DeadlineExceeded("x"), True),
+        (AtCapacity("x", retry_after_s=1.0), False),
+        (InvalidRequest("x"), False),
+        (asyncio.CancelledError(), False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_version_answers_for_its_numbers_and_its_time_not_for_clients_and_crowds(error, counts):
+    assert is_its_failure(error) is counts
+
+
+def test_a_probe_finds_silence_and_full_memory():
+    assert trouble_in({"a": [{"gpu_mem_percent": None}], "b": [{"gpu_mem_percent": 90.0}]}, 90) == ""
+    assert "no answer from b" in trouble_in({"a": [{}], "b": []}, 90)
+    assert "91 %" in trouble_in({"a": [{"gpu_mem_percent": 91.0}, {"gpu_mem_percent": 10.0}]}, 90)
+
+
+def test_a_replica_with_trouble_is_no_answer_to_count_on():
+    well, ill = {"trouble": "", "gpu_mem_percent": None}, {"trouble": "the loop has ended", "gpu_mem_percent": None}
+    assert is_well(well)
+    assert is_well({}), "a replica of the release before says nothing of it"
+    assert not is_well(ill)
+    assert trouble_in({"a": [well, ill]}, 90) == ""
+    assert trouble_in({"a": [well], "b": [ill]}, 90) == "b: the loop has ended"
+
+
+def test_the_fullest_gpu_counts_and_a_cpu_has_none():
+    assert fullest_gpu([{"gpu_mem_percent": None}, {}]) is None
+    assert fullest_gpu([]) is None
+    assert fullest_gpu([{"gpu_mem_percent": 0.0}, {"gpu_mem_percent": None}]) == 0.0
+    assert fullest_gpu([{"gpu_mem_percent": 12.5}, {"gpu_mem_percent": 80.1}]) == 80.1

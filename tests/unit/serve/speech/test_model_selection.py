@@ -1,0 +1,106 @@
+"""Model selection: which version `model` means, and a body adapted to a version with fewer capabilities."""
+
+from dataclasses import replace
+
+import requests
+
+from pipeline.checkpoint.capabilities import ALL_CAPABILITIES, Capabilities, read_capabilities
+from pipeline.checkpoint.locate import DEMO_FOLDER
+from pipeline.config import PipelineConfig
+from pipeline.types import Passage, Pronunciation, PronunciationKind, Prosody
+from serve.config.model_versions import CompatConfig, ModelConfig, versions_of
+from serve.speech.model_selection import ModelSelector, adapted, listener_of, plain
+from serve.speech.schemas.speech import SpeechBody
+from serve.versions.rollout import Rollout
+from tests.support.fakes import Speaker, make_services
+from tests.support.live_server import serving
+from tests.support.model_versions import V1, V2, V3, rollout
+
+
+def test_a_version_can_be_pinned_and_openais_names_mean_the_first():
+    selector = ModelSelector(rollout(v1=1, v2=1))
+    assert selector.version(V3, "x", "nova").id == V3
+    for name in ("chattts", "tts-1", "gpt-4o-mini-tts-2025"):
+        assert selector.version(name, "x", "nova") == selector.rollout.choose("chattts", "x", "nova")
+    assert selector.version("small", "x", "nova").id == "small@v1"
+
+
+def test_keys_and_users_are_listeners_and_addresses_without_them():
+    assert listener_of("k1", None, "1.2.3.4") == listener_of("k1", None, "5.6.7.8")
+    assert listener_of("k1", "u1", None) != listener_of("k1", "u2", None)
+    assert listener_of("anonymous", None, "1.2.3.4") == "1.2.3.4"
+
+
+def test_models_are_listed_with_their_state():
+    with serving(make_services(Speaker(), models=ModelSelector(rollout(v1=3, v2=1)))) as live:
+        cards = {card["id"]: card for card in requests.get(f"{live.url}/v1/models", timeout=60).json()["data"]}
+        assert cards["chattts"]["versions"] == {V1: 0.75, V2: 0.25, V3: 0.0}
+        assert cards[V2]["share"] == 0.25
+        assert cards[V2]["state"] == "in_service"
+        assert requests.get(f"{live.url}/v1/models/{V2}", timeout=60).json() == cards[V2]
+        pinned = live.speak(model=V2)
+        assert pinned.headers["X-Model-Version"] == V2
+        assert live.services.speech.stream.__self__.requests[-1].model == V2
+        assert live.speak(model="chattts@v9").json()["error"]["code"] == "model_not_found"
+
+
+LITTLE = CompatConfig(ssml=False, control_tags=False, refine=False, speed_token=False, sample_rate=16_000, top_k=10)
+
+
+def test_what_a_version_does_not_know_is_left_out_and_said():
+    body = SpeechBody(input="x", refine=True, speed=1.2, speed_mode="token", allow_control_tags=True)
+    fitted, lost = adapted(body, LITTLE)
+    assert lost == ("refine", "speed_mode", "allow_control_tags")
+    assert (fitted.refine, fitted.speed_mode) == (False, "stretch")
+    assert (fitted.sample_rate, fitted.top_k) == (16_000, 10)
+
+
+def test_what_a_client_says_is_no_default():
+    fitted, lost = adapted(SpeechBody(input="x", sample_rate=48_000, top_k=50), LITTLE)
+    assert (fitted.sample_rate, fitted.top_k, lost) == (48_000, 50, ())
+    assert adapted(SpeechBody(input="x", output_format="pcm_8000"), LITTLE)[0].sample_rate is None
+    body = SpeechBody(input="x")
+    assert adapted(body, CompatConfig())[0] is body
+
+
+def test_of_a_document_words_tags_and_silence_are_left():
+    passage = Passage(
+        "Word.", (Pronunciation(0, 4, PronunciationKind.SAY_AS, "characters"),), True, "en", Prosody("nova", 1.5, 3.0), 500
+    )
+    assert plain(passage) == Passage("Word.", control_tags=True, language="en", silence_ms=500)
+
+
+def test_a_reply_says_what_was_lost_and_strict_refuses():
+    versions = versions_of(PipelineConfig(), {V1: ModelConfig(compat=LITTLE)})
+    with serving(make_services(Speaker(), models=ModelSelector(Rollout(versions)))) as live:
+        reply = live.speak(refine=True)
+        assert reply.headers["X-Ignored-Fields"] == "refine"
+        assert reply.headers["Content-Type"] == "audio/pcm; rate=16000; channels=1"
+        url = f"{live.url}/v1/audio/speech?strict=1"
+        assert requests.post(url, json={"input": "x", "refine": True}, timeout=60).status_code == 400
+
+
+DEMO = read_capabilities(DEMO_FOLDER)
+
+
+def test_the_manifest_is_the_default_and_the_operator_has_the_last_word():
+    body = SpeechBody(input="x", refine=True, speed=0.5, speed_mode="auto", language="zh", allow_control_tags=True)
+    assert adapted(body, CompatConfig(), ALL_CAPABILITIES) == (body, ())
+    fitted, lost = adapted(body, CompatConfig(), DEMO)
+    assert lost == ("refine", "speed_mode", "language")
+    assert (fitted.refine, fitted.speed_mode, fitted.language) == (False, "stretch", "auto")
+    assert adapted(body, CompatConfig(refine=True, speed_token=True), DEMO)[1] == ("language",)
+    assert adapted(body, CompatConfig(refine=False, speed_token=False), ALL_CAPABILITIES)[1] == ("refine", "speed_mode")
+    no_tags = Capabilities(control_tags=())
+    assert adapted(body, CompatConfig(), no_tags)[1] == ("allow_control_tags",)
+    assert adapted(body, CompatConfig(control_tags=False), ALL_CAPABILITIES)[1] == ("allow_control_tags",)
+
+
+def test_a_version_without_tags_says_none_as_words():
+    version = replace(versions_of(PipelineConfig(), {})[0], compat=CompatConfig(control_tags=False))
+    models = ModelSelector(Rollout((version,)))
+    with serving(make_services(Speaker(), models=models)) as live:
+        body = {"input": "a [laugh] b", "allow_control_tags": True}
+        shown = requests.post(f"{live.url}/v1/text/normalize", json=body, timeout=60).json()
+    assert shown["text"] == "a b"
+    assert shown["warnings"] == [{"code": "control_tag_not_taught", "count": 7}]
