@@ -3,6 +3,7 @@
 In:    text, a pipeline configuration
 Out:   a sound file; one line with its length, seed and speed
 Owns:  one engine and one vocoder, until the file is written
+Never: Ray, HTTP
 """
 
 import argparse

@@ -2,6 +2,8 @@
 
 In:    the words of the command line
 Out:   the command's exit code
+Owns:  nothing
+Never: a command of its own
 """
 
 from scripts.cli.app import app

@@ -19,7 +19,7 @@ from scripts.config_path import SHIPPED
 
 PACKAGE = "chattts-serve"
 EPILOG = (
-    "chattts-serve COMMAND --help explains a command. "
+    "chattts-serve COMMAND --help explains a command.\n\n"
     "Exit codes: 0 fine, 1 failed, 2 wrong usage, 130 interrupted; a command with more codes lists them in its help."
 )
 

@@ -43,7 +43,7 @@ class Run:
         """Makes a new folder with a new token and locks it.
 
         Raises:
-            OSError: the folder cannot be made.
+            OSError: the folder cannot be created.
         """
         with _alone(home) as place:
             folder = Path(tempfile.mkdtemp(dir=place))  # mode 700
@@ -88,7 +88,7 @@ def end_leftovers(home: Path) -> list[str]:
     """Ends the processes of runs whose supervisor is gone; returns the names of their programs.
 
     Raises:
-        OSError: the folder of runs cannot be made.
+        OSError: the folder of runs cannot be created.
     """
     ended: set[str] = set()
     with _alone(home) as place:
@@ -146,7 +146,7 @@ def _alone(home: Path) -> Iterator[Path]:
 
 
 def _remove(folder: Path) -> None:
-    with suppress(OSError):  # the start was killed before it made one
+    with suppress(OSError):  # the start was killed before it created one
         shutil.rmtree((folder / SOCKETS).readlink(), ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,7 +1,9 @@
-"""Check config: says what is wrong with configuration files. `chattts-serve config check configs/dev.yaml`
+"""Check config: reports every mistake in configuration files. `chattts-serve config check configs/dev.yaml`
 
 In:    paths
-Out:   exit code 0 when all of them are right, else 1 and every mistake on stderr
+Out:   exit code 0 if all of them are valid, else 1 and every mistake on stderr
+Owns:  nothing
+Never: starting anything
 """
 
 import argparse
@@ -13,7 +15,7 @@ from serve.config.config_file import check_file
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check every file."""
+    """Checks every file; exit code 1 if one of them is wrong."""
     parser = argparse.ArgumentParser(
         prog="chattts-serve config check", description="Check configuration files, Serve's own keys included."
     )
@@ -26,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(error, file=sys.stderr)
             failures += 1
         else:
-            print(f"{path}: right")
+            print(f"{path}: valid")
     return 1 if failures else 0
 
 

@@ -2,6 +2,7 @@
 
 In:    a configuration file, the Ray cluster of this environment
 Out:   exit code 0 once every stream has ended, 1 if some were left after --grace or the cluster does not answer
+Owns:  nothing
 Never: stopping anything; a drained service is not ready and answers 503 `draining` until it is stopped or redeployed
 """
 

@@ -2,6 +2,7 @@
 
 In:    an environment's file, or the store itself; a name
 Out:   the key; the list; replicas follow within keys.refresh_s
+Owns:  nothing
 Never: a key in the store, which holds a hash of the secret
 """
 

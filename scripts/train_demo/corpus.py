@@ -146,11 +146,11 @@ def make_shard(number: int, *, seed: int, folder: Path, sentences: int, with_sam
     while len(examples) < sentences:
         text = sentence(draw)
         speaker = draw.choices(range(len(SPEAKERS)), SPEAKER_SHARES)[0]
-        made = example(text, speaker, keep_samples=number < with_samples)
-        if made is None:
+        found = example(text, speaker, keep_samples=number < with_samples)
+        if found is None:
             dropped += 1
         else:
-            examples.append(made)
+            examples.append(found)
     draft = path.with_suffix(".draft")
     torch.save([{name: getattr(one, name) for name in Example.__slots__} for one in examples], draft)
     draft.rename(path)

@@ -148,20 +148,20 @@ def export(trained: Trained, folder: Path) -> None:
 def tokenizer() -> bytes:
     """Returns a tokenizer with BERT's word pieces over phones."""
     known = (*SPECIAL_TOKENS, *VOCABULARY)
-    made = Tokenizer(models.WordPiece({token: index for index, token in enumerate(known)}, unk_token="[UNK]"))
+    bert = Tokenizer(models.WordPiece({token: index for index, token in enumerate(known)}, unk_token="[UNK]"))
     words = [normalizers.Replace(Regex(rf"\b{word}\b"), symbols) for word, symbols in lexicon().items()]
     letters = [normalizers.Replace(Regex(pattern), sound) for pattern, sound in LETTER_RULES]
-    made.normalizer = normalizers.Sequence([normalizers.Lowercase(), *words, *letters])
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.post_processor = processors.TemplateProcessing(
+    bert.normalizer = normalizers.Sequence([normalizers.Lowercase(), *words, *letters])
+    bert.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    bert.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
         special_tokens=[(token, known.index(token)) for token in ("[CLS]", "[SEP]")],
     )
-    made.decoder = decoders.WordPiece(prefix="##")
-    made.add_special_tokens(list(SPECIAL_TOKENS))
-    made.add_special_tokens(list(CONTROL_TOKENS))
-    return made.to_str().encode()
+    bert.decoder = decoders.WordPiece(prefix="##")
+    bert.add_special_tokens(list(SPECIAL_TOKENS))
+    bert.add_special_tokens(list(CONTROL_TOKENS))
+    return bert.to_str().encode()
 
 
 def speaker_statistics(width: int) -> NDArray[np.float16]:

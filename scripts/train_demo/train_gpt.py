@@ -3,7 +3,7 @@
 In:    the corpus's shards
 Out:   work/gpt.pt (resumes from it), work/coder.pt, a log line per minute, work/gpt.png
 Owns:  the losses, the schedule
-Never: the checkpoint's layout; how batches are made (batches.py)
+Never: the checkpoint's layout; the batches (batches.py)
 
     python -m scripts.train_demo.train_gpt work --until 18:30            # ends at that time
     python -m scripts.train_demo.train_gpt work --tokens 200e6 --device cuda --batch-tokens 24000 --width 384 --layers 8

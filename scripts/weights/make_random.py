@@ -2,6 +2,7 @@
 
 In:    a kind and an empty or absent folder
 Out:   the folder in upstream's layout, with SHA256SUMS
+Owns:  nothing
 Never: the network, the cache folder
 """
 
