@@ -94,8 +94,8 @@ class Int8Product(Product):
         outputs, inputs = weight.shape
         if outputs % LEAST_BLOCK or inputs % (PARTS * LEAST_BLOCK):
             raise ConfigError(
-                f"engine.weights int8 on a GPU needs multiples of {PARTS * LEAST_BLOCK} inputs and of "
-                f"{LEAST_BLOCK} outputs; this checkpoint has a product of {inputs} and {outputs}: set weights to dtype"
+                f"engine.weights int8 on a GPU needs products of multiples of {PARTS * LEAST_BLOCK} inputs and of "
+                f"{LEAST_BLOCK} outputs; this checkpoint has one of {inputs} and {outputs}: set weights to dtype"
             )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
