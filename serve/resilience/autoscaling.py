@@ -57,14 +57,31 @@ class Load:
         return {BUSY: self.busy, BACKLOG_S: self.backlog_s}
 
 
+class Growth:
+    """How fast a total grows between two measurements."""
+
+    def __init__(self) -> None:
+        self._total = 0.0
+        self._measured_at: float | None = None
+
+    def per_s(self, total: float, now: float) -> float:
+        """Returns the growth per second since the last call; 0 at the first one.
+
+        Args:
+            now: monotonic time [s].
+        """
+        passed_s = 0.0 if self._measured_at is None else now - self._measured_at
+        grown, self._total, self._measured_at = total - self._total, total, now
+        return grown / passed_s if passed_s > 0 else 0.0
+
+
 class EngineLoad:
     """Load of an engine: computed steps and predicted waiting steps, over the steps per second it can compute."""
 
     def __init__(self, steps_per_round: int) -> None:
         self._steps_per_round = steps_per_round
         self._waiting_steps = 0
-        self._measured_at: float | None = None
-        self._steps = 0
+        self._computed = Growth()
 
     @contextmanager
     def waiting(self, predicted_steps: int) -> Generator["Waiting", None, None]:
@@ -89,10 +106,7 @@ class EngineLoad:
         """
         slots, round_s = stats["slots"], stats["round_s"]
         steps_per_s = slots * self._steps_per_round / round_s if round_s > 0 else math.inf
-        computed_steps = stats["steps"] - self._steps
-        passed_s = 0.0 if self._measured_at is None else now - self._measured_at
-        self._steps, self._measured_at = stats["steps"], now
-        computed = computed_steps / passed_s / steps_per_s if passed_s > 0 else 0.0
+        computed = self._computed.per_s(stats["steps"], now) / steps_per_s
         # A slot whose client is slow computes nothing and is occupied all the same.
         return Load(max(computed, stats["slots_used"] / slots), self._waiting_steps / steps_per_s)
 
@@ -117,8 +131,7 @@ class VocoderLoad:
         self._rows = rows
         self.inside = 0
         """windows or runs of steps submitted and not yet returned"""
-        self._measured_at: float | None = None
-        self._calls = 0
+        self._calls = Growth()
 
     @contextmanager
     def call(self) -> Generator[None, None, None]:
@@ -136,10 +149,7 @@ class VocoderLoad:
             stats: VocoderStats as a mapping.
             now: monotonic time [s].
         """
-        calls = stats["calls"] - self._calls
-        passed_s = 0.0 if self._measured_at is None else now - self._measured_at
-        self._calls, self._measured_at = stats["calls"], now
-        busy = min(calls * stats["call_s"] / passed_s, 1.0) if passed_s > 0 else 0.0
+        busy = min(self._calls.per_s(stats["calls"], now) * stats["call_s"], 1.0)
         waiting = max(self.inside - self._rows, 0)
         return Load(busy, math.ceil(waiting / self._rows) * stats["call_s"])
 
@@ -148,8 +158,7 @@ class TextLoad:
     """Load of a text replica: the time its worker was busy, and the texts that wait."""
 
     def __init__(self) -> None:
-        self._measured_at: float | None = None
-        self._busy_s = 0.0
+        self._busy = Growth()
 
     def measure(self, stats: Mapping[str, Any], now: float) -> Load:
         """Returns the load since the last call.
@@ -158,7 +167,5 @@ class TextLoad:
             stats: TextStats as a mapping.
             now: monotonic time [s].
         """
-        worked_s = stats["busy_s"] - self._busy_s
-        passed_s = 0.0 if self._measured_at is None else now - self._measured_at
-        self._busy_s, self._measured_at = stats["busy_s"], now
-        return Load(min(worked_s / passed_s, 1.0) if passed_s > 0 else 0.0, stats["waiting"] * stats["read_s"])
+        busy = min(self._busy.per_s(stats["busy_s"], now), 1.0)
+        return Load(busy, stats["waiting"] * stats["read_s"])

@@ -54,7 +54,7 @@ from serve.access.idempotency import Idempotency
 from serve.config.app_config import LanesConfig, LimitsConfig, SourceOfferConfig, VoicesConfig
 from serve.http.body_reader import BodyReader
 from serve.http.services import Services
-from serve.observability.reply_stats import NullReplyObserver
+from serve.observability.reply_stats import NullReplyObserver, ReplyStats
 from serve.observability.request_log import RefusalTally
 from serve.observability.tracing import Tracing
 from serve.speech.load_shedding import Degrader
@@ -168,6 +168,20 @@ class FakeStatus:
 
     async def health(self) -> dict[str, object]:
         return {"engine": {"slots": 1, "slots_used": self.speaker.opened - self.speaker.closed}}
+
+
+class RecordingObserver(NullReplyObserver):
+    """Keeps every event."""
+
+    def __init__(self) -> None:
+        self.replies: list[ReplyStats] = []
+        self.in_flight: list[int] = []
+
+    def finished(self, stats: ReplyStats) -> None:
+        self.replies.append(stats)
+
+    def in_flight_changed(self, in_flight: int) -> None:
+        self.in_flight.append(in_flight)
 
 
 def make_speech_services(speaker: Speaker, limits: LimitsConfig | None = None, **parts: Any) -> SpeechServices:

@@ -26,5 +26,5 @@ def test_every_domain_error_has_its_own_line_in_the_table(kind):
         assert int(headers["Retry-After"]) >= 1
 
 
-def test_an_unknown_error_says_nothing_about_itself():
+def test_an_unknown_error_reveals_nothing():
     assert "secret" not in str(to_api_error(RuntimeError("secret")).body("r"))

@@ -39,7 +39,7 @@ def test_waiting_times_follow_how_long_requests_stay():
     assert admission.retry_after_s() == pytest.approx(2.5, rel=0.01)
 
 
-def test_a_crowd_is_told_to_come_back_one_after_the_other():
+def test_refused_requests_get_increasing_times_to_try_again():
     admission = AdmissionLimiter(1)
     waits = []
     with admission.acquire():

@@ -14,7 +14,7 @@ from serve.access.authentication import Authenticator
 from tests.support.guarded import LOOPBACK, add, guarded, ring_of, speak, status
 
 
-def test_a_record_nobody_can_read_opens_nothing(store: Store):
+def test_an_unreadable_record_opens_nothing(store: Store):
     store.put(NAMESPACE, "abcdefghij", b"not a record", replaces=0)
     assert status(Authenticator(ring_of(store)), LOOPBACK) == "missing_api_key"
 

@@ -48,7 +48,7 @@ def test_behind_haproxy_every_peer_looks_local_so_the_listening_address_decides(
     assert not inside("10.1.2.4"), "straight to the replica's port, beside HAProxy"
 
 
-def test_a_store_that_was_never_read_lets_nobody_in(store: Store):
+def test_a_store_that_was_never_read_refuses_every_request(store: Store):
     assert status(Authenticator(KeyRing(store)), LOOPBACK) == "store_unavailable"
     assert status(Authenticator(KeyRing(store), is_open=False), LOOPBACK) == "store_unavailable"
     assert status(Authenticator(KeyRing(store), is_open=True), "8.8.8.8") == "in"
@@ -78,7 +78,7 @@ def test_each_of_the_three_headers_brings_a_key(store: Store):
             assert not wrong or wrong not in reply.text
 
 
-def test_a_key_once_there_is_asked_of_this_machine_too(store: Store):
+def test_once_a_key_exists_this_machine_needs_one_too(store: Store):
     add(store)
     with guarded(Authenticator(ring_of(store))) as live:
         assert speak(live).json()["error"]["code"] == "missing_api_key"
@@ -123,7 +123,7 @@ def test_no_key_is_in_a_log_or_a_reply(store: Store, caplog: pytest.LogCaptureFi
 # Quotas of a key.
 
 
-def test_the_rate_is_said_and_kept(store: Store):
+def test_the_rate_is_in_the_headers_and_enforced(store: Store):
     key, _ = add(store, quota=Quota(requests_per_s=0.01, burst=3))
     with guarded(Authenticator(ring_of(store))) as live:
         replies = [requests.get(f"{live.url}/v1/models", headers={"X-API-Key": key}, timeout=60) for _ in range(4)]

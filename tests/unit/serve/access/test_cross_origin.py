@@ -165,7 +165,7 @@ def test_websockets_are_checked_too():
 
 
 @pytest.mark.parametrize("with_keys", [True, False])
-def test_where_a_key_is_asked_for_or_another_door_stands_hosts_and_pages_are_not_looked_at(tmp_path: Path, with_keys: bool):
+def test_where_a_key_is_required_or_a_gateway_is_in_front_hosts_and_pages_are_not_checked(tmp_path: Path, with_keys: bool):
     store = open_store(str(tmp_path / "store.sqlite"))
     key, _ = add(store) if with_keys else ("", "")
     headers = {"Host": "tts.example", "Origin": "https://app.example", "Sec-Fetch-Site": "cross-site"}

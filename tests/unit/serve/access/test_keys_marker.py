@@ -70,7 +70,7 @@ def test_without_a_key_ever_this_machine_is_served(url: str, home: Path):
     assert status(Authenticator(started(url, home)[0]), LOOPBACK) == "in", "voices are lost, keys there were none"
 
 
-def test_a_lost_store_opens_nothing_until_somebody_says_so(
+def test_a_lost_store_opens_nothing_until_the_operator_says_so(
     url: str, home: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ):
     key = add(url, capsys)
@@ -117,7 +117,7 @@ def test_a_new_key_opens_for_itself(url: str, home: Path, capsys: pytest.Capture
     assert status(Authenticator(ring), LOOPBACK) == "missing_api_key"
 
 
-def test_revoking_the_last_key_closes_and_says_how_to_open(url: str, home: Path, capsys: pytest.CaptureFixture[str]):
+def test_revoking_the_last_key_closes_and_explains_how_to_open(url: str, home: Path, capsys: pytest.CaptureFixture[str]):
     first, second = (key.split("-")[1] for key in (add(url, capsys), add(url, capsys)))
     assert keys_script.main(["revoke", first, "--store", url]) == 0
     assert "forget" not in capsys.readouterr().err
@@ -142,7 +142,7 @@ def test_a_replica_remembers_keys_it_has_not_seen_made(url: str, home: Path, cap
     assert status(Authenticator(started(url, home)[0]), LOOPBACK) == "store_unavailable"
 
 
-def test_what_cannot_be_remembered_is_said_once_and_keys_work(
+def test_a_marker_that_cannot_be_written_is_logged_once_and_keys_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ):
     key = add(str(tmp_path / "store.sqlite"), capsys)
@@ -156,7 +156,7 @@ def test_what_cannot_be_remembered_is_said_once_and_keys_work(
     assert status(Authenticator(ring), LOOPBACK, x_api_key=key) == "in"
 
 
-def test_a_mark_nobody_can_look_for_counts_as_one(tmp_path: Path):
+def test_a_marker_that_cannot_be_looked_at_counts_as_set(tmp_path: Path):
     assert KeysMarker(Path(f"/{'x' * 300}/mark"), "store").is_set
 
 

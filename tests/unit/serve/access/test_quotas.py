@@ -29,7 +29,7 @@ def test_no_stretch_of_time_holds_more_requests_than_burst_and_rate(quota, pause
 
 
 @given(rates, st.lists(st.floats(0, 1), min_size=1, max_size=40))
-def test_who_comes_back_when_told_is_let_in(quota, pauses):
+def test_a_request_after_its_retry_time_is_allowed(quota, pauses):
     clock = HeldClock(1e9)
     quotas = LocalQuotas(clock=clock)
     for pause in pauses:
@@ -53,7 +53,7 @@ def test_audio_may_run_over_and_the_next_request_waits_for_it():
     assert not asyncio.run(quotas.acquire("key", quota, None)).refusal
 
 
-def test_a_day_begins_anew_at_midnight():
+def test_a_new_day_begins_at_midnight():
     clock = HeldClock(1e9)
     quotas = LocalQuotas(wall_clock=clock)
     quota = Quota(characters_a_day=100)

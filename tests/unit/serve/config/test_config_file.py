@@ -193,7 +193,7 @@ def test_a_replica_that_hangs_is_noticed_within_12_seconds(path):
         assert limit_s + FAILURES * JITTER * 1.0 <= NOTICED_S
 
 
-def test_a_service_others_can_hear_states_who_may_call():
+def test_a_service_that_other_machines_reach_must_set_keys_open():
     document = {
         "http_options": {"host": "0.0.0.0"},
         "applications": [

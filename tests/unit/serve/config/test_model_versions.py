@@ -35,7 +35,7 @@ def test_wrong_models_are_named(models, says):
         read_app_config({"models": models})
 
 
-def test_weights_of_versions_nobody_has_are_a_mistake_of_the_file():
+def test_weights_of_unknown_versions_are_a_mistake_of_the_file():
     def document(user_config: object) -> dict:
         names = ["TextNormalizer", f"AcousticModel-{V1}", f"Vocoder-{V1}"]
         deployments = [{"name": name, "max_ongoing_requests": 1000} for name in names]

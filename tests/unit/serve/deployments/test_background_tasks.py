@@ -8,7 +8,7 @@ from pipeline.errors import EngineDead
 from serve.deployments.background_tasks import Background, trouble_of
 
 
-def test_a_background_task_that_ends_is_told_by_name():
+def test_a_background_task_that_ends_is_reported_by_name():
     async def run() -> None:
         background = Background()
         background.start("waits", asyncio.sleep(3600))

@@ -198,7 +198,7 @@ def test_every_route_with_a_body_is_in_the_list():
     "content",
     [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonp", "", "text/plain; application/json"],
 )
-def test_a_body_that_is_not_said_to_be_json_is_a_415(live: Live, method: str, path: str, content: str | None):
+def test_a_body_without_the_media_type_of_json_is_a_415(live: Live, method: str, path: str, content: str | None):
     headers = {} if content is None else {"Content-Type": content}
     reply = requests.request(method, live.url + path, data=b'{"input": "Hi."}', headers=headers, timeout=60)
     error = reply.json()["error"]

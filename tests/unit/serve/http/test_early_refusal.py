@@ -11,22 +11,12 @@ from serve.access.authentication import Authenticator
 from serve.config.app_config import LimitsConfig
 from serve.http.early_refusal import EarlyRefusal
 from serve.http.services import Services
-from serve.observability.reply_stats import NullReplyObserver, Outcome, ReplyStats
-from tests.support.fakes import Speaker, make_services
-
-
-class Watch(NullReplyObserver):
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.told: list[ReplyStats] = []
-
-    def finished(self, figures: ReplyStats) -> None:
-        self.told.append(figures)
+from serve.observability.reply_stats import Outcome
+from tests.support.fakes import RecordingObserver, Speaker, make_services
 
 
 def full() -> Services:
-    services = make_services(Speaker(), LimitsConfig(max_in_flight=1), observer=Watch())
+    services = make_services(Speaker(), LimitsConfig(max_in_flight=1), observer=RecordingObserver())
     services.speech.admission.in_flight = 1
     return services
 
@@ -59,10 +49,10 @@ def test_it_is_refused_and_counted_as_the_route_would(path):
     headers, error = dict(start["headers"]), json.loads(body["body"])["error"]
     assert (start["status"], error["code"], error["request_id"]) == (429, "overloaded", "abc")
     assert (headers[b"retry-after"], headers[b"x-request-id"]) == (b"2", b"abc")
-    assert [(one.outcome, one.code) for one in services.speech.observer.told] == [(Outcome.REFUSED, "overloaded")]
+    assert [(one.outcome, one.code) for one in services.speech.observer.replies] == [(Outcome.REFUSED, "overloaded")]
 
 
-def test_a_replica_about_to_stop_says_so():
+def test_a_draining_replica_refuses_as_draining():
     services = make_services(Speaker())
     services.speech.admission.close()
     start, body = ask(services)
@@ -86,8 +76,8 @@ def test_a_request_without_access_is_refused_for_that_and_not_for_want_of_room()
     services = dataclasses.replace(full(), authenticator=Authenticator())
     assert ask(services, peer="10.1.2.3") == [], "a stranger without a key"
     assert ask(services, **{"sec-fetch-site": "cross-site"}) == [], "another site's page"
-    assert services.speech.observer.told == []
+    assert services.speech.observer.replies == []
 
 
-def test_a_page_hears_it_from_the_routes_with_the_headers_it_needs_to_read_it():
+def test_a_page_is_refused_by_the_route_with_cors_headers():
     assert ask(full(), origin="http://localhost") == []

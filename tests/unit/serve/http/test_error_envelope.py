@@ -66,7 +66,7 @@ def test_what_serve_refuses_in_plain_text_comes_in_the_envelope(status, code, re
     assert BACKPRESSURE not in body.decode()
 
 
-def test_a_busy_service_always_says_when_to_come_back():
+def test_a_busy_service_always_sends_retry_after():
     assert ask(says(BACKPRESSURE, 503))[1]["retry-after"] == "1"
 
 

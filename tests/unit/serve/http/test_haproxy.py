@@ -97,7 +97,7 @@ def test_it_starts_without_ray():
     assert done.stdout.strip() == "[]"
 
 
-def test_nobody_else_reads_its_folder_or_uses_its_socket(folder):
+def test_only_this_user_reads_its_folder_and_uses_its_socket(folder):
     with running(manager(folder)):
         socket_file = folder / "admin.sock"
         wait_until(socket_file.exists)
@@ -105,7 +105,7 @@ def test_nobody_else_reads_its_folder_or_uses_its_socket(folder):
         assert stat.S_IMODE(socket_file.stat().st_mode) == 0o600
 
 
-def test_statistics_and_metrics_are_heard_where_the_service_is(folder):
+def test_statistics_and_metrics_listen_where_the_service_does(folder):
     """Statistics by this machine alone; metrics by others too where the service is, Prometheus among them."""
     for host, heard in (("127.0.0.1", "127.0.0.1:"), ("0.0.0.0", ":")):
         of = manager(folder, host=host)
@@ -127,7 +127,7 @@ def test_what_others_can_reach_is_not_loopback(host):
     assert not is_loopback(host)
 
 
-def test_while_no_application_is_known_it_says_try_again(folder):
+def test_before_an_application_is_known_the_reply_is_to_try_again(folder):
     with running(manager(folder)) as proxy:
         status, headers, error = parts(proxy.get("/v1/audio/speech"))
     assert (status, headers["retry-after"], error["code"]) == (503, "1", "unavailable")
@@ -164,7 +164,7 @@ def test_a_request_that_uvicorn_cannot_read_is_refused_in_the_envelope(folder):
         thread.join(timeout=60)
 
 
-def test_a_client_that_half_closes_is_told_so(folder):
+def test_a_half_closed_connection_gets_an_explanation(folder):
     """option abortonclose: who closes is taken for gone, so that nothing is spoken for nobody."""
     with replica() as port, running(manager(folder, server=port)) as proxy:
         wait_until(lambda: proxy.get("/").startswith(b"HTTP/1.1 200 "))
@@ -173,7 +173,7 @@ def test_a_client_that_half_closes_is_told_so(folder):
         assert "half closed" in error["message"]
 
 
-def test_heads_that_never_end_silence_nobody_for_long(folder):
+def test_headers_that_never_end_block_no_client_for_long(folder):
     """Every connection there may be is held by one. They are ended, what is being heard goes on, the next is answered."""
     unfinished = b"GET / HTTP/1.1\r\nHost:"
     with replica() as port, running(manager(folder, server=port, maxconn=50)) as proxy:

@@ -111,7 +111,7 @@ def test_a_client_that_leaves_closes_the_stream(heard, container):
         wait_until(lambda: services.speech.admission.in_flight == 0)
 
 
-def test_a_reader_that_takes_nothing_holds_the_voice_and_is_cut():
+def test_a_client_that_reads_nothing_stops_generation_and_is_cut():
     speaker = Speaker(chunks=None, chunk_samples=240_000)
     services = make_services(speaker, LimitsConfig(stall_timeout_s=0.5))
     with serving(services) as live:
@@ -122,7 +122,7 @@ def test_a_reader_that_takes_nothing_holds_the_voice_and_is_cut():
         client.close()
 
 
-def test_a_full_house_refuses_at_once(capsys):
+def test_a_full_replica_refuses_at_once(capsys):
     speaker = Speaker(chunks=None, pause_s=0.02)
     services = make_services(speaker, LimitsConfig(max_in_flight=2))
     with serving(services) as live:
@@ -146,7 +146,7 @@ def test_a_full_house_refuses_at_once(capsys):
         assert live.speak().status_code == 200
 
 
-def test_sixteen_clients_at_once_hear_only_themselves(live):
+def test_sixteen_clients_at_once_receive_only_their_own_audio(live):
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         replies = list(pool.map(lambda seed: (seed, live.speak(seed=seed).content), range(16)))
     for seed, content in replies:

@@ -10,7 +10,7 @@ from serve.observability.reply_stats import PlayCursor
 PIECES = st.lists(st.tuples(st.floats(0, 5), st.floats(0.001, 5)), min_size=1, max_size=30)  # (pause before it, its length)
 
 
-def test_audio_that_comes_in_time_stalls_nobody():
+def test_audio_in_time_is_no_stall():
     cursor = PlayCursor()
     for now in range(10):
         cursor.arrived(float(now), 1.0)

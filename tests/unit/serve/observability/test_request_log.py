@@ -74,7 +74,7 @@ def test_whatever_fails_is_out_once_with_its_code(speaker: Speaker, outcome: str
     assert ("ttfb_s" in out) == (outcome == "cut")
 
 
-def test_a_listener_who_leaves_is_out_as_left(caplog):
+def test_a_client_that_leaves_is_logged_as_left(caplog):
     caplog.set_level(logging.INFO)
     with serving(make_services(Speaker(chunks=None, pause_s=0.01))) as server:
         client = server.connect(b'{"input": "Hello.", "response_format": "pcm"}')
@@ -94,7 +94,7 @@ def test_a_refused_request_has_no_line_in_and_no_stages(caplog):
     assert "segments" not in out
 
 
-def test_refusals_for_want_of_room_are_told_by_their_number(caplog):
+def test_refusals_of_a_full_replica_are_logged_by_their_number(caplog):
     caplog.set_level(logging.INFO)
     services = make_services(Speaker(chunks=None, pause_s=0.01), LimitsConfig(max_in_flight=1))
     with serving(services) as server:

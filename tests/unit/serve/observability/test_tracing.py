@@ -93,7 +93,7 @@ def test_off_costs_nothing_and_hands_nothing_on():
             took(block(1, admission=Admission(0.1, 0.1)))
 
 
-def test_a_stage_that_fails_says_of_what_kind_and_nothing_more(tmp_path: Path):
+def test_a_failed_stage_records_the_kind_of_error_alone(tmp_path: Path):
     tracing = Tracing(TracingConfig(exporter="file", folder=str(tmp_path)), "Ingress", "r")
     with tracing.request("r", None), pytest.raises(AtCapacity), tracing.within(carried(), "text.plan"):
         raise AtCapacity("canary is in the message", retry_after_s=1)
@@ -105,7 +105,7 @@ def test_a_stage_that_fails_says_of_what_kind_and_nothing_more(tmp_path: Path):
     assert "canary" not in file.read_text()
 
 
-def test_a_collector_that_does_not_answer_holds_nobody_up():
+def test_a_collector_that_does_not_answer_delays_no_request():
     with collecting() as collector:
         collector.answers.clear()
         tracing = Tracing(TracingConfig(exporter="otlp", endpoint=collector.endpoint), "Ingress")

@@ -115,7 +115,7 @@ def test_a_replica_that_dies_before_its_first_block_is_replaced_by_another(death
 
 
 @pytest.mark.parametrize("death", DEATHS, ids=["process", "engine"])
-def test_what_has_been_heard_is_never_begun_again(death):
+def test_steps_whose_audio_was_sent_are_never_generated_again(death):
     handle = Handle([block(0), death], [block(0, FinishReason.EOS)])
     with pytest.raises(EngineDead):
         listen(handle)
@@ -123,7 +123,7 @@ def test_what_has_been_heard_is_never_begun_again(death):
 
 
 @pytest.mark.parametrize("death", DEATHS, ids=["process", "engine"])
-def test_steps_made_before_any_audio_are_made_again_and_handed_on_once(death):
+def test_steps_before_any_audio_are_generated_again_and_yielded_once(death):
     def speak(*, heard: bool) -> list[int]:
         quarantine = Quarantine(QuarantineConfig())
         handle = Handle([block(0), block(1), death], [block(0), block(1), block(2, FinishReason.EOS)])
@@ -231,7 +231,7 @@ def whole() -> list[object]:
     return [block(0), block(1, FinishReason.EOS)]
 
 
-def test_a_machine_that_takes_a_replica_of_two_stages_with_it_quarantines_nobody():
+def test_the_loss_of_a_machine_with_replicas_of_two_stages_quarantines_no_request():
     decoder = RemoteDecoder(Unary(gone(2), "traits"))
     quarantine, results = observe(generating(Handle([block(0), gone(1)], whole())), decoder.traits)
     assert results == [[0, 1], "traits"]
@@ -239,7 +239,7 @@ def test_a_machine_that_takes_a_replica_of_two_stages_with_it_quarantines_nobody
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 20)), min_size=2, max_size=6))
-def test_a_machine_that_takes_several_replicas_of_a_stage_with_it_quarantines_nobody(segments):
+def test_the_loss_of_a_machine_with_several_replicas_of_a_stage_quarantines_no_request(segments):
     """Segments in replicas of one machine; some are told of its end when others have long begun anew elsewhere."""
     told = [asyncio.Event() for _ in segments]
 
@@ -316,7 +316,7 @@ def test_a_text_that_ends_two_workers_is_a_503_and_read_by_no_third():
     asyncio.run(run())
 
 
-def test_workers_that_cannot_be_started_are_held_against_no_text():
+def test_workers_that_cannot_be_started_count_against_no_text():
     frontend = RemoteFrontend(Texts(*[EngineDead("no text worker can be started")] * 4, "script"))
     quarantine = Quarantine(QuarantineConfig())
 
@@ -335,7 +335,7 @@ def test_workers_that_cannot_be_started_are_held_against_no_text():
     [DeploymentUnavailableError(DeploymentID("Vocoder")), ActorDiedError(), RayActorError()],
     ids=["no replica", "died without a name", "failed without a name"],
 )
-def test_only_the_death_of_a_replica_somebody_can_name_is_held_against_a_request(error):
+def test_only_the_death_of_a_replica_with_a_known_id_counts_against_a_request(error):
     passing = count(0.0, 10.0)
     answers = Unary(*[error] * 6)
 

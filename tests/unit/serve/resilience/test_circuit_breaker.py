@@ -55,7 +55,7 @@ def opened(clock: HeldClock) -> Breaker:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
-def test_it_opens_after_enough_failures_and_says_when_to_come_back(fault):
+def test_it_opens_after_enough_failures_and_names_the_time_to_try_again(fault):
     clock = HeldClock()
     breaker = Breaker("acoustic", CONFIG, clock=clock)
     for _ in range(CONFIG.min_failures):
@@ -167,7 +167,7 @@ def test_a_stage_without_a_sign_of_life_opens_it_when_no_replica_is_well():
         assert breaker.state is State.CLOSED
 
 
-def test_impatient_callers_do_not_hide_that_nobody_is_answered():
+def test_impatient_callers_do_not_hide_that_no_call_is_answered():
     """Each leaves before silence_s is over, as one with a short deadline does; others come."""
     clock = HeldClock()
     breaker = Breaker("vocoder", CONFIG, clock=clock)
@@ -206,7 +206,7 @@ def test_calls_that_wait_while_others_are_answered_are_not_silent():
         assert breaker.is_silent
 
 
-def test_calls_whose_replicas_are_at_work_are_nobodys_fault():
+def test_calls_whose_replicas_are_at_work_count_as_no_failure():
     clock = HeldClock()
     breaker = Breaker("acoustic", CONFIG, clock=clock)
     with hang(breaker, 20):
@@ -233,7 +233,7 @@ def test_calls_of_which_no_replica_knows_have_failed_once_each():
     assert breaker.state is State.OPEN
 
 
-def test_a_sign_that_comes_while_the_replicas_are_asked_opens_nothing():
+def test_progress_during_a_probe_opens_nothing():
     clock = HeldClock()
     breaker = Breaker("text", CONFIG, clock=clock)
     with breaker.watch() as one:
@@ -244,7 +244,7 @@ def test_a_sign_that_comes_while_the_replicas_are_asked_opens_nothing():
         assert breaker.state is State.CLOSED
 
 
-def test_an_answer_ends_a_silence_whoever_waited_for_it():
+def test_any_answer_ends_a_silence():
     """A replica is killed, a request waits for the next one and is answered: nobody else is shut out after that."""
     clock = HeldClock()
     breaker = Breaker("vocoder", CONFIG, clock=clock)

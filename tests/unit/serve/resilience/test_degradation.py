@@ -24,7 +24,7 @@ def looks(ladder: DegradationLadder, clock: HeldClock, seconds: int, fullness: f
 # The policy.
 
 
-def test_it_climbs_while_it_is_full_and_comes_back_by_itself():
+def test_it_adds_steps_while_full_and_removes_them_by_itself():
     clock = HeldClock(0.0)
     ladder = DegradationLadder(CONFIG, clock=clock)
     levels = looks(ladder, clock, 100, FULL)
@@ -43,7 +43,7 @@ def test_between_the_two_marks_nothing_changes():
     assert len(set(looks(ladder, clock, 500, 0.65))) == 1
 
 
-def test_slowness_gives_things_up_but_refuses_nobody():
+def test_a_slow_engine_adds_steps_but_no_refusal():
     clock = HeldClock(0.0)
     ladder = DegradationLadder(CONFIG, clock=clock)
     looks(ladder, clock, 500, CALM, rtf=2.0)

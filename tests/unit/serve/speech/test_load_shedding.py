@@ -37,7 +37,7 @@ def degrader(level: int, **fields: object) -> Degrader:
     return Degrader(config, ladder)
 
 
-def test_what_is_asked_for_is_applied_and_nothing_else():
+def test_only_steps_that_concern_the_body_are_applied():
     body, applied = degrader(5).apply_to_body(SpeechBody(input="x", refine=True, post=NOISY))
     assert applied == tuple(DegradationStep)[:5]
     assert (body.refine, body.post, body.model) == (False, PostBody(gain_db=3.0), "small@v1")
@@ -47,7 +47,7 @@ def test_what_is_asked_for_is_applied_and_nothing_else():
 
 
 @pytest.mark.parametrize("level", [0, 4])
-def test_what_a_body_cannot_say_is_in_the_request(level: int):
+def test_steps_that_a_body_cannot_express_are_in_the_request(level: int):
     services = make_speech_services(Speaker(), degrader=degrader(level))
     job = resolve_job(SpeechBody(input="x"), RequestContext("r"), services)
     assert (job.request.short_segments, job.request.skipped_chunk_sizes) == ((True, 2) if level else (False, 0))
@@ -55,7 +55,7 @@ def test_what_a_body_cannot_say_is_in_the_request(level: int):
 
 
 @given(st.integers(0, len(DegradationStep)), st.integers(0, 2**32 - 1))
-def test_a_seed_of_its_own_is_the_same_audio_on_every_rung(level, seed):
+def test_a_request_with_a_seed_is_not_changed_at_any_level(level, seed):
     body = SpeechBody(input="x", refine=True, post=NOISY, seed=seed)
     eased, applied = degrader(level).apply_to_body(body)
     assert eased is body
@@ -74,7 +74,7 @@ def test_refusals_are_for_bulk_first():
         degrader(7).check_admitted(Lane.INTERACTIVE)
 
 
-def test_a_reply_says_what_it_went_without():
+def test_a_reply_names_the_steps_applied():
     with serving(make_services(Speaker(), degrader=degrader(1))) as live:
         assert live.speak(refine=True).headers["X-Degraded"] == "refine"
         assert "X-Degraded" not in live.speak(refine=True, seed=4).headers
@@ -82,7 +82,7 @@ def test_a_reply_says_what_it_went_without():
 
 
 @given(st.integers(0, 9), st.integers(1, 2000))
-def test_left_out_chunks_bring_no_new_shape_and_lose_no_step(count, known):
+def test_skipped_chunk_sizes_bring_no_new_shape_and_lose_no_step(count, known):
     whole = Schedule(CHUNKS, REACH_STEPS)
     traits = DecoderTraits(False, True, REACH_STEPS, CHUNKS)
     late = Schedule(skip_chunk_sizes(traits, count).chunk_steps, REACH_STEPS)
@@ -93,7 +93,7 @@ def test_left_out_chunks_bring_no_new_shape_and_lose_no_step(count, known):
     assert late.chunk_steps[-1] == whole.chunk_steps[-1]
 
 
-def test_brief_segments_are_half_as_long_and_say_the_same():
+def test_short_segments_are_half_as_long_with_the_same_words():
     text = "One sentence follows another here, and all of them are read aloud in the end. " * 12
     usual, short_ones = (
         build_speech_text(SynthesisRequest("r", text, "nova", short_segments=short), TextConfig()) for short in (False, True)

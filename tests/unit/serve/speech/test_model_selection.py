@@ -47,7 +47,7 @@ def test_models_are_listed_with_their_state():
 LITTLE = CompatConfig(ssml=False, control_tags=False, refine=False, speed_token=False, sample_rate=16_000, top_k=10)
 
 
-def test_what_a_version_does_not_know_is_left_out_and_said():
+def test_fields_that_a_version_does_not_support_are_left_out_and_named():
     body = SpeechBody(input="x", refine=True, speed=1.2, speed_mode="token", allow_control_tags=True)
     fitted, lost = adapted(body, LITTLE)
     assert lost == ("refine", "speed_mode", "allow_control_tags")
@@ -55,7 +55,7 @@ def test_what_a_version_does_not_know_is_left_out_and_said():
     assert (fitted.sample_rate, fitted.top_k) == (16_000, 10)
 
 
-def test_what_a_client_says_is_no_default():
+def test_fields_that_the_client_sets_replace_defaults():
     fitted, lost = adapted(SpeechBody(input="x", sample_rate=48_000, top_k=50), LITTLE)
     assert (fitted.sample_rate, fitted.top_k, lost) == (48_000, 50, ())
     assert adapted(SpeechBody(input="x", output_format="pcm_8000"), LITTLE)[0].sample_rate is None
@@ -70,7 +70,7 @@ def test_of_a_document_words_tags_and_silence_are_left():
     assert plain(passage) == Passage("Word.", control_tags=True, language="en", silence_ms=500)
 
 
-def test_a_reply_says_what_was_lost_and_strict_refuses():
+def test_a_reply_names_unsupported_fields_and_strict_refuses_them():
     versions = versions_of(PipelineConfig(), {V1: ModelConfig(compat=LITTLE)})
     with serving(make_services(Speaker(), models=ModelSelector(Rollout(versions)))) as live:
         reply = live.speak(refine=True)
@@ -96,7 +96,7 @@ def test_the_manifest_is_the_default_and_the_operator_has_the_last_word():
     assert adapted(body, CompatConfig(control_tags=False), ALL_CAPABILITIES)[1] == ("allow_control_tags",)
 
 
-def test_a_version_without_tags_says_none_as_words():
+def test_a_version_without_tags_drops_them_and_counts_them():
     version = replace(versions_of(PipelineConfig(), {})[0], compat=CompatConfig(control_tags=False))
     models = ModelSelector(Rollout((version,)))
     with serving(make_services(Speaker(), models=models)) as live:

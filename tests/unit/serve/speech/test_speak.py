@@ -1,4 +1,4 @@
-"""One way to speak: a door of another kind gets admission, quotas, metrics, logs and the cache without a line of its own."""
+"""One way to speak: another kind of entry point gets admission, quotas, metrics, logs and the cache without code of its own."""
 
 import asyncio
 import logging
@@ -16,20 +16,20 @@ from serve.access.authentication import Caller
 from serve.access.quotas import LocalQuotas
 from serve.config.app_config import LimitsConfig
 from serve.errors import ApiError
-from serve.observability.reply_stats import NullReplyObserver, Outcome, ReplyStats
+from serve.observability.reply_stats import Outcome
 from serve.observability.request_log import FIELDS
 from serve.speech.events import Audio, Finished, Started
 from serve.speech.job import RequestContext
 from serve.speech.schemas.speech import SpeechBody
 from serve.speech.services import SpeechServices
 from serve.speech.speak import ClientLeft, open_speech
-from tests.support.fakes import CHUNK, Speaker, make_speech_services, sine
+from tests.support.fakes import CHUNK, RecordingObserver, Speaker, make_speech_services, sine
 
 SAMPLE_RATE = 24_000
 
 
 async def say(services: SpeechServices, text: str, write: Callable[[bytes], None], caller: Caller, **fields: Any) -> None:
-    """A whole door: what a socket, a batch or another protocol has to do."""
+    """A whole entry point: what a socket, a batch or another protocol has to do."""
     with open_speech(services, RequestContext("say-1", caller, idempotency_key=fields.pop("key", None))) as speech:
         body = SpeechBody(input=text, response_format="pcm", **fields)
         job = await speech.accept(body, body.model_dump_json().encode())
@@ -44,28 +44,14 @@ async def say(services: SpeechServices, text: str, write: Callable[[bytes], None
                         write(f"<{event.report.steps} {event.audio_s:g}>".encode())
 
 
-class Book(NullReplyObserver):
-    """Writes down what it is notified of."""
-
-    def __init__(self) -> None:
-        self.replies: list[ReplyStats] = []
-        self.in_flight: list[int] = []
-
-    def finished(self, stats: ReplyStats) -> None:
-        self.replies.append(stats)
-
-    def in_flight_changed(self, in_flight: int) -> None:
-        self.in_flight.append(in_flight)
-
-
-class Door:
-    """The door, with the books of the service behind it."""
+class EntryPoint:
+    """The entry point, with the observer of the service behind it."""
 
     def __init__(self, speaker: Speaker | None = None, limits: LimitsConfig | None = None, quota: Quota | None = None) -> None:
-        self.speaker, self.book = speaker or Speaker(), Book()
-        self.services = make_speech_services(self.speaker, limits, observer=self.book)
+        self.speaker, self.observer = speaker or Speaker(), RecordingObserver()
+        self.services = make_speech_services(self.speaker, limits, observer=self.observer)
         self.quotas = LocalQuotas()
-        self.caller = Caller("door-key", quota=quota, quotas=self.quotas)
+        self.caller = Caller("some-key", quota=quota, quotas=self.quotas)
         self.written: list[bytes] = []
 
     def say(self, text: str = "Hello there.", **fields: Any) -> list[bytes]:
@@ -81,106 +67,106 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("stream", [True, False])
 def test_the_audio_is_the_same_and_so_are_metrics_and_log(stream: bool, caplog):
     caplog.set_level(logging.INFO)
-    door = Door()
-    began, *pieces, ended = door.say(seed=7, stream=stream)
+    entry = EntryPoint()
+    began, *pieces, ended = entry.say(seed=7, stream=stream)
     heard = np.frombuffer(b"".join(pieces), "<i2").astype(np.float32) / 32767
     assert (began, ended) == (b"<bypass 7>", b"<46 1>")
     assert np.abs(heard - sine(7, 0, 5 * CHUNK)).max() < 1e-3
     assert len(pieces) == (5 if stream else 1)
-    (stats,) = door.book.replies
+    (stats,) = entry.observer.replies
     assert (stats.outcome, stats.code, stats.streamed, stats.characters) == (Outcome.DONE, "", stream, 12)
     assert (stats.audio_s, stats.first_audio_s is not None) == (5 * CHUNK / SAMPLE_RATE, True)
-    assert door.book.in_flight == [1, 0]
+    assert entry.observer.in_flight == [1, 0]
     received, finished = logged(caplog)
-    assert (received["event"], received["key"], received["characters"]) == ("received", "door-key", 12)
+    assert (received["event"], received["key"], received["characters"]) == ("received", "some-key", 12)
     assert (finished["event"], finished["request"], finished["outcome"]) == ("finished", "say-1", "done")
     assert finished["container"] == "pcm"
 
 
 def test_a_full_or_closed_service_refuses_it(caplog):
-    door = Door(limits=LimitsConfig(max_in_flight=1))
-    with door.services.admission.acquire(), pytest.raises(AtCapacity):
-        door.say()
-    door.services.admission.close()
+    entry = EntryPoint(limits=LimitsConfig(max_in_flight=1))
+    with entry.services.admission.acquire(), pytest.raises(AtCapacity):
+        entry.say()
+    entry.services.admission.close()
     with pytest.raises(Draining):
-        door.say()
-    assert [(one.outcome, one.code) for one in door.book.replies] == [
+        entry.say()
+    assert [(one.outcome, one.code) for one in entry.observer.replies] == [
         (Outcome.REFUSED, "overloaded"), (Outcome.REFUSED, "draining"),
     ]  # fmt: skip
-    assert door.speaker.opened == 0
+    assert entry.speaker.opened == 0
 
 
 def test_characters_are_charged_and_audio_is_counted():
     quota = Quota(characters_a_day=20, audio_s_a_minute=0.9)
-    door = Door(quota=quota)
-    door.say()
-    decision = asyncio.run(door.quotas.acquire("door-key", quota, None))
+    entry = EntryPoint(quota=quota)
+    entry.say()
+    decision = asyncio.run(entry.quotas.acquire("some-key", quota, None))
     assert decision.refusal == "quota_exceeded", "a second of audio is more than the key may have"
     with pytest.raises(ApiError) as refused:
-        door.say()
+        entry.say()
     assert refused.value.spec.code == "quota_exceeded"
-    assert [one.code for one in door.book.replies] == ["", "quota_exceeded"]
-    assert door.speaker.opened == 1
-    assert door.services.admission.in_flight == 0
+    assert [one.code for one in entry.observer.replies] == ["", "quota_exceeded"]
+    assert entry.speaker.opened == 1
+    assert entry.services.admission.in_flight == 0
 
 
 def test_an_idempotency_key_is_charged_once_and_is_a_seed():
-    door = Door(quota=Quota(characters_a_day=20))
-    first, again = door.say(key="k"), door.say(key="k")
+    entry = EntryPoint(quota=Quota(characters_a_day=20))
+    first, again = entry.say(key="k"), entry.say(key="k")
     assert first == again
     with pytest.raises(ApiError) as other:
-        door.say("Something else.", key="k")
+        entry.say("Something else.", key="k")
     assert other.value.spec.code == "idempotency_mismatch"
 
 
-def test_the_cache_is_asked_under_the_callers_name():
-    door = Door(Speaker(source=CacheResult.HIT))
-    assert door.say(seed=1)[0] == b"<hit 1>"
-    cache = door.speaker.requests[-1].cache
-    assert (cache.mode, cache.tenant) == (CacheMode.DEFAULT, "door-key")
+def test_cache_entries_belong_to_the_caller():
+    entry = EntryPoint(Speaker(source=CacheResult.HIT))
+    assert entry.say(seed=1)[0] == b"<hit 1>"
+    cache = entry.speaker.requests[-1].cache
+    assert (cache.mode, cache.tenant) == (CacheMode.DEFAULT, "some-key")
 
 
 def test_time_limits_hold():
-    door = Door(Speaker(first_pause_s=3600), LimitsConfig(first_audio_timeout_s=0.05))
+    entry = EntryPoint(Speaker(first_pause_s=3600), LimitsConfig(first_audio_timeout_s=0.05))
     with pytest.raises(DeadlineExceeded, match="no audio"):
-        door.say()
-    door = Door(Speaker(pause_s=3600), LimitsConfig(chunk_timeout_s=0.05))
+        entry.say()
+    entry = EntryPoint(Speaker(pause_s=3600), LimitsConfig(chunk_timeout_s=0.05))
     with pytest.raises(DeadlineExceeded, match="no further audio"):
-        door.say()
-    door = Door(Speaker(pause_s=3600), LimitsConfig(total_timeout_s=0.05))
+        entry.say()
+    entry = EntryPoint(Speaker(pause_s=3600), LimitsConfig(total_timeout_s=0.05))
     with pytest.raises(DeadlineExceeded, match="total_timeout_s"):
-        door.say()
-    assert (door.speaker.closed, door.services.admission.in_flight) == (1, 0)
+        entry.say()
+    assert (entry.speaker.closed, entry.services.admission.in_flight) == (1, 0)
 
 
 @pytest.mark.parametrize(("fails_at", "outcome"), [(0, Outcome.REFUSED), (2, Outcome.CUT)])
 def test_a_failure_is_refused_or_cut(fails_at: int, outcome: Outcome):
-    door = Door(Speaker(fails_at=fails_at, error=EngineDead("dead")))
+    entry = EntryPoint(Speaker(fails_at=fails_at, error=EngineDead("dead")))
     with pytest.raises(EngineDead):
-        door.say()
-    (stats,) = door.book.replies
-    assert (stats.outcome, stats.code, len(door.written)) == (outcome, "engine_dead", 3 if fails_at else 0)
+        entry.say()
+    (stats,) = entry.observer.replies
+    assert (stats.outcome, stats.code, len(entry.written)) == (outcome, "engine_dead", 3 if fails_at else 0)
 
 
 def test_a_door_whose_client_leaves_closes_the_voice(caplog):
     caplog.set_level(logging.INFO)
-    door = Door(Speaker(chunks=None))
+    entry = EntryPoint(Speaker(chunks=None))
 
     def leave(data: bytes) -> None:
         raise ClientLeft
 
     with pytest.raises(ClientLeft):
-        asyncio.run(say(door.services, "Hello.", leave, door.caller))
-    assert (door.book.replies[0].outcome, door.speaker.closed) == (Outcome.LEFT, 1)
+        asyncio.run(say(entry.services, "Hello.", leave, entry.caller))
+    assert (entry.observer.replies[0].outcome, entry.speaker.closed) == (Outcome.LEFT, 1)
     assert logged(caplog)[-1]["outcome"] == "left"
 
 
 def test_a_door_that_breaks_is_a_cut():
-    door = Door(Speaker(chunks=None))
+    entry = EntryPoint(Speaker(chunks=None))
 
     def fail(data: bytes) -> None:
         raise RuntimeError("canary")
 
     with pytest.raises(RuntimeError):
-        asyncio.run(say(door.services, "Hello.", fail, door.caller))
-    assert (door.book.replies[0].outcome, door.book.replies[0].code) == (Outcome.CUT, "internal_error")
+        asyncio.run(say(entry.services, "Hello.", fail, entry.caller))
+    assert (entry.observer.replies[0].outcome, entry.observer.replies[0].code) == (Outcome.CUT, "internal_error")

@@ -14,7 +14,7 @@ def heard_by(made: Rollout, listeners: range) -> dict[str, str]:
     return {f"l{number}": made.choose("chattts", f"l{number}", "nova").id for number in listeners}
 
 
-def test_a_canary_of_a_tenth_is_heard_by_a_tenth():
+def test_a_canary_with_a_tenth_gets_a_tenth_of_the_listeners():
     count = 4000
     shares = heard_by(rollout(v1=90, v2=10), range(count))
     canary = sum(version == V2 for version in shares.values())
@@ -23,7 +23,7 @@ def test_a_canary_of_a_tenth_is_heard_by_a_tenth():
 
 
 @given(listener=st.text(max_size=20), voice=st.text(max_size=20), weights=st.tuples(*[st.integers(1, 100)] * 3))
-def test_a_listener_hears_one_version_for_a_voice(listener, voice, weights):
+def test_a_listener_gets_one_version_per_voice(listener, voice, weights):
     first, second = (rollout(v1=weights[0], v2=weights[1], v3=weights[2]) for _ in range(2))
     assert {first.choose("chattts", listener, voice).id for _ in range(3)} == {second.choose("chattts", listener, voice).id}
 
@@ -82,7 +82,7 @@ def test_a_slow_canary_is_rolled_back_and_a_slower_machine_is_not():
     assert made.out(V2).startswith("latency")
 
 
-def test_failures_everybody_has_roll_nobody_back():
+def test_failures_of_every_version_roll_none_back():
     made = rollout(v1=90, v2=10)
     for _ in range(40):
         feed(made, V1, 2, failed=1)
@@ -146,7 +146,7 @@ def test_when_all_are_out_the_stable_one_speaks():
     st.lists(st.tuples(st.sampled_from([V1, V2, V3]), st.booleans(), st.floats(0, 5), st.floats(0, 400)), max_size=60),
     st.tuples(*[st.integers(0, 5)] * 3),
 )
-def test_whatever_happens_shares_add_up_and_somebody_speaks(events, weights):
+def test_shares_always_add_up_and_some_version_answers(events, weights):
     clock = HeldClock(0.0)
     made = rollout(clock, v1=weights[0], v2=weights[1], v3=weights[2])
     for version, failed, first_audio_s, pause_s in events:

@@ -49,7 +49,7 @@ def test_a_shadow_is_compared_in_length_and_loudness():
     assert told[0].loudness_db == pytest.approx(6.02, abs=0.2)
 
 
-def test_shadows_are_dropped_before_they_disturb_anybody():
+def test_shadows_are_dropped_before_they_delay_requests():
     shadow, told = shadow_of()
     run(shadow, times=5)
     assert sorted(one.result for one in told) == ["compared", *["dropped"] * 4]

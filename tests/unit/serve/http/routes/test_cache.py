@@ -44,21 +44,21 @@ def test_a_seed_that_is_drawn_now_is_not_looked_for(field, mode):
     assert speaker.requests[0].cache.mode == mode
 
 
-def test_a_reply_says_where_its_steps_came_from():
+def test_a_reply_names_the_source_of_its_steps():
     for result in CacheResult:
         with serving(make_services(Speaker(source=result))) as live:
             for fields in ({}, {"stream": False}, {"stream_format": "sse"}):
                 assert live.speak(seed=1, **fields).headers["X-Cache"] == result.value
 
 
-def test_what_is_not_there_and_not_wanted_otherwise_is_a_504_that_says_so():
+def test_only_if_cached_without_an_entry_is_a_504():
     with serving(make_services(Speaker(fails_at=0, error=NotCached("not there", param="cache")))) as live:
         reply = live.speak(cache="only-if-cached", seed=1)
     assert (reply.status_code, reply.json()["error"]["code"]) == (504, "not_cached")
     assert reply.headers["x-should-retry"] == "false"
 
 
-def test_a_client_forgets_its_own_and_an_operator_everybodys():
+def test_a_client_purges_its_own_entries_and_an_operator_all():
     speaker = Speaker()
     with serving(make_services(speaker)) as live:
         own = requests.delete(f"{live.url}/v1/audio/speech/cache", timeout=9)

@@ -6,7 +6,7 @@ from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving
 
 
-def test_not_ready_says_why():
+def test_not_ready_names_the_reason():
     with serving(make_services(Speaker(), not_ready="no answer from AcousticModel")) as live:
         reply = requests.get(f"{live.url}/ready", timeout=60)
     assert reply.status_code == 503

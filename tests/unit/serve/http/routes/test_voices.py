@@ -285,7 +285,7 @@ def test_two_replicas_share_a_redis_and_outlive_it(tmp_path: Path):
         server.kill()
 
 
-def test_a_replica_that_follows_knows_a_new_voice_with_its_next_look_and_hears_of_an_outage_once(
+def test_a_replica_finds_a_new_voice_at_its_next_refresh_and_logs_an_outage_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     server = RedisServer(tmp_path)
