@@ -14,7 +14,7 @@ from serve.speech.schemas.speech import SpeechBody
 from serve.versions.rollout import Rollout
 from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving
-from tests.support.model_versions import V1, V2, V3, rollout
+from tests.support.model_versions import V1, V3, rollout
 
 
 def test_a_version_can_be_pinned_and_openais_names_mean_the_first():
@@ -29,19 +29,6 @@ def test_keys_and_users_are_listeners_and_addresses_without_them():
     assert listener_of("k1", None, "1.2.3.4") == listener_of("k1", None, "5.6.7.8")
     assert listener_of("k1", "u1", None) != listener_of("k1", "u2", None)
     assert listener_of("anonymous", None, "1.2.3.4") == "1.2.3.4"
-
-
-def test_models_are_listed_with_their_state():
-    with serving(make_services(Speaker(), models=ModelSelector(rollout(v1=3, v2=1)))) as live:
-        cards = {card["id"]: card for card in requests.get(f"{live.url}/v1/models", timeout=60).json()["data"]}
-        assert cards["chattts"]["versions"] == {V1: 0.75, V2: 0.25, V3: 0.0}
-        assert cards[V2]["share"] == 0.25
-        assert cards[V2]["state"] == "in_service"
-        assert requests.get(f"{live.url}/v1/models/{V2}", timeout=60).json() == cards[V2]
-        pinned = live.speak(model=V2)
-        assert pinned.headers["X-Model-Version"] == V2
-        assert live.services.speech.stream.__self__.requests[-1].model == V2
-        assert live.speak(model="chattts@v9").json()["error"]["code"] == "model_not_found"
 
 
 LITTLE = CompatConfig(ssml=False, control_tags=False, refine=False, speed_token=False, sample_rate=16_000, top_k=10)
