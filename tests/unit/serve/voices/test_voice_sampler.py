@@ -1,15 +1,22 @@
 """Voice sampler: previews."""
 
 import asyncio
+import io
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
 from types import SimpleNamespace
 
+import numpy as np
+import pytest
+import soundfile
+
 from pipeline.types import AudioChunk, SynthesisRequest
 from serve.config.app_config import VoicesConfig
 from serve.voices.voice_service import VoiceService
 from tests.support.fakes import Speaker, StepCounter
+from tests.support.live_server import Live
+from tests.support.voice_routes import voices
 
 
 def test_a_voice_is_previewed_in_a_language_the_checkpoint_speaks():
@@ -28,3 +35,17 @@ def test_a_voice_is_previewed_in_a_language_the_checkpoint_speaks():
     for speaks in (("en",), ("zh", "en"), ("zh",)):
         asyncio.run(make(speaks=speaks).sampler.preview("anna"))
     assert [text.isascii() for text in heard] == [True, False, False]
+
+
+@pytest.mark.parametrize("name", ["anna", "anna@1", "alloy", "seed:3", "default", "blend:alloy(1)+ash(1)"])
+def test_every_voice_has_a_preview_and_a_score(live: Live, name: str):
+    voices(live, "POST", json={"name": "anna", "seed": 7})
+    heard = voices(live, path=f"/{name}/preview")
+    assert heard.headers["Content-Type"] == "audio/mpeg"
+    samples, rate = soundfile.read(io.BytesIO(heard.content))
+    assert rate == 24_000
+    assert np.abs(samples).max() > 0.01
+    score = voices(live, "POST", f"/{name}/score").json()
+    assert 0 <= score["stability"] <= 1
+    if name.startswith("anna"):
+        assert voices(live, path="/anna").json()["stability"] == score["stability"]

@@ -2,64 +2,24 @@
 
 import asyncio
 import concurrent.futures
-import io
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import requests
-import soundfile
 
-from pipeline.store.open import open_store
 from pipeline.store.poll import follow
-from pipeline.voices.catalogue import VoiceCatalogue
-from pipeline.voices.library import VoiceLibrary
-from pipeline.voices.seeds import draw_embedding
-from pipeline.voices.strings import decode_embedding, encode_embedding
-from serve.config.app_config import VoicesConfig
-from serve.http.services import Services
 from serve.voices.voice_maker import VoiceMetadata
-from tests.support.fakes import WIDTH as FAKE_WIDTH
-from tests.support.fakes import Speaker, make_services, make_voices
 from tests.support.live_server import Live, serving
-from tests.support.recordings import SAID, spoken, written
 from tests.support.services import RedisServer
+from tests.support.voice_routes import refused, services_with, voice_server, voices
 from tests.support.waiting import until
-
-WIDTH = 256
-CATALOGUE = Path(__file__).resolve().parents[5] / "configs" / "voices.yaml"
-
-assert FAKE_WIDTH != WIDTH, "these tests have a library of their own"
-
-
-def services_with(url: str, **config: Any) -> Services:
-    speaker = Speaker(chunks=4)
-    settings = VoicesConfig(store=url, **config)
-    library = VoiceLibrary(
-        VoiceCatalogue.load(CATALOGUE, WIDTH), open_store(url), max_voices=settings.max_voices, allow_inline=settings.inline
-    )
-    return replace(make_services(speaker, voice_id=library.canonical), voices=make_voices(speaker.stream, library, settings))
 
 
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[Live]:
-    with serving(services_with(str(tmp_path / "store.sqlite"), clone=True, inline=True, max_voices=20)) as server:
+    with voice_server(tmp_path) as server:
         yield server
-
-
-def voices(live: Live, method: str = "GET", path: str = "", **options: Any) -> requests.Response:
-    return requests.request(method, f"{live.url}/v1/audio/voices{path}", timeout=20, **options)
-
-
-def refused(reply: requests.Response, status: int, code: str) -> dict[str, Any]:
-    assert reply.status_code == status, reply.text
-    error: dict[str, Any] = reply.json()["error"]
-    assert error["code"] == code
-    assert error["request_id"]
-    return error
 
 
 def test_a_voice_is_made_listed_spoken_renamed_and_deleted(live: Live):
@@ -88,64 +48,6 @@ def test_a_voice_is_made_listed_spoken_renamed_and_deleted(live: Live):
     refused(voices(live, path="/anna"), 404, "voice_not_found")
     refused(live.speak(voice="anna"), 400, "voice_not_found")
     refused(live.speak(voice="anna@1"), 400, "voice_not_found")
-
-
-def test_embeddings_go_in_and_out_as_chattts_writes_them(live: Live):
-    string = encode_embedding(draw_embedding(5, WIDTH))
-    made = voices(live, "POST", json={"name": "mine", "embedding": string})
-    assert made.status_code == 201, made.text
-    assert voices(live, path="/mine").json()["embedding"] == string
-    assert voices(live, path="/seed:5").json()["embedding"] == string
-    inline = live.speak(voice=f"emb:{string}")
-    assert inline.status_code == 200
-    assert inline.headers["X-Voice-Id"].startswith("emb:")
-    assert len(inline.headers["X-Voice-Id"]) == 20
-    refused(voices(live, "POST", json={"name": "other", "embedding": "一二三"}), 400, "invalid_embedding")
-
-
-def test_blends_are_frozen_when_they_are_made(live: Live):
-    voices(live, "POST", json={"name": "anna", "seed": 7})
-    made = voices(
-        live,
-        "POST",
-        "/blend",
-        json={"name": "both", "blend": [{"voice": "anna", "weight": 3}, {"voice": "alloy", "weight": 1}]},
-    )
-    assert made.status_code == 201, made.text
-    embedding = decode_embedding(voices(live, path="/both").json()["embedding"], WIDTH).astype(np.float64)
-    exact = 0.75 * draw_embedding(7, WIDTH).astype(np.float64) + 0.25 * draw_embedding(2, WIDTH).astype(np.float64)
-    assert np.abs(embedding - exact).max() < 1e-2
-    assert live.speak(voice="blend:anna(0.75)+alloy(0.25)").headers["X-Voice-Id"] == "blend:anna@1(0.75)+voice-2(0.25)"
-    voices(live, "DELETE", "/anna")
-    assert live.speak(voice="both").status_code == 200
-    refused(live.speak(voice="blend:anna(1)+alloy(1)"), 400, "voice_not_found")
-    refused(live.speak(voice="blend:default(1)"), 400, "invalid_request")
-
-
-def test_random_voices_are_seeds_and_follow_wishes(live: Live):
-    plain = voices(live, "POST", "/random", json={"count": 3, "seed": 100}).json()["voices"]
-    assert [voice["id"] for voice in plain] == ["seed:100", "seed:101", "seed:102"]
-    near = voices(live, "POST", "/random", json={"count": 4, "seed": 5, "filter": {"like": "alloy"}}).json()["voices"]
-    far = voices(live, "POST", "/random", json={"count": 4, "seed": 5, "filter": {"unlike": "alloy"}}).json()["voices"]
-    assert min(voice["similarity"] for voice in near) > max(voice["similarity"] for voice in far)
-    assert voices(live, "POST", "/random", json={"count": 4, "seed": 5, "filter": {"like": "alloy"}}).json()["voices"] == near
-    assert live.speak(voice=near[0]["id"]).status_code == 200
-    refused(voices(live, "POST", "/random", json={"count": 51}), 400, "out_of_range")
-    refused(voices(live, "POST", "/random", json={"filter": {"like": "alloy", "unlike": "ash"}}), 400, "conflicting_fields")
-
-
-@pytest.mark.parametrize("name", ["anna", "anna@1", "alloy", "seed:3", "default", "blend:alloy(1)+ash(1)"])
-def test_every_voice_has_a_preview_and_a_score(live: Live, name: str):
-    voices(live, "POST", json={"name": "anna", "seed": 7})
-    heard = voices(live, path=f"/{name}/preview")
-    assert heard.headers["Content-Type"] == "audio/mpeg"
-    samples, rate = soundfile.read(io.BytesIO(heard.content))
-    assert rate == 24_000
-    assert np.abs(samples).max() > 0.01
-    score = voices(live, "POST", f"/{name}/score").json()
-    assert 0 <= score["stability"] <= 1
-    if name.startswith("anna"):
-        assert voices(live, path="/anna").json()["stability"] == score["stability"]
 
 
 @pytest.mark.parametrize("name", ["alloy", "voice-2", "default", "seed:5", "anna@1"])
@@ -181,73 +83,6 @@ def test_mistakes_are_named_and_nothing_is_repeated(live: Live, body: object, st
     assert "klingon" not in error["message"]
     refused(voices(live, "POST", data=b"{", headers={"Content-Type": "application/json"}), 400, "invalid_json")
     assert [voice["id"] for voice in voices(live).json()["voices"] if not voice["read_only"]] == []
-
-
-@pytest.fixture(scope="module")
-def speech(tmp_path_factory: pytest.TempPathFactory) -> tuple[np.ndarray, int]:
-    return spoken(SAID, tmp_path_factory.mktemp("flite"))
-
-
-def clone(live: Live, content: bytes, **fields: str) -> requests.Response:
-    data = {"name": "me", "ref_text": SAID, "consent": "true", **fields}
-    return voices(live, "POST", data=data, files={"audio_sample": ("a.bin", content)})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("container", ["WAV", "FLAC", "OGG", "MP3"])
-def test_a_recording_becomes_a_voice(live: Live, speech: tuple[np.ndarray, int], container: str):
-    made = clone(live, written(*speech, container), languages="en, zh", ref_text=SAID.replace("from now on", "100 %"))
-    assert made.status_code == 201, made.text
-    card = made.json()
-    assert (card["origin"], card["consent"], card["languages"]) == ("upload", True, ["en", "zh"])
-    assert card["reference"]["seconds"] == pytest.approx(len(speech[0]) / speech[1], abs=0.1)
-    assert live.speak(voice="me").headers["X-Voice-Id"] == "me@1"
-    assert voices(live, path="/me").json()["embedding"] is None
-    stored = live.services.voices.library.find("me")
-    assert stored is not None
-    assert "one hundred percent" in stored.voice.sample_text, "as the text front end writes it"
-    assert stored.voice.sample_codes is not None
-    assert len(stored.voice.sample_codes) == pytest.approx(card["reference"]["seconds"] * 46.875, abs=2)
-
-
-@pytest.mark.slow
-def test_recordings_that_cannot_be_a_voice_are_refused(live: Live, speech: tuple[np.ndarray, int]):
-    samples, rate = speech
-    error = refused(clone(live, written(0 * samples, rate)), 422, "reference_rejected")
-    assert "0.0 s of speech found" in error["message"]
-    assert "too quiet" in error["message"], "every reason at once"
-    refused(clone(live, b"ffconcat version 1.0\nfile 'secret.wav'"), 400, "unsupported_format")
-    error = refused(clone(live, written(samples, rate), ref_text="x" * 999), 422, "reference_rejected")
-    assert error["param"] == "ref_text"
-    refused(clone(live, written(samples, rate), ref_text="..."), 422, "reference_rejected")
-
-
-def test_a_form_has_what_it_needs(live: Live, speech: tuple[np.ndarray, int]):
-    content = written(*speech)
-    assert refused(clone(live, content, consent="no"), 400, "missing_field")["param"] == "consent"
-    assert refused(clone(live, content, ref_text=""), 400, "out_of_range")["param"] == "ref_text"
-    data = {"name": "me", "ref_text": SAID, "consent": "true"}
-    error = refused(voices(live, "POST", data=data, files={"wrong": ("a", content)}), 400, "missing_field")
-    assert error["param"] == "audio_sample"
-    refused(clone(live, content, unheard="of"), 400, "unknown_field")
-    refused(clone(live, content, name="alloy"), 409, "voice_exists")
-    head = {"Content-Type": "multipart/form-data"}
-    refused(voices(live, "POST", data=b"nonsense", headers=head), 400, "invalid_form")
-    refused(
-        voices(live, "POST", data=b"--x\r\n", headers={"Content-Type": "multipart/form-data; boundary=x"}), 400, "missing_field"
-    )
-
-
-def test_uploads_are_counted_while_they_arrive(tmp_path: Path):
-    with serving(services_with(str(tmp_path / "store.sqlite"), clone=True, max_upload_bytes=100_000)) as live:
-        refused(clone(live, bytes(120_000)), 413, "body_too_large")
-        refused(clone(live, bytes(1_000_000)), 413, "body_too_large")
-
-
-def test_cloning_is_off_unless_it_is_switched_on(tmp_path: Path):
-    with serving(services_with(str(tmp_path / "store.sqlite"))) as live:
-        refused(clone(live, b"RIFF"), 403, "clone_disabled")
-        refused(live.speak(voice="emb:一"), 400, "invalid_request")
 
 
 def test_sixteen_at_once_make_one_voice_of_a_name(live: Live):
