@@ -9,6 +9,7 @@ Never: measuring: the scenarios do
 import argparse
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from types import FrameType
 from rich.console import Console
 
 from pipeline.errors import CheckpointError, ConfigError
+from pipeline.yaml_loader import parse_yaml
 from scripts.bench.bench import Bench, Options, ScenarioFailed
 from scripts.bench.client import Endpoint
 from scripts.bench.plots import draw_all
@@ -51,6 +53,7 @@ SCENARIOS = {
     "b11": cold_start,
 }
 WIDTH = 140  # of tables in a file
+COMPILE_STEP = "from pipeline.model.cpu.native import SOURCE, library; library(SOURCE)"
 FOR_ANY_SERVER = ("b2", "b3", "b4", "b6")
 
 
@@ -137,7 +140,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--checkpoint", default="full-random", help="demo, small-random, full-random, hub:OWNER/NAME or a folder"
     )
     parser.add_argument("--dtype", default="bfloat16", help="engine.dtype of the service")
-    parser.add_argument("--weights", default="int8", help="engine.weights of the service; `dtype` keeps --dtype")
+    parser.add_argument(
+        "--weights", help="engine.weights of the service; `dtype` keeps --dtype; default: int8 where this machine runs it"
+    )
     parser.add_argument("--kv", default="int8", help="engine.kv of the service; `dtype` keeps --dtype")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of the engine, and of the ChatTTS package")
     parser.add_argument("--vocoder-threads", type=int, default=1, help="threads of the vocoder, which runs beside the engine")
@@ -165,7 +170,7 @@ def options_of(args: argparse.Namespace) -> Options:
         config=args.config,
         checkpoint=args.checkpoint,
         dtype=args.dtype,
-        weights=args.weights,
+        weights=args.weights or best_weights(args.config),
         kv=args.kv,
         path=args.path,
         threads=args.threads,
@@ -174,6 +179,15 @@ def options_of(args: argparse.Namespace) -> Options:
         slo_ttfb_s=args.slo_ttfb_s,
         endpoint=Endpoint(args.url.rstrip("/"), args.model, args.voice, key) if args.url else None,
     )
+
+
+def best_weights(config: Path) -> str:
+    """Returns int8, or dtype on a CPU without native code: torch has no int8 weights there. Only a child loads torch."""
+    device = parse_yaml(config.read_text())["applications"][0]["args"]["pipeline"].get("engine", {}).get("device", "cpu")
+    if device != "cpu" or subprocess.run([sys.executable, "-c", COMPILE_STEP], capture_output=True, check=False).returncode == 0:
+        return "int8"
+    print("this CPU runs no native code: weights stay in --dtype (as with --weights dtype)", file=sys.stderr)
+    return "dtype"
 
 
 def shown_options(options: Options) -> Result:
