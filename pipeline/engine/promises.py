@@ -74,8 +74,8 @@ def predicted_starts(
 ) -> Iterator[tuple[Sequence, float]]:
     """Yields each waiting sequence and the newcomer, in the order of service, with the time it will probably get a slot.
 
-    Times are monotonic seconds. An interactive sequence that finds no free slot preempts a bulk one, whose remaining steps
-    then follow its own.
+    Times are monotonic seconds. An interactive sequence that finds no free slot preempts a bulk one that would still be
+    running then; the remaining steps of that one follow its own.
     """
     now = throughput.now
 
@@ -85,16 +85,18 @@ def predicted_starts(
     ends = [now] * slots.free_slots + [now + remaining_s(row) for row in slots.running]
     heapq.heapify(ends)
     preemptible = {id(row) for row in slots.preemptible}
-    preemptible_s = [remaining_s(row) for row in slots.running if id(row) in preemptible]
+    preemptible_ends = [now + remaining_s(row) for row in slots.running if id(row) in preemptible]
     for sequence in queue.order(newcomer):
         takes_s = throughput.prefill_s + remaining_s(sequence)
         soonest = ends[0]
-        if sequence.lane is Lane.INTERACTIVE and soonest > now and preemptible_s:
-            rest_s = preemptible_s.pop()
-            ends.remove(now + rest_s)
+        if sequence.lane is Lane.INTERACTIVE and soonest > now and preemptible_ends:
+            end = preemptible_ends.pop()
+            ends.remove(end)
             heapq.heapify(ends)
             start = now + throughput.step_s
-            heapq.heappush(ends, start + takes_s + rest_s)
+            heapq.heappush(ends, start + takes_s + (end - now))
         else:
             start = heapq.heapreplace(ends, soonest + takes_s)
+            if start in preemptible_ends:  # it has ended by then, and its slot is another's
+                preemptible_ends.remove(start)
         yield sequence, start

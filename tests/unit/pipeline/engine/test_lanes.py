@@ -161,7 +161,7 @@ def claimed(lane: Lane, *, tenant: str = "", steps: int = 40, now: float = 0.0, 
     return sequence
 
 
-class House:
+class Simulation:
     """The real scheduler, and time that passes with rounds."""
 
     def __init__(self, **overrides: object) -> None:
@@ -230,46 +230,83 @@ def test_who_is_admitted_is_served_and_heard_as_promised(coming, slots, max_pree
     """Lengths known, time without noise: then the promise holds exactly, give or take the round that was under way."""
 
     def work() -> None:
-        house = House(slots=slots, max_preempted=max_preempted)
+        sim = Simulation(slots=slots, max_preempted=max_preempted)
         admitted = []
         for rounds, lane, steps, tenant, promise_s in coming:
             for _ in range(rounds):
-                house.round()
-            sequence = claimed(lane, tenant=tenant, steps=steps, now=house.now, promise_s=promise_s)
-            made = house.made
-            if house.submit(sequence):
+                sim.round()
+            sequence = claimed(lane, tenant=tenant, steps=steps, now=sim.now, promise_s=promise_s)
+            made = sim.made
+            if sim.submit(sequence):
                 admitted.append(sequence)
-            assert house.made == made, "asking costs no step"
-        while not house.is_idle:
-            house.round()
-        assert sorted(map(id, house.done)) == sorted(map(id, admitted)), "nobody admitted is lost, nobody is served twice"
+            assert sim.made == made, "asking costs no step"
+        while not sim.is_idle:
+            sim.round()
+        assert sorted(map(id, sim.done)) == sorted(map(id, admitted)), "nobody admitted is lost, nobody is served twice"
         for sequence in admitted:
             slack = (2 + len(admitted)) * STEP_S  # one prefill a round
-            assert house.heard_at[id(sequence)] <= sequence.promised_at + slack
+            assert sim.heard_at[id(sequence)] <= sequence.promised_at + slack
+
+    inside_a_loop(work)
+
+
+def test_a_bulk_sequence_that_ends_before_it_is_needed_is_no_slot_to_take():
+    """The only slot: bulk ends, a standard sequence that has waited long enough follows, an interactive one comes behind it."""
+
+    def work() -> None:
+        sim = Simulation(slots=1, standard_patience_s=0.5)
+        sim.submit(claimed(Lane.BULK, steps=200))
+        for _ in range(20):
+            sim.round()
+        sim.submit(claimed(Lane.STANDARD, steps=20, now=sim.now), admitted=True)
+        for _ in range(40):
+            sim.round()
+        assert sim.submit(claimed(Lane.INTERACTIVE, steps=20, now=sim.now, promise_s=30.0))
+        while not sim.is_idle:
+            sim.round()
+        assert len(sim.done) == 3
+
+    inside_a_loop(work)
+
+
+@settings(max_examples=examples(200))
+@given(arrivals, st.integers(1, 3), st.integers(0, 3), st.floats(0.02, 1.0))
+def test_an_estimate_never_fails_whatever_waits_and_runs(coming, slots, max_preempted, patience_s):
+    """A newcomer is admitted or refused, never an error, with every lane impatient."""
+
+    def work() -> None:
+        sim = Simulation(
+            slots=slots, max_preempted=max_preempted, standard_patience_s=patience_s, bulk_patience_s=2 * patience_s
+        )
+        for rounds, lane, steps, tenant, promise_s in coming:
+            for _ in range(rounds):
+                sim.round()
+            sequence = claimed(lane, tenant=tenant, steps=steps, now=sim.now, promise_s=promise_s)
+            sim.submit(sequence)
 
     inside_a_loop(work)
 
 
 def test_a_promise_nobody_can_keep_is_refused_with_the_time_to_come_back():
     def work() -> None:
-        house = House(slots=1)
-        assert house.submit(claimed(Lane.STANDARD, steps=200, promise_s=1.0))
-        house.round()
+        sim = Simulation(slots=1)
+        assert sim.submit(claimed(Lane.STANDARD, steps=200, promise_s=1.0))
+        sim.round()
         with pytest.raises(DeadlineUnmeetable) as refusal:
-            house.scheduler.submit(
-                claimed(Lane.STANDARD, steps=100, now=house.now, promise_s=1.0),
-                admitted=False, retry_after_s=9.0, throughput=ThroughputEstimate(house.now, STEP_S),
+            sim.scheduler.submit(
+                claimed(Lane.STANDARD, steps=100, now=sim.now, promise_s=1.0),
+                admitted=False, retry_after_s=9.0, throughput=ThroughputEstimate(sim.now, STEP_S),
             )  # fmt: skip
         assert 2.5 < refusal.value.retry_after_s < 4, "199 steps of 20 ms and its own first ten, less the second it may take"
-        assert house.submit(claimed(Lane.STANDARD, steps=100, now=house.now, promise_s=9.0))
-        assert house.submit(claimed(Lane.STANDARD, steps=100, now=house.now, promise_s=1.0), admitted=True), "it has its ticket"
+        assert sim.submit(claimed(Lane.STANDARD, steps=100, now=sim.now, promise_s=9.0))
+        assert sim.submit(claimed(Lane.STANDARD, steps=100, now=sim.now, promise_s=1.0), admitted=True), "it has its ticket"
 
     inside_a_loop(work)
 
 
 def test_an_idle_engine_takes_whoever_comes_however_slow_it_last_was():
     def work() -> None:
-        scheduler = House(slots=1).scheduler
+        scheduler = Simulation(slots=1).scheduler
         newcomer = claimed(Lane.STANDARD, steps=100, promise_s=1.0)
         scheduler.submit(newcomer, admitted=False, retry_after_s=1.0, throughput=ThroughputEstimate(0.0, step_s=60.0))
         assert scheduler.num_waiting == 1
@@ -289,13 +326,13 @@ def test_one_long_stop_is_not_a_slow_engine():
 
 def test_nobody_is_let_in_before_somebody_who_would_then_be_late():
     def work() -> None:
-        house = House(slots=1)
-        house.submit(claimed(Lane.STANDARD, steps=100))
-        house.round()
-        assert house.submit(claimed(Lane.STANDARD, steps=50, now=house.now, promise_s=2.5)), "due just in time"
-        urgent = claimed(Lane.INTERACTIVE, steps=100, now=house.now, promise_s=8.0)
+        sim = Simulation(slots=1)
+        sim.submit(claimed(Lane.STANDARD, steps=100))
+        sim.round()
+        assert sim.submit(claimed(Lane.STANDARD, steps=50, now=sim.now, promise_s=2.5)), "due just in time"
+        urgent = claimed(Lane.INTERACTIVE, steps=100, now=sim.now, promise_s=8.0)
         with pytest.raises(DeadlineUnmeetable, match="a request already admitted"):
-            house.scheduler.submit(urgent, admitted=False, retry_after_s=1.0, throughput=ThroughputEstimate(house.now, STEP_S))
+            sim.scheduler.submit(urgent, admitted=False, retry_after_s=1.0, throughput=ThroughputEstimate(sim.now, STEP_S))
 
     inside_a_loop(work)
 
@@ -306,21 +343,21 @@ def test_nobody_is_let_in_before_somebody_who_would_then_be_late():
 def test_bulk_is_overtaken_for_its_patience_and_no_longer(seed):
     def work() -> None:
         chance = random.Random(seed)
-        house = House(slots=2, bulk_patience_s=2.0, standard_patience_s=0.5, max_waiting=4096)
+        sim = Simulation(slots=2, bulk_patience_s=2.0, standard_patience_s=0.5, max_waiting=4096)
         bulk = [claimed(Lane.BULK, steps=chance.randint(10, 60)) for _ in range(6)]
         for sequence in bulk:
-            house.submit(sequence, admitted=True)
+            sim.submit(sequence, admitted=True)
         began: dict[int, float] = {}
         while len(began) < len(bulk):
-            house.submit(claimed(Lane.INTERACTIVE, steps=chance.randint(10, 60), now=house.now), admitted=True)
-            before = len(house.served)
-            house.round()
-            began |= {id(sequence): house.now for sequence in house.served[before:] if sequence.lane is Lane.BULK}
+            sim.submit(claimed(Lane.INTERACTIVE, steps=chance.randint(10, 60), now=sim.now), admitted=True)
+            before = len(sim.served)
+            sim.round()
+            began |= {id(sequence): sim.now for sequence in sim.served[before:] if sequence.lane is Lane.BULK}
             # However many urgent ones come, a hundred of its first two seconds go first, at most 60 steps each, on two slots.
-            assert house.now < 2.0 + (100 * 60 / 2 + 6 * 60) * STEP_S
+            assert sim.now < 2.0 + (100 * 60 / 2 + 6 * 60) * STEP_S
         late = max(began.values())
-        places = {id(sequence): place for place, sequence in enumerate(house.served)}
-        overtaking = [each for each in house.served if each.lane is Lane.INTERACTIVE and each.submitted_at > 2.0 + STEP_S]
+        places = {id(sequence): place for place, sequence in enumerate(sim.served)}
+        overtaking = [each for each in sim.served if each.lane is Lane.INTERACTIVE and each.submitted_at > 2.0 + STEP_S]
         assert not [each for each in overtaking if places[id(each)] < max(places[id(one)] for one in bulk)]
         assert late < 2.0 + (100 * 60 / 2 + 6 * 60) * STEP_S
 
@@ -332,15 +369,15 @@ def test_bulk_is_overtaken_for_its_patience_and_no_longer(seed):
 def test_tenants_of_a_lane_get_equal_shares_of_steps(seed, lane):
     def work() -> None:
         chance = random.Random(seed)
-        house = House(slots=2, max_waiting=4096)
+        sim = Simulation(slots=2, max_waiting=4096)
         for number in range(90):  # a sends three times as many, all before b
             tenant = "a" if number < 60 else "b"
-            house.submit(claimed(lane, tenant=tenant, steps=chance.randint(5, 60)), admitted=True)
+            sim.submit(claimed(lane, tenant=tenant, steps=chance.randint(5, 60)), admitted=True)
         given_steps = {"a": 0, "b": 0}
-        while all(any(each.tenant == tenant for each in house.scheduler.queue) for tenant in "ab"):
-            before = len(house.served)
-            house.round()
-            for sequence in house.served[before:]:
+        while all(any(each.tenant == tenant for each in sim.scheduler.queue) for tenant in "ab"):
+            before = len(sim.served)
+            sim.round()
+            for sequence in sim.served[before:]:
                 given_steps[sequence.tenant] += sequence.max_steps
             assert abs(given_steps["a"] - given_steps["b"]) <= 2 * 60, "never further apart than two of the longest"
 
@@ -349,28 +386,28 @@ def test_tenants_of_a_lane_get_equal_shares_of_steps(seed, lane):
 
 def test_bulk_leaves_half_of_the_waiting_room_to_others():
     def work() -> None:
-        house = House(slots=1, max_waiting=4)
-        house.submit(claimed(Lane.BULK))
-        house.round()
-        assert [house.submit(claimed(Lane.BULK)) for _ in range(3)] == [True, True, False]
-        assert [house.submit(claimed(Lane.INTERACTIVE)) for _ in range(3)] == [True, True, False]
+        sim = Simulation(slots=1, max_waiting=4)
+        sim.submit(claimed(Lane.BULK))
+        sim.round()
+        assert [sim.submit(claimed(Lane.BULK)) for _ in range(3)] == [True, True, False]
+        assert [sim.submit(claimed(Lane.INTERACTIVE)) for _ in range(3)] == [True, True, False]
 
     inside_a_loop(work)
 
 
 def test_no_more_are_preempted_than_may_be_kept():
     def work() -> None:
-        house = House(slots=3, max_preempted=2)
+        sim = Simulation(slots=3, max_preempted=2)
         for _ in range(3):
-            house.submit(claimed(Lane.BULK, steps=200))
+            sim.submit(claimed(Lane.BULK, steps=200))
         for _ in range(20):
-            house.round()
+            sim.round()
         for _ in range(3):
-            house.submit(claimed(Lane.INTERACTIVE, steps=20, now=house.now))
-        house.round()
-        assert [sequence.lane for sequence in house.scheduler._running()].count(Lane.INTERACTIVE) == 1, "one prefill a round"
+            sim.submit(claimed(Lane.INTERACTIVE, steps=20, now=sim.now))
+        sim.round()
+        assert [sequence.lane for sequence in sim.scheduler._running()].count(Lane.INTERACTIVE) == 1, "one prefill a round"
         for _ in range(300):
-            house.round()
-        assert len(house.done) == 6
+            sim.round()
+        assert len(sim.done) == 6
 
     inside_a_loop(work)
