@@ -184,7 +184,9 @@ def options_of(args: argparse.Namespace) -> Options:
 def best_weights(config: Path) -> str:
     """Returns int8, or dtype on a CPU without native code: torch has no int8 weights there. Only a child loads torch."""
     device = parse_yaml(config.read_text())["applications"][0]["args"]["pipeline"].get("engine", {}).get("device", "cpu")
-    if device != "cpu" or subprocess.run([sys.executable, "-c", COMPILE_STEP], capture_output=True, check=False).returncode == 0:
+    if device != "cpu":
+        return "int8"
+    if subprocess.run([sys.executable, "-c", COMPILE_STEP], capture_output=True, check=False).returncode == 0:
         return "int8"
     print("this CPU runs no native code: weights stay in --dtype (as with --weights dtype)", file=sys.stderr)
     return "dtype"
