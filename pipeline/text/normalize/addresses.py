@@ -8,6 +8,7 @@ Never: quantities, dates
 
 import re
 
+from pipeline.text.normalize.chinese import plain_chinese
 from pipeline.text.normalize.latin import VOWEL, camel_words, join_words, latin_word, letters
 from pipeline.text.normalize.numbers import integer, spell
 from pipeline.text.normalize.options import Language
@@ -46,7 +47,7 @@ def address_words(written: str, language: Language) -> str:
         elif part in _ADDRESS_SIGNS:
             spoken.append(_ADDRESS_SIGNS[part][language == "zh"])
         elif "\u4e00" <= part[0] <= "\u9fff":
-            spoken.append(part)
+            spoken.append(plain_chinese(part, replace_homophones=False))
     return join_words(spoken)
 
 
@@ -94,17 +95,21 @@ def _path(match: Match, language: Language) -> Outcome:
 
 
 def _mention(match: Match, language: Language) -> Outcome:
-    words = [camel_words(part) if not part.isdigit() else integer(part, language) for part in _name_parts(match["name"])]
-    return join_words([_ADDRESS_SIGNS["@"][language == "zh"], *words])
+    return join_words([_ADDRESS_SIGNS["@"][language == "zh"], *_name_words(match["name"], language)])
 
 
 def _hashtag(match: Match, language: Language) -> Outcome:
-    words = [camel_words(part) if not part.isdigit() else integer(part, language) for part in _name_parts(match["name"])]
-    return join_words(["hashtag" if language == "en" else "话题", *words])
+    return join_words(["hashtag" if language == "en" else "话题", *_name_words(match["name"], language)])
 
 
-def _name_parts(name: str) -> list[str]:
-    return re.findall(r"[A-Za-z]+|\d+|[\u4e00-\u9fff]+", name)
+def _name_words(name: str, language: Language) -> list[str]:
+    words = []
+    for part in re.findall(r"[A-Za-z]+|\d+|[\u4e00-\u9fff]+", name):
+        if part.isdigit():
+            words.append(integer(part, language))
+        else:
+            words.append(camel_words(part) if part.isascii() else plain_chinese(part, replace_homophones=False))
+    return words
 
 
 def _telephone(match: Match, language: Language) -> Outcome:

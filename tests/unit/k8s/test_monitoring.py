@@ -125,6 +125,7 @@ def test_the_rules_pass_prometheus_own_check():
     promtool("check", "rules", str(ROOT / "k8s/monitoring/rules.yaml"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
 def test_an_alert_fires_when_it_should_and_only_then(alert, tmp_path: Path):
     bad, good = CASES[alert.name]

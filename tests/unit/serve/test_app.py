@@ -15,6 +15,7 @@ def test_deployments_have_the_names_configurations_know():
 HTTP_LAYER = "serve.http.api, serve.http.speech_response, serve.speech.schemas.speech, serve.config.app_config, serve.errors"
 
 
+@pytest.mark.slow
 def test_the_http_layer_does_not_load_ray():
     check = f"import sys, {HTTP_LAYER}; assert 'ray' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True, cwd=PROJECT, timeout=60)

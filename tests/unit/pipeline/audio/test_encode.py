@@ -85,6 +85,7 @@ def test_every_format_decodes_back_to_its_length(container, rate):
         assert 0 <= extra < (2 * FRAME[container] if padded else 1), (length, streamed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize(("container", "rate"), EVERY)
 def test_sound_is_where_it_was_to_the_last_sample(container, rate, streamed):

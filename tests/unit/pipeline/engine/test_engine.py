@@ -55,6 +55,7 @@ def pass_time(engine: Engine, clock: HeldClock, seconds: float) -> None:
     assert len(take(engine, make_prompt(max_steps=5), SamplingParams(min_steps=5)).codes) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numerics", NUMERICS, ids=lambda numerics: "-".join(numerics.values()))
 def test_alone_equals_crowded_equals_reused_slot_equals_another_engine(make_engine, demo, numerics):
     engine, other = make_engine(**numerics), make_engine(**numerics)

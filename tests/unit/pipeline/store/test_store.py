@@ -277,6 +277,7 @@ def outage(tmp_path: Path) -> Iterator[Outage]:
     outage.server.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("leave", "come_back"), [("kill", "start"), ("freeze", "thaw")])
 def test_while_redis_is_away_memory_serves_and_writes_are_refused(outage: Outage, leave: str, come_back: str):
     getattr(outage.server, leave)()

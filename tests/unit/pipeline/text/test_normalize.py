@@ -9,7 +9,7 @@ from pathlib import Path
 
 import cn2an
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.spec import CONTROL_TAGS
@@ -253,6 +253,8 @@ def test_the_same_text_is_always_normalized_to_the_same(text):
     assert normalize(text) == normalize(text)
 
 
+@example("@漢", "auto")
+@example("#漢字", "en")
 @given(ANY_TEXT, st.sampled_from(["auto", "zh", "en"]))
 def test_normalized_text_is_not_changed_again(text, language):
     """Nothing speakable is rewritten: a second pass changes no word."""

@@ -56,6 +56,7 @@ def test_no_line_holds_a_word_of_the_request(live: Live, caplog):
     assert "canary" not in json.dumps([*lines(caplog, "received"), *lines(caplog, "finished")]).lower()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("speaker", "outcome", "code"),
     [
