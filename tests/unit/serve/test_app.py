@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from serve import app
 from serve.config.app_config import DEPLOYMENTS, PROJECT
 
