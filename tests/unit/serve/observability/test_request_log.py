@@ -40,7 +40,7 @@ def test_one_line_in_and_one_out_with_what_the_stages_did(live: Live, caplog):
     assert out["audio_s"] == pytest.approx(38 * 512 / 24_000, abs=0.03)
     assert out["vocoder_calls"] >= 2
     assert {"text_s", "gpt_s", "vocoder_s", "ttfb_s", "took_s", "rtf", "stalled_s"} <= out.keys()
-    assert out["rtf"] == pytest.approx(out["took_s"] / out["audio_s"], abs=1e-4)
+    assert out["rtf"] == pytest.approx(out["took_s"] / out["audio_s"], abs=2e-4), "each is rounded to four digits"
     assert json.loads(json.dumps(out)) == out
 
 
