@@ -127,7 +127,7 @@ def test_a_store_that_is_damaged_at_the_start_or_lost_later_opens_nothing(cluste
         return reply.status_code, "" if reply.ok else reply.json()["error"]["message"]
 
     with keyed(cluster, str(store)):
-        assert said() == (503, "which keys there are could not be read yet (keys.store); /health and the log say why")
+        assert said() == (503, "the keys could not be read yet (keys.store); /health and the log say why")
         problems = cluster.health(ROUTE)["stores"]
         assert set(problems) == {"keys", "voices", "lexicons", "purges of the cache"}
         for problem in problems.values():
