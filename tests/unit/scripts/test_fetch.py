@@ -167,27 +167,28 @@ def test_cut_connections_are_resumed_where_they_broke(hub: Hub, tmp_path: Path) 
     assert_complete(tmp_path)
 
 
-def test_part_of_an_earlier_run_is_resumed(hub: Hub, tmp_path: Path) -> None:
-    part = tmp_path / f"{FILE}.part"
+def leave_part(folder: Path, content: bytes) -> None:
+    """Leaves what an earlier run has fetched of the file."""
+    part = folder / f"{FILE}.part"
     part.parent.mkdir(parents=True)
-    part.write_bytes(CONTENTS[FILE][:12_345])
+    part.write_bytes(content)
+
+
+def test_part_of_an_earlier_run_is_resumed(hub: Hub, tmp_path: Path) -> None:
+    leave_part(tmp_path, CONTENTS[FILE][:12_345])
     fetch(tmp_path, hub.endpoint)
     assert hub.fetched(FILE) == ["bytes=12345-"]
     assert_complete(tmp_path)
 
 
 def test_whole_part_of_an_earlier_run_needs_no_further_byte(hub: Hub, tmp_path: Path) -> None:
-    part = tmp_path / f"{FILE}.part"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(CONTENTS[FILE])
+    leave_part(tmp_path, CONTENTS[FILE])
     fetch(tmp_path, hub.endpoint)
     assert_complete(tmp_path)
 
 
 def test_part_longer_than_the_file_is_started_over(hub: Hub, tmp_path: Path) -> None:
-    part = tmp_path / f"{FILE}.part"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(CONTENTS[FILE] + b"more")
+    leave_part(tmp_path, CONTENTS[FILE] + b"more")
     fetch(tmp_path, hub.endpoint)
     assert hub.fetched(FILE) == [f"bytes={len(CONTENTS[FILE]) + 4}-", None]
     assert_complete(tmp_path)
@@ -195,9 +196,7 @@ def test_part_longer_than_the_file_is_started_over(hub: Hub, tmp_path: Path) -> 
 
 def test_server_that_ignores_ranges_is_read_from_the_start(hub: Hub, tmp_path: Path) -> None:
     hub.ignores_range = True
-    part = tmp_path / f"{FILE}.part"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(CONTENTS[FILE][:12_345])
+    leave_part(tmp_path, CONTENTS[FILE][:12_345])
     fetch(tmp_path, hub.endpoint)
     assert hub.fetched(FILE) == ["bytes=12345-"]
     assert_complete(tmp_path)
@@ -214,9 +213,7 @@ def test_server_that_ignores_ranges_and_always_breaks_is_given_up(hub: Hub, tmp_
 
 def test_answer_with_another_range_is_not_glued_on(hub: Hub, tmp_path: Path) -> None:
     hub.wrong_range = True
-    part = tmp_path / f"{FILE}.part"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(CONTENTS[FILE][:12_345])
+    leave_part(tmp_path, CONTENTS[FILE][:12_345])
     fetch(tmp_path, hub.endpoint)
     assert hub.fetched(FILE) == ["bytes=12345-", None]
     assert_complete(tmp_path)
