@@ -16,15 +16,18 @@ from numpy.typing import NDArray
 from pipeline.checkpoint.capabilities import read_capabilities
 from pipeline.config import TextConfig
 from pipeline.errors import RefineRejected, TextTooLong
-from pipeline.text.normalize import is_speakable, vocabulary_of
+from pipeline.text.markup.control_tags import neutralise
+from pipeline.text.normalize import is_speakable, normalize, vocabulary_of
 from pipeline.text.refine_guard import accepts, diff
-from pipeline.text.segment import max_steps
+from pipeline.text.segment import least_steps, max_steps
 from pipeline.text.speech_text import build_speech_text
 from pipeline.text.tokenizer import PromptTokenizer
 from pipeline.types import Prompt, Refined, RefineGuard, RefineParams, Segment, SpeechPlan, SpeechText, SynthesisRequest, Voice
 
 REFINE_DROPPED = "refine_dropped"
 """warning: number of segments that are spoken as they were before the refine pass"""
+UNKNOWN_IN_SAMPLE = "unknown_in_voice_sample"
+"""warning: characters of a cloned voice's transcript that the checkpoint does not know; they are left out of the prompt"""
 
 
 class LocalTextFrontend:
@@ -43,7 +46,8 @@ class LocalTextFrontend:
         self._tokenizer = PromptTokenizer(checkpoint, max_prompt=max_prompt)
         capabilities = read_capabilities(checkpoint)
         self._languages = capabilities.languages
-        self._vocabulary = vocabulary_of(self._tokenizer.knows, capabilities.control_tags)
+        self._ends_with_text = capabilities.ends_with_text
+        self._vocabulary = vocabulary_of(self._tokenizer.knows, capabilities.tags)
         self._config = config
         self._max_steps = max_steps
 
@@ -54,11 +58,13 @@ class LocalTextFrontend:
     async def plan(self, request: SynthesisRequest, voices: Mapping[str, Voice]) -> SpeechPlan:
         """Returns CODE prompts, or TEXT prompts if the request has a refine pass."""
         speech_text = self._speech_text(request)
+        voices, unknown = self._known_samples(voices)
         if request.refine is None:
             prompts = tuple(self._code_prompt(segment, request, voices) for segment in speech_text.segments)
         else:
             prompts = tuple(self._refine_prompt(segment, request.refine) for segment in speech_text.segments)
-        return SpeechPlan(prompts, speech_text.closing_silence_ms, speech_text.warnings)
+        warnings = (*speech_text.warnings, (UNKNOWN_IN_SAMPLE, unknown)) if unknown else speech_text.warnings
+        return SpeechPlan(prompts, speech_text.closing_silence_ms, warnings)
 
     async def replan(
         self, request: SynthesisRequest, voices: Mapping[str, Voice], plan: SpeechPlan, refined: list[NDArray[np.int64]]
@@ -67,6 +73,7 @@ class LocalTextFrontend:
         assert request.refine is not None
         prompts = []
         dropped = 0
+        voices, _ = self._known_samples(voices)
         for segment, text in zip(_segments(plan), self._decoded(refined), strict=True):
             prompt = self._refined_prompt(segment, text, request, voices)
             if prompt is None:
@@ -92,6 +99,16 @@ class LocalTextFrontend:
     def _speech_text(self, request: SynthesisRequest) -> SpeechText:
         return build_speech_text(request, self._config, self._vocabulary, self._languages)
 
+    def _known_samples(self, voices: Mapping[str, Voice]) -> tuple[dict[str, Voice], int]:
+        """Returns the voices with transcripts that the checkpoint knows, and how many characters they have lost."""
+        known, lost = dict(voices), 0
+        for name, voice in voices.items():
+            if not self._tokenizer.knows(neutralise(voice.sample_text, allowed=False)):
+                spoken = normalize(voice.sample_text, vocabulary=self._vocabulary)
+                known[name] = replace(voice, sample_text=spoken.text)
+                lost += sum(warning.count for warning in spoken.warnings)
+        return known, lost
+
     def _decoded(self, refined: list[NDArray[np.int64]]) -> list[str]:
         return [self._tokenizer.decode_refined(ids.tolist()) for ids in refined]
 
@@ -116,7 +133,8 @@ class LocalTextFrontend:
     def _code_prompt(self, segment: Segment, request: SynthesisRequest, voices: Mapping[str, Voice]) -> Prompt:
         steps = max_steps(segment.text, self._config, self._max_steps)
         voice = voices[segment.prosody.voice or request.voice]
-        return self._tokenizer.code_prompt(segment, voice, speed_token=request.speed_token, max_steps=steps)
+        prompt = self._tokenizer.code_prompt(segment, voice, speed_token=request.speed_token, max_steps=steps)
+        return replace(prompt, least_steps=least_steps(segment.text, request.speed_token) if self._ends_with_text else 0)
 
 
 def _segments(plan: SpeechPlan) -> Iterator[Segment]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from pipeline.config import TextConfig
 from pipeline.errors import InvalidLexicon, InvalidSsml, NoSpeakableText, PartlyUnspeakable
+from pipeline.text.language_tags import DIALECT
 from pipeline.text.lexicon.matching import find
 from pipeline.text.markup.say_as import expand_say_as
 from pipeline.text.normalize import (
@@ -27,10 +28,11 @@ from pipeline.text.normalize import (
     is_speakable,
     normalize,
 )
-from pipeline.text.normalize.chinese import kept_characters
+from pipeline.text.normalize.chinese import dialect_sentences, is_chinese
 from pipeline.text.normalized_text import NormalizedText, TextWarning
 from pipeline.text.pinyin import homophones
 from pipeline.text.segment import Range, split
+from pipeline.text.whole import whole_ranges
 from pipeline.types import (
     SPEED,
     Passage,
@@ -42,11 +44,13 @@ from pipeline.types import (
     SynthesisRequest,
 )
 
-CANTONESE_KEPT = "cantonese_kept"
-"""warning: rare characters of Cantonese that were left as they are and spoken"""
+AS_MANDARIN = "spoken_as_mandarin"
+"""warning: characters of Cantonese or another Chinese language, spoken in their Mandarin reading"""
 WITHOUT_WORDS = "without_words"
 """warning: tags and signs of a passage with no word in it"""
-REFUSED_WHEN_STRICT = (UNKNOWN, UNTAUGHT_TAG)
+UNSUPPORTED_LANGUAGE = "unsupported_language"
+"""warning: passages in a language that the checkpoint does not speak"""
+REFUSED_WHEN_STRICT = (UNKNOWN, UNTAUGHT_TAG, UNSUPPORTED_LANGUAGE)
 
 _STOPS = " ,.，。、"
 
@@ -65,7 +69,7 @@ def build_speech_text(
 
     Raises:
         NoSpeakableText: it has neither a word nor a silence, or the checkpoint knows none of its words.
-        PartlyUnspeakable: the request is strict, and the checkpoint does not know all of it.
+        PartlyUnspeakable: the request is strict, and the checkpoint does not know all of it, or not its language.
         InvalidLexicon, InvalidSsml: pinyin with unknown syllables.
     """
     if not request.keep_control_tags:
@@ -97,12 +101,18 @@ class _Builder:
     def add(self, passage: Passage) -> None:
         """Normalises a passage and appends its segments."""
         self._silence_ms += passage.silence_ms
-        if passage.language not in ("auto", *self._languages):
-            self._warnings["unsupported_language"] += 1
+        if passage.language == DIALECT and self._request.strict:
+            raise PartlyUnspeakable(
+                "strict=1 refuses Chinese languages other than Mandarin; leave the language out, or strict, to have the text "
+                "spoken in its Mandarin reading",
+                param="input" if self._request.passages else "language",
+            )
+        if _own(passage.language) not in ("auto", *self._languages):
+            self._warnings[UNSUPPORTED_LANGUAGE] += 1
         spoken = self._normalized(passage)
         if not is_speakable(spoken.text):
             spoken = _all_dropped(spoken)
-        self._count(spoken)
+        self._count(passage, spoken)
         if spoken.text:
             if not SPEED.least <= self._request.speed * passage.prosody.rate <= SPEED.most:
                 self._warnings["rate_bounded"] += 1
@@ -127,11 +137,11 @@ class _Builder:
         warnings = tuple(sorted(self._warnings.items()))
         return SpeechText(tuple(self._segments), tuple(self._spans), self._silence_ms, warnings, tuple(_joined(self._dropped)))
 
-    def _count(self, spoken: NormalizedText) -> None:
+    def _count(self, passage: Passage, spoken: NormalizedText) -> None:
         """Counts the warnings of a passage, and its dropped characters."""
         self._warnings.update({warning.code: warning.count for warning in spoken.warnings})
-        if self._options.homophones and (kept := kept_characters(spoken.text)):
-            self._warnings[CANTONESE_KEPT] += kept
+        if count := _as_mandarin(passage, spoken):
+            self._warnings[AS_MANDARIN] += count
         self._dropped += [
             (self._offset + span.source_start, self._offset + span.source_stop)
             for span in spoken.spans
@@ -141,10 +151,11 @@ class _Builder:
     def _normalized(self, passage: Passage) -> NormalizedText:
         """Returns the text of a passage as it is spoken, pronunciations included."""
         language = _language(passage.language, self._languages)
+        is_dialect = passage.language == DIALECT
         return normalize(
             passage.text,
             language=language,
-            options=self._options,
+            options=replace(self._options, homophones=False) if is_dialect else self._options,
             control_tags=passage.control_tags,
             readings=list(self._readings(passage, detect_language(passage.text) if language == "auto" else language)),
             vocabulary=self._vocabulary,
@@ -164,7 +175,7 @@ def _cut(
     passage: Passage, spoken: NormalizedText, config: TextConfig, offset: int, *, first: int
 ) -> Iterator[tuple[Segment, tuple[Span, ...]]]:
     """Yields the segments of a passage, numbered from `first`, each with its spans."""
-    cuts = split(spoken.text, config, whole=_rewritten(passage.text, spoken), is_first=not first)
+    cuts = split(spoken.text, config, whole=whole_ranges(passage.text, spoken), is_first=not first)
     following = [*cuts[1:], (len(spoken.text), 0)]
     for index, (cut, (reach, _)) in enumerate(zip(cuts, following, strict=True), start=first):
         text, spans = spoken.text[slice(*cut)], _within(spoken.spans, cut, offset)
@@ -177,7 +188,7 @@ def _refuse(warnings: Counter[str]) -> None:
     refused = [f"{code}={warnings[code]}" for code in REFUSED_WHEN_STRICT if warnings[code]]
     if refused:
         raise PartlyUnspeakable(
-            f"strict=1 refuses a text that the checkpoint cannot speak completely: {', '.join(refused)} characters; "
+            f"strict=1 refuses a text that the checkpoint cannot speak completely: {', '.join(refused)}; "
             "POST /v1/text/normalize shows which; without strict the rest is spoken",
             param="input",
         )
@@ -193,7 +204,20 @@ def _all_dropped(spoken: NormalizedText) -> NormalizedText:
 def _language(requested: str, languages: tuple[Language, ...]) -> LanguageChoice:
     """Returns the language for signs and digits: the requested one if the checkpoint speaks it, else its only one."""
     known: tuple[LanguageChoice, ...] = languages if len(languages) == 1 else ("auto", *languages)
-    return next((language for language in known if language == requested), known[0])
+    return next((language for language in known if language == _own(requested)), known[0])
+
+
+def _own(requested: str) -> str:
+    """Returns the language whose readings a requested one has."""
+    return "zh" if requested == DIALECT else requested
+
+
+def _as_mandarin(passage: Passage, spoken: NormalizedText) -> int:
+    """Returns the number of spoken characters of a passage that are Chinese, but not Mandarin."""
+    ranges = [(0, len(passage.text))] if passage.language == DIALECT else dialect_sentences(passage.text)
+    places = {place for start, stop in ranges for place in range(start, stop) if is_chinese(passage.text[place])}
+    kept = (range(span.source_start, span.source_stop) for span in spoken.spans if span.kind == "text")
+    return sum(place in places for span in kept for place in span) if places else 0
 
 
 def _reading_of(pronunciation: Pronunciation, written: str, language: Language, *, from_ssml: bool) -> str:
@@ -211,17 +235,6 @@ def _reading_of(pronunciation: Pronunciation, written: str, language: Language, 
     )
     spoken = normalize(written, fallback=language).text
     return spoken.strip(_STOPS) if is_speakable(spoken) else ""
-
-
-def _rewritten(written: str, spoken: NormalizedText) -> Iterator[Range]:
-    """Yields the ranges of expanded numbers, addresses and abbreviations; no segment ends inside one."""
-    for span in spoken.spans:
-        reading = spoken.text[span.spoken_start : span.spoken_stop]
-        if span.kind == "text" and reading != written[span.source_start : span.source_stop]:
-            start = span.spoken_start + len(reading) - len(reading.lstrip(_STOPS))  # a segment may end at its own stop
-            stop = span.spoken_start + len(reading.rstrip(_STOPS))
-            if stop - start > 1:
-                yield start, stop
 
 
 def _within(spans: Sequence[Span], cut: Range, offset: int, *, reach: int = 0) -> tuple[Span, ...]:

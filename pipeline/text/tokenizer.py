@@ -20,6 +20,7 @@ from pipeline.checkpoint.manifest import read_verified
 from pipeline.errors import CheckpointError, TextTooLong
 from pipeline.spec import CODEBOOKS, CONTROL_TAGS
 from pipeline.text.markup.control_tags import neutralise
+from pipeline.text.pronunciation import read_pronunciation
 from pipeline.types import Head, Prompt, RefineParams, Segment, Voice
 
 SPEED_TOKENS = 10
@@ -46,6 +47,7 @@ class PromptTokenizer:
         self._file = checkpoint / TOKENIZER_FILE
         self._max_prompt = max_prompt
         self._tokenizer = _open(checkpoint, self._file)
+        self._pronunciation = read_pronunciation(checkpoint)
         self._speaker_id = self._special_id("[spk_emb]")
         self._refine_end_id = self._special_id("[Ebreak]")
         # Upstream's vocabulary ends with the tokens of speaking habits, from [break_0] on: a refined text keeps only lower ids.
@@ -125,12 +127,16 @@ class PromptTokenizer:
         spoken = [int(i) for i in ids if i < self._first_habit_id and int(i) not in self._forbidden_ids]
         return str(self._tokenizer.decode(spoken, skip_special_tokens=False))
 
+    def pronounced(self, text: str) -> str:
+        """Returns a text as the vocabulary reads it: words by their phones, where the checkpoint brings a dictionary."""
+        return text if self._pronunciation is None else self._pronunciation.spoken(text)
+
     def forbidden_ids(self) -> frozenset[int]:
         """Returns the special tokens that no user text may contain."""
         return frozenset(self._forbidden_ids)
 
     def _encode(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return list(self._tokenizer.encode(self.pronounced(text), add_special_tokens=False).ids)
 
     def _with_sample(
         self, token_ids: list[int], sample_codes: NDArray[np.int64] | None

@@ -113,13 +113,17 @@ def _express_as(reader: SsmlReader, element: Element, scope: Scope) -> None:
         reader.warnings["unknown_style"] += 1
     else:
         prosody = replace(prosody, rate=prosody.rate * style.rate, gain_db=prosody.gain_db + style.gain_db)
+    reader.warnings["unsupported_style"] += len(set(element.keys()) - {"style", LANGUAGE_ATTRIBUTE})  # a degree, a role
     reader.read_inside(element, replace(scope, prosody=prosody))
 
 
 def _emphasis(reader: SsmlReader, element: Element, scope: Scope) -> None:
     # A pause before the word: in a segment of its own it would lose the melody of the sentence.
-    if element.get("level", "moderate") in ("strong", "moderate"):
+    level = element.get("level", "moderate")
+    if level in ("strong", "moderate"):
         reader.say("[uv_break]", scope)
+    elif level != "none":
+        reader.warnings["unsupported_emphasis"] += 1
     reader.read_inside(element, scope)
 
 

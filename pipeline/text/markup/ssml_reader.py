@@ -14,6 +14,7 @@ from typing import Any
 from xml.etree.ElementTree import Element
 
 from pipeline.errors import InvalidSsml
+from pipeline.text.language_tags import reading_of
 from pipeline.text.markup.control_tags import neutralise
 from pipeline.types import Passage, Pronunciation, PronunciationKind, Prosody
 
@@ -34,7 +35,7 @@ class Scope:
 
     prosody: Prosody = Prosody()  # noqa: RUF009  # frozen
     language: str = "auto"
-    """auto, zh or en"""
+    """auto, zh, en or dialect"""
     depth: int = 0
 
 
@@ -182,11 +183,10 @@ class SsmlReader:
         requested = element.get(LANGUAGE_ATTRIBUTE)
         if requested is None:
             return language
-        primary = requested.lower().partition("-")[0]
-        if primary not in ("zh", "en"):
+        reading = reading_of(requested)
+        if reading is None:
             self.warnings["unsupported_language"] += 1
-            return "auto"
-        return primary
+        return reading or "auto"
 
 
 Handler = Callable[[SsmlReader, Element, Scope], None]

@@ -7,8 +7,8 @@ Owns:  nothing
 Never: tokens, voices, torch
 
 One pass, in reading order: written (Unicode to plain signs, each with its position), languages (the language of each
-position), scan (the first matching rule reads the text; the rules are in addresses, calendar, money, measures, quantities,
-names and marks, their tables in units and words), known (drops what the checkpoint does not know), join (one text and its
+position), structure (the markup of whole lines), scan (the first matching rule reads the text; its _ORDER names the modules
+of rules, whose shared tables are in units and words), known (drops what the checkpoint does not know), join (one text and its
 spans). Nothing here can write a bracket: only a tag of the source becomes a tag.
 """
 

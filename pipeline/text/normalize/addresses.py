@@ -33,7 +33,10 @@ _ADDRESS_SIGNS: dict[str, tuple[str, str]] = {
 }
 _ADDRESS_PART = re.compile(r"[A-Za-z]+|\d+|[\u4e00-\u9fff]+|[^A-Za-z\d\u4e00-\u9fff]")
 _DOMAIN = rf"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{{0,62}}[A-Za-z0-9])?\.){{1,6}}(?:{alternatives(TOP_LEVEL_DOMAINS)})(?![A-Za-z0-9])"
-_PATH = r"(?::\d{1,5})?(?P<path>(?:/[A-Za-z0-9._~%+@-]{0,100}){0,12}?)(?P<rest>/?[?#][^\s\u3000-\uffff\"'<>)]{0,2000}|/)?"
+_PATH = (
+    r"(?::(?P<port>\d{1,5})(?!\d))?(?P<path>(?:/[A-Za-z0-9._~%+@-]{0,100}){0,12}?(?<!\.))"
+    r"(?P<rest>/?[?#][^\s\u3000-\uffff\"'<>)|`\]]{1,2000}(?<![.,;:!?*_~])|/)?"
+)
 
 
 def address_words(written: str, language: Language) -> str:
@@ -61,8 +64,11 @@ def _domain_word(word: str) -> str:
 
 def _url(match: Match, language: Language) -> Outcome:
     host = match["host"].removeprefix("www.")
-    path = match["path"] or ""
-    return address_words(host + path, language)
+    rest = match["rest"] or ""
+    said = address_words(host, language)
+    if match["port"]:
+        said = join_words([said, _ADDRESS_SIGNS[":"][language == "zh"], spell(match["port"], language)])
+    return join_words([said, address_words((match["path"] or "") + ("" if rest == "/" else rest), language)])
 
 
 def _email(match: Match, language: Language) -> Outcome:
@@ -133,20 +139,20 @@ def _telephone_en(match: Match, language: Language) -> Outcome:
 ADDRESSES: list[Rule] = [  # before dates and quantities, which look similar
     rule(
         "a",
-        rf"{NOT_IN_WORD}(?:[Hh][Tt][Tt][Pp][Ss]?|[Ff][Tt][Pp])://(?P<host>[A-Za-z0-9.-]{{1,253}}){_PATH}(?![A-Za-z0-9_/~%@-])",
+        rf"{NOT_IN_WORD}(?:[Hh][Tt][Tt][Pp][Ss]?|[Ff][Tt][Pp])://(?P<host>[A-Za-z0-9.-]{{1,253}}(?<![.-])){_PATH}(?![A-Za-z0-9_/~%@-])",
         _url,
         "urls",
     ),
     rule("a0", rf"{NOT_IN_WORD}[A-Za-z0-9](?:[A-Za-z0-9._%+-]{{0,63}})@{_DOMAIN}", _email, "emails"),
-    rule("a0", rf"{NOT_IN_WORD}(?P<host>{_DOMAIN}){_PATH}(?![A-Za-z0-9_/~%@-])", _url, "urls"),
-    rule("0", r"(?P<address>\d{1,3}(?:\.\d{1,3}){3})(?![.\d])(?::(?P<port>\d{1,5})(?!\d))?(?:/\d{1,2}(?!\d))?", _ip, "urls"),
+    rule("a0", rf"{NOT_IN_WORD}(?P<host>{_DOMAIN}|localhost(?=[:/]\w)){_PATH}(?![A-Za-z0-9_/~%@-])", _url, "urls"),
+    rule("0", r"(?P<address>\d{1,3}(?:\.\d{1,3}){3})(?!\.?\d)(?::(?P<port>\d{1,5})(?!\d))?(?:/\d{1,2}(?!\d))?", _ip, "urls"),
     rule(
         "a0",
-        rf"{NOT_IN_WORD}(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{{0,63}})\.(?P<ending>{alternatives(FILE_ENDINGS)})(?![A-Za-z0-9])",
+        rf"{NOT_IN_WORD}(?P<name>(?:[A-Za-z0-9_.-]{{1,40}}/){{0,8}}[A-Za-z0-9][A-Za-z0-9_-]{{0,63}})\.(?P<ending>{alternatives(FILE_ENDINGS)})(?![A-Za-z0-9])",
         _file,
         "urls",
     ),
-    rule("/~", r"(?<![\w/.])~?(?:/[A-Za-z0-9._-]{1,64}){2,16}/?", _path, "urls"),
+    rule("/~", r"(?<![\w/.])~?(?:/[A-Za-z0-9._-]{1,64}){2,16}(?<!\.)/?", _path, "urls"),
     rule(
         "@",
         r"(?<![A-Za-z0-9])@(?P<name>[A-Za-z0-9_\u4e00-\u9fff][A-Za-z0-9_.-]{0,40}(?<![.-])|[\u4e00-\u9fff]{1,12})",

@@ -10,7 +10,9 @@ import re
 
 from pipeline.text.normalize.numbers import english, integer, ordinal, spell, year
 from pipeline.text.normalize.options import Language
+from pipeline.text.normalize.patterns import COUNTED_AFTER, EDGE
 from pipeline.text.normalize.rule import Match, Outcome, Rule, after, alternatives, before, rule
+from pipeline.text.normalize.units import UNITS
 from pipeline.text.normalize.words import MONTH_NUMBERS, MONTHS
 
 _MONTH_NAMES = alternatives([name for month in MONTHS for name in (month, month[:3])] + ["Sept"])
@@ -26,12 +28,20 @@ _SCORE_BEFORE = re.compile(
     r"(?:比分|战胜|击败|赢|输|负|胜|平|比例|以|score|won|beat|lost|win|lose|ratio)[^\d]{0,6}$", re.IGNORECASE | re.ASCII
 )
 _YEAR_WORDS = (
-    r"\b(?:in|since|by|until|till|from|before|after|during|circa|year|of|late|early|mid|spring|summer|autumn|fall|winter|around|"
+    r"(?:\b(?:in|since|by|until|till|from|before|after|during|circa|year|years|of|late|early|mid|spring|summer|autumn|fall|winter|around|"
+    r"born|died|established|founded|built|dated|copyright|est|ca|c|b|d|Q[1-4]|FY|H[12]|"
     + _MONTH_NAMES
-    + r")[ ,.-]{1,2}$"
+    + r")[ ,.-]{1,2}|[©]\s?)$"
 )
 _YEAR_BEFORE = re.compile(_YEAR_WORDS, re.IGNORECASE | re.ASCII)
-_COUNTED_AFTER = re.compile(r"\s(?!was\b|is\b|has\b|as\b|its\b|his\b|this\b|does\b|vs\b|us\b|unless\b)[a-z]{2,11}s\b")
+_OLD_YEAR_BEFORE = re.compile(
+    r"\b(?:in|since|until|till|year|circa|born|died|(?:battle|siege|conquest|treaty|council|events|crusade|war|revolt|year|summer|spring|"
+    r"autumn|winter|plague|fall) of|ca\.|c\.)\s$",
+    re.IGNORECASE | re.ASCII,
+)
+
+
+_UNIT_AFTER = re.compile(rf"\s(?:{alternatives(list(UNITS))}){EDGE}", re.ASCII)
 
 
 def date_words(years: str, month: int, day: int | None, language: Language) -> str:
@@ -110,6 +120,8 @@ def _year_range(match: Match, language: Language) -> Outcome:
 
 def _decade(match: Match, language: Language) -> Outcome:
     digits = match["decade"]
+    if language == "zh" and match[0][0] == "'":
+        return None  # a quotation mark
     if language == "zh":
         return f"{spell(digits, 'zh')}年代" if len(digits) == 4 else f"{integer(digits, 'zh')}年代"
     tens = "" if digits.endswith("00") else english(int(digits[-2:]))
@@ -144,11 +156,36 @@ def _zh_month_day(match: Match, language: Language) -> Outcome:
 def _english_year(match: Match, language: Language) -> Outcome:
     if language != "en":
         return None
+    is_year = "1900" <= match["year"] <= "2099" or _YEAR_BEFORE.search(before(match, 16))
+    is_count = COUNTED_AFTER.match(match.string, match.end()) and not _YEARLY_AFTER.match(match.string, match.end())
+    has_unit = _UNIT_AFTER.match(match.string, match.end())
+    return year(match["year"], "en") if is_year and not is_count and not has_unit else None
+
+
+def _old_year(match: Match, language: Language) -> Outcome:
+    """1066, behind words that only a year follows."""
+    is_year = language == "en" and _OLD_YEAR_BEFORE.search(before(match, 16))
+    is_count = COUNTED_AFTER.match(match.string, match.end()) or _UNIT_AFTER.match(match.string, match.end())
+    return year(match["year"], "en") if is_year and not is_count else None
+
+
+def _two_years(match: Match, language: Language) -> Outcome:
+    """The 2023/24 season."""
+    if int(match["last"]) != (int(match["year"]) + 1) % 100:
+        return None
+    if int(match["last"]) <= 12 and not _SEASON_AFTER.match(match.string, match.end()):
+        return None  # a month
+    if language == "zh":
+        return f"{year(match['year'], 'zh')}到{year(match['last'], 'zh')}"
+    return f"{year(match['year'], 'en')} {integer(match['last'], 'en')}"
+
+
+def _class_of(match: Match, language: Language) -> Outcome:
+    """The class of '98."""
     digits = match["year"]
-    if _YEAR_BEFORE.search(before(match, 16)):
-        return year(digits, "en") if not _COUNTED_AFTER.match(match.string, match.end()) else None
-    is_recent = "1900" <= digits <= "2099"
-    return year(digits, "en") if is_recent and not _COUNTED_AFTER.match(match.string, match.end()) else None
+    if language == "zh":
+        return spell(digits, "zh")
+    return f"oh {integer(digits[1], 'en')}" if digits[0] == "0" else integer(digits, "en")
 
 
 def _era(match: Match, language: Language) -> Outcome:
@@ -162,37 +199,65 @@ def _short_year(match: Match, language: Language) -> Outcome:
     return f"{spell(match['year'], 'zh')}"
 
 
+def _year_in_brackets(match: Match, language: Language) -> Outcome:
+    return spell(match["year"], "zh") if language == "zh" else None
+
+
 def _sure(match: Match, language: Language) -> Outcome:
     return None if after(match, 1).isdigit() else _dmy(match, language)
 
 
+_YEARLY_AFTER = re.compile(
+    r"\s(?:results|elections|sales|games|finals|models|figures|earnings|revenues|profits|awards|playoffs|championships|rules|taxes|"
+    r"olympics|budgets|fires|floods|riots|protests|talks|primaries|midterms|estimates|forecasts|standards|editions|movies|films)\b"
+)
+_SEASON_AFTER = re.compile(r"\s?(?:seasons?\b|campaigns?\b|fiscal|academic|school|financial|tax|赛季|学年|财年|年度)")
 _END = r"(?![\d])(?!\.\d)"
 RULES: list[Rule] = [
     rule("0", rf"{_YEAR}(?P<mark>[-/.]){_MONTH}(?P=mark){_DAY}(?!\d|(?P=mark)\d)(?:[T ](?=\d\d:\d\d))?", _ymd, "dates"),
     rule("0", rf"(?P<first>\d{{1,2}})(?P<mark>[-/.])(?P<second>\d{{1,2}})(?P=mark){_YEAR}(?!\d|(?P=mark)\d)", _sure, "dates"),
+    rule("0", rf"{_YEAR}/(?P<last>\d\d)(?![\d/])", _two_years, "dates"),
+    rule(
+        "'",
+        r"'(?P<year>\d\d)(?![\dA-Za-z'\"])(?=年(?!代)|(?<=of '..)|(?<=in '..)|(?<=er '..)|(?<=ng '..)|(?<=ce '..)|(?<=ll '..))",
+        _class_of,
+        "dates",
+    ),
     rule("0", rf"{_YEAR}-(?P<month>1[0-2]|0[1-9])(?![\d-])", _ym, "dates"),
     rule("0", rf"{_YEAR}/{_MONTH}(?![\d/])", _ym, "dates"),
     rule("0", r"(?P<first>1[1-9]\d\d|20\d\d)\s?[-–—~]\s?(?P<last>1[1-9]\d\d|20\d\d|\d\d)(?![\d-]|\.\d)", _year_range, "dates"),
     rule("0", r"(?P<year>\d{4}|\d{2})(?=\s?年\s?(?:1[0-2]|0?[1-9])\s?月)", _short_year, "dates"),
     rule("0", r"(?P<year>[12]\d{3})(?=\s?年(?!级))", _zh_year, "dates"),
     rule("0", r"(?P<year>\d{4})(?=\s?年代)", _short_year, "dates"),
+    rule("0", r"(?<=\()(?P<year>(?:19|20)\d\d)(?=\))", _year_in_brackets, "dates"),
     rule("0", r"(?P<number>1[0-2]|0?[1-9])(?=\s?月(?!球|亮))", _zh_month_day, "dates"),
     rule("0", rf"(?P<number>3[01]|[12]\d|0?[1-9])(?=\s?(?:日|号)(?!{'线|楼|院|机|店|门'}))", _zh_month_day, "dates"),
     rule("0", rf"{_DAY}(?:st|nd|rd|th)?\s(?:of\s)?(?P<name>{_MONTH_NAMES})\b\.?(?:,?\s{_YEAR}{_END})?", _day_month, "dates"),
     rule(
         "a",
-        rf"(?P<name>{_MONTH_NAMES})\b\.?\s{_DAY}(?:st|nd|rd|th)?(?![\d:%])(?!\.\d)(?:,?\s{_YEAR}{_END})?",
+        rf"(?P<name>{_MONTH_NAMES})\b\.?\s{_DAY}(?:st|nd|rd|th)?(?![\d%])(?![.:]\d)(?:,?\s{_YEAR}{_END})?",
         _month_day,
         "dates",
     ),
     rule(
         "0",
-        rf"(?P<hours>\d{{1,2}}):(?P<minutes>\d\d)(?::(?P<seconds>[0-5]\d)(?:\.\d{{1,6}})?)?(?![\d:])(?:{_HALF}|Z\b)?",
+        rf"(?P<hours>\d{{1,2}}):(?P<minutes>\d\d)(?::(?P<seconds>[0-5]\d)(?:\.\d{{1,6}})?)?(?!:?\d)(?:{_HALF}|Z\b)?",
         _clock,
         "dates",
     ),
     rule("0", rf"(?P<hours>\d{{1,2}}){_HALF}(?![A-Za-z])", _hour, "dates"),
     rule("0'", r"'?(?P<decade>(?:1[1-9]|20)\d0|[2-9]0)'?s(?![A-Za-z])", _decade, "dates"),
     rule("0", r"(?P<year>\d{1,4})\s?(?P<era>AD|BCE|BC|CE)\b", _era, "dates"),
-    rule("0", rf"{_YEAR}(?![\d:%]|[,.]\d|\s?[-–~]\s?\d|[A-Za-z])", _english_year, "dates"),
+    rule(
+        "0",
+        r"(?P<year>1[0-8]\d\d|[3-9]\d\d)(?![\d%]|[:,.]\d|\s?[-–~]\s?\d|[A-Za-z]|\s?(?:million|billion|thousand|percent)\b)",
+        _old_year,
+        "dates",
+    ),
+    rule(
+        "0",
+        rf"{_YEAR}(?![\d%]|[:,.]\d|\s?[-–~]\s?\d|[A-Za-z]|\s(?:hundred|thousand|million|billion|trillion|percent)\b)",
+        _english_year,
+        "dates",
+    ),
 ]

@@ -1,4 +1,4 @@
-"""Chinese: simplifies runs of characters and replaces those that ChatTTS misreads.
+"""Chinese: simplifies runs of characters, replaces those that ChatTTS misreads, and recognises what is not Mandarin.
 
 In:    a run of Chinese characters
 Out:   a run of Chinese characters, of the same length if OpenCC keeps it
@@ -14,9 +14,14 @@ from pathlib import Path
 
 import opencc
 
+from pipeline.text.normalize.chinese_words import words_of
+
 FIRST, LAST = "一", "\u9fff"  # of the block ChatTTS was trained on
-CANTONESE = frozenset("佢哋喺嘢唔冇嘅咗啲嚟睇冚嗰噉咁喎啱瞓諗嘥攞嗮唞踎孭啩")
-"""characters of written Cantonese that Mandarin hardly ever uses"""
+DIALECT_WORD = re.compile(
+    f"唔(?=[{FIRST}-{LAST}])|[佢哋喺嘢冇嘅咗啲嚟睇冚嗰噉咁喎啱瞓諗谂嘥攞嗮唞踎孭啩乜畀揾搵餸劏揸攰冧叻嗌嗱奀嚿掟閪覅朆伓嘸]"
+)
+"""a character that Cantonese or another Chinese language uses, and Mandarin hardly ever"""
+SENTENCE = re.compile(r"[^。！？!?\n]+")
 
 
 @cache
@@ -39,25 +44,24 @@ def homophones() -> dict[int, str]:
 
 
 def plain_chinese(run: str, *, replace_homophones: bool) -> str:
-    """Returns the run in simplified characters; with `replace_homophones`, rare ones become common ones of the same sound.
-
-    A run with a Cantonese character keeps its rare ones: a Mandarin sound for each would give other words.
-    """
+    """Returns the run in simplified characters; with `replace_homophones`, rare ones become common ones of the same sound."""
     simplified = str(simplifier().convert(run))
     if len(simplified) == len(run):  # true for every phrase of the table
         simplified = "".join(map(_within_reach, run, simplified))
-    return simplified if is_cantonese(run) or not replace_homophones else simplified.translate(homophones())
+    return simplified.translate(homophones()) if replace_homophones else simplified
 
 
-def is_cantonese(run: str) -> bool:
-    """True if a run of Chinese characters has a character that only Cantonese uses."""
-    return not CANTONESE.isdisjoint(run)
+def chinese_words(run: str, *, replace_homophones: bool) -> list[str]:
+    """Returns plain_chinese of a run, word by word; the whole run as one if its length changes."""
+    simplified = plain_chinese(run, replace_homophones=False)
+    words = words_of(simplified) if len(simplified) == len(run) else [simplified]
+    return [word.translate(homophones()) for word in words] if replace_homophones else words
 
 
-def kept_characters(text: str) -> int:
-    """Returns the number of rare characters that were left in Cantonese runs of a spoken text."""
-    runs = re.findall(f"[{FIRST}-{LAST}]+", text)
-    return sum(ord(character) in homophones() for run in runs if is_cantonese(run) for character in run)
+def dialect_sentences(text: str) -> list[tuple[int, int]]:
+    """Returns the sentences [start, stop) with a word that is not Mandarin. They keep their rare characters: the table has
+    Mandarin sounds, which would make other words of them."""
+    return [found.span() for found in SENTENCE.finditer(text) if DIALECT_WORD.search(found[0])]
 
 
 def is_chinese(text: str) -> bool:

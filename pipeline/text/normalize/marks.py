@@ -28,6 +28,10 @@ def _dash(match: Match, language: Language) -> Outcome:
     return "杠" if language == "zh" else Gap.COMMA
 
 
+def _zero(match: Match, language: Language) -> Outcome:
+    return "零"
+
+
 def _list(match: Match, language: Language) -> Outcome:
     return Gap.LIST
 
@@ -56,18 +60,28 @@ def _tag(match: Match, language: Language) -> Outcome:
     return Drop("markup", Gap.STOP if _BLOCK.match(match[0]) else Gap.NONE)
 
 
+_TARGET = r"(?:[^()\s]|\([^()\s]{0,200}\)){0,2000}"
 _LINE = r"(?:(?<=\n)|(?<![\s\S]))"
 RULES: list[Rule] = [
     # markdown
     rule("`", r"```[A-Za-z0-9+-]{0,20}", _markup_line, "markdown"),
     rule("`", r"`{1,3}", _markup, "markdown"),
     rule("#", rf"{_LINE}#{{1,6}}\s", _markup, "markdown"),
-    rule("-*•+>", rf"{_LINE}(?:[-*+•]|>{{1,3}})\s", _markup, "markdown"),
+    rule("-*•○+>", rf"{_LINE}(?:[-*+•○]|>{{1,3}})\s", _markup, "markdown"),
     rule("-*_=", rf"{_LINE}(?:-{{3,}}|\*{{3,}}|_{{3,}}|={{3,}})(?=\s|$)", _markup_line, "markdown"),
     rule("*", r"\*{1,3}", _markup, "markdown"),
     rule("_", r"_{1,3}(?![A-Za-z0-9])|(?<![A-Za-z0-9])_{1,3}", _markup, "markdown"),
     rule("~", r"~~", _markup, "markdown"),
-    rule("]", r"\]\((?:https?://|www\.|mailto:|[/#.])[^()\s]{0,2000}\)", _markup_space, "markdown"),
+    rule(
+        "]",
+        rf"\]\((?=[^()\s]{{0,2000}}[./#:]|\S{{0,40}}\)\s*$){_TARGET}(?:\s{{1,3}}\"[^\"\n]{{0,200}}\")?\)",
+        _markup_space,
+        "markdown",
+    ),
+    rule("[", r"\[\^[A-Za-z0-9_-]{1,30}\]", _markup, "markdown"),
+    rule("\\", r"\\(?=[*_#`\[\](){}~>+.!|\n-])", _markup, "markdown"),
+    rule("|", r"\|\|(?=\S)|(?<=\S)\|\|", _markup, "markdown"),
+    rule("#=*~", r"={4,}|#{4,}|\*{4,}|~{3,}", _markup_space, "markdown"),
     rule("!", r"!(?=\[)", _markup, "markdown"),
     rule("|", r"\|[\s|:-]{0,200}(?=\n)|\|\s?:?-{2,}[\s|:-]{0,200}", _markup_line, "markdown"),
     # HTML
@@ -93,6 +107,8 @@ RULES: list[Rule] = [
     rule("~", r"~+", _comma),
     rule("/", r"(?<=[\u4e00-\u9fff])/(?=[\u4e00-\u9fff])", _list),
     rule("'\"", r"['\"]+", _silent),
-    rule("/\\|{}_[]•`", r"[/\\|{}_\[\]•`]", _space),
+    rule("|", r"(?<=\s)\|(?=\s)", _comma),
+    rule("○", r"○(?=[○零一二三四五六七八九年月日室号])|(?<=[零一二三四五六七八九])○", _zero),
+    rule("/\\|{}_[]•○`", r"[/\\|{}_\[\]•○`]", _space),
     rule("<>", r"[<>]", _comma),
 ]

@@ -6,16 +6,24 @@ Owns:  nothing
 Never: money, dates, plain numbers
 """
 
+import re
+
 from pipeline.text.normalize.numbers import counted, number
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import EDGE, MINUS, NUMBER, TO, is_one
-from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, rule
+from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
 from pipeline.text.normalize.units import CLOSE_UNITS, UNITS
 
 _UNIT = alternatives(list(UNITS))
 _CLOSE = alternatives(list(CLOSE_UNITS))
+_ARTICLE_BEFORE = re.compile(r"(?:^|[^A-Za-z.])[Aa]n?\s[\"']?$")
 _DEGREE = {"C": ("degrees Celsius", "摄氏度"), "F": ("degrees Fahrenheit", "华氏度"), "": ("degrees", "度")}
 _COMPASS = {"N": ("north", "北纬"), "S": ("south", "南纬"), "E": ("east", "东经"), "W": ("west", "西经")}
+
+
+def is_attribute(match: Match) -> bool:
+    """True if a quantity describes a noun, so that its unit is singular: a 5 kg bag, a 5-kg bag."""
+    return bool(re.search(r"\d-[A-Za-z]", match[0]) or _ARTICLE_BEFORE.search(before(match, 5)))
 
 
 def _percent(match: Match, language: Language) -> Outcome:
@@ -58,15 +66,28 @@ def _coordinate(match: Match, language: Language) -> Outcome:
 
 
 def _unit(match: Match, language: Language) -> Outcome:
-    low, high, symbol = match["low"], match["high"], match["unit"]
-    one, more, chinese_name = (UNITS.get(symbol) or CLOSE_UNITS[symbol])[:3]
+    symbol = match["unit"]
     if symbol == "w" and language == "en":
-        one, more = "watt", "watts"
+        symbol = "W"
+    if symbol == "pt" and _TYPE_AFTER.match(match.string, match.end()):
+        symbol = "pts"
+    return unit_words(match, UNITS.get(symbol) or CLOSE_UNITS[symbol], language)
+
+
+def unit_words(match: Match, names: tuple[str, str, str], language: Language) -> str:
+    """Returns a number or a range with its unit: five kilograms; a five kilogram bag; 五公斤.
+
+    Args:
+        match: with the groups minus, low and high.
+        names: of the unit: English for one, for more, Chinese.
+    """
+    low, high = match["low"], match["high"]
+    one, more, chinese_name = names
     minus = {"zh": "负", "en": "minus "}[language] if match["minus"] else ""
     if language == "zh":
         return minus + (f"{number(low, 'zh')}到{counted(high)}" if high else counted(low)) + chinese_name
     spoken = f"{number(low, 'en')} to {number(high, 'en')}" if high else number(low, "en")
-    return f"{minus}{spoken} {one if is_one(low) and not high else more}"
+    return f"{minus}{spoken} {one if (is_one(low) and not high) or is_attribute(match) else more}"
 
 
 def _feet(match: Match, language: Language) -> Outcome:
@@ -95,6 +116,8 @@ def _size(match: Match, language: Language) -> Outcome:
     return by.join(number(side, language) for side in sides)
 
 
+_TYPE_AFTER = re.compile(r"\s(?:font|type|text|Arial|Times|bold)\b")
+_STOPLESS = r"(?:\.(?=\s[a-z(&]|[,;:)])|(?<=ft)\.(?=\s\d))?"  # the dot of an abbreviated unit within a sentence
 RULES: list[Rule] = [
     rule("0-", rf"{MINUS}(?P<low>{NUMBER})(?:[%‰‱]?{TO}(?P<high>{NUMBER}))?\s?(?P<sign>[%‰‱])", _percent, "numbers"),
     rule(
@@ -123,7 +146,17 @@ RULES: list[Rule] = [
         _duration,
         "units",
     ),
-    rule("0", rf"(?P<a>{NUMBER})\s?[x×]\s?(?P<b>{NUMBER})(?:\s?[x×]\s?(?P<c>{NUMBER}))?(?!\s?=)", _size, "numbers"),
-    rule("0-", rf"{MINUS}(?P<low>{NUMBER})(?:{TO}(?P<high>{NUMBER}))?\s?(?P<unit>{_UNIT}){EDGE}(?!\.[A-Za-z])", _unit, "units"),
+    rule(
+        "0",
+        rf"(?P<a>{NUMBER})\s?[x×]\s?(?P<b>{NUMBER})(?:\s?[x×]\s?(?P<c>{NUMBER}))?(?!\s?=|[\d^⁰¹²³⁴⁵⁶⁷⁸⁹⁻]|-[⁰¹²³⁴⁵⁶⁷⁸⁹])",
+        _size,
+        "numbers",
+    ),
+    rule(
+        "0-",
+        rf"{MINUS}(?P<low>{NUMBER})(?:{TO}(?P<high>{NUMBER}))?(?:\s?|-)(?P<unit>{_UNIT}){EDGE}(?!\.[A-Za-z]){_STOPLESS}",
+        _unit,
+        "units",
+    ),
     rule("0-", rf"{MINUS}(?P<low>{NUMBER})(?:{TO}(?P<high>{NUMBER}))?(?P<unit>{_CLOSE}){EDGE}(?!\.[A-Za-z])", _unit, "units"),
 ]

@@ -6,8 +6,10 @@ Owns:  nothing
 Never: other quantities
 """
 
+import re
 from decimal import Decimal
 
+from pipeline.text.normalize.measures import is_attribute
 from pipeline.text.normalize.numbers import counted, english, integer, number
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import MINUS, NUMBER, is_one
@@ -17,12 +19,18 @@ from pipeline.text.normalize.units import CURRENCIES, SCALES
 _PREFIXED = alternatives(list(CURRENCIES))
 _CODES = alternatives([code for code in CURRENCIES if code.isalpha() or code in "€£¥₩₹₽฿₫₺₿$"])
 _SCALE = alternatives([scale for scale in SCALES if scale != "m"])
+_JAPAN = re.compile(
+    r"\b(?:Tokyo|Japan(?:ese)?|yen|Osaka|Kyoto|Nikkei|Toyota|Nintendo|Sony|Honda|ramen|sushi)\b|日[元本圆币]|东京|大阪|京都|北海道",
+    re.ASCII,
+)
 _ZH_SCALE = "(?:[十百千万亿]{1,3})"
 
 
-def money_words(sign: str, written: str, scale: str, language: Language) -> str:
+def money_words(sign: str, written: str, scale: str, language: Language, *, is_singular: bool = False) -> str:
     """one thousand two hundred thirty four dollars and fifty cents; 一千二百三十四点五元."""
     one, more, hundredth, chinese_name = CURRENCIES[sign]
+    if is_singular:
+        more, hundredth = one, ""
     whole, _, places = written.replace(",", "").partition(".")
     if language == "zh":
         exact = f"{whole}.{places.rstrip('0')}".rstrip(".")
@@ -47,7 +55,10 @@ _ZH_TO_EN = {"十": " ten", "百": " hundred", "千": " thousand", "万": " ten 
 
 def _in_myriads(exact: str, scale: str) -> tuple[str, str]:
     """12.3 million as Chinese counts it: 1230 万."""
-    value = Decimal(exact) * {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}[scale]
+    value = (
+        Decimal(exact)
+        * {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "lakh": 10**5, "crore": 10**7}[scale]
+    )
     unit, name = next(
         ((unit, name) for unit, name in ((10**12, "万亿"), (10**8, "亿"), (10**4, "万")) if value >= unit), (1, "")
     )
@@ -55,9 +66,15 @@ def _in_myriads(exact: str, scale: str) -> tuple[str, str]:
     return spoken.rstrip("0").rstrip(".") if "." in spoken else spoken, name
 
 
+def _currency(match: Match) -> str:
+    """Returns the sign or code; ¥ is the yen where the text around it speaks of Japan."""
+    around = match.string[max(0, match.start() - 60) : match.end() + 30]
+    return "JPY" if match["sign"] == "¥" and _JAPAN.search(around) else match["sign"]
+
+
 def _money(match: Match, language: Language) -> Outcome:
     minus = {"zh": "负", "en": "minus "}[language] if match["minus"] else ""
-    spoken = money_words(match["sign"], match["number"], match["scale"] or "", language)
+    spoken = money_words(_currency(match), match["number"], match["scale"] or "", language, is_singular=is_attribute(match))
     low = match.groupdict().get("low")
     if low:
         return f"{number(low, language)}{'到' if language == 'zh' else ' to '}{spoken}"
@@ -65,14 +82,14 @@ def _money(match: Match, language: Language) -> Outcome:
 
 
 def _money_code(match: Match, language: Language) -> Outcome:
-    return money_words(match["sign"], match["number"], match["scale"] or "", language)
+    return money_words(_currency(match), match["number"], match["scale"] or "", language)
 
 
 RULES: list[Rule] = [
     rule(
         "$a-",
         rf"{MINUS}(?P<sign>{_PREFIXED})\s?(?:(?P<low>{NUMBER})\s?[-–~]\s?(?P=sign)?)?(?P<number>{NUMBER})"
-        rf"(?:\s?(?P<scale>(?:{_SCALE}|m)\b|{_ZH_SCALE}))?(?:\s?(?:元|美元|欧元|英镑)(?!/))?",
+        rf"(?:\s?(?P<scale>(?:{_SCALE}|m)\b|{_ZH_SCALE}))?(?:\s?(?:元|美元|欧元|英镑|日元|人民币|港元|韩元)(?!/))?",
         _money,
         "numbers",
     ),

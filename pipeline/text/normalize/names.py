@@ -9,10 +9,11 @@ Never: quantities, dates, addresses
 import re
 
 from pipeline.text.normalize.latin import is_acronym, join_words, latin_word, letters
-from pipeline.text.normalize.numbers import integer, number, pairs, spell
+from pipeline.text.normalize.models import model_number
+from pipeline.text.normalize.numbers import integer, pairs, spell
 from pipeline.text.normalize.options import Language
-from pipeline.text.normalize.patterns import NOT_IN_WORD
-from pipeline.text.normalize.rule import Gap, Match, Outcome, Rule, alternatives, before, rule
+from pipeline.text.normalize.patterns import NOT_IN_WORD, SENTENCE_END
+from pipeline.text.normalize.rule import Gap, Match, Outcome, Rule, alternatives, rule
 from pipeline.text.normalize.units import GREEK
 from pipeline.text.normalize.words import ABBREVIATIONS, CONTRACTIONS, WORD_ACRONYMS
 
@@ -55,7 +56,7 @@ def _model(match: Match, language: Language) -> Outcome:
     spoken = []
     for index, part in enumerate(parts):
         if part[0].isdigit():
-            spoken.append(_model_number(part, language))
+            spoken.append(model_number(part, language))
         elif len(part) == 1 or (part.isupper() and (is_acronym(part) or len(parts) > 2)):
             spoken.append(letters(part) if index == 0 or part.isupper() else part)
         else:
@@ -68,18 +69,11 @@ def _model_apart(match: Match, language: Language) -> Outcome:
     return _model(match, language) if is_acronym(match[0].split()[0]) else None
 
 
-def _model_number(digits: str, language: Language) -> str:
-    if "." in digits:
-        return number(digits, language)
-    if language == "en":
-        return pairs(digits)
-    return integer(digits, "zh") if len(digits) <= 2 or digits.endswith("00") else spell(digits, "zh", telephone=False)
-
-
 def _number_letters(match: Match, language: Language) -> Outcome:
     """5G, 4K, 3D, 1080p, 4o, 2B: a number and the letters on it."""
     digits, tail = match["digits"], match["tail"]
-    spoken = pairs(digits) if language == "en" else (integer(digits, "zh") if len(digits) <= 2 else spell(digits, "zh"))
+    is_amount = len(digits) <= 2 or tail in "KMGTB"
+    spoken = pairs(digits) if language == "en" else (integer(digits, "zh") if is_amount else spell(digits, "zh"))
     if len(digits) > 4 and language == "en":
         spoken = integer(digits, "en")
     return join_words([spoken, tail.upper() if len(tail) == 1 and tail not in "o" else latin_word(tail)])
@@ -90,6 +84,8 @@ def _contraction(match: Match, language: Language) -> Outcome:
     known = CONTRACTIONS.get(written.lower())
     if known:
         return known[0].upper() + known[1:] if written[0].isupper() else known
+    if re.match(r"[A-Z]'[A-Z][a-z]", written):
+        return written.replace("'", "")  # O'Hara
     if written.lower().endswith("'s") and is_acronym(written[:-2]):
         return f"{letters(written[:-2])} s"
     return latin_word(written.replace("'", ""))
@@ -99,24 +95,16 @@ def _abbreviation(match: Match, language: Language) -> Outcome:
     return ABBREVIATIONS[match[0]]
 
 
-def _last_abbreviation(match: Match, language: Language) -> Outcome:
-    return "Street" if match[0] == "St" else ABBREVIATIONS[f"{match[0]}."]
-
-
-def _saint(match: Match, language: Language) -> Outcome:
-    return (
-        "Saint"
-        if re.match(r"\s[A-Z]", match.string[match.end() : match.end() + 2]) and not re.search(r"[A-Z]\w+\s$", before(match))
-        else "Street"
-    )
-
-
 def _dotted_letters(match: Match, language: Language) -> Outcome:
     return letters(match[0].replace(".", ""))
 
 
 def _and_between(match: Match, language: Language) -> Outcome:
     return f"{letters(match['a'])} and {letters(match['b'])}"
+
+
+def _grade(match: Match, language: Language) -> Outcome:
+    return f"{match[1]} {'减' if language == 'zh' else 'minus'}"
 
 
 def _sharp(match: Match, language: Language) -> Outcome:
@@ -142,8 +130,6 @@ def _hyphen(match: Match, language: Language) -> Outcome:
 
 
 _ABBREVIATED = alternatives(list(ABBREVIATIONS))
-_DOTLESS = alternatives([written[:-1] for written in ABBREVIATIONS if written.endswith(".")])
-_LINE_END = r" {0,20}(?:\n|\Z)"
 DOTTED: list[Rule] = [rule("0", r"\d{1,5}(?:\.\d{1,5}){2,7}(?!\.?\d)", _dotted, "numbers")]  # behind dates, before decimals
 NAMES: list[Rule] = [  # behind them
     rule(
@@ -158,18 +144,17 @@ NAMES: list[Rule] = [  # behind them
         _model,
         "numbers",
     ),
-    rule("a", rf"{NOT_IN_WORD}[A-Z]{{2,5}}\s\d{{3,4}}(?![\dA-Za-z]|[,.:-]\d)", _model_apart, "numbers"),
+    rule("a", rf"{NOT_IN_WORD}[A-Z]{{2,5}}\s\d{{3,4}}(?![\dA-Za-z]|[,.:/-]\d)", _model_apart, "numbers"),
     rule("0", r"(?P<digits>\d{1,8})(?P<tail>[A-Za-z]{1,3})(?![A-Za-z0-9])", _number_letters, "numbers"),
-    # At the end of a line the dot of an abbreviation is a stop as well.
-    rule("a", rf"{NOT_IN_WORD}(?:{_DOTLESS}|St)(?=\.{_LINE_END})", _last_abbreviation),
-    rule("a", rf"{NOT_IN_WORD}(?:[A-Za-z]\.){{1,7}}[A-Za-z](?=\.{_LINE_END})", _dotted_letters),
+    # At the end of a sentence the dot of an abbreviation is a stop as well.
+    rule("a", rf"{NOT_IN_WORD}(?:[A-Za-z]\.){{1,7}}[A-Za-z](?=\.{SENTENCE_END})", _dotted_letters),
     rule("a", rf"{NOT_IN_WORD}(?:{_ABBREVIATED})(?![A-Za-z0-9])", _abbreviation),
-    rule("a", rf"{NOT_IN_WORD}St\.", _saint),
     rule("a", rf"{NOT_IN_WORD}(?:[A-Za-z]\.){{2,8}}(?![A-Za-z0-9])", _dotted_letters),
     rule("a", rf"{NOT_IN_WORD}(?P<a>[A-Z]{{1,4}})\s?&\s?(?P<b>[A-Z]{{1,4}})(?![A-Za-z0-9])", _and_between),
+    rule("a", rf"{NOT_IN_WORD}([A-F])-(?=[\s.,;:!?)]|$)(?!\s(?:and|or|to)\s)", _grade),
     rule("a", rf"{NOT_IN_WORD}([CF])#(?![A-Za-z0-9#])", _sharp),
     rule("a", rf"{NOT_IN_WORD}([A-Za-z])\+\+(?![+])", _plus_plus),
-    rule("a", r"[A-Za-z]{1,32}(?:'[A-Za-z]{1,10}){1,3}(?![A-Za-z'])", _contraction),
+    rule("a", r"[A-Za-z]{1,32}(?:'[A-Za-z]{1,10}){1,3}(?!'?[A-Za-z])", _contraction),
     rule("a", r"[A-Za-z]+", _word),
     rule("g", r"[α-ωΑ-Ω](?![α-ωΑ-Ω])(?<![α-ωΑ-Ω].)", _greek),
     rule("-", r"(?<=[A-Za-z0-9])-(?=[A-Za-z])", _hyphen),

@@ -6,6 +6,7 @@ Owns:  nothing
 Never: units, contexts, anything but the number itself
 """
 
+import re
 from functools import lru_cache
 
 from pipeline.text.normalize.options import Language
@@ -17,6 +18,7 @@ _EN_DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "ei
 _EN_TEENS = ("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")
 _EN_TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 _EN_GROUPS = ("", " thousand", " million", " billion", " trillion")
+_INDIAN = re.compile(r"\d{1,2}(?:,\d\d)+,\d{3}(?!\d)")
 _EN_ORDINALS = {
     "one": "first",
     "two": "second",
@@ -46,11 +48,22 @@ def integer(digits: str, language: Language) -> str:
 def number(written: str, language: Language) -> str:
     """Returns the words of an integer or decimal, as in 1,234.50 or .5; decimals are read one by one."""
     whole, point, places = written.replace(",", "").partition(".")
-    spoken = integer(whole or "0", language)
+    is_indian = language == "en" and _INDIAN.match(written)
+    spoken = _lakhs(int(whole)) if is_indian else integer(whole or "0", language)
     if not point or not places:
         return spoken
     behind = spell(places, language)
     return f"{spoken} point {behind}" if language == "en" else f"{spoken}点{behind}"
+
+
+def _lakhs(value: int) -> str:
+    """Returns the words of a number written as 12,34,567: twelve lakh thirty four thousand five hundred sixty seven."""
+    words = []
+    for worth, name in ((10**7, " crore"), (10**5, " lakh")):
+        if value >= worth:
+            words.append(english(value // worth) + name)
+            value %= worth
+    return " ".join([*words, english(value)] if value or not words else words)
 
 
 def counted(written: str) -> str:

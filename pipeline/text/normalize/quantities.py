@@ -15,7 +15,7 @@ from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, bef
 from pipeline.text.normalize.units import SCALES
 from pipeline.text.normalize.words import MEASURES, NUMBERED, REGNAL
 
-_MEASURE = re.compile(alternatives(MEASURES))
+_MEASURE = re.compile(rf" ?(?:{alternatives(MEASURES)})")
 _VULGAR = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
 _VULGAR_PARTS = {
     "½": ("1", "2"),
@@ -34,6 +34,8 @@ _VULGAR_PARTS = {
     "⅝": ("5", "8"),
     "⅞": ("7", "8"),
 }
+_RAISED_BEFORE = re.compile(r"[)\]α-ωΑ-Ω]$")
+_TEAM_BEFORE = re.compile(r"[A-Za-z] $|(?![图表号第版章节页])[\u4e00-\u9fff] ?$")
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
 _ROMAN_SIGNS = dict(zip("ⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩⅪⅫ", range(1, 13), strict=True)) | dict(zip("ⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹ", range(1, 11), strict=True))
 _CODE_BEFORE = re.compile(
@@ -52,6 +54,8 @@ def _range(match: Match, language: Language) -> Outcome:
     values = [float(side.replace(",", "")) for side in (low, high)]
     if language == "en" and values[0] > values[1] and " " not in match[0] and max(len(low), len(high)) <= 3 and low[0] != "0":
         return f"{number(low, 'en')} to {number(high, 'en')}"  # a score
+    if language == "zh" and values[0] > values[1] and {len(low), len(high)} <= {2, 3} and _TEAM_BEFORE.search(before(match, 4)):
+        return f"{number(low, 'zh')}比{number(high, 'zh')}"
     if values[0] >= values[1] or (low[0] == "0" and len(low) > 1 and "." not in low):
         return None
     if (len(low), len(high)) in ((3, 4), (3, 8), (4, 8), (4, 7)):
@@ -106,7 +110,9 @@ def _ordinal(match: Match, language: Language) -> Outcome:
 
 def _numbered(match: Match, language: Language) -> Outcome:
     digits = match["number"]
-    return f"第{integer(digits, 'zh')}" if language == "zh" else f"number {number(digits, 'en')}"
+    if language == "zh":
+        return f"第{integer(digits, 'zh')}"
+    return f"number {number(digits, 'en') if len(digits) < 5 else spell(digits, 'en')}"
 
 
 def _hash(match: Match, language: Language) -> Outcome:
@@ -119,22 +125,29 @@ def _scaled(match: Match, language: Language) -> Outcome:
     return f"{number(match['number'], 'en')} {SCALES[match['scale']]}" if language == "en" and not is_name else None
 
 
+def _scaled_range(match: Match, language: Language) -> Outcome:
+    """30-40k."""
+    if language == "zh" or float(match["low"].replace(",", "")) >= float(match["high"].replace(",", "")):
+        return None
+    return f"{number(match['low'], 'en')} to {number(match['high'], 'en')} {SCALES[match['scale']]}"
+
+
 def _power(match: Match, language: Language) -> Outcome:
     base, exponent = match["base"], (match["raised"] or match["after"]).translate(_SUPERSCRIPTS)
     minus = exponent.startswith(("-", "⁻"))
     exponent = exponent.lstrip("-⁻")
     spoken = number(base, language) if base[0].isdigit() else base
     if language == "zh":
-        if not minus and exponent in "23" and not base[0].isdigit():
+        if not minus and exponent in ("2", "3") and not base[0].isdigit():
             return f"{spoken}的{'平方' if exponent == '2' else '立方'}"
         return f"{spoken}的{'负' if minus else ''}{integer(exponent, 'zh')}次方"
-    if not minus and exponent in "23":
+    if not minus and exponent in ("2", "3"):
         return f"{spoken} {'squared' if exponent == '2' else 'cubed'}"
     return f"{spoken} to the power of {'minus ' if minus else ''}{integer(exponent, 'en')}"
 
 
 def _superscript(match: Match, language: Language) -> Outcome:
-    if before(match, 1) == ")" and match[0] in "²³":
+    if match[0] in ("²", "³") and _RAISED_BEFORE.search(before(match, 1)):
         return {"²": ("squared", "的平方"), "³": ("cubed", "的立方")}[match[0]][language == "zh"]
     return integer(match[0].translate(_SUPERSCRIPTS), language)
 
@@ -152,7 +165,12 @@ def _roman_monarch(match: Match, language: Language) -> Outcome:
     value = roman(match["roman"])
     if not value or value > 30:
         return None
-    return f"{match['name']} the {ordinal(str(value))}" if language == "en" else f"{match['name']}{integer(str(value), 'zh')}世"
+    own = "s" if match["own"] else ""
+    return (
+        f"{match['name']} the {ordinal(str(value))}{own}"
+        if language == "en"
+        else f"{match['name']}{integer(str(value), 'zh')}世"
+    )
 
 
 def _roman_zh(match: Match, language: Language) -> Outcome:
@@ -190,6 +208,14 @@ def _negative(match: Match, language: Language) -> Outcome:
 
 def _minus(match: Match, language: Language) -> Outcome:
     return {"zh": "减", "en": "minus"}[language]
+
+
+def _algebra(match: Match, language: Language) -> Outcome:
+    """The minus of x³ - 2x: between terms with a letter or a power."""
+    left = before(match, 24)
+    term = re.search(r"(?:[²³⁰¹⁴⁵⁶⁷⁸⁹)]|\^\d|\d[a-z]|(?<![A-Za-z])[a-z])\s$", left, re.ASCII)
+    around = left + match.string[match.end() : match.end() + 24]
+    return _minus(match, language) if term and re.search(r"[=+²³^)]", around) else None
 
 
 def _times(match: Match, language: Language) -> Outcome:
@@ -234,37 +260,43 @@ def _point(match: Match, language: Language) -> Outcome:
     return f"零点{spell(match['places'], 'zh')}" if language == "zh" else f"point {spell(match['places'], 'en')}"
 
 
+FIRST: list[Rule] = [  # before ranges
+    rule("-", r"-(?=\s(?:\d{0,9}[A-Za-z](?![A-Za-z])|\d|\())", _algebra, "numbers"),
+]
 RULES: list[Rule] = [
+    rule("0", rf"(?P<low>(?<![\d.,-]){NUMBER}){TO}(?P<high>{NUMBER})\s?(?P<scale>bn|tn|[kKM]){EDGE}", _scaled_range, "numbers"),
     rule("0", r"24/7(?![\d/])", _always, "numbers"),
-    rule("0", r"(?:(?P<whole>\d{1,9})\s)?(?P<above>\d{1,6})/(?P<below>\d{1,6})(?![\d/.])", _fraction, "numbers"),
+    rule("0", r"(?:(?P<whole>\d{1,9})\s)?(?P<above>\d{1,6})/(?P<below>\d{1,6})(?![\d/]|\.\d)", _fraction, "numbers"),
     rule("0½", rf"(?P<whole>\d{{1,9}})?\s?(?P<sign>[{_VULGAR}])", _vulgar, "numbers"),
-    rule("0", r"\d{1,6}(?:\.\d{1,6})?(?:\s?:\s?\d{1,6}(?:\.\d{1,6})?){1,3}(?![\d:])", _ratio, "numbers"),
-    rule("0", r"(?P<number>\d{1,9})(?:st|nd|rd|th)(?![A-Za-z])", _ordinal, "numbers"),
+    rule("0", r"\d{1,6}(?:\.\d{1,6})?(?:\s?:\s?\d{1,6}(?:\.\d{1,6})?){1,3}(?!:?\d)", _ratio, "numbers"),
+    rule("0", r"(?P<number>\d{1,9})(?:st|nd|rd|th|ST|ND|RD|TH)(?![A-Za-z])", _ordinal, "numbers"),
     rule(
         "0a",
-        r"(?P<base>\d{1,9}|[A-Za-z](?![A-Za-z]))(?:\^(?P<raised>-?\d{1,4})|(?P<after>⁻?[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,4}))",
+        r"(?P<base>\d{1,9}|[A-Za-z](?![A-Za-z]))(?:\^(?P<raised>-?\d{1,4})|(?P<after>[-⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,4}))",
         _power,
         "numbers",
     ),
     rule("½", r"[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,4}", _superscript, "numbers"),
     rule("½", r"[ⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩⅪⅫⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹ]", _roman_sign, "numbers"),
     rule("0", rf"(?P<low>(?<![\d.,-]){NUMBER}){TO}(?P<high>{NUMBER})(?![-\d]|\.\d|:\d)", _range, "numbers"),
-    rule("0", rf"(?P<number>{NUMBER})\s?(?P<scale>bn|[kKM]){EDGE}", _scaled, "numbers"),
+    rule("0", rf"(?P<number>{NUMBER})\s?(?P<scale>bn|tn|[kKM]){EDGE}", _scaled, "numbers"),
     rule("a", r"(?:No|no|Nr)\.\s?(?P<number>\d{1,9})(?!\d)", _numbered, "numbers"),
     rule("#", r"#(?P<number>\d{1,9})(?![\dA-Za-z])", _hash, "numbers"),
     rule(
         "a",
-        rf"(?P<word>(?i:{alternatives(NUMBERED)}))\s(?P<roman>[IVXL]{{1,7}})(?![A-Za-z'])",
+        rf"(?P<word>(?i:{alternatives(NUMBERED)}))\s(?P<roman>[IVXL]{{1,7}})(?!'?[A-Za-z])",
         _roman_numbered,
         "numbers",
     ),
-    rule("a", rf"(?P<name>{alternatives(REGNAL)})\s(?P<roman>[IVX]{{1,6}})(?![A-Za-z'])", _roman_monarch, "numbers"),
+    rule(
+        "a", rf"(?P<name>{alternatives(REGNAL)})\s(?P<roman>[IVX]{{1,6}})(?P<own>'s)?(?!'?[A-Za-z])", _roman_monarch, "numbers"
+    ),
     rule("a", r"(?<=第)(?P<roman>[IVXL]{1,7})(?![A-Za-z])", _roman_zh, "numbers"),
     rule("-–~", r"(?:(?<=\d:\d\d)|(?<=\d:\d\d\s)|(?<=[AaPp][Mm])|(?<=[AaPp][Mm]\s))[-–~]\s?(?=\d{1,2}:\d\d)", _to, "dates"),
     rule("-–~—", r"(?<=[年月日号点时分秒])[-–~—](?=\d)", _to, "dates"),
     rule("/", r"(?<=[元块])/(?=[天日月年周小次人个斤克米升平千公])", _each, "units"),
     rule("+", r"(?<=\d)\+(?=[\u4e00-\u9fff])", _more, "numbers"),
-    rule("0", r"(?P<number>\d{1,20}(?:\.\d{1,20})?)[eE](?P<exponent>[+-]?\d{1,3})(?![\dA-Za-z.])", _scientific, "numbers"),
+    rule("0", r"(?P<number>\d{1,20}(?:\.\d{1,20})?)[eE](?P<exponent>[+-]?\d{1,3})(?![\dA-Za-z]|\.\d)", _scientific, "numbers"),
     rule("~", r"~\s?(?=[$€£¥]?\d)", _about, "numbers"),
     rule("-", r"-(?=[$€£¥]?(?:\d|\.\d))(?<![\w)\]%.]-)", _negative, "numbers"),
     rule("-", r"(?:(?<=[\dxyzabn)]\s)-(?=\s[\dxyzabn(])|(?<=\d)-(?=\d{1,9}\s?=))", _minus, "numbers"),
@@ -280,7 +312,8 @@ RULES: list[Rule] = [
 PLAIN: list[Rule] = [  # behind everything else that begins with a digit
     rule(
         "0",
-        r"\d{1,3}(?: \d{3}){2,4}(?![\d]| \d)|\d{1,3}(?:,\d{3}){1,5}(?!\d)(?:\.\d{1,20})?|\d+(?:\.\d{1,400})?",
+        r"\d{1,3}(?: \d{3}){2,4}(?![\d]| \d)|"
+        r"\d{1,3}(?:,\d{3}){1,5}(?!\d)(?:\.\d{1,20})?|\d{1,2}(?:,\d\d){1,4},\d{3}(?!\d)|\d+(?:\.\d{1,400})?",
         _plain,
         "numbers",
     ),

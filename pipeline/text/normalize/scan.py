@@ -11,20 +11,61 @@ Every step consumes at least one character, and every pattern is bounded, so the
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 
 import emoji
 
-from pipeline.text.normalize import addresses, calendar, marks, measures, money, names, quantities
-from pipeline.text.normalize.chinese import plain_chinese
+from pipeline.text.normalize import (
+    abbreviations,
+    addresses,
+    calendar,
+    chinese_codes,
+    codes,
+    durations,
+    marks,
+    math,
+    measures,
+    models,
+    money,
+    names,
+    quantities,
+    ranges,
+    rates,
+    short_dates,
+    terminal,
+)
+from pipeline.text.normalize.chinese import chinese_words, dialect_sentences
 from pipeline.text.normalize.languages import language_at
 from pipeline.text.normalize.options import Language, NormalizeOptions
 from pipeline.text.normalize.rule import Drop, Gap, Rule
+from pipeline.text.normalize.structure import marked_lines
 from pipeline.text.normalize.units import CURRENCIES, SIGNS
 from pipeline.text.normalize.written import OPAQUE, UNREADABLE, Written
 
 _ORDER = (
-    *(*addresses.ADDRESSES, *calendar.RULES, *addresses.GROUPS, *names.DOTTED),
-    *(*money.RULES, *measures.RULES, *quantities.RULES, *names.NAMES, *quantities.PLAIN, *marks.RULES),
+    *(
+        *addresses.ADDRESSES,
+        *terminal.RULES,
+        *math.RULES,
+        *ranges.EARLY,
+        *short_dates.RULES,
+        *codes.RULES,
+        *chinese_codes.RULES,
+        *models.RULES,
+        *quantities.FIRST,
+        *ranges.FIRST,
+    ),
+    *(*durations.RULES, *calendar.RULES, *addresses.GROUPS, *names.DOTTED, *rates.FIRST),
+    *(
+        *money.RULES,
+        *measures.RULES,
+        *rates.RULES,
+        *quantities.RULES,
+        *abbreviations.RULES,
+        *names.NAMES,
+        *quantities.PLAIN,
+        *marks.RULES,
+    ),
 )
 _CHINESE = re.compile(r"[\u4e00-\u9fff]+")
 _GREEK = re.compile(r"[α-ωΑ-Ω]")
@@ -72,9 +113,23 @@ def scan(written: Written, painted: bytes, options: NormalizeOptions) -> list[Pi
     """
     pieces: list[Piece] = []
     rules = _rules(options)
+    dialect = {place for sentence in dialect_sentences(written.text) for place in range(*sentence)}
+    marked = marked_lines(written.text) if options.markdown else {}
     place = 0
     while place < len(written.text):
         language = language_at(painted, place)
+        if place in marked:
+            pieces.append(Piece(place, *marked[place], language))
+            place = marked[place][0]
+            continue
+        run = _CHINESE.match(written.text, place)
+        if run:
+            words = chinese_words(run[0], replace_homophones=options.homophones and place not in dialect)
+            stops = [place + stop for stop in accumulate(map(len, words))] if len(words) > 1 else [run.end()]
+            for word, start, stop in zip(words, [place, *stops], stops, strict=False):
+                pieces.append(Piece(start, stop, word, language))
+            place = run.end()
+            continue
         stop, outcome = _read(written, place, language, options, rules)
         pieces.append(Piece(place, stop, outcome, language, is_control=place in written.tags))
         place = stop
@@ -90,9 +145,6 @@ def _read(
         return place + 1, _opaque(written, place, language, options)
     if sign == UNREADABLE:
         return place + 1, Drop(written.unreadable[place])
-    run = _CHINESE.match(text, place)
-    if run:
-        return run.end(), plain_chinese(run[0], replace_homophones=options.homophones)
     for rule in rules.get(_class(sign), ()):
         found = rule.pattern.match(text, place)
         if found and found.end() > place:

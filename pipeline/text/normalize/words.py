@@ -20,48 +20,17 @@ MONTH_NUMBERS = (
     | {name[:3].lower(): number for number, name in enumerate(MONTHS, 1)}
     | {"sept": 9}
 )
-ABBREVIATIONS = {  # English, the dot included where there is one
-    "Mr.": "Mister",
-    "Mrs.": "Missus",
-    "Ms.": "Miz",
-    "Dr.": "Doctor",
-    "Prof.": "Professor",
-    "Jr.": "Junior",
-    "Sr.": "Senior",
-    "vs.": "versus",
+ABBREVIATIONS = {  # English, the dot included where there is one; those that depend on their neighbours are in abbreviations
     "vs": "versus",
-    "etc.": "et cetera",
+    "WWI": "World War one",
+    "WWII": "World War two",
     "e.g.": "for example",
     "i.e.": "that is",
-    "approx.": "approximately",
-    "dept.": "department",
-    "est.": "established",
-    "Inc.": "Incorporated",
-    "Ltd.": "Limited",
-    "Co.": "Company",
-    "Corp.": "Corporation",
-    "Gov.": "Governor",
-    "Gen.": "General",
-    "Sen.": "Senator",
-    "Rep.": "Representative",
-    "Capt.": "Captain",
-    "Lt.": "Lieutenant",
-    "Col.": "Colonel",
-    "Sgt.": "Sergeant",
-    "Ave.": "Avenue",
-    "Blvd.": "Boulevard",
-    "Mt.": "Mount",
-    "Fig.": "Figure",
-    "fig.": "figure",
-    "vol.": "volume",
-    "Vol.": "Volume",
-    "pp.": "pages",
-    "w/o": "without",
+    "al.": "al",
+    "ca.": "circa",
     "w/": "with",
     "b/c": "because",
-    "al.": "al",
     "Ph.D.": "P H D",
-    "PhD": "P H D",
     "a.k.a.": "also known as",
 }
 CONTRACTIONS = {
@@ -97,21 +66,39 @@ CONTRACTIONS = {
 }
 WORD_ACRONYMS = frozenset(
     _words(  # in capitals, but read as words
-        "NASA NATO UNESCO UNICEF OPEC FIFA UEFA NAFTA ASEAN AIDS SARS COVID LASER RADAR SONAR RAM ROM SIM PIN LAN RAID GIF "
-        "JPEG BASIC CUDA JSON YAML ASCII UNIX LINUX LATEX NUMA SWAT SCUBA TESLA IKEA LEGO NIKE VISA ZARA BOSE ASUS NVIDIA "
-        "INTEL CHAT OK NO YES AND THE NOT BUT FOR ALL ARE YOU WAS HAS HAD HER HIS HIM ITS OUR OUT SEE TWO WAY WHO BOY DID GET "
-        "LET PUT SAY SHE TOO USE NEW NOW OLD DAY MAN ANY CAN ONE MAY ON IN IS IT TO OF OR SO UP WE HE ME MY BE BY DO GO IF AN "
-        "AS AT AM A I O OH HI WOW BIG TOP HOT RED SUN DOG CAT CAR RUN WIN END ADD ASK BAD BED BIT BOX BUY CUT EAT FAR FEW FIT "
-        "FUN GOD GUN HIT JOB KEY LAW LAY LOT LOW MAP NET OIL PAY PER RAW ROW SAD SET SEX SIT SIX SKY TAX TEA TEN TIE TRY WAR "
-        "WET WHY YET ZOO STOP HELP WILL MR MRS MS DR"
+        "NASA NATO UNESCO UNICEF OPEC FIFA UEFA NAFTA ASEAN AIDS SARS COVID LASER RADAR SONAR RAM ROM SIM PIN LAN RAID "
+        "GIF JPEG BASIC CUDA JSON YAML ASCII UNIX LINUX LATEX NUMA SWAT SCUBA TESLA IKEA LEGO NIKE VISA ZARA BOSE ASUS "
+        "NVIDIA INTEL CHAT OK NO YES AND THE NOT BUT FOR ALL ARE YOU WAS HAS HAD HER HIS HIM ITS OUR OUT SEE TWO WAY WHO "
+        "BOY DID GET LET PUT SAY SHE TOO USE NEW NOW OLD DAY MAN ANY CAN ONE MAY ON IN IS IT TO OF OR SO UP WE HE ME MY "
+        "BE BY DO GO IF AN AS AT AM A I O OH HI WOW BIG TOP HOT RED SUN DOG CAT CAR RUN WIN END ADD ASK BAD BED BIT BOX "
+        "BUY CUT EAT FAR FEW FIT FUN GOD GUN HIT JOB KEY LAW LAY LOT LOW MAP NET OIL PAY PER RAW ROW SAD SET SEX SIT SIX "
+        "SKY TAX TEA TEN TIE TRY WAR WET WHY YET ZOO STOP HELP WILL MR MRS MS DR HOW GOT AH OFF OWN AGO GUY HUH HEY SAW "
+        "MEN AGE SON AIR MOM KID DAD DIE DUE MET ACT WON ETC FAN ART SIR GAS BET EYE ICE BAR FAT RAN FIX FLY LIE SEA CUP "
+        "BUS MAD ODD PET BAG FLU POP AID GYM ILL NOR YEA YEP JOE PRO ARM DRY MIX LEG BAY TIM TOM APP TON TIP MAX BAN FOX "
+        "CRY NAH FED VIA YUP VAN TAP DIG FEE GAP HIP JAM LAP LID MUD NUT PAN PIG POT RAT RIB RIP SIP TAG TOE TOY TUB WAX "
+        "WEB ZIP FROG COP SELL FREE MATH"
     )
 )
 SPELLED_ACRONYMS = frozenset(
     _words(  # they look like words, but are read letter by letter
         "IEEE USSR AAAI ICML AWS API APIS AI UI UX IO IP ID OS OA UAE USA EU UK US UN UEFI ISO IOU ATM CEO CFO CTO COO CIO "
-        "IPO OECD OLED ACLU NAACP ESPN"
+        "IPO OECD OLED ACLU NAACP ESPN UCLA NYPD LAPD NYSE AMEX ACDC ADHD ECG EKG EEG IATA ICAO YMCA"
     )
 )
+MIXED_CASE = {  # letters of both cases whose reading is not that of their parts
+    "PhD": "P H D",
+    "PhDs": "P H D s",
+    "BSc": "B S C",
+    "MSc": "M S C",
+    "pH": "P H",
+    "MoMA": "MoMA",
+    "LaTeX": "LaTeX",
+    "eV": "E V",
+    "IoT": "I O T",
+    "YoY": "Y O Y",
+    "DoD": "D O D",
+    "VoIP": "VoIP",
+}
 TOP_LEVEL_DOMAINS = _words(
     "com org net edu gov io ai cn co uk us de fr jp kr eu info dev app me tv xyz hk tw ca au in ru biz int mil"
 )
@@ -138,6 +125,13 @@ HTML_INLINE = _words(
     "iframe abbr center figure figcaption details summary tt var samp ruby rt rp wbr"
 )
 
+FUNCTION_WORDS = frozenset(  # English sentences have them, names and labels do not
+    _words(
+        "the an is are was were be been am has have had do does did will would can could should may might must to of in on at "
+        "for with from by and or not but this that these those it he she we you they my your his her our their its there here "
+        "what when where who how why if as than then so please dont isnt cant very just also about after before only over into"
+    )
+)
 MEASURES = _words(  # what is counted: 2 before one of them is 两
     "个 只 条 张 位 名 件 次 天 年 周 小时 分钟 秒 点 岁 块 元 角 公里 里 米 公斤 斤 吨 克 升 本 "
     "杯 瓶 碗 辆 台 部 家 间 座 栋 层 套 份 种 类 项 步 倍 句 段 章 篇 首 幅 颗 粒 棵 根 支 枝 "

@@ -32,9 +32,11 @@ _SIGNS = {
     **dict.fromkeys("−‐‑‒﹣－", "-"),
     **dict.fromkeys("—―⸺⸻─━", "—"),
     **dict.fromkeys("～∼〜˜", "~"),
-    **dict.fromkeys("·・•‧∙●○■□▪◦◆◇★☆▶►", "•"),
+    **dict.fromkeys("·・•‧∙●■□▪◦◆◇★☆▶►", "•"),
     **dict.fromkeys("⋯⋮", "…"),
     "：": ":",
+    "∶": ":",
+    "꞉": ":",
     "；": ";",
     "！": "!",
     "？": "?",
@@ -80,12 +82,14 @@ _SIGNS = {
     "Ŋ": "NG",
 }
 SPOKEN_SIGNS = frozenset(
-    "²³¹⁰⁴⁵⁶⁷⁸⁹½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞ⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩⅪⅫⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹ°′″‰‱±×÷≈≠≤≥≡∞√∑∏∫∂∈∩∪∅π→←↑↓↔€£¥₩₹₽฿₫₺₿¢§©®™…—–，。、•"
+    "²³¹⁰⁴⁵⁶⁷⁸⁹½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞ⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩⅪⅫⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹ°′″‰‱±×÷≈≠≤≥≡∞√∑∏∫∂∈∩∪∅∀∃∉⊂⊆∧∨¬∝∥⊥∠∴∵∇π→←↑↓↔€£¥₩₹₽฿₫₺₿₱₪₴¢§©®™…—–，。、•○"
     "αβγδεζηθικλμνξοπρστυφχψωςΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΡΣΤΥΦΧΨΩ"
 )
 """signs that some rule reads; any other that is no letter, digit or ASCII sign is dropped"""
 
 _PLAIN = re.compile(r"[\x20-\x25\x27-\x7e\u4e00-\u9fff，。、]+")
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]{0,40}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,500}(?:\x07|\x1b\\)|[()][0-9A-B]|[=>78cDEHM])")
+"""of a terminal: colours, movements, titles"""
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});")
 
 _PICTURE = (
@@ -184,6 +188,10 @@ class _Writer:
                 return entity.end()
             self._put("&", place, place + 1)
             return place + 1
+        escape = _ESCAPE.match(self._source, place, stop) if sign == "\x1b" else None
+        if escape:
+            self._drop(place, escape.end(), "terminal_code")
+            return escape.end()
         picture = None if sign in _SIGNS else _EMOJI.match(self._source, place, stop)
         if picture:
             self._emoji[len(self._starts)] = picture[0]

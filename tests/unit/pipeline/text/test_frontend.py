@@ -86,3 +86,20 @@ def test_a_refined_text_that_cannot_be_spoken_gives_way_to_its_source(frontend, 
     ids = np.array(vocabulary.encode(refined, add_special_tokens=False).ids, np.int64)
     (prompt,) = replan(frontend, request("hi", refine=RefineParams()), [ids])
     assert prompt.segment.text == "hi"
+
+
+def test_a_transcript_is_left_without_what_the_checkpoint_does_not_know(taught_root):
+    """The words of a cloned voice's recording are a part of the prompt: unknown ones would be [UNK] in it."""
+    english = LocalTextFrontend(taught_root, CONFIG, max_prompt=64, max_steps=60)
+    unknown = Tokenizer.from_file(str(taught_root / TOKENIZER_FILE)).token_to_id("[UNK]")
+    codes = np.zeros((3, 4), np.int64)
+
+    def plan_with(transcript: str):
+        voices = {"v": Voice("v", None, codes, transcript)}
+        return asyncio.run(english.plan(request("hi"), voices))
+
+    known, cut, empty = plan_with("one three"), plan_with("one 二二 three"), plan_with("二")
+    assert (known.warnings, cut.warnings) == ((), (("unknown_in_voice_sample", 2),))
+    assert np.array_equal(cut.prompts[0].ids, known.prompts[0].ids)
+    assert empty.warnings == (("unknown_in_voice_sample", 1),)
+    assert all(unknown not in found.prompts[0].ids[:, 0] for found in (known, cut, empty))

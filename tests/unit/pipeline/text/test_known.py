@@ -19,7 +19,7 @@ from pipeline.text.normalize import is_speakable
 from pipeline.types import LexiconEntry, Passage, PronunciationKind, SpeechText, SynthesisRequest, Voice
 from tests.support.effort import examples
 
-NO_DROPS = ("cantonese_kept", "unsupported_language")
+NO_DROPS = ("spoken_as_mandarin", "unsupported_language")
 VOICES = {"v": Voice("v", np.ones(16, np.float16))}
 
 
@@ -112,6 +112,15 @@ def test_strict_refuses_what_is_unknown_and_nothing_else(english):
         read(english, "hello 世界", strict=True)
 
 
+def test_a_passage_in_an_unsupported_language_is_counted_and_strict_refuses_it(english):
+    document = parse('<speak>One <lang xml:lang="zh-CN">2</lang></speak>')
+    found = read(english, document.text, passages=document.passages)
+    assert texts_of(found) == ["One", "two"]
+    assert dict(found.warnings) == {"unsupported_language": 1}
+    with pytest.raises(PartlyUnspeakable, match="unsupported_language=1"):
+        read(english, document.text, passages=document.passages, strict=True)
+
+
 # Control tags.
 
 
@@ -175,7 +184,7 @@ def check(front: LocalTextFrontend, vocabulary: Tokenizer, requested: SynthesisR
 
 @pytest.mark.slow
 @settings(max_examples=examples(300))
-@given(SOUP | LETTER, st.booleans(), st.sampled_from(["auto", "zh", "en"]))
+@given(SOUP | LETTER, st.booleans(), st.sampled_from(["auto", "zh", "en", "dialect"]))
 @pytest.mark.parametrize("root", ["taught_root", "demo_root"])
 def test_every_character_is_spoken_a_token_or_a_counted_drop(request, root, text, tags, language):
     front, vocabulary = _opened(request, root)

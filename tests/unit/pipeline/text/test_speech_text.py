@@ -7,7 +7,7 @@ from tokenizers import Tokenizer
 
 from pipeline.checkpoint.layout import TOKENIZER_FILE
 from pipeline.config import TextConfig
-from pipeline.errors import InvalidLexicon, InvalidSsml, NoSpeakableText
+from pipeline.errors import InvalidLexicon, InvalidSsml, NoSpeakableText, PartlyUnspeakable
 from pipeline.text.markup.say_as import expand_say_as
 from pipeline.text.markup.ssml import parse
 from pipeline.text.segment import letter_weight
@@ -90,10 +90,35 @@ def test_lexicons_and_hints_say_how_words_sound():
     assert segment.text == "崇庆仲"
 
 
-def test_cantonese_that_was_kept_is_counted():
-    assert dict(speech_text("佢哋喺度食嘢，唔該晒。").warnings) == {"cantonese_kept": 5}
+def test_words_that_are_not_mandarin_are_counted_with_their_sentence():
+    assert dict(speech_text("佢哋喺度食嘢，唔該晒。").warnings) == {"spoken_as_mandarin": 9}
+    assert dict(speech_text("有冇？有的。").warnings) == {"spoken_as_mandarin": 2}
     assert dict(speech_text("他们在这里吃东西，谢谢，瀹茶。").warnings) == {}
-    assert dict(speech_text("佢哋好。", normalize=(("homophones", False),)).warnings) == {}
+    assert dict(speech_text("唔，好吧。").warnings) == {}, "an interjection of Mandarin"
+    assert dict(speech_text("佢哋 are they. Hello.").warnings) == {"spoken_as_mandarin": 2}
+
+
+def test_a_language_that_is_not_mandarin_keeps_every_character():
+    text = "瀹茶，講3個嘢。"
+    assert segments_of(text, language="dialect") == ["瀹茶，讲三个嘢。"]
+    assert dict(speech_text("瀹茶 tea", language="dialect").warnings) == {"spoken_as_mandarin": 2}
+    assert segments_of("瀹茶。佢哋喺度。") == ["月茶。佢哋喺度。"], "the table applies to sentences of Mandarin alone"
+    found = ssml('<lang xml:lang="yue-HK">瀹茶。</lang>瀹茶。')
+    assert [segment.text for segment in found.segments] == ["瀹茶。", "月茶。"]
+    assert dict(found.warnings) == {"spoken_as_mandarin": 2}
+
+
+@given(st.text(alphabet=st.characters(min_codepoint=0x4E00, max_codepoint=0x9FFF), min_size=1))
+def test_no_text_of_a_dialect_is_rewritten_by_the_table(text):
+    assert segments_of(text, language="dialect") == segments_of(text, language="zh", normalize=(("homophones", False),))
+    assert segments_of(f"佢{text}") == segments_of(f"佢{text}", normalize=(("homophones", False),))
+
+
+def test_strict_refuses_a_language_that_is_not_spoken():
+    with pytest.raises(PartlyUnspeakable, match="Mandarin") as refused:
+        speech_text("你好", language="dialect", strict=True)
+    assert refused.value.param == "language"
+    assert speech_text("佢好。", strict=True).segments, "a word alone is no request for another language"
 
 
 def test_the_error_of_invalid_pinyin_names_its_field():

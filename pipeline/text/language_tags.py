@@ -1,0 +1,30 @@
+"""Language tags: what a BCP 47 tag says about the reading of a text.
+
+In:    a tag: zh, zh-CN, en-US, yue
+Out:   auto, zh, en or dialect
+Owns:  nothing
+Never: the text itself
+"""
+
+import re
+
+DIALECT = "dialect"
+"""a Chinese language other than Mandarin: its characters are spoken in their Mandarin reading"""
+KNOWN = "auto, or a BCP 47 tag of Chinese or English, such as zh, zh-CN, en, en-US or yue"
+
+_TAG = re.compile(r"[a-z]{2,8}(?:[-_][a-z0-9]{1,8})*")
+_MANDARIN = ("zh", "cmn", "lzh")
+_OTHER_CHINESE = frozenset(("yue", "wuu", "nan", "hak", "gan", "hsn", "cdo", "cjy", "cnp", "cpx", "csp", "czh", "czo", "mnp"))
+_CANTONESE_REGIONS = frozenset(("hk", "mo"))
+
+
+def reading_of(tag: str) -> str | None:
+    """Returns the reading that a tag asks for: auto, zh, en or DIALECT; None for other languages, and for what is no tag."""
+    if not _TAG.fullmatch(lowered := tag.lower()):
+        return None
+    primary, *subtags = re.split("[-_]", lowered)
+    if primary in _OTHER_CHINESE:
+        return DIALECT
+    if primary in _MANDARIN:
+        return "zh" if (_OTHER_CHINESE | _CANTONESE_REGIONS).isdisjoint(subtags) else DIALECT
+    return "auto" if lowered == "auto" else "en" if primary == "en" else None

@@ -1,0 +1,331 @@
+"""Abbreviations: reads shortened words: titles before names, streets, weekdays, months, states, and everyday ones.
+
+In:    matches of Latin words, most with a dot
+Out:   words
+Owns:  the tables of abbreviations that depend on the words beside them
+Never: acronyms, numbers
+
+The dot belongs to the abbreviation, except at the end of a sentence: there it is a stop as well.
+"""
+
+import re
+
+from pipeline.text.normalize.options import Language
+from pipeline.text.normalize.patterns import NOT_IN_WORD, SENTENCE_END
+from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
+from pipeline.text.normalize.words import MONTHS
+
+TITLES = {  # before a name; those in _DOTLESS also without a dot
+    "Mr": "Mister",
+    "Mrs": "Missus",
+    "Ms": "Miz",
+    "Mx": "Mix",
+    "Messrs": "Messers",
+    "Dr": "Doctor",
+    "Drs": "Doctors",
+    "Prof": "Professor",
+    "Rev": "Reverend",
+    "Fr": "Father",
+    "Hon": "Honorable",
+    "Pres": "President",
+    "Gov": "Governor",
+    "Sen": "Senator",
+    "Sens": "Senators",
+    "Rep": "Representative",
+    "Reps": "Representatives",
+    "Atty": "Attorney",
+    "Supt": "Superintendent",
+    "Insp": "Inspector",
+    "Det": "Detective",
+    "Gen": "General",
+    "Col": "Colonel",
+    "Maj": "Major",
+    "Capt": "Captain",
+    "Lt": "Lieutenant",
+    "Cmdr": "Commander",
+    "Adm": "Admiral",
+    "Sgt": "Sergeant",
+    "Cpl": "Corporal",
+    "Pvt": "Private",
+    "St": "Saint",
+    "Ste": "Sainte",
+    "Ft": "Fort",
+    "Mt": "Mount",
+    "Pt": "Point",
+}
+_DOTLESS = ("Mr", "Mrs", "Ms", "Mx", "Messrs", "Dr", "Drs", "Prof", "Capt", "Lt", "Sgt", "St", "Ft", "Mt", "Rev", "Sen", "Gov")
+_STREETS = {
+    "St": "Street",
+    "Ave": "Avenue",
+    "Av": "Avenue",
+    "Blvd": "Boulevard",
+    "Rd": "Road",
+    "Ln": "Lane",
+    "Dr": "Drive",
+    "Hwy": "Highway",
+    "Pkwy": "Parkway",
+    "Expy": "Expressway",
+    "Sq": "Square",
+    "Ct": "Court",
+    "Pl": "Place",
+    "Ter": "Terrace",
+    "Cir": "Circle",
+    "Tpke": "Turnpike",
+}
+_BEFORE_NUMBERS = {  # lower or upper case; a number follows
+    "p": "page",
+    "pp": "pages",
+    "pg": "page",
+    "pgs": "pages",
+    "ch": "chapter",
+    "chap": "chapter",
+    "vol": "volume",
+    "vols": "volumes",
+    "sec": "section",
+    "sect": "section",
+    "fig": "figure",
+    "figs": "figures",
+    "eq": "equation",
+    "eqs": "equations",
+    "ext": "extension",
+    "art": "article",
+    "arts": "articles",
+    "par": "paragraph",
+    "para": "paragraph",
+    "nos": "numbers",
+    "ver": "version",
+    "pt": "part",
+    "ed": "edition",
+    "col": "column",
+    "tel": "telephone",
+    "ph": "phone",
+    "rm": "room",
+    "bldg": "building",
+    "apt": "apartment",
+    "ste": "suite",
+    "est": "established",
+    "ca": "circa",
+    "c": "circa",
+    "b": "born",
+    "d": "died",
+    "min": "minimum",
+    "max": "maximum",
+    "avg": "average",
+    "temp": "temperature",
+    "approx": "approximately",
+    "op": "opus",
+}
+_DOTTED = {  # with a dot, in this spelling or with a capital letter
+    "etc": "et cetera",
+    "approx": "approximately",
+    "appt": "appointment",
+    "asst": "assistant",
+    "assn": "association",
+    "assoc": "associates",
+    "attn": "attention",
+    "avg": "average",
+    "bldg": "building",
+    "bros": "Brothers",
+    "cf": "compare",
+    "cont": "continued",
+    "corp": "Corporation",
+    "dept": "department",
+    "depts": "departments",
+    "dist": "district",
+    "div": "division",
+    "esp": "especially",
+    "esq": "Esquire",
+    "est": "established",
+    "excl": "excluding",
+    "feat": "featuring",
+    "govt": "government",
+    "inc": "Incorporated",
+    "incl": "including",
+    "inst": "institute",
+    "intl": "international",
+    "jr": "Junior",
+    "ltd": "Limited",
+    "max": "maximum",
+    "mfg": "manufacturing",
+    "mgr": "manager",
+    "mgmt": "management",
+    "misc": "miscellaneous",
+    "natl": "national",
+    "orig": "original",
+    "pkg": "package",
+    "prev": "previous",
+    "ref": "reference",
+    "sr": "Senior",
+    "tel": "telephone",
+    "temp": "temperature",
+    "univ": "university",
+    "viz": "namely",
+    "vs": "versus",
+}
+_CAPITALIZED = {"co": "Company", "fig": "Figure"}
+_NO_CAPITAL = ("max", "cont", "est")
+_WEEKDAYS = {
+    "Mon": "Monday",
+    "Tue": "Tuesday",
+    "Tues": "Tuesday",
+    "Wed": "Wednesday",
+    "Weds": "Wednesday",
+    "Thu": "Thursday",
+    "Thur": "Thursday",
+    "Thurs": "Thursday",
+    "Fri": "Friday",
+    "Sat": "Saturday",
+    "Sun": "Sunday",
+}
+_SURE_DAYS = [day for day in _WEEKDAYS if day not in ("Sat", "Sun")]
+_SHORT_MONTHS = {name[:3]: name for name in MONTHS if len(name) > 3} | {"Sept": "September"}
+_STATES = {
+    "Ala": "Alabama",
+    "Ariz": "Arizona",
+    "Ark": "Arkansas",
+    "Calif": "California",
+    "Colo": "Colorado",
+    "Conn": "Connecticut",
+    "Del": "Delaware",
+    "Fla": "Florida",
+    "Ga": "Georgia",
+    "Ill": "Illinois",
+    "Ind": "Indiana",
+    "Kan": "Kansas",
+    "Ky": "Kentucky",
+    "La": "Louisiana",
+    "Md": "Maryland",
+    "Mass": "Massachusetts",
+    "Mich": "Michigan",
+    "Minn": "Minnesota",
+    "Miss": "Mississippi",
+    "Mo": "Missouri",
+    "Mont": "Montana",
+    "Neb": "Nebraska",
+    "Nev": "Nevada",
+    "Okla": "Oklahoma",
+    "Ore": "Oregon",
+    "Pa": "Pennsylvania",
+    "Tenn": "Tennessee",
+    "Tex": "Texas",
+    "Va": "Virginia",
+    "Vt": "Vermont",
+    "Wash": "Washington",
+    "Wis": "Wisconsin",
+    "Wyo": "Wyoming",
+    "Ont": "Ontario",
+}
+_SIDES = {"N": "North", "S": "South", "E": "East", "W": "West"}
+_REGIONS = (
+    "Korea|Africa|America|Ireland|Carolina|Dakota|Virginia|Sudan|Macedonia|Yorkshire|Wales|Coast|Side|Bank|Germany|Berlin|Sea|"
+    "Pole|London|Asia|Sussex|Indies|Timor"
+)
+_TIME_WORD = r"(?:\d|[Aa]t\b|noon|midnight|morning|afternoon|evening|night|and\b|to\b|through\b|or\b|&)"
+
+_NAMED_BEFORE = re.compile(r"(?:\b[A-Z][a-z]+(?:'s)?|\d(?:st|nd|rd|th)|\bof the \w+)\s$")
+_STREET_BEFORE = re.compile(
+    r"(?:\b\d{1,5}[A-Z]?\s(?:[A-Z][a-z]*\.?\s){0,2}|\b(?:on|at|to|along|down|off|near|of|from|and)\s)[A-Z][a-z]+\s$"
+)
+_UNIT_BEFORE = re.compile(r"\d\s?$")
+_OWN_END = re.compile(SENTENCE_END)
+
+
+def _keeps_capital(match: Match, spoken: str) -> str:
+    return spoken[0].upper() + spoken[1:] if match["word"][0].isupper() else spoken
+
+
+def _title(match: Match, language: Language) -> Outcome:
+    return TITLES[match["word"]]
+
+
+def _street(match: Match, language: Language) -> Outcome:
+    """St and Dr are also titles: a street has a name before it and none behind it."""
+    word = match["word"]
+    left = before(match, 40)
+    if not _NAMED_BEFORE.search(left):
+        return None
+    is_title = word in TITLES and re.match(r"\.?\s[A-Z]", match.string[match.end("word") : match.end("word") + 3])
+    if is_title and not _STREET_BEFORE.search(left):
+        return None
+    return _STREETS[word]
+
+
+def _before_number(match: Match, language: Language) -> Outcome:
+    return None if _UNIT_BEFORE.search(before(match, 3)) else _keeps_capital(match, _BEFORE_NUMBERS[match["word"].lower()])
+
+
+def _dotted(match: Match, language: Language) -> Outcome:
+    return _keeps_capital(match, _DOTTED[match["word"].lower()])
+
+
+def _capitalized(match: Match, language: Language) -> Outcome:
+    return _CAPITALIZED[match["word"].lower()]
+
+
+def _weekday(match: Match, language: Language) -> Outcome:
+    return _WEEKDAYS[match["word"]]
+
+
+def _month(match: Match, language: Language) -> Outcome:
+    return _SHORT_MONTHS[match["word"]]
+
+
+def _state(match: Match, language: Language) -> Outcome:
+    return _STATES[match["word"]]
+
+
+def _side(match: Match, language: Language) -> Outcome:
+    return _SIDES[match["word"]]
+
+
+def _care_of(match: Match, language: Language) -> Outcome:
+    return {"c/o": "care of", "w/out": "without", "w/o": "without", "n/a": "not applicable"}[match[0].lower()]
+
+
+def _cased(words: dict[str, str]) -> str:
+    capitals = [word.capitalize() for word in words if word not in _NO_CAPITAL]
+    return alternatives([*words, *capitals])
+
+
+# The dot is consumed unless it ends the sentence.
+_DOT = rf"(?:(?=\.{SENTENCE_END})|\.)"
+_INNER_DOT = r"(?:\.(?=[,;:)-]|\s[a-z\d&(-]))?"
+"""a dot that is certainly no stop"""
+_WORD_EDGE = r"(?![A-Za-z0-9'])"
+RULES: list[Rule] = [
+    rule("acwn", rf"{NOT_IN_WORD}(?i:c/o|w/out|w/o|n/a)(?![A-Za-z0-9])", _care_of),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>{alternatives(_STREETS)}){_WORD_EDGE}{_INNER_DOT}", _street),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>{alternatives(_DOTLESS)})\.?(?=\s[A-Z][a-z'.])", _title),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>{alternatives(TITLES)})\.(?=\s?[A-Z])", _title),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>{_cased(_BEFORE_NUMBERS)})\.(?=\s?\(?\d)", _before_number),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>p|pp|ch|fig|ext|apt|rm|nos|tel|Ext|Apt|Rm|Fig|Tel)\s(?=\d)", _before_number),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>{_cased(_DOTTED)}){_DOT}", _dotted),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>[Aa]ttn)(?=:)", _dotted),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>Co|Fig){_DOT}", _capitalized),
+    rule("a", rf"(?<=, )(?P<word>{alternatives(_STATES)})(?:\.?(?=,)|{_INNER_DOT}(?<=\.)|(?=\.))", _state),
+    rule(
+        "a",
+        rf"{NOT_IN_WORD}(?P<word>{alternatives(_SURE_DAYS)})(?:{_WORD_EDGE}{_DOT}?)",
+        _weekday,
+    ),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>Sat|Sun)(?:\.(?=,|\s?[-–/]|\s{_TIME_WORD})|(?=,?\s\d|,?\s?(?:at|noon)\b))", _weekday),
+    rule(
+        "a",
+        rf"(?:(?<=on )|(?<=and )|(?<=or )|(?<=to )|(?<=, )|(?<=[-–/&])|(?<=& ))(?P<word>Sat|Sun)(?:{_INNER_DOT}(?<=\.)|(?=\.))",
+        _weekday,
+    ),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>{alternatives(_SHORT_MONTHS)})(?:{_DOT}|(?=,?\s?(?:19|20)\d\d\b))", _month),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>Feb|Aug|Sept|Oct|Nov|Dec){_WORD_EDGE}", _month),
+    rule(
+        "a",
+        r"(?:(?<=\bin )|(?<=early )|(?<=late )|(?<=mid )|(?<=mid-)|(?<=by )|(?<=since )|(?<=until )|(?<=last )|(?<=next ))"
+        r"(?P<word>Jan)(?![A-Za-z])",
+        _month,
+    ),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>[NSEW])\.?(?=\s(?:{_REGIONS})\b)", _side),
+    rule(
+        "a",
+        rf"{NOT_IN_WORD}(?P<word>[NSEW])\.?(?=\s(?:\d{{1,3}}(?:st|nd|rd|th)|[A-Z][a-z]+)\s(?:{alternatives(_STREETS)}|Street|Avenue|Road|Drive)\b)",
+        _side,
+    ),
+]

@@ -1,0 +1,243 @@
+"""Chinese codes: reads numbers in Chinese text that name something: service numbers, orders, generations, slang, roads, scores.
+
+In:    matches of digits
+Out:   Chinese characters, most digit by digit
+Owns:  the words that reveal a code or a score beside a number
+Never: quantities, dates, English codes
+"""
+
+import re
+
+from pipeline.text.normalize.numbers import integer, spell
+from pipeline.text.normalize.options import Language
+from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
+from pipeline.text.normalize.words import MEASURES
+
+_MEASURE = re.compile(
+    rf"\s?(?:{alternatives([word for word in MEASURES if word not in '万千亿点面口份方'])}|户|册|株|头|[%℃°多余来几])"
+)
+_SERVICE_NUMBERS = (
+    *(
+        "12306",
+        "12315",
+        "12345",
+        "12348",
+        "12355",
+        "12366",
+        "12378",
+        "12388",
+        "12319",
+        "12320",
+        "12329",
+        "12333",
+        "12338",
+        "12351",
+    ),
+    *(
+        "12110",
+        "12117",
+        "12119",
+        "12121",
+        "12122",
+        "12123",
+        "12300",
+        "12318",
+        "12331",
+        "12358",
+        "12365",
+        "12369",
+        "12389",
+        "12393",
+    ),
+    *(
+        "10000",
+        "10001",
+        "10010",
+        "10011",
+        "10016",
+        "10050",
+        "10085",
+        "10086",
+        "10099",
+        "11185",
+        "11183",
+        "16899",
+        "96110",
+        "12301",
+    ),
+)
+_CALLED_BEFORE = re.compile(
+    r"(?:打|拨|拨通|拨号|呼叫|致电|来电|火警|匪警|急救|报警|救护|叫|热线|电话|短信|发送到|打了?|求助)[了个是为到:]?\s?$"
+)
+_CALLED_AFTER = re.compile(
+    r"\s?(?:报警|接警|急救|指挥|热线|电话|出警|救护|民警|警察|警情|平台|中心|巡警|值班|消防|交警|交通事故|投诉|客服|救援|来电|求救|专线|"
+    r"官网|APP|App|短信|营业厅)"
+)
+_CODE_BEFORE = re.compile(
+    r"(?:订单|运单|快递单?|单号|卡号|编号|账号|帐号|户号|学号|工号|证号|身份证|取件码|提货码|取餐码|取餐号|邀请码|优惠码|兑换码|"
+    r"校验码|动态码|激活码|识别码|序列号|条形码|条码|代码|股票|证券|基金|端口|群号?|QQ群|房号|车牌|邮编|尾号|批号|批次|案号|"
+    r"流水号|保单|发票|合同|档案|产品|货号|款号|色号|商品|频道|频率|包间|包厢|桌号|错误码?|状态码?|返回码?|报错|单元|门牌|宿舍|"
+    r"教室|病房|床号|考号|准考证|考场|座位|楼|栋|座|幢)(?:号码|号|[为是:#(（]|\s){0,3}$"
+)
+_CODE_AFTER = re.compile(
+    r"\s?(?:教室|包间|包厢|宿舍|会议室|寝室|房|病房|病室|办公室|实验室|机房|路公交|路车|路(?!人|程|费|灯)|次(?:列车|航班|动车|高铁|特快)|"
+    r"国道|省道|县道|高速|错误|报错|状态码|端口|航班|频道|医院|厂|所(?!有)|厅|病区)"
+)
+_MODEL_BEFORE = re.compile(
+    r"(?:波音|空客|骁龙|天玑|麒麟|标致|马自达|奔驰|宝马|奥迪|保时捷|法拉利|雪铁龙|尼康|佳能|索尼|诺基亚|联想|酷睿|锐龙|至强|英特尔|"
+    r"显卡|型号|机型|京东方|图|歼|轰|运|直|苏|米格|东风|长征|神舟|天宫|红旗|荣威|名爵|哈弗|长安|比亚迪|道奇|雷克萨斯|沃尔沃)-?\s?$"
+)
+_UNIVERSITY = (
+    "高校|大学|院校|名校|工程|毕业|硕士|本科|学校|博士|研究生|双一流|的?学生|平台|项目|学历|出身|、211|/211|和211|与211"
+)
+_SHOPPING = "大促|活动|购物|年中|期间|狂欢|促销|电商|当天|预售|优惠|来了|快到|销售|大战|战报|专场|价格|开门红|剁手|囤货|红包"
+_SLANG = (
+    rf"666+(?!\d)|996(?!\d)|(?:007)(?!\d)|233+(?!\d)|985(?=\s?(?:{_UNIVERSITY}))|211(?=\s?(?:{_UNIVERSITY}))|618(?=\s?(?:{_SHOPPING}))|"
+    r"315(?=\s?(?:晚会|消费者|打假|曝光|维权))|520(?=\s?(?:快乐|表白|情人|礼物|告白|红包|当天|节|领证|我爱你))|1314|5201314|886(?!\d)|"
+    r"1024(?=\s?(?:程序员|节))|955(?=\s?工作)|716(?=\s?工作)|502(?=\s?胶)|404(?=\s?(?:页面|错误|了|not|Not))|110(?=\s?(?:宣传日))|007(?=\s?工作)"
+)
+_SCORE_BEFORE = re.compile(
+    r"(?:比分|大胜|完胜|战胜|击败|险胜|逆转|惨败|不敌|负于|输给?|领先|落后|半场|上半场|下半场|总分|首局|主队|客队|[队国]|以|战平|战成|"
+    r"扳成|打成|改写为|追成|局分|盘分|大分|第[一二三四五]局|首节|末节|点球|加时)[为是:]?\s?$"
+)
+_SCORE_AFTER = re.compile(
+    r"\s?(?:大胜|完胜|战胜|击败|险胜|逆转|惨败|不敌|负于|输|领先|落后|获胜|取胜|战平|击退|淘汰|力克|拿下|胜|负|赢|告负|晋级|横扫|战成|"
+    r"轻取|力压|绝杀|完败|小胜|平|[\u4e00-\u9fff]{2,4}队)"
+)
+_SEAT_BEFORE = re.compile(r"[图表第号座栋楼幢单元题页章节式条款附编室款型]\s?$")
+_GENERATION_NOT = r"(?!天|来|的\d|面|边|方|续|退|卫|背|台|果)"
+_YEAR_SPAN_AFTER = re.compile(
+    r"\s?年(?:来|间|历史|的历史|以上|左右|之久|前|后|多|内|寿|期|以内|之内|的时间|以来|里|过去|如一日)"
+)
+_YEAR_SPAN_BEFORE = re.compile(
+    r"(?:近|约|超过|过去|长达|大约|将近|至少|历时|历经|整整|有着?|了|成立|走过|共|满|活|需要?|花|用|坚持|等|工作|结婚)$"
+)
+
+
+def _spelled(match: Match, language: Language) -> Outcome:
+    return spell(match[0], "zh", telephone=False) if language == "zh" else None
+
+
+def _service(match: Match, language: Language) -> Outcome:
+    """10086, 12345 and bank lines anywhere, 110 only beside a word of calling."""
+    if language != "zh" or _MEASURE.match(match.string, match.end()):
+        return None
+    is_called = _CALLED_BEFORE.search(before(match, 6)) or _CALLED_AFTER.match(match.string, match.end())
+    known = match[0] in _SERVICE_NUMBERS and not match[0].endswith("000")
+    bank = match[0].startswith(("955", "123")) and len(match[0]) == 5
+    return spell(match[0], "zh", telephone=True) if is_called or known or bank else None
+
+
+def _code(match: Match, language: Language) -> Outcome:
+    if language != "zh":
+        return None
+    if _CODE_BEFORE.search(before(match, 10)) and not _MEASURE.match(match.string, match.end()):
+        return spell(match[0], "zh")
+    after_it = _CODE_AFTER.match(match.string, match.end())
+    is_round = match[0].endswith("00") and match.string.startswith("路", match.end())
+    return spell(match[0], "zh") if after_it and not is_round else None
+
+
+def _long(match: Match, language: Language) -> Outcome:
+    """A long number without commas that is not round is the name of something."""
+    if (
+        language != "zh"
+        or match[0].endswith("000")
+        or _MEASURE.match(match.string, match.end())
+        or re.match(r"\s?[万亿元]", match.string[match.end() : match.end() + 2])
+    ):
+        return None
+    return spell(match[0], "zh")
+
+
+def _model(match: Match, language: Language) -> Outcome:
+    if language != "zh" or not _MODEL_BEFORE.search(before(match, 6)):
+        return None
+    digits = match["digits"]
+    return integer(digits, "zh") if len(digits) < 3 else spell(digits, "zh")
+
+
+def _hyphenated_model(match: Match, language: Language) -> Outcome:
+    digits = match["digits"]
+    return integer(digits, "zh") if len(digits) < 3 else spell(digits, "zh")
+
+
+def _generation(match: Match, language: Language) -> Outcome:
+    return spell(match["digits"], "zh")
+
+
+def _short_year(match: Match, language: Language) -> Outcome:
+    """08年, 98年: a year of two digits, unless it is a span of time."""
+    digits = match["digits"]
+    is_old = digits[0] == "0" or (int(digits) >= 76 and digits[1] != "0")
+    if not is_old or _YEAR_SPAN_AFTER.match(match.string, match.end()) or _YEAR_SPAN_BEFORE.search(before(match, 3)):
+        return None
+    return spell(digits, "zh")
+
+
+def _born(match: Match, language: Language) -> Outcome:
+    return spell(match["digits"], "zh")
+
+
+def _score(match: Match, language: Language) -> Outcome:
+    """112-108: falling, or beside a word of sport; 3-5 is a range."""
+    low, high = match["low"], match["high"]
+    if language != "zh":
+        return None
+    left = before(match, 6)
+    falls = int(low) > int(high) and not re.search(r"[A-Za-z\d]$", left) and not _SEAT_BEFORE.search(left)
+    falls = (
+        falls
+        and not re.match(r"\s?(?:[室号栋层楼单元房题页]|[=])", match.string[match.end() : match.end() + 3])
+        and len(high) < 4
+    )
+    is_score = _SCORE_BEFORE.search(left) or _SCORE_AFTER.match(match.string, match.end())
+    if (not is_score and not falls) or (low[0] == "0" and len(low) > 1) or (falls and not is_score and int(low) >= 200):
+        return None
+    return f"{integer(low, 'zh')}比{integer(high, 'zh')}"
+
+
+def _house(match: Match, language: Language) -> Outcome:
+    return spell(match["digits"], "zh")
+
+
+_FREE = r"(?<![\dA-Za-z])(?<![\dA-Za-z][.,:/-])"
+_END = r"(?!\d|[,.:]\d|[A-Za-z])"
+RULES: list[Rule] = [
+    rule("0", rf"{_FREE}(?:{_SLANG})(?![,.]\d)", _spelled, "numbers"),
+    rule("0", rf"{_FREE}(?:9\d{{2,4}}|1[0-9]{{2,4}}){_END}(?![-~]\d)", _service, "phone"),
+    rule("0", rf"{_FREE}\d{{3,30}}{_END}(?![-~]\d)", _code, "numbers"),
+    rule("0", rf"{_FREE}\d{{9,15}}{_END}", _long, "numbers"),
+    rule("0", rf"(?<![\d.,])(?P<digits>\d{{2,4}}){_END}", _model, "numbers"),
+    rule("-", r"(?<=[歼轰运直苏])-(?P<digits>\d{1,3})(?!\d)", _hyphenated_model, "numbers"),
+    rule(
+        "-",
+        r"(?:(?<=东风)|(?<=巨浪)|(?<=鹰击)|(?<=红旗)|(?<=米格)|(?<=长征)|(?<=翼龙)|(?<=彩虹))-(?P<digits>\d{1,3})(?!\d)",
+        _hyphenated_model,
+        "numbers",
+    ),
+    rule("0", rf"(?<![\d.,])(?P<digits>\d[05])(?=\s?后{_GENERATION_NOT})", _generation, "numbers"),
+    rule("0", r"(?<![\d.,])(?P<digits>\d\d)(?=\s?年(?:出生|生人|生的|入学|毕业|参军|入伍))", _born, "dates"),
+    rule("0", r"(?<![\d.,])(?P<digits>\d\d)(?=\s?年(?!\s?\d{1,2}\s?月))", _short_year, "dates"),
+    rule(
+        "0",
+        r"(?<![\d.,])(?P<digits>\d{2})(?=式(?:坦克|手枪|步枪|机枪|冲锋枪|火炮|自动|装甲|榴弹|高射|轻|重|军|狙击))",
+        _house,
+        "numbers",
+    ),
+    rule("0", r"(?<![\d.,])(?P<digits>9[258]|89)(?=\s?号?\s?(?:汽油|油\b|油价|油箱|乙醇))", _house, "numbers"),
+    rule("0", r"(?<![\d.,])(?P<digits>20\d\d)(?=\s?[级届](?!\d))", _house, "numbers"),
+    rule(
+        "0",
+        r"(?<![\d.,])(?P<digits>\d\d)(?=\s?级(?:新生|学生|本科|研究生|硕士|博士|毕业生|学弟|学妹|学长|学姐|校友))",
+        _house,
+        "numbers",
+    ),
+    rule("0", r"(?:(?<=[路街巷弄道])|(?<=[路街巷弄道] ))(?P<digits>\d{4})(?=\s?[号弄])", _house, "numbers"),
+    rule(
+        "0",
+        r"(?<!\d)(?<!\d[.,:/-])(?P<low>\d{1,3})\s?[-–]\s?(?P<high>\d{1,3})(?![\d%]|[-:.,/]\d|\s?[A-Za-z℃°])",
+        _score,
+        "numbers",
+    ),
+]

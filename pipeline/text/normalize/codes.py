@@ -1,0 +1,286 @@
+"""Codes: reads numbers that name something in English: emergency calls, orders, cards, rooms, house numbers, forms, verses.
+
+In:    matches of digits, some with letters
+Out:   words: digit by digit, or in pairs as people say a house number
+Owns:  the words that reveal a code beside a number
+Never: quantities, dates, Chinese codes
+"""
+
+import re
+
+from pipeline.text.normalize.latin import join_words, latin_word, letters
+from pipeline.text.normalize.numbers import integer, pairs, spell, year
+from pipeline.text.normalize.options import Language
+from pipeline.text.normalize.patterns import COUNTED_AFTER, NOT_IN_WORD
+from pipeline.text.normalize.rule import Match, Outcome, Rule, after, alternatives, before, rule
+
+_LINK = r"(?:\s(?:numbers?|nos?\.?|num\.?|codes?|ids?|IDs?|is|was|are|ending\sin)|\s?[:=#]){0,4}\s?[\"'(]?$"
+_CALL = re.compile(
+    r"\b(?:(?:call|dial|ring|phone|text)(?:s|ed|ing|led|ling)?|rang|hotline|helpline|texts? [A-Z]{2,8} to|emergency number|"
+    r"pager)" + _LINK,
+    re.IGNORECASE | re.ASCII,
+)
+_CALL_AFTER = re.compile(
+    r"\s(?:calls?|callers?|operators?|dispatch(?:ers?)?|emergency|lines?|hotline|helpline|service)\b", re.ASCII
+)
+_SPELLED = re.compile(
+    r"\b(?:orders?|tracking|cards?|accounts?|acct\.?|a/c|invoices?|tickets?|cases?|references?|ref\.?|confirmation|booking|"
+    r"reservation|verification|code|pin|passcode|password|otp|id|ssn|zip|postcode|policy|members?(?:hip)?|licen[cs]e|serial|"
+    r"sku|upc|ean|vin|imei|isbn|issn|ext\.?|extension|p\.?o\.? box|area code|customer|employee|student|badge|batch|lot|part|"
+    r"item|model|parcel|shipment|package|claim|patient|record|docket|receipt|transaction|user|ending in|token|passport|"
+    r"sort code|iban|routing|meter|plate|doi|pmid|bug|issue|article number|catalog)" + _LINK,
+    re.IGNORECASE | re.ASCII,
+)
+_NAMED = re.compile(
+    r"(?:\b(?:Boeing|Airbus|Porsche|Peugeot|Ferrari|Routes?|Highway|Hwy\.?|Interstate|Freeway|Flight|Section|Sec\.|Form|Schedule|"
+    r"Rooms?|Rm\.?|Suite|Ste\.?|Apt\.?|Apartment|Unit|Channel|Gate|Bus|Train|Exit|Fahrenheit|Studio|Xbox|Nokia|Pixel|Building|"
+    r"Bldg\.?|Locker|Platform|Track|Radeon|GeForce|Ryzen \d|Psalm|Rule|Resolution|Bill|Agent|Area|Terminal|Biology|Chemistry|"
+    r"Physics|English|History|Math|Economics|Psychology|Sociology|Philosophy|Finance|Marketing|Photography|Cooking|Calculus|"
+    r"Error|Status|Port|Code|Pier|Bay|Hall|Lab|Office|Ward|Bed|Cell|Seat|Sector|Car|Lane|Proposition|Prop|Amendment|Regulation|"
+    r"Windows|Commodore|Atari|Apple|Model|Type|Class|Series|Core|Pentium|Snapdragon|Photo|Concerto|Opus|Sonnet)|"
+    r"\b(?:error|status|port|ports|room|rooms|suite|apartment|flight|route|highway|bus|train|gate|exit|exit code|section|form|"
+    r"error code|response|returns?|returned|channel|unit|locker|rule|freeway|interstate|platform|code|resolution)|"
+    r"\b[A-Z]{2,5})\s$",
+    re.ASCII,
+)
+_NAMED_AFTER = re.compile(
+    r"\s(?:freeway|forms?|errors?|status|corridor|tax forms?|response|interstate|expressway|turnpike)\b", re.ASCII
+)
+_BIBLE = (
+    "Genesis|Exodus|Leviticus|Numbers|Deuteronomy|Joshua|Judges|Ruth|Samuel|Kings|Chronicles|Ezra|Nehemiah|Esther|Job|Psalms?|"
+    "Proverbs|Ecclesiastes|Isaiah|Jeremiah|Ezekiel|Daniel|Hosea|Joel|Amos|Micah|Zechariah|Malachi|Matthew|Mark|Luke|John|Acts|"
+    "Romans|Corinthians|Galatians|Ephesians|Philippians|Colossians|Thessalonians|Timothy|Titus|Philemon|Hebrews|James|Peter|"
+    "Jude|Revelation|Quran|Surah"
+)
+_BOOK_BEFORE = re.compile(rf"\b(?:{_BIBLE})\s$", re.ASCII)
+_STREET = (
+    "Street|Avenue|Road|Drive|Lane|Boulevard|Court|Place|Terrace|Square|Way|Circle|Highway|Parkway|Plaza|Row|Crescent|Close|"
+    "Broadway|St|Ave|Av|Rd|Dr|Ln|Blvd|Ct|Pl|Sq|Hwy|Pkwy"
+)
+_STATES = {
+    "AL": "Alabama",
+    "AK": "Alaska",
+    "AZ": "Arizona",
+    "AR": "Arkansas",
+    "CA": "California",
+    "CO": "Colorado",
+    "CT": "Connecticut",
+    "DE": "Delaware",
+    "FL": "Florida",
+    "GA": "Georgia",
+    "HI": "Hawaii",
+    "ID": "Idaho",
+    "IL": "Illinois",
+    "IN": "Indiana",
+    "IA": "Iowa",
+    "KS": "Kansas",
+    "KY": "Kentucky",
+    "LA": "Louisiana",
+    "ME": "Maine",
+    "MD": "Maryland",
+    "MA": "Massachusetts",
+    "MI": "Michigan",
+    "MN": "Minnesota",
+    "MS": "Mississippi",
+    "MO": "Missouri",
+    "MT": "Montana",
+    "NE": "Nebraska",
+    "NV": "Nevada",
+    "NH": "New Hampshire",
+    "NJ": "New Jersey",
+    "NM": "New Mexico",
+    "NY": "New York",
+    "NC": "North Carolina",
+    "ND": "North Dakota",
+    "OH": "Ohio",
+    "OK": "Oklahoma",
+    "OR": "Oregon",
+    "PA": "Pennsylvania",
+    "RI": "Rhode Island",
+    "SC": "South Carolina",
+    "SD": "South Dakota",
+    "TN": "Tennessee",
+    "TX": "Texas",
+    "UT": "Utah",
+    "VT": "Vermont",
+    "VA": "Virginia",
+    "WA": "Washington",
+    "WV": "West Virginia",
+    "WI": "Wisconsin",
+    "WY": "Wyoming",
+    "DC": "D C",
+}
+_SURE_STATES = [
+    code for code in _STATES if code not in ("IN", "OK", "ME", "OR", "HI", "MA", "PA", "LA", "ID", "OH", "CO", "AL", "DE")
+]
+_COMMON_CALLS = ("911", "112", "999", "988")
+_GROUP = re.compile(r"[A-Za-z]+|\d+")
+
+
+def _spelled(digits: str) -> str:
+    return spell(digits, "en")
+
+
+def _called(match: Match, language: Language) -> Outcome:
+    """911, 112: digit by digit behind a verb of calling or before a caller."""
+    if language != "en":
+        return None
+    digits = match["digits"]
+    if _CALL.search(before(match, 28)):
+        return None if len(digits) == 3 and digits.endswith("00") else _spelled(digits)
+    return _spelled(digits) if digits in _COMMON_CALLS and _CALL_AFTER.match(match.string, match.end()) else None
+
+
+def _code(match: Match, language: Language) -> Outcome:
+    """Order 48213907, PIN 0420; of three digits or fewer it is a number."""
+    if language != "en" or not _SPELLED.search(before(match, 36)) or COUNTED_AFTER.match(match.string, match.end()):
+        return None
+    return ", ".join(map(_spelled, match[0].replace("-", " ").split()))
+
+
+def _numbered(match: Match, language: Language) -> Outcome:
+    digits = match["digits"]
+    return f"number {_spelled(digits)}" if language == "en" else None
+
+
+def _card(match: Match, language: Language) -> Outcome:
+    comma = ", " if language == "en" else "，"
+    return comma.join(spell(group, language) for group in re.split("[ -]", match[0]))
+
+
+def _named(match: Match, language: Language) -> Outcome:
+    """Boeing 747, Room 1408, Section 230, the 405 freeway."""
+    if language != "en" or COUNTED_AFTER.match(match.string, match.end()):
+        return None
+    is_named = _NAMED.search(before(match, 24)) or _NAMED_AFTER.match(match.string, match.end())
+    return pairs(match["digits"]) if is_named else None
+
+
+def _course(match: Match, language: Language) -> Outcome:
+    return "one oh one" if language == "en" else None
+
+
+def _house(match: Match, language: Language) -> Outcome:
+    digits = match["digits"]
+    if language != "en":
+        return None
+    return pairs(digits) if len(digits) < 5 else _spelled(digits)
+
+
+def _zip(match: Match, language: Language) -> Outcome:
+    if language != "en":
+        return None
+    return f"{_STATES[match['state']]} {', '.join(map(_spelled, match['zip'].split('-')))}"
+
+
+def _state(match: Match, language: Language) -> Outcome:
+    return _STATES[match["state"]] if language == "en" else None
+
+
+def _verse(match: Match, language: Language) -> Outcome:
+    if language != "en" or not _BOOK_BEFORE.search(before(match, 18)):
+        return None
+    last = match["last"]
+    return f"{integer(match['chapter'], 'en')} {integer(match['verse'], 'en')}" + (f" to {integer(last, 'en')}" if last else "")
+
+
+def _clause(match: Match, language: Language) -> Outcome:
+    """401(k), 501(c)(3)."""
+    parts = _GROUP.findall(match["clauses"])
+    said = [integer(part, language) if part.isdigit() else part.upper() for part in parts]
+    number = pairs(match["digits"]) if language == "en" else spell(match["digits"], "zh")
+    return join_words([number, *said])
+
+
+def _dated(match: Match, language: Language) -> Outcome:
+    """CVE-2021-44228."""
+    comma = ", " if language == "en" else "，"
+    said = join_words([letters(match["name"]), year(match["year"], language)])
+    return f"{said}{comma}{spell(match['digits'], language)}"
+
+
+def _mixed(match: Match, language: Language) -> Outcome:
+    """1Z999AA10123456784, 3f2a9c1: letters and digits one by one."""
+    groups = _GROUP.findall(match[0])
+    is_code = len(groups) >= 4 or any(len(group) > 6 for group in groups if group.isdigit())
+    if not is_code and not (len(groups) == 3 and match[0][0].isdigit() and match[0].isupper()):
+        return None
+    if sum(group.isdigit() for group in groups) < 2 and len(groups) > 2:
+        return None
+    return join_words([spell(group, language) if group.isdigit() else letters(group) for group in groups])
+
+
+def _hexadecimal(match: Match, language: Language) -> Outcome:
+    """0x80070057."""
+    groups = [spell(group, language) if group.isdigit() else letters(group) for group in _GROUP.findall(match["digits"])]
+    return join_words([spell("0", language), "X", *groups])
+
+
+def _lettered(match: Match, language: Language) -> Outcome:
+    """SF1234567890: a long number behind its letters is a code."""
+    return join_words([latin_word(match["letters"]), spell(match["digits"], language)])
+
+
+def _toll_free(match: Match, language: Language) -> Outcome:
+    return f"one eight hundred {latin_word(match['word'])}" if language == "en" else None
+
+
+def _long(match: Match, language: Language) -> Outcome:
+    """A long number without commas that is not round is the name of something."""
+    digits = match[0]
+    if (
+        language != "en"
+        or digits.endswith("000")
+        or COUNTED_AFTER.match(match.string, match.end())
+        or re.match(r"\s?[%°]", after(match, 2))
+    ):
+        return None
+    return _spelled(digits)
+
+
+_EDGE = r"(?![\dA-Za-z])(?!\s?[%°]|[,.:/-]\d)"
+RULES: list[Rule] = [
+    rule("0", r"0[xX](?P<digits>[0-9A-Fa-f]{1,32})(?![A-Za-z0-9])", _hexadecimal, "numbers"),
+    rule(
+        "0",
+        r"(?<!\d)(?<!\d[.,-])(?:\d{4}[ -]){3}\d{4}(?![\d-])|(?<!\d)(?<!\d[.,-])3\d{3}[ -]\d{6}[ -]\d{5}(?![\d-])",
+        _card,
+        "numbers",
+    ),
+    rule("1", r"1-8(?:00|88|77|66)-(?P<word>[A-Z]{4,10})(?![A-Za-z])", _toll_free, "phone"),
+    rule(
+        "a",
+        rf"{NOT_IN_WORD}(?P<name>[A-Z]{{2,6}})-(?P<year>(?:19|20)\d\d)-(?P<digits>\d{{3,7}})(?![\dA-Za-z])",
+        _dated,
+        "numbers",
+    ),
+    rule(
+        "0a",
+        rf"{NOT_IN_WORD}(?=[A-Za-z]{{0,9}}\d)(?=\d{{0,9}}[A-Za-z])(?:[A-Z0-9]{{5,34}}|[a-f0-9]{{7,64}})(?![A-Za-z0-9@]|-\w)",
+        _mixed,
+        "numbers",
+    ),
+    rule("a", rf"{NOT_IN_WORD}(?P<letters>[A-Z]{{1,4}})-?(?P<digits>\d{{6,20}})(?![\dA-Za-z]|[-.]\d)", _lettered, "numbers"),
+    rule("0", rf"(?<!\d)(?<!\d[.,-])(?P<digits>\d{{3,6}}){_EDGE}", _called, "numbers"),
+    rule("0", rf"(?<!\d)(?<!\d[.,-])(?:\d{{4,20}}|\d{{2,4}}[- ]\d{{4,8}}|0\d{{2}}){_EDGE}", _code, "numbers"),
+    rule("#", rf"#(?P<digits>\d{{4,20}}){_EDGE}", _numbered, "numbers"),
+    rule("0", rf"(?<=[a-z] )101{_EDGE}(?=\s?(?:$|[.,;:!?)]|class|course))", _course, "numbers"),
+    rule("0", rf"(?<![\d$£€])(?<!\d[.,-])(?P<digits>\d{{3,4}}){_EDGE}", _named, "numbers"),
+    rule(
+        "0",
+        rf"(?<![\d$£€])(?<!\d[.,/-])(?P<digits>\d{{3,5}})(?=\s(?:[NSEW]\.?\s|North\s|South\s|East\s|West\s)?"
+        rf"(?:(?:[A-Z][a-z]{{1,14}}\.?|\d{{1,3}}(?:st|nd|rd|th))\s){{1,3}}(?:{_STREET})\b)",
+        _house,
+        "numbers",
+    ),
+    rule("a", rf"(?<=[a-z.], )(?P<state>{alternatives(_STATES)})\.?\s(?P<zip>\d{{5}}(?:-\d{{4}})?){_EDGE}", _zip, "numbers"),
+    rule("a", rf"(?<=[a-z], )(?P<state>{alternatives(_SURE_STATES)})(?![A-Za-z0-9]|\s?\d)", _state),
+    rule(
+        "0",
+        r"(?<=\w\s)(?P<chapter>\d{1,3}):(?P<verse>\d{1,3})(?:[-–](?P<last>\d{1,3}))?(?!:?\d)",
+        _verse,
+        "numbers",
+    ),
+    rule("0", r"(?P<digits>\d{3})(?P<clauses>(?:\([a-z0-9]\)){1,3})", _clause, "numbers"),
+    rule("0", rf"(?<!\d)(?<!\d[.,-])\d{{8,15}}{_EDGE}", _long, "numbers"),
+]

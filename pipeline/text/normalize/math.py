@@ -1,0 +1,131 @@
+"""Math: finds formulas, between dollar signs or in running text, and reads them.
+
+In:    matches of formulas, TeX commands, powers, indices and functions
+Out:   words
+Owns:  nothing
+Never: how a formula is read, which is in tex.py; dollars of money
+
+A pair of dollar signs is a formula if nothing but a formula may stand between: no space inside its edges, no digit behind it,
+and a sign of mathematics or a single letter within. So "$5 and $6" stays money.
+"""
+
+import re
+
+from pipeline.text.normalize.latin import join_words
+from pipeline.text.normalize.options import Language
+from pipeline.text.normalize.patterns import EDGE, NOT_IN_WORD
+from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
+from pipeline.text.normalize.tex import spelled, tex_words
+from pipeline.text.normalize.tex_tables import ACCENTS, BIG, FONTS, NAMES, TEXTS
+from pipeline.text.normalize.units import CLOSE_UNITS, UNITS
+
+_COMMANDS = alternatives(
+    sorted(
+        {*NAMES, *BIG, *ACCENTS, *FONTS, *TEXTS, "frac", "dfrac", "tfrac", "sqrt", "vec", "binom", "lim", "begin", "end"}
+        - set("%&$#")
+    )
+)
+_PROSE = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{4,}\s+[a-z]{2,}|[，。！？]", re.ASCII)
+_TEXT_COMMAND = re.compile(r"\\(?:text|mathrm|operatorname|mbox|textbf|textit)\s?\{[^{}]{0,200}\}")
+_FORMULA = re.compile(
+    r"[\\^_=+<>≤≥≈≠×÷∈|]|[A-Za-z]!|[A-Za-z]'\(|^[A-Za-z]'?$|^-?\d*[A-Za-z](?:\([A-Za-z0-9, ]{1,12}\))?$"
+    r"|^[A-Za-z0-9][-/*][A-Za-z0-9]$|^[A-Za-z](?:, ?[A-Za-z])+$|^\(?-?[\d.]+[,)/-]|^\d+(?:\.\d+)?$"
+)
+_POWER_BEFORE = re.compile(r"(?:\^-?\d{1,3}|\^\{-?\d{1,3}\}|[⁰¹²³⁴⁵⁶⁷⁸⁹])\$?\s?$")
+_GROUP = r"\{[^{}\n]{0,120}(?:\{[^{}\n]{0,60}\}[^{}\n]{0,60}){0,4}\}"
+
+
+def _formula(match: Match, language: Language) -> Outcome:
+    source = match["tex"]
+    plain = _TEXT_COMMAND.sub("", source)
+    if _PROSE.search(plain) or not _FORMULA.search(source.strip()):
+        return None
+    return tex_words(source, language) or None
+
+
+def _display(match: Match, language: Language) -> Outcome:
+    return tex_words(match["tex"], language) or None
+
+
+def _command(match: Match, language: Language) -> Outcome:
+    return tex_words(match[0], language) or None
+
+
+def _power(match: Match, language: Language) -> Outcome:
+    return tex_words(match[0], language) or None
+
+
+def _double_star(match: Match, language: Language) -> Outcome:
+    return tex_words(f"{match['base']}^{{{match['power']}}}", language) or None
+
+
+def _product(match: Match, language: Language) -> Outcome:
+    return "乘以" if language == "zh" else "times"
+
+
+def _times(match: Match, language: Language) -> Outcome:
+    return "乘" if language == "zh" else "times"
+
+
+def _of(match: Match, language: Language) -> Outcome:
+    return "of" if language == "en" else None
+
+
+def _raised(match: Match, language: Language) -> Outcome:
+    """The mc^2 of E=mc^2: its letters one by one."""
+    spoken = spelled(match["letters"][:-1])
+    return join_words([spoken, tex_words(f"{match['letters'][-1]}^{{{match['power'].strip('^{}')}}}", language)])
+
+
+def _unit(match: Match, language: Language) -> Outcome:
+    """The unit behind a power of ten, which is no plain number."""
+    if not _POWER_BEFORE.search(before(match)):
+        return None
+    return (UNITS | CLOSE_UNITS)[match["unit"]][2 if language == "zh" else 1]
+
+
+_TEN = r"10(?:\^|-?[⁰¹²³⁴⁵⁶⁷⁸⁹]|⁻)"
+RULES: list[Rule] = [
+    rule("$", r"\$\$(?P<tex>[^$]{1,2000})\$\$", _display, "numbers"),
+    rule("$", r"\$(?P<tex>(?!\s)(?:\\\$|[^$\n]){1,400}(?<!\s))\$(?!\d)", _formula, "numbers"),
+    rule("\\", r"\\\((?P<tex>[\s\S]{1,600}?)\\\)", _display, "numbers"),
+    rule("\\", r"\\\[(?P<tex>[\s\S]{1,2000}?)\\\]", _display, "numbers"),
+    rule("\\", r"\\begin\{(?P<name>[a-z]{3,12}\*?)\}(?P<tex>[\s\S]{1,2000}?)\\end\{(?P=name)\}", _display, "numbers"),
+    rule(
+        "\\",
+        rf"(?<![:\\])\\(?:{_COMMANDS})(?![A-Za-z])(?:\[[^\[\]\n]{{0,20}}\])?(?:[_^]?{_GROUP}|[_^][A-Za-z0-9]){{0,3}}",
+        _command,
+        "numbers",
+    ),
+    rule(
+        "0a",
+        rf"(?:(?<!\d)\d{{1,9}}(?:\.\d{{1,6}})?|{NOT_IN_WORD}[A-Za-z])\^(?:{_GROUP}|[A-Za-z](?![A-Za-z])|\([^()\n]{{1,40}}\))",
+        _power,
+        "numbers",
+    ),
+    rule(
+        "a",
+        rf"{NOT_IN_WORD}(?P<letters>[a-z]{{2,3}})(?P<power>\^(?:{_GROUP}|-?\d{{1,4}}|[A-Za-z](?![A-Za-z])))",
+        _raised,
+        "numbers",
+    ),
+    rule(
+        "a",
+        rf"(?<![A-Za-z0-9_])[A-Za-z]_(?:{_GROUP}|[0-9a-zA-Z])(?:\^(?:{_GROUP}|[0-9a-zA-Z]))?(?![A-Za-z0-9_])",
+        _power,
+        "numbers",
+    ),
+    rule(
+        "0a", rf"{NOT_IN_WORD}(?P<base>\d{{1,9}}|[a-z])\*\*(?P<power>\d{{1,4}}|[a-z])(?![A-Za-z0-9*])", _double_star, "numbers"
+    ),
+    rule("a", rf"(?P<unit>{alternatives([*UNITS, *CLOSE_UNITS])}){EDGE}", _unit, "units"),
+    rule("a×*", rf"(?:(?<=\d)|(?<=\d\s))[x×*](?=\s?{_TEN})", _product, "numbers"),
+    rule(
+        "*",
+        r"(?:(?<=(?<![A-Za-z*])[A-Za-z0-9)])|(?<=[A-Za-z0-9)]\s))\*(?=\s?[A-Za-z0-9(](?![A-Za-z*]))(?!\*)",
+        _times,
+        "numbers",
+    ),
+    rule("a", r"(?<=\d\s)x(?=\s\d[\d.]{0,12}\s?=)", _times, "numbers"),
+    rule("(", r"(?<=(?<![A-Za-z.])[fghpquvyFGHOPTVELNW])\((?=[A-Za-z0-9][^()\n]{0,40}\))", _of, "numbers"),
+]

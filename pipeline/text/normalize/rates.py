@@ -1,0 +1,259 @@
+"""Rates: reads what stands around a unit: a slash as "per", units apart from their number, offsets from UTC.
+
+In:    matches of slashes, of units without a number, of single-letter units behind a space
+Out:   words
+Owns:  the words for what a rate is counted by
+Never: a unit on its number, money, fractions
+"""
+
+import re
+
+from pipeline.text.normalize.measures import unit_words
+from pipeline.text.normalize.numbers import counted, integer, number
+from pipeline.text.normalize.options import Language
+from pipeline.text.normalize.patterns import EDGE, MINUS, NOT_IN_WORD, NUMBER
+from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
+from pipeline.text.normalize.units import CLOSE_UNITS, UNITS
+
+_PER = {  # English, Chinese
+    "s": ("second", "秒"),
+    "sec": ("second", "秒"),
+    "second": ("second", "秒"),
+    "min": ("minute", "分钟"),
+    "minute": ("minute", "分钟"),
+    "h": ("hour", "小时"),
+    "hr": ("hour", "小时"),
+    "hour": ("hour", "小时"),
+    "d": ("day", "天"),
+    "day": ("day", "天"),
+    "wk": ("week", "周"),
+    "week": ("week", "周"),
+    "mo": ("month", "月"),
+    "mth": ("month", "月"),
+    "month": ("month", "月"),
+    "qtr": ("quarter", "季度"),
+    "quarter": ("quarter", "季度"),
+    "y": ("year", "年"),
+    "yr": ("year", "年"),
+    "year": ("year", "年"),
+    "night": ("night", "晚"),
+    "shift": ("shift", "班"),
+    "lb": ("pound", "磅"),
+    "oz": ("ounce", "盎司"),
+    "ton": ("ton", "吨"),
+    "t": ("ton", "吨"),
+    "g": ("gram", "克"),
+    "m": ("meter", "米"),
+    "mi": ("mile", "英里"),
+    "mile": ("mile", "英里"),
+    "L": ("liter", "升"),
+    "l": ("liter", "升"),
+    "liter": ("liter", "升"),
+    "gal": ("gallon", "加仑"),
+    "gallon": ("gallon", "加仑"),
+    "barrel": ("barrel", "桶"),
+    "bbl": ("barrel", "桶"),
+    "V": ("volt", "伏"),
+    "W": ("watt", "瓦"),
+    **{
+        word: (word, chinese)
+        for word, chinese in (
+            *(("person", "人"), ("user", "用户"), ("seat", "座位"), ("head", "人"), ("student", "学生"), ("child", "儿童")),
+            *(("adult", "成人"), ("guest", "人"), ("capita", "人"), ("unit", "单位"), ("piece", "件"), ("item", "件")),
+            *(("share", "股"), ("box", "箱"), ("pack", "包"), ("bag", "袋"), ("bottle", "瓶"), ("can", "罐"), ("dose", "剂")),
+            *(
+                ("room", "房间"),
+                ("game", "场"),
+                ("match", "场"),
+                ("round", "轮"),
+                ("lap", "圈"),
+                ("page", "页"),
+                ("word", "词"),
+            ),
+            *(
+                ("call", "次"),
+                ("request", "次"),
+                ("click", "次"),
+                ("ride", "次"),
+                ("trip", "次"),
+                ("visit", "次"),
+                ("use", "次"),
+            ),
+            *(("ticket", "张"), ("vehicle", "辆"), ("car", "辆"), ("plate", "份"), ("serving", "份"), ("slice", "片")),
+            *(("team", "队"), ("family", "家"), ("household", "户"), ("employee", "人"), ("node", "节点"), ("core", "核")),
+            *(("acre", "英亩"), ("dozen", "打"), ("foot", "英尺"), ("inch", "英寸"), ("class", "节"), ("lesson", "节")),
+        )
+    },
+}
+_TIMES = "second|sec|s|minute|min|hour|hr|h|day|week|wk|month|mo|year|yr"
+_QUANTITY_BEFORE = re.compile(
+    rf"(?:\d\s?(?:{alternatives(list(UNITS))})\.?"
+    r"|[\d²³%)]\s?(?:[A-Za-z°μΩ•²³]{1,12}\.?|[\u4e00-\u9fff]{1,3})?|\d\s?(?:thousand|million|billion|[A-Za-z]{2,12})"
+    r"|\d[\d.,]*\s(?:[a-z]{2,12}\s)?[a-z]{2,12}|(?:one|two|three|four|five|six|ten|half|几|多少|[万亿千百])\s?[a-z\u4e00-\u9fff]{1,10})"
+    r"(?:/[A-Za-z\u4e00-\u9fff]{1,8})?\s?$",
+    re.ASCII,
+)
+_COUNTED_RATE = re.compile(
+    r"(?:(?:元|[$€£¥]\s?\d[\d.,]*|dollars?|euros?|cents?|pounds?)\s?|\d\s?(?:mg|g|mcg|ug|μg|ml|mL|L|l|kcal|kJ|IU|kWh|gal|USD|EUR|CNY))"
+    r"/\s?\d{1,4}\s?(?:mg|g|ml|mL|dL|L|l|kg|km|mi|lb|oz|cm|m|min|h)$",
+    re.ASCII,
+)
+_MANY_BEFORE = re.compile(r"[a-z]{3,12}s$", re.ASCII)
+_ZH_PER_BEFORE = re.compile(
+    r"(?:\d[\d.,]*\s?[万亿千百多余来]?|[一二三四五六七八九十百千万亿两半几])(?:[\u4e00-\u9fff]{1,3}|[A-Za-z%°℃μ²³]{1,6})?"
+    r"(?:/[\u4e00-\u9fffA-Za-z]{1,3}){0,2}\s?$",
+    re.ASCII,
+)
+_AMOUNT_BEFORE = re.compile(
+    r"(?:(?<![\d/])(?P<part>\d{1,2}/\d{1,3}|(?<!\d)[½⅓⅔¼¾⅛⅜⅝⅞]|\bhalf a|\bquarter)|"
+    r"\b(?:hundred|thousand|million|billion|trillion|dozen)"
+    r"|\d[½⅓⅔¼¾⅛⅜⅝⅞]|\d\s\d{1,2}/\d{1,2}|\d/\d{2,3}|[⁰¹²³⁴⁵⁶⁷⁸⁹]|\^-?\d{1,3}|\d\+|\d\s?[万亿千百多余来几]|[万亿千百十几半每两多少]|(?P<per>\bper|/))\s?$",
+    re.ASCII,
+)
+_NUMBERED_BEFORE = re.compile(
+    r"\b(?:Fig|Figure|Table|Section|Chapter|Part|Exercise|Question|Type|Group|Class|Grade|Year|Step)\.?\s$"
+)
+_CURRENT_NEAR = re.compile(
+    r"\d\s?V\b|fuse|breaker|\bamps?\b|charg|current|circuit|adapter|\bUSB\b|电流|充电|保险|额定|输出|输入|电源"
+)
+_INCH_AFTER = re.compile(
+    r"\.?\s?(?:[x×]\s?\d|by\s\d|wide|long|tall|high|deep|thick|in diameter|of (?:rain|snow)|diameter|screen|tv\b|pipe)",
+    re.IGNORECASE,
+)
+_SIZED_AFTER = re.compile(r"\s?[x×]\s?\d|-?[ ]?[A-Za-z\u4e00-\u9fff]")
+_SIZED_BEFORE = re.compile(
+    r"\b(?:screen|display|monitor|size|diameter|wheels?|pizza|tv|width|height|depth|waist)\b|[屏寸径]", re.IGNORECASE
+)
+_FEET_BEFORE = re.compile(r"(?:\b(?:ft|feet|foot)\.?|\d'|\d\s?in\.?\s?[x×]|by)\s?$")
+
+
+_HEAT = re.compile(
+    r"\b(?:bake|oven|temp(?:erature)?s?|heat(?:ed)?|cook|roast|boil(?:s|ing)?|fever|highs?|lows?|freez\w+|preheat(?:ed)?|degrees|warm|cold|hot|"
+    r"melts?|sous vide|thermostat)\b|温|烤箱|预热|烧到|加热",
+    re.IGNORECASE | re.ASCII,
+)
+_UNIT = alternatives(list(UNITS))
+_CLOSE = alternatives(list(CLOSE_UNITS))
+
+
+def _per(match: Match, language: Language) -> Outcome:
+    """$5/month, 60 words/min, 7.5L/100km."""
+    left, unit, count = before(match, 32), match["unit"], match["count"]
+    is_rate = _QUANTITY_BEFORE.search(left) or (_MANY_BEFORE.search(left) and re.fullmatch(_TIMES, unit))
+    if not is_rate or (count and not _COUNTED_RATE.search(left + match[0])):
+        return None  # 220V/50Hz
+    if language == "zh":
+        chinese = _PER[unit][1] if unit in _PER else UNITS[unit][2]
+        return f"每{'百' if count == '100' else integer(count, 'zh') if count else ''}{chinese}"
+    if count:
+        one, more = UNITS[unit][:2] if unit in UNITS else (_PER[unit][0], f"{_PER[unit][0]}s")
+        return f"per {number(count, 'en')} {one if count == '1' else more}"
+    return f"per {_PER[unit][0] if unit in _PER else UNITS[unit][0]}"
+
+
+def _zh_per(match: Match, language: Language) -> Outcome:
+    return "每" if _ZH_PER_BEFORE.search(before(match, 20)) else None
+
+
+def _lone_unit(match: Match, language: Language) -> Outcome:
+    """1/2 kg, 10 million km, 3万km, 每kg: a unit whose number is no plain one."""
+    found = _AMOUNT_BEFORE.search(before(match, 20))
+    if not found:
+        return None
+    one, more, chinese = UNITS[match["unit"]]
+    if language == "zh":
+        return chinese
+    return one if found["part"] or found["per"] else more
+
+
+def _apart(match: Match, language: Language) -> Outcome:
+    """5 m, 30 s: a single letter behind a space."""
+    if _NUMBERED_BEFORE.search(before(match, 12)):
+        return None
+    return unit_words(match, CLOSE_UNITS[match["unit"]], language)
+
+
+def _amperes(match: Match, language: Language) -> Outcome:
+    around = match.string[max(0, match.start() - 24) : match.end() + 24]
+    is_current = _CURRENT_NEAR.search(around)
+    return unit_words(match, ("amp", "amps", "安"), language) if is_current else None
+
+
+def _inches(match: Match, language: Language) -> Outcome:
+    is_length = _INCH_AFTER.match(match.string, match.end("unit")) or _FEET_BEFORE.search(before(match, 8))
+    return unit_words(match, CLOSE_UNITS["in"], language) if is_length else None
+
+
+def _inch_mark(match: Match, language: Language) -> Outcome:
+    """27": a quotation mark that closes nothing."""
+    line = match.string[max(0, match.start() - 200) : match.start()].rpartition("\n")[2]
+    is_size = _SIZED_AFTER.match(match.string, match.end()) or _SIZED_BEFORE.search(line[-24:])
+    return unit_words(match, CLOSE_UNITS["in"], language) if is_size and line.count('"') % 2 == 0 else None
+
+
+def _feet_mark(match: Match, language: Language) -> Outcome:
+    """6'x4', 6' tall."""
+    is_size = _INCH_AFTER.match(match.string, match.end()) or re.search(r"\d'?\s?[x×]\s?$", before(match, 6))
+    return unit_words(match, ("foot", "feet", "英尺"), language) if is_size else None
+
+
+def _offset(match: Match, language: Language) -> Outcome:
+    """GMT-5, UTC+05:30."""
+    sign = {"+": ("plus", "加"), "-": ("minus", "减"), "±": ("plus or minus", "正负")}[match["sign"]][language == "zh"]
+    hours, minutes = str(int(match["hours"])), match["minutes"]
+    zone = " ".join(match["zone"])
+    if language == "zh":
+        return f"{zone}{sign}{integer(hours, 'zh')}" + (f"点{integer(minutes, 'zh')}分" if minutes and int(minutes) else "")
+    return f"{zone} {sign} {integer(hours, 'en')}" + (f" {integer(minutes, 'en')}" if minutes and int(minutes) else "")
+
+
+def _by(match: Match, language: Language) -> Outcome:
+    """10 in x 12 in, 5cm×3cm."""
+    is_size = re.search(rf"\d\s?(?:{_UNIT}|{_CLOSE}|['\"])\s?$", before(match, 12))
+    return ("乘" if language == "zh" else "by") if is_size else None
+
+
+def _temperature(match: Match, language: Language) -> Outcome:
+    """180C, 98.6 F: degrees beside a word of heat, or with decimals."""
+    left, right = before(match, 28), match.string[match.end() : match.end() + 16]
+    if not (_HEAT.search(left) or _HEAT.search(right) or ("." in match["low"] and not match["gap"])):
+        return None
+    name = {"C": ("degree Celsius", "degrees Celsius", "摄氏度"), "F": ("degree Fahrenheit", "degrees Fahrenheit", "华氏度")}
+    return unit_words(match, name[match["scale"]], language)
+
+
+def _meters_and(match: Match, language: Language) -> Outcome:
+    """1m8: a height."""
+    return f"{counted(match['meters'])}米{integer(match['rest'], 'zh')}" if language == "zh" else None
+
+
+_ZH_COUNTED = (
+    "人天日月年周秒分时次个斤克米升吨平千公箱桶瓶片盒包袋支只条件套台辆张间晚夜位名组股度亩方小课节场回桌"
+    "份颗粒听罐户头匹棵株季班床"
+)
+FIRST: list[Rule] = [  # before names and quantities
+    rule(
+        "a",
+        rf"{NOT_IN_WORD}(?P<zone>GMT|UTC)\s?(?P<sign>[+±-])\s?(?P<hours>\d{{1,2}})(?::?(?P<minutes>\d\d))?(?!\d)",
+        _offset,
+        "dates",
+    ),
+    rule("0", r"(?P<minus>(?!))?(?P<low>\d{1,3})(?P<high>(?!))?'(?![A-Za-z0-9](?<!x))", _feet_mark, "units"),
+    rule("0", r"(?<![\d.,])(?P<meters>[12])m(?P<rest>\d{1,2})(?![\dA-Za-z])", _meters_and, "units"),
+]
+RULES: list[Rule] = [
+    rule("a×", r"[x×](?=\s?\d)", _by, "numbers"),
+    rule("0-", rf"{MINUS}(?P<low>{NUMBER})(?P<high>(?!))?(?P<gap>\s?)(?P<scale>[CF]){EDGE}", _temperature, "units"),
+    rule(
+        "/",
+        rf"/\s?(?P<count>\d{{1,4}}(?=\s?[A-Za-z]))?\s?(?P<unit>{alternatives([*_PER, *UNITS])}){EDGE}(?!\.[A-Za-z])",
+        _per,
+        "units",
+    ),
+    rule("/", rf"/\s?(?=[{_ZH_COUNTED}])", _zh_per, "units"),
+    rule("ag", rf"{NOT_IN_WORD}(?P<unit>{_UNIT}){EDGE}(?!\.[A-Za-z])", _lone_unit, "units"),
+    rule("0-", rf"{MINUS}(?P<low>{NUMBER})(?P<high>(?!))?\s(?P<unit>[mgLlhsVWJt]){EDGE}(?!['.][A-Za-z])", _apart, "units"),
+    rule("0-", rf"{MINUS}(?P<low>{NUMBER})(?P<high>(?!))?\s?(?P<unit>A){EDGE}", _amperes, "units"),
+    rule("0", rf"(?P<minus>(?!))?(?P<low>{NUMBER})(?P<high>(?!))?\s(?P<unit>in)\b(?:\.(?=\s[a-z]))?", _inches, "units"),
+    rule("0", rf"(?P<minus>(?!))?(?P<low>{NUMBER})(?P<high>(?!))?(?P<unit>[\"″])(?![A-Za-z0-9])", _inch_mark, "units"),
+]

@@ -1,0 +1,212 @@
+"""Incremental text: the parts follow from the text and the flushes alone, and a cut changes no reading."""
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pipeline.config import TextConfig
+from pipeline.text.incremental import LEAST_WEIGHT, GrowingText, Part
+from pipeline.text.normalize import normalize
+from pipeline.text.speech_text import build_speech_text
+from pipeline.types import SpeechText, SynthesisRequest
+from tests.support.effort import examples
+
+FAMILY = "👨\u200d👩\u200d👧\u200d👦"
+ENGLAND = "🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f"
+
+WORDS = (
+    *("the", "Apples", "I", "A", "we", "don't", "Then", "said", "house", "It", "O'Neill", "naïve"),
+    *("Dr.", "Mrs.", "e.g.", "etc.", "Ph.D.", "U.S.", "J.", "St.", "approx.", "Fig.", "No. 5", "p.m.", "vs."),
+    *("5", "3.5", "1,000", "$5", "2024", "5 km", "10:30", "12/05/2024", "5%", "1.", "v2.0", "GPT-4o", "GPT", "NASA", "5°C"),
+    *("**bold**", "`code`", "# title", "<b>", "</b>", "<br/>", "<!-- no.", "-->", "[link](https://a.com/b?c=d.)", "&amp;"),
+    *("https://example.com/a?b=c.d", "me@example.com", "@who", "#tag", "…", "...", "(so", "so)", '"', "“", "”", "'"),
+    *("😀", FAMILY, ENGLAND, "👍🏽", "1️⃣", "\u0301", "\u200b", "[laugh]", "\ufffd"),
+    *("你好", "今天天气很好", "三百", "他说", "“走吧", "A股", "3月5日", "一、二"),
+)
+ENDS = (
+    *(". ", "! ", "? ", "?! ", "... ", "… ", '." ', ".) ", "\n", "\n\n", " \n ", ", ", " ", ".", ": ", ""),
+    *("。", "！", "？", "。”", "，"),
+)
+
+
+def written(words: Sequence[str]) -> st.SearchStrategy[str]:
+    """Texts of sentences, and of what looks like them."""
+    stretch = st.lists(st.sampled_from(words), min_size=1, max_size=6).map(" ".join)
+    return st.lists(st.tuples(stretch, st.sampled_from(ENDS)), max_size=8).map(
+        lambda stretches: "".join(words + end for words, end in stretches)
+    )
+
+
+WRITTEN = written(WORDS)
+# In a text of two languages the numbers of a line without prose are read in that of its part: the card says so.
+OF_ONE_LANGUAGE = written([word for word in WORDS if not re.search("[\u4e00-\u9fff]", word)]) | written(
+    [word for word in WORDS if not re.search("[A-Za-z]", word)]
+)
+ANY = st.text(st.characters() | st.sampled_from("aB. \n!?。“”\"')(<>[]1你好\ud83d\ude00\u200d"), max_size=80)
+
+
+def parts_of(text: str, places: list[int], flushes: set[int], *, sentences: bool) -> list[Part]:
+    """The parts of a text that arrives in pieces that end at these places, flushed at some of them and at the end."""
+    growing, parts = GrowingText(sentences=sentences), []
+    for start, stop in pairwise([0, *places, len(text)]):
+        parts += growing.add(text[start:stop])
+        if stop in flushes:
+            parts.append(growing.flush())
+    return [part for part in [*parts, growing.flush()] if part is not None]
+
+
+def spoken(text: str) -> SpeechText:
+    return build_speech_text(SynthesisRequest("r", text, "default"), TextConfig())
+
+
+def squeezed(text: str) -> str:
+    """Without spaces, and with signs of one width: a sign after no word has that of the words around."""
+    return re.sub(r"\s", "", text).translate(str.maketrans("。，、", ".,,"))
+
+
+@pytest.mark.parametrize("sentences", [False, True])
+@given(text=WRITTEN | ANY, data=st.data())
+def test_the_parts_follow_from_the_text_and_its_flushes_alone(sentences, text, data):
+    place = st.integers(0, len(text))
+    flushes = data.draw(st.sets(place, max_size=3))
+    whole = parts_of(text, sorted(flushes), flushes, sentences=sentences)
+    some = sorted({*data.draw(st.lists(place, max_size=8)), *flushes})
+    assert parts_of(text, some, flushes, sentences=sentences) == whole
+    assert parts_of(text, list(range(1, len(text))), flushes, sentences=sentences) == whole, "one character after the other"
+
+
+@given(text=WRITTEN | ANY, flushes=st.sets(st.integers(0, 80), max_size=3))
+def test_every_character_is_in_one_part(text, flushes):
+    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    for sentences in (False, True):
+        after = 0
+        for part in parts_of(text, sorted(place for place in flushes if place < len(text)), flushes, sentences=sentences):
+            assert not text[after : part.start].strip(), "only white space belongs to no part"
+            assert text[part.start :].startswith(part.text)
+            after = part.start + len(part.text)
+        assert not text[after:].strip()
+
+
+@given(text=WRITTEN, flush=st.integers(0, 60))
+def test_without_sentences_a_part_has_the_segments_readings_and_warnings_of_one_shot(text, flush):
+    flush = min(flush, len(text))
+    parts = parts_of(text, [flush], {flush}, sentences=False)
+    expected = [half for half in (text[:flush], text[flush:]) if half.strip()]
+    assert [part.text for part in parts] == expected
+    for part, half in zip(parts, expected, strict=True):
+        if re.search("[A-Za-z]{3}", half):
+            assert spoken(part.text) == spoken(half)
+
+
+@pytest.mark.slow
+@given(text=OF_ONE_LANGUAGE)
+def test_a_cut_behind_a_sentence_changes_no_reading(text):
+    check_readings(text)
+
+
+@pytest.mark.slow
+@given(text=WRITTEN, language=st.sampled_from(["en", "zh"]))
+@example("I met Dr. Smith there. He said e.g. this one. It costs $5. Then we left at 5 p.m. She stayed.", "en")
+@example("Look at this thing… \nThen we go on with it.", "en")
+@example("We went to the house of St. Peter. Then we saw it.", "en")
+def test_a_cut_behind_a_sentence_changes_no_reading_in_a_given_language(text, language):
+    check_readings(text, language=language)
+
+
+def check_readings(text: str, **options) -> None:
+    parts = parts_of(text, [], set(), sentences=True)
+    assert parts or not text.strip()
+    read = [normalize(part.text, **options) for part in parts]
+    whole = normalize(text, **options)
+    assert squeezed("".join(one.text for one in read)) == squeezed(whole.text)
+    counts: dict[str, int] = {}
+    for warning in (warning for one in read for warning in one.warnings):
+        counts[warning.code] = counts.get(warning.code, 0) + warning.count
+    counts.pop("punctuation", None)  # signs without a word beside them: their number depends on where a text begins
+    assert counts == {warning.code: warning.count for warning in whole.warnings if warning.code != "punctuation"}
+
+
+CERTAIN = [
+    "Hello there, how are you? I ",
+    "Hello there, how are you? I'",
+    "It was all over by then. We",
+    "He said “it is all over now!” Th",
+    "He said “it is over now.”\nTh",
+    "It was all over in 2024. We",
+    "今天天气非常好。我",
+    "This is a title of mine\nAn",
+    "“今天天气非常好。”他",
+    "今天天气非常好。so",
+]
+UNCERTAIN = [
+    "Hello there, how are you?",  # ?! may follow
+    "Hello there, how are you? ",
+    "Hello there, how are you? I",  # the headline, IN CAPITALS
+    "Hello there, how are you? IN",
+    "Hello there, how are you? and",  # "How?" he asked
+    "Hello there, how are you? 5",
+    "Hello there, how are you? 😀",
+    "This was said to us by Dr. Sm",
+    "This was said by the U.S. Go",
+    "Here are our three things: 1. Ap",
+    "It costs exactly three.Th",
+    "See https://example.com/a?b！th",
+    "今天天气非常好！[了",  # an image of markdown
+    "This is a title of mine\nI ",  # which is the first
+    "He said “it is over now.” Th",  # a Chinese sentence may have it inside
+    "So it goes on and on... 你好",
+    "It costs exactly 1.5",
+    "Look at <!-- this thing. Then",
+    "Look at <b class='x. Y",
+    "Yes, so. Th",  # too short to be spoken alone
+    "今天天气非常好。",
+    "今天天气非常好。”",
+    "今天天气非常好。 \u200d",
+]
+
+
+def test_a_sentence_waits_for_two_characters_and_doubts_wait_for_the_flush():
+    for text in CERTAIN:
+        (part,) = GrowingText(sentences=True).add(text)
+        assert text.startswith(part.text), text
+        assert len(text) - len(part.text) <= 2, text
+    for text in UNCERTAIN:
+        growing = GrowingText(sentences=True)
+        assert growing.add(text) == [], text
+        assert growing.waiting == len(text)
+        assert growing.flush() == Part(text, 0), text
+        assert growing.waiting == 0
+
+
+def test_a_chain_of_sentences_leaves_sentence_by_sentence():
+    growing, left = GrowingText(sentences=True), []
+    for character in "First, we open the door. Then we go through it. Now close it, please. ":
+        left += growing.add(character)
+    assert [part.text for part in left] == ["First, we open the door. ", "Then we go through it. "]
+    assert [part.start for part in left] == [0, 25]
+    assert growing.flush() == Part("Now close it, please. ", 48)
+    assert all(len(part.text) >= LEAST_WEIGHT for part in left)
+
+
+def test_halves_of_a_character_join_across_pieces_and_alone_become_one_sign():
+    growing = GrowingText(sentences=False)
+    growing.add("So \ud83d")
+    assert growing.waiting == 4
+    growing.add("\ude00 it is \ude00\ud83d")
+    assert growing.flush() == Part("So 😀 it is \ufffd\ufffd", 0)
+    growing.add("\ude00")
+    assert growing.flush() == Part("\ufffd", 13), "a flush between two halves separates them"
+    assert normalize("So \ufffd it is").text == "So it is"
+
+
+def test_the_cost_grows_with_the_text_alone():
+    growing, parts = GrowingText(sentences=True), []
+    text = "This is one more sentence of it. " * (examples(100) * 20)
+    for start in range(0, len(text), 1000):
+        parts += growing.add(text[start : start + 1000])
+    assert len(parts) == len(text) // 33 - 1
+    assert GrowingText(sentences=True).add(text)[-1] == parts[-1]
