@@ -5,7 +5,8 @@ Out:   PipelineConfig, frozen
 Never: files, environment variables
 """
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -16,6 +17,11 @@ class StrictModel(BaseModel):
     """A section that refuses unknown keys and is frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def words_of(mistake: Mapping[str, Any]) -> str:
+    """Returns the words of one mistake of a ValidationError, without what pydantic writes before a validator's own."""
+    return str(mistake["msg"]).removeprefix("Value error, ")
 
 
 class TextConfig(StrictModel):

@@ -23,11 +23,11 @@ RMS_EPS = 1e-6
 CONV_NORM_EPS = 1e-6  # LayerNorm inside the ConvNeXt blocks
 
 PAUSE_TAGS = ("[uv_break]", "[v_break]", "[lbreak]", "[llbreak]")
-CONTROL_TAGS = frozenset(
+SPEED_TAGS = frozenset(f"[speed_{k}]" for k in range(10))
+CONTROL_TAGS = SPEED_TAGS | frozenset(
     ["[laugh]", *PAUSE_TAGS]
     + [f"[break_{k}]" for k in range(8)]
     + [f"[laugh_{k}]" for k in range(3)]
     + [f"[oral_{k}]" for k in range(10)]
-    + [f"[speed_{k}]" for k in range(10)]
 )
 """Tags that a client may write. ChatTTS has more ([Stts], [spk_emb], ...), which only the prompt layout uses."""

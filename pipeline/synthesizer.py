@@ -26,13 +26,12 @@ from numpy.typing import NDArray
 from pipeline.audio.post_processor import PostProcessor
 from pipeline.cache.cached_generator import CachedModel
 from pipeline.config import SpeechConfig
-from pipeline.errors import DeadlineExceeded
 from pipeline.protocols import CodeGenerator, TextFrontend, VoiceSource, WaveDecoder
-from pipeline.text.segment import least_steps
+from pipeline.takes import Takes
 from pipeline.types import (
     AudioChunk,
     CacheResult,
-    Head,
+    DecoderTraits,
     Prompt,
     Refined,
     SamplingParams,
@@ -43,9 +42,6 @@ from pipeline.types import (
     Voice,
 )
 from pipeline.vocoder.stream import StreamDecoder, blocks_for, skip_chunk_sizes
-
-TOO_SHORT = "too_short"
-"""warning: number of segments with fewer steps than speaking their text needs"""
 
 Input = TypeVar("Input")
 
@@ -98,25 +94,19 @@ class Synthesizer:
         if cached is not None:
             await cached.check(prompts, request.sampling)
         post_processor = PostProcessor(request, [prompt.segment for prompt in prompts], voices)
-        prefetcher = SegmentPrefetcher(
-            generator,
-            prompts,
-            request.sampling,
-            deadline,
-            self._parallel_segments,
-            admitted=admitted,
-            speed_token=request.speed_token,
-        )
+        takes = Takes(generator, request.sampling, deadline, _first_steps(await self._traits()))
+        prefetcher = SegmentPrefetcher(takes, prompts, self._parallel_segments, admitted=admitted)
         first_sample = 0
         async with aclosing(self._decode_segments(plan, post_processor, prefetcher, request.skipped_chunk_sizes)) as pieces:
             async for samples in pieces:
                 if len(samples):
-                    warnings = () if first_sample else plan.warnings
+                    warnings = () if first_sample else (*plan.warnings, *takes.warnings)
                     source = CacheResult.BYPASS if cached is None else cached.result
                     yield AudioChunk(samples, first_sample, is_last=False, warnings=warnings, cache=source)
                     first_sample += len(samples)
-        warnings = ((TOO_SHORT, prefetcher.too_short),) if prefetcher.too_short else ()
-        yield AudioChunk(np.zeros(0, np.float32), first_sample, is_last=True, warnings=warnings, report=post_processor.report)
+        yield AudioChunk(
+            np.zeros(0, np.float32), first_sample, is_last=True, warnings=takes.warnings, report=post_processor.report
+        )
 
     async def read(self, request: SynthesisRequest) -> SpeechText:
         """Returns the text as it would be spoken, without any step of the model.
@@ -146,7 +136,7 @@ class Synthesizer:
         """Returns the prompts with the request's scheduling; only the first has the promise, less the time already used."""
         # The steps that the vocoder needs for its first samples.
         traits = skip_chunk_sizes(await self._traits(), request.skipped_chunk_sizes)
-        first_steps, blocks = traits.chunk_steps[0] + traits.look_ahead, blocks_for(traits)
+        first_steps, blocks = _first_steps(traits), blocks_for(traits)
         scheduling = replace(request.scheduling, first_audio_s=None, first_steps=first_steps, blocks=blocks)
         promised = scheduling
         if request.scheduling.first_audio_s is not None:
@@ -179,11 +169,17 @@ class Synthesizer:
     ) -> list[NDArray[np.int64]]:
         """Runs the refine pass and returns the text tokens (n,) of every segment."""
         refined = []
-        prefetcher = SegmentPrefetcher(generator, prompts, sampling, deadline, self._parallel_segments, admitted=False)
+        takes = Takes(generator, sampling, deadline, 0)
+        prefetcher = SegmentPrefetcher(takes, prompts, self._parallel_segments, admitted=False)
         async with aclosing(prefetcher.segments()) as segments:
             async for steps in segments:
                 refined.append(np.concatenate([block.codes[:, 0] async for block in steps]))
         return refined
+
+
+def _first_steps(traits: DecoderTraits) -> int:
+    """Returns how many steps the vocoder needs for its first samples."""
+    return traits.chunk_steps[0] + traits.look_ahead
 
 
 async def _offload_if_heavy(
@@ -196,30 +192,11 @@ async def _offload_if_heavy(
 class SegmentPrefetcher:
     """Generates the segments of one request, several at a time, and yields them in order."""
 
-    def __init__(
-        self,
-        generator: CodeGenerator,
-        prompts: tuple[Prompt, ...],
-        sampling: SamplingParams,
-        deadline: float,
-        parallel: int,
-        *,
-        admitted: bool,
-        speed_token: int = 0,
-    ) -> None:
-        """
-        Args:
-            speed_token: the pace set in the prompts, 0 .. 9.
-        """
-        self.too_short = 0
-        self._speed_token = speed_token
-        self._generator = generator
+    def __init__(self, takes: Takes, prompts: tuple[Prompt, ...], parallel: int, *, admitted: bool) -> None:
+        self._takes = takes
         self._prompts = prompts
-        self._sampling = sampling
-        self._deadline = deadline
         self._parallel = parallel
         self._admitted = admitted
-        self._first_runs = asyncio.Event()
 
     async def segments(self) -> AsyncGenerator[AsyncGenerator[StepBlock, None], None]:
         """Yields one stream of blocks per segment. Closing this closes them all."""
@@ -240,28 +217,12 @@ class SegmentPrefetcher:
         try:
             if index > 0 and not self._admitted:
                 # The first segment decides admission: no other one takes a slot before it.
-                await self._first_runs.wait()
-            time_left_s = self._deadline - time.monotonic()
-            if time_left_s <= 0:
-                raise DeadlineExceeded(f"the request's time was over before segment {index} began")
-            steps = self._generator.generate(
-                self._prompts[index], self._sampling, timeout_s=time_left_s, admitted=self._admitted or index > 0
-            )
-            count = 0
-            async with aclosing(steps):
+                await self._takes.running.wait()
+            async with aclosing(self._takes.steps(self._prompts[index], admitted=self._admitted or index > 0)) as steps:
                 async for block in steps:
-                    self._first_runs.set()
-                    count += len(block.codes)
-                    if block.finish is not None:
-                        self._check_length(self._prompts[index], count)
                     queue.put_nowait(block)
         except Exception as error:
             queue.put_nowait(error)
-
-    def _check_length(self, prompt: Prompt, steps: int) -> None:
-        """Counts a segment that is too short for its text."""
-        if prompt.head is Head.CODE and steps < least_steps(prompt.segment.text, self._speed_token):
-            self.too_short += 1
 
 
 async def _blocks(queue: asyncio.Queue[StepBlock | BaseException]) -> AsyncGenerator[StepBlock, None]:

@@ -40,6 +40,7 @@ from pipeline.store.open import REDIS_SCHEMES
 from pipeline.store.redis_link import FAILURES, connect
 from pipeline.vocoder.incremental.network import SOURCE as VOCODER
 from scripts.config_path import CONFIG_HELP, DEFAULT, config_path
+from scripts.doctor_gpu import described, gpu_problem, triton_problem
 from scripts.launch.processes import is_free
 from scripts.launch.start import OPEN_FILES
 from serve.config.app_config import AppConfig
@@ -51,7 +52,6 @@ DASHBOARD_PORT = 8265
 HAPROXY_PORTS = {9101: "HAProxy's metrics", 8404: "HAProxy's statistics"}
 LEAST_FREE_DISK = 5 * GIB  # for Ray's logs and spilled objects; below it Ray warns and may refuse
 LEAST_SHARED_MEMORY = 1 * GIB  # Ray's object store
-VOCODER_MEMORY = 2 * GIB  # weights, windows and graphs of a vocoder on a GPU, generously
 REDIS_TIMEOUT_S = 3.0
 
 
@@ -105,6 +105,7 @@ def examine(path: Path) -> Iterator[Finding]:
     pipeline = checked.app.pipeline
     yield checkpoint(pipeline.checkpoint)
     yield device(pipeline)
+    yield from triton(pipeline)
     yield processor(pipeline)
     yield from machine_code(pipeline)
     yield from redis_servers(checked.app)
@@ -157,23 +158,20 @@ def checkpoint(name: str) -> Finding:
 
 
 def device(pipeline: PipelineConfig) -> Finding:
-    """Checks for the GPU that the configuration asks for, and its free memory."""
+    """Checks the GPU that the configuration asks for: driver, capability, and the computed memory."""
     devices = {pipeline.engine.device, pipeline.vocoder.device}
     if devices == {"cpu"}:
         return Finding("device", Status.FINE, "the configuration runs on the CPU")
-    if not torch.cuda.is_available():
-        return Finding(
-            "device",
-            Status.FAIL,
-            f"the configuration asks for {', '.join(sorted(devices - {'cpu'}))}; torch sees no GPU",
-            "install NVIDIA's driver (nvidia-smi must work), or use configs/cpu.yaml",
-        )
-    free, total = torch.cuda.mem_get_info(0)
-    wanted = pipeline.engine.kv_budget_mib * MIB + VOCODER_MEMORY
-    found = f"{torch.cuda.get_device_name(0)}, {free // MIB} of {total // MIB} MiB free"
-    if free < wanted:
-        return Finding("device", Status.FAIL, found, f"{wanted // MIB} MiB are needed: lower engine.slots and kv_budget_mib")
-    return Finding("device", Status.FINE, found)
+    if problem := gpu_problem(pipeline):
+        return Finding("device", Status.FAIL, *problem)
+    return Finding("device", Status.FINE, described(pipeline))
+
+
+def triton(pipeline: PipelineConfig) -> Iterator[Finding]:
+    """Checks that Triton can compile the engine's kernels, if the engine runs on a GPU."""
+    if pipeline.engine.device == "cuda":
+        problem = triton_problem()
+        yield Finding("triton", Status.FAIL, *problem) if problem else Finding("triton", Status.FINE, "can compile kernels")
 
 
 def processor(pipeline: PipelineConfig) -> Finding:

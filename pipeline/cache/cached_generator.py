@@ -79,7 +79,13 @@ class CachedGenerator:
     async def generate(
         self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
     ) -> AsyncGenerator[StepBlock, None]:
-        """Streams the steps of a prompt, from the cache or the model."""
+        """Streams the steps of a prompt, from the cache or the model.
+
+        Raises:
+            NotCached: a second take, which check() has not looked for.
+        """
+        if sampling.attempt:
+            await self.check((prompt,), sampling)
 
         def on_source(result: CacheResult) -> None:
             if prompt.head is Head.CODE and prompt.segment.index == 0:

@@ -3,7 +3,7 @@
 In:    a Prompt, its SamplingParams, the engine's fingerprint, the tenant
 Out:   a CacheEntryKey; two segments share its digest only if all their steps have the same bits
 Owns:  nothing
-Never: a list of fields, which could miss a new one: all fields of both values count
+Never: a list of the fields that count, which could miss a new one: those that do not count are listed
 """
 
 import hashlib
@@ -11,9 +11,10 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from pipeline.types import Prompt, SamplingParams, SchedulingParams, Segment
+from pipeline.types import Prompt, SamplingParams, Segment
 
 FORMAT = 1  # of the entry's bytes (serialization.py)
+WITHOUT_EFFECT = ("scheduling", "least_steps")  # they decide when the steps are generated, and which take is spoken
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +62,9 @@ def _digest(prompt: Prompt, sampling: SamplingParams, **others: object) -> str:
         add(name, value)
     for part in (sampling, prompt):
         for field in fields(part):
+            if field.name in WITHOUT_EFFECT:
+                continue
             value = getattr(part, field.name)
-            if isinstance(value, SchedulingParams):
-                continue  # it decides when the steps are generated, not which
             # A segment's index affects the draws; its text is in the prompt's ids.
             add(field.name, value.index if isinstance(value, Segment) else value)
     return digest.hexdigest()

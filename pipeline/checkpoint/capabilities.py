@@ -15,9 +15,9 @@ from pydantic import Field, ValidationError, field_validator
 
 from pipeline.checkpoint.layout import CAPABILITIES_FILE
 from pipeline.checkpoint.manifest import read_manifest, read_verified
-from pipeline.config import StrictModel
+from pipeline.config import StrictModel, words_of
 from pipeline.errors import CheckpointError
-from pipeline.spec import CONTROL_TAGS
+from pipeline.spec import CONTROL_TAGS, SPEED_TAGS
 
 Language = Literal["zh", "en"]
 
@@ -29,6 +29,9 @@ class Capabilities(StrictModel):
     control_tags: tuple[str, ...] = Field(tuple(sorted(CONTROL_TAGS)), description="control tags that change its speech")
     speed_tokens: bool = Field(True, description="false: [speed_0] to [speed_9] have no effect")
     refine: bool = Field(True, description="false: it has no refine pass")
+    ends_with_text: bool = Field(
+        True, description="false: its speech ends anywhere, as that of random weights, so short audio is no mistake"
+    )
 
     @field_validator("control_tags")
     @classmethod
@@ -37,6 +40,11 @@ class Capabilities(StrictModel):
         if unknown:
             raise ValueError(f"{', '.join(unknown)}: not a control tag; allowed are {', '.join(sorted(CONTROL_TAGS))}")
         return tags
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """The control tags that have an effect: without speed tokens those of speed have none."""
+        return frozenset(self.control_tags) if self.speed_tokens else frozenset(self.control_tags) - SPEED_TAGS
 
 
 ALL_CAPABILITIES = Capabilities()
@@ -59,6 +67,6 @@ def read_capabilities(root: Path) -> Capabilities:
     try:
         return Capabilities.model_validate_json(read_verified(root, CAPABILITIES_FILE))
     except ValidationError as error:
-        mistakes = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'the file'}: {one['msg']}" for one in error.errors())
+        mistakes = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'the file'}: {words_of(one)}" for one in error.errors())
         allowed = ", ".join(Capabilities.model_fields)
         raise CheckpointError(f"{root / CAPABILITIES_FILE}: {mistakes}; allowed are {allowed}") from error

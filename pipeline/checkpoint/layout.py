@@ -21,10 +21,11 @@ VOCOS_FILE = "asset/Vocos.safetensors"
 TOKENIZER_FILE = "asset/tokenizer/tokenizer.json"
 TOKENIZER_CONFIG_FILE = "asset/tokenizer/tokenizer_config.json"
 SPECIAL_TOKENS_FILE = "asset/tokenizer/special_tokens_map.json"
-# Two files that only this project's checkpoints have: standard deviation and mean of the speakers it was trained on, and
-# what it was trained for (pipeline/checkpoint/capabilities.py).
+# Files that only this project's checkpoints have: standard deviation and mean of the speakers it was trained on, what it was
+# trained for (pipeline/checkpoint/capabilities.py), and how it says words (pipeline/text/pronunciation.py).
 SPEAKERS_FILE = "asset/speaker_stat.npy"
 CAPABILITIES_FILE = "asset/taught.json"
+PRONUNCIATION_FILE = "asset/pronunciation.txt"
 MANIFEST_FILE = "SHA256SUMS"  # at the root, in the format of sha256sum
 
 FILES = (

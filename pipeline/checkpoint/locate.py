@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pipeline.checkpoint.layout import FILES
 from pipeline.checkpoint.random_model import RANDOM_MODELS
-from pipeline.checkpoint.random_weights import GENERATOR_VERSION, generate, size
+from pipeline.checkpoint.random_weights import FOLDER_VERSION, generate, size
 from pipeline.errors import CheckpointError
 
 DEMO = "demo"
@@ -31,7 +31,7 @@ def hub_folder(home: Path) -> Path:
 
 def generated_folder(kind: str, home: Path) -> Path:
     """Returns the folder of a generated checkpoint of this version."""
-    return home / f"{kind}-v{GENERATOR_VERSION}"
+    return home / f"{kind}-v{FOLDER_VERSION}"
 
 
 @dataclass(frozen=True, slots=True)

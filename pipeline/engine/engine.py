@@ -113,7 +113,7 @@ class Engine:
         return Sequence(
             prompt=prompt,
             sampling=replace(sampling, min_steps=max_steps) if self._config.ignore_eos else sampling,
-            stream=StepStream(on_read=self._on_read),
+            stream=StepStream(on_read=self._loop.block_was_read),
             width=self._width,
             max_steps=max_steps,
             deadline=now + timeout_s,
@@ -204,12 +204,9 @@ class Engine:
 
     def drop_graphs(self) -> None:
         """Discards the CUDA graphs, to compare with eager rounds; call it only while nothing runs."""
-        self._runner.drop_graphs()
+        with self._loop.wake:
+            self._runner.drop_graphs()
 
     def close(self) -> None:
         """Stops the loop; the readers of unfinished sequences get EngineDead."""
         self._loop.close()
-
-    def _on_read(self) -> None:
-        with self._loop.wake:
-            self._loop.wake.notify()

@@ -17,6 +17,7 @@ from pipeline.checkpoint.manifest import file_sha256, read_manifest
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
 from pipeline.model.cpu.native import SOURCE
+from pipeline.model.gpu.identity import gpu_identity
 from pipeline.native.compiler import NativeUnavailable, library
 
 # Scheduling and buffering settings; they do not affect the generated numbers.
@@ -62,7 +63,7 @@ def _code() -> list[tuple[str, str]]:
 def _processor(device: str) -> str:
     """Returns the kind of processor, by which libraries choose their kernels."""
     if device == "cuda":
-        return f"{torch.cuda.get_device_name()} {torch.cuda.get_device_capability()} cuda {torch.version.cuda}"
+        return gpu_identity()
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} threads {torch.get_num_threads()}"
 
 

@@ -35,6 +35,7 @@ from pipeline.model.embedding import Embedding
 from pipeline.model.gpu.gpu_gpt import GpuGpt
 from pipeline.model.gpu.graphs import record, use_own_stream
 from pipeline.model.gpu.kernels import step
+from pipeline.model.gpu.prepare import prepare_gpu
 from pipeline.model.sampling import RowParams, draw, filter_logits, upstream_noise
 from pipeline.spec import CODEBOOKS
 from pipeline.types import Head, SeedMode
@@ -62,9 +63,10 @@ class GpuRunner:
         self._config = config
         self._device = device = torch.device(config.device)
         self._is_cuda = device.type == "cuda"
+        dtype, spec = DTYPES[config.dtype], checkpoint.gpt_spec
         if self._is_cuda:
             use_own_stream(urgent=True)
-        dtype, spec = DTYPES[config.dtype], checkpoint.gpt_spec
+            prepare_gpu(rows=config.slots, dtype=dtype)
         self._gpt = GpuGpt(
             checkpoint.gpt(),
             spec,
@@ -88,6 +90,7 @@ class GpuRunner:
         self._prompts: dict[int, Prompts] = {}
         self._prefills: dict[int, torch.cuda.CUDAGraph] = {}
         self._rounds: dict[bool, torch.cuda.CUDAGraph] = {}
+        self._dropped: list[torch.cuda.CUDAGraph] = []
         self._free = deque(self._result_buffer() for _ in range(1 + self.rounds_ahead))
         self._in_flight: deque[_ResultBuffer] = deque()
         self._record()
@@ -96,11 +99,12 @@ class GpuRunner:
     def prefill(self, sequences: Ordered[Sequence]) -> None:
         """Computes the prompts of newly scheduled sequences, all of one bucket, in their slots."""
         length = prefill_bucket(len(sequences[0].prompt.ids))
-        prompts = self._prompts[length] if length in self._prefills else self._make_prompts(length)
+        graph = self._prefills.get(length)
+        prompts = self._prompts[length] if graph else self._make_prompts(length)
         for values, target in fill(prompts, sequences, spare=self._spare):
             self._send(values, target)
-        if length in self._prefills:
-            self._prefills[length].replay()
+        if graph:
+            graph.replay()
         else:
             self._prefill(prompts)
         for sequence in sequences:
@@ -141,8 +145,8 @@ class GpuRunner:
         active[[slot_of(sequence) for sequence in plan.decode]] = 1
         self._send(active, self._state.active[: self._config.slots])
         with_text = any(sequence.prompt.head is Head.TEXT for sequence in plan.decode)
-        if with_text in self._rounds:
-            self._rounds[with_text].replay()
+        if graph := self._rounds.get(with_text):
+            graph.replay()
         else:
             self._round(with_text=with_text)
         buffer = self._free.popleft()
@@ -240,9 +244,9 @@ class GpuRunner:
         return len(self._rounds)
 
     def drop_graphs(self) -> None:
-        """Discards the CUDA graphs; later rounds run eagerly, which is slower."""
-        self._rounds.clear()
-        self._prefills.clear()
+        """Replays the CUDA graphs no more; later rounds run eagerly, which is slower. A round in flight still has its own."""
+        self._dropped += [*self._rounds.values(), *self._prefills.values()]
+        self._rounds, self._prefills = {}, {}
 
     @torch.inference_mode()
     def preempt(self, slot: int, length: int) -> PreemptedSlot:
@@ -287,5 +291,6 @@ class GpuRunner:
         return _ResultBuffer(
             hidden=torch.zeros_like(self._state.out_hidden, device="cpu", pin_memory=self._is_cuda),
             numbers=torch.zeros_like(self._state.out_numbers, device="cpu", pin_memory=self._is_cuda),
-            arrived=torch.cuda.Event() if self._is_cuda else None,  # type: ignore[no-untyped-call]
+            # Blocking: a waiting thread sleeps, and its core is free for the event loop.
+            arrived=torch.cuda.Event(blocking=True) if self._is_cuda else None,  # type: ignore[no-untyped-call]
         )

@@ -66,6 +66,7 @@ class EngineLoop:
         self._prefill_s = ClippedEwma(EWMA_WEIGHT, 0.0, most_times=MOST_TIMES)
         self._sequence_s = ClippedEwma(EWMA_WEIGHT, 1.0, most_times=MOST_TIMES)
         self._closing = False
+        self._may_sleep = False
         self._round_started: float | None = None
         self._collected_at = 0.0
         self._thread: threading.Thread | None = None
@@ -99,6 +100,12 @@ class EngineLoop:
             self.wake.notify()
         if self._thread is not None:
             self._thread.join(timeout=self._config.round_timeout_s)
+
+    def block_was_read(self) -> None:
+        """Wakes the loop if it sleeps; a busy one looks at the buffers by itself, and its lock is not taken."""
+        if self._may_sleep:
+            with self.wake:
+                self.wake.notify()
 
     def _run(self, factory: Callable[[], DeviceRunner], started: "Future[DeviceRunner]") -> None:
         try:
@@ -134,12 +141,15 @@ class EngineLoop:
         """Returns the next round's plan; None when closing. With `wait`, sleeps until a sequence can decode."""
         with self.wake:
             while not self._closing:
+                # Before the buffers are looked at: a read that comes too late for the plan sees it, and notifies.
+                self._may_sleep = wait
                 plan = self._scheduler.next_plan(self._clock())
                 for sequence, error in plan.left:
                     self._observer.wasted(sequence.steps, _why_wasted(error))
                     if error is not None:
                         sequence.stream.put(error)
                 if plan.decode or not wait:
+                    self._may_sleep = False
                     return plan
                 # No sequence can run: sleep until a submit, a read or a cancel, or until the next deadline.
                 deadline = self._scheduler.next_deadline()

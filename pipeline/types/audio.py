@@ -33,7 +33,7 @@ class AudioChunk:
     first_sample: int
     is_last: bool
     warnings: tuple[tuple[str, int], ...] = ()
-    """(code, count): SpeechPlan.warnings on a stream's first chunk, on its last the warnings of the generation"""
+    """(code, count): SpeechPlan.warnings on a stream's first chunk; on its last those of the takes, on the first those known"""
     cache: CacheResult = CacheResult.BYPASS
     """where the steps of the first segment came from"""
     report: AudioReport | None = None

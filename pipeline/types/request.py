@@ -171,7 +171,7 @@ class Passage:
     control_tags: bool = False
     """True: [laugh], [uv_break] and the like are control tags; else their brackets are dropped"""
     language: str = "auto"
-    """auto, zh or en"""
+    """auto, zh, en or dialect: a Chinese language other than Mandarin"""
     prosody: Prosody = Prosody()
     silence_ms: int = 0
     """exact silence before the text [ms]"""
@@ -242,7 +242,7 @@ class SynthesisRequest:
     """0 .. 9: ChatTTS's own [speed_k]"""
     refine: RefineParams | None = None
     language: str = "auto"
-    """auto, zh or en"""
+    """auto, zh, en or dialect: a Chinese language other than Mandarin"""
     model: str = ""
     """version of the model; empty: the first"""
     scheduling: SchedulingParams = SchedulingParams()

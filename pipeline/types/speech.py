@@ -57,6 +57,11 @@ class StepBlock:
     fingerprint: str = ""
     """on the last block: the weights, code and configuration that generated the steps; empty: unknown"""
 
+    @property
+    def stop(self) -> int:
+        """Number of steps of the sequence up to the end of this block."""
+        return self.first_step + len(self.codes)
+
     def after(self, position: int) -> "StepBlock":
         """Returns the part from step `position` of the sequence on; it may have no steps."""
         skipped = position - self.first_step

@@ -100,6 +100,8 @@ class Prompt:
     segment: Segment
     max_steps: int
     """the step cap, derived from the segment's text"""
+    least_steps: int = 0
+    """fewest steps in which the text can be spoken; 0: any number may be right"""
     speaker: NDArray[np.float16] | None = None  # (width,), not normalised
     speaker_position: int | None = None
     """where the embedding replaces the text embedding: the place of [spk_emb]"""

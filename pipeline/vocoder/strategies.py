@@ -132,8 +132,9 @@ class WindowedStrategy:
             )
 
     def is_urgent(self, work: Work) -> bool:
-        """Returns False: windows are decoded in order of arrival."""
-        return False
+        """True if the window is a stream's first chunk: nothing comes before its body. Each stream has one."""
+        assert isinstance(work, HiddenWindow)
+        return self.traits.look_ahead > 0 and work.valid_start == work.body_start
 
     def may_join(self, work: Work, first: Work) -> bool:
         """True if both windows have the same shape."""

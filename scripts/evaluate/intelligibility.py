@@ -1,8 +1,8 @@
 """Intelligibility: counts the words that a speech recogniser gets wrong in held-out sentences. `chattts-serve judge`
 
 In:    a service's address, or --local
-Out:   the word error rate, beside the rate for the teacher's own voice; last line JSON; exit code 1 if a figure is beyond its
-       limit
+Out:   the word error rate of each kind of sentence, beside the rate for the teacher's own voice; last line JSON; exit code 1
+       if a figure is beyond its limit
 Owns:  the limits, which are those of the demo checkpoint's card
 Never: the recogniser itself (scripts/train_demo/recogniser.py)
 
@@ -35,17 +35,20 @@ from pipeline.errors import CheckpointError, ConfigError, SynthesisError
 from pipeline.spec import SAMPLE_RATE
 from pipeline.types import SamplingParams, SynthesisRequest
 from scripts.say import open_pipeline
+from scripts.train_demo.held_out import Kind, held_out
 from scripts.train_demo.recogniser import Recogniser, mistakes
-from scripts.train_demo.sentences import DIGITS, held_out, words_of
+from scripts.train_demo.sentences import words_of
 from scripts.train_demo.teacher import SPEAKERS, speak
 
 SEED = 1
 TIMEOUT_S = 120.0
 LOCAL_SLOTS = 4
-WORDS_ABOVE_TEACHER, DIGITS_ABOVE_TEACHER = 12.0, 5.0  # percentage points
+ABOVE_TEACHER: dict[Kind, float] = {"words": 12.0, "digits": 5.0, "everyday": 6.0, "balanced": 12.0, "names": 12.0}
+"""limits of the word error rates [percentage points]"""
 REAL_TIME_FACTOR = 0.5
-TEACHER = {"words": 7.1, "digits": 5.5}
+TEACHER: dict[Kind, float] = {"words": 7.1, "digits": 5.5, "everyday": 6.0, "balanced": 20.8, "names": 7.1}
 """word error rate of flite's own voice [%]: the card's figures, for machines without flite"""
+Spoken = tuple[Kind, str]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,11 +78,6 @@ class Score:
 
 
 Voice = Callable[[str], Recording]
-
-
-def is_digits(sentence: str) -> bool:
-    """True if the sentence consists of digits only."""
-    return set(words_of(sentence)) <= set(DIGITS)
 
 
 def teacher(sentence: str) -> Recording:
@@ -118,26 +116,26 @@ async def synthesise_all(config: PipelineConfig, voice: str, sentences: Iterable
     return recordings
 
 
-def score(recogniser: Recogniser, recordings: Iterable[tuple[str, Recording]], *, digits: bool, shown: bool = False) -> Score:
-    """Counts the mistakes in the sentences that consist of digits, or in the others."""
+def score(recogniser: Recogniser, recordings: Iterable[tuple[str, Recording]], kind: Kind, *, shown: bool = False) -> Score:
+    """Counts the mistakes in sentences of a kind."""
     wrong = total = 0
     for sentence, sound in recordings:
-        if is_digits(sentence) == digits:
-            expected = words_of(sentence)
-            recognised = recogniser.transcribe(sound.samples, sound.rate, digits=digits)
-            count = mistakes(expected, recognised)
-            if shown and count:
-                print(f"{count:3d}  {' '.join(expected)}  ->  {' '.join(recognised)}")
-            wrong, total = wrong + count, total + len(expected)
+        expected = words_of(sentence.replace("'", ""))
+        recognised = recogniser.transcribe(sound.samples, sound.rate, kind)
+        count = mistakes(expected, recognised)
+        if shown and count:
+            print(f"{count:3d}  {' '.join(expected)}  ->  {' '.join(recognised)}")
+        wrong, total = wrong + count, total + len(expected)
     return Score(wrong, total)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measures one voice; exit code 1 if a figure is beyond its limit or the speech cannot be synthesised."""
     args = parsed(arguments)
-    chosen = [one for kind in (False, True) for one in [s for s in held_out() if is_digits(s) == kind][: args.sentences]]
+    chosen: list[Spoken] = [(kind, one) for kind in args.kinds for one in held_out(kind)[: args.sentences]]
+    sentences = [one for _, one in chosen]
     try:
-        recordings = synthesise_locally(args, chosen) if args.local else request_all(args, chosen)
+        recordings = synthesise_locally(args, sentences) if args.local else request_all(args, sentences)
     except (SynthesisError, CheckpointError, ConfigError, requests.RequestException) as error:
         print(error, file=sys.stderr)
         return 1
@@ -146,7 +144,7 @@ def main(arguments: list[str] | None = None) -> int:
     result |= {"dtype": args.dtype, "weights": args.weights, "kv": args.kv} if args.local else {}
     result |= figures(list(zip(chosen, recordings, strict=True)), shown=args.show)
     result |= {"audio_s": round(audio_s, 1), "real_time_factor": round(sum(one.took_s for one in recordings) / audio_s, 3)}
-    above = {"words": args.words_above_teacher, "digits": args.digits_above_teacher}
+    above = {kind: getattr(args, f"{kind}_above_teacher") for kind in args.kinds}
     broken = beyond(result, above, args.real_time_factor)
     for sentence in broken:
         print(sentence, file=sys.stderr)
@@ -166,14 +164,15 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--codes", action="store_true", help="with --local: decode from the codes (use_decoder false)")
     parser.add_argument("--voice", default="default", help="name of the voice")
     parser.add_argument("--parallel", type=int, default=1, help="requests at once, with a URL")
+    parser.add_argument("--kinds", nargs="+", choices=ABOVE_TEACHER, default=tuple(ABOVE_TEACHER), help="kinds of sentences")
     parser.add_argument("--sentences", type=int, help="use only this many of each kind")
     parser.add_argument("--show", action="store_true", help="print each mistake")
     limits = parser.add_argument_group(
         "limits", "if a figure is beyond its limit, the exit code is 1; the defaults are those of the demo checkpoint"
     )
     points = "percentage points above the teacher's error rate (default: %(default)s)"
-    limits.add_argument("--words-above-teacher", type=float, default=WORDS_ABOVE_TEACHER, metavar="POINTS", help=points)
-    limits.add_argument("--digits-above-teacher", type=float, default=DIGITS_ABOVE_TEACHER, metavar="POINTS", help=points)
+    for kind, limit in ABOVE_TEACHER.items():
+        limits.add_argument(f"--{kind}-above-teacher", type=float, default=limit, metavar="POINTS", help=points)
     limits.add_argument(
         "--real-time-factor",
         type=float,
@@ -205,38 +204,39 @@ def request_all(args: argparse.Namespace, sentences: list[str]) -> list[Recordin
         return list(pool.map(service(args.url, args.voice), sentences))
 
 
-def figures(recordings: list[tuple[str, Recording]], *, shown: bool) -> dict[str, dict[str, float]]:
-    """Prints and returns the figures of words and of digits, with the teacher's beside them if flite is installed."""
+def figures(recordings: list[tuple[Spoken, Recording]], *, shown: bool) -> dict[str, dict[str, float]]:
+    """Prints and returns the figures of each kind, with the teacher's beside them if flite is installed."""
     recogniser = Recogniser()
     has_teacher = shutil.which("flite") is not None
     if not has_teacher:
         print("flite is not installed (Debian package flite): the teacher's figures are the card's", file=sys.stderr)
-    result = {}
-    for kind, digits in (("words", False), ("digits", True)):
-        ours = score(recogniser, recordings, digits=digits, shown=shown)
+    result: dict[str, dict[str, float]] = {}
+    for kind in dict.fromkeys(kind for (kind, _), _ in recordings):
+        own = [(sentence, sound) for (of_kind, sentence), sound in recordings if of_kind == kind]
+        ours = score(recogniser, own, kind, shown=shown)
         result[kind] = ours.figures()
-        line = f"{kind:7s} {ours.words:4d} words, error rate {ours.rate:.3f}"
+        line = f"{kind:8s} {ours.words:4d} words, error rate {ours.rate:.3f}"
         if has_teacher:
-            theirs = score(recogniser, [(s, teacher(s)) for s, _ in recordings if is_digits(s) == digits], digits=digits)
+            theirs = score(recogniser, [(sentence, teacher(sentence)) for sentence, _ in own], kind)
             result[f"teacher {kind}"] = theirs.figures()
             line += f", the teacher's {theirs.rate:.3f}"
         print(line)
     return result
 
 
-def beyond(result: Mapping[str, Any], above: Mapping[str, float], real_time_factor: float) -> list[str]:
+def beyond(result: Mapping[str, Any], above: Mapping[Kind, float], real_time_factor: float) -> list[str]:
     """Returns a sentence for each figure beyond its limit.
 
     Args:
         result: what `main` prints.
-        above: words and digits -> percentage points above the teacher's.
+        above: kind -> percentage points above the teacher's.
     """
     broken = []
     for kind, points in above.items():
         ours = 100 * result[kind]["wer"]
         theirs = 100 * result[f"teacher {kind}"]["wer"] if f"teacher {kind}" in result else TEACHER[kind]
         if ours > theirs + points:
-            broken.append(f"{ours:.1f} % of the {kind} are wrong; the limit is {theirs:.1f} + {points:g} %")
+            broken.append(f"{kind}: {ours:.1f} % of the words are wrong; the limit is {theirs:.1f} + {points:g} %")
     if result["real_time_factor"] > real_time_factor:
         broken.append(f"the real-time factor is {result['real_time_factor']}; the limit is {real_time_factor:g}")
     return broken

@@ -1,4 +1,7 @@
-"""The acoustic model against the ChatTTS package on the same checkpoint: states to 1e-4, codes and refined text exactly."""
+"""The acoustic model against the ChatTTS package on the same checkpoint: states to 1e-4, codes and refined text exactly.
+
+Both read the same phones: the package does not know the dictionary that a checkpoint may bring.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -71,7 +74,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     with closing(Engine(config, checkpoint)) as engine:
         tokenizer = PromptTokenizer(root, max_prompt=config.max_prompt)
         chat = load_chat(root)
-        # transformers puts BERT's own normaliser in place of the file's, which knows the sounds of the taught words.
+        # transformers puts BERT's own normaliser in place of the file's, which would turn phones into lower-case letters.
         files = Tokenizer.from_file(str(root / "asset" / "tokenizer" / "tokenizer.json"))
         chat.tokenizer._tokenizer.backend_tokenizer.normalizer = files.normalizer
         yield Pair(chat, engine, tokenizer, checkpoint.gpt_spec.width, root, is_large=request.param == "full_random")
@@ -104,13 +107,13 @@ def upstream_take(pair: Pair, case: Case, steps: int = STEPS) -> tuple[NDArray[n
         prompt=f"[speed_{case.speed}]",
         spk_emb=None if voice.embedding is None else Speaker._encode(torch.from_numpy(voice.embedding)),
         spk_smp=None if voice.sample_codes is None else Speaker.encode_prompt(torch.from_numpy(voice.sample_codes.T)),
-        txt_smp=voice.sample_text or None,
+        txt_smp=pair.tokenizer.pronounced(voice.sample_text) or None,
         manual_seed=case.seed,
         max_new_token=steps,
         min_new_token=steps,
         show_tqdm=False,
     )
-    (result,) = pair.chat._infer_code([case.text], False, torch.device("cpu"), True, params)
+    (result,) = pair.chat._infer_code([pair.tokenizer.pronounced(case.text)], False, torch.device("cpu"), True, params)
     return result.ids[0].numpy(), result.hiddens[0].numpy()
 
 
@@ -208,7 +211,7 @@ def test_refined_text_is_the_packages(pair, text, seed):
         min_new_token=STEPS,
         show_tqdm=False,
     )
-    theirs = pair.chat._refine_text([text], torch.device("cpu"), params).ids[0]
+    theirs = pair.chat._refine_text([pair.tokenizer.pronounced(text)], torch.device("cpu"), params).ids[0]
 
     async def refine() -> NDArray[np.int64]:
         prompt = pair.tokenizer.refine_prompt(Segment(text, 0, is_last=True), manner, max_steps=STEPS)

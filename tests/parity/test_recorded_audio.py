@@ -31,6 +31,7 @@ TABLE = Path(__file__).resolve().parents[1] / "data" / "recorded_audio.json"
 SSML = '<speak>Five one one. <break time="250ms"/> <prosody rate="120%">Two five five.</prosody></speak>'
 LONG = "The birch canoe slid on the smooth planks. Glue the sheet to the dark blue background. " * 3
 REFUSED = "refused"
+SIMILAR = ("cpu", "k8s-dev", "random weights")  # each takes a path that another configuration takes too
 SHIPPED = ("dev", "cpu", "k8s-dev")  # the others need a GPU
 VARIANTS = {  # of dev: every other kind of numbers that runs on a CPU
     "bfloat16": {"engine": {"dtype": "bfloat16"}},
@@ -105,7 +106,9 @@ def processor() -> str:
     return f"{kind}, {torch.backends.cpu.get_cpu_capability()}{' AMX' if has_tiles() else ''}"
 
 
-@pytest.mark.parametrize("name", configurations())
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name in SIMILAR)) for name in configurations()]
+)
 def test_every_configuration_says_what_it_said_before(name):
     table = json.loads(TABLE.read_text())
     if processor() not in table:

@@ -7,7 +7,8 @@ Never: the content of the work
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,16 +26,28 @@ def use_own_stream(*, urgent: bool) -> None:
     torch.cuda.set_stream(torch.cuda.Stream(priority=-1 if urgent else 0))  # type: ignore[no-untyped-call]
 
 
-def record(work: Callable[[], None], *, pool: GraphPool = None) -> torch.cuda.CUDAGraph:
+@contextmanager
+def _float32_products(*, tf32: bool) -> Iterator[None]:
+    """Sets how float32 is multiplied. The setting is the whole process's: hold the lock, or another recording takes it over."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def record(work: Callable[[], None], *, pool: GraphPool = None, tf32: bool = False) -> torch.cuda.CUDAGraph:
     """Runs the work a few times, records it, and returns the graph.
 
     Args:
         work: touches static tensors only.
         pool: shared by graphs that are replayed one after another on one stream and exchange data through static tensors
             only: they share their intermediate memory.
+        tf32: whether its float32 products run on tensor cores, with 10 bits of mantissa.
     """
     stream = torch.cuda.current_stream()
-    with _RECORDING:
+    with _RECORDING, _float32_products(tf32=tf32):
         for _ in range(WARM_RUNS):
             work()
         stream.synchronize()

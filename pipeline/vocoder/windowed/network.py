@@ -9,8 +9,7 @@ On a CPU a call always computes all its rows, and unused rows are zeros. On a GP
 So there is one matrix shape, one kernel and one order of summation, and a window's samples depend on that window alone.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,6 +21,7 @@ from torch import Tensor
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import VocoderConfig
 from pipeline.model.gpu.graphs import GraphPool, record, use_own_stream
+from pipeline.model.gpu.prepare import prepare_gpu
 from pipeline.spec import CODEBOOKS, HOP, MEL_FRAMES_PER_STEP, SAMPLES_PER_STEP
 from pipeline.types import HiddenWindow
 from pipeline.vocoder.windowed.code_embedding import CodeEmbedding
@@ -92,13 +92,17 @@ class WindowCall:
     def __call__(self, windows: Sequence[HiddenWindow]) -> list[NDArray[np.float32]]:
         """Decodes up to `rows` windows of this shape. Returns one array of samples (m,) per window."""
         steps, valid = self._steps.numpy(), self._valid.numpy()
-        steps.fill(0)
-        valid.fill(0)
         for row, window in enumerate(windows):
             steps[row] = window.frames
             valid[row] = window.valid_start, window.valid_stop
+        unused = slice(len(windows), self._computed(len(windows)))
+        steps[unused], valid[unused] = 0, 0
         samples = self._run(len(windows))
         return [self._body_samples(window, samples[row]) for row, window in enumerate(windows)]
+
+    def _computed(self, count: int) -> int:
+        """Returns how many rows are computed for `count` windows."""
+        return len(self._steps)
 
     def _run(self, count: int) -> NDArray[np.float32]:
         """Returns the samples (B, m) of every row's body; the first `count` rows are used."""
@@ -119,27 +123,45 @@ class RecordedCall(WindowCall):
     """
 
     def __init__(
-        self, network: Network, *, rows: int, steps: int, look_ahead: int, device: str, tf32: bool, pool: GraphPool
+        self,
+        network: Network,
+        *,
+        rows: int,
+        steps: int,
+        look_ahead: int,
+        device: str,
+        tf32: bool,
+        pool: GraphPool,
+        branches: Sequence[torch.cuda.Stream],
     ) -> None:
+        """
+        Args:
+            branches: one stream per window, shared by the calls of all shapes: a GPU has 32 of them, each with a workspace.
+        """
         super().__init__(network, rows=rows, steps=steps, look_ahead=look_ahead, pinned=True)
         self._tf32 = tf32
         self._pool = pool
         self._gpu_steps, self._gpu_valid = self._steps.to(device), self._valid.to(device)
         self._gpu_samples = torch.zeros(rows, self._body.stop - self._body.start, device=device)
         self._samples = torch.zeros_like(self._gpu_samples, device="cpu", pin_memory=True)
-        self._branches = [torch.cuda.Stream() for _ in range(rows)]  # type: ignore[no-untyped-call]
+        self._branches = branches
+        # Blocking: the waiting thread sleeps, and its core is free for the event loop.
+        self._arrived = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
+    def _computed(self, count: int) -> int:
+        return min(1 << (count - 1).bit_length(), len(self._branches))
+
     def _run(self, count: int) -> NDArray[np.float32]:
-        branches = min(1 << (count - 1).bit_length(), len(self._branches))
+        branches = self._computed(count)
         if branches not in self._graphs:
-            with _matrix_products(tf32=self._tf32):
-                self._graphs[branches] = record(partial(self._compute, branches), pool=self._pool)
-        self._gpu_steps.copy_(self._steps, non_blocking=True)
-        self._gpu_valid.copy_(self._valid, non_blocking=True)
+            self._graphs[branches] = record(partial(self._compute, branches), pool=self._pool, tf32=self._tf32)
+        self._gpu_steps[:branches].copy_(self._steps[:branches], non_blocking=True)
+        self._gpu_valid[:branches].copy_(self._valid[:branches], non_blocking=True)
         self._graphs[branches].replay()
-        self._samples.copy_(self._gpu_samples, non_blocking=True)
-        torch.cuda.current_stream().synchronize()
+        self._samples[:count].copy_(self._gpu_samples[:count], non_blocking=True)
+        self._arrived.record()
+        self._arrived.synchronize()
         return self._samples.numpy()
 
     def _compute(self, branches: int) -> None:
@@ -151,17 +173,6 @@ class RecordedCall(WindowCall):
                 self._gpu_samples[own].copy_(self._network(self._gpu_steps[own], self._gpu_valid[own])[:, self._body])
         for branch in self._branches[:branches]:
             trunk.wait_stream(branch)
-
-
-@contextmanager
-def _matrix_products(*, tf32: bool) -> Iterator[None]:
-    """Sets whether products of float32 run on the GPU's tensor cores (TF32) while a graph is recorded."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = tf32
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +189,10 @@ def build_window_calls(config: VocoderConfig, checkpoint: Checkpoint) -> WindowC
     """Reads the network and builds one call per shape of the schedule."""
     if config.device == "cuda":
         use_own_stream(urgent=False)
+        prepare_gpu(rows=config.rows, dtype=torch.float32)
     network = build_network(config, checkpoint)
     pool = torch.cuda.graph_pool_handle() if config.device == "cuda" else None
+    branches = [torch.cuda.Stream() for _ in range(config.rows)] if config.device == "cuda" else []  # type: ignore[no-untyped-call]
 
     def call(steps: int) -> WindowCall:
         if config.device == "cpu":
@@ -192,6 +205,7 @@ def build_window_calls(config: VocoderConfig, checkpoint: Checkpoint) -> WindowC
             device=config.device,
             tf32=config.matmul == "tf32",
             pool=pool,
+            branches=branches,
         )
 
     shapes = Schedule(config.chunks(incremental=False), config.look_ahead).shapes

@@ -12,7 +12,7 @@ from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
 from pipeline.engine.engine import Engine
 from scripts.evaluate.gpu_check.report import Report
-from scripts.evaluate.gpu_check.workload import Format, Take, takes
+from scripts.evaluate.gpu_check.workload import Format, Take, prompt, takes
 
 
 def check_equality(report: Report, checkpoint: Checkpoint, device: str, how: Format, slots: int, steps: int) -> None:
@@ -24,17 +24,23 @@ def check_equality(report: Report, checkpoint: Checkpoint, device: str, how: For
         | {"steps_per_round": 4, "prefill_rows": 4, "kv_budget_mib": 32768}
     )
     with closing(Engine(config, checkpoint)) as engine:
+        beyond = min(len(prompt(number, width, steps).ids) for number in numbers) + steps
+        report.figure(f"{how.name}, {slots} slots: positions", beyond, f"every sequence is {beyond} positions long or longer")
         alone = [takes(engine, [number], width, steps)[0] for number in numbers[:8]]
         graphs = engine.num_graphs
         for what, order in (("crowded", numbers), ("in other slots", numbers[::-1])):
             crowded = dict(zip(order, takes(engine, order, width, steps), strict=True))
             promise_equal(report, f"{how.name}: alone = {what} ({slots} slots)", alone, [crowded[n] for n in numbers[:8]])
         if device == "cuda":
-            report.promise(f"{how.name}: rounds are captured", graphs == 2, f"{graphs} CUDA graphs")
+            report.promise(f"{how.name}: rounds are captured ({slots} slots)", graphs == 2, f"{graphs} CUDA graphs")
             engine.drop_graphs()
-            promise_equal(report, f"{how.name}: captured = eager", alone, takes(engine, numbers[:8], width, steps))
+            promise_equal(
+                report, f"{how.name}: captured = eager ({slots} slots)", alone, takes(engine, numbers[:8], width, steps)
+            )
     with closing(Engine(config, checkpoint)) as engine:
-        promise_equal(report, f"{how.name}: another engine = this one", alone, takes(engine, numbers[:8], width, steps))
+        promise_equal(
+            report, f"{how.name}: another engine = this one ({slots} slots)", alone, takes(engine, numbers[:8], width, steps)
+        )
 
 
 def promise_equal(report: Report, what: str, expected: list[Take], found: list[Take]) -> None:

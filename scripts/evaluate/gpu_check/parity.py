@@ -39,7 +39,7 @@ def check_parity(report: Report, checkpoint: Checkpoint, device: str, steps: int
         expected = takes(engine, numbers, width, steps)
     with closing(Engine(EngineConfig.model_validate(settings | {"device": device}), checkpoint)) as engine:
         found = takes(engine, numbers, width, steps)
-    same = [_common_steps(one.codes, other.codes) for one, other in zip(expected, found, strict=True)]
+    same = [common_steps(one.codes, other.codes) for one, other in zip(expected, found, strict=True)]
     error = max(
         float(np.abs(one.hidden[: count + 1] - other.hidden[: count + 1]).max())
         for one, other, count in zip(expected, found, same, strict=True)
@@ -95,7 +95,7 @@ def _along(checkpoint: Checkpoint, device: str, how: Format, history: torch.Tens
         return torch.stack([embedding.code_logits(state) for state in states]).softmax(-1)
 
 
-def _common_steps(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
+def common_steps(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
     """Returns how many steps at the start of two sequences are equal."""
     count = min(len(one), len(other))
     differ = np.nonzero((one[:count] != other[:count]).any(axis=1))[0]

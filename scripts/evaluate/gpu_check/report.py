@@ -1,6 +1,6 @@
-"""Report: the promises, figures and aims of one run, printed as they are found.
+"""Report: the promises, figures and aims of one section, printed as they are found.
 
-In:    results of checks
+In:    results of checks; the figures of the sections before
 Out:   lines for people; the dictionaries of the JSON file
 Owns:  those dictionaries
 Never: a device
@@ -10,23 +10,24 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-import torch
-
-from scripts.bench.record import Result
+Result = dict[str, Any]
 
 
 @dataclass(slots=True)
 class Report:
-    """The findings of one run, printed as soon as they are known: the first checks are quick, the last ones long."""
+    """The findings of one section, printed as soon as they are known."""
 
+    known: Result = field(default_factory=dict)
+    """figures of earlier sections"""
     promises: dict[str, Result] = field(default_factory=dict)
     figures: Result = field(default_factory=dict)
     aims: dict[str, Result] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
     def section(self, name: str, check: Callable[[], None]) -> None:
-        """Runs one part; an error in it is reported, and the other parts still run."""
+        """Runs one section; an error in it is reported."""
         print(f"-- {name}", flush=True)
         started = time.perf_counter()
         try:
@@ -34,9 +35,11 @@ class Report:
         except Exception as error:
             traceback.print_exc()
             self.failed[name] = f"{type(error).__name__}: {error}"
-        self.figures.setdefault("section_s", {})[name] = round(time.perf_counter() - started, 1)
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        print(f"-- {name}: {time.perf_counter() - started:.1f} s", flush=True)
+
+    def figure_of(self, name: str) -> Any:
+        """Returns a figure of this section or of an earlier one; None if there is none."""
+        return self.figures.get(name, self.known.get(name))
 
     def aim(self, what: str, value: float, wanted: float, *, at_least: bool) -> None:
         reached = value >= wanted if at_least else value <= wanted
@@ -55,6 +58,10 @@ class Report:
     @property
     def all_hold(self) -> bool:
         return not self.failed and all(promise["holds"] for promise in self.promises.values())
+
+    def as_result(self) -> Result:
+        """Returns what the JSON file keeps."""
+        return {"promises": self.promises, "aims": self.aims, "failed": self.failed, "figures": self.figures}
 
 
 def seconds_each(call: Callable[[], object], times: int) -> float:

@@ -1,4 +1,4 @@
-"""Timing: steps, rounds, graphs, speech and upstream, measured.
+"""Timing: decode steps, rounds and graphs, measured.
 
 In:    a checkpoint, a device
 Out:   figures and aims
@@ -6,27 +6,23 @@ Owns:  one engine at a time
 Never: promises
 """
 
-import asyncio
 import importlib
 import time
 from contextlib import closing
-from pathlib import Path
+from functools import partial
 
-import numpy as np
 import torch
 
 from pipeline.checkpoint.weights import Checkpoint
-from pipeline.config import EngineConfig, VocoderConfig
+from pipeline.config import EngineConfig
 from pipeline.engine.engine import Engine
 from pipeline.model.quantise import LARGEST
-from pipeline.spec import SAMPLE_RATE, STEPS_PER_SECOND
-from pipeline.types import SamplingParams
-from pipeline.vocoder.stream import StreamDecoder
-from pipeline.vocoder.vocoder import Vocoder
+from pipeline.spec import STEPS_PER_SECOND
 from scripts.bench.memory_bandwidth import step_bytes
 from scripts.bench.record import step_figure
-from scripts.evaluate.gpu_check.report import Report, seconds_each
-from scripts.evaluate.gpu_check.workload import BFLOAT16, EIGHT_BITS, Format, prompt, takes
+from scripts.evaluate.gpu_check.device_clock import kernels_of, seconds_on
+from scripts.evaluate.gpu_check.report import Report
+from scripts.evaluate.gpu_check.workload import BFLOAT16, EIGHT_BITS, Format, takes
 
 CONTEXT = 300  # positions: the middle of an utterance of ten seconds
 
@@ -53,14 +49,14 @@ def measure_steps(
     step_s = _bare_step_s(config, checkpoint) if device == "cuda" else _engine_step_s(config, checkpoint)
     weights, cache = (how.dtype if kept == "dtype" else kept for kept in (how.weights, how.kv))
     total_bytes = step_bytes(spec, weights, cache, rows=slots, context=CONTEXT)
-    fraction = total_bytes / step_s / report.figures["copy_bandwidth"]
+    fraction = total_bytes / step_s / report.figure_of("copy_bandwidth")
     name = step_figure(slots, attention, weights=how.weights, kv=how.kv) + (f"_split_{split}" if split else "")
     found = {"step_ms": step_s * 1e3, "audio_s_per_s": slots / step_s / STEPS_PER_SECOND, "roofline": fraction}
     shown = (
         f"{step_s * 1e3:.3f} ms per step, {slots / step_s / STEPS_PER_SECOND:.0f} audio-s/s, "
         f"{total_bytes / 1e6:.0f} MB per step = {fraction:.0%} of copy bandwidth"
     )
-    beside = report.figures.get(step_figure(slots, attention))
+    beside = report.figure_of(step_figure(slots, attention))
     if how in EIGHT_BITS and beside is not None:
         found["over_bfloat16"] = found["step_ms"] / beside["step_ms"]
         shown += f", {found['over_bfloat16']:.2f} times bfloat16's step"
@@ -101,16 +97,36 @@ def _bare_step_s(config: EngineConfig, checkpoint: Checkpoint, *, busy: int | No
 
 
 def measure_nodes(report: Report, checkpoint: Checkpoint) -> None:
-    """Counts the nodes of one step's graph: in a small batch every node costs more than its work."""
-    nodes = {}
+    """Lists every kernel of a step and of a prefill with its time: in a small batch every node costs more than its work."""
+    gpu_runner = importlib.import_module("pipeline.engine.gpu_runner")
+    found: dict[str, dict[str, object]] = {}
     for attention in ("triton", "sdpa"):
-        config = EngineConfig(device="cuda", dtype="bfloat16", slots=16, max_prompt=64, attention=attention)
-        runner = importlib.import_module("pipeline.engine.gpu_runner").GpuRunner(config, checkpoint)
-        with torch.inference_mode(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            runner._step(0, with_text=False)
-            torch.cuda.synchronize()
-        nodes[attention] = sum(event.count for event in profile.key_averages() if "CUDA" in str(event.device_type))
-    report.figure("nodes_a_step", nodes, ", ".join(f"{attention}: {count}" for attention, count in nodes.items()))
+        for slots in (1, 64):
+            config = EngineConfig(
+                device="cuda", dtype="bfloat16", slots=slots, max_prompt=64, attention=attention, prefill_rows=4
+            )
+            runner = gpu_runner.GpuRunner(config, checkpoint)
+            runner._state.active.fill_(1)
+            with torch.inference_mode():
+                found[f"step_{attention}_{slots}_slots"] = kernels_of(partial(runner._step, 0, with_text=False))
+                found[f"prefill_4x64_{attention}_{slots}_slots"] = kernels_of(partial(runner._prefill, runner._prompts[64]))
+    report.figure("kernels", found, ", ".join(f"{name}: {one['nodes']} nodes" for name, one in found.items()))
+
+
+def measure_prefill(report: Report, checkpoint: Checkpoint) -> None:
+    """Measures a prefill's graph by prompts a call and positions; it stands between two rounds of everyone."""
+    gpu_runner = importlib.import_module("pipeline.engine.gpu_runner")
+    found: dict[str, float] = {}
+    for rows in (1, 4, 8):
+        config = EngineConfig(
+            device="cuda", dtype="bfloat16", slots=64, max_prompt=256, max_steps=256, prefill_rows=rows, kv_budget_mib=65536
+        )
+        runner = gpu_runner.GpuRunner(config, checkpoint)
+        with torch.inference_mode():
+            for length in (32, 64, 96, 128, 256):
+                milliseconds = seconds_on("cuda", runner._prefills[length].replay, times=20) * 1e3
+                found[f"{rows} prompts of {length}"] = milliseconds
+    report.figure("prefill_ms", found, ", ".join(f"{name}: {value:.2f}" for name, value in found.items()))
 
 
 def _engine_step_s(config: EngineConfig, checkpoint: Checkpoint) -> float:
@@ -138,65 +154,6 @@ def measure_rounds(report: Report, checkpoint: Checkpoint, device: str, slots: i
     report.figure(f"engine_audio_s_per_s_{slots}_slots", found, f"audio-s/s by steps per round: {shown}")
 
 
-def measure_speech(report: Report, checkpoint: Checkpoint, device: str, slots: int, seconds: float) -> None:
-    """Measures engine and vocoder together in this process, with `slots` clients in a closed loop."""
-    engine_config = EngineConfig.model_validate(
-        {"device": device, "dtype": "bfloat16", "slots": slots, "max_prompt": 64, "max_steps": 1280, "kv_budget_mib": 65536}
-        | ({"steps_per_round": 4, "prefill_rows": 4} if device == "cuda" else {})
-    )
-    vocoder_config = VocoderConfig.model_validate({"device": device, "rows": 8 if device == "cuda" else 1})
-    with closing(Engine(engine_config, checkpoint)) as engine, closing(Vocoder(vocoder_config, checkpoint)) as vocoder:
-        vocoder.warm_up()
-        takes(engine, [0], checkpoint.gpt_spec.width, 16)
-        samples, first = asyncio.run(_closed_loop(engine, StreamDecoder(vocoder), checkpoint.gpt_spec.width, slots, seconds))
-    rate, (p50, p95) = samples / SAMPLE_RATE / seconds, np.percentile(np.array(first) * 1e3, [50, 95])
-    report.figure(
-        "speech",
-        {
-            "in_flight": slots,
-            "audio_s_per_s": rate,
-            "ttfb_p50_ms": float(p50),
-            "ttfb_p95_ms": float(p95),
-            "requests": len(first),
-        },
-        f"{slots} in flight: {rate:.0f} audio-s/s, first audio after {p50:.0f} ms p50, {p95:.0f} ms p95, {len(first)} requests",
-    )
-    report.aim("seconds of audio per second, in process", rate, 500, at_least=True)
-    report.aim("first audio p95 [ms], in process", float(p95), 150, at_least=False)
-
-
-async def _closed_loop(
-    engine: Engine, stream: StreamDecoder, width: int, slots: int, seconds: float
-) -> tuple[int, list[float]]:
-    """Runs `slots` clients, each of which sends its next request once the last has ended.
-
-    Returns:
-        The samples that arrived within the time, and the seconds to the first audio of each request.
-    """
-    chance = np.random.default_rng(0)
-    first: list[float] = []
-    received = 0
-    until = time.perf_counter() + seconds
-
-    async def client(number: int) -> None:
-        nonlocal received
-        while time.perf_counter() < until:
-            length = int(np.clip(np.exp(chance.normal(np.log(4.0), 0.6)), 0.8, 25) * STEPS_PER_SECOND)
-            sampling = SamplingParams(seed=int(chance.integers(2**31)), min_steps=length)
-            asked, is_first = time.perf_counter(), True
-            blocks = engine.generate(prompt(number, width, length), sampling, timeout_s=100, admitted=True)
-            async for chunk in stream.decode(blocks):
-                if is_first:
-                    first.append(time.perf_counter() - asked)
-                is_first = False
-                if time.perf_counter() < until:
-                    received += len(chunk.samples)
-            number += slots
-
-    await asyncio.gather(*map(client, range(slots)))
-    return received, first
-
-
 def measure_equality_cost(report: Report, checkpoint: Checkpoint) -> None:
     """Measures the cost of one fixed shape: a step of 64 slots, few of them busy, over one of the smallest sufficient shape."""
 
@@ -213,30 +170,3 @@ def measure_equality_cost(report: Report, checkpoint: Checkpoint) -> None:
     shown = ", ".join(f"{busy}: {cost:+.0%}" for busy, cost in costs.items())
     report.figure("fixed_shape_cost", costs, f"busy of 64 slots, against a shape of their own: {shown}")
     report.aim("cost of equality, half of the slots busy", costs[32], 0.15, at_least=False)
-
-
-def measure_upstream(report: Report, root: Path, device: str, steps: int) -> None:
-    """Measures the ChatTTS package's own decode loop, alone and as one batch, if it is installed."""
-    try:
-        upstream = importlib.import_module("scripts.bench.upstream")
-        package = importlib.import_module("ChatTTS")
-    except ImportError as missing:
-        report.figure("upstream", None, f"left out: {missing}")
-        return
-    chat = upstream.load_chat(root, device)
-    found = {}
-    for batch in (1, 32) if device == "cuda" else (1,):
-        params = package.Chat.InferCodeParams(max_new_token=steps, min_new_token=steps, show_tqdm=False)
-        texts = [f"hello there how are you today {number}" for number in range(batch)]
-
-        def infer(texts: list[str] = texts, params: object = params) -> None:
-            list(chat._infer_code(texts, False, torch.device(device), True, params))
-            if device == "cuda":
-                torch.cuda.synchronize()
-
-        found[batch] = seconds_each(infer, 2) / steps
-    shown = ", ".join(f"batch of {batch}: {1e3 * seconds:.1f} ms" for batch, seconds in found.items())
-    report.figure("upstream_step_s", found, f"a step of {shown}")
-    ours = report.figures.get(step_figure(1))
-    if isinstance(ours, dict):
-        report.aim("step rate of one sequence, this engine / ChatTTS", found[1] / (ours["step_ms"] / 1e3), 18, at_least=True)

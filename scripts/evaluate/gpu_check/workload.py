@@ -7,6 +7,7 @@ Never: verdicts: those are the sections'
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -107,18 +108,21 @@ def prompt(number: int, width: int, steps: int) -> Prompt:
     )
 
 
-async def take(engine: Engine, number: int, width: int, steps: int) -> Take:
-    """Decodes one sequence of exactly `steps` steps."""
-    sampling = SamplingParams(seed=number, min_steps=steps)
-    blocks = engine.generate(prompt(number, width, steps), sampling, timeout_s=500, admitted=True)
-    parts = [block async for block in blocks]
+async def take(engine: Engine, asked: Prompt, sampling: SamplingParams, on_block: Callable[[], None] = lambda: None) -> Take:
+    """Decodes one sequence. `on_block` is called after each block."""
+    parts = []
+    async for block in engine.generate(asked, sampling, timeout_s=500, admitted=True):
+        parts.append(block)
+        on_block()
     return Take(np.concatenate([part.hidden for part in parts]), np.concatenate([part.codes for part in parts]))
 
 
 def takes(engine: Engine, numbers: list[int], width: int, steps: int) -> list[Take]:
-    """Decodes many sequences at once."""
+    """Decodes many sequences of exactly `steps` steps at once."""
 
     async def together() -> list[Take]:
-        return await asyncio.gather(*(take(engine, number, width, steps) for number in numbers))
+        return await asyncio.gather(
+            *(take(engine, prompt(number, width, steps), SamplingParams(seed=number, min_steps=steps)) for number in numbers)
+        )
 
     return asyncio.run(together())

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from pipeline.checkpoint import locate as checkpoints
 from pipeline.checkpoint import random_model, random_weights
 from pipeline.checkpoint.layout import (
+    CAPABILITIES_FILE,
     EMBED_FILE,
     FILES,
     GPT_CONFIG_FILE,
@@ -56,21 +57,22 @@ def test_a_generated_checkpoint_is_byte_identical_every_time(root: Path, tmp_pat
 
 
 def test_recipe_version_is_raised_with_every_changed_byte(root: Path) -> None:
-    # A cache would go on serving the old bytes: raise GENERATOR_VERSION together with these lines.
+    # A cache would go on serving the old bytes: raise FOLDER_VERSION, and GENERATOR_VERSION for tensors, with these lines.
     portable = (EMBED_FILE, GPT_FILE, MEL_DECODER_FILE)  # the others hold cosines, whose last bit is the machine's
     manifest = read_manifest(root)
     digest = hashlib.sha256("".join(manifest[file] for file in portable).encode()).hexdigest()
-    assert (random_weights.GENERATOR_VERSION, digest) == (2, "166b8789329ffbe153c8480fffab5952e97d1df863f037672d670f03c06f5cd5")
+    assert (random_weights.FOLDER_VERSION, random_weights.GENERATOR_VERSION) == (3, 2)
+    assert digest == "166b8789329ffbe153c8480fffab5952e97d1df863f037672d670f03c06f5cd5"
 
 
 def test_a_generated_checkpoint_is_small_and_has_every_file_of_upstream(root: Path) -> None:
-    assert set(contents(root)) == {*FILES, MANIFEST_FILE}
+    assert set(contents(root)) == {*FILES, CAPABILITIES_FILE, MANIFEST_FILE}
     assert sum(map(len, contents(root).values())) < SMALL_BYTES_LIMIT
 
 
 def test_sha256sum_accepts_the_manifest(root: Path) -> None:
     listed = subprocess.run(["sha256sum", "-c", MANIFEST_FILE], cwd=root, capture_output=True, text=True, check=True)
-    assert listed.stdout.count(": OK") == len(FILES)
+    assert listed.stdout.count(": OK") == len(FILES) + 1
 
 
 def test_every_tensor_is_its_own_and_finite(root: Path) -> None:
@@ -242,7 +244,7 @@ def test_cache_home_is_set_by_the_environment(monkeypatch: pytest.MonkeyPatch) -
 
 def test_verified_file_is_read_whole(root: Path) -> None:
     assert read_verified(root, GPT_CONFIG_FILE) == (root / GPT_CONFIG_FILE).read_bytes()
-    assert set(verify_files(root)) == set(FILES)
+    assert set(verify_files(root)) == {*FILES, CAPABILITIES_FILE}
 
 
 def test_changed_tokenizer_is_refused(root: Path) -> None:
@@ -288,7 +290,7 @@ def test_without_a_manifest_nothing_is_confirmed_but_files_must_be_there(root: P
 def test_unreadable_manifest_is_refused_with_the_line(line: str, root: Path) -> None:
     manifest = (root / MANIFEST_FILE).read_bytes()
     (root / MANIFEST_FILE).write_bytes(manifest + line.encode("latin-1") + b"\n")
-    with pytest.raises(CheckpointError, match=r"SHA256SUMS: (line 10 is not|cannot be read)"):
+    with pytest.raises(CheckpointError, match=r"SHA256SUMS: (line 11 is not|cannot be read)"):
         read_manifest(root)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from safetensors import safe_open
 
 from pipeline.checkpoint.capabilities import capabilities_file, read_capabilities
-from pipeline.checkpoint.layout import CAPABILITIES_FILE, FILES, SPEAKERS_FILE
+from pipeline.checkpoint.layout import CAPABILITIES_FILE, FILES, PRONUNCIATION_FILE, SPEAKERS_FILE
 from pipeline.checkpoint.locate import DEMO_FOLDER, resolve
 from pipeline.checkpoint.manifest import read_manifest, verify_files
 from pipeline.checkpoint.weights import open_checkpoint
@@ -22,7 +22,7 @@ FOUND = [path for path in sorted(DEMO_FOLDER.rglob("*")) if path.is_file()]
 
 def test_every_file_is_there_and_vouched_for(tmp_path: Path):
     root = resolve("demo", tmp_path / "unused")
-    assert {*FILES, SPEAKERS_FILE, CAPABILITIES_FILE} == set(read_manifest(root)) == set(verify_files(root))
+    assert {*FILES, SPEAKERS_FILE, CAPABILITIES_FILE, PRONUNCIATION_FILE} == set(read_manifest(root)) == set(verify_files(root))
     assert not (tmp_path / "unused").exists(), "nothing is generated, nothing is copied"
 
 

@@ -168,16 +168,23 @@ def test_warnings_come_with_the_first_chunk_alone():
     assert set(others) == {()}
 
 
-@pytest.mark.parametrize(("whole", "counted"), [((), 5), ((0, 3), 3), ((0, 1, 2, 3, 4), 0)])
-def test_segments_too_short_for_their_text_are_counted_with_the_last_chunk(whole, counted):
-    async def warned() -> list[object]:
-        frontend = PromptMaker(warnings=(("emoji", 2),))
-        async with aclosing(make_synthesizer(Hasty(*whole), frontend=frontend).stream(make_request())) as stream:
-            return [chunk.warnings async for chunk in stream]
+async def warned(generator: StepMaker) -> list[object]:
+    frontend = PromptMaker(warnings=(("emoji", 2),))
+    async with aclosing(make_synthesizer(generator, frontend=frontend).stream(make_request())) as stream:
+        return [chunk.warnings async for chunk in stream]
 
-    first, *_, last = asyncio.run(warned())
-    assert first == (("emoji", 2),)
-    assert last == ((("too_short", counted),) if counted else ())
+
+@pytest.mark.parametrize(("whole", "counted"), [((), 5), ((0, 3), 3), ((0, 1, 2, 3, 4), 0)])
+def test_segments_too_short_for_their_text_are_rolled_again_and_counted_with_the_last_chunk(whole, counted):
+    first, *_, last = asyncio.run(warned(Hasty(*whole)))
+    assert first[0] == ("emoji", 2)
+    assert dict(first[1:]).keys() <= {"rolled_again", "too_short"}, "as far as they are known by then"
+    assert dict(last) == ({"rolled_again": counted, "too_short": counted} if counted else {})
+
+
+def test_a_segment_that_is_rolled_again_is_spoken_in_its_second_take():
+    assert np.array_equal(synthesize(make_request(), generator=Hasty(relents=True)), synthesize(make_request()))
+    assert dict(asyncio.run(warned(Hasty(0, relents=True)))[-1]) == {"rolled_again": 4}
 
 
 def test_refine_speaks_what_the_refine_pass_wrote():

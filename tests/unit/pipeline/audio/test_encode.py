@@ -156,6 +156,7 @@ def test_wav_headers_tell_the_size_or_that_it_is_unknown():
     assert len(encode_whole(samples, "wav")) == head + 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("container", ["wav", "flac", "opus", "mp3"])
 def test_a_file_says_that_it_was_made(container, streamed, tmp_path):
@@ -208,6 +209,7 @@ def test_bit_rates_are_met(container, rate, kbps):
     assert len(data) * 8 / 4 / 1000 == pytest.approx(kbps, rel=0.35 if container == "opus" else 0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("container", ["ulaw", "alaw"])
 def test_companded_bytes_are_the_nearest_there_are(container):
     """FFmpeg's decoder is the judge: no other byte would have been nearer, and silence is the positive zero."""

@@ -43,6 +43,7 @@ STAGES = {
 KEEPS_LENGTH = [name for name in STAGES if not name.startswith(("resample", "trim"))]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(12))
 @given(cuts=st.lists(st.integers(0, 70_000), max_size=60), quiet=st.integers(0, 30_000))
 @pytest.mark.parametrize("name", STAGES)
@@ -85,6 +86,7 @@ def test_blocks_give_everything_once():
 # Limiter.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [8_000, 24_000, 48_000])
 @pytest.mark.parametrize("gain", [1, 4, 30])
 @pytest.mark.parametrize("kind", ["speech", "noise", "clicks", "steps"])

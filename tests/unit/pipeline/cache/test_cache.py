@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pipeline.cache.cache import CodeCache
 from pipeline.cache.cached_generator import CachedModel
 from pipeline.cache.invalidation import PurgeGenerations
+from pipeline.cache.key import WITHOUT_EFFECT as WITHOUT_EFFECT_ON_STEPS
 from pipeline.cache.key import CacheEntryKey, entry_key_for
 from pipeline.cache.memory import OVERHEAD, MemoryTier
 from pipeline.cache.redis import RedisTier
@@ -94,11 +95,14 @@ def test_equal_inputs_have_one_key():
     assert key_of(replace(twin, scheduling=SchedulingParams(Lane.BULK, "tenant", 3.0, 7))) == key_of(), (
         "scheduling decides when steps are generated, not which"
     )
+    assert key_of(replace(twin, least_steps=40)) == key_of(), "it decides which take is spoken"
 
 
 def test_every_input_that_can_change_a_step_changes_the_key():
     assert OTHER_SAMPLING.keys() == {field.name for field in fields(SamplingParams)}, "a new field has its case here"
-    assert {*OTHER_PROMPT, "scheduling"} == {field.name for field in fields(Prompt)}, "a new field has its case here"
+    assert {*OTHER_PROMPT, *WITHOUT_EFFECT_ON_STEPS} == {field.name for field in fields(Prompt)}, (
+        "a new field has its case here"
+    )
     keys = [key_of()]
     keys += [key_of(sampling=replace(SamplingParams(), **{name: value})) for name, value in OTHER_SAMPLING.items()]
     keys += [key_of(replace(PROMPT, **{name: value})) for name, value in OTHER_PROMPT.items()]
@@ -316,6 +320,7 @@ def test_a_cached_reply_has_the_bytes_of_an_uncached_one(chain, text, seed, voic
     assert [source for _, source in replies].count(CacheResult.MISS) == 1
 
 
+@pytest.mark.slow
 def test_a_hit_takes_no_step_of_the_model(chain):
     cached = chain.behind(CodeCache(1 << 24))
     request = request_for(TEXTS[3], refine=RefineParams(sampling=SamplingParams(temperature=0.7)))
@@ -491,6 +496,7 @@ def test_redis_serves_other_processes_until_an_entry_expires(chain, redis_server
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_foreign_bytes_in_redis_are_replaced(chain, redis_server):
     async def scenario() -> None:
         tier = RedisTier(redis_server.url, ttl_s=60)

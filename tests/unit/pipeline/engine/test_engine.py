@@ -69,6 +69,7 @@ def test_alone_equals_crowded_equals_reused_slot_equals_another_engine(make_engi
     assert all(one.equals(there) for one, there in zip(alone, run_together(other, requests), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [{"steps_per_round": 5}, {"block_steps": 1}, {"block_steps": 16, "buffer_steps": 20}])
 def test_rounds_blocks_and_buffers_change_no_bit(make_engine, demo, change):
     requests = [distinct(number, demo.gpt_spec.width) for number in range(6)]
@@ -102,6 +103,7 @@ def test_blocks_come_in_the_sizes_that_are_of_use_and_change_no_bit(make_engine,
     assert np.array_equal(np.concatenate([block.codes for block in found]), plain.codes)
 
 
+@pytest.mark.slow
 def test_prompts_prefilled_together_equal_prompts_prefilled_alone(make_engine, demo):
     engine = make_engine(prefill_rows=3)
     requests = [(make_prompt(9 + number % 8, number=number, max_steps=20), SamplingParams(seed=number)) for number in range(9)]
@@ -253,6 +255,7 @@ def test_reader_whose_loop_is_gone_harms_nobody(make_engine):
     engine.check_health()
 
 
+@pytest.mark.slow
 def test_slow_reader_pauses_itself_alone_and_loses_nothing(make_engine):
     engine = make_engine(buffer_steps=16, stall_timeout_s=30)
     request = (make_prompt(max_steps=100), SamplingParams(min_steps=100, seed=3))

@@ -1,9 +1,13 @@
 """The GPU's product with int8 weights in Triton's interpreter: torch's numbers, and a row that is its own."""
 
+from collections.abc import Iterator
+
+import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.errors import ConfigError
@@ -23,6 +27,22 @@ DTYPES = [torch.float32, torch.bfloat16]
 SLOTS, POSITIONS = 3, 64
 
 sizes = st.tuples(st.integers(1, 70), st.sampled_from([16, 48, 96]), st.sampled_from([64, 192, 320]))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def exact_dots() -> Iterator[None]:
+    """The interpreter multiplies with NumPy's library, whose float32 sums depend on a row's place on some processors.
+
+    A GPU's do not. Products of bfloat16 and int8 are summed in float64, where their sums are exact in any order.
+    """
+
+    def dot(_: InterpreterBuilder, a: TensorHandle, b: TensorHandle, d: TensorHandle, *_precision: object) -> TensorHandle:
+        sums = np.matmul(a.data, b.data, dtype=np.float64).astype(d.data.dtype)
+        return TensorHandle(sums + d.data, d.dtype.scalar)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InterpreterBuilder, "create_dot", dot)
+        yield
 
 
 def random(*shape: int, seed: int) -> torch.Tensor:
@@ -47,6 +67,7 @@ def _both(product: Product, x: torch.Tensor) -> torch.Tensor:
 
 
 @settings(max_examples=examples(10))
+@example(rows=17, seed=17, neighbours=0.0)  # two blocks of rows
 @given(rows=st.integers(2, 20), seed=st.integers(0, 2**20), neighbours=st.sampled_from([0.0, 1.0, 1e20, torch.nan, torch.inf]))
 def test_a_rows_bits_are_its_own_in_any_company_and_any_place(rows, seed, neighbours):
     product = Int8Product(random(48, 192, seed=seed))

@@ -156,6 +156,7 @@ def test_swapped_file_is_refused_with_and_without_a_manifest(file: str, other: s
         load_part(root, file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", PARTS)
 def test_every_tensor_is_missed(file: str, unlisted: Path) -> None:
     whole = load_file(unlisted / file)
@@ -166,6 +167,7 @@ def test_every_tensor_is_missed(file: str, unlisted: Path) -> None:
             load_part(unlisted, file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", PARTS)
 def test_every_shape_is_checked(file: str, unlisted: Path) -> None:
     whole = load_file(unlisted / file)

@@ -153,6 +153,7 @@ def test_a_mirror_always_shows_what_was_written(url: str, actions: list[tuple[st
     store.close()
 
 
+@pytest.mark.slow
 def test_concurrent_writers_lose_nothing(url: str):
     """Eight threads with a store each count one key up together; every count arrives, none twice."""
 
@@ -213,6 +214,7 @@ def test_a_writer_killed_in_the_middle_leaves_whole_versions(url: str):
             open_store(url).delete("killed", key)
 
 
+@pytest.mark.slow
 def test_another_process_sees_a_write_with_its_next_look(url: str):
     reading = (
         "import sys\nfrom pipeline.store.open import open_store\nfrom pipeline.store.mirror import Mirror\n"

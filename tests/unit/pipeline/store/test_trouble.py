@@ -74,6 +74,7 @@ print("held")
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_can_be_read_and_deleted_from(tmp_path: Path):
     prefix = small_disk(str(tmp_path), "2m")
     if prefix is None:

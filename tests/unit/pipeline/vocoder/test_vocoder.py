@@ -147,6 +147,24 @@ def test_waiting_windows_of_one_shape_share_a_call_and_the_oldest_goes_first():
     asyncio.run(scenario())
 
 
+def test_a_streams_first_window_overtakes_those_of_streams_that_already_play():
+    async def scenario() -> None:
+        calls = GatedCalls()
+        with running(TINY, None, factory=calls.make) as vocoder:
+            running_call = asyncio.create_task(vocoder.decode(numbered(2)))
+            await asyncio.to_thread(calls.entered.wait, DEADLINE_S)
+            later = [make_window(TINY, 1, number=0, size=2, fill=number) for number in (4, 6, 8)]
+            first = make_window(TINY, 1, number=1, size=1, fill=5)
+            assert (first.valid_start, later[0].valid_start) == (TINY.look_ahead, 0), "nothing comes before the first body"
+            others = [asyncio.create_task(vocoder.decode(window)) for window in (*later, first)]
+            await asyncio.sleep(0.01)
+            calls.gate.set()
+            await asyncio.gather(running_call, *others)
+            assert calls.decoded == [[2], [0], [4, 6], [8]], "row 0 of the first window does not exist"
+
+    asyncio.run(scenario())
+
+
 def test_a_cancelled_callers_window_is_not_decoded():
     async def scenario() -> None:
         calls = GatedCalls()

@@ -1,0 +1,47 @@
+"""Identity: everything about a GPU by which libraries choose their kernels, and so the last bits of a sum.
+
+In:    the GPU that this process sees
+Out:   one line for the engine's fingerprint
+Owns:  nothing
+Never: how fast or how full it is
+"""
+
+import ctypes
+import re
+from pathlib import Path
+
+import torch
+
+DRIVER_FILE = Path("/proc/driver/nvidia/version")
+UNKNOWN = "unknown"
+
+
+def gpu_identity() -> str:
+    """Returns the GPU's name, capability and number of multiprocessors, and the versions of CUDA, cuBLAS and the driver.
+
+    A slice of a GPU (MIG, MPS) has the same name and fewer multiprocessors, for which cuBLAS chooses other kernels.
+    """
+    found = torch.cuda.get_device_properties(0)
+    return (
+        f"{found.name} ({found.major}, {found.minor}) multiprocessors {found.multi_processor_count} "
+        f"cuda {torch.version.cuda} cublas {cublas_version(torch.version.cuda)} driver {driver_version()}"
+    )
+
+
+def cublas_version(cuda: str | None) -> str:
+    """Returns the version of the cuBLAS that torch has loaded, as its own number such as 130002; `unknown` without one."""
+    try:
+        library = ctypes.CDLL(f"libcublasLt.so.{(cuda or '').split('.')[0]}")
+    except OSError:
+        return UNKNOWN
+    library.cublasLtGetVersion.restype = ctypes.c_size_t
+    return str(library.cublasLtGetVersion())
+
+
+def driver_version(file: Path = DRIVER_FILE) -> str:
+    """Returns the version of NVIDIA's kernel driver, such as 580.65.06; `unknown` without one."""
+    try:
+        found = re.search(r"Kernel Module\b.*?\s(\d+\.\d+(?:\.\d+)*)\s", file.read_text())
+    except OSError:
+        return UNKNOWN
+    return found[1] if found else UNKNOWN

@@ -1,0 +1,114 @@
+"""Takes: generates segments, and rolls one again that ends impossibly early.
+
+In:    prompts, each with the fewest steps in which its text can be spoken
+Out:   the steps of one take per segment, and which takes are too short all the same
+Owns:  the outcome of the takes of one request
+Never: a step of a take that was thrown away; time: one seed rolls the same segments again, alone or among others
+
+A model may draw the end in the middle of a sentence, or at once for a text that it cannot speak. The steps that the first audio
+waits for anyway are kept back until the take has outlasted them. A take that ends before, with fewer steps than its text needs,
+is replaced by the second draw of the same seed. A later end can only be reported: its audio has been sent.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import replace
+
+from pipeline.errors import DeadlineExceeded
+from pipeline.protocols import CodeGenerator
+from pipeline.types import FinishReason, Prompt, SamplingParams, SeedMode, StepBlock
+
+TOO_SHORT = "too_short"
+"""warning: number of segments with fewer steps than speaking their text needs"""
+ROLLED_AGAIN = "rolled_again"
+"""warning: number of segments whose first take ended too early and was replaced by a second one"""
+
+
+class Takes:
+    """Generates the segments of one request."""
+
+    def __init__(self, generator: CodeGenerator, sampling: SamplingParams, deadline: float, first_steps: int) -> None:
+        """
+        Args:
+            deadline: of the request [monotonic s].
+            first_steps: what the vocoder needs for its first samples, whatever the load; so many may be kept back.
+        """
+        self.running = asyncio.Event()
+        """set as soon as a segment has a step"""
+        self._generator = generator
+        self._sampling = sampling
+        self._deadline = deadline
+        self._first_steps = first_steps
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def warnings(self) -> tuple[tuple[str, int], ...]:
+        """Code and number of segments, as far as they have ended."""
+        return tuple(sorted(self._counts.items()))
+
+    async def steps(self, prompt: Prompt, *, admitted: bool) -> AsyncGenerator[StepBlock, None]:
+        """Streams the steps of one segment.
+
+        Args:
+            admitted: its request has a segment in the engine already.
+
+        Raises:
+            DeadlineExceeded, or what the generator raises.
+        """
+        first = self._take(prompt, self._sampling, admitted=admitted)
+        async with aclosing(first):
+            opening = await _opening(first, self._held_steps(prompt))
+            if not self._ends_early(prompt, opening):
+                async for block in self._spoken(prompt, opening, first):
+                    yield block
+                return
+        self._counts[ROLLED_AGAIN] += 1
+        second = self._take(prompt, replace(self._sampling, attempt=self._sampling.attempt + 1), admitted=True)
+        async with aclosing(second):
+            async for block in self._spoken(prompt, [], second):
+                yield block
+
+    async def _take(self, prompt: Prompt, sampling: SamplingParams, *, admitted: bool) -> AsyncGenerator[StepBlock, None]:
+        time_left_s = self._deadline - time.monotonic()
+        if time_left_s <= 0:
+            raise DeadlineExceeded(f"the request's time was over before segment {prompt.segment.index} began")
+        async with aclosing(self._generator.generate(prompt, sampling, timeout_s=time_left_s, admitted=admitted)) as blocks:
+            async for block in blocks:
+                self.running.set()
+                yield block
+
+    def _held_steps(self, prompt: Prompt) -> int:
+        # UPSTREAM draws are ChatTTS's own, which have no second roll.
+        return 0 if self._sampling.seed_mode is SeedMode.UPSTREAM else min(prompt.least_steps, self._first_steps)
+
+    def _ends_early(self, prompt: Prompt, opening: list[StepBlock]) -> bool:
+        last = opening[-1] if opening else None
+        return last is not None and last.finish is FinishReason.EOS and last.stop < self._held_steps(prompt)
+
+    async def _spoken(
+        self, prompt: Prompt, opening: list[StepBlock], rest: AsyncIterator[StepBlock]
+    ) -> AsyncGenerator[StepBlock, None]:
+        """Yields the blocks of the take that is spoken; counts it if it is too short."""
+        for block in opening:
+            self._check_length(prompt, block)
+            yield block
+        async for block in rest:
+            self._check_length(prompt, block)
+            yield block
+
+    def _check_length(self, prompt: Prompt, block: StepBlock) -> None:
+        if block.finish is not None and block.stop < prompt.least_steps:
+            self._counts[TOO_SHORT] += 1
+
+
+async def _opening(blocks: AsyncIterator[StepBlock], steps: int) -> list[StepBlock]:
+    """Returns the first blocks of a take: as many as have so many steps, or all of a shorter one."""
+    opening: list[StepBlock] = []
+    async for block in blocks:
+        opening.append(block)
+        if block.stop >= steps:
+            break
+    return opening

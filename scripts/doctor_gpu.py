@@ -1,0 +1,117 @@
+"""Doctor, GPU: whether a GPU, its driver and Triton can run a configuration, and how much memory it needs.
+
+In:    the device settings of a configuration; this machine
+Out:   sentences about what is wrong, with advice; bytes
+Owns:  nothing
+Never: allocating on the GPU
+"""
+
+import importlib.util
+import shutil
+import sysconfig
+from pathlib import Path
+
+import torch
+
+from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
+from pipeline.errors import ConfigError
+from pipeline.model.gpu.identity import UNKNOWN, driver_version
+from pipeline.model.gpu.prepare import refuse_old
+from scripts.operate.capacity import kv_cache_bytes, weight_bytes
+
+MIB = 1 << 20
+LEAST_DRIVERS = {"12": 525, "13": 580}
+"""major version of CUDA -> NVIDIA's oldest driver for it (CUDA's release notes, table of driver versions)"""
+COMPILERS = ("cc", "gcc", "clang")
+
+# Predicted; `make gpu-check` measures the sum.
+CONTEXT = 500 * MIB
+"""a process on the GPU: the driver's context and the libraries' code"""
+EMBEDDINGS = 160 * MIB
+"""text and code embeddings with their heads, float32 for every dtype"""
+ENGINE_GRAPHS = 700 * MIB
+"""rounds, prefills and cuBLAS's workspace of an engine, and the activations of a prefill"""
+VOCODER_WEIGHTS = 250 * MIB
+WORKSPACE = 32 * MIB
+"""of cuBLAS, one per window decoded side by side"""
+WINDOW_MEMORY = 60 * MIB
+"""activations of one window of the largest shape, in its graphs"""
+
+
+def needed_bytes(pipeline: PipelineConfig) -> int:
+    """Returns the GPU memory that the configuration needs, if engine and vocoder share one GPU: computed, partly predicted."""
+    needed = 0
+    if pipeline.engine.device == "cuda":
+        needed += engine_bytes(pipeline.engine)
+    if pipeline.vocoder.device == "cuda":
+        needed += vocoder_bytes(pipeline.vocoder)
+    return needed
+
+
+def engine_bytes(engine: EngineConfig) -> int:
+    """Returns the memory of one engine: its cache as it is allocated, its weights, and what a process takes besides."""
+    spare = kv_cache_bytes(engine) // engine.slots if engine.prefill_rows > 1 else 0
+    return CONTEXT + EMBEDDINGS + ENGINE_GRAPHS + weight_bytes(engine) + kv_cache_bytes(engine) + spare
+
+
+def vocoder_bytes(vocoder: VocoderConfig) -> int:
+    """Returns the memory of one vocoder."""
+    return CONTEXT + VOCODER_WEIGHTS + vocoder.rows * (WORKSPACE + WINDOW_MEMORY)
+
+
+def why_no_gpu(driver: str, cuda: str | None) -> tuple[str, str]:
+    """Returns why torch sees no GPU, as far as that can be known, and what to do."""
+    if cuda is None:
+        return "this torch is built for CPUs only", "install torch for CUDA: pip install torch, or use configs/cpu.yaml"
+    least = LEAST_DRIVERS.get(cuda.split(".")[0])
+    if driver == UNKNOWN:
+        return "torch sees no GPU, and no NVIDIA driver is loaded", (
+            f"install NVIDIA's driver{f' {least} or newer' if least else ''} (nvidia-smi must work), or use configs/cpu.yaml"
+        )
+    if least and int(driver.split(".")[0]) < least:
+        return f"NVIDIA's driver {driver} is too old for torch's CUDA {cuda}", (
+            f"install driver {least} or newer, or a torch for an older CUDA, or use configs/cpu.yaml"
+        )
+    return f"torch sees no GPU, though NVIDIA's driver {driver} is loaded", (
+        "check CUDA_VISIBLE_DEVICES and, in a container, --gpus all; or use configs/cpu.yaml"
+    )
+
+
+def gpu_problem(pipeline: PipelineConfig) -> tuple[str, str] | None:
+    """Returns what is wrong with the GPU and what to do; None if the configuration can run on it."""
+    if not torch.cuda.is_available():
+        return why_no_gpu(driver_version(), torch.version.cuda)
+    name = torch.cuda.get_device_name(0)
+    try:
+        refuse_old(name, torch.cuda.get_device_capability(0))
+    except ConfigError as error:
+        return str(error), "use configs/cpu.yaml, or a GPU of compute capability 8.0 or newer"
+    free, _ = torch.cuda.mem_get_info(0)
+    needed = needed_bytes(pipeline)
+    if free < needed:
+        return f"{name}: {free // MIB} MiB are free; the configuration needs about {needed // MIB}", (
+            "lower engine.slots, max_prompt or max_steps, set engine.kv to int8, or end what else uses the GPU"
+        )
+    return None
+
+
+def triton_problem() -> tuple[str, str] | None:
+    """Returns why Triton cannot compile the kernels here, and what to do; None if it can: it compiles a launcher in C."""
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed", "pip install triton (it comes with torch on Linux)"
+    if not any(map(shutil.which, COMPILERS)):
+        return f"no C compiler ({', '.join(COMPILERS)}): Triton compiles its launchers with one", "install gcc (Debian: gcc)"
+    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    if not header.exists():
+        return f"{header} is missing: Triton's launchers need it", "install Python's headers (Debian: python3-dev)"
+    return None
+
+
+def described(pipeline: PipelineConfig) -> str:
+    """Returns the GPU and its memory in one line."""
+    free, total = torch.cuda.mem_get_info(0)
+    capability = ".".join(map(str, torch.cuda.get_device_capability(0)))
+    return (
+        f"{torch.cuda.get_device_name(0)}, compute capability {capability}, driver {driver_version()}, {free // MIB} of "
+        f"{total // MIB} MiB free, about {needed_bytes(pipeline) // MIB} needed"
+    )

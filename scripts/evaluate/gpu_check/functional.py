@@ -1,0 +1,111 @@
+"""Functional: what only a device's own code does: refine passes, ChatTTS's draws, preemption, a long prompt, a broken row.
+
+In:    a checkpoint, a device
+Out:   promises
+Owns:  nothing
+Never: time
+"""
+
+import asyncio
+import importlib
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+
+from pipeline.checkpoint.weights import Checkpoint, GptSpec
+from pipeline.config import EngineConfig
+from pipeline.engine.engine import Engine
+from pipeline.engine.observer import EngineObserver, NullEngineObserver
+from pipeline.errors import NonFiniteOutput
+from pipeline.types import Head, Lane, Prompt, SamplingParams, SchedulingParams, SeedMode
+from scripts.evaluate.gpu_check.parity import common_steps
+from scripts.evaluate.gpu_check.report import Report
+from scripts.evaluate.gpu_check.workload import Take, prompt, take
+
+SHAPE = {"slots": 2, "steps_per_round": 2, "prefill_rows": 2, "max_prompt": 640, "max_steps": 256, "block_steps": 1}
+LONG_PROMPT = 600  # positions: beyond the longest prompt with a graph
+
+Requests = dict[str, tuple[Prompt, SamplingParams]]
+
+
+class Preemptions(NullEngineObserver):
+    """Counts preemptions."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def preempted(self) -> None:
+        self.count += 1
+
+
+def check_functional(report: Report, checkpoint: Checkpoint, device: str, steps: int) -> None:
+    """Checks each request for the CPU's codes and for the same bits in company, then a preemption for no changed bit."""
+    requests, spec, preemptions = _requests(checkpoint.gpt_spec, steps), checkpoint.gpt_spec, Preemptions()
+    longer = steps + 8 if device == "cpu" else min(5 * steps, 240)
+    with closing(_engine(checkpoint, "cpu", None)) as engine:
+        expected = {name: asyncio.run(take(engine, *request)) for name, request in requests.items()}
+    with closing(_engine(checkpoint, device, preemptions)) as engine:
+        alone = {name: asyncio.run(take(engine, *request)) for name, request in requests.items()}
+        crowded, broken = asyncio.run(_together(engine, requests, spec))
+        interrupted = asyncio.run(_interrupted(engine, spec, longer))
+        undisturbed = [asyncio.run(take(engine, *request)) for request in _bulk(spec, longer)]
+    for name in requests:
+        same = common_steps(expected[name].codes, alone[name].codes)
+        report.promise(f"{name}: codes on the device = on the CPU", same == steps, f"first {same} of {steps} steps")
+        equal = alone[name].equals(crowded[name])
+        report.promise(f"{name}: alone = in company", equal, "bit-equal" if equal else "other bits")
+    report.promise("a row that is not finite ends alone", broken, "NonFiniteOutput" if broken else "it went on")
+    equal = all(one.equals(other) for one, other in zip(interrupted, undisturbed, strict=True))
+    detail = f"{preemptions.count} preempted, {'bit-equal' if equal else 'other bits'}"
+    report.promise("a preempted sequence keeps its bits", equal and preemptions.count > 0, detail)
+
+
+def _engine(checkpoint: Checkpoint, device: str, observer: EngineObserver | None) -> Engine:
+    """Returns the CPU's engine if there is no observer, else the GPU's; on a CPU through Triton's interpreter."""
+    if observer is None:
+        return Engine(EngineConfig.model_validate(SHAPE), checkpoint)
+    config = EngineConfig.model_validate(SHAPE | {"device": "cuda", "kv_budget_mib": 32768})
+    runner = importlib.import_module("pipeline.engine.gpu_runner").GpuRunner
+    return Engine(config.model_copy(update={"device": device}), checkpoint, observer=observer, factory=runner)
+
+
+def _requests(spec: GptSpec, steps: int) -> Requests:
+    long = prompt(9, spec.width, steps)
+    long = replace(long, ids=np.resize(long.ids, (LONG_PROMPT, 4)), text_mask=np.ones(LONG_PROMPT, np.bool_))
+    text = replace(prompt(3, spec.width, steps), head=Head.TEXT, eos_token=7, speaker=None, speaker_position=None)
+    upstream = SeedMode.UPSTREAM
+    return {
+        "seed_mode upstream": (prompt(1, spec.width, steps), SamplingParams(seed=5, seed_mode=upstream, min_steps=steps)),
+        "refine": (text, SamplingParams(seed=6, temperature=0.7, repetition_penalty=1.0, min_steps=steps)),
+        "refine, upstream": (text, SamplingParams(seed=6, seed_mode=upstream, temperature=0.7, min_steps=steps)),
+        "long prompt, eager": (long, SamplingParams(seed=7, min_steps=steps)),
+    }
+
+
+async def _together(engine: Engine, requests: Requests, spec: GptSpec) -> tuple[dict[str, Take], bool]:
+    """Returns every take beside a request whose voice is not a number, and whether that request was ended."""
+    poison = replace(prompt(4, spec.width, 8), speaker=np.full(spec.width, np.nan, np.float16))
+    jobs = [asyncio.create_task(take(engine, *request)) for request in requests.values()]
+    bad = asyncio.create_task(take(engine, poison, SamplingParams()))
+    found = dict(zip(requests, [await job for job in jobs], strict=True))
+    try:
+        await bad
+    except NonFiniteOutput:
+        return found, True
+    return found, False
+
+
+def _bulk(spec: GptSpec, steps: int) -> list[tuple[Prompt, SamplingParams]]:
+    patient = replace(prompt(11, spec.width, steps), scheduling=SchedulingParams(lane=Lane.BULK))
+    return [(patient, SamplingParams(seed=seed, min_steps=steps)) for seed in (1, 2)]
+
+
+async def _interrupted(engine: Engine, spec: GptSpec, steps: int) -> list[Take]:
+    """Returns two bulk sequences, one of which gives its slot to an interactive one."""
+    has_block = asyncio.Event()
+    jobs = [asyncio.create_task(take(engine, *request, on_block=has_block.set)) for request in _bulk(spec, steps)]
+    await has_block.wait()
+    urgent = replace(prompt(12, spec.width, 8), scheduling=SchedulingParams(lane=Lane.INTERACTIVE))
+    await take(engine, urgent, SamplingParams(seed=3, min_steps=8))
+    return [await job for job in jobs]

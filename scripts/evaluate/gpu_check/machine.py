@@ -1,0 +1,69 @@
+"""Machine: what the device is, how fast its memory copies, what an empty node of a graph costs.
+
+In:    a device
+Out:   figures
+Owns:  nothing
+Never: a checkpoint
+"""
+
+import os
+import shutil
+import subprocess
+
+import torch
+
+from pipeline.model.gpu.graphs import record, use_own_stream
+from pipeline.model.gpu.identity import driver_version
+from pipeline.model.gpu.prepare import prepare_gpu
+from scripts.bench.memory_bandwidth import copy_bandwidth
+from scripts.evaluate.gpu_check.device_clock import seconds_on
+from scripts.evaluate.gpu_check.report import Report
+
+PROGRAMS = ("git", "gcc", "g++", "nvcc", "ncu", "nvidia-cuda-mps-control")
+NODES = 500
+ROWS = (1, 8, 16, 32, 64, 128)
+"""slots of the engines in the other sections"""
+
+
+def measure_machine(report: Report, device: str) -> None:
+    """Describes the machine, and measures what the other sections compare with."""
+    programs = {name: shutil.which(name) for name in PROGRAMS}
+    report.figure("programs", programs, ", ".join(name for name, place in programs.items() if place) or "none")
+    report.figure("cpus", os.cpu_count(), str(os.cpu_count()))
+    bandwidth = copy_bandwidth(device)
+    report.figure("copy_bandwidth", bandwidth, f"{bandwidth / 1e9:.0f} GB/s of random bytes, reads and writes")
+    if device == "cuda":
+        _describe(report)
+        _measure_node(report)
+        for rows in ROWS:
+            prepare_gpu(rows=rows, dtype=torch.bfloat16)
+        report.promise("matrix products are right", True, f"float32 and bfloat16, {', '.join(map(str, ROWS))} rows")
+
+
+def _describe(report: Report) -> None:
+    found = torch.cuda.get_device_properties(0)
+    described = {
+        "name": found.name,
+        "multiprocessors": found.multi_processor_count,
+        "capability": [found.major, found.minor],
+        "memory_bytes": found.total_memory,
+        "l2_bytes": found.L2_cache_size,
+        "driver": driver_version(),
+    }
+    if shutil.which("nvidia-smi"):
+        asked = ["nvidia-smi", "--query-gpu=clocks.max.sm,clocks.max.mem,power.limit", "--format=csv,noheader"]
+        described["nvidia_smi"] = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    report.figure("gpu", described, ", ".join(f"{name} {value}" for name, value in described.items()))
+
+
+def _measure_node(report: Report) -> None:
+    """Measures a node that does nothing: the floor below every small kernel of a step."""
+    tiny = torch.zeros(32, device="cuda")
+    use_own_stream(urgent=False)
+
+    def work() -> None:
+        for _ in range(NODES):
+            tiny.add_(1)
+
+    node_us = seconds_on("cuda", record(work).replay, times=10) / NODES * 1e6
+    report.figure("graph_node_us", node_us, f"{node_us:.2f} us")

@@ -1,0 +1,75 @@
+"""The doctor's questions to a GPU, answered where there is none."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
+from scripts import doctor_gpu
+from scripts.operate.capacity import kv_cache_bytes
+from serve.config.config_file import check_file
+
+GPU = check_file(Path(__file__).resolve().parents[3] / "configs/gpu.yaml").app.pipeline
+GIB = 1 << 30
+
+
+def test_memory_follows_from_the_configuration():
+    def engine(**settings: object) -> int:
+        return doctor_gpu.engine_bytes(EngineConfig.model_validate({"device": "cuda", "dtype": "bfloat16"} | settings))
+
+    assert engine(slots=128) - engine(slots=64) == kv_cache_bytes(EngineConfig(dtype="bfloat16", slots=64))
+    assert engine(kv_budget_mib=9000) == engine(), "a budget is a limit, not a need"
+    assert engine(kv="int8") < engine(weights="int8") < engine()
+    assert engine(prefill_rows=4) > engine(), "unused rows of a prefill have a slot of their own"
+    one, eight = (doctor_gpu.vocoder_bytes(VocoderConfig(device="cuda", rows=rows)) for rows in (1, 8))
+    assert eight > one
+    assert doctor_gpu.needed_bytes(PipelineConfig()) == 0
+    assert 8 * GIB < doctor_gpu.needed_bytes(GPU) < 11 * GIB, "5.9 GiB of KV cache, 0.4 of weights, two processes"
+
+
+def test_why_there_is_no_gpu_names_the_driver():
+    cases = [
+        (("unknown", None), "built for CPUs only", "pip install torch"),
+        (("unknown", "13.0"), "no NVIDIA driver is loaded", "580 or newer"),
+        (("550.54.15", "13.0"), "550.54.15 is too old for torch's CUDA 13.0", "driver 580 or newer"),
+        (("550.54.15", "12.8"), "driver 550.54.15 is loaded", "CUDA_VISIBLE_DEVICES"),
+        (("580.65.06", "13.0"), "driver 580.65.06 is loaded", "--gpus all"),
+    ]
+    for given, expected, advice in cases:
+        found = doctor_gpu.why_no_gpu(*given)
+        assert expected in found[0]
+        assert advice in found[1]
+
+
+@pytest.mark.parametrize(
+    ("capability", "free", "expected"),
+    [
+        ((7, 5), 80, "compute capability 7.5"),
+        ((8, 9), 2, "2048 MiB are free; the configuration needs"),
+        ((9, 0), 80, None),
+    ],
+)
+def test_a_gpu_that_is_too_old_or_too_full_is_refused(monkeypatch, capability, free, expected):
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        get_device_name=lambda number: "a GPU",
+        get_device_capability=lambda number: capability,
+        mem_get_info=lambda number: (free * GIB, 80 * GIB),
+    )
+    monkeypatch.setattr(doctor_gpu.torch, "cuda", cuda)
+    problem = doctor_gpu.gpu_problem(GPU)
+    assert (problem is None) if expected is None else expected in problem[0]
+    assert "driver" in doctor_gpu.described(GPU)
+
+
+def test_triton_needs_a_compiler_and_pythons_headers(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor_gpu.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    monkeypatch.setattr(doctor_gpu.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert "Python.h is missing" in doctor_gpu.triton_problem()[0]
+    (tmp_path / "Python.h").touch()
+    assert doctor_gpu.triton_problem() is None
+    monkeypatch.setattr(doctor_gpu.shutil, "which", lambda name: None)
+    assert "no C compiler" in doctor_gpu.triton_problem()[0]
+    monkeypatch.setattr(doctor_gpu.importlib.util, "find_spec", lambda name: None)
+    assert "not installed" in doctor_gpu.triton_problem()[0]
