@@ -35,6 +35,7 @@ from scripts.bench.scenarios import (
     single,
     soak,
     streaming,
+    turn,
 )
 from scripts.bench.summary import LIMIT_KEPT, TARGET_REACHED, markdown, summarise, write_pages
 from scripts.config_path import DEFAULT, config_path
@@ -48,6 +49,7 @@ SCENARIOS = {
     "b7": growth,
     "b8": determinism,
     "b9": disconnect_storm,
+    "b14": turn,
     "b12": soak,
     "b10": serve_overhead,
     "b11": cold_start,
@@ -170,7 +172,7 @@ def options_of(args: argparse.Namespace) -> Options:
         config=args.config,
         checkpoint=args.checkpoint,
         dtype=args.dtype,
-        weights=args.weights or best_weights(args.config),
+        weights=args.weights or ("dtype" if args.url else best_weights(args.config)),
         kv=args.kv,
         path=args.path,
         threads=args.threads,

@@ -17,14 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from scripts.train_demo.codes import BOOKS, CODES, END, PARTS, Coder, fit
-from scripts.train_demo.corpus import Example, load_shard
+from scripts.train_demo.corpus import VOCABULARY, Example, load_shard
 from scripts.train_demo.network import speaker_vectors
 from scripts.train_demo.teacher import SPEAKERS
+from scripts.train_demo.warm_start import coder_of
 
 GUIDE_WIDTH = 0.7  # tokens
 SPEAKER_NOISE = 0.02
 MEL_SHARE = 3  # one in this many sentences is decoded to mel frames
 FIT_SHARDS = 2
+LANGUAGES = ("english", "mandarin")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,7 +37,7 @@ class Item:
     codes: Tensor
     mel: Tensor
     spoken: Tensor
-    phone: Tensor  # token id at every step
+    sound: Tensor  # row of the vocabulary at every step
     speaker: int
 
     @property
@@ -63,20 +65,25 @@ class Batch:
 
 def classes(example: Example) -> Tensor:
     """Returns the class of every step: which part of which phone it is."""
-    inside = (example.spoken.float() - example.phone + 0.5).clamp(0, 0.999)
-    return example.tokens.long()[example.phone.long()] * PARTS + (inside * PARTS).long()
+    inside = (example.spoken.float() + 0.5) % 1
+    return example.sound.long() * PARTS + (inside * PARTS).long().clamp(max=PARTS - 1)
 
 
-def open_coder(work: Path) -> tuple[Coder, Tensor]:
-    """Returns the coder and each band's mean magnitude; fits them to the first shards if there is no file yet."""
+def open_coder(work: Path, source: Path | None = None) -> tuple[Coder, Tensor]:
+    """Returns the coder and each band's mean magnitude: of the file, else of a checkpoint, else fitted to the first shards."""
     path = work / "coder.pt"
     if not path.exists():
         examples = [one for number in range(1, 1 + FIT_SHARDS) for one in load_shard(work / "corpus" / f"{number:03d}.pt")]
-        coder = fit([one.mel for one in examples], [classes(one) for one in examples])
-        frames = torch.cat([one.mel.view(-1, 100) for one in examples]).float()
-        torch.save({"weight": coder.weight, "bias": coder.bias, "coef": frames.mean(0).abs().clamp(min=1.0)}, path)
+        coder, coef = coder_of(source, examples) if source else _fitted(examples)
+        torch.save({"weight": coder.weight, "bias": coder.bias, "coef": coef}, path)
     saved = torch.load(path)
     return Coder(saved["weight"], saved["bias"]), saved["coef"]
+
+
+def _fitted(examples: list[Example]) -> tuple[Coder, Tensor]:
+    frames = torch.cat([one.mel.view(-1, 100) for one in examples]).float()
+    coder = fit([one.mel for one in examples], [classes(one) for one in examples])
+    return coder, frames.mean(0).abs().clamp(min=1.0)
 
 
 def items(path: Path, coder: Coder) -> list[Item]:
@@ -87,11 +94,19 @@ def items(path: Path, coder: Coder) -> list[Item]:
             codes=coder.codes(one.mel).short(),
             mel=one.mel,
             spoken=one.spoken.float(),
-            phone=one.tokens.long()[one.phone.long()],
+            sound=one.sound.long(),
             speaker=one.speaker,
         )
         for one in load_shard(path)
     ]
+
+
+def by_language(data: list[Item]) -> dict[str, list[Item]]:
+    """Returns the sentences without Mandarin, and those with some."""
+    found: dict[str, list[Item]] = {language: [] for language in LANGUAGES}
+    for one in data:
+        found["mandarin" if bool((one.tokens >= len(VOCABULARY)).any()) else "english"].append(one)
+    return found
 
 
 def batches(data: list[Item], batch_tokens: int, draw: random.Random) -> Iterator[list[Item]]:
@@ -144,7 +159,7 @@ def collate(group: list[Item], width: int, noise: float, draw: random.Random) ->
         is_code[row, text : text + steps] = True
         predicting.append(torch.arange(text - 1, text + steps) + row * positions)
         targets.append(F.pad(own, (0, 0, 0, 1), value=END))
-        phones.append(F.pad(one.phone, (0, 1), value=-100))
+        phones.append(F.pad(one.sound, (0, 1), value=-100))
         distance = torch.arange(text)[None] - one.spoken[:, None]
         guide[row, text - 1 : text - 1 + steps, :text] = (-(distance**2) / (2 * GUIDE_WIDTH**2)).exp()
     decoded = group[: -(-rows // MEL_SHARE)]

@@ -13,6 +13,7 @@ A shard follows from the seed and its number alone. Shard 0 is held out.
 import argparse
 import random
 import re
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
@@ -23,19 +24,23 @@ import torchaudio
 from torch import Tensor
 
 from pipeline.spec import SAMPLE_RATE
-from scripts.train_demo.phones import SILENCE, STOPS, SYMBOLS, pronounce
-from scripts.train_demo.sentences import sentence
-from scripts.train_demo.teacher import SPEAKERS, Utterance, speak
+from scripts.train_demo.phones import STOPS, SYMBOLS, pronounce
+from scripts.train_demo.pieces import RATE, Span, joined, trimmed
+from scripts.train_demo.syllables import parts, syllables
+from scripts.train_demo.texts import SPEEDS, Drawn, drawn
 
 HELD_OUT = 0
-SPEAKER_SHARES = (0.38, 0.38, 0.12, 0.12)
 SAMPLES_PER_STEP = 512
 LEAD_S, TRAIL_S = 0.08, 0.14  # silence kept before the first phone and after the last
+INNER_S = 0.03  # the same, between pieces of an utterance
 
 PREFIX = ("[Stts]", "[spk_emb]", "[speed_5]")
 SUFFIX = "[Ptts]"
-VOCABULARY = (*PREFIX, SUFFIX, *STOPS, *SYMBOLS.values(), *(f"##{symbol}" for symbol in SYMBOLS.values()))
-TOKEN_IDS = {token: index for index, token in enumerate(VOCABULARY)}
+EVENTS = ("[uv_break]", "[laugh]")
+ENGLISH = (*PREFIX, SUFFIX, *STOPS, *SYMBOLS.values(), *(f"##{symbol}" for symbol in SYMBOLS.values()))
+VOCABULARY = (*ENGLISH, *(speed for speed in SPEEDS if speed not in PREFIX), *EVENTS, *parts())
+"""rows that are learned; a syllable's is the sum of its parts'"""
+TOKEN_IDS = {token: index for index, token in enumerate((*VOCABULARY, *syllables()))}
 SPEAKER_POSITION = PREFIX.index("[spk_emb]")
 
 
@@ -45,10 +50,10 @@ class Example:
 
     text: str
     speaker: int
-    tokens: Tensor  # (L,) int16, rows of VOCABULARY
+    tokens: Tensor  # (L,) int16, of TOKEN_IDS
     mel: Tensor  # (T, 200) float16: two frames of log-mel per step
     spoken: Tensor  # (T,) float16: place in `tokens` of the sound at the step's middle, fractions inside a token
-    phone: Tensor  # (T,) int16: index of that token
+    sound: Tensor  # (T,) int16: row of VOCABULARY: the phone, or the part of a syllable
     samples: Tensor | None  # (512 T,) int16
 
 
@@ -75,66 +80,51 @@ def log_mel(samples: Tensor) -> Tensor:
     return mel.clip(1e-5).log()[..., :-1]
 
 
-def align(tokens: list[str], utterance: Utterance) -> list[tuple[float, float, int]] | None:
-    """Returns (start, end, token) of every phone and of the silences at stops; None if the phones are not those of the tokens.
-
-    Within a sentence flite pronounces some words differently; if only sounds differ, the phones still match one to one.
-    """
-    spans: list[tuple[float, float, int]] = []
-    start, place = 0.0, len(PREFIX)
-    for name, end in utterance.phones:
-        if name == SILENCE:
-            silent_at = place if tokens[place] in STOPS else max(place - 1, len(PREFIX))
-            spans.append((start, end, silent_at))
-        else:
-            while tokens[place] in STOPS:
-                place += 1
-            if tokens[place] == SUFFIX:
-                return None
-            spans.append((start, end, place))
-            place += 1
-        start = end
-    return spans if all(token in (*STOPS, SUFFIX) for token in tokens[place:]) else None
-
-
-def example(text: str, speaker: int, *, keep_samples: bool) -> Example | None:
-    """Synthesises a text in a speaker's voice; returns None if the sound does not match the text."""
-    utterance = speak(text, SPEAKERS[speaker])
-    tokens = tokenize(text)
-    spans = align(tokens, utterance)
-    if spans is None:
+def example(wanted: Drawn, *, keep_samples: bool) -> Example | None:
+    """Synthesises what was drawn; returns None if the sound does not match the text."""
+    pieces = [
+        piece for piece in (part.spoken(wanted.speaker, SPEEDS[wanted.speed]) for part in wanted.parts) if piece is not None
+    ]
+    if len(pieces) < len(wanted.parts):
         return None
-    voiced = [index for index, (name, _) in enumerate(utterance.phones) if name != SILENCE]
-    begin = max(0.0, spans[voiced[0]][0] - LEAD_S)
-    end = min(spans[voiced[-1]][1] + TRAIL_S, len(utterance.samples) / utterance.rate)
-    heard = torch.from_numpy(utterance.samples[int(begin * utterance.rate) : int(end * utterance.rate)])
-    samples = torchaudio.functional.resample(heard, utterance.rate, SAMPLE_RATE)
+    lead, trail = (LEAD_S, TRAIL_S) if len(pieces) == 1 else (INNER_S, INNER_S)
+    whole = trimmed(joined([trimmed(piece, lead, trail) for piece in pieces]), LEAD_S, TRAIL_S)
+    samples = torchaudio.functional.resample(torch.from_numpy(whole.samples), RATE, SAMPLE_RATE)
     steps = -(-len(samples) // SAMPLES_PER_STEP)
     samples = torch.nn.functional.pad(samples, (0, steps * SAMPLES_PER_STEP - len(samples)))
     mel = log_mel(samples).T.reshape(steps, 200)
-    spoken, phone = _places(spans, begin, steps)
+    spoken, sound = _places(whole.spans, steps)
+    tokens = (*PREFIX[:-1], wanted.speed, *whole.tokens, SUFFIX)
     return Example(
-        text=text,
-        speaker=speaker,
+        text=" ".join(part.text for part in wanted.parts),
+        speaker=wanted.speaker,
         tokens=torch.tensor([TOKEN_IDS[token] for token in tokens], dtype=torch.int16),
         mel=mel.half(),
         spoken=spoken.half(),
-        phone=phone,
+        sound=sound,
         samples=(samples * 32767).clamp(-32767, 32767).short() if keep_samples else None,
     )
 
 
-def _places(spans: list[tuple[float, float, int]], begin: float, steps: int) -> tuple[Tensor, Tensor]:
-    middles = (torch.arange(steps) + 0.5) * (SAMPLES_PER_STEP / SAMPLE_RATE) + begin
-    ends = torch.tensor([end for _, end, _ in spans], dtype=torch.float64)
+def _places(spans: Sequence[Span], steps: int) -> tuple[Tensor, Tensor]:
+    """Returns each step's place among the tokens, and its sound; a token's sounds fill it in proportion to their lengths."""
+    middles = (torch.arange(steps) + 0.5) * (SAMPLES_PER_STEP / SAMPLE_RATE)
+    ends = torch.tensor([one.end for one in spans], dtype=torch.float64)
     index = torch.searchsorted(ends, middles.double()).clamp(max=len(spans) - 1)
-    starts = torch.tensor([start for start, _, _ in spans])[index]
-    places = torch.tensor([place for _, _, place in spans])[index]
-    inside = ((middles - starts) / (ends[index] - starts)).clamp(0, 1).float()
-    return places + inside - 0.5, places.short()
+    begins: dict[int, float] = {}
+    finishes: dict[int, float] = {}
+    for one in spans:
+        begins.setdefault(one.place, one.start)
+        finishes[one.place] = one.end
+    starts = torch.tensor([begins[one.place] for one in spans])[index]
+    stops = torch.tensor([finishes[one.place] for one in spans])[index]
+    places = torch.tensor([one.place + len(PREFIX) for one in spans])[index]
+    sounds = torch.tensor([TOKEN_IDS[one.sound] for one in spans], dtype=torch.int16)[index]
+    inside = ((middles - starts) / (stops - starts).clamp(min=1e-4)).clamp(0, 1).float()
+    return places + inside - 0.5, sounds
 
 
-def make_shard(number: int, *, seed: int, folder: Path, sentences: int, with_samples: int) -> str:
+def make_shard(number: int, *, seed: int, folder: Path, sentences: int, with_samples: int, mandarin: float) -> str:
     """Writes one shard, unless there is one."""
     path = folder / f"{number:03d}.pt"
     if path.exists():
@@ -144,9 +134,7 @@ def make_shard(number: int, *, seed: int, folder: Path, sentences: int, with_sam
     examples: list[Example] = []
     dropped = 0
     while len(examples) < sentences:
-        text = sentence(draw)
-        speaker = draw.choices(range(len(SPEAKERS)), SPEAKER_SHARES)[0]
-        found = example(text, speaker, keep_samples=number < with_samples)
+        found = example(drawn(draw, mandarin), keep_samples=number < with_samples)
         if found is None:
             dropped += 1
         else:
@@ -170,11 +158,19 @@ def main() -> None:
     parser.add_argument("--shards", type=int, default=16, help="the first is held out")
     parser.add_argument("--sentences", type=int, default=1000, help="of a shard")
     parser.add_argument("--with-samples", type=int, default=3, help="shards that keep waveforms, for the vocoder")
+    parser.add_argument("--mandarin", type=float, default=0.5, help="share of Mandarin")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2)
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
-    work = partial(make_shard, seed=args.seed, folder=args.folder, sentences=args.sentences, with_samples=args.with_samples)
+    work = partial(
+        make_shard,
+        seed=args.seed,
+        folder=args.folder,
+        sentences=args.sentences,
+        with_samples=args.with_samples,
+        mandarin=args.mandarin,
+    )
     with ProcessPoolExecutor(args.processes) as pool:
         for line in pool.map(work, range(args.shards)):
             print(line, flush=True)

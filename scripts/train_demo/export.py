@@ -2,15 +2,17 @@
 
 In:    work/gpt.pt (or several states of it: a mean stands in for a learning rate that never fell), vocos.pt, dvae.pt
 Out:   a folder with asset/ and SHA256SUMS, which the service loads like any other
-Owns:  the tokenizer's dictionary, the stand-ins for tokens that were not trained
+Owns:  the tokenizer, the stand-ins for tokens that were not trained
 Never: training
 
     python -m scripts.train_demo.export work OUT
+    python -m scripts.train_demo.export work OUT --languages en zh       # Mandarin too, once it is understood
     python -m scripts.train_demo.export work OUT --states early.pt later.pt latest.pt --shares 0.25 0.35 0.4
 
-The tokenizer carries the pronouncing dictionary: it lower-cases, writes phones for words, and cuts those into single
-tokens with BERT's marks. Tokens that were not taught borrow the embedding of the nearest one that was; the text head
-ends at once. CAPABILITIES lists the tags that have an effect; the service warns a client that uses another one.
+asset/pronunciation.txt holds the phones of English words; the tokenizer cuts them into single tokens with BERT's marks. Where
+that file is not read, as by ChatTTS's own package, the tokenizer's letter rules are left. Tokens that were not taught borrow
+the embedding of the nearest one that was; the text head ends at once. CAPABILITIES lists what has an effect; the service
+warns a client that uses something else.
 """
 
 import argparse
@@ -18,6 +20,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +30,7 @@ from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from torch import Tensor
 
-from pipeline.checkpoint.capabilities import Capabilities, capabilities_file
+from pipeline.checkpoint.capabilities import Capabilities, Language, capabilities_file
 from pipeline.checkpoint.layout import (
     CAPABILITIES_FILE,
     DVAE_FILE,
@@ -36,6 +39,7 @@ from pipeline.checkpoint.layout import (
     GPT_CONFIG_FILE,
     GPT_FILE,
     MEL_DECODER_FILE,
+    PRONUNCIATION_FILE,
     SPEAKERS_FILE,
     SPECIAL_TOKENS_FILE,
     TOKENIZER_CONFIG_FILE,
@@ -55,22 +59,31 @@ from pipeline.checkpoint.random_model import (
 )
 from pipeline.checkpoint.random_weights import hann_window, mel_filters
 from pipeline.spec import PAUSE_TAGS
+from pipeline.text.pronunciation import Pronunciation
 from scripts.train_demo.codes import BOOKS
 from scripts.train_demo.corpus import TOKEN_IDS
+from scripts.train_demo.dvae import LAYERS, STACK_WIDTH, WIDTH, Dvae
+from scripts.train_demo.letter_sounds import taught_pronunciation
 from scripts.train_demo.network import BOTTLENECK, CodeTable, Size, Speaking, speaker_vectors
-from scripts.train_demo.phones import LETTER_RULES, STOPS, SYMBOLS, lexicon
+from scripts.train_demo.phones import LETTER_RULES, STOPS, SYMBOLS
+from scripts.train_demo.syllables import default_reading, parts
 from scripts.train_demo.teacher import SPEAKERS
-from scripts.train_demo.train_dvae import LAYERS, STACK_WIDTH, WIDTH, Dvae
 from scripts.train_demo.train_vocos import LAYERS as VOCOS_LAYERS
 from scripts.train_demo.train_vocos import WIDTH as VOCOS_WIDTH
 from scripts.train_demo.train_vocos import Vocos
 
-VOCABULARY = (*STOPS, "?", "!", *SYMBOLS.values(), *(f"##{symbol}" for symbol in SYMBOLS.values()))
+# The parts of syllables are no text: they are kept so that training can go on from the checkpoint.
+ENGLISH_VOCABULARY = (*STOPS, "?", "!", *SYMBOLS.values(), *(f"##{symbol}" for symbol in SYMBOLS.values()), *parts())
+CHINESE_STOPS = {"，": ",", "、": ",", "；": ",", "：": ",", "。": ".", "？": ".", "！": "."}
 # Token that was not trained -> the trained one whose embedding it borrows.
 STAND_INS = (
-    dict.fromkeys(("?", "!"), ".") | dict.fromkeys(PAUSE_TAGS, ",") | {f"[speed_{level}]": "[speed_5]" for level in range(10)}
+    dict.fromkeys(("?", "!"), ".")
+    | dict.fromkeys(PAUSE_TAGS, ",")
+    | {f"[speed_{level}]": "[speed_5]" for level in range(10)}
+    | CHINESE_STOPS
 )
 CAPABILITIES = Capabilities(languages=("en",), control_tags=PAUSE_TAGS, speed_tokens=False, refine=False)
+OWN_FILES = (SPEAKERS_FILE, CAPABILITIES_FILE, PRONUNCIATION_FILE)
 UNTAUGHT_STD = 1e-3
 END_OF_REFINING = ("[Ebreak]", "[break_7]")  # the likeliest text token, and the one drawn where the end is not allowed yet
 REFINE_PULL = 40.0  # of their rows along the hidden state's mean
@@ -84,14 +97,32 @@ class Trained:
     vocos: Vocos
     dvae: Dvae
     recipe: RandomModel
+    languages: tuple[Language, ...]
 
 
-def load_trained(work: Path, states: Sequence[Path] = (), shares: Sequence[float] = ()) -> Trained:
+@cache
+def vocabulary(languages: Sequence[Language]) -> tuple[str, ...]:
+    """Returns the tokens besides ChatTTS's own."""
+    return (*ENGLISH_VOCABULARY, *CHINESE_STOPS, *characters()) if "zh" in languages else ENGLISH_VOCABULARY
+
+
+@cache
+def characters() -> dict[str, str]:
+    """Returns the 6,763 common characters of GB 2312, each with its default reading, without those that are not taught."""
+    codes = (bytes((high, low)) for high in range(0xB0, 0xF8) for low in range(0xA1, 0xFF))
+    common = (code.decode("gb2312", errors="ignore") for code in codes)
+    return {one: reading for one in common if one and (reading := default_reading(one)) is not None}
+
+
+def load_trained(
+    work: Path, states: Sequence[Path] = (), shares: Sequence[float] = (), languages: Sequence[Language] = ("en",)
+) -> Trained:
     """Reads the results of the training.
 
     Args:
         states: copies of gpt.pt whose mean is taken; work/gpt.pt alone when there are none.
         shares: of each state in the mean; equal when there are none.
+        languages: that the checkpoint is to speak.
     """
     saved = [torch.load(path, map_location="cpu") for path in states or [work / "gpt.pt"]]
     mixed = list(zip(saved, shares or [1 / len(saved)] * len(saved), strict=True))
@@ -111,7 +142,7 @@ def load_trained(work: Path, states: Sequence[Path] = (), shares: Sequence[float
         heads=size.heads,
         mlp_width=size.mlp_width,
         llama_vocab=LLAMA_VOCAB,
-        vocabulary=VOCABULARY,
+        vocabulary=vocabulary(tuple(languages)),
         mel_decoder=ConvStack(half, BOTTLENECK, size.decoder_width, half, size.decoder_layers),
         dvae_encoder=ConvStack(WIDTH, BOTTLENECK, STACK_WIDTH, 2 * WIDTH, LAYERS),
         dvae_decoder=ConvStack(WIDTH, BOTTLENECK, STACK_WIDTH, WIDTH, LAYERS),
@@ -119,17 +150,18 @@ def load_trained(work: Path, states: Sequence[Path] = (), shares: Sequence[float
         vocos_mlp_width=3 * VOCOS_WIDTH,
         vocos_layers=VOCOS_LAYERS,
     )
-    return Trained(speaking.eval(), vocos.eval(), dvae.eval(), recipe)
+    return Trained(speaking.eval(), vocos.eval(), dvae.eval(), recipe, tuple(languages))
 
 
-def export(trained: Trained, folder: Path) -> None:
+def export(trained: Trained, folder: Path, pronunciation: Pronunciation) -> None:
     """Writes the checkpoint."""
     documents = {
         GPT_CONFIG_FILE: gpt_config(trained.recipe),
-        TOKENIZER_FILE: tokenizer(),
+        TOKENIZER_FILE: tokenizer(trained.recipe.vocabulary),
+        PRONUNCIATION_FILE: pronunciation.file(),
         TOKENIZER_CONFIG_FILE: tokenizer_config(),
         SPECIAL_TOKENS_FILE: special_tokens(),
-        CAPABILITIES_FILE: capabilities_file(CAPABILITIES),
+        CAPABILITIES_FILE: capabilities_file(CAPABILITIES.model_copy(update={"languages": trained.languages})),
     }
     for file, content in documents.items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
@@ -142,16 +174,17 @@ def export(trained: Trained, folder: Path) -> None:
         halves = {name: tensors[name].detach().half().contiguous() for name in expected}
         save_file(halves, folder / file, metadata={"format": "pt"})
     np.save(folder / SPEAKERS_FILE, speaker_statistics(trained.recipe.width))
-    write_manifest(folder, {file: file_sha256(folder / file) for file in (*FILES, SPEAKERS_FILE, CAPABILITIES_FILE)})
+    write_manifest(folder, {file: file_sha256(folder / file) for file in (*FILES, *OWN_FILES)})
 
 
-def tokenizer() -> bytes:
-    """Returns a tokenizer with BERT's word pieces over phones."""
-    known = (*SPECIAL_TOKENS, *VOCABULARY)
+def tokenizer(taught: Sequence[str]) -> bytes:
+    """Returns a tokenizer with BERT's word pieces over phones, and one token per Chinese character."""
+    known = (*SPECIAL_TOKENS, *taught)
     bert = Tokenizer(models.WordPiece({token: index for index, token in enumerate(known)}, unk_token="[UNK]"))
-    words = [normalizers.Replace(Regex(rf"\b{word}\b"), symbols) for word, symbols in lexicon().items()]
     letters = [normalizers.Replace(Regex(pattern), sound) for pattern, sound in LETTER_RULES]
-    bert.normalizer = normalizers.Sequence([normalizers.Lowercase(), *words, *letters])
+    bert.normalizer = normalizers.Sequence(
+        [normalizers.BertNormalizer(handle_chinese_chars=True, strip_accents=False, lowercase=True), *letters]
+    )
     bert.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     bert.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
@@ -205,10 +238,11 @@ def _embed(trained: Trained) -> dict[str, Tensor]:
     speaking, tokens = trained.speaking, trained.recipe.tokens
     width = speaking.size.width
     text = UNTAUGHT_STD * torch.randn(len(tokens), width, generator=torch.Generator().manual_seed(0))
+    readings, learned = characters() if "zh" in trained.languages else {}, speaking.text_rows().detach()
     for row, token in enumerate(tokens):
         taught = STAND_INS.get(token, token)
-        if taught in TOKEN_IDS:
-            text[row] = speaking.emb_text.weight[TOKEN_IDS[taught]].detach()
+        if (index := TOKEN_IDS.get(readings.get(taught, taught))) is not None:
+            text[row] = learned[index]
     text[tokens.index("[empty_spk]")] = speaker_vectors(torch.tensor([SPEAKERS[0].place]), width)[0]
     found = {"emb_text.weight": text}
     heads = {"head_text": _text_head(trained, text)}
@@ -244,10 +278,11 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--states", nargs="+", type=Path, default=(), help="copies of gpt.pt, to export their mean")
     parser.add_argument("--shares", nargs="+", type=float, default=(), help="of each state in the mean; equal when absent")
+    parser.add_argument("--languages", nargs="+", choices=("en", "zh"), default=("en",), help="that it is to speak")
     args = parser.parse_args()
     if args.shares and (len(args.shares) != len(args.states) or not math.isclose(sum(args.shares), 1)):
         parser.error("--shares are as many as --states, and 1 together")
-    export(load_trained(args.work, args.states, args.shares), args.out)
+    export(load_trained(args.work, args.states, args.shares, args.languages), args.out, taught_pronunciation())
     total = sum(path.stat().st_size for path in args.out.rglob("*") if path.is_file())
     print(f"{args.out}: {total / 1e6:.1f} MB")
 

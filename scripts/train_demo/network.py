@@ -19,7 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scripts.train_demo.codes import BOOKS, CODES, DIGITS, LEVELS, digit_table
-from scripts.train_demo.corpus import SPEAKER_POSITION, VOCABULARY
+from scripts.train_demo.corpus import SPEAKER_POSITION, TOKEN_IDS, VOCABULARY
+from scripts.train_demo.syllables import parts_of, syllables
 
 ROPE_BASE = 10_000.0
 NORM_EPS = 1e-6
@@ -186,6 +187,8 @@ class Speaking(nn.Module):
         self.norm = nn.RMSNorm(size.width, NORM_EPS)
         self.mel_decoder = MelDecoder(size.width, size.decoder_width, size.decoder_layers, coef)
         self.head_phone = nn.Linear(size.width, len(VOCABULARY))  # training only: predicts the current phone
+        triples = [[TOKEN_IDS[part] for part in parts_of(syllable)] for syllable in syllables()]
+        self.register_buffer("syllable_parts", torch.tensor(triples), persistent=False)
         nn.init.normal_(self.emb_text.weight, 0, 0.1)
         for name, parameter in self.layers.named_parameters():
             if parameter.dim() == 2:
@@ -193,10 +196,16 @@ class Speaking(nn.Module):
 
     def embed(self, tokens: Tensor, codes: Tensor, is_code: Tensor, speakers: Tensor) -> Tensor:
         """Embeds tokens (B, N), or codes (B, N, 4) where `is_code` (B, N) is true, as (B, N, width)."""
-        text = self.emb_text(tokens)
+        text = F.embedding(tokens, self.text_rows())
         text = torch.cat([text[:, :SPEAKER_POSITION], speakers[:, None], text[:, SPEAKER_POSITION + 1 :]], 1)
         sound = sum(F.embedding(codes[..., book], table.rows()) for book, table in enumerate(self._tables(self.emb_code)))
         return torch.where(is_code[..., None], sound, text)
+
+    def text_rows(self) -> Tensor:
+        """Returns the rows of TOKEN_IDS (tokens, width): those that are learned, then a sum of them for each syllable."""
+        syllable_parts = self.syllable_parts
+        assert isinstance(syllable_parts, Tensor)
+        return torch.cat([self.emb_text.weight, self.emb_text(syllable_parts).sum(1)])
 
     def trunk(self, x: Tensor, guide: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
         """Maps (B, N, width) to hidden states; also returns each guided head's attention within `guide` (B, N, N): (B, N)."""

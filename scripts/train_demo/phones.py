@@ -5,7 +5,8 @@ Out:   a string of phone characters
 Owns:  the alphabet, the pronouncing dictionary (lexicon.txt), the letter rules for every other word
 Never: audio, torch
 
-Phone characters are capital letters of three alphabets: no text that was lower-cased first contains one.
+Phone characters are small capitals and letters of the phonetic alphabet: no English text contains one, and lower-casing
+keeps them.
 """
 
 import re
@@ -15,9 +16,9 @@ from pathlib import Path
 LEXICON_FILE = Path(__file__).with_name("lexicon.txt")
 
 _PAIRS = """
-aa:A ae:Æ ah:Λ ao:Ɔ aw:Ω ax:Ə ay:Ī b:B ch:C d:D dh:Ð eh:E er:Ɜ ey:Ē
-f:F g:G hh:H ih:I iy:Ĩ jh:J k:K l:L m:M n:N ng:Ŋ ow:O oy:Œ p:P
-r:R s:S sh:Ʃ t:T th:Θ uh:Ʊ uw:U v:V w:W y:Y z:Z zh:Ʒ
+aa:ᴀ ae:æ ah:ʌ ao:ɔ aw:ꭥ ax:ə ay:ꭤ b:ʙ ch:ᴄ d:ᴅ dh:ð eh:ᴇ er:ɜ ey:ɛ
+f:ꜰ g:ɢ hh:ʜ ih:ɪ iy:ɨ jh:ᴊ k:ᴋ l:ʟ m:ᴍ n:ɴ ng:ŋ ow:ᴏ oy:œ p:ᴘ
+r:ʀ s:ꜱ sh:ʃ t:ᴛ th:θ uh:ʊ uw:ᴜ v:ᴠ w:ᴡ y:ʏ z:ᴢ zh:ʒ
 """
 SYMBOLS = {name: symbol for pair in _PAIRS.split() for name, symbol in [pair.split(":")]}
 SILENCE = "pau"
@@ -25,33 +26,33 @@ STOPS = ".,"
 
 # A word that is in no dictionary is read letter by letter, longest rule first. This is rough, but mostly intelligible.
 LETTER_RULES: tuple[tuple[str, str], ...] = (
-    (r"tion\b", "ƩƏN"),
-    (r"sion\b", "ƷƏN"),
-    (r"ight", "ĪT"),
-    (r"ough", "Ɔ"),
-    (r"\bkn", "N"),
-    (r"\bwr", "R"),
-    (r"tch", "C"),
-    (r"dge", "J"),
-    *((letters, sound) for letters, sound in {"ch": "C", "sh": "Ʃ", "th": "Θ", "ph": "F", "wh": "W", "ck": "K"}.items()),
-    *((letters, sound) for letters, sound in {"qu": "KW", "ng": "Ŋ", "ee": "Ĩ", "ea": "Ĩ", "oo": "U", "oa": "O"}.items()),
-    *((letters, sound) for letters, sound in {"ou": "Ω", "ow": "Ω", "oi": "Œ", "oy": "Œ", "ai": "Ē", "ay": "Ē"}.items()),
-    *((letters, sound) for letters, sound in {"ey": "Ĩ", "aw": "Ɔ", "au": "Ɔ", "ar": "AR", "or": "ƆR"}.items()),
-    *((f"{letters}(?![aeiouy])", sound) for letters, sound in {"er": "Ɜ", "ir": "Ɜ", "ur": "Ɜ"}.items()),
+    (r"tion\b", "ʃəɴ"),
+    (r"sion\b", "ʒəɴ"),
+    (r"ight", "ꭤᴛ"),
+    (r"ough", "ɔ"),
+    (r"\bkn", "ɴ"),
+    (r"\bwr", "ʀ"),
+    (r"tch", "ᴄ"),
+    (r"dge", "ᴊ"),
+    *((letters, sound) for letters, sound in {"ch": "ᴄ", "sh": "ʃ", "th": "θ", "ph": "ꜰ", "wh": "ᴡ", "ck": "ᴋ"}.items()),
+    *((letters, sound) for letters, sound in {"qu": "ᴋᴡ", "ng": "ŋ", "ee": "ɨ", "ea": "ɨ", "oo": "ᴜ", "oa": "ᴏ"}.items()),
+    *((letters, sound) for letters, sound in {"ou": "ꭥ", "ow": "ꭥ", "oi": "œ", "oy": "œ", "ai": "ɛ", "ay": "ɛ"}.items()),
+    *((letters, sound) for letters, sound in {"ey": "ɨ", "aw": "ɔ", "au": "ɔ", "ar": "ᴀʀ", "or": "ɔʀ"}.items()),
+    *((f"{letters}(?![aeiouy])", sound) for letters, sound in {"er": "ɜ", "ir": "ɜ", "ur": "ɜ"}.items()),
     *((2 * letter, letter) for letter in "bcdfgklmnprstvz"),
-    (r"a(?=[b-df-hj-np-tv-z]e\b)", "Ē"),
-    (r"i(?=[b-df-hj-np-tv-z]e\b)", "Ī"),
-    (r"o(?=[b-df-hj-np-tv-z]e\b)", "O"),
-    (r"u(?=[b-df-hj-np-tv-z]e\b)", "U"),
+    (r"a(?=[b-df-hj-np-tv-z]e\b)", "ɛ"),
+    (r"i(?=[b-df-hj-np-tv-z]e\b)", "ꭤ"),
+    (r"o(?=[b-df-hj-np-tv-z]e\b)", "ᴏ"),
+    (r"u(?=[b-df-hj-np-tv-z]e\b)", "ᴜ"),
     (r"(?<=[^\W_])e\b", ""),
-    (r"c(?=[eiy])", "S"),
-    (r"\by", "Y"),
-    (r"y\b", "Ĩ"),
-    (r"(?<=[aeiou])s\b", "Z"),
-    *((letter, sound) for letter, sound in {"a": "Æ", "b": "B", "c": "K", "d": "D", "e": "E", "f": "F", "g": "G"}.items()),
-    *((letter, sound) for letter, sound in {"h": "H", "i": "I", "j": "J", "k": "K", "l": "L", "m": "M", "n": "N"}.items()),
-    *((letter, sound) for letter, sound in {"o": "A", "p": "P", "q": "K", "r": "R", "s": "S", "t": "T"}.items()),
-    *((letter, sound) for letter, sound in {"u": "Λ", "v": "V", "w": "W", "x": "KS", "y": "I", "z": "Z"}.items()),
+    (r"c(?=[eiy])", "ꜱ"),
+    (r"\by", "ʏ"),
+    (r"y\b", "ɨ"),
+    (r"(?<=[aeiou])s\b", "ᴢ"),
+    *((letter, sound) for letter, sound in {"a": "æ", "b": "ʙ", "c": "ᴋ", "d": "ᴅ", "e": "ᴇ", "f": "ꜰ", "g": "ɢ"}.items()),
+    *((letter, sound) for letter, sound in {"h": "ʜ", "i": "ɪ", "j": "ᴊ", "k": "ᴋ", "l": "ʟ", "m": "ᴍ", "n": "ɴ"}.items()),
+    *((letter, sound) for letter, sound in {"o": "ᴀ", "p": "ᴘ", "q": "ᴋ", "r": "ʀ", "s": "ꜱ", "t": "ᴛ"}.items()),
+    *((letter, sound) for letter, sound in {"u": "ʌ", "v": "ᴠ", "w": "ᴡ", "x": "ᴋꜱ", "y": "ɪ", "z": "ᴢ"}.items()),
 )
 
 

@@ -24,8 +24,10 @@ def plot_log(log: Path, picture: Path) -> None:
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
-    for name in lines[-1]["held_out"]:
-        axes.plot([line["tokens"] / 1e6 for line in lines], [line["held_out"][name] for line in lines], label=name)
+    millions = [line["tokens"] / 1e6 for line in lines]
+    for language, found in lines[-1]["held_out"].items():
+        for name in found:
+            axes.plot(millions, [line["held_out"].get(language, {}).get(name) for line in lines], label=f"{language} {name}")
     axes.set(xlabel="million tokens", ylabel="held-out loss", ylim=(0, 7))
     axes.grid(alpha=0.3)
     axes.legend(ncols=2, fontsize="small")

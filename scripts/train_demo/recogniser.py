@@ -1,8 +1,9 @@
 """Recogniser: pocketsphinx transcribes speech, and the mistakes are counted.
 
-In:    samples, and whether they consist of digits only
+In:    samples, and what they may consist of: digits, taught words, or any English
 Out:   words; numbers of mistakes
-Owns:  two recognisers: the taught words in any order, as likely as in the corpus, and a loop of digits
+Owns:  three recognisers: a loop of digits, the taught words in any order, as likely as in the corpus, and pocketsphinx's own
+       dictionary and language model
 Never: the network: the wheel of pocketsphinx contains its English model
 
 Words that sound alike (two, to, too) count as one word.
@@ -22,7 +23,10 @@ import soxr
 from numpy.typing import NDArray
 from pocketsphinx import Decoder
 
-from scripts.train_demo.phones import lexicon, taught_words
+from pipeline.checkpoint.locate import DEMO_FOLDER
+from pipeline.text.pronunciation import Pronunciation, read_pronunciation
+from scripts.train_demo.held_out import Kind
+from scripts.train_demo.phones import taught_words
 from scripts.train_demo.sentences import DIGITS, sentence
 
 RATE = 16_000
@@ -43,17 +47,19 @@ class Recogniser:
             grammar.write_text(f"#JSGF V1.0;\ngrammar digits;\npublic <digits> = ( {' | '.join(DIGITS)} )+;\n")
             self._words = Decoder(lm=str(model), samprate=RATE, loglevel="FATAL", wip=WORD_INSERTION)
             self._digits = Decoder(jsgf=str(grammar), samprate=RATE, loglevel="FATAL", wip=DIGIT_INSERTION)
+        self._any = Decoder(samprate=RATE, loglevel="FATAL")
 
-    def transcribe(self, samples: NDArray[np.float32], rate: int, *, digits: bool = False) -> list[str]:
-        """Returns the words in samples (n,)."""
+    def transcribe(self, samples: NDArray[np.float32], rate: int, kind: Kind = "words") -> list[str]:
+        """Returns the words in samples (n,), recognised as sentences of a kind."""
         resampled = soxr.resample(samples, rate, RATE)
         loudest = float(np.abs(resampled).max(initial=1e-4))
-        decoder = self._digits if digits else self._words
+        decoder = {"digits": self._digits, "words": self._words}.get(kind, self._any)
         decoder.start_utt()
         decoder.process_raw((resampled / loudest * PEAK * 32767).astype("<i2").tobytes(), full_utt=True)
         decoder.end_utt()
         hypothesis = decoder.hyp()
-        return [] if hypothesis is None else str(hypothesis.hypstr).split()
+        found = "" if hypothesis is None else str(hypothesis.hypstr)
+        return [re.sub(r"\(\d+\)|'", "", word) for word in found.split()]
 
 
 def _unigrams() -> str:
@@ -81,4 +87,11 @@ def mistakes(expected: Sequence[str], recognised: Sequence[str]) -> int:
 
 @cache
 def _sound(word: str) -> str:
-    return lexicon().get(word, word)
+    return _pronunciation().of(word)
+
+
+@cache
+def _pronunciation() -> Pronunciation:
+    found = read_pronunciation(DEMO_FOLDER)
+    assert found is not None
+    return found

@@ -11,13 +11,11 @@ Three kinds: digits, words in any order (every word beside every other), and sen
 import random
 import re
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 
+from scripts.train_demo.held_out import held_out_texts
 from scripts.train_demo.phones import taught_words
 
 MAX_CHARACTERS = 120  # the service's longest segment
-HELD_OUT_FILE = Path(__file__).with_name("held_out.txt")
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -89,26 +87,14 @@ _TEMPLATES = tuple(
 def sentence(draw: random.Random) -> str:
     """Returns one training text, never a held-out one."""
     kind = draw.choices((digits, word_string, grammatical, several), (22, 43, 25, 10))[0]
-    while " ".join(words_of(text := kind(draw))) in _judged():
+    while tuple(words_of(text := kind(draw))) in held_out_texts():
         pass
     return f"{text}." if draw.random() < 0.5 else text
-
-
-@cache
-def held_out() -> tuple[str, ...]:
-    """Returns the held-out sentences: 50 of taught words, 25 of digits."""
-    lines = HELD_OUT_FILE.read_text(encoding="utf-8").splitlines()
-    return tuple(line for line in lines if line and not line.startswith("#"))
 
 
 def words_of(text: str) -> list[str]:
     """Returns the words a recogniser must find in the audio of a text."""
     return re.findall("[a-z]+", text.lower())
-
-
-@cache
-def _judged() -> frozenset[str]:
-    return frozenset(" ".join(words_of(text)) for text in held_out())
 
 
 def digits(draw: random.Random) -> str:

@@ -51,8 +51,8 @@ class Utterance:
     phones: tuple[tuple[str, float], ...]
 
 
-def speak(text: str, speaker: Speaker) -> Utterance:
-    """Synthesises a text with a speaker's voice.
+def speak(text: str, speaker: Speaker, pace: float = 1.0) -> Utterance:
+    """Synthesises a text with a speaker's voice; a pace of 2 is twice as fast as the ordinary one.
 
     Raises:
         FileNotFoundError: there is no flite; the message names the package.
@@ -62,8 +62,9 @@ def speak(text: str, speaker: Speaker) -> Utterance:
         raise FileNotFoundError("flite is not installed: install the Debian package flite")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "spoken.wav"
-        pace = ("--setf", f"duration_stretch={speaker.shift}") if speaker.shift != 1.0 else ()
-        command = [flite, "-voice", speaker.flite_voice, *pace, "-psdur", "-t", text, "-o", str(path)]
+        stretch = speaker.shift / pace
+        slower = ("--setf", f"duration_stretch={stretch}") if stretch != 1.0 else ()
+        command = [flite, "-voice", speaker.flite_voice, *slower, "-psdur", "-t", text, "-o", str(path)]
         printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         with wave.open(str(path)) as file:
             samples = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32) / np.float32(32768)

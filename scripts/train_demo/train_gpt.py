@@ -14,9 +14,9 @@ state must name the phone; and the codes it reads are distorted a little, as its
 
 import argparse
 import json
-import math
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -25,10 +25,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scripts.train_demo.batches import Batch, Item, batches, collate, items, open_coder
+from scripts.train_demo.batches import LANGUAGES, Batch, Item, batches, by_language, collate, items, open_coder
 from scripts.train_demo.corpus import HELD_OUT
+from scripts.train_demo.muon import Muon
 from scripts.train_demo.network import Size, Speaking
 from scripts.train_demo.plot import plot_log
+from scripts.train_demo.warm_start import load_speaking
 
 BOOK_WEIGHTS = (1.0, 0.2, 0.6, 0.2)
 MEL_WEIGHT = 1.0
@@ -38,7 +40,8 @@ PHONE_WEIGHT = 0.3
 SCALE_WEIGHT = 0.02
 WARM_UP_STEPS = 100
 DECAY = 0.35  # last part of the training in which the learning rate falls to zero
-REPORT_S = 60.0
+REPORT_S = 240.0
+JUDGED_SENTENCES = 16  # of each language
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,8 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     parser.add_argument("--tokens", type=float, help="positions to learn from")
     parser.add_argument("--until", help="HH:MM, local time")
+    parser.add_argument("--from", dest="source", type=Path, help="a checkpoint whose weights the run begins with")
+    parser.add_argument("--languages", nargs="+", choices=LANGUAGES, default=LANGUAGES)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--compile", action="store_true", help="twice as fast after some minutes; needs a C++ compiler")
@@ -113,7 +118,8 @@ def main() -> None:
     settings = Settings(**{name: getattr(args, name) for name in asdict(Settings())})
     size = Size(**{name: getattr(args, name) for name in asdict(Size())})
     torch.set_num_threads(args.threads)
-    training = Training(args.work, settings, size, args.device)
+    torch.set_flush_denormal(True)
+    training = Training(args.work, settings, size, args.device, args.source, args.languages)
     if args.compile:
         training.model.compile_parts()
     training.run(args.tokens, args.until)
@@ -122,19 +128,23 @@ def main() -> None:
 class Training:
     """One run, resumed from its last saved state."""
 
-    def __init__(self, work: Path, settings: Settings, size: Size, device: str) -> None:
-        self._work, self._settings, self._device = work, settings, device
+    def __init__(
+        self, work: Path, settings: Settings, size: Size, device: str, source: Path | None, languages: Sequence[str]
+    ) -> None:
+        self._work, self._settings, self._device, self._languages = work, settings, device, languages
         torch.manual_seed(settings.seed)
-        self._coder, coef = open_coder(work)
+        self._coder, coef = open_coder(work, source)
         self._file = work / "gpt.pt"
         saved = torch.load(self._file, map_location="cpu") if self._file.exists() else None
         self._size = Size(**saved["size"]) if saved else size
         self.model = Speaking(self._size, coef).to(device)
+        if source and not saved:
+            load_speaking(self.model, source)
         matrices = [p for p in self.model.layers.parameters() if p.dim() == 2]
         known = {id(p) for p in matrices}
         others = [p for p in self.model.parameters() if id(p) not in known]
         self._optimisers: tuple[torch.optim.Optimizer, ...] = (
-            torch.optim.Muon(matrices, lr=settings.matrix_rate, weight_decay=0.02),
+            Muon(matrices, lr=settings.matrix_rate, weight_decay=0.02),
             torch.optim.AdamW(others, lr=settings.rate, betas=(0.9, 0.97), weight_decay=0.01, fused=True),
         )
         self._rates = (settings.matrix_rate, settings.rate)
@@ -147,13 +157,12 @@ class Training:
             self._tokens, self._steps = saved["tokens"], saved["steps"]
             self._passes, self._in_pass = saved["passes"], saved["in_pass"]
             self._trained_s = saved["trained_s"]
-        self._held_out = items(work / "corpus" / f"{HELD_OUT:03d}.pt", self._coder)[:48]
+        self._held_out = by_language(items(work / "corpus" / f"{HELD_OUT:03d}.pt", self._coder))
         self._data: dict[int, list[Item]] = {}
 
     def run(self, tokens: float | None, until: str | None) -> None:
         """Trains until the clock reaches 1."""
         clock = Clock(tokens, until, self._trained_s)
-        autocast = torch.autocast(self._device.split(":")[0], torch.bfloat16)
         last, count = time.time(), 0
         sums: dict[str, Tensor] = {}
         while True:
@@ -167,7 +176,7 @@ class Training:
                 progress = clock.progress(self._tokens)
                 self._set_rates(progress)
                 self.model.train()
-                with autocast:
+                with self._autocast():
                     total, parts = losses(
                         self.model, self._on_device(collate(group, self._size.width, self._settings.noise, draw))
                     )
@@ -196,7 +205,8 @@ class Training:
         for path in sorted((self._work / "corpus").glob("*.pt")):
             number = int(path.stem)
             if number != HELD_OUT and number not in self._data:
-                self._data[number] = items(path, self._coder)
+                read = by_language(items(path, self._coder))
+                self._data[number] = [one for language in self._languages for one in read[language]]
 
     def _set_rates(self, progress: float) -> None:
         factor = min(1.0, (self._steps + 1) / WARM_UP_STEPS, max(0.0, (1 - progress) / DECAY))
@@ -204,19 +214,20 @@ class Training:
             for group in optimiser.param_groups:
                 group["lr"] = rate * factor
 
+    def _autocast(self) -> torch.autocast:
+        """Most CPUs compute bfloat16 slower than float32, some fifty times."""
+        return torch.autocast(self._device.split(":")[0], torch.bfloat16, enabled=self._device != "cpu")
+
     def _on_device(self, batch: Batch) -> Batch:
         return replace(batch, **{name: getattr(batch, name).to(self._device) for name in Batch.__dataclass_fields__})
 
     def _report(self, progress: float, learned: dict[str, float]) -> None:
         """Measures the held-out losses, writes a log line and saves the state."""
-        self.model.eval()
-        held: list[dict[str, float]] = []
-        exactly = torch.compiler.set_stance("force_eager")
-        with exactly, torch.no_grad(), torch.autocast(self._device.split(":")[0], torch.bfloat16):
-            for begin in range(0, len(self._held_out), 16):
-                batch = collate(self._held_out[begin : begin + 16], self._size.width, 0.0, random.Random(0))
-                parts = losses(self.model, self._on_device(batch))[1]
-                held.append({name: value.item() for name, value in parts.items()})
+        held_out = {
+            language: self._measured(ones[:JUDGED_SENTENCES])
+            for language, ones in self._held_out.items()
+            if language in self._languages
+        }
         line = {
             "minutes": round(self._trained_s / 60, 1),
             "tokens": self._tokens,
@@ -225,11 +236,23 @@ class Training:
             "shards": len(self._data),
             "progress": round(progress, 3),
             "learned": {name: round(value, 3) for name, value in learned.items()},
-            "held_out": {name: round(math.fsum(one[name] for one in held) / len(held), 3) for name in learned},
+            "held_out": held_out,
         }
         print(json.dumps(line), flush=True)
         with (self._work / "gpt.jsonl").open("a") as log:
             log.write(json.dumps(line) + "\n")
+        self._save()
+        plot_log(self._work / "gpt.jsonl", self._work / "gpt.png")
+
+    def _measured(self, ones: list[Item]) -> dict[str, float]:
+        """Returns the losses of sentences, without noise."""
+        self.model.eval()
+        with torch.compiler.set_stance("force_eager"), torch.no_grad(), self._autocast():
+            batch = collate(ones, self._size.width, 0.0, random.Random(0))
+            parts = losses(self.model, self._on_device(batch))[1]
+        return {name: round(value.item(), 3) for name, value in parts.items()}
+
+    def _save(self) -> None:
         draft = self._file.with_suffix(".draft")
         torch.save(
             {
@@ -245,7 +268,6 @@ class Training:
             draft,
         )
         draft.rename(self._file)
-        plot_log(self._work / "gpt.jsonl", self._work / "gpt.png")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,146 @@
+"""Letter sounds: learns from a pronouncing dictionary how letters in their context sound.
+
+In:    words and their phone characters
+Out:   rules for pipeline/text/pronunciation.py
+Owns:  the alignment of letters with phones
+Never: audio
+
+A letter stands for none, one or two phones. Letters and phones are aligned along the likeliest path; the likelihoods are
+first those of standing near each other, then they are counted anew three times. Then each window of context, from narrow to
+wide, adds the rules that say more letters right than the narrower windows do.
+
+    python -m scripts.train_demo.letter_sounds      # the share of held-out words that it gets right
+"""
+
+import math
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from functools import cache
+
+from pipeline.text.pronunciation import WINDOWS, Pronunciation, context
+from scripts.train_demo.pronunciations import pronunciations
+
+MOST_PHONES = 2  # of a letter
+ITERATIONS = 3
+LEAST_GAIN = 2  # letters that a rule must set right
+SILENT = -1.0  # of a letter, before anything is counted
+UNSEEN = -12.0  # logarithm of the likelihood of a pair that was never counted
+HELD_OUT_SHARE = 0.1
+
+
+def learn(words: Mapping[str, str]) -> dict[str, str]:
+    """Returns context -> phones, as Pronunciation reads them."""
+    words = {word: phones for word, phones in words.items() if len(phones) <= MOST_PHONES * len(word)}  # not "www"
+    letters = [
+        (word, place, sound)
+        for word, sounds in zip(words, alignments(words), strict=True)
+        for place, sound in enumerate(sounds)
+    ]
+    rules: dict[str, str] = {}
+    said = [""] * len(letters)
+    for width in range(len(WINDOWS)):
+        contexts = [context(word, place, width) for word, place, _ in letters]
+        counts: dict[str, Counter[str]] = defaultdict(Counter)
+        right: Counter[str] = Counter()
+        for key, (_, _, sound), before in zip(contexts, letters, said, strict=True):
+            counts[key][sound] += 1
+            right[key] += sound == before
+        best = {key: counted.most_common(1)[0] for key, counted in counts.items()}
+        found = {key: sound for key, (sound, count) in best.items() if count >= right[key] + LEAST_GAIN}
+        rules |= found
+        said = [found.get(key, before) for key, before in zip(contexts, said, strict=True)]
+    return rules
+
+
+def alignments(words: Mapping[str, str]) -> list[list[str]]:
+    """Returns the phones of each letter of each word."""
+    likelihoods = _together(words)
+    found: list[list[str]] = []
+    for _ in range(ITERATIONS):
+        found = [_align(word, phones, likelihoods) for word, phones in words.items()]
+        pairs = Counter(
+            (letter, sound)
+            for word, sounds in zip(words, found, strict=True)
+            for letter, sound in zip(word, sounds, strict=True)
+        )
+        totals = Counter(letter for word in words for letter in word)
+        likelihoods = {pair: math.log(count / totals[pair[0]]) for pair, count in pairs.items()}
+    return found
+
+
+def _together(words: Mapping[str, str]) -> dict[tuple[str, str], float]:
+    """Returns how much more often than by chance each letter stands near each sound: logarithms."""
+    pairs: Counter[tuple[str, str]] = Counter()
+    for word, phones in words.items():
+        for place, letter in enumerate(word):
+            middle = (place + 0.5) / len(word) * len(phones)
+            near = range(max(0, math.floor(middle) - 1), min(len(phones), math.floor(middle) + 2))
+            pairs.update((letter, phones[begin : begin + 1]) for begin in near)
+    letters, sounds = Counter[str](), Counter[str]()
+    for (letter, sound), count in pairs.items():
+        letters[letter] += count
+        sounds[sound] += count
+    total = pairs.total()
+    ratios = {pair: math.log(count * total / letters[pair[0]] / sounds[pair[1]]) for pair, count in pairs.items()}
+    return ratios | {(letter, ""): SILENT for letter in letters}
+
+
+def _align(word: str, phones: str, likelihoods: Mapping[tuple[str, str], float]) -> list[str]:
+    """Returns the likeliest phones of each letter."""
+    best: list[dict[int, tuple[float, int]]] = [{0: (0.0, 0)}]
+    for letter in word:
+        ends: dict[int, tuple[float, int]] = {}
+        for begin, (score, _) in best[-1].items():
+            for end in range(begin, min(begin + MOST_PHONES, len(phones)) + 1):
+                step = likelihoods.get((letter, phones[begin:end]), UNSEEN)
+                if end not in ends or score + step > ends[end][0]:
+                    ends[end] = (score + step, begin)
+        best.append(ends)
+    sounds, end = [], len(phones)
+    for ends in reversed(best[1:]):
+        begin = ends[end][1]
+        sounds.append(phones[begin:end])
+        end = begin
+    return sounds[::-1]
+
+
+def score(words: Iterable[tuple[str, str]], spoken: Pronunciation) -> tuple[float, float]:
+    """Returns the shares of words, and of phones, that are right."""
+    right = wrong_phones = phones = total = 0
+    for word, wanted in words:
+        found = spoken.of(word)
+        total, right = total + 1, right + (found == wanted)
+        phones, wrong_phones = phones + len(wanted), wrong_phones + _distance(found, wanted)
+    return right / total, 1 - wrong_phones / phones
+
+
+def _distance(first: str, second: str) -> int:
+    row = list(range(len(second) + 1))
+    for i, one in enumerate(first, start=1):
+        diagonal, row[0] = row[0], i
+        for j, other in enumerate(second, start=1):
+            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (one != other))
+    return row[-1]
+
+
+@cache
+def taught_pronunciation() -> Pronunciation:
+    """Returns rules from all words, and the words that they say otherwise than flite."""
+    words = pronunciations()
+    rules = Pronunciation({}, learn(words))
+    return Pronunciation({word: phones for word, phones in words.items() if rules.of(word) != phones}, rules.rules)
+
+
+def main() -> None:
+    """Prints how well rules from nine tenths of the words say the others."""
+    words = list(pronunciations().items())
+    random.Random(0).shuffle(words)
+    kept = round(len(words) * HELD_OUT_SHARE)
+    spoken = Pronunciation({}, learn(dict(words[kept:])))
+    of_words, of_phones = score(words[:kept], spoken)
+    print(f"{len(spoken.rules)} rules, {of_words:.1%} of {kept} held-out words right, {of_phones:.1%} of their phones")
+
+
+if __name__ == "__main__":
+    main()
