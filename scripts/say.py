@@ -38,6 +38,7 @@ from pipeline.vocoder.vocoder import Vocoder
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import VoiceLibrary
 from pipeline.voices.seeds import read_statistics
+from scripts import say_live
 
 SEED_BITS = 32
 VOICES = Path(__file__).resolve().parent.parent / "configs" / "voices.yaml"
@@ -94,13 +95,16 @@ async def speak(config: PipelineConfig, request: SynthesisRequest) -> tuple[np.n
                     chunks.append(chunk)
                     audio_s = (chunk.first_sample + len(chunk.samples)) / request.audio.sample_rate
                     progress.update(task, description=f"{audio_s:.1f} s of audio")
-    for code, count in (warning for chunk in chunks for warning in chunk.warnings):
+    for code, count in dict(warning for chunk in chunks for warning in chunk.warnings).items():
         print(f"{code}: {count}", file=sys.stderr)
     return np.concatenate([chunk.samples for chunk in chunks]), first_s, time.perf_counter() - started
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes one text to a file. Exit code: 0 written, 1 the text cannot be spoken, 2 wrong usage."""
+    """Writes one text to a file. Exit code: 0 written, 1 the text cannot be spoken, 2 wrong usage; --live has more."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if "--live" in given:
+        return say_live.main([word for word in given if word != "--live"])
     args = parsed(arguments)
     config = PipelineConfig.model_validate(
         {
@@ -128,6 +132,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     """Parses the command line and draws a seed if it names none."""
     parser = argparse.ArgumentParser(prog="chattts-serve say", description="Speak a text into a sound file.")
     parser.add_argument("text", help="the text, in a language of the checkpoint")
+    parser.add_argument("--live", action="store_true", help="speak stdin with a running service; say --live --help explains it")
     parser.add_argument("--ssml", action="store_true", help="the text is an SSML document")
     parser.add_argument(
         "-o", "--output", type=Path, default=Path("out.wav"), help="its suffix names the format (default: %(default)s)"

@@ -39,14 +39,17 @@ class AdmissionLimiter:
         """True if check() would raise."""
         return self.closed or self.in_flight >= self.capacity
 
-    def check(self) -> None:
+    def check(self, *, continues: bool = False) -> None:
         """Raises if acquire() would; counts nothing.
+
+        Args:
+            continues: it belongs to what was admitted before, and is served although the limiter is closed.
 
         Raises:
             AtCapacity: the replica is full.
             Draining: the limiter was closed.
         """
-        if self.closed:
+        if self.closed and not continues:
             raise Draining("this replica is about to stop and admits nothing new; try again, another one may answer")
         if self.in_flight >= self.capacity:
             self._refused += 1
@@ -55,13 +58,13 @@ class AdmissionLimiter:
             )
 
     @contextmanager
-    def acquire(self) -> Iterator[None]:
-        """Counts one request as in flight while the block runs.
+    def acquire(self, *, continues: bool = False) -> Iterator[None]:
+        """Counts one request as in flight while the block runs; `continues` as for check().
 
         Raises:
             AtCapacity, Draining: as check().
         """
-        self.check()
+        self.check(continues=continues)
         self.in_flight += 1
         began = self._clock()
         try:

@@ -90,6 +90,26 @@ class LimitsConfig(StrictModel):
     )
 
 
+class ConversationsConfig(StrictModel):
+    """Conversations over a WebSocket. What they speak counts against the limits above, part by part; silence does not."""
+
+    max_sockets: int = Field(256, ge=0, le=65_536, description="open sockets per ingress replica; 0: none are accepted")
+    max_contexts: int = Field(8, ge=1, le=256, description="open contexts per socket")
+    max_waiting_chars: int = Field(
+        16_384, ge=1, le=1 << 20, description="text of one context that was received and not spoken yet [characters]"
+    )
+    lead_s: float = Field(
+        5.0,
+        ge=0,
+        le=600,
+        description="audio sent ahead of playback before the next part is generated, for contexts that do not say it [s]",
+    )
+    max_lead_s: float = Field(60.0, ge=0, le=600, description="largest lead_s that a context may ask for [s]")
+    idle_timeout_s: float = Field(
+        600.0, gt=0, le=86_400, description="time without a message and without speech after which a socket is closed [s]"
+    )
+
+
 class VoicesConfig(StrictModel):
     """Shipped voices, stored voices, and what clients may add."""
 
@@ -215,6 +235,7 @@ class AppConfig(StrictModel):
         default_factory=dict, description="model versions by name@version; empty: one version, described by pipeline"
     )
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
+    conversations: ConversationsConfig = Field(default_factory=ConversationsConfig)
     breaker: BreakerConfig = Field(default_factory=BreakerConfig)
     quarantine: QuarantineConfig = Field(default_factory=QuarantineConfig)
     degrade: DegradeConfig = Field(default_factory=DegradeConfig)

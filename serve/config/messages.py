@@ -12,6 +12,7 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from pipeline.config import words_of
 from serve.config.renamed_keys import SINCE, new_key, new_value
 
 
@@ -27,7 +28,7 @@ def explain(model: type[BaseModel], error: ValidationError, at: str) -> list[str
         if mistake["type"] == "extra_forbidden":
             sentences.append(unknown_key(path, _keys_beside(model, mistake["loc"])))
         else:
-            sentences.append(f"{path}: {mistake['msg']}; found {_short(mistake['input'])}{renamed(path, mistake['input'])}")
+            sentences.append(f"{path}: {words_of(mistake)}; found {_short(mistake['input'])}{renamed(path, mistake['input'])}")
     return sentences
 
 

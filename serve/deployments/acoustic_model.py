@@ -7,6 +7,7 @@ Never: scheduling: @serve.batch only gathers arrivals for admission, the engine'
 """
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -41,6 +42,7 @@ from serve.resilience.autoscaling import EngineLoad, Load
 
 WARM_UP_POSITIONS = 16
 WARM_UP_STEPS = 16
+GIL_SWITCH_S = 0.0005  # Python's own 5 ms are as long as a round on a GPU, which the engine's thread has to launch in time
 
 
 @serve.deployment(name="AcousticModel")
@@ -55,6 +57,8 @@ class AcousticModel:
         files = await asyncio.to_thread(lambda: open_checkpoint(resolve(checkpoint, cache_home())))
         self._files = files
         self._device = config.device
+        if config.device == "cuda":
+            sys.setswitchinterval(GIL_SWITCH_S)
         self._encoder: ReferenceEncoder | None = None
         self._encoding = asyncio.Lock()
         metrics = EngineMetrics()

@@ -74,5 +74,6 @@ class Ingress:
         self._background.check()
 
     async def drain(self) -> int:
-        """Stops admitting requests. Returns the number of requests in flight."""
-        return self.services.speech.admission.close()
+        """Stops admitting requests, and ends conversations once they have spoken. Returns how many replies are not complete."""
+        self.services.conversations.leave()
+        return max(self.services.speech.admission.close(), self.services.conversations.busy)

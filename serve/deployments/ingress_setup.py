@@ -27,9 +27,11 @@ from serve.access.authentication import Authenticator, local_peer_check
 from serve.access.cross_origin import CrossOriginPolicy
 from serve.access.redis_quotas import RedisQuotas
 from serve.config.app_config import AppConfig
+from serve.conversation.conversation import Conversations
 from serve.deployments.ingress_records import IngressRecords, open_records
 from serve.deployments.ingress_status import IngressStatus
 from serve.deployments.replica_info import replica_info
+from serve.deployments.replica_stop import leave_when_stopped
 from serve.http.body_reader import BodyReader
 from serve.http.services import Services
 from serve.observability.metrics.ingress import IngressMetrics
@@ -107,6 +109,7 @@ async def build_parts(config: AppConfig, stages: Mapping[str, Handle], listens: 
     status = IngressStatus(speech, records, pipelines, quarantine)
     services = Services(
         speech=speech,
+        conversations=Conversations(config.conversations),
         text=QuarantinedText(quarantine, pipelines),
         voices=build_voices(config, records, speech, acoustic, pipelines),
         bodies=BodyReader(config.limits),
@@ -156,7 +159,7 @@ def build_voices(
         RemoteEncoder(acoustic, pipelines.breakers[first.stage("acoustic")]),
         model=first.pipeline.checkpoint,
         max_prompt=first.pipeline.engine.max_prompt,
-        speaks=speech.models.languages(),
+        speaks=speech.models.languages(first.id),
     )
 
 
@@ -185,6 +188,7 @@ def background_work(config: AppConfig, parts: IngressParts) -> Iterator[tuple[st
     for following in parts.pipelines.follow_fingerprints():
         yield "fingerprints", following
     yield "silent stages", parts.pipelines.watch_silence()
+    yield "conversations", leave_when_stopped(parts.services.conversations)
     if config.degrade.steps:
         yield "load", shed_load(parts.services.speech, parts.pipelines, parts.metrics)
 

@@ -1,7 +1,7 @@
 """API: the whole HTTP surface put together: middleware, routers and error handlers.
 
 In:    the provider of the services
-Out:   a FastAPI application; every error in OpenAI's envelope, every reply with its X-Request-ID
+Out:   a FastAPI application; every error in OpenAI's envelope or in ElevenLabs', every reply with its X-Request-ID
 Owns:  nothing
 Never: Ray, torch, what happens behind the Services
 """
@@ -17,17 +17,17 @@ from starlette.requests import ClientDisconnect
 from pipeline.errors import SynthesisError
 from serve.errors import ApiError, bad_request, plain_status
 from serve.http.about import NAME, version
-from serve.http.error_reply import error_reply
+from serve.http.error_reply import error_reply, path_in
 from serve.http.middleware import AuthMiddleware, CrossOriginMiddleware, RequestIdMiddleware, request_id_of
 from serve.http.openapi import describe
 from serve.http.route_access import RouteAccessTable
-from serve.http.routes import cache, health, models, source, speech, text, voices
+from serve.http.routes import cache, conversation, elevenlabs, health, models, source, speech, text, voices
 from serve.http.services import Services
 
 DOCS, DOCUMENT = "/docs", "/openapi.json"
 CLIENT_CLOSED_REQUEST = 499  # nginx's: the client left before its body was complete, and reads no reply
 
-ROUTERS = tuple(module.router for module in (text, speech, voices, cache, source, models, health))
+ROUTERS = tuple(module.router for module in (text, speech, conversation, elevenlabs, voices, cache, source, models, health))
 
 
 def create_api(get_services: Callable[[], Services], *, announce_request_id: bool = True) -> FastAPI:
@@ -65,7 +65,7 @@ def route_access() -> RouteAccessTable:
 
 async def on_error(request: Request, error: Exception) -> Response:
     """Replies to an error of the domain, a refusal, or a defect."""
-    return error_reply(error, request_id_of(request))
+    return error_reply(error, request_id_of(request), path=path_in(request.scope))
 
 
 async def on_router_error(request: Request, error: Exception) -> Response:

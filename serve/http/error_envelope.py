@@ -1,7 +1,7 @@
 """Error envelope: turns Serve's refusals in plain text into errors like all others.
 
 In:    Serve's own HTTP server, around which serve/http/proxy_middleware.py puts this
-Out:   the same replies; an error in plain text, or an uncaught exception, in OpenAI's envelope
+Out:   the same replies; an error in plain text, or an uncaught exception, in the envelope of its path
 Owns:  nothing
 Never: Serve's own pages below /-/, which its tools read; a reply that has begun
 """
@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve.errors import ApiError, ErrorSpec, plain_status
-from serve.http.error_reply import named_error_reply
+from serve.http.error_reply import named_error_reply, path_in
 
 LOG = logging.getLogger("ray.serve.chattts")
 
@@ -40,7 +40,9 @@ class ErrorEnvelope:
                 if is_replaced:
                     headers = Headers(raw=message["headers"])
                     kept = {name: headers[name] for name in KEPT if name in headers}
-                    await named_error_reply(refusal_of(message["status"]), request_id, kept)(scope, receive, send)
+                    await named_error_reply(refusal_of(message["status"]), request_id, kept, path=path_in(scope))(
+                        scope, receive, send
+                    )
             if not is_replaced:
                 await send(message)
 
@@ -50,7 +52,7 @@ class ErrorEnvelope:
             if has_begun:
                 raise
             LOG.exception("request=%s ended by an error outside the application", request_id)
-            await named_error_reply(error, request_id)(scope, receive, send)
+            await named_error_reply(error, request_id, path=path_in(scope))(scope, receive, send)
 
 
 def is_plain_error(start: Message) -> bool:

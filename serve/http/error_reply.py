@@ -1,7 +1,7 @@
 """Error reply: the one place where an error becomes a JSON response.
 
 In:    an exception, the request's id
-Out:   a response in OpenAI's envelope, with the headers that clients rely on
+Out:   a response in OpenAI's envelope, or in ElevenLabs' on their paths, with the headers that clients rely on
 Owns:  nothing
 Never: the decision which status an error has (serve/errors.py)
 """
@@ -9,17 +9,36 @@ Never: the decision which status an error has (serve/errors.py)
 from collections.abc import Mapping
 
 from starlette.responses import JSONResponse
+from starlette.types import Scope
 
 from serve.errors import to_api_error
+from serve.http.elevenlabs.errors import body_of, is_spoken_at, status_of
 
 
-def error_reply(error: BaseException, request_id: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """Returns the response to `error`; `headers` come on top of the error's own and replace those of the same name."""
+def error_reply(
+    error: BaseException, request_id: str, headers: Mapping[str, str] | None = None, *, path: str = ""
+) -> JSONResponse:
+    """Returns the response to `error`.
+
+    Args:
+        headers: on top of the error's own; they replace those of the same name.
+        path: of the request, which decides about the envelope.
+    """
     refusal = to_api_error(error)
-    own = {name.lower(): value for name, value in refusal.reply_headers().items()}
-    return JSONResponse(refusal.body(request_id), refusal.spec.status, own | dict(headers or {}))
+    own = {name.lower(): value for name, value in refusal.reply_headers().items()} | dict(headers or {})
+    if is_spoken_at(path):
+        return JSONResponse(body_of(refusal, request_id), status_of(refusal), own)
+    return JSONResponse(refusal.body(request_id), refusal.spec.status, own)
 
 
-def named_error_reply(error: BaseException, request_id: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+def named_error_reply(
+    error: BaseException, request_id: str, headers: Mapping[str, str] | None = None, *, path: str = ""
+) -> JSONResponse:
     """Returns the response to `error` with an X-Request-ID, for middleware outside the one that sets it."""
-    return error_reply(error, request_id, {"x-request-id": request_id, **(headers or {})})
+    return error_reply(error, request_id, {"x-request-id": request_id, **(headers or {})}, path=path)
+
+
+def path_in(scope: Scope) -> str:
+    """Returns the path of a request below the route prefix."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", "")) or "/"

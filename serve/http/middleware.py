@@ -6,20 +6,22 @@ Owns:  nothing
 Never: Ray, bodies; a key in a log line
 """
 
+import json
 import logging
 import re
 import uuid
 from collections.abc import Callable
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serve.access.authentication import ANONYMOUS_CALLER, Authenticator, Caller
 from serve.access.cross_origin import CrossOriginPolicy
 from serve.errors import ApiError
-from serve.http.error_reply import error_reply
+from serve.http.elevenlabs.errors import is_spoken_at, message_of
+from serve.http.error_reply import error_reply, path_in
 from serve.http.route_access import RouteAccessTable
 from serve.observability.reply_stats import ReplyObserver
 
@@ -48,7 +50,7 @@ class RequestIdMiddleware:
         self._announce = announce
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         request_id = safe_request_id(Headers(scope=scope).get("x-request-id"))
@@ -116,9 +118,9 @@ class AuthMiddleware:
             LOG.info("refused request=%s code=%s", request_id or "-", refusal.spec.code)
             self._observer().rejected(refusal.spec.code)
             if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": refusal.spec.code})
+                await refuse_socket(refusal, request_id, path_in(scope), send)
                 return
-            await error_reply(refusal, request_id)(scope, receive, send)
+            await error_reply(refusal, request_id, path=path_in(scope))(scope, receive, send)
 
 
 class CrossOriginMiddleware:
@@ -151,17 +153,27 @@ class CrossOriginMiddleware:
         await self._app(scope, receive, send_with_cors)
 
 
+async def refuse_socket(refusal: ApiError, request_id: str, path: str, send: Send) -> None:
+    """Accepts a WebSocket, says why it is refused, and closes it: a refused handshake could not say it."""
+    message = {"type": "refused", "status": refusal.spec.status, **refusal.body(request_id)}
+    if is_spoken_at(path):
+        message = message_of(refusal, request_id)
+    await send({"type": "websocket.accept"})
+    await send({"type": "websocket.send", "text": json.dumps(message)})
+    await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": refusal.spec.code})
+
+
 def safe_request_id(claimed: str | None) -> str:
     """Returns the claimed id if it can stand in a log and a header, else a new one."""
     return claimed if claimed is not None and REQUEST_ID.fullmatch(claimed) else uuid.uuid4().hex
 
 
-def request_id_of(request: Request) -> str:
+def request_id_of(request: HTTPConnection) -> str:
     """Returns the id that RequestIdMiddleware put on the request."""
     return str(request.state.request_id)
 
 
-def caller_of(request: Request) -> Caller:
+def caller_of(request: HTTPConnection) -> Caller:
     """Returns the caller that AuthMiddleware put on the request."""
     caller: Caller = getattr(request.state, "caller", ANONYMOUS_CALLER)
     return caller

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from serve.errors import bad_request
 from serve.http.early_refusal import EarlyRefusal
 from serve.http.error_envelope import ErrorEnvelope
-from serve.http.error_reply import named_error_reply
+from serve.http.error_reply import named_error_reply, path_in
 from serve.http.middleware import safe_request_id
 from serve.http.services import Services
 
@@ -50,7 +50,9 @@ class StripRoutingHeaders:
         if scope["type"] in ("http", "websocket"):
             request_id = safe_request_id(Headers(scope=scope).get("x-request-id"))
             if scope["type"] == "http" and sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEADER_BYTES:
-                await named_error_reply(TOO_LARGE, request_id, {"connection": "close"})(scope, receive, send)
+                await named_error_reply(TOO_LARGE, request_id, {"connection": "close"}, path=path_in(scope))(
+                    scope, receive, send
+                )
                 return
             kept = [(name, value) for name, value in scope["headers"] if not is_routing_header(name)]
             scope = {**scope, "headers": [*kept, (b"x-request-id", request_id.encode())]}

@@ -1,19 +1,19 @@
 """Request context: reads the headers and the connection of a request.
 
-In:    a request
+In:    a request, or the opening of a WebSocket
 Out:   RequestContext
 Owns:  nothing
 Never: Ray, bodies
 """
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 
 from serve.access.idempotency import HEADER as IDEMPOTENCY_KEY
 from serve.http.middleware import caller_of, request_id_of
 from serve.speech.job import RequestContext
 
 
-def context_of(request: Request) -> RequestContext:
+def context_of(request: HTTPConnection) -> RequestContext:
     """Returns the context that the headers and the connection give."""
     headers = request.headers
     return RequestContext(
@@ -27,6 +27,6 @@ def context_of(request: Request) -> RequestContext:
     )
 
 
-def is_strict(request: Request) -> bool:
+def is_strict(request: HTTPConnection) -> bool:
     """True if the query says strict=1: fields without effect are refused instead of named in the reply."""
     return request.query_params.get("strict") in ("1", "true")

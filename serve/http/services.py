@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from pipeline.types import Refined, SpeechText, SynthesisRequest
 from serve.access.authentication import Authenticator
 from serve.config.app_config import SourceOfferConfig
+from serve.conversation.conversation import Conversations
 from serve.http.body_reader import BodyReader
 from serve.speech.services import SpeechServices
 from serve.voices.voice_service import VoiceService
@@ -48,6 +49,7 @@ class Services:
 
     speech: SpeechServices
     """what every request for speech passes"""
+    conversations: Conversations
     text: TextServices
     voices: VoiceService
     bodies: BodyReader

@@ -1,13 +1,13 @@
 """Speech response: the HTTP reply to a request for speech, from the arriving body to the last byte.
 
-In:    a POST /v1/audio/speech, the Services
+In:    a POST /v1/audio/speech or a translation of one, the Services
 Out:   status and headers together with the first audio, then the body
 Owns:  the connection of one reply
 Never: Ray; a clean end after a failure; what serve/speech decides for every entry point
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 
 from starlette.requests import ClientDisconnect, Request
@@ -32,8 +32,13 @@ class CutReply(Exception):
 class SpeechResponse(Response):
     """Receives the body of a request and streams its audio."""
 
-    def __init__(self, request: Request, services: Services) -> None:
+    def __init__(self, request: Request, services: Services, translate: Callable[[bytes], bytes] = bytes) -> None:
+        """
+        Args:
+            translate: makes a body of POST /v1/audio/speech of a body in another protocol; raises ApiError.
+        """
         self._request = request
+        self._translate = translate
         self._services = services
         self.background = None
 
@@ -52,7 +57,7 @@ class SpeechResponse(Response):
 
     async def _reply(self, speech: SpeechSession, connection: Connection, receive: Receive) -> None:
         try:
-            raw = await self._services.bodies.read_json(self._request)
+            raw = self._translate(await self._services.bodies.read_json(self._request))
         except ClientDisconnect:
             raise ClientLeft from None
         body = read_body(SpeechBody, raw)

@@ -60,6 +60,10 @@ class ReplyObserver(Protocol):
         """A request was refused before it reached a route."""
         ...
 
+    def interrupted(self, unheard_steps: int) -> None:
+        """A listener interrupted a conversation; the audio of so many steps was sent and not heard."""
+        ...
+
 
 class NullReplyObserver:
     """A ReplyObserver that ignores all notifications."""
@@ -71,6 +75,9 @@ class NullReplyObserver:
         """Ignored."""
 
     def rejected(self, code: str) -> None:
+        """Ignored."""
+
+    def interrupted(self, unheard_steps: int) -> None:
         """Ignored."""
 
 
@@ -86,3 +93,7 @@ class PlayCursor:
         if self._ends_at is not None and now > self._ends_at:
             self.stalled_s += now - self._ends_at
         self._ends_at = max(now, self._ends_at if self._ends_at is not None else now) + audio_s
+
+    def left_s(self, now: float) -> float:
+        """Returns how much of the audio cannot have been played by `now` [s]."""
+        return 0.0 if self._ends_at is None else max(0.0, self._ends_at - now)

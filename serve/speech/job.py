@@ -30,6 +30,8 @@ class RequestContext:
     """as HTTP's header of that name"""
     idempotency_key: str | None = None
     """as HTTP's header of that name, not yet checked"""
+    continues: bool = False
+    """it speaks text that was accepted before, and does so even while the replica drains"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,18 +7,21 @@ Never: Ray, HTTP
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pipeline.checkpoint.capabilities import ALL_CAPABILITIES, Capabilities
 from pipeline.checkpoint.locate import Licence, licence_of
 from pipeline.config import PipelineConfig
-from pipeline.types import Passage, Prosody
+from pipeline.text.language_tags import DIALECT
 from serve.access.authentication import ANONYMOUS
 from serve.config.model_versions import ONLY, CompatConfig, Version, versions_of
 from serve.errors import ApiError, ErrorSpec, bad_request
-from serve.speech.schemas.speech import MODELS, SpeechBody
+from serve.speech.schemas.speech import MODELS, REFINE, RefineBody, SpeechBody
 from serve.versions.rollout import Rollout
+
+HABITS = {"oral": "oral", "laugh": "laugh", "pause": "break"}
+"""field of RefineParams -> its name in a body and in ChatTTS's tokens: [oral_2], [break_4]"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +61,16 @@ class ModelSelector:
         """
         version = self.version(body.model, listener_of(caller, body.user, host), voice)
         adapted_body, lost = adapted(body, version.compat, self._capabilities.get(version.id, ALL_CAPABILITIES))
+        if body.user is not None and not self._is_drawn(body.model, version):
+            lost = (*lost, "user")
         if strict and lost:
             raise bad_request("unknown_field", f"{version.id} does not support {lost[0]}; leave it out", param=lost[0])
         return Selection(version, adapted_body, voice, lost)
+
+    def _is_drawn(self, model: str, version: Version) -> bool:
+        """True if the request's version was drawn among several, which `user` keeps the same."""
+        shares = self.rollout.shares(version.name).values()
+        return model not in self.rollout.versions and sum(share > 0 for share in shares) > 1
 
     def version(self, model: str, listener: str, voice: str) -> Version:
         """Returns the version that the client pinned, or the one drawn for this listener.
@@ -91,8 +101,20 @@ class ModelSelector:
         return licence_of(self._stable(model).pipeline.checkpoint)
 
     def languages(self, model: str = "") -> tuple[str, ...]:
-        """Returns the languages of the model of this name; without a name, of the first one."""
-        return self._capabilities.get(self._stable(model).id, ALL_CAPABILITIES).languages
+        """Returns the languages of a version; of a name, those that all its versions in service speak.
+
+        Args:
+            model: empty: the first name.
+        """
+        stable = self._stable(model)
+        if model in self.rollout.versions:
+            return self._languages_of(model)
+        in_service = [version for version, share in self.rollout.shares(stable.name).items() if share > 0]
+        spoken = set(self._languages_of(stable.id)).intersection(*map(self._languages_of, in_service))
+        return tuple(language for language in self._languages_of(stable.id) if language in spoken)
+
+    def _languages_of(self, version: str) -> tuple[str, ...]:
+        return self._capabilities.get(version, ALL_CAPABILITIES).languages
 
     def _stable(self, model: str) -> Version:
         """Returns the version behind a name: of several, the one with the largest share."""
@@ -140,20 +162,29 @@ def adapted(
     if not _or(compat.refine, capabilities.refine) and body.refine is not False:
         changes["refine"] = False
         lost.append("refine")
+    elif isinstance(body.refine, RefineBody):
+        habits = _untaught_habits(body.refine, capabilities.tags)
+        if habits:
+            changes["refine"] = body.refine.model_copy(update={name: getattr(REFINE, name) for name in habits})
+            lost += [f"refine.{HABITS[name]}" for name in habits]
     if not _or(compat.speed_token, capabilities.speed_tokens) and body.speed_mode != "stretch":
         changes["speed_mode"] = "stretch"
         lost.append("speed_mode")
-    if body.language not in ("auto", *capabilities.languages):
+    if ("zh" if body.reading == DIALECT else body.reading) not in ("auto", *capabilities.languages):
         changes["language"] = "auto"
         lost.append("language")
-    if given.get("allow_control_tags") and not (compat.control_tags and capabilities.control_tags):
+    if given.get("allow_control_tags") and not (compat.control_tags and capabilities.tags):
         lost.append("allow_control_tags")
     return (body.model_copy(update=changes) if changes else body), tuple(lost)
 
 
-def plain(passage: Passage) -> Passage:
-    """Returns a passage with its words, tags and silence, without pronunciations and prosody."""
-    return replace(passage, pronunciations=(), prosody=Prosody())
+def _untaught_habits(refine: RefineBody, tags: frozenset[str]) -> list[str]:
+    """Returns the speaking habits that a client set and the checkpoint was not taught, by the names of RefineParams."""
+    return [
+        name
+        for name, token in HABITS.items()
+        if name in refine.model_fields_set and f"[{token}_{getattr(refine, name)}]" not in tags
+    ]
 
 
 def _or(declared: bool | None, default: bool) -> bool:

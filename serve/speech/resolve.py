@@ -31,9 +31,9 @@ from serve.config.policies import DegradationStep
 from serve.errors import bad_request
 from serve.speech.job import RequestContext, SpeechJob
 from serve.speech.load_shedding import SKIPPED_CHUNK_SIZES
-from serve.speech.model_selection import Selection, plain
+from serve.speech.model_selection import Selection
 from serve.speech.schemas.speech import REFINE, TIDY, WITHOUT_EFFECT, PostBody, RefineBody, SpeechBody
-from serve.speech.schemas.text import TextBody, WrittenText, check_ignored, read_text
+from serve.speech.schemas.text import TextBody, WrittenText, check_ignored, read_text, without_markup
 from serve.speech.services import SpeechServices
 
 
@@ -100,13 +100,15 @@ def build_request(
     """
     body, compat = selection.body, selection.version.compat
     text = written_text(body, context, services)
+    if not compat.ssml:
+        text = without_markup(text, strict=context.strict)
     check_ignored(body.ignored, WITHOUT_EFFECT, strict=context.strict)
     token, stretch = share_speed(body.speed, body.speed_mode)
     sampling = _sampling(body, body.seed if seed is None else seed)
     return SynthesisRequest(
         request_id=context.request_id,
         text=text.text,
-        passages=text.passages if compat.ssml else tuple(map(plain, text.passages)),
+        passages=text.passages,
         control_tags=text.control_tags,
         keep_control_tags=compat.control_tags,
         strict=context.strict,
@@ -119,7 +121,7 @@ def build_request(
         audio=_options(body.post, _format(body).sample_rate),
         speed_token=token,
         refine=_refine(body, sampling),
-        language=body.language,
+        language=body.reading,
         model=selection.version.id,
         timeout_s=services.limits.total_timeout_s,
     )

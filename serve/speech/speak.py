@@ -53,7 +53,7 @@ def open_speech(services: SpeechServices, context: RequestContext) -> Iterator["
         CURRENT_TIMINGS.set(recorder.timings)  # of this task and of those it starts
         try:
             with ExitStack() as admitted:
-                services.admission.check()
+                services.admission.check(continues=context.continues)
                 yield SpeechSession(services, context, recorder, admitted)
         except ClientLeft:
             raise
@@ -82,6 +82,11 @@ class SpeechSession:
         self._admitted = admitted
         self._replayed: bool | None = None
 
+    @property
+    def audio_s(self) -> float:
+        """Seconds of audio that were synthesised so far."""
+        return self._recorder.audio_s
+
     async def accept(self, body: SpeechBody, raw: bytes = b"") -> SpeechJob:
         """Admits the request and charges for it, once per idempotency key.
 
@@ -93,7 +98,7 @@ class SpeechSession:
             InvalidRequest, ApiError: the body is wrong, or the caller may not have it.
         """
         services, context = self._services, self._context
-        self._admitted.enter_context(services.admission.acquire())
+        self._admitted.enter_context(services.admission.acquire(continues=context.continues))
         services.observer.in_flight_changed(services.admission.in_flight)
         tenant, key = context.caller.id, checked_key(context.idempotency_key)
         job = resolve_job(body, context, services, key_seed=None if key is None else seed_of(tenant, key))

@@ -19,13 +19,12 @@ from pipeline.audio.formats import CONTAINERS, audio_format
 from pipeline.config import PipelineConfig
 from pipeline.spec import SAMPLE_RATE
 from pipeline.types import SamplingParams, SynthesisRequest
-from scripts.evaluate.intelligibility import is_digits
 from scripts.say import open_pipeline
+from scripts.train_demo.held_out import Kind, held_out
 from scripts.train_demo.recogniser import Recogniser, mistakes
-from scripts.train_demo.sentences import held_out, words_of
+from scripts.train_demo.sentences import words_of
 
-DIGITS = [sentence for sentence in held_out() if is_digits(sentence)][:12]
-WORDS = [sentence for sentence in held_out() if not is_digits(sentence)][:6]
+DIGITS, WORDS = held_out("digits")[:12], held_out("words")[:6]
 LONG = " ".join(DIGITS[:8])
 DEEP, BETWEEN, HIGH = "verse", "blend:verse(0.5)+ballad(0.5)", "ballad"
 CONFIG = {"checkpoint": "demo", "engine": {"slots": 16, "max_waiting": 16, "dtype": "float32"}}
@@ -57,26 +56,24 @@ def recogniser() -> Recogniser:
     return Recogniser()
 
 
-def wrong(recogniser: Recogniser, said: Sequence[str], heard: Sequence[tuple[Samples, int]], *, digits: bool) -> float:
+def wrong(recogniser: Recogniser, said: Sequence[str], heard: Sequence[tuple[Samples, int]], kind: Kind) -> float:
     """Mistakes a word."""
-    found = [
-        mistakes(words_of(text), recogniser.transcribe(*sound, digits=digits)) for text, sound in zip(said, heard, strict=True)
-    ]
+    found = [mistakes(words_of(text), recogniser.transcribe(*sound, kind)) for text, sound in zip(said, heard, strict=True)]
     return sum(found) / sum(len(words_of(text)) for text in said)
 
 
 def test_digits_are_understood(spoken, recogniser):
     heard = [(spoken[text, "default"], SAMPLE_RATE) for text in DIGITS]
-    assert wrong(recogniser, DIGITS, heard, digits=True) <= MOST_IN_DIGITS
+    assert wrong(recogniser, DIGITS, heard, "digits") <= MOST_IN_DIGITS
 
 
 def test_words_are_understood(spoken, recogniser):
     heard = [(spoken[text, "default"], SAMPLE_RATE) for text in WORDS]
-    assert wrong(recogniser, WORDS, heard, digits=False) <= MOST_IN_WORDS
+    assert wrong(recogniser, WORDS, heard, "words") <= MOST_IN_WORDS
 
 
 def test_a_long_text_is_said_to_its_end(spoken, recogniser):
-    assert wrong(recogniser, [LONG], [(spoken[LONG, "default"], SAMPLE_RATE)], digits=True) <= MOST_IN_LONG_TEXT
+    assert wrong(recogniser, [LONG], [(spoken[LONG, "default"], SAMPLE_RATE)], "digits") <= MOST_IN_LONG_TEXT
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
@@ -87,7 +84,7 @@ def test_every_format_carries_the_words(spoken, recogniser, container):
     for text in texts:
         samples = soxr.resample(spoken[text, "default"], SAMPLE_RATE, audio.sample_rate)
         heard.append(decoded(encode_whole(samples, audio), container, audio.sample_rate))
-    assert wrong(recogniser, texts, heard, digits=True) <= MOST_IN_DIGITS
+    assert wrong(recogniser, texts, heard, "digits") <= MOST_IN_DIGITS
 
 
 def decoded(content: bytes, container: str, rate: int) -> tuple[Samples, int]:

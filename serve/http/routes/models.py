@@ -1,26 +1,32 @@
 """Models: the routes that list the models and what may be done with them.
 
 In:    HTTP
-Out:   JSON in OpenAI's shape
+Out:   JSON in OpenAI's shape, or in that of ElevenLabs for their clients
 Owns:  nothing
 Never: Ray, torch
 """
 
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from serve.errors import plain_status
 from serve.http.dependencies import RequestServices
+from serve.http.elevenlabs.cards import model_cards
 from serve.http.route_access import any_key
 from serve.speech.model_selection import ModelSelector
+
+KEY_OF_ELEVENLABS = "xi-api-key"
+"""header by which their clients are known, which expect another list at the same path"""
 
 router = APIRouter()
 
 
 @router.get("/v1/models")
 @any_key
-async def models(services: RequestServices) -> dict[str, Any]:
+async def models(request: Request, services: RequestServices) -> Any:
+    if KEY_OF_ELEVENLABS in request.headers:
+        return model_cards(services.speech.models, services.speech.limits)
     return {"object": "list", "data": [model_card(name, services.speech.models) for name in services.speech.models.ids]}
 
 

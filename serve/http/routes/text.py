@@ -7,8 +7,8 @@ Never: Ray, torch; a step of the model, except for /v1/text/refine
 """
 
 import asyncio
-from collections.abc import Awaitable
-from typing import TypeVar
+from collections.abc import Awaitable, Sequence
+from typing import Literal, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
@@ -63,6 +63,11 @@ from serve.speech.schemas.base import read_body
 from serve.speech.schemas.speech import SpeechBody
 from serve.speech.schemas.text import LexiconBody, TextBody, check_ignored, entries_of
 
+READINGS: tuple[Literal["zh", "en", "dialect"], ...] = ("zh", "en", "dialect")
+
+READING_FIELDS = ("normalize", "apply_text_normalization", "lexicon")
+"""fields that change how words are read, not how markup is understood"""
+
 T = TypeVar("T")
 B = TypeVar("B", bound=BaseModel)
 
@@ -74,12 +79,14 @@ router = APIRouter(tags=["text"])
 async def normalize(request: Request, services: RequestServices) -> NormalizeReply:
     """Returns the normalised text, and what became of every character."""
     body = await _body(TextBody, request, services)
-    speech_text = await _within_limits(services, services.text.read(_text_request(body, request, services)))
+    wanted, ignored = _text_request(body, request, services)
+    speech_text = await _within_limits(services, services.text.read(wanted))
     return NormalizeReply(
         text=" ".join(segment.text for segment in speech_text.segments),
         segments=[_segment(speech_text, index) for index in range(len(speech_text.segments))],
         warnings=_warnings(speech_text.warnings),
         dropped=list(speech_text.dropped),
+        ignored_fields=ignored,
     )
 
 
@@ -88,12 +95,17 @@ async def normalize(request: Request, services: RequestServices) -> NormalizeRep
 async def ssml(request: Request, services: RequestServices) -> SsmlReply:
     """Returns how an SSML document is parsed."""
     body = await _body(TextBody, request, services)
+    unused = [name for name in READING_FIELDS if name in body.model_fields_set]
+    if "input_type" in body.model_fields_set and body.input_type != "ssml":
+        unused.append("input_type")
+    check_ignored(unused, unused, strict=is_strict(request))
     written = written_text(body.model_copy(update={"input_type": "ssml"}), context_of(request), services.speech)
     return SsmlReply(
         text=written.text,
         passages=[_passage(passage) for passage in written.passages],
         marks=[MarkReply(name=name, position=position) for name, position in written.marks],
         warnings=_warnings(written.warnings),
+        ignored_fields=_named([*body.ignored, *unused]),
     )
 
 
@@ -205,19 +217,24 @@ async def _body(kind: type[B], request: Request, services: Services) -> B:
     return body
 
 
-def _text_request(body: TextBody, request: Request, services: Services) -> SynthesisRequest:
-    """Returns a request of which only the text matters."""
+def _text_request(body: TextBody, request: Request, services: Services) -> tuple[SynthesisRequest, list[str]]:
+    """Returns a request of which only the text matters, and the fields of the body that have no effect."""
     speech = SpeechBody(**{name: getattr(body, name) for name in TextBody.model_fields})
-    return _speech_request(speech, request, services)[0]
+    wanted, lost = _speech_request(speech, request, services)
+    return wanted, [*_named(body.ignored), *lost]
 
 
 def _speech_request(body: SpeechBody, request: Request, services: Services) -> tuple[SynthesisRequest, list[str]]:
     """Returns the request of a body, and its fields that have no effect."""
     context = context_of(request)
     selection = select_version(body, context, services.speech)
-    ignored = (*body.ignored, *selection.lost)
     built = build_request(selection, context, services.speech)
-    return built, ignored_header(ignored).split(", ") if ignored else []
+    return built, _named([*body.ignored, *selection.lost])
+
+
+def _named(ignored: Sequence[str]) -> list[str]:
+    """Returns the names of fields without effect, as X-Ignored-Fields has them."""
+    return ignored_header(tuple(ignored)).split(", ") if ignored else []
 
 
 async def _unrefined(services: Services, wanted: SynthesisRequest) -> list[Refined]:
@@ -292,7 +309,7 @@ def _planned(segment: Segment, request: SynthesisRequest) -> PlannedSegment:
 def _passage(passage: Passage) -> PassageReply:
     return PassageReply(
         text=passage.text,
-        language="zh" if passage.language == "zh" else "en" if passage.language == "en" else "auto",
+        language=next((known for known in READINGS if known == passage.language), "auto"),
         voice=passage.prosody.voice,
         rate=passage.prosody.rate,
         gain_db=passage.prosody.gain_db,

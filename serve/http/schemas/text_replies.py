@@ -42,6 +42,7 @@ class NormalizeReply(BaseModel):
     segments: list[SegmentReply]
     warnings: list[WarningReply]
     dropped: list[tuple[int, int]] = Field(description="the characters of the input that are not synthesised")
+    ignored_fields: list[str]
 
 
 class PlannedSegment(BaseModel):
@@ -114,7 +115,7 @@ class PassageReply(BaseModel):
     """Text with one prosody."""
 
     text: str
-    language: Literal["auto", "zh", "en"]
+    language: Literal["auto", "zh", "en", "dialect"] = Field(description="dialect: Chinese, but not Mandarin; read as Mandarin")
     voice: str | None
     rate: float
     gain_db: float
@@ -136,6 +137,7 @@ class SsmlReply(BaseModel):
     passages: list[PassageReply]
     marks: list[MarkReply]
     warnings: list[WarningReply]
+    ignored_fields: list[str] = Field(description="includes what has no effect on markup, such as lexicon")
 
 
 class SoundReply(BaseModel):

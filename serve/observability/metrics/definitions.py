@@ -79,6 +79,12 @@ REJECTS = Metric(MetricType.COUNTER, "chattts_rejects_total", "requests refused 
 IN_FLIGHT = Metric(MetricType.GAUGE, "chattts_in_flight", "requests in progress per ingress replica")
 AUDIO = Metric(MetricType.COUNTER, "chattts_audio_seconds_total", "seconds of audio sent")
 CHARACTERS = Metric(MetricType.COUNTER, "chattts_characters_total", "characters of completed requests")
+INTERRUPTIONS = Metric(MetricType.COUNTER, "chattts_interruptions_total", "contexts of conversations that were cancelled")
+UNHEARD = Metric(
+    MetricType.COUNTER,
+    "chattts_unheard_steps_total",
+    "decoded steps whose audio was sent and not heard, because a listener interrupted",
+)
 TEXT_WARNINGS = Metric(
     MetricType.COUNTER,
     "chattts_text_warnings_total",
@@ -157,6 +163,7 @@ VOCODER_JOBS = Metric(MetricType.COUNTER, "chattts_vocoder_jobs_total", "decoded
 
 METRICS: tuple[Metric, ...] = (
     FIRST_AUDIO, RTF, UNDERRUN, STREAMS, CONTINUOUS, REQUESTS, REJECTS, IN_FLIGHT, AUDIO, CHARACTERS, TEXT_WARNINGS,
+    INTERRUPTIONS, UNHEARD,
     BREAKER, RETRIES, QUARANTINED, QUOTAS_UNSHARED,
     CACHE, CACHED_STEPS, CACHE_BYTES, CACHE_EVICTIONS,
     DEGRADATION_LEVEL,

@@ -21,6 +21,7 @@ from serve.observability.metrics.definitions import (
     DEGRADATION_LEVEL,
     FIRST_AUDIO,
     IN_FLIGHT,
+    INTERRUPTIONS,
     QUARANTINED,
     QUOTAS_UNSHARED,
     REJECTS,
@@ -34,6 +35,7 @@ from serve.observability.metrics.definitions import (
     STREAMS,
     TEXT_WARNINGS,
     UNDERRUN,
+    UNHEARD,
     VERSION_FAILED,
     VERSION_OUT,
     VERSION_REQUESTS,
@@ -112,6 +114,11 @@ class IngressMetrics:
     def rejected(self, code: str) -> None:
         """Counts a refused request."""
         self._registry.add(REJECTS, code=code)
+
+    def interrupted(self, unheard_steps: int) -> None:
+        """Counts an interruption and the steps that were in vain."""
+        self._registry.add(INTERRUPTIONS)
+        self._registry.add(UNHEARD, unheard_steps)
 
     def set_quotas(self, is_away: bool) -> None:
         """Sets whether this replica counts quotas alone because Redis is away."""

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from pipeline.config import words_of
 from serve.errors import ApiError, bad_request
 from serve.speech.schemas.field_shape import shape_of
 
@@ -68,4 +69,4 @@ def _refusal(kind_of_body: type[BaseModel], error: ValidationError) -> ApiError:
         code = "invalid_type" if kind == "string_type" else "out_of_range"
         return bad_request(code, f"{param} is {shape}", param=param)
     code = "invalid_type" if kind.endswith("_type") else "out_of_range"
-    return bad_request(code, f"{param}: {mistake['msg']}", param=param)
+    return bad_request(code, f"{param}: {words_of(mistake)}", param=param)

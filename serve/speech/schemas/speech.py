@@ -34,8 +34,8 @@ REFINE = RefineParams()
 
 MODEL = "chattts"
 MODELS = (MODEL, "tts-1", "tts-1-hd", "gpt-4o-mini-tts")
-# Accepted for client libraries; they have no effect here.
-WITHOUT_EFFECT = ("instructions", "user")
+# Accepted for client libraries; it has no effect here.
+WITHOUT_EFFECT = ("instructions",)
 
 
 class VoiceBody(Body):
@@ -95,17 +95,17 @@ class SpeechBody(TextBody):
     speed: Speed = 1.0
     speed_mode: Literal["stretch", "token", "auto"] = Field(
         "stretch",
-        description="stretch: the finished audio, exactly; token: ChatTTS's own [speed_0..9]; auto: the token as far as "
-        "the model sounds natural, stretch for the rest",
+        description="stretch: the finished audio, exactly; token: ChatTTS's own [speed_0..9], in steps of a fifth, up to 1.8; "
+        "auto: the token as far as the model sounds natural, stretch for the rest",
     )
     seed: Seed | None = Field(None, description="null: drawn by the server, returned in X-Audio-Seed")
     seed_mode: Literal["counter", "upstream"] = "counter"
     temperature: Temperature = SAMPLING.temperature
-    top_p: TopP = SAMPLING.top_p
-    top_k: TopK = SAMPLING.top_k
+    top_p: TopP = Field(SAMPLING.top_p, description="at least three tokens are kept, as in ChatTTS")
+    top_k: TopK = Field(SAMPLING.top_k, description="fewer than three count as three, as in ChatTTS")
     repetition_penalty: RepetitionPenalty = SAMPLING.repetition_penalty
     refine: bool | RefineBody = Field(False, description="ChatTTS rewrites the text first, with pauses and fillers")
-    user: str | None = Field(None, max_length=512)
+    user: str | None = Field(None, max_length=512, description="keeps this user on one of several versions of the model")
     priority: Literal["interactive", "standard", "bulk"] | None = Field(
         None, description="the lane; null: standard, or the most urgent one the key may use"
     )

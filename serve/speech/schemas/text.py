@@ -11,16 +11,20 @@ from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Literal
 
 import pydantic.dataclasses
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from pipeline.errors import TextTooLong, UnknownVoice
+from pipeline.errors import InvalidSsml, TextTooLong, UnknownVoice
+from pipeline.text.language_tags import KNOWN, reading_of
 from pipeline.text.lexicon.library import LEXICON_ID, MAX_ENTRIES, Entries
 from pipeline.text.markup.ssml import parse
 from pipeline.text.normalize import PLAIN, NormalizeOptions
-from pipeline.types import LexiconEntry, Passage, PronunciationKind
+from pipeline.types import LexiconEntry, Passage, PronunciationKind, Prosody
 from serve.config.app_config import LimitsConfig
 from serve.errors import bad_request
 from serve.speech.schemas.base import Body
+
+UNSUPPORTED_MARKUP = "unsupported_markup"
+"""warning: passages whose voice, prosody or pronunciation the version of the model does not support"""
 
 
 class SoundBody(Body):
@@ -46,6 +50,15 @@ Sounds = dict[Word, Annotated[str, Field(min_length=1, max_length=200)] | SoundB
 LexiconId = Annotated[str, Field(pattern=f"^(?:{LEXICON_ID.pattern})$")]
 
 
+def _known_language(tag: str) -> str:
+    if reading_of(tag) is None:
+        raise ValueError(f"must be {KNOWN}")
+    return tag
+
+
+LanguageTag = Annotated[str, Field(max_length=35), AfterValidator(_known_language)]
+
+
 class TextBody(Body):
     """A text and how it is read. Unknown fields are kept, so that the reply can name them."""
 
@@ -53,7 +66,7 @@ class TextBody(Body):
 
     input: str = Field(min_length=1, description="the text to speak, or an SSML document")
     input_type: Literal["text", "ssml"] = "text"
-    language: Literal["auto", "zh", "en"] = Field("auto", description="what numbers and signs are read in")
+    language: LanguageTag = Field("auto", description=f"what numbers and signs are read in: {KNOWN}")
     normalize: bool | NormalizeBody = Field(True, description="false: signs and digits are read as they stand")
     apply_text_normalization: Literal["auto", "on", "off"] | None = Field(None, description="the same, as ElevenLabs calls it")
     lexicon: Annotated[list[LexiconId], Field(max_length=3)] | Annotated[Sounds, Field(max_length=100)] | None = Field(
@@ -67,6 +80,11 @@ class TextBody(Body):
     def ignored(self) -> list[str]:
         """Fields without effect, unknown ones included."""
         return list(self.model_extra or {})
+
+    @property
+    def reading(self) -> str:
+        """The reading of `language`: auto, zh, en or dialect."""
+        return reading_of(self.language) or "auto"
 
 
 class LexiconBody(Body):
@@ -112,7 +130,7 @@ def read_text(
     if body.input_type == "ssml":
         document = parse(body.input, control_tags=allowed, strict=strict)
         text, passages, warnings, marks = document.text, document.passages, document.warnings, document.marks
-        passages = tuple(_with_voice_id(_in_language(passage, body.language), voice_id) for passage in passages)
+        passages = tuple(_with_voice_id(_in_language(passage, body.reading), voice_id) for passage in passages)
     else:
         text, passages, warnings = body.input, (), ()
     if len(text) > limits.max_text_chars:
@@ -120,6 +138,29 @@ def read_text(
             f"input has {len(text)} characters; the limit is {limits.max_text_chars} (limits.max_text_chars)", param="input"
         )
     return WrittenText(text, passages, allowed, _entries(body, lexicon), _normalize(body), warnings, marks)
+
+
+def without_markup(text: WrittenText, *, strict: bool) -> WrittenText:
+    """Returns a text with the words, tags and silence of its passages, and the passages that lost more than that counted.
+
+    Raises:
+        InvalidSsml: strict, and a passage has more.
+    """
+    passages = tuple(map(plain, text.passages))
+    lost = sum(before != after for before, after in zip(text.passages, passages, strict=True))
+    if lost and strict:
+        raise InvalidSsml(
+            f"strict=1 refuses what this version of the model does not support: of {lost} passages their voice, prosody or "
+            "pronunciation",
+            param="input",
+        )
+    warnings = (*text.warnings, (UNSUPPORTED_MARKUP, lost)) if lost else text.warnings
+    return replace(text, passages=passages, warnings=warnings)
+
+
+def plain(passage: Passage) -> Passage:
+    """Returns a passage with its words, tags and silence, without pronunciations and prosody."""
+    return replace(passage, pronunciations=(), prosody=Prosody())
 
 
 def check_ignored(ignored: Sequence[str], known: Sequence[str], *, strict: bool) -> None:

@@ -1,15 +1,19 @@
 """Rolling updates under constant load: a changed setting, other weights, other code. Nobody notices."""
 
 import copy
+import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
 from serve.config.app_config import PROJECT
 from tests.support.cluster import FLAT, LONG, Cluster, deploy, document_of
@@ -165,3 +169,29 @@ def test_a_stream_is_heard_to_its_end_while_its_replicas_are_taken_away(
         wait_until(lambda: replicas(cluster) and not replicas(cluster) & before, UPDATE_S)
         heard += b"".join(pieces)
     assert heard == whole.content
+
+
+def test_a_conversation_is_told_to_come_back_and_loses_nothing_that_was_flushed(
+    cluster: Cluster, update: Callable[[dict[str, Any]], None]
+):
+    update(version())
+    address = cluster.url(f"{ROUTE}/v1/audio/conversation").replace("http", "ws")
+    speech = {"response_format": "pcm", "seed": 8, "cache": "no-store", "deadline_ms": 240_000}
+    with connect(address) as silent, connect(address) as client, ThreadPoolExecutor() as pool:
+        client.send(json.dumps({"type": "open", "speech": speech, "lead_s": 0}))
+        for _ in range(3):
+            client.send(json.dumps({"type": "text", "text": BODY["input"]}))
+            client.send(json.dumps({"type": "flush"}))
+        heard = [json.loads(client.recv(timeout=240)) for _ in range(3)]
+        updated = pool.submit(update, version(limits={"max_text_chars": 3999}))
+        with suppress(ConnectionClosed):
+            while True:
+                heard.append(json.loads(client.recv(timeout=UPDATE_S)))
+        assert json.loads(silent.recv(timeout=UPDATE_S))["type"] == "going_away"
+        with suppress(ConnectionClosed):
+            silent.recv(timeout=UPDATE_S)
+        updated.result()
+    kinds = [message["type"] for message in heard]
+    assert "going_away" in kinds
+    assert kinds.count("finished") == 3, "what was flushed is spoken to its end"
+    assert client.close_code == silent.close_code == 1001

@@ -95,6 +95,7 @@ def test_keys_lanes_and_promises_hold_through_serve(cluster: Cluster, capsys: py
         wait_until(lambda: speak(cluster, key).status_code == 200, 30.0)
 
 
+@pytest.mark.nightly
 def test_while_redis_is_away_keys_go_on_and_the_metric_says_so(
     cluster: Cluster, redis_server: RedisServer, capsys: pytest.CaptureFixture[str]
 ):
@@ -118,6 +119,7 @@ def test_while_redis_is_away_keys_go_on_and_the_metric_says_so(
     marker_for(open_store(redis_server.url), cache_home()).remove()  # another test's Redis may have this one's port
 
 
+@pytest.mark.nightly
 def test_a_store_that_is_damaged_at_the_start_or_lost_later_opens_nothing(cluster: Cluster, capsys: pytest.CaptureFixture[str]):
     store = Path(os.environ["RAY_TMPDIR"]) / "damaged.sqlite"
     store.write_bytes(os.urandom(20_000))

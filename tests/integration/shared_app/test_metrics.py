@@ -2,6 +2,7 @@
 
 import re
 import time
+from functools import partial
 
 import pytest
 import requests
@@ -15,6 +16,11 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def before(cluster: Cluster) -> Samples:
+    """What is exported once everything that earlier tests did has been exported: a refusal sent last has arrived."""
+    refusals = partial(total, name="ray_chattts_rejects_total", code="out_of_range")
+    earlier = refusals(scrape(cluster))
+    assert cluster.speak(speed=9).status_code == 400
+    wait_until(lambda: refusals(scrape(cluster)) > earlier, EXPORT_TIMEOUT_S)
     return scrape(cluster)
 
 
@@ -54,7 +60,8 @@ def test_every_metric_of_the_list_is_exported_with_its_tags(cluster: Cluster):
         return [
             metric.name
             for metric in METRICS
-            # Nothing in this suite's texts is dropped, no replica dies and no cache is full before this test may run alone.
+            # Nothing in this suite's texts is dropped, no replica dies, nothing is interrupted and no cache is full before this
+            # test may run alone.
             if metric.name
             not in (
                 "chattts_text_restarts_total",
@@ -63,6 +70,8 @@ def test_every_metric_of_the_list_is_exported_with_its_tags(cluster: Cluster):
                 "chattts_cache_evictions_total",
                 "chattts_rollbacks_total",
                 "chattts_preempted_total",
+                "chattts_interruptions_total",
+                "chattts_unheard_steps_total",
             )
             and not metric.name.startswith("chattts_shadow_")  # tests/integration/disruptive/test_versions.py has them
             and not any(

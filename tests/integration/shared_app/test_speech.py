@@ -125,22 +125,25 @@ def test_a_client_cannot_put_words_into_our_headers(cluster: Cluster):
 
 
 def test_a_crowd_is_served_or_told_when_to_come_back(cluster: Cluster):
-    with speaking(cluster, 60) as clients:  # twice as many as there are places, each for much longer than all need to come
+    crowd, places = 60, 32
+    with speaking(cluster, crowd) as clients, contextlib.ExitStack() as opened:
+        replies: list[HTTPResponse] = []
 
-        def answered() -> list[socket.socket]:
-            return select.select(clients, [], [], 0)[0]
+        def enough_came() -> bool:
+            for client in select.select(clients, [], [], 0)[0]:
+                clients.remove(client)
+                reply = opened.enter_context(contextlib.closing(HTTPResponse(client)))
+                reply.begin()
+                replies.append(reply)
+            refused = sum(reply.status != 200 for reply in replies)
+            return crowd - places <= refused < len(replies)
 
-        wait_until(lambda: len(answered()) >= 60 - 32 + 1, 60.0)
-        replies = [HTTPResponse(client) for client in answered()]
+        wait_until(enough_came, 120.0)  # each speaks for much longer than that takes
         for reply in replies:
-            reply.begin()
-        refused = [reply for reply in replies if reply.status != 200]
-        assert len(refused) >= 60 - 32 > 0
-        assert len(refused) < len(replies), "and some are heard"
-        for reply in refused:
-            assert reply.status in (429, 503)
-            assert json.load(reply)["error"]["code"] == "overloaded"
-            assert int(reply.headers["Retry-After"]) >= 1
+            if reply.status != 200:
+                assert reply.status in (429, 503)
+                assert json.load(reply)["error"]["code"] in ("overloaded", "deadline_unmeetable")
+                assert int(reply.headers["Retry-After"]) >= 1
 
 
 def test_unknown_routes_keep_the_envelope_behind_serve(cluster: Cluster):

@@ -17,6 +17,16 @@ def test_a_closed_limiter_admits_nothing_and_cuts_nothing_short():
     assert admission.close() == 0
 
 
+def test_what_continues_is_admitted_to_a_closed_limiter_while_there_is_room():
+    admission = AdmissionLimiter(1)
+    admission.close()
+    with pytest.raises(Draining):
+        admission.check()
+    with admission.acquire(continues=True), pytest.raises(AtCapacity):
+        admission.check(continues=True)
+    assert admission.in_flight == 0
+
+
 def test_admission_counts_and_gives_places_back():
     admission = AdmissionLimiter(2)
     with admission.acquire(), admission.acquire():

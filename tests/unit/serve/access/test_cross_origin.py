@@ -147,7 +147,7 @@ def test_websockets_are_checked_too():
 
     async def ask(**headers: str) -> None:
         async def send(message):
-            sent.append(message["reason"])
+            sent.extend([message["reason"]] if message["type"] == "websocket.close" else [])
 
         async def receive():
             return {"type": "websocket.connect"}

@@ -212,6 +212,7 @@ asyncio.run(hold())
 """
 
 
+@pytest.mark.slow
 def test_permits_of_a_killed_process_run_out(server: RedisServer):
     client = redis.Redis.from_url(server.url)
     leases = "{chattts:quota:key}:streams"

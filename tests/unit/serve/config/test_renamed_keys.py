@@ -73,6 +73,7 @@ def test_the_name_of_another_section_is_no_hint():
     assert SINCE not in str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "value"),
     [

@@ -171,6 +171,8 @@ def live() -> Iterator[Live]:
 
 ROUTES = [
     ("POST", "/v1/audio/speech"),
+    ("POST", "/v1/text-to-speech/x"),
+    ("POST", "/v1/text-to-speech/x/stream"),
     ("POST", "/v1/text/normalize"),
     ("POST", "/v1/text/ssml"),
     ("POST", "/v1/audio/speech/plan"),
@@ -183,13 +185,19 @@ ROUTES = [
 ]
 
 
+def error_in(reply: requests.Response) -> dict[str, str]:
+    """Code and message, in either envelope."""
+    told = reply.json()
+    return told["error"] if "error" in told else {**told["detail"], "code": told["detail"]["status"]}
+
+
 def test_every_route_with_a_body_is_in_the_list():
     paths = create_api(lambda: make_services(Speaker())).openapi()["paths"]
     found = {
         (method.upper(), path) for path, methods in paths.items() for method, one in methods.items() if "requestBody" in one
     }
     assert found == {
-        (method, path.replace("/x", "/{name}" if "voices" in path else "/{lexicon_id}")) for method, path in ROUTES
+        (method, path.replace("/x", "/{lexicon_id}" if "lexicons" in path else "/{name}")) for method, path in ROUTES
     }
 
 
@@ -201,7 +209,7 @@ def test_every_route_with_a_body_is_in_the_list():
 def test_a_body_without_the_media_type_of_json_is_a_415(live: Live, method: str, path: str, content: str | None):
     headers = {} if content is None else {"Content-Type": content}
     reply = requests.request(method, live.url + path, data=b'{"input": "Hi."}', headers=headers, timeout=60)
-    error = reply.json()["error"]
+    error = error_in(reply)
     assert (reply.status_code, error["code"]) == (415, "unsupported_media_type")
     assert "-H 'Content-Type: application/json'" in error["message"]
 
@@ -216,7 +224,7 @@ def test_compressed_bodies_are_a_415(live: Live, method: str, path: str):
     for coding in ("gzip", "br", "gzip, identity"):
         headers = {"Content-Type": "application/json", "Content-Encoding": coding}
         reply = requests.request(method, live.url + path, data=gzip.compress(SPEECH), headers=headers, timeout=60)
-        error = reply.json()["error"]
+        error = error_in(reply)
         assert (reply.status_code, error["code"]) == (415, "unsupported_content_encoding")
         assert reply.headers["Accept-Encoding"] == "identity"
     assert live.post(SPEECH, **{"Content-Encoding": "identity"}).status_code == 200

@@ -1,6 +1,7 @@
 """Middleware: request ids, keys, and permits that last as long as the reply."""
 
 import asyncio
+import json
 import time
 
 import pytest
@@ -42,6 +43,7 @@ def test_a_permit_lives_as_long_as_its_stream(store: Store):
         wait_until(lambda: quotas.streams(key_id) == 0)
 
 
+@pytest.mark.slow
 def test_permits_return_to_zero_after_a_storm_of_clients_that_leave(store: Store):
     key, key_id = add(store, quota=Quota(requests_per_s=None, characters_a_day=None, streams=100))
     quotas = LocalQuotas()
@@ -95,4 +97,7 @@ def test_websockets_need_a_key_too(store: Store):
         await create_api(lambda: services)(scope, receive, send)
 
     asyncio.run(ask())
-    assert sent == [{"type": "websocket.close", "code": 1008, "reason": "missing_api_key"}]
+    accepted, said, closed = sent
+    assert accepted == {"type": "websocket.accept"}
+    assert json.loads(said["text"])["error"]["code"] == "missing_api_key"
+    assert closed == {"type": "websocket.close", "code": 1008, "reason": "missing_api_key"}

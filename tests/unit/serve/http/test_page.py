@@ -1,12 +1,16 @@
 """The page at `/` in a real browser: it speaks, and where the service needs a key, the page can bring one."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline.store.open import open_store
+from pipeline.types import AudioChunk, SynthesisRequest
 from serve.access.api_keys import Scope
 from serve.access.authentication import Authenticator
 from tests.support.browser import Page, browsing, chromium
@@ -41,6 +45,26 @@ def test_a_text_is_spoken(tmp_path: Path):
         assert (await page.run("document.getElementById('length').textContent")).endswith(" s")
 
     with serving(make_services(Speaker())) as live:
+        visit(live, tmp_path, see)
+
+
+def test_what_is_not_spoken_is_shown_with_the_languages(tmp_path: Path):
+    async def stream(request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
+        lost = () if request.text == "Hello." else (("emoji", 2), ("unknown_to_model", 7))
+        async with aclosing(Speaker().stream(request)) as chunks:
+            async for chunk in chunks:
+                yield replace(chunk, warnings=() if chunk.first_sample else lost)
+
+    async def see(page: Page) -> None:
+        await page.until(f"{VOICES} > 0")
+        assert await page.run("document.getElementById('languages').textContent") == "zh, en"
+        for text, shown in (("Hello 世界.", "emoji: 2, unknown to model: 7"), ("Hello.", "none")):
+            await page.run(f"document.getElementById('input').value = {json.dumps(text)}")
+            await page.run(SPEAK)
+            await page.until(SPOKEN)
+            assert await page.run("document.getElementById('warnings').textContent") == shown
+
+    with serving(make_services(Speaker(), stream=stream)) as live:
         visit(live, tmp_path, see)
 
 

@@ -51,7 +51,7 @@ def test_headers_beyond_any_use_are_refused_before_anything_reads_them():
     async def never(scope, receive, send):
         raise AssertionError("it reached the routes")
 
-    scope = {"type": "http", "headers": [(b"x-filler", b"y" * edge.MOST_HEADER_BYTES)]}
+    scope = {"type": "http", "path": "/", "headers": [(b"x-filler", b"y" * edge.MOST_HEADER_BYTES)]}
     asyncio.run(edge.middlewares()[-1].cls(never)(scope, None, send))
     assert sent[0]["status"] == 431
     assert json.loads(sent[1]["body"])["error"]["code"] == "headers_too_large"

@@ -24,6 +24,7 @@ from tests.support.live_server import CANARY, POST, error_of, read_all, serving
 from tests.support.waiting import wait_until
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "status", "code", "retry"),
     [
@@ -75,6 +76,7 @@ def test_no_first_audio_in_time_is_a_504():
         assert (speaker.closed, speaker.produced) == (2, 0), "nobody waited for it"
 
 
+@pytest.mark.slow
 def test_a_long_pause_and_a_long_whole_cut_the_body():
     for limits in (LimitsConfig(chunk_timeout_s=0.2), LimitsConfig(total_timeout_s=0.3)):
         speaker = Speaker(pause_s=3600)
@@ -95,6 +97,7 @@ def test_a_body_that_never_comes_is_let_go():
         wait_until(lambda: services.speech.admission.in_flight == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heard", [False, True])
 @pytest.mark.parametrize("container", ["pcm", "mp3"])
 def test_a_client_that_leaves_closes_the_stream(heard, container):
@@ -111,6 +114,7 @@ def test_a_client_that_leaves_closes_the_stream(heard, container):
         wait_until(lambda: services.speech.admission.in_flight == 0)
 
 
+@pytest.mark.slow
 def test_a_client_that_reads_nothing_stops_generation_and_is_cut():
     speaker = Speaker(chunks=None, chunk_samples=240_000)
     services = make_services(speaker, LimitsConfig(stall_timeout_s=0.5))

@@ -26,6 +26,14 @@ def test_a_late_piece_stalls_by_its_lateness():
     assert math.isclose(cursor.stalled_s, 0.5)
 
 
+def test_what_is_left_to_play_shrinks_with_the_clock_and_grows_with_each_piece():
+    cursor = PlayCursor()
+    assert cursor.left_s(5.0) == 0
+    cursor.arrived(10.0, 2.0)
+    cursor.arrived(10.5, 1.0)
+    assert [cursor.left_s(now) for now in (10.5, 12.0, 13.0, 99.0)] == [2.5, 1.0, 0.0, 0.0]
+
+
 def test_time_before_the_first_audio_is_not_a_stall():
     cursor = PlayCursor()
     cursor.arrived(1e6, 1.0)

@@ -95,6 +95,7 @@ def test_a_refused_request_has_no_line_in_and_no_stages(caplog):
     assert "segments" not in out
 
 
+@pytest.mark.slow
 def test_refusals_of_a_full_replica_are_logged_by_their_number(caplog):
     caplog.set_level(logging.INFO)
     services = make_services(Speaker(chunks=None, pause_s=0.01), LimitsConfig(max_in_flight=1))

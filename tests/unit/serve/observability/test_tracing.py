@@ -105,6 +105,7 @@ def test_a_failed_stage_records_the_kind_of_error_alone(tmp_path: Path):
     assert "canary" not in file.read_text()
 
 
+@pytest.mark.slow
 def test_a_collector_that_does_not_answer_delays_no_request():
     with collecting() as collector:
         collector.answers.clear()

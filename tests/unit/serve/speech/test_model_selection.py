@@ -7,14 +7,13 @@ import requests
 from pipeline.checkpoint.capabilities import ALL_CAPABILITIES, Capabilities, read_capabilities
 from pipeline.checkpoint.locate import DEMO_FOLDER
 from pipeline.config import PipelineConfig
-from pipeline.types import Passage, Pronunciation, PronunciationKind, Prosody
 from serve.config.model_versions import CompatConfig, ModelConfig, versions_of
-from serve.speech.model_selection import ModelSelector, adapted, listener_of, plain
-from serve.speech.schemas.speech import SpeechBody
+from serve.speech.model_selection import ModelSelector, adapted, listener_of
+from serve.speech.schemas.speech import RefineBody, SpeechBody
 from serve.versions.rollout import Rollout
 from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving
-from tests.support.model_versions import V1, V3, rollout
+from tests.support.model_versions import V1, V2, V3, rollout
 
 
 def test_a_version_can_be_pinned_and_openais_names_mean_the_first():
@@ -50,11 +49,59 @@ def test_fields_that_the_client_sets_replace_defaults():
     assert adapted(body, CompatConfig())[0] is body
 
 
-def test_of_a_document_words_tags_and_silence_are_left():
-    passage = Passage(
-        "Word.", (Pronunciation(0, 4, PronunciationKind.SAY_AS, "characters"),), True, "en", Prosody("nova", 1.5, 3.0), 500
-    )
-    assert plain(passage) == Passage("Word.", control_tags=True, language="en", silence_ms=500)
+def test_markup_that_a_version_does_not_support_is_counted_and_strict_refuses_it():
+    versions = versions_of(PipelineConfig(), {V1: ModelConfig(compat=CompatConfig(ssml=False))})
+    document = '<speak>One<break time="1s"/>two <prosody rate="2">three</prosody> <sub alias="x">four</sub></speak>'
+    with serving(make_services(Speaker(), models=ModelSelector(Rollout(versions)))) as live:
+        url, body = f"{live.url}/v1/audio/speech/plan", {"input": document, "input_type": "ssml"}
+        shown = requests.post(url, json=body, timeout=60).json()
+        refused = requests.post(f"{url}?strict=1", json=body, timeout=60)
+        plain = requests.post(f"{url}?strict=1", json={"input": "Hi.", "input_type": "text"}, timeout=60)
+    assert shown["warnings"] == [{"code": "unsupported_markup", "count": 2}]
+    assert [(segment["text"], segment["rate"], segment["silence_ms"]) for segment in shown["segments"]] == [
+        ("One", 1.0, 0), ("two", 1.0, 1000), ("three", 1.0, 0), ("four", 1.0, 0),
+    ]  # fmt: skip
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_ssml")
+    assert plain.status_code == 200
+
+
+def test_the_version_that_answers_decides_about_languages():
+    english, both, chinese = (Capabilities(languages=languages) for languages in (("en",), ("zh", "en"), ("zh",)))
+
+    def lost(selector: ModelSelector, model: str) -> tuple[str, ...]:
+        body = SpeechBody(input="x", model=model, language="zh-CN")
+        return selector.apply_to_body(body, caller="anonymous", host="1.2.3.4", voice="nova", strict=False).lost
+
+    one = ModelSelector(rollout(v1=1), {V1: english, V2: both, V3: chinese})
+    assert (lost(one, "chattts"), lost(one, V1), lost(one, V2), lost(one, V3)) == (("language",), ("language",), (), ())
+    assert [one.languages(model) for model in (V1, V2, V3, "chattts", "tts-1", "")] == [
+        ("en",), ("zh", "en"), ("zh",), ("en",), ("en",), ("en",),
+    ]  # fmt: skip
+    assert ModelSelector(rollout(v2=3, v1=1), {V1: english, V2: both}).languages("chattts") == ("en",), "whichever is drawn"
+    assert ModelSelector(rollout(v2=1, v1=0), {V1: english, V2: both}).languages("chattts") == ("zh", "en")
+
+
+HABITS_OF_BREAKS = Capabilities(control_tags=("[break_4]", "[break_5]", "[laugh_0]"))
+
+
+def test_habits_of_the_refine_pass_that_were_not_taught_are_named_and_left_at_their_defaults():
+    body = SpeechBody(input="x", refine=RefineBody(oral=9, laugh=0, **{"break": 5}))
+    fitted, lost = adapted(body, CompatConfig(), HABITS_OF_BREAKS)
+    assert lost == ("refine.oral",)
+    assert fitted.refine == RefineBody(laugh=0, **{"break": 5})
+    assert adapted(SpeechBody(input="x", refine=True), CompatConfig(), HABITS_OF_BREAKS)[1] == ()
+    assert adapted(SpeechBody(input="x", refine=RefineBody(guard="off")), CompatConfig(), HABITS_OF_BREAKS)[1] == ()
+    assert adapted(body, CompatConfig(), ALL_CAPABILITIES) == (body, ())
+
+
+def test_a_user_has_an_effect_where_versions_are_drawn_and_is_named_elsewhere():
+    def lost(selector: ModelSelector, model: str, user: str | None = "u") -> tuple[str, ...]:
+        body = SpeechBody(input="x", model=model, user=user)
+        return selector.apply_to_body(body, caller="anonymous", host=None, voice="nova", strict=False).lost
+
+    drawn = ModelSelector(rollout(v1=1, v2=1))
+    assert lost(drawn, "chattts") == lost(drawn, "tts-1") == lost(drawn, V1, None) == ()
+    assert lost(drawn, V1) == lost(ModelSelector(rollout(v1=1)), "chattts") == ("user",)
 
 
 def test_a_reply_names_unsupported_fields_and_strict_refuses_them():

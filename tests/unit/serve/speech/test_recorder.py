@@ -39,6 +39,7 @@ def test_a_completed_reply_is_measured(fields, streamed):
     assert stats.stalled_s == 0
 
 
+@pytest.mark.slow
 def test_a_pause_longer_than_the_audio_so_far_is_a_stall():
     server, observer = watched(Speaker(chunks=3, pause_s=0.4))
     with server as live:

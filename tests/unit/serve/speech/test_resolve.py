@@ -122,7 +122,9 @@ def test_a_speed_is_that_speed_in_every_mode(live, mode, speed):
     assert reply.headers.get("X-Ignored-Fields") == (None if mode == "stretch" else "speed_mode")
 
 
-@pytest.mark.parametrize("field", [{"refine": True}, {"speed_mode": "token"}, {"speed_mode": "auto"}, {"language": "zh"}])
+@pytest.mark.parametrize(
+    "field", [{"refine": True}, {"speed_mode": "token"}, {"speed_mode": "auto"}, {"language": "zh-CN"}, {"language": "yue"}]
+)
 def test_fields_without_effect_are_named_or_refused(live, field):
     (name,) = field
     reply = speak(live, input="One two.", **field)
@@ -132,6 +134,8 @@ def test_fields_without_effect_are_named_or_refused(live, field):
     assert refusal(refused) == (400, "unknown_field")
     assert refused.json()["error"]["param"] == name
     assert post(live, "/v1/audio/speech/plan", input="One two.", **field).json()["ignored_fields"] == [name]
+    if name == "language":
+        assert post(live, "/v1/text/normalize", input="One two.", **field).json()["ignored_fields"] == [name]
 
 
 def test_a_text_without_a_refine_pass_is_returned_unchanged(live):
@@ -154,23 +158,34 @@ def test_languages_are_listed(live):
 # Audio that is too short to be its text.
 
 
-def hasty(local: LocalPipeline) -> Services:
-    """The demo's text, a model that stops at once."""
+def hasty(local: LocalPipeline, *, relents: bool = False) -> Services:
+    """The demo's text, a model that stops at once, in its second take too unless it `relents`."""
     catalogue = VoiceCatalogue.load(None, 256)
-    return around(Synthesizer(local.frontend, Hasty(), ToneDecoder(), catalogue, SpeechConfig()))
+    return around(Synthesizer(local.frontend, Hasty(relents=relents), ToneDecoder(), catalogue, SpeechConfig()))
 
 
-def test_audio_too_short_for_its_text_is_reported(local, caplog):
+def done_event(reply: requests.Response) -> dict[str, object]:
+    return json.loads(reply.text.strip().splitlines()[-1].removeprefix("data: "))
+
+
+def test_audio_too_short_for_its_text_is_rolled_again_and_reported(local, caplog):
     with serving(hasty(local)) as live:
         reply = speak(live, input="Hello there. It is a quiet day.")
-        assert reply.headers["X-Text-Warnings"].endswith("too_short=1")
-        events = speak(live, input="Hello 世 there.", stream=True, stream_format="sse").text
-        done = json.loads(events.strip().splitlines()[-1].removeprefix("data: "))
+        assert reply.headers["X-Text-Warnings"] == "2; rolled_again=1, too_short=1"
+        done = done_event(speak(live, input="Hello 世 there.", stream=True, stream_format="sse"))
         assert done["type"] == "speech.audio.done"
-        assert done["warnings"] == {"unknown_to_model": 1, "too_short": 1}
+        assert done["warnings"] == {"rolled_again": 1, "unknown_to_model": 1, "too_short": 1}
         with caplog.at_level("INFO"):
-            assert "X-Text-Warnings" not in speak(live, input="Hello there.", stream=True).headers
-            wait_until(lambda: "warnings=too_short:1" in caplog.text, 30.0)  # the line is written behind the last byte
+            headers = speak(live, input="Hello there.", stream=True).headers
+            assert headers["X-Text-Warnings"] == "2; rolled_again=1, too_short=1", "it was known before any audio was sent"
+            wait_until(lambda: "warnings=rolled_again:1,too_short:1" in caplog.text, 30.0)  # written behind the last byte
+
+
+def test_a_second_take_is_the_same_streamed_and_buffered_and_every_time(local):
+    with serving(hasty(local, relents=True)) as live:
+        replies = [speak(live, input="Hello there. It is a quiet day.", stream=stream) for stream in (True, False, True)]
+    assert {reply.headers["X-Text-Warnings"] for reply in replies} == {"1; rolled_again=1"}
+    assert len({reply.content for reply in replies}) == 1
 
 
 def test_audio_of_an_ordinary_length_is_not(live):

@@ -37,6 +37,7 @@ def test_a_voice_is_previewed_in_a_language_the_checkpoint_speaks():
     assert [text.isascii() for text in heard] == [True, False, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["anna", "anna@1", "alloy", "seed:3", "default", "blend:alloy(1)+ash(1)"])
 def test_every_voice_has_a_preview_and_a_score(live: Live, name: str):
     voices(live, "POST", json={"name": "anna", "seed": 7})

@@ -11,6 +11,7 @@ from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("field", "header", "mode"),
     [

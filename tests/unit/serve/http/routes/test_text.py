@@ -29,12 +29,12 @@ def refusal(reply: requests.Response) -> tuple[int, str, str | None]:
 
 
 def test_normalize_tells_what_became_of_every_character(live):
-    text = "Room 12 😀. 第3间。"
+    text = "We are in room 12 😀. 第3间。"
     shown = post(live, "/v1/text/normalize", input=text).json()
     assert "twelve" in shown["text"]
     assert "三" in shown["text"]
     assert shown["warnings"] == [{"code": "emoji", "count": 1}]
-    assert shown["dropped"] == [[8, 9]]
+    assert shown["dropped"] == [[18, 19]]
     heard = [place for segment in shown["segments"] for span in segment["spans"] for place in range(*span["source"])]
     assert sorted({*heard, *(place for start, stop in shown["dropped"] for place in range(start, stop))}) == list(
         range(len(text))
@@ -97,6 +97,33 @@ def test_mistakes_name_their_field(live, body, refused):
         assert refusal(post(live, route, **body)) == refused
 
 
+def test_fields_without_effect_are_named(live):
+    shown = post(live, "/v1/text/normalize", input="Hi.", colour="red", model="x", user="u").json()
+    assert shown["ignored_fields"] == ["colour", "model", "user"], "they are fields of a request for speech"
+    assert post(live, "/v1/text/normalize", input="Hi.").json()["ignored_fields"] == []
+    body = {"input": "<speak>Hi.</speak>", "colour": "red", "lexicon": {"a": "b"}, "normalize": True}
+    assert post(live, "/v1/text/ssml", **body).json()["ignored_fields"] == ["colour", "normalize", "lexicon"]
+    assert post(live, "/v1/text/ssml", **body, input_type="text").json()["ignored_fields"][-1] == "input_type"
+    for field in ({"lexicon": {"a": "b"}}, {"input_type": "text"}, {"colour": "red"}):
+        refused = post(live, "/v1/text/ssml?strict=1", input=body["input"], **field)
+        assert refusal(refused)[:2] == (400, "unknown_field"), field
+    assert post(live, "/v1/text/ssml?strict=1", input=body["input"], input_type="ssml", language="zh").status_code == 200
+
+
+def test_a_language_may_have_any_form_of_bcp_47(live):
+    for tag in ("zh-CN", "zh-cn", "ZH"):
+        assert post(live, "/v1/text/normalize", input="3", language=tag).json()["text"] == "三", tag
+    assert post(live, "/v1/audio/speech/plan", input="3", language="en-US").json()["segments"][0]["text"] == "three"
+    shown = post(live, "/v1/text/normalize", input="瀹茶3", language="yue").json()
+    assert (shown["text"], shown["warnings"]) == ("瀹茶三", [{"code": "spoken_as_mandarin", "count": 2}])
+    refused = post(live, "/v1/text/normalize?strict=1", input="瀹茶", language="yue")
+    assert refusal(refused) == (400, "partly_unspeakable", "language")
+    for tag in ("fr", "fr-CA", "", "x" * 36, "zh cn"):
+        unknown = post(live, "/v1/text/normalize", input="3", language=tag)
+        assert refusal(unknown) == (400, "out_of_range", "language"), tag
+    assert "zh-CN, en, en-US or yue" in post(live, "/v1/text/normalize", input="3", language="fr").json()["error"]["message"]
+
+
 def test_strict_refuses_what_cannot_be_honoured(live):
     document = {"input": "<speak><foo>x</foo></speak>", "input_type": "ssml"}
     assert post(live, "/v1/text/normalize", **document).status_code == 200
@@ -149,7 +176,7 @@ def test_the_document_describes_every_route_of_ours(live):
     for path, operations in document["paths"].items():
         for name, operation in operations.items():
             assert "default" in operation["responses"], (path, name)
-            if name in ("post", "put") and not path.startswith(("/v1/audio/voices", "/admin/")):
+            if name in ("post", "put") and not path.startswith(("/v1/audio/voices", "/admin/")) and "timestamps" not in path:
                 assert "requestBody" in operation, (path, name)
     assert "HTTPValidationError" not in str(document)
     named = set(re.findall(r"#/components/schemas/(\w+)", str(document)))

@@ -50,6 +50,7 @@ def test_a_voice_is_made_listed_spoken_renamed_and_deleted(live: Live):
     refused(live.speak(voice="anna@1"), 400, "voice_not_found")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["alloy", "voice-2", "default", "seed:5", "anna@1"])
 @pytest.mark.parametrize("method", ["PATCH", "DELETE"])
 def test_what_is_built_in_or_past_stays(live: Live, method: str, name: str):
@@ -57,6 +58,7 @@ def test_what_is_built_in_or_past_stays(live: Live, method: str, name: str):
     refused(voices(live, method, f"/{name}", json={"description": "x"}), 403, "voice_read_only")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
@@ -85,6 +87,7 @@ def test_mistakes_are_named_and_nothing_is_repeated(live: Live, body: object, st
     assert [voice["id"] for voice in voices(live).json()["voices"] if not voice["read_only"]] == []
 
 
+@pytest.mark.slow
 def test_sixteen_at_once_make_one_voice_of_a_name(live: Live):
     def make(seed: int) -> requests.Response:
         return voices(live, "POST", json={"name": "same", "seed": seed})
@@ -94,6 +97,7 @@ def test_sixteen_at_once_make_one_voice_of_a_name(live: Live):
     assert sorted(reply.status_code for reply in replies) == [201] + [409] * 15
 
 
+@pytest.mark.slow
 def test_two_replicas_share_a_redis_and_outlive_it(tmp_path: Path):
     server = RedisServer(tmp_path)
     try:
@@ -120,6 +124,7 @@ def test_two_replicas_share_a_redis_and_outlive_it(tmp_path: Path):
         server.kill()
 
 
+@pytest.mark.slow
 def test_a_replica_finds_a_new_voice_at_its_next_refresh_and_logs_an_outage_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):

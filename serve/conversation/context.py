@@ -1,0 +1,212 @@
+"""Context: one text of a conversation that grows, and the audio that follows it.
+
+In:    pieces of text, flushes, a close or a cancel
+Out:   ConversationEvents, in the order of the text
+Owns:  the task that speaks the parts one after the other
+Never: HTTP; audio that depends on when a piece of text came; two parts of one context at a time
+
+Every part is a request of serve/speech with the bytes of an HTTP reply. The next one begins as soon as no more than `lead_s` of
+the audio that was sent can still be unplayed, so that an interruption wastes no more than that and one part.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pipeline.errors import NoSpeakableText, ReaderStalled
+from pipeline.text.incremental import GrowingText, Part
+from serve.conversation.events import ContextClosed, ContextFailed, ConversationEvent, PartSkipped, PartSpoken
+from serve.conversation.heard import Heard, Listener
+from serve.speech.events import Audio, Finished
+from serve.speech.job import RequestContext
+from serve.speech.schemas.base import read_body
+from serve.speech.schemas.speech import SpeechBody
+from serve.speech.services import SpeechServices
+from serve.speech.speak import ClientLeft, open_speech
+
+Emit = Callable[[ConversationEvent], Awaitable[None]]
+"""writes an event to the client; raises ClientLeft or ReaderStalled"""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSettings:
+    """How a context is cut and spoken."""
+
+    speech: Mapping[str, Any]
+    """fields of SpeechBody but `input`"""
+    lead_s: float
+    """audio that may be sent ahead of what a listener has played, before the next part begins [s]"""
+    sentences: bool = False
+    """a part also ends behind every sentence whose reading is certain"""
+    pause_s: float | None = None
+    """a part also ends when no text has come for so long; None: never [s]"""
+
+    def body(self, text: str) -> SpeechBody:
+        """Returns the body of the HTTP request that speaks this text in the same way.
+
+        Raises:
+            ApiError: a field is wrong.
+        """
+        return read_body(SpeechBody, json.dumps({**self.speech, "input": text}).encode())
+
+
+class Context:
+    """One context, from its opening until it is closed, cancelled or has failed."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: ContextSettings,
+        services: SpeechServices,
+        request: RequestContext,
+        emit: Emit,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """
+        Args:
+            request: of the whole context; each part has its id with a number behind it.
+        """
+        self.name = name
+        self.broken: Exception | None = None
+        """why nothing more can be written to the client; None: it can"""
+        self._settings = settings
+        self._services = services
+        self._request = request
+        self._emit = emit
+        self._text = GrowingText(sentences=settings.sentences)
+        self._listener = Listener(clock)
+        self._parts: asyncio.Queue[Part | None] = asyncio.Queue()
+        self._unspoken = 0  # characters of _parts
+        self._pause: asyncio.TimerHandle | None = None
+        self._is_closed = False  # by the client
+        self._hurry = asyncio.Event()
+        self._present: Part | None = None
+        self._speaking = asyncio.create_task(self._run(), name=f"context of {request.request_id}")
+
+    @property
+    def is_over(self) -> bool:
+        """True once nothing more of it will be spoken."""
+        return self._speaking.done()
+
+    @property
+    def is_busy(self) -> bool:
+        """True while text of it that is complete has not been spoken to its end."""
+        return not self.is_over and (self._present is not None or not self._parts.empty())
+
+    @property
+    def waiting(self) -> int:
+        """How many characters have been received and not been spoken."""
+        return self._unspoken + self._text.waiting
+
+    @property
+    def accepts_text(self) -> bool:
+        """False once it is closed."""
+        return not self._is_closed
+
+    def add(self, piece: str) -> None:
+        """Appends a piece of text."""
+        self._put(*self._text.add(piece))
+        self._stop_pause()
+        if self._settings.pause_s is not None:
+            self._pause = asyncio.get_running_loop().call_later(self._settings.pause_s, self.flush)
+
+    def flush(self) -> None:
+        """Ends the present part."""
+        self._stop_pause()
+        part = self._text.flush()
+        if part is not None:
+            self._put(part)
+
+    def close(self, *, rest: bool = True) -> None:
+        """Ends the text; what there is of it is spoken, without `rest` only the parts that are complete."""
+        if not self._is_closed:
+            if rest:
+                self.flush()
+            self._stop_pause()
+            self._is_closed = True
+            self._parts.put_nowait(None)
+
+    def hurry(self) -> None:
+        """Speaks what is complete without waiting for the listener: the replica is about to stop."""
+        self._hurry.set()
+
+    async def stop(self) -> None:
+        """Ends the speech at once; the engine has its slot back within one round."""
+        self._stop_pause()
+        self._speaking.cancel()
+        await asyncio.wait((self._speaking,))
+
+    async def cancel(self, played_s: float | None = None) -> Heard:
+        """Stops, and returns what was heard; `played_s` as for Listener.heard."""
+        heard = self._listener.heard(played_s, speed=self._settings.body(".").speed)
+        await self.stop()
+        self._services.observer.interrupted(heard.unheard_steps)
+        return heard
+
+    def _put(self, *parts: Part) -> None:
+        for part in parts:
+            self._unspoken += len(part.text)
+            self._parts.put_nowait(part)
+
+    def _stop_pause(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+
+    async def _run(self) -> None:
+        number = 0
+        try:
+            while (part := await self._parts.get()) is not None:
+                self._present = part
+                await self._wait_for_listener()
+                try:
+                    await self._speak(number, part)
+                except NoSpeakableText as error:
+                    await self._emit(PartSkipped(self.name, number, part, error))
+                self._unspoken -= len(part.text)
+                self._present = None
+                number += 1
+            await self._emit(ContextClosed(self.name, self._listener.sent_s))
+        except (ClientLeft, ReaderStalled) as error:
+            self.broken = error
+        except Exception as error:
+            await self._fail(number, error)
+
+    async def _fail(self, number: int, error: Exception) -> None:
+        try:
+            await self._emit(ContextFailed(self.name, number, error))
+        except (ClientLeft, ReaderStalled) as broken:
+            self.broken = broken
+
+    async def _wait_for_listener(self) -> None:
+        while not self._hurry.is_set() and (ahead_s := self._listener.lead_s - self._settings.lead_s) > 0:
+            try:
+                async with asyncio.timeout(ahead_s):
+                    await self._hurry.wait()
+            except TimeoutError:
+                pass
+
+    async def _speak(self, number: int, part: Part) -> None:
+        """Speaks one part as one request.
+
+        Raises:
+            ClientLeft, ReaderStalled: nothing can be written to the client.
+            SynthesisError, ApiError
+        """
+        request = replace(self._request, request_id=f"{self._request.request_id}.{number}", continues=True)
+        with open_speech(self._services, request) as speech:
+            job = await speech.accept(self._settings.body(part.text))
+            self._listener.began(part)
+            sent_s = 0.0
+            async with aclosing(speech.speak(job)) as events:
+                async for event in events:
+                    await self._emit(PartSpoken(self.name, number, part, event))
+                    if isinstance(event, Audio | Finished) and speech.audio_s > sent_s:
+                        self._listener.received(speech.audio_s - sent_s)
+                        sent_s = speech.audio_s
+            self._listener.ended()

@@ -1,0 +1,207 @@
+"""Conversation: the contexts of one socket, and the conversations of one ingress replica.
+
+In:    what a client says about its contexts
+Out:   ConversationEvents; refusals in words
+Owns:  the contexts, the conversations that are open
+Never: HTTP, JSON, the protocol of a door
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from pipeline.errors import AtCapacity, Draining
+from serve.config.app_config import ConversationsConfig
+from serve.conversation.context import Context, ContextSettings, Emit
+from serve.conversation.events import ContextCancelled
+from serve.errors import ApiError, ErrorSpec, bad_request
+from serve.speech.job import RequestContext
+from serve.speech.resolve import build_request, select_version
+from serve.speech.services import SpeechServices
+
+
+class Conversation:
+    """The contexts of one client, each with an id that the client chooses."""
+
+    def __init__(self, services: SpeechServices, config: ConversationsConfig, request: RequestContext, emit: Emit) -> None:
+        """
+        Args:
+            request: of the whole conversation; its idempotency key is not used.
+            emit: writes an event to the client, one at a time.
+        """
+        self.leaving = asyncio.Event()
+        """set when the replica is about to stop: what was flushed is still spoken"""
+        self._services = services
+        self._config = config
+        self._request = replace(request, idempotency_key=None)
+        self._emit = emit
+        self._contexts: dict[str, Context] = {}
+        self._opened = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """True while text that is complete has not been spoken to its end."""
+        return any(context.is_busy for context in self._contexts.values())
+
+    @property
+    def broken(self) -> Exception | None:
+        """Why nothing more can be written to the client; None: it can."""
+        return next((context.broken for context in self._contexts.values() if context.broken is not None), None)
+
+    def check(self, settings: ContextSettings) -> ContextSettings:
+        """Returns settings that a context can be opened with.
+
+        Raises:
+            InvalidRequest, ApiError: a field is wrong, a name is unknown, or the caller may not have it.
+        """
+        if settings.lead_s > self._config.max_lead_s:
+            raise bad_request(
+                "out_of_range", f"lead_s is at most {self._config.max_lead_s:g} (conversations.max_lead_s)", param="lead_s"
+            )
+        is_ssml = settings.speech.get("input_type") == "ssml"
+        if is_ssml and settings.sentences:
+            raise bad_request("conflicting_fields", "an SSML document cannot be cut into sentences", param="sentences")
+        body = settings.body("<speak>.</speak>" if is_ssml else ".")
+        if body.stream_format == "sse":
+            raise bad_request("conflicting_fields", "stream_format has no meaning here", param="stream_format")
+        self._request.caller.lane(body.priority)
+        build_request(select_version(body, self._request, self._services), self._request, self._services)
+        return settings
+
+    def open(self, name: str, settings: ContextSettings) -> None:
+        """Opens a context.
+
+        Raises:
+            Draining, InvalidRequest, ApiError
+        """
+        if self.leaving.is_set():
+            raise Draining("this replica is about to stop and opens no context; connect again")
+        if self.is_open(name):
+            raise ApiError("a context of this id is open", ErrorSpec(409, "conflict_error", "context_exists", False))
+        most = self._config.max_contexts
+        if sum(map(self.is_open, self._contexts)) >= most:
+            raise AtCapacity(f"{most} contexts are open (conversations.max_contexts): close or cancel one", retry_after_s=1.0)
+        request = replace(self._request, request_id=f"{self._request.request_id}.{self._opened}")
+        self._forget(name)
+        self._contexts[name] = Context(name, self.check(settings), self._services, request, self._emit)
+        self._opened += 1
+
+    def add(self, name: str, text: str) -> None:
+        """Appends text to a context.
+
+        Raises:
+            ApiError: there is no such context, or it is closed.
+            AtCapacity: too much text waits in it; this text was not taken.
+        """
+        context, most = self._context(name), self._config.max_waiting_chars
+        if not context.accepts_text:
+            raise bad_request("context_closed", "the context is closed: it takes no more text", status=409)
+        if context.waiting + len(text) > most:
+            raise AtCapacity(
+                f"{context.waiting} characters wait in this context, and {len(text)} more are above the limit of {most} "
+                "(conversations.max_waiting_chars): they were not taken; send them when some were spoken",
+                retry_after_s=1.0,
+            )
+        context.add(text)
+
+    def flush(self, name: str) -> None:
+        """Ends the present part of a context.
+
+        Raises:
+            ApiError: there is no such context.
+        """
+        self._context(name).flush()
+
+    def close(self, name: str, *, rest: bool = True) -> None:
+        """Ends the text of a context; what there is of it is spoken, without `rest` only the parts that are complete.
+
+        Raises:
+            ApiError: there is no such context.
+        """
+        self._context(name).close(rest=rest)
+
+    async def cancel(self, name: str, played_s: float | None) -> None:
+        """Interrupts a context, and emits what was heard; `played_s` as for Listener.heard.
+
+        A context that was spoken to its end can still be interrupted, since its audio may still be playing.
+
+        Raises:
+            ApiError: there is no such context.
+        """
+        if name not in self._contexts:
+            raise _no_such_context()
+        heard = await self._contexts.pop(name).cancel(played_s)
+        await self._emit(ContextCancelled(name, heard))
+
+    def leave(self) -> None:
+        """Opens no more contexts, and speaks what is complete without waiting for the listener."""
+        self.leaving.set()
+        for context in self._contexts.values():
+            context.hurry()
+
+    async def stop(self) -> None:
+        """Ends all contexts at once."""
+        await asyncio.gather(*(context.stop() for context in self._contexts.values()))
+
+    def _forget(self, name: str) -> None:
+        """Drops what was heard of an earlier context of this name, and of those that ended first, if there are many."""
+        over = [one for one in self._contexts if not self.is_open(one)]
+        for old in {name, *over[: len(over) - self._config.max_contexts + 1]} & set(over):
+            del self._contexts[old]
+
+    def is_open(self, name: str) -> bool:
+        """True while a context of this id can still speak."""
+        return name in self._contexts and not self._contexts[name].is_over
+
+    def _context(self, name: str) -> Context:
+        if not self.is_open(name):
+            raise _no_such_context()
+        return self._contexts[name]
+
+
+def _no_such_context() -> ApiError:
+    return bad_request("context_not_found", "no context of this id is open", param="context", status=404)
+
+
+class Conversations:
+    """The open conversations of one ingress replica."""
+
+    def __init__(self, config: ConversationsConfig) -> None:
+        self.config = config
+        self._open: set[Conversation] = set()
+        self._is_leaving = False
+
+    @property
+    def open_now(self) -> int:
+        """How many there are."""
+        return len(self._open)
+
+    @property
+    def busy(self) -> int:
+        """How many of them have text that is complete and not spoken."""
+        return sum(conversation.is_busy for conversation in self._open)
+
+    @contextmanager
+    def joined(self, conversation: Conversation) -> Iterator[None]:
+        """Counts a conversation as open while the block runs.
+
+        Raises:
+            AtCapacity: there are too many.
+            Draining: the replica is about to stop.
+        """
+        if self._is_leaving:
+            raise Draining("this replica is about to stop and opens no conversation; connect again, another one may answer")
+        if len(self._open) >= self.config.max_sockets:
+            raise AtCapacity(f"{self.config.max_sockets} conversations are open (conversations.max_sockets)", retry_after_s=5.0)
+        self._open.add(conversation)
+        try:
+            yield
+        finally:
+            self._open.discard(conversation)
+
+    def leave(self) -> None:
+        """Tells every conversation that the replica is about to stop."""
+        self._is_leaving = True
+        for conversation in self._open:
+            conversation.leave()

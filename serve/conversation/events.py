@@ -1,0 +1,62 @@
+"""Conversation events: what a door receives from its conversation and writes in its own protocol.
+
+In:    the events of one part's speech
+Out:   ConversationEvent
+Owns:  nothing
+Never: JSON, HTTP
+"""
+
+from dataclasses import dataclass
+
+from pipeline.text.incremental import Part
+from serve.conversation.heard import Heard
+from serve.speech.events import Audio, Finished, Started
+
+
+@dataclass(frozen=True, slots=True)
+class PartSpoken:
+    """The next event of the speech of one part: Started, Audio (any number), Finished."""
+
+    context: str
+    number: int
+    """of the part in its context: 0, 1, ..."""
+    part: Part
+    event: Started | Audio | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class PartSkipped:
+    """A part has nothing to say, a lone "..." for example; the context goes on."""
+
+    context: str
+    number: int
+    part: Part
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class ContextClosed:
+    """All text of a context that was closed is spoken. Its id may be used again."""
+
+    context: str
+    audio_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ContextCancelled:
+    """A context was interrupted and speaks no more. Its id may be used again."""
+
+    context: str
+    heard: Heard
+
+
+@dataclass(frozen=True, slots=True)
+class ContextFailed:
+    """A part could not be spoken, and the context has ended. Its id may be used again."""
+
+    context: str
+    number: int
+    error: Exception
+
+
+ConversationEvent = PartSpoken | PartSkipped | ContextClosed | ContextCancelled | ContextFailed

@@ -1,0 +1,157 @@
+"""Conversation socket: one WebSocket from its opening to its close, in the protocol of any Door.
+
+In:    text frames
+Out:   text frames; a close code that says why
+Owns:  the time of the last message
+Never: Ray; an endless wait for a client that reads nothing; an error without words
+"""
+
+import asyncio
+import json
+from contextlib import suppress
+
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from pipeline.errors import ReaderStalled, SynthesisError
+from serve.conversation.conversation import Conversation
+from serve.conversation.events import ConversationEvent
+from serve.errors import ApiError, bad_request
+from serve.http.door import Door, Message
+from serve.http.request_context import context_of
+from serve.http.services import Services
+from serve.http.speech_writers import GENERATED
+from serve.speech.speak import ClientLeft
+
+NORMAL, GOING_AWAY, POLICY_VIOLATION, TRY_AGAIN = 1000, 1001, 1008, 1013  # RFC 6455 and its registry
+LOOK_S = 0.2  # between two looks at what no frame tells: the end of the speech, a client that reads nothing
+CLOSE_S = 1.0  # longest time to say why
+
+
+class ConversationSocket:
+    """One client's socket."""
+
+    def __init__(self, socket: WebSocket, services: Services, door: Door) -> None:
+        self._socket = socket
+        self._services = services
+        self._door = door
+        self._stall_s = services.speech.limits.stall_timeout_s
+        self._sending = asyncio.Lock()
+        self._over = asyncio.Event()  # the door wants to close
+        self._conversation = Conversation(services.speech, services.conversations.config, context_of(socket), self._emit)
+
+    async def converse(self) -> None:
+        """Serves the socket until either side closes it."""
+        await self._socket.accept(headers=[(name.lower().encode(), value.encode()) for name, value in GENERATED.items()])
+        try:
+            with self._services.conversations.joined(self._conversation):
+                self._door.begin(self._conversation)
+                code, reason = await self._listen()
+        except (ClientLeft, ReaderStalled):
+            code, reason = POLICY_VIOLATION, "the client reads nothing"
+        except (SynthesisError, ApiError) as refusal:
+            code, reason = self._door.over or (TRY_AGAIN, "no room")
+            with suppress(ClientLeft, ReaderStalled):
+                await self._say(self._door.refusal(refusal, None))
+        finally:
+            await self._conversation.stop()
+        await self._close(code, reason)
+
+    async def _listen(self) -> tuple[int, str]:
+        """Handles frames until the conversation is over; returns the close code and why.
+
+        Raises:
+            ClientLeft, ReaderStalled: nothing can be written to the client.
+        """
+        conversation, idle_s = self._conversation, self._door.idle_s
+        leaving, over = asyncio.create_task(conversation.leaving.wait()), asyncio.create_task(self._over.wait())
+        receiving = asyncio.create_task(self._receive())
+        active_at, has_said_goodbye = _now(), False
+        try:
+            while conversation.broken is None:
+                await asyncio.wait(
+                    (receiving, over) if has_said_goodbye else (receiving, over, leaving),
+                    timeout=min(LOOK_S, idle_s),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if receiving.done():
+                    frame = receiving.result()
+                    if frame is None:
+                        return NORMAL, ""
+                    active_at = _now()
+                    await self._handle(frame)
+                    receiving = asyncio.create_task(self._receive())
+                if self._door.over is not None:
+                    return self._door.over
+                if leaving.done() and not has_said_goodbye:
+                    has_said_goodbye = True
+                    if (farewell := self._door.farewell()) is not None:
+                        await self._say(farewell)
+                if conversation.is_busy:
+                    active_at = _now()
+                elif has_said_goodbye:
+                    return GOING_AWAY, "the service is about to stop; connect again"
+                elif _now() - active_at >= idle_s:
+                    return NORMAL, f"idle for {idle_s:g} s"
+            raise conversation.broken
+        finally:
+            for waiting in (leaving, over, receiving):
+                waiting.cancel()
+
+    async def _receive(self) -> str | bytes | None:
+        """Returns the next frame; None if the client has closed or left."""
+        message = await self._socket.receive()
+        if message["type"] == "websocket.disconnect":
+            return None
+        text: str | None = message.get("text")
+        return message["bytes"] if text is None else text
+
+    async def _handle(self, frame: str | bytes) -> None:
+        """Does what a frame says, or says why not."""
+        try:
+            confirmed = await self._door.obey(self._checked(frame), self._conversation)
+        except (ApiError, SynthesisError) as refusal:
+            if isinstance(refusal, ReaderStalled):
+                raise
+            confirmed = self._door.refusal(refusal, frame if isinstance(frame, str) else None)
+        if confirmed is not None:
+            await self._say(confirmed)
+
+    def _checked(self, frame: str | bytes) -> str:
+        most = self._services.speech.limits.max_body_bytes
+        if isinstance(frame, bytes):
+            raise bad_request("invalid_type", "messages are JSON in text frames; this frame is binary")
+        if len(frame) > most:
+            raise bad_request("body_too_large", f"the message is larger than {most} bytes (limits.max_body_bytes)", status=413)
+        return frame
+
+    async def _emit(self, event: ConversationEvent) -> None:
+        for message in self._door.messages(event):
+            await self._say(message)
+        if self._door.over is not None:
+            self._over.set()
+
+    async def _say(self, message: Message) -> None:
+        """Sends a message.
+
+        Raises:
+            ClientLeft: the socket is closed.
+            ReaderStalled: the client read nothing for limits.stall_timeout_s.
+        """
+        text = json.dumps(message)
+        try:
+            async with self._sending, asyncio.timeout(self._stall_s):
+                await self._socket.send_text(text)
+        except TimeoutError:
+            raise ReaderStalled(f"the client read nothing for {self._stall_s:g} s (limits.stall_timeout_s)") from None
+        except (WebSocketDisconnect, RuntimeError):
+            raise ClientLeft from None
+
+    async def _close(self, code: int, reason: str) -> None:
+        if self._socket.client_state is WebSocketState.CONNECTED and self._socket.application_state is WebSocketState.CONNECTED:
+            with suppress(WebSocketDisconnect, RuntimeError, TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await self._socket.close(code, reason)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

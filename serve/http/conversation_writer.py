@@ -1,0 +1,104 @@
+"""Conversation writer: the events of a conversation as JSON messages of the service's own protocol.
+
+In:    ConversationEvents, errors
+Out:   messages, as mappings
+Owns:  nothing
+Never: a socket; a message that a client library refuses for its size
+"""
+
+import base64
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pipeline.voices.names import display_name
+from serve.conversation.events import (
+    ContextCancelled,
+    ContextClosed,
+    ContextFailed,
+    ConversationEvent,
+    PartSkipped,
+    PartSpoken,
+)
+from serve.conversation.heard import Heard
+from serve.errors import to_api_error
+from serve.http.door import Message
+from serve.speech.events import Audio, Finished, Started
+
+MOST_AUDIO_BYTES = 1 << 18
+"""of one message; client libraries refuse messages of a MiB"""
+
+
+def messages(event: ConversationEvent, request_id: str) -> Iterator[Message]:
+    """Yields the messages of an event."""
+    match event:
+        case PartSpoken():
+            for fields in _spoken(event):
+                yield {**fields, "context": event.context, "part": event.number}
+        case PartSkipped():
+            characters = [event.part.start, event.part.start + len(event.part.text)]
+            yield {"type": "skipped", "context": event.context, "part": event.number, "characters": characters} | error_fields(
+                event.error, request_id
+            )
+        case ContextClosed():
+            yield {"type": "closed", "context": event.context, "duration_ms": round(1000 * event.audio_s)}
+        case ContextCancelled():
+            yield {"type": "cancelled", "context": event.context, "heard": _heard(event.heard)}
+        case ContextFailed():
+            yield {"type": "error", "context": event.context, "part": event.number} | error_fields(event.error, request_id)
+
+
+def error_message(error: BaseException, request_id: str, context: str | None = None) -> Message:
+    """Returns the message about a refusal; what it concerns goes on unchanged."""
+    named = {} if context is None else {"context": context}
+    return {"type": "refused", **named, **error_fields(error, request_id)}
+
+
+def error_fields(error: BaseException, request_id: str) -> Message:
+    """Returns the status that HTTP has for an error, when to try again, and the envelope."""
+    refusal = to_api_error(error)
+    spec = refusal.spec
+    retry = {"retry_after_s": spec.retry_after_s or 1.0} if spec.status in (429, 503) else {}
+    return {"status": spec.status, **retry, **refusal.body(request_id)}
+
+
+def _spoken(spoken: PartSpoken) -> Iterator[Message]:
+    match spoken.event:
+        case Started():
+            yield {"type": "started", **_start(spoken.event, spoken.part.start, len(spoken.part.text))}
+        case Audio():
+            data = spoken.event.data
+            for place in range(0, len(data), MOST_AUDIO_BYTES):
+                yield {"type": "audio", "audio": base64.b64encode(data[place : place + MOST_AUDIO_BYTES]).decode()}
+        case Finished():
+            yield {
+                "type": "finished",
+                "duration_ms": round(1000 * spoken.event.audio_s),
+                "steps": spoken.event.report.steps,
+                "warnings": dict(spoken.event.warnings),
+            }
+
+
+def _start(started: Started, start: int, characters: int) -> Mapping[str, Any]:
+    job = started.job
+    return {
+        "characters": [start, start + characters],
+        "seed": job.request.sampling.seed,
+        "voice": display_name(job.request.voice),
+        "model": job.request.model,
+        "cache": started.cache.value,
+        "content_type": job.audio.content_type,
+        "sample_rate": job.audio.sample_rate,
+        "warnings": dict(started.warnings),
+        "ignored_fields": list(job.ignored),
+        "degraded": list(job.degraded),
+    }
+
+
+def _heard(heard: Heard) -> Message:
+    return {
+        "characters": heard.characters,
+        "words": heard.words,
+        "ms": round(1000 * heard.played_s),
+        "quality": "exact" if heard.is_exact else "estimated",
+        "unheard_steps": heard.unheard_steps,
+    }

@@ -1,0 +1,52 @@
+"""Door: what a protocol over a WebSocket has to say for itself; the socket around it is the same for all of them.
+
+In:    frames, ConversationEvents, errors
+Out:   calls of a Conversation; messages
+Owns:  nothing
+Never: a socket
+"""
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from serve.conversation.conversation import Conversation
+from serve.conversation.events import ConversationEvent
+
+Message = dict[str, Any]
+
+
+class Door(Protocol):
+    """One client's end of a protocol."""
+
+    idle_s: float
+    """time without a message and without speech after which the socket is closed [s]"""
+    over: tuple[int, str] | None
+    """set once the protocol says that the socket is to be closed: the code and why"""
+
+    def begin(self, conversation: Conversation) -> None:
+        """Checks what the address and the headers say, before the first message.
+
+        Raises:
+            InvalidRequest, ApiError: the socket is refused.
+        """
+        ...
+
+    async def obey(self, frame: str, conversation: Conversation) -> Message | None:
+        """Does what a message says. Returns what confirms it; None: nothing does.
+
+        Raises:
+            SynthesisError, ApiError: it had no effect, or the socket is to be closed; `refusal` says it.
+        """
+        ...
+
+    def messages(self, event: ConversationEvent) -> Iterator[Message]:
+        """Yields the messages of an event."""
+        ...
+
+    def refusal(self, error: Exception, frame: str | None) -> Message:
+        """Returns the message about a refused frame that is text, or about a refused socket."""
+        ...
+
+    def farewell(self) -> Message | None:
+        """Returns what is said when the service is about to stop; None: the protocol has no such message."""
+        ...

@@ -1,0 +1,1 @@
+"""ElevenLabs' protocol, as a translation: its bodies, messages, lists and errors in the words of this service."""

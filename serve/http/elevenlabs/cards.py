@@ -1,0 +1,101 @@
+"""Cards: voices and models as ElevenLabs' clients list them.
+
+In:    VoiceInfos, ModelSelector
+Out:   mappings; ApiError
+Owns:  nothing
+Never: a number that means nothing here: settings without effect are null
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ConfigDict, Field
+
+from pipeline.voices.catalogue import VoiceInfo
+from serve.config.app_config import LimitsConfig
+from serve.speech.model_selection import ModelSelector
+from serve.speech.schemas.base import Body, read_values
+
+SETTINGS: Mapping[str, Any] = {
+    "stability": None,
+    "similarity_boost": None,
+    "style": None,
+    "use_speaker_boost": None,
+    "speed": 1.0,
+}
+_CATEGORIES = {"upload": "cloned", "built-in": "premade"}
+
+
+class VoicesQuery(Body):
+    """The query of GET /v2/voices."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    search: str = ""
+    category: str | None = None
+    voice_ids: str | None = Field(None, description="ids, separated by commas")
+    page_size: int = Field(10, ge=1, le=100)
+    next_page_token: int = Field(0, ge=0, description="as the page before says")
+    include_total_count: bool = True
+
+
+def voice_card(info: VoiceInfo, models: ModelSelector) -> dict[str, Any]:
+    """Returns a voice; one without languages has those of the checkpoint."""
+    languages = info.languages or models.languages()
+    return {
+        "voice_id": info.name,
+        "name": info.title or info.name,
+        "category": _CATEGORIES.get(info.origin, "generated"),
+        "description": info.description or None,
+        "labels": {"language": ", ".join(languages)},
+        "preview_url": f"/v1/audio/voices/{info.name}/preview",
+        "settings": dict(SETTINGS),
+        "available_for_tiers": [],
+        "high_quality_base_model_ids": [],
+        "is_owner": info.version is not None,
+    }
+
+
+def page_of(cards: Sequence[Mapping[str, Any]], query: Mapping[str, str], voice_ids: Sequence[str]) -> dict[str, Any]:
+    """Returns one page of GET /v2/voices.
+
+    Args:
+        voice_ids: every value of that name in the query.
+
+    Raises:
+        ApiError: 400, a field is wrong or has no meaning here.
+    """
+    asked = read_values(VoicesQuery, dict(query))
+    wanted = {name for value in voice_ids for name in value.split(",")}
+    found = [
+        card
+        for card in cards
+        if asked.search.lower() in f"{card['name']} {card['description']} {card['labels']['language']}".lower()
+        and asked.category in (None, card["category"])
+        and (not wanted or card["voice_id"] in wanted)
+    ]
+    end = asked.next_page_token + asked.page_size
+    has_more = end < len(found)
+    return {
+        "voices": found[asked.next_page_token : end],
+        "has_more": has_more,
+        "next_page_token": str(end) if has_more else None,
+        **({"total_count": len(found)} if asked.include_total_count else {}),
+    }
+
+
+def model_cards(models: ModelSelector, limits: LimitsConfig) -> list[dict[str, Any]]:
+    """Returns all models."""
+    return [
+        {
+            "model_id": name,
+            "name": name,
+            "can_do_text_to_speech": True,
+            "can_do_voice_conversion": False,
+            "can_use_style": False,
+            "can_use_speaker_boost": False,
+            "maximum_text_length_per_request": limits.max_text_chars,
+            "languages": [{"language_id": language, "name": language} for language in models.languages(name)],
+        }
+        for name in models.ids
+    ]

@@ -1,0 +1,63 @@
+"""Errors: what this service refuses, in the envelope and with the names that ElevenLabs' clients know.
+
+In:    ApiErrors
+Out:   statuses, bodies and messages
+Owns:  nothing
+Never: the decision what is refused
+"""
+
+from typing import Any
+
+from serve.errors import ApiError
+
+PATHS = ("/v1/text-to-speech/", "/v1/voices", "/v2/voices", "/elevenlabs/")
+
+NAMES: dict[str, tuple[int, str]] = {
+    # Our code -> status and name there. Their clients repeat a 429 on their own.
+    "input_too_long": (400, "max_character_limit_exceeded"),
+    "overloaded": (429, "system_busy"),
+    "deadline_unmeetable": (429, "system_busy"),
+    "quota_exceeded": (401, "quota_exceeded"),
+    "voice_not_found": (404, "voice_not_found"),
+}
+
+POLICY_VIOLATION, INTERNAL_ERROR, TRY_AGAIN = 1008, 1011, 1013  # RFC 6455 and its registry
+
+
+def is_spoken_at(path: str) -> bool:
+    """True for a path whose errors have ElevenLabs' envelope."""
+    return path.startswith(PATHS)
+
+
+def status_of(refusal: ApiError) -> int:
+    """Returns the HTTP status."""
+    return _name(refusal)[0]
+
+
+def body_of(refusal: ApiError, request_id: str) -> dict[str, Any]:
+    """Returns the envelope."""
+    return {"detail": {"status": _name(refusal)[1], "message": refusal.message, "request_id": request_id}}
+
+
+def message_of(refusal: ApiError, request_id: str, context: str | None = None) -> dict[str, Any]:
+    """Returns the message on a socket; `context` is the id of the one context that it concerns."""
+    named = {} if context is None else {"contextId": context, "context_id": context}
+    return {
+        "message": refusal.message,
+        "error": _name(refusal)[1],
+        "code": close_code_of(refusal),
+        "request_id": request_id,
+        **named,
+    }
+
+
+def close_code_of(refusal: ApiError) -> int:
+    """Returns the code with which a socket closes for this reason."""
+    status = refusal.spec.status
+    if _name(refusal)[0] == 429 or status == 503:
+        return TRY_AGAIN
+    return INTERNAL_ERROR if status >= 500 else POLICY_VIOLATION
+
+
+def _name(refusal: ApiError) -> tuple[int, str]:
+    return NAMES.get(refusal.spec.code, (refusal.spec.status, refusal.spec.code))

@@ -1,0 +1,132 @@
+"""Conversation schemas: what a client says in the service's own protocol over a WebSocket.
+
+In:    the text of a frame
+Out:   Said; ApiError
+Owns:  nothing
+Never: a client's text in an error message; a field that is ignored
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from serve.conversation.context import ContextSettings
+from serve.errors import bad_request
+from serve.speech.schemas.base import B, Body, read_body
+
+_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+ContextId = Annotated[str, Field(pattern=f"^(?:{_ID.pattern})$")]
+MAIN = "main"
+"""context of messages that name none"""
+
+
+class OpenMessage(Body):
+    """Opens a context."""
+
+    type: Literal["open"]
+    context: ContextId = MAIN
+    speech: dict[str, Any] = Field(default_factory=dict, description="fields of POST /v1/audio/speech but input")
+    sentences: bool = False
+    pause_ms: int | None = Field(None, ge=50, le=60_000)
+    lead_s: float | None = Field(None, ge=0)
+
+    def settings(self, lead_s: float) -> ContextSettings:
+        """Returns the settings of the context; `lead_s` is that of a message that names none.
+
+        Raises:
+            ApiError
+        """
+        if "input" in self.speech:
+            raise bad_request("unknown_field", "speech has no input here: text comes in messages of its own", param="speech")
+        pause_s = None if self.pause_ms is None else self.pause_ms / 1000
+        return ContextSettings(self.speech, lead_s if self.lead_s is None else self.lead_s, self.sentences, pause_s)
+
+
+class TextMessage(Body):
+    """Appends text to a context."""
+
+    type: Literal["text"]
+    context: ContextId = MAIN
+    text: str = Field(description="may end inside a character that UTF-16 writes in two halves")
+
+
+class FlushMessage(Body):
+    """Ends the present part of a context."""
+
+    type: Literal["flush"]
+    context: ContextId = MAIN
+
+
+class CloseMessage(Body):
+    """Ends the text of a context."""
+
+    type: Literal["close"]
+    context: ContextId = MAIN
+
+
+class CancelMessage(Body):
+    """Interrupts a context."""
+
+    type: Literal["cancel"]
+    context: ContextId = MAIN
+    played_ms: float | None = Field(None, ge=0)
+
+
+Said = OpenMessage | TextMessage | FlushMessage | CloseMessage | CancelMessage
+_KINDS: dict[str, type[Said]] = {
+    "open": OpenMessage,
+    "text": TextMessage,
+    "flush": FlushMessage,
+    "close": CloseMessage,
+    "cancel": CancelMessage,
+}
+
+
+def parse_frame(frame: str) -> Any:
+    """Parses the JSON of a message.
+
+    Raises:
+        ApiError: 400
+    """
+    try:
+        return json.loads(frame)
+    except (ValueError, RecursionError):
+        raise bad_request("invalid_json", "the message is not valid JSON") from None
+
+
+def read_message(frame: str) -> Said:
+    """Parses and checks a message.
+
+    Raises:
+        ApiError: 400
+    """
+    fields = parse_frame(frame)
+    kind = _KINDS.get(str(fields.get("type"))) if isinstance(fields, dict) else None
+    if kind is None:
+        raise bad_request("invalid_type", f"a message is a JSON object with a type: {', '.join(_KINDS)}", param="type")
+    return read_fields(kind, fields)
+
+
+def read_fields(kind: type[B], fields: dict[str, Any]) -> B:
+    """Checks the fields of a message. Its `text` may hold half a character, which is no valid JSON text for pydantic.
+
+    Raises:
+        ApiError: 400
+    """
+    text = fields.get("text")
+    if not isinstance(text, str):
+        return read_body(kind, json.dumps(fields).encode())
+    return read_body(kind, json.dumps({**fields, "text": ""}).encode()).model_copy(update={"text": text})
+
+
+def context_in(frame: str) -> str | None:
+    """Returns the context that a refused message names, if it can be read."""
+    try:
+        fields = json.loads(frame)
+    except (ValueError, RecursionError):
+        return None
+    named = fields.get("context", MAIN) if isinstance(fields, Mapping) else None
+    return named if isinstance(named, str) and _ID.fullmatch(named) else None

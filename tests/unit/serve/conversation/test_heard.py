@@ -1,0 +1,86 @@
+"""Heard: a place in the text for every moment of the audio."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.text.incremental import GrowingText
+from serve.conversation.heard import Heard, Listener
+from tests.support.clock import HeldClock
+
+FIRST, SECOND = "One two three. ", "Four five."
+
+
+def listener(clock: HeldClock, *, whole: bool = True) -> Listener:
+    """Two parts: 1.5 s of the first, and 1 s of the second, which may be all of it."""
+    growing, one = GrowingText(sentences=False), Listener(clock)
+    for text, sizes in ((FIRST, (1.0, 0.5)), (SECOND, (1.0,))):
+        growing.add(text)
+        part = growing.flush()
+        assert part is not None
+        one.began(part)
+        for size in sizes:
+            one.received(size)
+        if text == FIRST or whole:
+            one.ended()
+    return one
+
+
+@pytest.mark.parametrize(
+    ("played_s", "characters", "words", "is_exact"),
+    [
+        (0.0, 0, 0, True),
+        (0.7, 3, 1, False),  # 7 of 15 letters: within "two"
+        (0.75, 7, 2, False),
+        (1.49, 14, 3, False),
+        (1.5, 14, 3, True),
+        (2.0, 19, 4, False),
+        (2.5, 25, 5, True),
+        (99.0, 25, 5, True),
+    ],
+)
+def test_what_the_client_played_is_a_place_in_the_text(played_s, characters, words, is_exact):
+    heard = listener(HeldClock()).heard(played_s, speed=1.0)
+    played_s = min(played_s, 2.5)
+    assert heard == Heard(played_s, characters, words, is_exact, round((2.5 - played_s) * 46.875))
+
+
+def test_a_part_that_was_not_sent_whole_is_not_heard_whole():
+    heard = listener(HeldClock(), whole=False).heard(2.5, speed=4.0)
+    assert (heard.characters, heard.words, heard.is_exact) == (25, 5, False), "at this speed it takes less than that"
+    slow = listener(HeldClock(), whole=False).heard(1.6, speed=0.25)
+    assert (slow.characters, slow.words, slow.is_exact) == (14, 3, False)
+
+
+def test_without_a_word_of_the_client_the_clock_says_what_can_have_been_played():
+    clock = HeldClock()
+    one = listener(clock)
+    assert one.lead_s == pytest.approx(2.5)
+    clock.now += 0.75
+    assert one.heard(None, speed=1.0).played_s == pytest.approx(0.75)
+    clock.now += 10
+    assert one.lead_s == 0
+    assert one.heard(None, speed=1.0) == Heard(2.5, 25, 5, True, 0)
+    assert Listener(clock).heard(None, speed=1.0) == Heard(0.0, 0, 0, True, 0)
+
+
+@given(played_s=st.lists(st.floats(0, 4), min_size=2).map(sorted), whole=st.booleans())
+def test_later_is_never_less(played_s, whole):
+    places = [listener(HeldClock(), whole=whole).heard(played, speed=1.0) for played in played_s]
+    for earlier, later in pairwise(places):
+        assert earlier.characters <= later.characters
+        assert earlier.words <= later.words
+        assert earlier.unheard_steps >= later.unheard_steps
+
+
+def test_chinese_is_counted_by_characters():
+    growing, one = GrowingText(sentences=False), Listener(HeldClock())
+    growing.add("今天好。OK then")
+    part = growing.flush()
+    assert part is not None
+    one.began(part)
+    one.received(1.0)
+    one.ended()
+    assert one.heard(1.0, speed=1.0).words == 5

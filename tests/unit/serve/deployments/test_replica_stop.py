@@ -1,0 +1,44 @@
+"""Replica stop: conversations hear of it, and where no replica is nothing stops."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from ray._private import worker
+
+from serve.config.app_config import ConversationsConfig
+from serve.conversation.conversation import Conversation, Conversations
+from serve.deployments import replica_stop
+from serve.speech.job import RequestContext
+from tests.support.fakes import Speaker, make_speech_services
+
+
+def serving(*, stops: bool) -> SimpleNamespace:
+    """A process of Ray with Serve's replica in it."""
+    replica = SimpleNamespace(_replica_impl=SimpleNamespace(_shutting_down=stops))
+    return SimpleNamespace(connected=True, actor_id="a", actors={"a": replica})
+
+
+def test_the_flag_is_that_of_serves_replica_in_this_process(monkeypatch: pytest.MonkeyPatch):
+    assert not replica_stop.is_stopping(), "there is none"
+    for stops in (False, True):
+        monkeypatch.setattr(worker, "global_worker", serving(stops=stops))
+        assert replica_stop.is_stopping() == stops
+
+
+def test_conversations_are_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(worker, "global_worker", serving(stops=True))
+    monkeypatch.setattr(replica_stop, "LOOK_S", 0.0)
+    conversations = Conversations(ConversationsConfig())
+
+    async def run() -> None:
+        async def emit(event: object) -> None: ...
+
+        services = make_speech_services(Speaker())
+        conversation = Conversation(services, conversations.config, RequestContext("talk"), emit)
+        with conversations.joined(conversation):
+            looking = asyncio.create_task(replica_stop.leave_when_stopped(conversations))
+            await asyncio.wait_for(conversation.leaving.wait(), 20)
+            looking.cancel()
+
+    asyncio.run(run())

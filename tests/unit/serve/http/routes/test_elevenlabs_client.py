@@ -1,0 +1,97 @@
+"""The unmodified `elevenlabs` package against these routes, HTTP and WebSocket."""
+
+import pytest
+import trustme
+from elevenlabs import VoiceSettings
+from elevenlabs.client import ElevenLabs
+from elevenlabs.core.api_error import ApiError
+
+from pipeline.store.store import Store
+from serve.access.authentication import Authenticator
+from serve.config.app_config import ConversationsConfig
+from tests.support.fakes import Speaker, make_services
+from tests.support.guarded import add, guarded, ring_of
+from tests.support.live_server import Live, serving
+
+pytestmark = pytest.mark.slow  # the package takes seconds to load
+
+
+def client_of(live: Live, key: str = "none") -> ElevenLabs:
+    return ElevenLabs(base_url=live.url, api_key=key)
+
+
+def test_texts_become_the_bytes_of_the_services_own_route(live):
+    client = client_of(live)
+    for model in ("eleven_multilingual_v2", "eleven_v3", "chattts"):
+        for method in (client.text_to_speech.convert, client.text_to_speech.stream):
+            pieces = method("alloy", text="Hello there.", model_id=model, output_format="pcm_24000", seed=7)
+            assert b"".join(pieces) == live.speak(seed=7).content
+    spoken = client.text_to_speech.convert("alloy", text="Hello there.", seed=7)
+    assert b"".join(spoken) == live.speak(seed=7, response_format="mp3", sample_rate=44_100, bitrate=128, stream=False).content
+
+
+def test_settings_have_an_effect_or_are_named(live):
+    settings = VoiceSettings(stability=0.5, speed=1.1)
+    with client_of(live).text_to_speech.with_raw_response.convert(
+        "alloy", text="Hello there.", voice_settings=settings, previous_text="Before.", output_format="pcm_24000", seed=7
+    ) as reply:
+        assert reply.headers["x-ignored-fields"] == "voice_settings.stability, previous_text"
+        assert b"".join(reply.data) == live.speak(seed=7, speed=1.1).content
+
+
+def test_lists(live):
+    client = client_of(live)
+    voices = client.voices.get_all().voices
+    assert [voice.voice_id for voice in client.voices.search(page_size=100).voices] == [voice.voice_id for voice in voices]
+    assert client.voices.get(voices[0].voice_id).name == voices[0].name
+    assert client.voices.settings.get(voices[0].voice_id).speed == client.voices.settings.get_default().speed == 1.0
+    assert "chattts" in [model.model_id for model in client.models.list()]
+
+
+def test_refusals_are_in_words(live):
+    client = client_of(live)
+    refused = [
+        (lambda: client.text_to_speech.convert("nobody", text="x"), 404, "voice_not_found"),
+        (lambda: client.text_to_speech.convert("alloy", text="x" * 100_000), 400, "max_character_limit_exceeded"),
+        (lambda: client.text_to_speech.convert("alloy", text="x", model_id="gpt-9"), 404, "model_not_found"),
+        (lambda: client.text_to_speech.convert("alloy", text="x", output_format="mp3_1_1"), 400, "unsupported_format"),
+        (lambda: [client.text_to_speech.convert_with_timestamps("alloy", text="x")], 400, "timestamps_not_supported"),
+        (lambda: client.text_to_speech.stream_with_timestamps("alloy", text="x"), 400, "timestamps_not_supported"),
+        (lambda: [client.voices.get("nobody")], 404, "voice_not_found"),
+    ]
+    for call, status, name in refused:
+        with pytest.raises(ApiError) as error:
+            list(call())
+        assert (error.value.status_code, error.value.body["detail"]["status"]) == (status, name)
+
+
+def test_keys(store: Store):
+    key, _ = add(store)
+    with guarded(Authenticator(ring_of(store))) as live:
+        assert b"".join(client_of(live, key).text_to_speech.convert("alloy", text="Hello.", output_format="pcm_24000"))
+        with pytest.raises(ApiError) as error:
+            list(client_of(live, "ck-wrong").text_to_speech.convert("alloy", text="Hello."))
+    assert (error.value.status_code, error.value.body["detail"]["status"]) == (401, "invalid_api_key")
+
+
+def test_text_that_is_still_being_written(tmp_path, monkeypatch):
+    authority = trustme.CA()
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(f"{tmp_path}/server.pem")
+    authority.cert_pem.write_to_path(f"{tmp_path}/authority.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", f"{tmp_path}/authority.pem")
+    speaker = Speaker()
+    services = make_services(speaker, conversations=ConversationsConfig(max_sockets=1))
+    with serving(services, f"{tmp_path}/server.pem") as live:
+        client = ElevenLabs(base_url=f"https://127.0.0.1:{live.port}", api_key="none")
+
+        def speak(voice: str, **fields: str) -> bytes:
+            words = iter(["So this is the first ", "sentence. And he", "re is the second one."])
+            return b"".join(client.text_to_speech.convert_realtime(voice, text=words, output_format="pcm_24000", **fields))
+
+        assert len(speak("alloy", model_id="eleven_turbo_v2_5")) == 2 * 5 * 9600
+        assert [one.text for one in speaker.requests] == ["So this is the first sentence. ", "And here is the second one. "]
+        for voice, fields, word in (("nobody", {}, "voice_not_found"), ("alloy", {"model_id": "gpt-9"}, "model_not_found")):
+            with pytest.raises(ApiError) as error:
+                speak(voice, **fields)
+            assert error.value.status_code == 1008
+            assert word in str(error.value.body)
