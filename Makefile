@@ -27,6 +27,7 @@ test: fast-ring promises  ## everything that guards a promise
 
 test-all: lint  ## every test there is, with many examples: some hours
 	CHATTTS_TEST_EFFORT=nightly OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/unit tests/parity -n auto --dist worksteal -o timeout=3600
+	$(RUN) -m pytest -q tests/gpu
 	CHATTTS_TEST_EFFORT=nightly $(RUN) -m pytest tests/integration tests/e2e
 	@echo "Left out: nothing."
 
@@ -52,7 +53,7 @@ judge: $(VENV)/ready-test  ## how many words a recogniser mishears in held-out s
 bench: $(VENV)/ready-test  ## measure the service beside the ChatTTS package itself: some 17 minutes on two cores
 	$(SERVE) bench all --quick
 
-gpu-check:  ## on a GPU machine: parity, bit-equality, step times, speech, aims -> JSON (GPU_PYTHON=python3, nothing is installed)
+gpu-check:  ## on a GPU machine: parity, bit-equality, step times, speech, aims -> JSON (GPU_PYTHON=python3; it needs torch and triton)
 	$(GPU_PYTHON) -m scripts.evaluate.gpu_check
 
 generate: $(VENV)/ready-test  ## write the files that are made from others: manifests, dashboards, generated pages

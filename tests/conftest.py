@@ -25,7 +25,16 @@ settings.register_profile("suite", max_examples=examples(100), deadline=None, su
 settings.load_profile("suite")
 
 # Folders in their order: what starts clusters of its own comes before the session's cluster is up, what breaks that one last.
-ORDER = ("unit", "parity", "e2e", "integration", "integration/shared_app", "integration/second_app", "integration/disruptive")
+ORDER = (
+    "unit",
+    "parity",
+    "gpu",
+    "e2e",
+    "integration",
+    "integration/shared_app",
+    "integration/second_app",
+    "integration/disruptive",
+)
 NIGHTLY = "integration/disruptive"
 CLUSTERS = ("integration", "e2e")
 CLUSTER_TIMEOUT_S = 900  # what starts a cluster on a busy machine takes minutes

@@ -159,6 +159,15 @@ PANELS: tuple[Panel, ...] = (
         "Warnings count places in texts that could not be spoken as written.",
     ),
     Panel(
+        "Conversations: interruptions",
+        "none",
+        {
+            "interruptions per minute": "sum(60 * rate(ray_chattts_interruptions_total[5m]))",
+            "unheard steps per second": "sum(rate(ray_chattts_unheard_steps_total[5m]))",
+        },
+        "Unheard steps were decoded and sent, and a listener interrupted before them. A smaller lead_s leaves fewer.",
+    ),
+    Panel(
         "Circuit breakers and retries",
         "none",
         {

@@ -1,8 +1,10 @@
 """`make serve` as a newcomer types it: on Serve's fast data path, HAProxy in front, back-pressure to the end."""
 
 import asyncio
+import base64
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import signal
@@ -17,6 +19,8 @@ from typing import Any
 
 import pytest
 import requests
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
 
 from scripts.launch.announce import gcs_address, own_listeners
 from serve.config.app_config import PROJECT
@@ -86,6 +90,39 @@ def test_streamed_audio_equals_buffered_audio(service: Service):
     assert streamed.headers["Transfer-Encoding"] == "chunked"
     assert int(buffered.headers["Content-Length"]) == len(buffered.content)
     assert streamed.content == buffered.content
+
+
+def conversation(service: Service) -> contextlib.AbstractContextManager[ClientConnection]:
+    """A WebSocket to the service."""
+    return connect(f"{service.url.replace('http', 'ws')}/v1/audio/conversation")
+
+
+def say(client: ClientConnection, *texts: str, **speech: object) -> None:
+    """Open a context and say texts, each flushed."""
+    fields = {"response_format": "pcm", "seed": 5, "cache": "no-store"} | speech
+    client.send(json.dumps({"type": "open", "speech": fields}))
+    for text in texts:
+        client.send(json.dumps({"type": "text", "text": text}))
+        client.send(json.dumps({"type": "flush"}))
+
+
+def messages(client: ClientConnection) -> Iterator[dict[str, Any]]:
+    while True:
+        yield json.loads(client.recv(timeout=60))
+
+
+def test_a_conversation_through_haproxy_has_the_bytes_of_http_and_is_interrupted(service: Service):
+    with conversation(service) as client:
+        say(client, "Hello there.")
+        client.send(json.dumps({"type": "close"}))
+        heard = list(itertools.takewhile(lambda message: message["type"] != "closed", messages(client)))
+        audio = b"".join(base64.b64decode(message["audio"]) for message in heard if message["type"] == "audio")
+        assert audio == service.speak().content
+        say(client, LONG["input"][:4000], **FLAT)
+        assert any(message["type"] == "audio" for message in messages(client))
+        client.send(json.dumps({"type": "cancel"}))
+        assert any(message["type"] == "cancelled" for message in messages(client))
+        wait_until(service.is_idle, 60.0)
 
 
 def test_a_client_that_leaves_frees_its_slots(service: Service):
@@ -286,11 +323,30 @@ def test_it_leaves_a_foreign_cluster_alone_and_raises_the_limit_of_files(service
     assert int(files) > 8000
 
 
-def test_draining_finds_the_service_and_its_token_by_itself(service: Service):
-    """The last but one: a drained service takes nothing new."""
+def drained(service: Service) -> subprocess.CompletedProcess[str]:
+    """Drains the service with the command for it."""
     environment = {name: value for name, value in service.environment.items() if name not in OFFICE}
     command = [sys.executable, "-m", "scripts.operate.drain", str(service.config), "--grace", "60"]
-    done = subprocess.run(command, env=environment, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=200)
+    return subprocess.run(command, env=environment, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=200)
+
+
+def test_draining_tells_a_conversation_and_lets_it_finish(service: Service):
+    with conversation(service) as client:
+        say(client, *["These are some words. "] * 4)
+        assert any(message["type"] == "audio" for message in messages(client))
+        assert drained(service).returncode == 0
+        kinds = []
+        with contextlib.suppress(ConnectionClosed):
+            for message in messages(client):
+                kinds.append(message["type"])
+        assert "going_away" in kinds
+        assert kinds.count("finished") == 4, "what was flushed is spoken to its end"
+        assert client.close_code == 1001
+
+
+def test_draining_finds_the_service_and_its_token_by_itself(service: Service):
+    """The last but one: a drained service takes nothing new."""
+    done = drained(service)
     assert done.returncode == 0, done.stderr
     assert service.speak().json()["error"]["code"] == "draining"
 

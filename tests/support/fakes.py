@@ -22,6 +22,7 @@ from pipeline.protocols import SpeechStream
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.text.lexicon.library import LexiconLibrary
 from pipeline.text.refine_guard import accepts, diff
+from pipeline.text.segment import least_steps
 from pipeline.text.speech_text import build_speech_text
 from pipeline.types import (
     Admission,
@@ -51,7 +52,8 @@ from pipeline.voices.library import VoiceLibrary
 from serve.access.admission import AdmissionLimiter
 from serve.access.authentication import Authenticator
 from serve.access.idempotency import Idempotency
-from serve.config.app_config import LanesConfig, LimitsConfig, SourceOfferConfig, VoicesConfig
+from serve.config.app_config import ConversationsConfig, LanesConfig, LimitsConfig, SourceOfferConfig, VoicesConfig
+from serve.conversation.conversation import Conversations
 from serve.http.body_reader import BodyReader
 from serve.http.services import Services
 from serve.observability.reply_stats import NullReplyObserver, ReplyStats
@@ -206,7 +208,12 @@ def make_speech_services(speaker: Speaker, limits: LimitsConfig | None = None, *
 
 
 def make_services(
-    speaker: Speaker, limits: LimitsConfig | None = None, *, not_ready: str | None = None, **parts: Any
+    speaker: Speaker,
+    limits: LimitsConfig | None = None,
+    *,
+    not_ready: str | None = None,
+    conversations: ConversationsConfig | None = None,
+    **parts: Any,
 ) -> Services:
     """A whole ingress replica around a Speaker; `parts` are those of its speech."""
     speech = make_speech_services(speaker, limits, **parts)
@@ -218,6 +225,7 @@ def make_services(
 
     return Services(
         speech=speech,
+        conversations=Conversations(conversations or ConversationsConfig()),
         text=FakeText(speaker),
         voices=make_voices(speaker.stream),
         bodies=BodyReader(speech.limits),
@@ -271,7 +279,14 @@ class PromptMaker:
 
     def _prompt(self, segment: Segment) -> Prompt:
         ids = np.repeat(np.array([ord(letter) for letter in segment.text])[:, None], 4, axis=1)
-        return Prompt(ids, np.ones(len(ids), np.bool_), Head.CODE, segment, max_steps=4 * len(ids))
+        return Prompt(
+            ids,
+            np.ones(len(ids), np.bool_),
+            Head.CODE,
+            segment,
+            max_steps=4 * len(ids),
+            least_steps=least_steps(segment.text, speed_token=5),
+        )
 
 
 class StepMaker:
@@ -302,16 +317,17 @@ class StepMaker:
 
 
 class Hasty(StepMaker):
-    """Ends every segment after a step, but for those it is told to finish."""
+    """Ends every segment after two steps, but for those it is told to finish, and second takes if it `relents`."""
 
-    def __init__(self, *whole: int) -> None:
+    def __init__(self, *whole: int, relents: bool = False) -> None:
         super().__init__()
         self.whole = whole
+        self.relents = relents
 
     async def generate(
         self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
     ) -> AsyncGenerator[StepBlock, None]:
-        if prompt.segment.index not in self.whole:
+        if prompt.segment.index not in self.whole and not (self.relents and sampling.attempt):
             prompt = replace(prompt, ids=prompt.ids[:1])
         async for block in super().generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted):
             yield block

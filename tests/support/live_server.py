@@ -45,9 +45,11 @@ class Live:
 
 
 @contextlib.contextmanager
-def serving(services: Services) -> Iterator[Live]:
-    """Serve until the block ends."""
-    config = uvicorn.Config(create_api(lambda: services), host="127.0.0.1", port=0, log_level="critical", lifespan="off")
+def serving(services: Services, certificate: str | None = None) -> Iterator[Live]:
+    """Serve until the block ends; with the file of a key and its certificate over TLS."""
+    config = uvicorn.Config(
+        create_api(lambda: services), host="127.0.0.1", port=0, log_level="critical", lifespan="off", ssl_certfile=certificate
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -56,6 +56,7 @@ def packages_named_by(trees: list[ast.Module]) -> set[str]:
     return {ast.literal_eval(call.args[1]) for call in needed}
 
 
+@pytest.mark.slow
 def test_the_list_of_packages_is_what_the_tests_need():
     named = packages_named_by([syntax_tree(path) for path in sorted((ROOT / "tests").rglob("*.py"))])
     assert PACKAGES.read_text().split("\n") == [*sorted(named), ""]
@@ -123,6 +124,7 @@ def undeclared(source: str, tree: ast.Module) -> list[str]:
     return [module for module in sorted(imported(tree)) if not distributions_of(module) & installed]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", sorted(OURS))
 def test_every_import_is_of_something_that_is_declared(folder):
     sources = {str(path.relative_to(ROOT)): syntax_tree(path) for path in sorted((ROOT / folder).rglob("*.py"))}

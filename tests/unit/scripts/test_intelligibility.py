@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.evaluate import intelligibility as judge
-from scripts.evaluate.intelligibility import DIGITS_ABOVE_TEACHER, REAL_TIME_FACTOR, TEACHER, WORDS_ABOVE_TEACHER, beyond
+from scripts.evaluate.intelligibility import ABOVE_TEACHER, REAL_TIME_FACTOR, TEACHER, beyond
 
 pytestmark = pytest.mark.slow
 
@@ -27,13 +27,10 @@ def cells(figure: str) -> list[str]:
 
 
 def test_the_limits_are_the_cards():
-    for figure, limit, teacher in (
-        ("words misheard", WORDS_ABOVE_TEACHER, TEACHER["words"]),
-        ("digits misheard", DIGITS_ABOVE_TEACHER, TEACHER["digits"]),
-    ):
-        _, _, must, _, measured, *_ = cells(figure)
+    for kind, limit in ABOVE_TEACHER.items():
+        _, _, must, _, measured, *_ = cells(kind)
         assert must.strip() == f"<= {limit:g} points"
-        assert re.search(r"the teacher ([\d.]+) %", measured)[1] == f"{teacher:g}"
+        assert re.search(r"the teacher ([\d.]+) %", measured)[1] == f"{TEACHER[kind]:.1f}"
     assert cells("real-time factor")[2].strip() == f"<= {REAL_TIME_FACTOR:g}"
 
 
@@ -41,11 +38,11 @@ def test_the_limits_are_the_cards():
     ("found", "broken"),
     [
         (result(0.17, 0.10, 0.5), []),
-        (result(0.171, 0.10, 0.5), ["17.1 % of the words are wrong; the limit is 5.0 + 12 %"]),
-        (result(0.0, 0.101, 0.5), ["10.1 % of the digits are wrong; the limit is 5.0 + 5 %"]),
+        (result(0.171, 0.10, 0.5), ["words: 17.1 % of the words are wrong; the limit is 5.0 + 12 %"]),
+        (result(0.0, 0.101, 0.5), ["digits: 10.1 % of the words are wrong; the limit is 5.0 + 5 %"]),
         (result(0.0, 0.0, 0.51), ["the real-time factor is 0.51; the limit is 0.5"]),
         (result(0.191, 0.105, 0.1, teacher=None), []),
-        (result(0.192, 0.105, 0.1, teacher=None), ["19.2 % of the words are wrong; the limit is 7.1 + 12 %"]),
+        (result(0.192, 0.105, 0.1, teacher=None), ["words: 19.2 % of the words are wrong; the limit is 7.1 + 12 %"]),
     ],
 )
 def test_a_figure_beyond_its_limit_is_named(found, broken):
@@ -54,7 +51,8 @@ def test_a_figure_beyond_its_limit_is_named(found, broken):
 
 @pytest.mark.parametrize(("limit", "code"), [pytest.param("1e9", 0, marks=pytest.mark.nightly), ("0", 1)])
 def test_its_exit_code_says_so(limit, code, taught_root, monkeypatch, capsys):
-    everything = ["--words-above-teacher", "100", "--digits-above-teacher", "100", "--real-time-factor", limit]
+    lenient = [option for kind in ABOVE for option in (f"--{kind}-above-teacher", "100")]
+    everything = ["--kinds", *ABOVE, *lenient, "--real-time-factor", limit]
     monkeypatch.setattr(sys, "argv", ["judge", "--local", "--checkpoint", str(taught_root), "--sentences", "1", *everything])
     assert judge.main() == code
     said = capsys.readouterr()
