@@ -6,7 +6,7 @@ Owns:  the momentum
 Never: other parameters
 
 torch.optim.Muon computes in bfloat16, which takes fifty times as long where a CPU has no instructions for it. This one
-computes in float32, and matrices of the same shape together. Source: Jordan et al., https://kellerjordan.github.io/posts/muon/.
+computes in the number format that it is given, and matrices of the same shape together. Source: Jordan et al., https://kellerjordan.github.io/posts/muon/.
 """
 
 import math
@@ -23,8 +23,9 @@ MOMENTUM = 0.95
 class Muon(torch.optim.Optimizer):
     """Momentum, orthogonalised; the step of a tall matrix is longer by the root of its shape's ratio."""
 
-    def __init__(self, matrices: Iterable[Tensor], lr: float, weight_decay: float) -> None:
+    def __init__(self, matrices: Iterable[Tensor], lr: float, weight_decay: float, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(matrices, {"lr": lr, "weight_decay": weight_decay})
+        self._dtype = dtype
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -38,7 +39,7 @@ class Muon(torch.optim.Optimizer):
                 self._update(matrices, group["lr"], group["weight_decay"])
 
     def _update(self, matrices: list[Tensor], rate: float, decay: float) -> None:
-        steps = orthogonal(torch.stack([self._momentum(matrix) for matrix in matrices]))
+        steps = orthogonal(torch.stack([self._momentum(matrix).to(self._dtype) for matrix in matrices]))
         for matrix, step in zip(matrices, steps, strict=True):
             longer = math.sqrt(max(1.0, matrix.shape[0] / matrix.shape[1]))
             matrix.mul_(1 - rate * decay).add_(step, alpha=-rate * longer)

@@ -144,7 +144,12 @@ class Training:
         known = {id(p) for p in matrices}
         others = [p for p in self.model.parameters() if id(p) not in known]
         self._optimisers: tuple[torch.optim.Optimizer, ...] = (
-            Muon(matrices, lr=settings.matrix_rate, weight_decay=0.02),
+            Muon(
+                matrices,
+                settings.matrix_rate,
+                weight_decay=0.02,
+                dtype=torch.bfloat16 if self._has_bfloat16() else torch.float32,
+            ),
             torch.optim.AdamW(others, lr=settings.rate, betas=(0.9, 0.97), weight_decay=0.01, fused=True),
         )
         self._rates = (settings.matrix_rate, settings.rate)
@@ -215,8 +220,11 @@ class Training:
                 group["lr"] = rate * factor
 
     def _autocast(self) -> torch.autocast:
-        """Most CPUs compute bfloat16 slower than float32, some fifty times."""
-        return torch.autocast(self._device.split(":")[0], torch.bfloat16, enabled=self._device != "cpu")
+        return torch.autocast(self._device.split(":")[0], torch.bfloat16, enabled=self._has_bfloat16())
+
+    def _has_bfloat16(self) -> bool:
+        """A CPU without instructions for bfloat16 computes it some fifty times slower than float32."""
+        return self._device != "cpu" or torch.cpu._is_avx512_bf16_supported()
 
     def _on_device(self, batch: Batch) -> Batch:
         return replace(batch, **{name: getattr(batch, name).to(self._device) for name in Batch.__dataclass_fields__})
