@@ -78,6 +78,12 @@ class Caller:
             if decision.refusal:
                 raise refused(decision, self.quota, retry_helps=False)
 
+    async def characters_today(self) -> int | None:
+        """Returns the characters of the day (UTC) that are charged; None: this caller has no limit of them."""
+        if self.quota is None or self.quota.characters_a_day is None:
+            return None
+        return await self.quotas.characters_today(self.id)
+
     def record_audio(self, audio_s: float) -> None:
         """Counts audio that was generated against the key's quota per minute [s]."""
         if self.quota is not None:

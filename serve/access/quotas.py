@@ -53,6 +53,10 @@ class Quotas(Protocol):
         """Takes characters of the day: all or none."""
         ...
 
+    async def characters_today(self, key: str) -> int:
+        """Returns the characters of the day that are charged; none are for a quota without a limit of them."""
+        ...
+
     def record_audio(self, key: str, quota: Quota, audio_s: float) -> None:
         """Counts generated audio soon. Does not wait."""
         ...
@@ -127,6 +131,10 @@ class LocalQuotas:
         self.record_characters(key, characters)
         return QuotaDecision()
 
+    async def characters_today(self, key: str) -> int:
+        """Returns the characters of the day that this process charged."""
+        return self._today(self._used(key), self._wall_clock())
+
     def record_characters(self, key: str, characters: int) -> None:
         """Counts characters that the shared count allowed."""
         used = self._used(key)
@@ -164,6 +172,12 @@ class LocalQuotas:
         if used.day != today:
             used.day, used.characters = today, 0
         return used.characters
+
+
+def day_ends_at() -> int:
+    """Returns when the characters of the day are counted anew, in seconds since 1970."""
+    now = time.time()
+    return int(now - now % DAY_S + DAY_S)
 
 
 def portion(limit: int, share: float) -> int:

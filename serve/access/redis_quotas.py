@@ -97,6 +97,12 @@ redis.call('HSET', KEYS[1], 'day', today, 'characters', sum + ARGV[1])
 redis.call('EXPIRE', KEYS[1], 172800)
 return {'', '0'}
 """
+# KEYS: characters without their day.
+READ = """
+local today = math.floor(redis.call('TIME')[1] / 86400)
+local used = redis.call('HMGET', KEYS[1], 'day', 'characters')
+return (used[1] == tostring(today)) and tonumber(used[2]) or 0
+"""
 
 
 class RedisQuotas:
@@ -107,6 +113,7 @@ class RedisQuotas:
         self._redis = self._link.client
         self._enter = self._redis.register_script(ENTER)
         self._write = self._redis.register_script(WRITE)
+        self._read = self._redis.register_script(READ)
         self._renew = self._redis.register_script(RENEW)
         self._local = local
         self._lease_s = lease_s
@@ -151,6 +158,11 @@ class RedisQuotas:
         if not decision.refusal:
             self._local.record_characters(key, characters)
         return decision
+
+    async def characters_today(self, key: str) -> int:
+        """Returns the characters of the day that all replicas charged."""
+        answer = await self._ask(lambda: self._read(_names(key, "characters")))
+        return await self._local.characters_today(key) if answer is None else int(answer)
 
     def record_audio(self, key: str, quota: Quota, audio_s: float) -> None:
         """Counts generated audio; reported to Redis by the next round of follow()."""

@@ -21,13 +21,27 @@ from serve.http.error_reply import error_reply, path_in
 from serve.http.middleware import AuthMiddleware, CrossOriginMiddleware, RequestIdMiddleware, request_id_of
 from serve.http.openapi import describe
 from serve.http.route_access import RouteAccessTable
-from serve.http.routes import cache, conversation, elevenlabs, health, models, source, speech, text, voices
+from serve.http.routes import (
+    cache,
+    conversation,
+    elevenlabs,
+    elevenlabs_account,
+    elevenlabs_dialogue,
+    elevenlabs_voices,
+    health,
+    models,
+    source,
+    speech,
+    text,
+    voices,
+)
 from serve.http.services import Services
 
 DOCS, DOCUMENT = "/docs", "/openapi.json"
 CLIENT_CLOSED_REQUEST = 499  # nginx's: the client left before its body was complete, and reads no reply
 
-ROUTERS = tuple(module.router for module in (text, speech, conversation, elevenlabs, voices, cache, source, models, health))
+SPEECH = (text, speech, conversation, elevenlabs, elevenlabs_dialogue, elevenlabs_voices, elevenlabs_account)
+ROUTERS = tuple(module.router for module in (*SPEECH, voices, cache, source, models, health))
 
 
 def create_api(get_services: Callable[[], Services], *, announce_request_id: bool = True) -> FastAPI:

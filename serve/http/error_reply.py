@@ -27,7 +27,7 @@ def error_reply(
     refusal = to_api_error(error)
     own = {name.lower(): value for name, value in refusal.reply_headers().items()} | dict(headers or {})
     if is_spoken_at(path):
-        return JSONResponse(body_of(refusal, request_id), status_of(refusal), own)
+        return JSONResponse(body_of(refusal, request_id), status_of(refusal), {"request-id": request_id, **own})
     return JSONResponse(refusal.body(request_id), refusal.spec.status, own)
 
 

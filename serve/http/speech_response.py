@@ -7,7 +7,7 @@ Never: Ray; a clean end after a failure; what serve/speech decides for every ent
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import aclosing
 
 from starlette.requests import ClientDisconnect, Request
@@ -32,13 +32,21 @@ class CutReply(Exception):
 class SpeechResponse(Response):
     """Receives the body of a request and streams its audio."""
 
-    def __init__(self, request: Request, services: Services, translate: Callable[[bytes], bytes] = bytes) -> None:
+    def __init__(
+        self,
+        request: Request,
+        services: Services,
+        translate: Callable[[bytes], bytes] = bytes,
+        names_of: Callable[[SpeechJob], Mapping[str, str]] = lambda job: {},
+    ) -> None:
         """
         Args:
             translate: makes a body of POST /v1/audio/speech of a body in another protocol; raises ApiError.
+            names_of: headers in which that protocol says things about a job.
         """
         self._request = request
         self._translate = translate
+        self._names_of = names_of
         self._services = services
         self.background = None
 
@@ -63,6 +71,7 @@ class SpeechResponse(Response):
         body = read_body(SpeechBody, raw)
         writer = writer_for(body, connection, accept=self._request.headers.get("accept", ""))
         job = await speech.accept(body, raw)
+        connection.also = self._names_of(job)
         await unless_the_client_leaves(receive, _write_reply(speech, job, writer))
 
 

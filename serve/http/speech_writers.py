@@ -33,12 +33,14 @@ class Connection:
     def __init__(self, send: Send, stall_timeout_s: float) -> None:
         self.has_begun = False
         """whether the status has been sent"""
+        self.also: Mapping[str, str] = {}
+        """headers of the protocol that is spoken, beside those of every reply"""
         self._send = send
         self._stall_timeout_s = stall_timeout_s
 
     async def begin(self, headers: Mapping[str, str]) -> None:
         """Sends status 200 and the headers."""
-        raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in {**headers, **self.also}.items()]
         self.has_begun = True
         await self._send({"type": "http.response.start", "status": 200, "headers": raw})
 

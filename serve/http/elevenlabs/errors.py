@@ -10,7 +10,7 @@ from typing import Any
 
 from serve.errors import ApiError
 
-PATHS = ("/v1/text-to-speech/", "/v1/voices", "/v2/voices", "/elevenlabs/")
+PATHS = ("/v1/text-to-speech/", "/v1/text-to-dialogue", "/v1/voices", "/v2/voices", "/v1/user", "/elevenlabs/")
 
 NAMES: dict[str, tuple[int, str]] = {
     # Our code -> status and name there. Their clients repeat a 429 on their own.

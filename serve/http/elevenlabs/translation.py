@@ -8,7 +8,7 @@ Never: a field without effect that the reply does not name; a client's text in a
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import ConfigDict, Field
 
@@ -99,7 +99,20 @@ def speech_json(raw: bytes, voice: str, query: Mapping[str, str], *, stream: boo
     return json.dumps(fields).encode()
 
 
-def common_fields(asked: TextToSpeechBody | SocketQuery, output_format: str) -> dict[str, Any]:
+class Asked(Protocol):
+    """The fields that bodies and sockets have in common."""
+
+    @property
+    def model_id(self) -> str | None: ...
+    @property
+    def language_code(self) -> str | None: ...
+    @property
+    def seed(self) -> int | None: ...
+    @property
+    def apply_text_normalization(self) -> str | None: ...
+
+
+def common_fields(asked: Asked, output_format: str) -> dict[str, Any]:
     """Returns the fields that bodies and sockets say in the same words."""
     model = asked.model_id or THEIR_MODELS
     fields = {

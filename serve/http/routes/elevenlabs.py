@@ -26,6 +26,7 @@ from serve.http.route_access import any_key, requires
 from serve.http.routes.speech import AUDIO
 from serve.http.services import Services
 from serve.http.speech_response import SpeechResponse
+from serve.speech.job import SpeechJob
 
 router = APIRouter()
 
@@ -141,7 +142,13 @@ async def converse(socket: WebSocket, name: str, *, has_contexts: bool) -> None:
 
 def spoken(name: str, request: Request, services: Services, *, stream: bool) -> Response:
     """Returns the reply to a text."""
-    return SpeechResponse(request, services, partial(speech_json, voice=name, query=request.query_params, stream=stream))
+    translate = partial(speech_json, voice=name, query=request.query_params, stream=stream)
+    return SpeechResponse(request, services, translate, reply_names)
+
+
+def reply_names(job: SpeechJob) -> dict[str, str]:
+    """Returns the headers in which ElevenLabs' clients look for the id and the cost of a reply [characters]."""
+    return {"request-id": job.request.request_id, "character-cost": str(job.characters)}
 
 
 def cards(services: Services) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from pipeline.errors import UnknownVoice
 from pipeline.voices.catalogue import VoiceInfo
 from pipeline.voices.names import INLINE
 from pipeline.voices.records import MAX_NOTE_CHARS, StoredVoice
+from pipeline.voices.reference import Report
 from pipeline.voices.strings import decode_embedding, encode_embedding
 from serve.access.api_keys import Scope
 from serve.errors import ApiError, ErrorSpec, bad_request
@@ -171,15 +172,8 @@ async def score(name: str, services: RequestServices) -> dict[str, Any]:
 
 async def clone(request: Request, services: Services) -> Response:
     """Creates a voice from a recording."""
-    maker = services.voices.maker
-    if not maker.config.clone:
-        raise ApiError(
-            "this service creates no voices from recordings (voices.clone)",
-            ErrorSpec(403, "permission_error", "clone_disabled", False),
-        )
-    services.speech.admission.check()
-    limit = maker.config.max_upload_bytes
-    form = await read_form(request, services, limit + FORM_ROOM)
+    check_cloning(services)
+    form = await read_form(request, services, services.voices.maker.config.max_upload_bytes + FORM_ROOM)
     try:
         consent = str(form.get("consent", "")).strip()
         if consent.lower() in NO_CONSENT:
@@ -188,13 +182,11 @@ async def clone(request: Request, services: Services) -> Response:
                 "consent is required: true, or a statement of what the speaker has agreed to",
                 param="consent",
             )
-        content = await recording(form, limit)
         fields = {key: value for key, value in form.items() if isinstance(value, str) and key != "consent"}
+        body = read_values(FormBody, form_values(fields))
+        stored, report = await from_recording(services, form, "audio_sample", body, consent)
     finally:
         await form.close()
-    body = read_values(FormBody, form_values(fields))
-    with services.speech.admission.acquire():
-        stored, report = await maker.from_recording(body.metadata(), content, body.ref_text, consent[:MAX_NOTE_CHARS])
     return created(
         services,
         stored,
@@ -206,6 +198,29 @@ async def clone(request: Request, services: Services) -> Response:
             "loudness_lufs": report.loudness_lufs,
         },
     )
+
+
+def check_cloning(services: Services) -> None:
+    """Checks that voices may be created from recordings, and that there is room for one more request.
+
+    Raises:
+        ApiError, AtCapacity, Draining
+    """
+    if not services.voices.maker.config.clone:
+        raise ApiError(
+            "this service creates no voices from recordings (voices.clone)",
+            ErrorSpec(403, "permission_error", "clone_disabled", False),
+        )
+    services.speech.admission.check()
+
+
+async def from_recording(
+    services: Services, form: FormData, field: str, body: FormBody, consent: str
+) -> tuple[StoredVoice, Report]:
+    """Stores the voice of the recording in a field of a form."""
+    content = await recording(form, field, services.voices.maker.config.max_upload_bytes)
+    with services.speech.admission.acquire():
+        return await services.voices.maker.from_recording(body.metadata(), content, body.ref_text, consent[:MAX_NOTE_CHARS])
 
 
 async def read_form(request: Request, services: Services, most_bytes: int) -> FormData:
@@ -223,11 +238,11 @@ async def read_form(request: Request, services: Services, most_bytes: int) -> Fo
             raise bad_request("invalid_form", "the body is no form with one file and a few fields") from None
 
 
-async def recording(form: FormData, limit: int) -> bytes:
-    """Returns the bytes of the form's one file."""
-    upload = form.get("audio_sample")
+async def recording(form: FormData, field: str, limit: int) -> bytes:
+    """Returns the bytes of the form's one file, which is in the given field."""
+    upload = form.get(field)
     if not isinstance(upload, UploadFile):
-        raise bad_request("missing_field", "audio_sample is required: a WAV, FLAC, OGG or MP3 file", param="audio_sample")
+        raise bad_request("missing_field", f"{field} is required: a WAV, FLAC, OGG or MP3 file", param=field)
     content = await upload.read()
     if len(content) > limit:
         raise too_large(limit)

@@ -110,6 +110,7 @@ def test_redis_counts_as_the_process_does(running: RedisServer, actions):
                 assert (await local.charge_characters("key", SLOW, value)).refusal == (
                     await shared.charge_characters("key", SLOW, value)
                 ).refusal
+                assert await local.characters_today("key") == await shared.characters_today("key")
             elif what == "heard":
                 for each in (local, shared):
                     each.record_audio("key", SLOW, value)
@@ -261,6 +262,7 @@ def test_without_redis_each_replica_allows_its_share_and_never_more(tmp_path: Pa
         assert not (await counters[1].acquire("key", STREAMS, "during")).refusal
         assert (await counters[0].charge_characters("key", SLOW, 501)).refusal == "quota_exceeded"
         assert not (await counters[0].charge_characters("key", SLOW, 500)).refusal
+        assert await counters[0].characters_today("key") == 500
         assert sent() == 0, "who knows that it is away does not ask again"
         looks = asyncio.create_task(counters[0].renew())
         while not looks.done():

@@ -2,16 +2,19 @@
 
 import pytest
 import trustme
-from elevenlabs import VoiceSettings
+from elevenlabs import DialogueInput, VoiceSettings
 from elevenlabs.client import ElevenLabs
 from elevenlabs.core.api_error import ApiError
 
 from pipeline.store.store import Store
+from serve.access.api_keys import Quota
 from serve.access.authentication import Authenticator
 from serve.config.app_config import ConversationsConfig
 from tests.support.fakes import Speaker, make_services
 from tests.support.guarded import add, guarded, ring_of
 from tests.support.live_server import Live, serving
+from tests.support.recordings import SAID, spoken, written
+from tests.support.voice_routes import voice_server
 
 pytestmark = pytest.mark.slow  # the package takes seconds to load
 
@@ -65,10 +68,50 @@ def test_refusals_are_in_words(live):
         assert (error.value.status_code, error.value.body["detail"]["status"]) == (status, name)
 
 
+def test_dialogues(live):
+    client = client_of(live)
+    inputs = [DialogueInput(text="Is it?", voice_id="alloy"), DialogueInput(text="It is.", voice_id="calm")]
+    own = '<speak><voice name="alloy">Is it?</voice><voice name="calm">It is.</voice></speak>'
+    for method in (client.text_to_dialogue.convert, client.text_to_dialogue.stream):
+        spoken = method(inputs=inputs, model_id="eleven_v3", output_format="pcm_24000", seed=7)
+        assert b"".join(spoken) == live.speak(input=own, input_type="ssml", seed=7).content
+    with client.text_to_dialogue.with_raw_response.convert(inputs=inputs) as reply:
+        assert int(reply.headers["character-cost"]) == len("Is it?It is.")
+    with pytest.raises(ApiError) as error:
+        list(client.text_to_dialogue.convert(inputs=[DialogueInput(text="x", voice_id="nobody")]))
+    assert (error.value.status_code, error.value.body["detail"]["status"]) == (404, "voice_not_found")
+
+
+def test_voices_of_a_recording(tmp_path):
+    content = written(*spoken(SAID, tmp_path))
+    with voice_server(tmp_path) as live:
+        client = client_of(live)
+        made = client.voices.ivc.create(name="me", files=[content], labels={"ref_text": SAID, "consent": "true"})
+        assert (made.voice_id, made.requires_verification) == ("me", False)
+        assert client.voices.get("me").category == "cloned"
+        assert b"".join(client.text_to_speech.convert("me", text="Hello.", output_format="pcm_24000"))
+        assert client.voices.update("me", name="myself", description="a test").status == "ok"
+        assert client.voices.get("me").name == "myself"
+        assert client.voices.delete("me").status == "ok"
+        without = [
+            (lambda: client.voices.get("me"), 404, "voice_not_found"),
+            (lambda: client.voices.ivc.create(name="me", files=[content]), 400, "missing_field"),
+            (lambda: client.voices.settings.update("default", request=VoiceSettings(speed=1.1)), 400, "settings_not_stored"),
+        ]
+        for call, status, name in without:
+            with pytest.raises(ApiError) as error:
+                call()
+            assert (error.value.status_code, error.value.body["detail"]["status"]) == (status, name)
+
+
 def test_keys(store: Store):
-    key, _ = add(store)
+    key, key_id = add(store, quota=Quota(characters_a_day=100))
     with guarded(Authenticator(ring_of(store))) as live:
+        user = client_of(live, key).user
+        assert (user.get().user_id, user.subscription.get().character_limit) == (key_id, 100)
+        assert user.get().subscription.character_count == 0
         assert b"".join(client_of(live, key).text_to_speech.convert("alloy", text="Hello.", output_format="pcm_24000"))
+        assert user.subscription.get().character_count == len("Hello.")
         with pytest.raises(ApiError) as error:
             list(client_of(live, "ck-wrong").text_to_speech.convert("alloy", text="Hello."))
     assert (error.value.status_code, error.value.body["detail"]["status"]) == (401, "invalid_api_key")
