@@ -1,13 +1,14 @@
-"""Pronunciation: writes English words as the phones that a checkpoint was taught, where it brings a dictionary.
+"""Pronunciation: writes words as a checkpoint reads them aloud, where it brings a dictionary.
 
 In:    a text; the checkpoint's asset/pronunciation.txt
-Out:   the text with phone characters for words
+Out:   the text with phone characters for English words, and with homophones in Chinese words
 Owns:  the dictionary (read-only), the order of its rules
-Never: numbers, Chinese, the vocabulary
+Never: numbers, the vocabulary
 
 asset/pronunciation.txt is this project's file, and optional: ChatTTS's own checkpoint reads letters and has none. Each line
 is a word and its phones, or a letter in its context and its phones: `o(u)gh ...`, where # is the border of the word. Of the
-rules that fit a letter the widest counts.
+rules that fit a letter the widest counts. A Chinese word stands there if one of its characters is read otherwise than alone,
+with a character of the same sound in its place: `音乐 音月`. Of the words that begin at a character the longest counts.
 """
 
 import re
@@ -21,7 +22,8 @@ from pipeline.checkpoint.manifest import read_manifest, read_verified
 WINDOWS = ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2), (2, 3), (3, 3), (3, 4), (4, 4))
 """letters of context before and after a letter, from narrow to wide"""
 BORDER = "#"
-_WORD_OR_TAG = re.compile(r"\[\w+\]|[A-Za-z]+")
+LONGEST_CHINESE_WORD = 5
+_WORD_OR_TAG = re.compile(r"(\[\w+\])|([\u4e00-\u9fff]+)|[A-Za-z]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,21 @@ class Pronunciation:
     rules: Mapping[str, str]
 
     def spoken(self, text: str) -> str:
-        """Returns a text with phones for its words; tags stay."""
-        return _WORD_OR_TAG.sub(lambda found: found[0] if found[0].startswith("[") else self.of(found[0].lower()), text)
+        """Returns a text with phones for its English words and homophones in its Chinese ones; tags stay."""
+        return _WORD_OR_TAG.sub(self._written, text)
+
+    def _written(self, found: re.Match[str]) -> str:
+        tag, chinese = found.groups()
+        return tag or (self._with_homophones(chinese) if chinese else self.of(found[0].lower()))
+
+    def _with_homophones(self, run: str) -> str:
+        parts, place = [], 0
+        while place < len(run):
+            words = (run[place : place + length] for length in range(LONGEST_CHINESE_WORD, 1, -1))
+            word = next((word for word in words if word in self.words), run[place])
+            parts.append(self.words.get(word, word))
+            place += len(word)
+        return "".join(parts)
 
     def of(self, word: str) -> str:
         """Returns the phones of a lower-case word."""

@@ -4,19 +4,19 @@ In:    a service's address, or --local
 Out:   the word error rate of each kind of sentence, beside the rate for the teacher's own voice; last line JSON; exit code 1
        if a figure is beyond its limit
 Owns:  the limits, which are those of the demo checkpoint's card
-Never: the recogniser itself (scripts/train_demo/recogniser.py)
+Never: the recognisers and teachers (listening.py)
 
     chattts-serve judge --local
     chattts-serve judge http://127.0.0.1:8000 --parallel 4
 
-Needs pocketsphinx (in the dev extra), and for the teacher's own figures the Debian package flite.
+It judges the languages that the checkpoint speaks; of Mandarin, syllables with their tones are its words. Needs pocketsphinx
+(in the dev extra), and for the teachers' own figures the Debian packages flite and espeak-ng.
 """
 
 import argparse
 import asyncio
 import io
 import json
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -28,36 +28,34 @@ from typing import Any
 import numpy as np
 import requests
 import soundfile
-from numpy.typing import NDArray
 
+from pipeline.checkpoint.capabilities import Language, read_capabilities
+from pipeline.checkpoint.locate import resolve
 from pipeline.config import PipelineConfig
 from pipeline.errors import CheckpointError, ConfigError, SynthesisError
+from pipeline.paths import cache_home
 from pipeline.spec import SAMPLE_RATE
 from pipeline.types import SamplingParams, SynthesisRequest
+from scripts.evaluate.listening import KINDS, TEACHERS, Listener, Recording, has_teacher, language_of, teacher
 from scripts.say import open_pipeline
 from scripts.train_demo.held_out import Kind, held_out
-from scripts.train_demo.recogniser import Recogniser, mistakes
-from scripts.train_demo.sentences import words_of
-from scripts.train_demo.teacher import SPEAKERS, speak
 
 SEED = 1
 TIMEOUT_S = 120.0
 LOCAL_SLOTS = 4
-ABOVE_TEACHER: dict[Kind, float] = {"words": 12.0, "digits": 5.0, "everyday": 6.0, "balanced": 12.0, "names": 12.0}
+ABOVE_TEACHER: dict[Kind, float] = {
+    "words": 12.0,
+    "digits": 5.0,
+    "everyday": 6.0,
+    "balanced": 12.0,
+    "names": 12.0,
+    "mandarin": 15.0,
+}
 """limits of the word error rates [percentage points]"""
 REAL_TIME_FACTOR = 0.5
 TEACHER: dict[Kind, float] = {"words": 7.1, "digits": 5.5, "everyday": 6.0, "balanced": 20.8, "names": 7.1}
 """word error rate of flite's own voice [%]: the card's figures, for machines without flite"""
 Spoken = tuple[Kind, str]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Recording:
-    """A sentence as samples (n,) at `rate`, and the seconds its synthesis took."""
-
-    samples: NDArray[np.float32]
-    rate: int
-    took_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +76,6 @@ class Score:
 
 
 Voice = Callable[[str], Recording]
-
-
-def teacher(sentence: str) -> Recording:
-    """Synthesises a sentence with flite's own voice."""
-    started = time.perf_counter()
-    utterance = speak(sentence, SPEAKERS[0])
-    return Recording(utterance.samples, utterance.rate, time.perf_counter() - started)
 
 
 def service(url: str, voice: str) -> Voice:
@@ -116,25 +107,24 @@ async def synthesise_all(config: PipelineConfig, voice: str, sentences: Iterable
     return recordings
 
 
-def score(recogniser: Recogniser, recordings: Iterable[tuple[str, Recording]], kind: Kind, *, shown: bool = False) -> Score:
+def score(listener: Listener, recordings: Iterable[tuple[str, Recording]], kind: Kind, *, shown: bool = False) -> Score:
     """Counts the mistakes in sentences of a kind."""
     wrong = total = 0
-    for sentence, sound in recordings:
-        expected = words_of(sentence.replace("'", ""))
-        recognised = recogniser.transcribe(sound.samples, sound.rate, kind)
-        count = mistakes(expected, recognised)
-        if shown and count:
-            print(f"{count:3d}  {' '.join(expected)}  ->  {' '.join(recognised)}")
-        wrong, total = wrong + count, total + len(expected)
+    for sentence, recording in recordings:
+        heard = listener.compare(kind, sentence, recording)
+        if shown and heard.mistakes:
+            print(f"{heard.mistakes:3d}  {' '.join(heard.expected)}  ->  {' '.join(heard.recognised)}")
+        wrong, total = wrong + heard.mistakes, total + len(heard.expected)
     return Score(wrong, total)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measures one voice; exit code 1 if a figure is beyond its limit or the speech cannot be synthesised."""
     args = parsed(arguments)
-    chosen: list[Spoken] = [(kind, one) for kind in args.kinds for one in held_out(kind)[: args.sentences]]
-    sentences = [one for _, one in chosen]
     try:
+        kinds = args.kinds or [kind for language in languages(args) for kind in KINDS[language]]
+        chosen: list[Spoken] = [(kind, one) for kind in kinds for one in held_out(kind)[: args.sentences]]
+        sentences = [one for _, one in chosen]
         recordings = synthesise_locally(args, sentences) if args.local else request_all(args, sentences)
     except (SynthesisError, CheckpointError, ConfigError, requests.RequestException) as error:
         print(error, file=sys.stderr)
@@ -144,7 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
     result |= {"dtype": args.dtype, "weights": args.weights, "kv": args.kv} if args.local else {}
     result |= figures(list(zip(chosen, recordings, strict=True)), shown=args.show)
     result |= {"audio_s": round(audio_s, 1), "real_time_factor": round(sum(one.took_s for one in recordings) / audio_s, 3)}
-    above = {kind: getattr(args, f"{kind}_above_teacher") for kind in args.kinds}
+    above = {kind: getattr(args, f"{kind}_above_teacher") for kind in kinds}
     broken = beyond(result, above, args.real_time_factor)
     for sentence in broken:
         print(sentence, file=sys.stderr)
@@ -164,7 +154,7 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--codes", action="store_true", help="with --local: decode from the codes (use_decoder false)")
     parser.add_argument("--voice", default="default", help="name of the voice")
     parser.add_argument("--parallel", type=int, default=1, help="requests at once, with a URL")
-    parser.add_argument("--kinds", nargs="+", choices=ABOVE_TEACHER, default=tuple(ABOVE_TEACHER), help="kinds of sentences")
+    parser.add_argument("--kinds", nargs="+", choices=ABOVE_TEACHER, help="kinds of sentences (default: those it can speak)")
     parser.add_argument("--sentences", type=int, help="use only this many of each kind")
     parser.add_argument("--show", action="store_true", help="print each mistake")
     limits = parser.add_argument_group(
@@ -186,6 +176,16 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     return args
 
 
+def languages(args: argparse.Namespace) -> Iterable[Language]:
+    """Returns the languages that the checkpoint, or every model of the service, speaks."""
+    if args.local:
+        return read_capabilities(resolve(args.checkpoint, cache_home())).languages
+    reply = requests.get(f"{args.url.rstrip('/')}/v1/models", timeout=TIMEOUT_S)
+    reply.raise_for_status()
+    spoken = [set(model["languages"]) for model in reply.json()["data"]]
+    return [language for language in KINDS if all(language in one for one in spoken)]
+
+
 def synthesise_locally(args: argparse.Namespace, sentences: list[str]) -> list[Recording]:
     """Synthesises each sentence in this process."""
     config = PipelineConfig.model_validate(
@@ -205,19 +205,20 @@ def request_all(args: argparse.Namespace, sentences: list[str]) -> list[Recordin
 
 
 def figures(recordings: list[tuple[Spoken, Recording]], *, shown: bool) -> dict[str, dict[str, float]]:
-    """Prints and returns the figures of each kind, with the teacher's beside them if flite is installed."""
-    recogniser = Recogniser()
-    has_teacher = shutil.which("flite") is not None
-    if not has_teacher:
-        print("flite is not installed (Debian package flite): the teacher's figures are the card's", file=sys.stderr)
+    """Prints and returns the figures of each kind, with the teacher's beside them if it is installed."""
+    listener = Listener()
+    kinds = list(dict.fromkeys(kind for (kind, _), _ in recordings))
+    for language in dict.fromkeys(language_of(kind) for kind in kinds if not has_teacher(language_of(kind))):
+        package = TEACHERS[language]
+        print(f"{package} is not installed (Debian package {package}): the teacher's figures are the card's", file=sys.stderr)
     result: dict[str, dict[str, float]] = {}
-    for kind in dict.fromkeys(kind for (kind, _), _ in recordings):
+    for kind in kinds:
         own = [(sentence, sound) for (of_kind, sentence), sound in recordings if of_kind == kind]
-        ours = score(recogniser, own, kind, shown=shown)
+        ours = score(listener, own, kind, shown=shown)
         result[kind] = ours.figures()
         line = f"{kind:8s} {ours.words:4d} words, error rate {ours.rate:.3f}"
-        if has_teacher:
-            theirs = score(recogniser, [(sentence, teacher(sentence)) for sentence, _ in own], kind)
+        if has_teacher(language_of(kind)):
+            theirs = score(listener, [(sentence, teacher(kind, sentence)) for sentence, _ in own], kind)
             result[f"teacher {kind}"] = theirs.figures()
             line += f", the teacher's {theirs.rate:.3f}"
         print(line)

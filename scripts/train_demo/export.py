@@ -9,10 +9,10 @@ Never: training
     python -m scripts.train_demo.export work OUT --languages en zh       # Mandarin too, once it is understood
     python -m scripts.train_demo.export work OUT --states early.pt later.pt latest.pt --shares 0.25 0.35 0.4
 
-asset/pronunciation.txt holds the phones of English words; the tokenizer cuts them into single tokens with BERT's marks. Where
-that file is not read, as by ChatTTS's own package, the tokenizer's letter rules are left. Tokens that were not taught borrow
-the embedding of the nearest one that was; the text head ends at once. CAPABILITIES lists what has an effect; the service
-warns a client that uses something else.
+asset/pronunciation.txt holds the phones of English words, and Chinese words with homophones; the tokenizer cuts phones into
+single tokens with BERT's marks. Where that file is not read, as by ChatTTS's own package, the tokenizer's letter rules are
+left. Tokens that were not taught borrow the embedding of the nearest one that was, and paces between the taught ones blend
+two; the text head ends at once. CAPABILITIES lists what has an effect; the service warns a client that uses something else.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -58,16 +59,17 @@ from pipeline.checkpoint.random_model import (
     tokenizer_config,
 )
 from pipeline.checkpoint.random_weights import hann_window, mel_filters
-from pipeline.spec import PAUSE_TAGS
+from pipeline.spec import PAUSE_TAGS, SPEED_TAGS
 from pipeline.text.pronunciation import Pronunciation
 from scripts.train_demo.codes import BOOKS
-from scripts.train_demo.corpus import TOKEN_IDS
+from scripts.train_demo.corpus import EVENTS, TOKEN_IDS
 from scripts.train_demo.dvae import LAYERS, STACK_WIDTH, WIDTH, Dvae
 from scripts.train_demo.letter_sounds import taught_pronunciation
 from scripts.train_demo.network import BOTTLENECK, CodeTable, Size, Speaking, speaker_vectors
 from scripts.train_demo.phones import LETTER_RULES, STOPS, SYMBOLS
 from scripts.train_demo.syllables import default_reading, parts
 from scripts.train_demo.teacher import SPEAKERS
+from scripts.train_demo.texts import SPEEDS
 from scripts.train_demo.train_vocos import LAYERS as VOCOS_LAYERS
 from scripts.train_demo.train_vocos import WIDTH as VOCOS_WIDTH
 from scripts.train_demo.train_vocos import Vocos
@@ -76,13 +78,8 @@ from scripts.train_demo.train_vocos import Vocos
 ENGLISH_VOCABULARY = (*STOPS, "?", "!", *SYMBOLS.values(), *(f"##{symbol}" for symbol in SYMBOLS.values()), *parts())
 CHINESE_STOPS = {"，": ",", "、": ",", "；": ",", "：": ",", "。": ".", "？": ".", "！": "."}
 # Token that was not trained -> the trained one whose embedding it borrows.
-STAND_INS = (
-    dict.fromkeys(("?", "!"), ".")
-    | dict.fromkeys(PAUSE_TAGS, ",")
-    | {f"[speed_{level}]": "[speed_5]" for level in range(10)}
-    | CHINESE_STOPS
-)
-CAPABILITIES = Capabilities(languages=("en",), control_tags=PAUSE_TAGS, speed_tokens=False, refine=False)
+STAND_INS = dict.fromkeys(("?", "!"), ".") | dict.fromkeys(PAUSE_TAGS, ",") | {tag: tag for tag in EVENTS} | CHINESE_STOPS
+CAPABILITIES = Capabilities(control_tags=(*PAUSE_TAGS, "[laugh]", *sorted(SPEED_TAGS)), speed_tokens=True, refine=False)
 OWN_FILES = (SPEAKERS_FILE, CAPABILITIES_FILE, PRONUNCIATION_FILE)
 UNTAUGHT_STD = 1e-3
 END_OF_REFINING = ("[Ebreak]", "[break_7]")  # the likeliest text token, and the one drawn where the end is not allowed yet
@@ -243,6 +240,8 @@ def _embed(trained: Trained) -> dict[str, Tensor]:
         taught = STAND_INS.get(token, token)
         if (index := TOKEN_IDS.get(readings.get(taught, taught))) is not None:
             text[row] = learned[index]
+    for level in range(len(SPEED_TAGS)):
+        text[tokens.index(f"[speed_{level}]")] = _pace(level, learned)
     text[tokens.index("[empty_spk]")] = speaker_vectors(torch.tensor([SPEAKERS[0].place]), width)[0]
     found = {"emb_text.weight": text}
     heads = {"head_text": _text_head(trained, text)}
@@ -256,6 +255,14 @@ def _embed(trained: Trained) -> dict[str, Tensor]:
         found[f"{name}.parametrizations.weight.original0"] = rows.norm(dim=1, keepdim=True)
         found[f"{name}.parametrizations.weight.original1"] = rows
     return found
+
+
+def _pace(level: int, learned: Tensor) -> Tensor:
+    """Returns the embedding (width,) of [speed_level]: a blend of the two trained paces that it lies between."""
+    taught = sorted((int(token.removeprefix("[speed_").removesuffix("]")), TOKEN_IDS[token]) for token in SPEEDS)
+    inner = min(max(level, taught[0][0]), taught[-1][0])
+    (below, first), (above, second) = next(pair for pair in pairwise(taught) if inner <= pair[1][0])
+    return torch.lerp(learned[first], learned[second], (inner - below) / (above - below))
 
 
 def _text_head(trained: Trained, text: Tensor) -> Tensor:
@@ -282,7 +289,9 @@ def main() -> None:
     args = parser.parse_args()
     if args.shares and (len(args.shares) != len(args.states) or not math.isclose(sum(args.shares), 1)):
         parser.error("--shares are as many as --states, and 1 together")
-    export(load_trained(args.work, args.states, args.shares, args.languages), args.out, taught_pronunciation())
+    export(
+        load_trained(args.work, args.states, args.shares, args.languages), args.out, taught_pronunciation(tuple(args.languages))
+    )
     total = sum(path.stat().st_size for path in args.out.rglob("*") if path.is_file())
     print(f"{args.out}: {total / 1e6:.1f} MB")
 

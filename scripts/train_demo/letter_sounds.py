@@ -18,7 +18,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cache
 
+from pipeline.checkpoint.capabilities import Language
 from pipeline.text.pronunciation import WINDOWS, Pronunciation, context
+from scripts.train_demo.mandarin_words import homophones_in_words
 from scripts.train_demo.pronunciations import pronunciations
 
 MOST_PHONES = 2  # of a letter
@@ -125,11 +127,12 @@ def _distance(first: str, second: str) -> int:
 
 
 @cache
-def taught_pronunciation() -> Pronunciation:
-    """Returns rules from all words, and the words that they say otherwise than flite."""
+def taught_pronunciation(languages: tuple[Language, ...]) -> Pronunciation:
+    """Returns rules from all English words, the words that they say otherwise than flite, and Chinese words with homophones."""
     words = pronunciations()
     rules = Pronunciation({}, learn(words))
-    return Pronunciation({word: phones for word, phones in words.items() if rules.of(word) != phones}, rules.rules)
+    exceptions = {word: phones for word, phones in words.items() if rules.of(word) != phones}
+    return Pronunciation(exceptions | (homophones_in_words() if "zh" in languages else {}), rules.rules)
 
 
 def main() -> None:

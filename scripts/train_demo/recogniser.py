@@ -28,6 +28,7 @@ from pipeline.text.pronunciation import Pronunciation, read_pronunciation
 from scripts.train_demo.held_out import Kind
 from scripts.train_demo.phones import taught_words
 from scripts.train_demo.sentences import DIGITS, sentence
+from scripts.train_demo.word_errors import edits
 
 RATE = 16_000
 PEAK = 0.8
@@ -75,14 +76,8 @@ def _unigrams() -> str:
 
 
 def mistakes(expected: Sequence[str], recognised: Sequence[str]) -> int:
-    """Returns the number of words missing, added or replaced: the edit distance over sounds, not spellings."""
-    expected, recognised = [_sound(word) for word in expected], [_sound(word) for word in recognised]
-    row = list(range(len(recognised) + 1))
-    for index, wanted in enumerate(expected, start=1):
-        diagonal, row[0] = row[0], index
-        for place, found in enumerate(recognised, start=1):
-            diagonal, row[place] = row[place], min(row[place] + 1, row[place - 1] + 1, diagonal + (wanted != found))
-    return row[-1]
+    """Returns the number of words missing, added or replaced: over sounds, not spellings."""
+    return edits([_sound(word) for word in expected], [_sound(word) for word in recognised])
 
 
 @cache

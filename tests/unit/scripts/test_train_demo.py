@@ -363,6 +363,17 @@ def test_a_checkpoint_with_mandarin_has_a_row_per_character(work, tmp_path):
     assert torch.allclose(rows[row], speaking.text_rows()[TOKEN_IDS["ma3"]], atol=2e-3)
 
 
+@torch.no_grad()
+def test_paces_between_the_taught_ones_blend_two(work, tmp_path):
+    export(load_trained(work), tmp_path, SAID)
+    learned = load_trained(work).speaking.text_rows()
+    rows, known = open_checkpoint(tmp_path).embed()["emb_text.weight"], Tokenizer.from_file(str(tmp_path / TOKENIZER_FILE))
+    slow, plain, fast = (learned[TOKEN_IDS[f"[speed_{level}]"]] for level in (2, 5, 8))
+    wanted = {0: slow, 2: slow, 3: (2 * slow + plain) / 3, 5: plain, 7: (plain + 2 * fast) / 3, 8: fast, 9: fast}
+    for level, row in wanted.items():
+        assert torch.allclose(rows[known.token_to_id(f"[speed_{level}]")], row, atol=2e-3), level
+
+
 @pytest.mark.nightly
 def test_the_workshop_runs_from_end_to_end_and_resumes(tmp_path):
     """Corpus, three trainings of a step or two, export; a second call of each goes on where the first one stopped."""

@@ -31,6 +31,18 @@ def test_signs_tags_and_other_languages_stay():
     assert SPOKEN.spoken("One, [uv_break] 你好 one\u3002[laugh]") == "WAN, [uv_break] 你好 WAN\u3002[laugh]"
 
 
+def test_chinese_words_are_written_with_homophones_and_the_longest_counts():
+    spoken = Pronunciation({"音乐": "音岳", "音乐会": "音岳惠", "银行": "银航"}, {})
+    found = {"听音乐": "听音岳", "音乐会。": "音岳惠。", "音乐[laugh]会": "音岳[laugh]会", "银行乐": "银航乐", "音": "音"}
+    assert {text: spoken.spoken(text) for text in found} == found
+
+
+@given(st.text(st.sampled_from("音乐会银行大"), max_size=9))
+def test_homophones_change_no_length(text: str):
+    spoken = Pronunciation({"音乐": "音岳", "乐会": "岳惠", "大银行": "大银航"}, {})
+    assert len(spoken.spoken(text)) == len(text)
+
+
 @given(st.text(LETTERS, min_size=1, max_size=9), st.data())
 def test_a_context_is_the_letters_around_it(word: str, data: st.DataObject):
     place, width = data.draw(st.integers(0, len(word) - 1)), data.draw(st.integers(0, len(WINDOWS) - 1))
