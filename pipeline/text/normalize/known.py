@@ -7,7 +7,7 @@ Never: tokens themselves, spans
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 from pipeline.spec import CONTROL_TAGS, PAUSE_TAGS
@@ -66,7 +66,7 @@ def _supported(piece: Piece, vocabulary: Vocabulary) -> Piece:
     if not piece.is_control or piece.outcome in vocabulary.control_tags:
         return piece
     gap = Gap.COMMA if piece.outcome in PAUSE_TAGS else Gap.NONE
-    return replace(piece, outcome=Drop(UNTAUGHT_TAG, gap), is_control=False)
+    return piece._replace(outcome=Drop(UNTAUGHT_TAG, gap), is_control=False)
 
 
 def _known(piece: Piece, vocabulary: Vocabulary) -> Iterator[Piece]:
@@ -78,7 +78,7 @@ def _known(piece: Piece, vocabulary: Vocabulary) -> Iterator[Piece]:
         start = piece.start
         for known, run in groupby(spoken, vocabulary.knows):
             part = "".join(run)
-            yield replace(piece, start=start, stop=start + len(part), outcome=part if known else Drop(UNKNOWN))
+            yield piece._replace(start=start, stop=start + len(part), outcome=part if known else Drop(UNKNOWN))
             start += len(part)
     else:
-        yield replace(piece, outcome=Drop(UNKNOWN, Gap.SPACE))
+        yield piece._replace(outcome=Drop(UNKNOWN, Gap.SPACE))

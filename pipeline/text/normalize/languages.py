@@ -37,6 +37,7 @@ _MARKUP = re.compile(
 )
 _RUN = re.compile(rb"z+|e+")
 _PAINT: dict[Language, bytes] = {"zh": b"z", "en": b"e"}
+_ZH = ord("z")
 # A number that hangs on the last word of a stretch belongs to it: "born in 1990", 3月5.
 _TAIL: dict[Language, re.Pattern[str]] = {
     "en": re.compile(r" ?[\d$€£][\d.,:%]{0,20}(?![\u3400-\u9fff])|(?=)"),
@@ -61,7 +62,7 @@ def detect_language(text: str, fallback: Language = "en") -> Language:
 
 
 def language_at(painted: bytes | bytearray, place: int) -> Language:
-    return "zh" if painted[place : place + 1] == b"z" else "en"
+    return "zh" if painted[place] == _ZH else "en"
 
 
 def paint(text: str, neutral: LanguageChoice, fallback: Language, *, own: bool = False) -> bytes:

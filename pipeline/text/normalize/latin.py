@@ -47,6 +47,8 @@ def is_acronym(word: str) -> bool:
 
 def latin_word(word: str, *, shouting: bool = False) -> str:
     """Returns the reading of a word of Latin letters: acronyms letter by letter, ChatTTS as Chat T T S."""
+    if word.islower() and len(word) <= MAX_WORD_LETTERS:
+        return word
     if word.isupper():
         spoken = letters(word) if is_acronym(word) and not shouting else word
     elif word in MIXED_CASE or re.search(r"[a-z][A-Z]{2,}|^[A-Z]{2,}[a-z]", word):

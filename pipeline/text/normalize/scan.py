@@ -9,9 +9,9 @@ Every step consumes at least one character, and every pattern is bounded, so the
 """
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from typing import NamedTuple
 
 import emoji
 
@@ -37,7 +37,8 @@ from pipeline.text.normalize import (
 from pipeline.text.normalize.chinese import chinese_words, dialect_sentences
 from pipeline.text.normalize.languages import language_at
 from pipeline.text.normalize.options import Language, NormalizeOptions
-from pipeline.text.normalize.rule import Drop, Gap, Rule
+from pipeline.text.normalize.reach import Reach
+from pipeline.text.normalize.rule import Drop, Gap
 from pipeline.text.normalize.structure import marked_lines
 from pipeline.text.normalize.units import CURRENCIES, SIGNS
 from pipeline.text.normalize.written import OPAQUE, UNREADABLE, Written
@@ -72,6 +73,7 @@ _GREEK = re.compile(r"[α-ωΑ-Ω]")
 _ALIAS_SIGNS = re.compile(r"[^A-Za-z\u4e00-\u9fff，。、,. ]+")
 
 
+@lru_cache(maxsize=4096)
 def _class(sign: str) -> str:
     """Returns the class of rules for a character: 0 digits, a letters, g Greek, ½ number signs, $ currencies, else itself."""
     if sign.isascii() and sign.isalnum():
@@ -84,18 +86,17 @@ def _class(sign: str) -> str:
 
 
 _FIRSTS = frozenset(sign for rule in _ORDER for sign in rule.first)
-_Rules = dict[str, list[Rule]]
+_Rules = dict[str, Reach]
 
 
 @lru_cache(maxsize=64)
 def _rules(options: NormalizeOptions) -> _Rules:
     """Returns the active rules, in order, by the class of character they begin with."""
     on = [rule for rule in _ORDER if not rule.option or getattr(options, rule.option)]
-    return {first: [rule for rule in on if first in rule.first] for first in _FIRSTS}
+    return {first: Reach(rule for rule in on if first in rule.first) for first in _FIRSTS}
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """The outcome for characters [start, stop) of the written text."""
 
     start: int
@@ -145,7 +146,8 @@ def _read(
         return place + 1, _opaque(written, place, language, options)
     if sign == UNREADABLE:
         return place + 1, Drop(written.unreadable[place])
-    for rule in rules.get(_class(sign), ()):
+    reach = rules.get(_class(sign))
+    for rule in reach.at(text, place) if reach else ():
         found = rule.pattern.match(text, place)
         if found and found.end() > place:
             outcome = rule.read(found, language)
