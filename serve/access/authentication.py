@@ -31,6 +31,7 @@ EWMA_WEIGHT = 0.2  # of the newest stream in the mean duration
 FIRST_DURATION_S = 2.0  # until the first stream has ended
 
 ANONYMOUS = "anonymous"
+SCHEMES = ("bearer", "token")  # RFC 6750's, and Deepgram's
 FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "x-forwarded-host", "via")
 
 MESSAGES = {
@@ -143,7 +144,10 @@ class Authenticator:
         if claimed is None:
             if self._is_open:
                 return None
-            raise unauthorised("missing_api_key", "send a key: Authorization: Bearer ck-..., xi-api-key or X-API-Key")
+            raise unauthorised(
+                "missing_api_key",
+                "send a key: Authorization: Bearer ck-..., Authorization: Token ck-..., xi-api-key or X-API-Key",
+            )
         key = ring.find(claimed)
         if key is None:
             raise unauthorised("invalid_api_key", "no such key; it may have been revoked")
@@ -210,10 +214,14 @@ class Authenticator:
 
 
 def claimed_key(headers: Headers) -> str | None:
-    """Returns the text a client sends as its key, from any of the three headers."""
+    """Returns the text a client sends as its key, from any of the four headers."""
     bearer = headers.get("authorization", "")
-    if bearer[:7].lower() == "bearer ":
-        return bearer[7:].strip()
+    scheme, _, claimed = bearer.partition(" ")
+    if scheme.lower() in SCHEMES and claimed:
+        return claimed.strip()
+    offered = [word.strip() for word in headers.get("sec-websocket-protocol", "").split(",")]
+    if len(offered) == 2 and offered[0] in SCHEMES:
+        return offered[1]  # of a browser, which can send no other header with a WebSocket
     return headers.get("xi-api-key") or headers.get("x-api-key") or None
 
 

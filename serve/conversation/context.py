@@ -72,6 +72,8 @@ class Context:
             request: of the whole context; each part has its id with a number behind it.
         """
         self.name = name
+        self.parts = 0
+        """how many parts are complete, spoken or not"""
         self.broken: Exception | None = None
         """why nothing more can be written to the client; None: it can"""
         self._settings = settings
@@ -150,6 +152,7 @@ class Context:
 
     def _put(self, *parts: Part) -> None:
         for part in parts:
+            self.parts += 1
             self._unspoken += len(part.text)
             self._parts.put_nowait(part)
 

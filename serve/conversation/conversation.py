@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from pipeline.errors import AtCapacity, Draining
+from pipeline.types import SynthesisRequest
 from serve.config.app_config import ConversationsConfig
 from serve.conversation.context import Context, ContextSettings, Emit
 from serve.conversation.events import ContextCancelled
@@ -49,8 +50,8 @@ class Conversation:
         """Why nothing more can be written to the client; None: it can."""
         return next((context.broken for context in self._contexts.values() if context.broken is not None), None)
 
-    def check(self, settings: ContextSettings) -> ContextSettings:
-        """Returns settings that a context can be opened with.
+    def check(self, settings: ContextSettings) -> SynthesisRequest:
+        """Checks that a context can be opened with these settings. Returns what it would ask of the model for a full stop.
 
         Raises:
             InvalidRequest, ApiError: a field is wrong, a name is unknown, or the caller may not have it.
@@ -66,8 +67,7 @@ class Conversation:
         if body.stream_format == "sse":
             raise bad_request("conflicting_fields", "stream_format has no meaning here", param="stream_format")
         self._request.caller.lane(body.priority)
-        build_request(select_version(body, self._request, self._services), self._request, self._services)
-        return settings
+        return build_request(select_version(body, self._request, self._services), self._request, self._services)
 
     def open(self, name: str, settings: ContextSettings) -> None:
         """Opens a context.
@@ -82,9 +82,10 @@ class Conversation:
         most = self._config.max_contexts
         if sum(map(self.is_open, self._contexts)) >= most:
             raise AtCapacity(f"{most} contexts are open (conversations.max_contexts): close or cancel one", retry_after_s=1.0)
+        self.check(settings)
         request = replace(self._request, request_id=f"{self._request.request_id}.{self._opened}")
         self._forget(name)
-        self._contexts[name] = Context(name, self.check(settings), self._services, request, self._emit)
+        self._contexts[name] = Context(name, settings, self._services, request, self._emit)
         self._opened += 1
 
     def add(self, name: str, text: str) -> None:
@@ -112,6 +113,14 @@ class Conversation:
             ApiError: there is no such context.
         """
         self._context(name).flush()
+
+    def parts(self, name: str) -> int:
+        """Returns how many parts of a context are complete; events number them from 0.
+
+        Raises:
+            ApiError: there is no such context.
+        """
+        return self._context(name).parts
 
     def close(self, name: str, *, rest: bool = True) -> None:
         """Ends the text of a context; what there is of it is spoken, without `rest` only the parts that are complete.

@@ -1,7 +1,7 @@
 """Conversation socket: one WebSocket from its opening to its close, in the protocol of any Door.
 
 In:    text frames
-Out:   text frames; a close code that says why
+Out:   text and binary frames; a close code that says why
 Owns:  the time of the last message
 Never: Ray; an endless wait for a client that reads nothing; an error without words
 """
@@ -17,6 +17,7 @@ from serve.conversation.conversation import Conversation
 from serve.conversation.events import ConversationEvent
 from serve.errors import ApiError, bad_request
 from serve.http.door import Door, Message
+from serve.http.middleware import subprotocol_of
 from serve.http.request_context import context_of
 from serve.http.services import Services
 from serve.http.speech_writers import GENERATED
@@ -41,10 +42,12 @@ class ConversationSocket:
 
     async def converse(self) -> None:
         """Serves the socket until either side closes it."""
-        await self._socket.accept(headers=[(name.lower().encode(), value.encode()) for name, value in GENERATED.items()])
+        headers = [(name.lower().encode(), value.encode()) for name, value in GENERATED.items()]
+        await self._socket.accept(subprotocol_of(self._socket.scope), headers)
         try:
             with self._services.conversations.joined(self._conversation):
-                self._door.begin(self._conversation)
+                if (greeting := self._door.begin(self._conversation)) is not None:
+                    await self._say(greeting)
                 code, reason = await self._listen()
         except (ClientLeft, ReaderStalled):
             code, reason = POLICY_VIOLATION, "the client reads nothing"
@@ -130,17 +133,17 @@ class ConversationSocket:
         if self._door.over is not None:
             self._over.set()
 
-    async def _say(self, message: Message) -> None:
+    async def _say(self, message: Message | bytes) -> None:
         """Sends a message.
 
         Raises:
             ClientLeft: the socket is closed.
             ReaderStalled: the client read nothing for limits.stall_timeout_s.
         """
-        text = json.dumps(message)
+        frame = message if isinstance(message, bytes) else json.dumps(message)
         try:
             async with self._sending, asyncio.timeout(self._stall_s):
-                await self._socket.send_text(text)
+                await (self._socket.send_bytes(frame) if isinstance(frame, bytes) else self._socket.send_text(frame))
         except TimeoutError:
             raise ReaderStalled(f"the client read nothing for {self._stall_s:g} s (limits.stall_timeout_s)") from None
         except (WebSocketDisconnect, RuntimeError):

@@ -23,8 +23,8 @@ class Door(Protocol):
     over: tuple[int, str] | None
     """set once the protocol says that the socket is to be closed: the code and why"""
 
-    def begin(self, conversation: Conversation) -> None:
-        """Checks what the address and the headers say, before the first message.
+    def begin(self, conversation: Conversation) -> Message | None:
+        """Checks what the address and the headers say, before the first message. Returns what greets the client; None: nothing.
 
         Raises:
             InvalidRequest, ApiError: the socket is refused.
@@ -39,8 +39,8 @@ class Door(Protocol):
         """
         ...
 
-    def messages(self, event: ConversationEvent) -> Iterator[Message]:
-        """Yields the messages of an event."""
+    def messages(self, event: ConversationEvent) -> Iterator[Message | bytes]:
+        """Yields the messages of an event; bytes are sent in a binary frame."""
         ...
 
     def refusal(self, error: Exception, frame: str | None) -> Message:

@@ -1,7 +1,7 @@
 """Error reply: the one place where an error becomes a JSON response.
 
 In:    an exception, the request's id
-Out:   a response in OpenAI's envelope, or in ElevenLabs' on their paths, with the headers that clients rely on
+Out:   a response in OpenAI's envelope, or in ElevenLabs' or Deepgram's on their paths, with the headers that clients rely on
 Owns:  nothing
 Never: the decision which status an error has (serve/errors.py)
 """
@@ -12,7 +12,8 @@ from starlette.responses import JSONResponse
 from starlette.types import Scope
 
 from serve.errors import to_api_error
-from serve.http.elevenlabs.errors import body_of, is_spoken_at, status_of
+from serve.http.deepgram import errors as deepgram
+from serve.http.elevenlabs import errors as elevenlabs
 
 
 def error_reply(
@@ -26,8 +27,12 @@ def error_reply(
     """
     refusal = to_api_error(error)
     own = {name.lower(): value for name, value in refusal.reply_headers().items()} | dict(headers or {})
-    if is_spoken_at(path):
-        return JSONResponse(body_of(refusal, request_id), status_of(refusal), {"request-id": request_id, **own})
+    if elevenlabs.is_spoken_at(path):
+        named = {"request-id": request_id, **own}
+        return JSONResponse(elevenlabs.body_of(refusal, request_id), elevenlabs.status_of(refusal), named)
+    if deepgram.is_spoken_at(path):
+        named = {"dg-request-id": request_id, **own}
+        return JSONResponse(deepgram.body_of(refusal, request_id), deepgram.status_of(refusal), named)
     return JSONResponse(refusal.body(request_id), refusal.spec.status, own)
 
 

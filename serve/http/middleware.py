@@ -17,10 +17,11 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serve.access.authentication import ANONYMOUS_CALLER, Authenticator, Caller
+from serve.access.authentication import ANONYMOUS_CALLER, SCHEMES, Authenticator, Caller
 from serve.access.cross_origin import CrossOriginPolicy
 from serve.errors import ApiError
-from serve.http.elevenlabs.errors import is_spoken_at, message_of
+from serve.http.deepgram import errors as deepgram
+from serve.http.elevenlabs import errors as elevenlabs
 from serve.http.error_reply import error_reply, path_in
 from serve.http.route_access import RouteAccessTable
 from serve.observability.reply_stats import ReplyObserver
@@ -118,7 +119,7 @@ class AuthMiddleware:
             LOG.info("refused request=%s code=%s", request_id or "-", refusal.spec.code)
             self._observer().rejected(refusal.spec.code)
             if scope["type"] == "websocket":
-                await refuse_socket(refusal, request_id, path_in(scope), send)
+                await refuse_socket(refusal, request_id, scope, send)
                 return
             await error_reply(refusal, request_id, path=path_in(scope))(scope, receive, send)
 
@@ -153,14 +154,23 @@ class CrossOriginMiddleware:
         await self._app(scope, receive, send_with_cors)
 
 
-async def refuse_socket(refusal: ApiError, request_id: str, path: str, send: Send) -> None:
+async def refuse_socket(refusal: ApiError, request_id: str, scope: Scope, send: Send) -> None:
     """Accepts a WebSocket, says why it is refused, and closes it: a refused handshake could not say it."""
+    path = path_in(scope)
     message = {"type": "refused", "status": refusal.spec.status, **refusal.body(request_id)}
-    if is_spoken_at(path):
-        message = message_of(refusal, request_id)
-    await send({"type": "websocket.accept"})
+    if elevenlabs.is_spoken_at(path):
+        message = elevenlabs.message_of(refusal, request_id)
+    if deepgram.is_spoken_at(path):
+        message = deepgram.message_of(refusal, request_id, ends=True)
+    asked = subprotocol_of(scope)
+    await send({"type": "websocket.accept", **({} if asked is None else {"subprotocol": asked})})
     await send({"type": "websocket.send", "text": json.dumps(message)})
     await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": refusal.spec.code})
+
+
+def subprotocol_of(scope: Scope) -> str | None:
+    """Returns the protocol that a client asks for beside its key, which it expects to be confirmed; None: it asks for none."""
+    return next((name for name in scope.get("subprotocols") or () if name in SCHEMES), None)
 
 
 def safe_request_id(claimed: str | None) -> str:

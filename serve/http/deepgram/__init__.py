@@ -1,0 +1,1 @@
+"""Deepgram's protocol for speech, as a translation: its queries, messages and errors in the words of this service."""

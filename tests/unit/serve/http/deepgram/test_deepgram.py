@@ -1,0 +1,357 @@
+"""Deepgram's protocol for speech on the wire: replies, messages, an interruption, and what is refused."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+import requests
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Subprotocol
+
+from pipeline.errors import AtCapacity, EngineFault, NoSpeakableText
+from pipeline.store.store import Store
+from serve.access.api_keys import Quota
+from serve.access.authentication import Authenticator
+from serve.config.app_config import ConversationsConfig, LimitsConfig
+from tests.support.effort import examples
+from tests.support.fakes import Speaker, make_services
+from tests.support.guarded import add, guarded, ring_of
+from tests.support.live_server import CANARY, Live, serving
+from tests.support.waiting import wait_until
+
+RAW = "encoding=linear16&sample_rate=24000"
+
+
+class Client:
+    """A client of the socket."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self.connection = connection
+
+    def say(self, kind: str, **fields: Any) -> None:
+        self.connection.send(json.dumps({"type": kind, **fields}))
+
+    def hear(self) -> bytes | dict[str, Any]:
+        frame = self.connection.recv(timeout=30)
+        if isinstance(frame, bytes):
+            return frame
+        assert CANARY not in frame
+        message: dict[str, Any] = json.loads(frame)
+        return message
+
+    def until(self, kind: str) -> tuple[bytes, dict[str, Any]]:
+        """Returns the audio before the next message, which is of this kind, and the message."""
+        audio = b""
+        while isinstance(heard := self.hear(), bytes):
+            audio += heard
+        assert heard["type"] == kind, heard
+        return audio, heard
+
+    def closed(self) -> int | None:
+        with suppress(ConnectionClosed):
+            while True:
+                self.connection.recv(timeout=30)
+        return self.connection.close_code
+
+
+@contextmanager
+def talking(live: Live, query: str = f"{RAW}&seed=7", **options: Any) -> Iterator[Client]:
+    with connect(f"{live.url.replace('http', 'ws')}/v1/speak?{query}", **options) as connection:
+        yield Client(connection)
+
+
+def post(live: Live, query: str = "", **options: Any) -> requests.Response:
+    options = {"json": {"text": "Hello there."}} | options
+    return requests.post(f"{live.url}/v1/speak?{query}", timeout=60, **options)
+
+
+def refused(reply: requests.Response, status: int, code: str) -> None:
+    assert (reply.status_code, reply.json()["err_code"]) == (status, code), reply.text
+    assert reply.json().keys() == {"err_code", "err_msg", "request_id"}
+    assert reply.json()["request_id"] == reply.headers["dg-request-id"] == reply.headers["X-Request-ID"]
+    assert CANARY not in reply.text
+
+
+def test_a_query_has_the_effect_of_the_services_own_fields(live: Live):
+    for query, own in (
+        ("", {"response_format": "wav"}),
+        ("encoding=linear16", {"response_format": "wav"}),
+        ("encoding=linear16&container=none", {}),
+        ("encoding=linear16&container=none&sample_rate=16000", {"sample_rate": 16_000}),
+        ("encoding=mulaw&container=none", {"response_format": "ulaw"}),
+        ("encoding=alaw&container=none&sample_rate=8000", {"response_format": "alaw"}),
+        ("encoding=mp3&bit_rate=48000", {"response_format": "mp3", "bitrate": 48}),
+        ("encoding=opus&container=ogg", {"response_format": "opus"}),
+        ("encoding=flac&sample_rate=48000", {"response_format": "flac", "sample_rate": 48_000}),
+        ("encoding=aac", {"response_format": "aac"}),
+        ("encoding=linear16&container=none&speed=1.2&mip_opt_out=true", {"speed": 1.2}),
+    ):
+        theirs, ours = post(live, f"{query}&seed=7&model=alloy"), live.speak(seed=7, voice="alloy", **own)
+        assert theirs.status_code == 200, theirs.text
+        assert theirs.content == ours.content, query
+        assert theirs.headers["Content-Type"] == ours.headers["Content-Type"]
+        assert theirs.headers["dg-request-id"] == theirs.headers["X-Request-ID"]
+        assert (theirs.headers["dg-model-name"], theirs.headers["dg-char-count"]) == ("default", "12")
+        assert "X-Ignored-Fields" not in theirs.headers
+
+
+def test_what_has_no_effect_is_named_or_refused(live: Live):
+    body = {"text": "Hello there.", "voice": "x"}
+    reply = post(live, "tag=a&temperature=1&callback_method=PUT", json=body)
+    assert reply.headers["X-Ignored-Fields"] == "tag, query.temperature, callback_method, query.voice"
+    refused(post(live, "tag=a&strict=1"), 400, "UNKNOWN_FIELD")
+    with talking(live, f"{RAW}&tag=a&mip_opt_out=true") as client:
+        assert client.until("Metadata")[1]["ignored_fields"] == ["tag"]
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "status", "code"),
+    [
+        (f"model={CANARY}", {}, 400, "VOICE_NOT_FOUND"),
+        (f"encoding={CANARY}", {}, 400, "OUT_OF_RANGE"),
+        ("encoding=mulaw", {}, 400, "UNSUPPORTED_FORMAT"),
+        ("encoding=alaw&container=wav", {}, 400, "UNSUPPORTED_FORMAT"),
+        ("encoding=mp3&container=ogg", {}, 400, "UNSUPPORTED_FORMAT"),
+        ("sample_rate=12345", {}, 400, "UNSUPPORTED_FORMAT"),
+        ("sample_rate=x", {}, 400, "OUT_OF_RANGE"),
+        ("encoding=mp3&bit_rate=48001", {}, 400, "OUT_OF_RANGE"),
+        ("speed=9", {}, 400, "OUT_OF_RANGE"),
+        ("callback=http://localhost", {}, 400, "CALLBACK_NOT_SUPPORTED"),
+        ("", {"json": {}}, 400, "MISSING_FIELD"),
+        ("", {"json": {"text": ""}}, 400, "OUT_OF_RANGE"),
+        ("", {"json": {"text": 5}}, 400, "INVALID_TYPE"),
+        ("", {"json": {"text": CANARY * 5000}}, 413, "INPUT_TOO_LONG"),
+        ("", {"json": None, "data": b"{", "headers": {"Content-Type": "application/json"}}, 400, "INVALID_JSON"),
+    ],
+)
+def test_refused_requests(live: Live, query: str, options: dict[str, Any], status: int, code: str):
+    refused(post(live, query, **options), status, code)
+
+
+def test_the_messages_of_a_socket_field_by_field(live: Live):
+    with talking(live, f"model=alloy&{RAW}&seed=7") as client:
+        _, metadata = client.until("Metadata")
+        assert metadata.keys() == {"type", "request_id", "model_name", "model_version", "model_uuid"}
+        assert metadata["model_name"] == "default"
+        for number in range(2):
+            client.say("Speak", text="Hello ")
+            client.say("Speak", text="there.")
+            client.say("Flush")
+            audio, flushed = client.until("Flushed")
+            assert audio == live.speak(seed=7).content
+            assert flushed == {"type": "Flushed", "sequence_id": number}
+        client.say("Flush")
+        assert client.until("Flushed") == (b"", {"type": "Flushed", "sequence_id": 2})
+        client.say("Clear")
+        assert client.until("Cleared") == (b"", {"type": "Cleared", "sequence_id": 3})
+        client.say("Close")
+        assert client.closed() == 1000
+
+
+def test_sentences_are_spoken_before_the_flush_and_each_flush_is_confirmed_behind_its_audio(live: Live):
+    whole = len(live.speak(seed=7).content)
+    with talking(live) as client:
+        client.until("Metadata")
+        client.say("Speak", text="So this is the first sentence. And he")
+        first = client.hear()
+        assert isinstance(first, bytes), "without a flush"
+        client.say("Speak", text="re is the second one.")
+        client.say("Flush")
+        client.say("Speak", text="A third.")
+        client.say("Flush")
+        audio, _ = client.until("Flushed")
+        assert len(first + audio) == 2 * whole
+        assert len(client.until("Flushed")[0]) == whole
+
+
+@settings(max_examples=examples(20), deadline=None)
+@given(cuts=st.sets(st.integers(1, 40), max_size=8))
+def test_the_audio_never_depends_on_how_the_text_was_cut(live: Live, cuts: set[int]):
+    text = "It costs 3.50 today. Is that so? Yes, \U0001f600 it is."
+    spoken = live.services.speech.stream.__self__.requests
+    places = [0, *sorted(cuts), len(text)]
+    heard = []
+    for pieces in ([text], [text[start:end] for start, end in itertools.pairwise(places)]):
+        with talking(live) as client:
+            client.until("Metadata")
+            before = len(spoken)
+            for piece in pieces:
+                client.say("Speak", text=piece)
+            client.say("Flush")
+            audio, _ = client.until("Flushed")
+        heard.append((audio, [request.text for request in spoken[before:]]))
+    assert heard[0] == heard[1]
+
+
+def test_an_interruption_frees_the_model_and_nothing_old_is_heard_behind_it():
+    speaker = Speaker(chunks=None, pause_s=0.01)
+    with serving(make_services(speaker)) as live, talking(live) as client:
+        client.until("Metadata")
+        for number in range(3):
+            client.say("Speak", text="An endless sentence.")
+            client.say("Flush")
+            client.say("Speak", text="Never spoken.")
+            client.say("Flush")
+            assert isinstance(client.hear(), bytes)
+            client.say("Clear")
+            _, cleared = client.until("Cleared")
+            assert cleared["sequence_id"] == number, "the flushes before it are never confirmed"
+            assert speaker.closed == speaker.opened == number + 1
+            assert live.services.speech.admission.in_flight == 0
+        speaker.chunks = 5
+        client.say("Speak", text="Hello there.")
+        client.say("Flush")
+        audio, flushed = client.until("Flushed")
+        assert (audio, flushed["sequence_id"]) == (live.speak(seed=7).content, 3)
+
+
+def test_a_close_ends_at_once_what_is_spoken():
+    speaker = Speaker(chunks=None, pause_s=0.01)
+    with serving(make_services(speaker)) as live, talking(live) as client:
+        client.until("Metadata")
+        client.say("Speak", text="An endless sentence.")
+        client.say("Flush")
+        client.hear()
+        client.say("Close")
+        assert client.closed() == 1000
+        assert speaker.last_closed.wait(30)
+
+
+def test_a_message_that_is_wrong_is_a_warning_and_the_socket_stays(live: Live):
+    with talking(live) as client:
+        client.until("Metadata")
+        for frame, code in (
+            ("{", "INVALID_JSON"),
+            ("[]", "INVALID_TYPE"),
+            ("{}", "MISSING_FIELD"),
+            (json.dumps({"type": CANARY}), "OUT_OF_RANGE"),
+            (json.dumps({"type": "Speak"}), "MISSING_FIELD"),
+            (json.dumps({"type": "Speak", "text": 5}), "INVALID_TYPE"),
+            (json.dumps({"type": "Flush", "text": "x"}), "UNKNOWN_FIELD"),
+            (json.dumps({"type": "Flush", CANARY: 1}), "UNKNOWN_FIELD"),
+            (json.dumps({"type": "Speak", "text": "x" * 20_000}), "TOO_MANY_REQUESTS"),
+            (b"audio", "INVALID_TYPE"),
+        ):
+            client.connection.send(frame)
+            _, warning = client.until("Warning")
+            assert (warning["code"], warning.keys()) == (code, {"type", "description", "code", "request_id"}), frame
+        client.say("Speak", text="Hello there.")
+        client.say("Flush")
+        assert client.until("Flushed")[0] == live.speak(seed=7).content
+
+
+def test_a_text_without_words_is_a_warning_and_its_flush_is_confirmed():
+    speaker = Speaker(fails_at=0, error=NoSpeakableText("there is nothing to say"))
+    with serving(make_services(speaker)) as live, talking(live) as client:
+        client.until("Metadata")
+        client.say("Speak", text="...")
+        client.say("Flush")
+        assert client.until("Warning")[1]["code"] == "NO_SPEAKABLE_TEXT"
+        assert client.until("Flushed")[0] == b""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "name"),
+    [
+        (AtCapacity("full", retry_after_s=1.0), 1013, "TOO_MANY_REQUESTS"),
+        (EngineFault("broken"), 1011, "ENGINE_ERROR"),
+        (RuntimeError(CANARY), 1011, "INTERNAL_ERROR"),
+    ],
+)
+def test_a_part_that_fails_closes_the_socket_in_words(error: Exception, code: int, name: str):
+    with serving(make_services(Speaker(fails_at=1, error=error))) as live, talking(live) as client:
+        client.until("Metadata")
+        client.say("Speak", text="Hello there.")
+        client.say("Flush")
+        assert client.until("Error")[1]["code"] == name
+        assert client.closed() == code
+
+
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        (f"model={CANARY}", "VOICE_NOT_FOUND"),
+        ("encoding=mp3", "UNSUPPORTED_FORMAT"),
+        ("encoding=linear16&container=wav", "UNSUPPORTED_FORMAT"),
+        ("encoding=linear16&sample_rate=11025", "UNSUPPORTED_FORMAT"),
+        ("speed=9", "OUT_OF_RANGE"),
+        ("tag=a&strict=1", "UNKNOWN_FIELD"),
+        ("callback=x", "CALLBACK_NOT_SUPPORTED"),
+    ],
+)
+def test_an_address_that_is_wrong_closes_the_socket_in_words(live: Live, query: str, name: str):
+    with talking(live, query) as client:
+        assert client.until("Error")[1]["code"] == name
+        assert client.closed() == 1008
+
+
+def test_overload_and_idleness():
+    limits = ConversationsConfig(max_sockets=1, idle_timeout_s=0.3)
+    with serving(make_services(Speaker(), conversations=limits)) as live, talking(live) as client:
+        client.until("Metadata")
+        with talking(live) as other:
+            assert other.until("Error")[1]["code"] == "TOO_MANY_REQUESTS"
+            assert other.closed() == 1013
+        assert client.closed() == 1000
+    with serving(make_services(Speaker(), LimitsConfig(max_in_flight=1))) as live, live.services.speech.admission.acquire():
+        refused(post(live), 429, "TOO_MANY_REQUESTS")
+
+
+def test_a_client_that_leaves_leaves_nothing_behind():
+    speaker = Speaker(chunks=None, pause_s=0.01)
+    with serving(make_services(speaker)) as live:
+        with talking(live) as client:
+            client.until("Metadata")
+            client.say("Speak", text="An endless sentence.")
+            client.say("Flush")
+            client.hear()
+        assert speaker.last_closed.wait(30)
+        wait_until(lambda: live.services.conversations.open_now == 0)
+        assert live.services.speech.admission.in_flight == 0
+
+
+def test_a_service_that_stops_finishes_what_was_flushed():
+    speaker = Speaker(pause_s=0.02)
+    with serving(make_services(speaker)) as live, talking(live) as client:
+        client.until("Metadata")
+        client.say("Speak", text="Hello there.")
+        client.say("Flush")
+        first = client.hear()
+        live.services.conversations.leave()
+        audio, _ = client.until("Flushed")
+        assert isinstance(first, bytes)
+        assert first + audio == live.speak(seed=7).content
+        assert client.closed() == 1001
+
+
+def test_keys(store: Store):
+    key, _ = add(store, quota=Quota(requests_per_s=None, characters_a_day=30))
+    with guarded(Authenticator(ring_of(store))) as live:
+        refused(post(live), 401, "INVALID_AUTH")
+        refused(post(live, headers={"Authorization": "Token ck-wrong"}), 401, "INVALID_AUTH")
+        assert post(live, headers={"Authorization": f"Token {key}"}).status_code == 200
+        for options in (
+            {"additional_headers": {"Authorization": f"Token {key}"}},
+            {"additional_headers": {"Authorization": f"token {key}"}},
+            {"subprotocols": [Subprotocol("token"), Subprotocol(key)]},
+        ):
+            with talking(live, **options) as client:
+                client.until("Metadata")
+                assert client.connection.subprotocol == ("token" if "subprotocols" in options else None)
+        for options in ({}, {"subprotocols": [Subprotocol("token"), Subprotocol("ck-wrong")]}):
+            with talking(live, **options) as client:
+                assert client.until("Error")[1]["code"] == "INVALID_AUTH"
+                assert client.closed() == 1008
+        with talking(live, additional_headers={"Authorization": f"Token {key}"}) as client:
+            client.until("Metadata")
+            client.say("Speak", text="x" * 29)
+            client.say("Flush")
+            assert client.until("Error")[1]["code"] == "QUOTA_EXCEEDED"
+            assert client.closed() == 1008
+        refused(post(live, headers={"Authorization": f"Token {key}"}, json={"text": "x" * 29}), 402, "QUOTA_EXCEEDED")
