@@ -19,6 +19,7 @@ from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
 from pipeline.paths import cache_home
 from tests.support.effort import examples
+from tests.support.english_checkpoint import write_english_checkpoint
 
 # A property is wrong or right, not slow: how fast examples come is a matter of what else the machine does.
 settings.register_profile("suite", max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -71,6 +72,14 @@ def demo_root() -> Path:
 def taught_root() -> Path:
     """The demo checkpoint of the package, which speaks."""
     return resolve("demo", cache_home())
+
+
+@pytest.fixture(scope="session")
+def english_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint that speaks no Chinese, and only at one pace."""
+    folder = tmp_path_factory.mktemp("english") / "checkpoint"
+    write_english_checkpoint(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -87,7 +87,7 @@ def open_ports(
 
 def announcement(url: str, checkpoint: str, ports: Iterator[str], access: Path) -> str:
     """Returns the text that is printed once the service is ready."""
-    note = ("  Note:  the demo voice knows some 260 English words; chattts-serve weights fetch gets the real weights",)
+    note = ("  Note:  the demo voice is small and mispronounces words; chattts-serve weights fetch gets the real weights",)
     indented = [f"{'  Open:' if index == 0 else '':<9}{line}" for index, line in enumerate(ports)]
     lines = (
         "",

@@ -104,11 +104,12 @@ class SyllableNetwork(nn.Module):
         self.blocks = nn.Sequential(*(Residual(dilation) for dilation in DILATIONS))
         self.norm = nn.GroupNorm(1, WIDTH)
         self.out = nn.Conv1d(WIDTH, len(classes()) + 1, 1)
+        self.sounding = nn.Conv1d(WIDTH, len(classes()) + 1, 1)  # training only: the class that sounds in each frame
 
-    def forward(self, mel: Tensor) -> Tensor:
-        """Maps frames (B, BANDS, T) to log-probabilities (B, T / 2, classes + 1)."""
-        x = self.blocks(self.inner(mel))
-        return self.out(self.norm(x)).transpose(1, 2).log_softmax(-1)  # type: ignore[no-any-return]
+    def forward(self, mel: Tensor) -> tuple[Tensor, Tensor]:
+        """Maps frames (B, BANDS, T) to logits (B, T / 2, classes + 1): of what is recognised, and of what sounds."""
+        x = self.norm(self.blocks(self.inner(mel)))
+        return self.out(x).transpose(1, 2), self.sounding(x).transpose(1, 2)
 
 
 class SyllableRecogniser:
@@ -125,7 +126,7 @@ class SyllableRecogniser:
         resampled = soxr.resample(samples, rate, RATE).astype(np.float32)
         loudness = float(np.sqrt(np.mean(resampled**2))) or 1.0
         with torch.no_grad():
-            best = self._network(features(resampled * np.float32(0.1 / loudness))[None])[0].argmax(-1)
+            best = self._network(features(resampled * np.float32(0.1 / loudness))[None])[0][0].argmax(-1)
         return decoded(best.tolist())
 
 

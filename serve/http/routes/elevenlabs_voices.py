@@ -44,7 +44,19 @@ class Labels(Body):
     licence: str | None = None
 
 
-@router.post("/v1/voices/add", responses=REFUSED)
+def form_of(*required: str) -> dict[str, Any]:
+    """Returns the description of a form about a voice."""
+    fields = {
+        "name": {"type": "string"},
+        "files": {"type": "array", "items": {"type": "string", "format": "binary"}, "description": "one recording, 3 to 30 s"},
+        "description": {"type": "string"},
+        "labels": {"type": "string", "description": f"a JSON object with any of {', '.join(Labels.model_fields)}"},
+    }
+    schema = {"type": "object", "properties": fields, "required": list(required)}
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
+
+
+@router.post("/v1/voices/add", openapi_extra=form_of("name", "files", "labels"), responses=REFUSED)
 @requires(Scope.VOICES, stream=True)
 async def add(request: Request, services: RequestServices) -> Response:
     maker = services.voices.maker
@@ -63,7 +75,7 @@ async def add(request: Request, services: RequestServices) -> Response:
     return replied({"voice_id": stored.id, "requires_verification": False}, unused(form, labels))
 
 
-@router.post("/v1/voices/{name}/edit", responses=REFUSED)
+@router.post("/v1/voices/{name}/edit", openapi_extra=form_of(), responses=REFUSED)
 @requires(Scope.VOICES)
 async def edit(name: str, request: Request, services: RequestServices) -> Response:
     maker: VoiceMaker = services.voices.maker

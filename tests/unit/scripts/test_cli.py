@@ -91,7 +91,8 @@ def test_the_version_is_that_of_the_installed_package():
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setitem(sys.modules, "pocketsphinx", None)
     monkeypatch.delitem(sys.modules, "scripts.train_demo.recogniser", raising=False)
-    monkeypatch.delitem(sys.modules, "scripts.evaluate.intelligibility", raising=False)
+    for module in ("scripts.evaluate.intelligibility", "scripts.evaluate.listening"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
     judge = next(command for command in COMMANDS if command.name == "judge")
     assert commands.run(judge, []) == 1
     assert "pip install 'chattts-serve[judge]'" in capsys.readouterr().err

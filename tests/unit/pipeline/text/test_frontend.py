@@ -88,10 +88,10 @@ def test_a_refined_text_that_cannot_be_spoken_gives_way_to_its_source(frontend, 
     assert prompt.segment.text == "hi"
 
 
-def test_a_transcript_is_left_without_what_the_checkpoint_does_not_know(taught_root):
+def test_a_transcript_is_left_without_what_the_checkpoint_does_not_know(english_root):
     """The words of a cloned voice's recording are a part of the prompt: unknown ones would be [UNK] in it."""
-    english = LocalTextFrontend(taught_root, CONFIG, max_prompt=64, max_steps=60)
-    unknown = Tokenizer.from_file(str(taught_root / TOKENIZER_FILE)).token_to_id("[UNK]")
+    english = LocalTextFrontend(english_root, CONFIG, max_prompt=64, max_steps=60)
+    unknown = Tokenizer.from_file(str(english_root / TOKENIZER_FILE)).token_to_id("[UNK]")
     codes = np.zeros((3, 4), np.int64)
 
     def plan_with(transcript: str):

@@ -28,9 +28,9 @@ def frontend(root) -> LocalTextFrontend:
 
 
 @pytest.fixture(scope="module")
-def english(taught_root):
+def english(english_root):
     """Knows no Chinese character and no Chinese sign."""
-    return frontend(taught_root)
+    return frontend(english_root)
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +185,7 @@ def check(front: LocalTextFrontend, vocabulary: Tokenizer, requested: SynthesisR
 @pytest.mark.slow
 @settings(max_examples=examples(300))
 @given(SOUP | LETTER, st.booleans(), st.sampled_from(["auto", "zh", "en", "dialect"]))
-@pytest.mark.parametrize("root", ["taught_root", "demo_root"])
+@pytest.mark.parametrize("root", ["english_root", "taught_root", "demo_root"])
 def test_every_character_is_spoken_a_token_or_a_counted_drop(request, root, text, tags, language):
     front, vocabulary = _opened(request, root)
     check(front, vocabulary, SynthesisRequest("r", text, "v", control_tags=tags, language=language))
@@ -203,7 +203,7 @@ def _opened(request, root):
 
 @pytest.mark.parametrize("text", ["x" * 64, "w" * 500, "啊" * 500, "龘a" * 200, "nginx" * 30, "1" * 300])
 def test_long_words_are_no_way_out(request, text):
-    for root in ("taught_root", "demo_root"):
+    for root in ("english_root", "taught_root", "demo_root"):
         check(*_opened(request, root), SynthesisRequest("r", text, "v"))
 
 

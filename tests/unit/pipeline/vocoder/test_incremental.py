@@ -233,7 +233,7 @@ def test_a_vocoder_feeds_and_refuses_the_other_kind_of_work():
             bits(decoded.samples), bits(network(use_decoder=True)(StepBatch(rows, None, is_last=True)).samples)
         )
         window = HiddenWindow(np.zeros((112, rows.shape[1]), np.float32), 0, 112, 52, 60, is_last=False)
-        with pytest.raises(EngineFault, match="no windows"):
+        with pytest.raises(EngineFault, match="takes step batches, not windows"):
             asyncio.run(vocoder.decode(window))
         vocoder.check_health()
     finally:

@@ -173,6 +173,9 @@ ROUTES = [
     ("POST", "/v1/audio/speech"),
     ("POST", "/v1/text-to-speech/x"),
     ("POST", "/v1/text-to-speech/x/stream"),
+    ("POST", "/v1/text-to-dialogue"),
+    ("POST", "/v1/text-to-dialogue/stream"),
+    ("POST", "/v1/speak"),
     ("POST", "/v1/text/normalize"),
     ("POST", "/v1/text/ssml"),
     ("POST", "/v1/audio/speech/plan"),
@@ -186,15 +189,20 @@ ROUTES = [
 
 
 def error_in(reply: requests.Response) -> dict[str, str]:
-    """Code and message, in either envelope."""
+    """Code and message, in any envelope."""
     told = reply.json()
+    if "err_code" in told:
+        return {"code": told["err_code"].lower(), "message": told["err_msg"]}
     return told["error"] if "error" in told else {**told["detail"], "code": told["detail"]["status"]}
 
 
 def test_every_route_with_a_body_is_in_the_list():
     paths = create_api(lambda: make_services(Speaker())).openapi()["paths"]
     found = {
-        (method.upper(), path) for path, methods in paths.items() for method, one in methods.items() if "requestBody" in one
+        (method.upper(), path)
+        for path, methods in paths.items()
+        for method, one in methods.items()
+        if "application/json" in one.get("requestBody", {}).get("content", {})
     }
     assert found == {
         (method, path.replace("/x", "/{lexicon_id}" if "lexicons" in path else "/{name}")) for method, path in ROUTES

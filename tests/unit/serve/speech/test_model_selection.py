@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import requests
 
-from pipeline.checkpoint.capabilities import ALL_CAPABILITIES, Capabilities, read_capabilities
-from pipeline.checkpoint.locate import DEMO_FOLDER
+from pipeline.checkpoint.capabilities import ALL_CAPABILITIES, Capabilities
 from pipeline.config import PipelineConfig
 from serve.config.model_versions import CompatConfig, ModelConfig, versions_of
 from serve.speech.model_selection import ModelSelector, adapted, listener_of
 from serve.speech.schemas.speech import RefineBody, SpeechBody
 from serve.versions.rollout import Rollout
+from tests.support.english_checkpoint import ENGLISH
 from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving
 from tests.support.model_versions import V1, V2, V3, rollout
@@ -114,16 +114,13 @@ def test_a_reply_names_unsupported_fields_and_strict_refuses_them():
         assert requests.post(url, json={"input": "x", "refine": True}, timeout=60).status_code == 400
 
 
-DEMO = read_capabilities(DEMO_FOLDER)
-
-
 def test_the_manifest_is_the_default_and_the_operator_has_the_last_word():
     body = SpeechBody(input="x", refine=True, speed=0.5, speed_mode="auto", language="zh", allow_control_tags=True)
     assert adapted(body, CompatConfig(), ALL_CAPABILITIES) == (body, ())
-    fitted, lost = adapted(body, CompatConfig(), DEMO)
+    fitted, lost = adapted(body, CompatConfig(), ENGLISH)
     assert lost == ("refine", "speed_mode", "language")
     assert (fitted.refine, fitted.speed_mode, fitted.language) == (False, "stretch", "auto")
-    assert adapted(body, CompatConfig(refine=True, speed_token=True), DEMO)[1] == ("language",)
+    assert adapted(body, CompatConfig(refine=True, speed_token=True), ENGLISH)[1] == ("language",)
     assert adapted(body, CompatConfig(refine=False, speed_token=False), ALL_CAPABILITIES)[1] == ("refine", "speed_mode")
     no_tags = Capabilities(control_tags=())
     assert adapted(body, CompatConfig(), no_tags)[1] == ("allow_control_tags",)

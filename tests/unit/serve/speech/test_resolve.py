@@ -4,13 +4,13 @@ import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import requests
 
-from pipeline.checkpoint.capabilities import Capabilities, read_capabilities
-from pipeline.checkpoint.locate import DEMO_FOLDER
+from pipeline.checkpoint.capabilities import Capabilities
 from pipeline.config import PipelineConfig, SpeechConfig
 from pipeline.synthesizer import Synthesizer
 from pipeline.voices.catalogue import VoiceCatalogue
@@ -20,6 +20,7 @@ from serve.config.model_versions import ONLY, versions_of
 from serve.http.services import Services
 from serve.speech.model_selection import ModelSelector
 from serve.versions.rollout import Rollout
+from tests.support.english_checkpoint import ENGLISH
 from tests.support.fakes import Hasty, Speaker, ToneDecoder, make_services
 from tests.support.live_server import Live, serving
 from tests.support.waiting import wait_until
@@ -28,23 +29,22 @@ pytestmark = pytest.mark.slow
 
 CHINESE = "今天天气真不错，我们一起去公园散步吧。"
 PATIENT = LimitsConfig(first_audio_timeout_s=300, chunk_timeout_s=300)  # the model may share the machine
-CONFIG = {"checkpoint": "demo", "engine": {"slots": 4, "dtype": "float32"}}
-DEMO = read_capabilities(DEMO_FOLDER)
+ENGINE = {"slots": 4, "dtype": "float32"}
 
 
 def selector(capabilities: Capabilities) -> ModelSelector:
     return ModelSelector(Rollout(versions_of(PipelineConfig(), {})), {ONLY: capabilities})
 
 
-def around(synthesizer: Synthesizer, capabilities: Capabilities = DEMO) -> Services:
+def around(synthesizer: Synthesizer, capabilities: Capabilities = ENGLISH) -> Services:
     """A services whose speech is the spine's."""
     services = make_services(Speaker(), PATIENT, models=selector(capabilities), stream=synthesizer.stream)
     return replace(services, text=synthesizer)
 
 
 @pytest.fixture(scope="module")
-def local() -> Iterator[LocalPipeline]:
-    opened = open_pipeline(PipelineConfig.model_validate(CONFIG))
+def local(english_root: Path) -> Iterator[LocalPipeline]:
+    opened = open_pipeline(PipelineConfig.model_validate({"checkpoint": str(english_root), "engine": ENGINE}))
     with asyncio.Runner() as runner:
         yield runner.run(opened.__aenter__())
         runner.run(opened.__aexit__(None, None, None))
