@@ -76,7 +76,11 @@ class TextConfig(StrictModel):
 class EngineConfig(StrictModel):
     """The engine of the acoustic model, a GPT."""
 
-    device: Literal["cpu", "cuda"] = Field("cpu", description="device of the model; affects the bits of the audio")
+    device: Literal["cpu", "cuda", "auto"] = Field(
+        "cpu",
+        description="device of the model; auto: cuda where the process sees a GPU (num_gpus of its deployment), else cpu; "
+        "affects the bits of the audio",
+    )
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="number format of the model; affects the bits of the audio"
     )
@@ -102,6 +106,12 @@ class EngineConfig(StrictModel):
     max_prompt: int = Field(512, ge=64, le=3072, description="longest prompt [positions]")
     max_steps: int = Field(1024, ge=64, le=2048, description="longest sequence, 46.875 steps per second of audio [steps]")
     kv_budget_mib: int = Field(2048, ge=1, description="largest size of the static KV cache [MiB]")
+    gpu_memory_share: float = Field(
+        0.85,
+        gt=0,
+        le=1,
+        description="largest part of a GPU's memory that may be in use, by anyone, once the KV cache is allocated",
+    )
     ignore_eos: bool = Field(
         False,
         description="true: every sequence runs to its step limit, for measurements and weights that draw no end token",
@@ -159,7 +169,7 @@ class EngineConfig(StrictModel):
     @property
     def _rounds_in_buffer(self) -> int:
         # A GPU begins a round before the previous one has been delivered.
-        return 2 if self.device == "cuda" else 1
+        return 1 if self.device == "cpu" else 2
 
     @model_validator(mode="after")
     def _int8_weights_can_be_read(self) -> "EngineConfig":
@@ -187,7 +197,9 @@ INCREMENTAL_CHUNK_STEPS = (8, 8, 8, 12, 16, 20, 24, 32)  # no pause at a real-ti
 class VocoderConfig(StrictModel):
     """The vocoder, which decodes steps to samples."""
 
-    device: Literal["cpu", "cuda"] = Field("cpu", description="device of the vocoder; affects the bits of the audio")
+    device: Literal["cpu", "cuda", "auto"] = Field(
+        "cpu", description="device of the vocoder; auto: as engine.device; affects the bits of the audio"
+    )
     method: Literal["auto", "incremental", "windows"] = Field(
         "auto",
         description="incremental: every step is decoded once, and layers keep state (a CPU with AVX-512 and a C++ compiler); "

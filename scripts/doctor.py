@@ -33,16 +33,19 @@ from pipeline.checkpoint.manifest import verify_files
 from pipeline.config import PipelineConfig
 from pipeline.errors import CheckpointError, ConfigError, SynthesisError
 from pipeline.model.cpu.native import SOURCE as DECODE_STEP
+from pipeline.model.gpu.placement import pipeline_on_this_machine
 from pipeline.native.compiler import NativeUnavailable, library
 from pipeline.paths import cache_home
 from pipeline.spec import SAMPLE_RATE
 from pipeline.store.open import REDIS_SCHEMES
 from pipeline.store.redis_link import FAILURES, connect
 from pipeline.vocoder.incremental.network import SOURCE as VOCODER
+from scripts.bench.record import RESULTS
 from scripts.config_path import CONFIG_HELP, DEFAULT, config_path
 from scripts.doctor_gpu import described, gpu_problem, triton_problem
 from scripts.launch.processes import is_free
 from scripts.launch.start import OPEN_FILES
+from scripts.operate.gpu_sizes import table
 from serve.config.app_config import AppConfig
 from serve.config.config_file import ConfigFile, check_file
 
@@ -89,6 +92,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps({"config": str(args.config), "findings": [asdict(finding) for finding in findings]}))
     else:
         show(findings)
+        if any(finding.check == "triton" for finding in findings):
+            print("", *table(RESULTS), sep="\n")
     return int(any(finding.status is Status.FAIL for finding in findings))
 
 
@@ -98,11 +103,11 @@ def examine(path: Path) -> Iterator[Finding]:
     yield packages()
     try:
         checked = check_file(path)
+        pipeline = pipeline_on_this_machine(checked.app.pipeline)
     except ConfigError as error:
         yield Finding("configuration", Status.FAIL, str(error), f"chattts-serve config check {path}")
         return
     yield Finding("configuration", Status.FINE, f"{path} is valid")
-    pipeline = checked.app.pipeline
     yield checkpoint(pipeline.checkpoint)
     yield device(pipeline)
     yield from triton(pipeline)

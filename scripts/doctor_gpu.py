@@ -1,7 +1,7 @@
-"""Doctor, GPU: whether a GPU, its driver and Triton can run a configuration, and how much memory it needs.
+"""Doctor, GPU: whether a GPU, its driver and Triton can run a configuration.
 
 In:    the device settings of a configuration; this machine
-Out:   sentences about what is wrong, with advice; bytes
+Out:   sentences about what is wrong, with advice
 Owns:  nothing
 Never: allocating on the GPU
 """
@@ -13,50 +13,15 @@ from pathlib import Path
 
 import torch
 
-from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
+from pipeline.config import PipelineConfig
 from pipeline.errors import ConfigError
 from pipeline.model.gpu.identity import UNKNOWN, driver_version
 from pipeline.model.gpu.prepare import refuse_old
-from scripts.operate.capacity import kv_cache_bytes, weight_bytes
+from scripts.operate.gpu_memory import MIB, largest_share, needed_bytes
 
-MIB = 1 << 20
 LEAST_DRIVERS = {"12": 525, "13": 580}
 """major version of CUDA -> NVIDIA's oldest driver for it (CUDA's release notes, table of driver versions)"""
 COMPILERS = ("cc", "gcc", "clang")
-
-# Predicted; `make gpu-check` measures the sum.
-CONTEXT = 500 * MIB
-"""a process on the GPU: the driver's context and the libraries' code"""
-EMBEDDINGS = 160 * MIB
-"""text and code embeddings with their heads, float32 for every dtype"""
-ENGINE_GRAPHS = 700 * MIB
-"""rounds, prefills and cuBLAS's workspace of an engine, and the activations of a prefill"""
-VOCODER_WEIGHTS = 250 * MIB
-WORKSPACE = 32 * MIB
-"""of cuBLAS, one per window decoded side by side"""
-WINDOW_MEMORY = 60 * MIB
-"""activations of one window of the largest shape, in its graphs"""
-
-
-def needed_bytes(pipeline: PipelineConfig) -> int:
-    """Returns the GPU memory that the configuration needs, if engine and vocoder share one GPU: computed, partly predicted."""
-    needed = 0
-    if pipeline.engine.device == "cuda":
-        needed += engine_bytes(pipeline.engine)
-    if pipeline.vocoder.device == "cuda":
-        needed += vocoder_bytes(pipeline.vocoder)
-    return needed
-
-
-def engine_bytes(engine: EngineConfig) -> int:
-    """Returns the memory of one engine: its cache as it is allocated, its weights, and what a process takes besides."""
-    spare = kv_cache_bytes(engine) // engine.slots if engine.prefill_rows > 1 else 0
-    return CONTEXT + EMBEDDINGS + ENGINE_GRAPHS + weight_bytes(engine) + kv_cache_bytes(engine) + spare
-
-
-def vocoder_bytes(vocoder: VocoderConfig) -> int:
-    """Returns the memory of one vocoder."""
-    return CONTEXT + VOCODER_WEIGHTS + vocoder.rows * (WORKSPACE + WINDOW_MEMORY)
 
 
 def why_no_gpu(driver: str, cuda: str | None) -> tuple[str, str]:
@@ -86,8 +51,13 @@ def gpu_problem(pipeline: PipelineConfig) -> tuple[str, str] | None:
         refuse_old(name, torch.cuda.get_device_capability(0))
     except ConfigError as error:
         return str(error), "use configs/cpu.yaml, or a GPU of compute capability 8.0 or newer"
-    free, _ = torch.cuda.mem_get_info(0)
-    needed = needed_bytes(pipeline)
+    free, total = torch.cuda.mem_get_info(0)
+    needed, share = needed_bytes(pipeline), largest_share(pipeline)
+    if needed > share * total:
+        return f"{name}: the configuration needs about {needed // MIB} MiB, more than {share:.0%} of the {total // MIB} MiB", (
+            "lower engine.slots, max_prompt or max_steps, set engine.kv to int8, or let `chattts-serve fit` choose; "
+            "engine.gpu_memory_share is the limit"
+        )
     if free < needed:
         return f"{name}: {free // MIB} MiB are free; the configuration needs about {needed // MIB}", (
             "lower engine.slots, max_prompt or max_steps, set engine.kv to int8, or end what else uses the GPU"

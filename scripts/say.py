@@ -152,7 +152,9 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--gain", type=float, default=0.0, help="gain of the whole recording, limited to -1 dBTP [dB]")
     parser.add_argument("--loudness", type=float, help="bring the voice to this loudness [LUFS]")
     parser.add_argument("--fade", type=float, default=0.0, help="fade in at the beginning and out at the end [ms]")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where the model runs (default: %(default)s)")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda", "auto"), default="cpu", help="where the model runs (default: %(default)s)"
+    )
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16"), default="float32", help="number format (default: %(default)s)"
     )

@@ -29,6 +29,7 @@ from pipeline.engine.observer import EngineObserver, NullEngineObserver
 from pipeline.engine.scheduler import Scheduler
 from pipeline.engine.sequence import Sequence, StepStream
 from pipeline.errors import SynthesisError, TextTooLong
+from pipeline.model.gpu.placement import on_this_machine
 from pipeline.model.out_of_memory import named_out_of_memory
 from pipeline.types import Prompt, SamplingParams, StepBlock
 
@@ -81,10 +82,10 @@ class Engine:
             factory: creates the device's runner, on the engine's thread.
 
         Raises:
-            ConfigError: the KV cache does not fit its budget. CheckpointError: the files are wrong.
+            ConfigError: the KV cache does not fit its budget, or the settings the device. CheckpointError: the files are wrong.
             OutOfMemory: the model does not fit into memory.
         """
-        self._config = config
+        self._config = config = on_this_machine(config)
         self._clock = clock
         self._width = checkpoint.gpt_spec.width
         self._scheduler = Scheduler(config)

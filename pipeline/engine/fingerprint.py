@@ -18,13 +18,14 @@ from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
 from pipeline.model.cpu.native import SOURCE
 from pipeline.model.gpu.identity import gpu_identity
+from pipeline.model.gpu.placement import on_this_machine
 from pipeline.native.compiler import NativeUnavailable, library
 
 # Scheduling and buffering settings; they do not affect the generated numbers.
 WITHOUT_EFFECT = frozenset(
     {
         *("kv_budget_mib", "block_steps", "max_waiting", "buffer_steps", "stall_timeout_s", "round_timeout_s"),
-        *("standard_patience_s", "bulk_patience_s", "max_preempted"),
+        *("gpu_memory_share", "standard_patience_s", "bulk_patience_s", "max_preempted"),
     }
 )
 SOURCES = ("spec.py", "checkpoint", "model", "engine", "native")  # of pipeline/: the code that computes the numbers
@@ -32,6 +33,7 @@ SOURCES = ("spec.py", "checkpoint", "model", "engine", "native")  # of pipeline/
 
 def engine_fingerprint(config: EngineConfig, checkpoint: Checkpoint) -> str:
     """Returns a hash of weights, code, configuration, libraries and kind of processor. Blocking: it may hash the weights."""
+    config = on_this_machine(config)
     parts = [
         *(f"{name}={value}" for name, value in sorted(config.model_dump().items()) if name not in WITHOUT_EFFECT),
         *(f"{file}={digest}" for file, digest in _weights(checkpoint.root)),

@@ -24,7 +24,7 @@ def allocate(config: EngineConfig, spec: GptSpec, dtype: torch.dtype, device: to
     If a prefill call has several rows, the cache has one more slot than configured: unused rows write there.
 
     Raises:
-        ConfigError: the configured slots do not fit the budget, or their positions exceed the model's.
+        ConfigError: the configured slots do not fit the budget or the GPU, or their positions exceed the model's.
     """
     if config.positions > spec.max_positions:
         raise ConfigError(
@@ -40,7 +40,28 @@ def allocate(config: EngineConfig, spec: GptSpec, dtype: torch.dtype, device: to
             f"{-(-slots * bytes_per_slot // MIB)} MiB of KV cache; engine.kv_budget_mib allows {config.kv_budget_mib}, "
             f"which holds {config.kv_budget_mib * MIB // bytes_per_slot} slots: raise the budget or lower the slots"
         )
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        refuse_too_full(slots * bytes_per_slot, free, total, config)
     return zeros(spec, slots, config.positions, dtype, config.kv, device)
+
+
+def refuse_too_full(cache: int, free: int, total: int, config: EngineConfig) -> None:
+    """Checks a GPU before its cache is allocated: what is left over is for graphs, workspaces and the vocoder.
+
+    Args:
+        cache, free, total: sizes of the cache, of the GPU's free memory and of all of it [bytes].
+
+    Raises:
+        ConfigError: with the cache, more than `engine.gpu_memory_share` of the memory would be in use.
+    """
+    used = (total - free + cache) / total
+    if used > config.gpu_memory_share:
+        raise ConfigError(
+            f"with its KV cache of {cache // MIB} MiB, {used:.0%} of the GPU's {total // MIB} MiB would be in use "
+            f"({(total - free) // MIB} MiB are already); engine.gpu_memory_share allows {config.gpu_memory_share:.0%}: lower "
+            "engine.slots, max_prompt or max_steps, set engine.kv to int8, or end what else uses the GPU"
+        )
 
 
 def zeros(spec: GptSpec, slots: int, positions: int, dtype: torch.dtype, kv: str, device: torch.device) -> KeysValues:

@@ -66,6 +66,7 @@ COMMANDS = (
         "Refuse new requests, then wait until every stream has ended.",
         takes_config=True,
     ),
+    Command("fit", "scripts.operate.fit", "Write a configuration for this machine's GPU."),
     Command("leave", "scripts.operate.leave_node", "Take this machine out of a cluster without cutting a stream."),
     Command("bench", "scripts.bench.__main__", "Measure the service beside the ChatTTS package.", extra="bench"),
     Command("judge", "scripts.evaluate.intelligibility", "Measure the word error rate of a voice.", extra="judge"),

@@ -14,14 +14,16 @@ again in every later step, and all formats answer the same question:
   moved          probability that lies elsewhere than float32's (total variation), at the default temperature
 
 An 8-bit format passes if it moves at most MOST_TIMES as much as torch's bfloat16, the usual format. The GPU's formats are
-judged by their counterparts in torch, so no GPU is needed.
+judged by their counterparts in torch, so no GPU is needed. --fp8 compares 8-bit floating point, which the engine does not have.
 """
 
 import argparse
 import json
 import logging
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,12 +37,13 @@ from pipeline.engine import kv_cache
 from pipeline.errors import CheckpointError
 from pipeline.model.embedding import Embedding
 from pipeline.model.gpt import ActiveExtent, Gpt
-from pipeline.model.linear import QuantisedLinear
+from pipeline.model.linear import Product, QuantisedLinear
 from pipeline.model.sampling import RowParams, counter_uniforms, draw, filter_logits
 from pipeline.native.compiler import NativeUnavailable
 from pipeline.paths import cache_home
 from pipeline.text.tokenizer import PromptTokenizer
 from pipeline.types import Head, Prompt, SamplingParams, Segment, Voice
+from scripts.evaluate.fp8 import Fp8KeysValues, Fp8Linear
 
 logger = logging.getLogger(__name__)
 
@@ -55,12 +58,12 @@ class Way:
     native: torch.dtype | None = None
     """weights of native decoding on a CPU"""
     weights: str = "dtype"
-    """weights on a GPU"""
+    """weights on a GPU; fp8: computed as fp8.py says; fp8 x fp8: the activations too"""
     kv: str = "dtype"
 
     @property
     def has_8_bits(self) -> bool:
-        return self.native is torch.int8 or "int8" in (self.weights, self.kv)
+        return self.native is torch.int8 or {self.weights, self.kv} != {"dtype"}
 
 
 EXACT, YARDSTICK = "float32", "bfloat16, torch"
@@ -74,6 +77,18 @@ WAYS = {
     "weights int8, GPU": Way(torch.bfloat16, weights="int8"),
     "kv int8, GPU": Way(torch.bfloat16, kv="int8"),
     "weights and kv int8, GPU": Way(torch.bfloat16, weights="int8", kv="int8"),
+}
+FP8 = {
+    "weights fp8": Way(torch.bfloat16, weights="fp8"),
+    "weights and activations fp8": Way(torch.bfloat16, weights="fp8 x fp8"),
+    "kv fp8": Way(torch.bfloat16, kv="fp8"),
+    "weights, activations and kv fp8": Way(torch.bfloat16, weights="fp8 x fp8", kv="fp8"),
+}
+PRODUCTS: dict[str, Callable[[torch.Tensor], Product] | None] = {
+    "dtype": None,
+    "int8": QuantisedLinear,
+    "fp8": partial(Fp8Linear, with_activations=False),
+    "fp8 x fp8": partial(Fp8Linear, with_activations=True),
 }
 MOST_TIMES = 4.0
 CPU = torch.device("cpu")
@@ -93,7 +108,7 @@ class Stepper:
     """Decodes in one format, one sequence at a time."""
 
     def __init__(self, checkpoint: Checkpoint, way: str, positions: int) -> None:
-        how, spec = WAYS[way], checkpoint.gpt_spec
+        how, spec = (WAYS | FP8)[way], checkpoint.gpt_spec
         self._gpt = Gpt(
             checkpoint.gpt(),
             spec,
@@ -102,10 +117,13 @@ class Stepper:
             device=CPU,
             dtype=how.dtype,
             native=how.native,
-            product=QuantisedLinear if how.weights == "int8" else None,
+            product=PRODUCTS[how.weights],
         )
         self.embedding = Embedding(checkpoint.embed(), device=CPU)
-        self._cache = kv_cache.zeros(spec, 1, positions, how.dtype, how.kv, CPU)
+        is_fp8 = how.kv == "fp8"
+        self._cache = kv_cache.zeros(spec, 1, positions, how.dtype, "dtype" if is_fp8 else how.kv, CPU)
+        if is_fp8:
+            self._cache = Fp8KeysValues(self._cache.keys, self._cache.values)
         self._extent = ActiveExtent(1, positions)
 
     def read(self, prompt: Prompt) -> torch.Tensor:
@@ -159,8 +177,8 @@ def agreement(embedding: Embedding, hidden: torch.Tensor, exact: torch.Tensor) -
     )
 
 
-def measure(root: Path, *, texts: int, steps: int) -> dict[str, Agreement]:
-    """Compares every other format that runs on this machine with float32."""
+def measure(root: Path, *, texts: int, steps: int, ways: Iterable[str] = tuple(WAYS)[1:]) -> dict[str, Agreement]:
+    """Compares the formats `ways` with float32, as far as they run on this machine."""
     checkpoint, tokenizer = open_checkpoint(root), PromptTokenizer(root, max_prompt=256)
     prompts = [
         tokenizer.code_prompt(
@@ -178,7 +196,7 @@ def measure(root: Path, *, texts: int, steps: int) -> dict[str, Agreement]:
         every = list(zip(prompts, histories, strict=True))
         exact = torch.cat([states(reference, *one) for one in every])
         results = {}
-        for way in list(WAYS)[1:]:
+        for way in ways:
             try:
                 stepper = Stepper(checkpoint, way, positions)
             except NativeUnavailable as reason:
@@ -190,7 +208,9 @@ def measure(root: Path, *, texts: int, steps: int) -> dict[str, Agreement]:
 
 def passes(results: dict[str, Agreement]) -> bool:
     """True if every 8-bit format is near enough to float32."""
-    return all(row.moved <= MOST_TIMES * results[YARDSTICK].moved for way, row in results.items() if WAYS[way].has_8_bits)
+    return all(
+        row.moved <= MOST_TIMES * results[YARDSTICK].moved for way, row in results.items() if (WAYS | FP8)[way].has_8_bits
+    )
 
 
 def main() -> int:
@@ -199,10 +219,12 @@ def main() -> int:
     parser.add_argument("checkpoint", nargs="?", default="demo", help="demo, full-random ... or a folder")
     parser.add_argument("--texts", type=int, default=4, choices=range(1, 65), metavar="1..64")
     parser.add_argument("--steps", type=int, default=64, choices=range(1, 1025), metavar="1..1024", help="steps per text")
+    parser.add_argument("--fp8", action="store_true", help="compare int8 with 8-bit floating point, on a GPU")
     args = parser.parse_args()
+    ways = [YARDSTICK, *(way for way in WAYS if way.endswith(", GPU")), *FP8] if args.fp8 else list(WAYS)[1:]
     console = Console(stderr=True)
     try:
-        results = measure(resolve(args.checkpoint, cache_home()), texts=args.texts, steps=args.steps)
+        results = measure(resolve(args.checkpoint, cache_home()), texts=args.texts, steps=args.steps, ways=ways)
     except CheckpointError as error:
         console.print(str(error), style="red")
         return 1

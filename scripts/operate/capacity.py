@@ -15,19 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import EngineConfig, VocoderConfig
-from pipeline.engine.kv_cache import bytes_of_head
 from pipeline.errors import ConfigError
+from pipeline.model.gpu.placement import pipeline_on_this_machine
 from pipeline.spec import STEPS_PER_SECOND
 from scripts.bench.names import IN_PROCESS
 from scripts.bench.record import RESULTS, step_figure
 from scripts.config_path import CONFIG_HELP, config_path
+from scripts.operate.gpu_memory import MIB, kv_cache_bytes, weight_bytes
+from scripts.operate.gpu_sizes import table
 from serve.config.config_file import check_file
-
-MIB = 1 << 20
-KV_BYTES = {"float32": 4, "bfloat16": 2}  # bytes per number
-
-# Dimensions of ChatTTS's GPT, for keys and values per position and the weights of the decoder.
-LAYERS, WIDTH, HEADS, MLP_WIDTH = 20, 768, 12, 3072
 
 PARTS = ("weights", "kv")  # of an engine that may be kept in 8 bits
 
@@ -64,18 +60,6 @@ class Asked:
     price: float | None = None
     tenants: tuple[tuple[str, float], ...] = ()
     talking: float = 1.0
-
-
-def kv_cache_bytes(engine: EngineConfig) -> int:
-    """Returns the size of the KV cache, which is allocated once [bytes]."""
-    of_head = bytes_of_head(WIDTH // HEADS, KV_BYTES[engine.dtype], engine.kv)
-    return 2 * LAYERS * HEADS * of_head * engine.positions * engine.slots
-
-
-def weight_bytes(engine: EngineConfig) -> int:
-    """Returns the size of the decoder's weights [bytes]; embeddings and heads, a tenth of it, are not counted."""
-    item = 1 if engine.weights == "int8" else KV_BYTES[engine.dtype]
-    return LAYERS * (4 * WIDTH**2 + 3 * WIDTH * MLP_WIDTH) * item
 
 
 def step_time(engine: EngineConfig, results: Path) -> Figure:
@@ -191,11 +175,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0 known, 1 wrong configuration, 2 wrong usage, 3 the decode step was not measured."""
     args = _arguments().parse_args(arguments)
     try:
-        app = check_file(args.config).app
+        pipeline = pipeline_on_this_machine(check_file(args.config).app.pipeline)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1
-    engine, vocoder = app.pipeline.engine, app.pipeline.vocoder
+    engine, vocoder = pipeline.engine, pipeline.vocoder
     asked = Asked(args.step_ms, args.vocoder_rate, args.utilisation, args.price, tuple(args.tenant), args.talking)
     step, rate = inputs(engine, vocoder, asked, args.results)
     found = follows(engine, step, rate, asked)
@@ -208,6 +192,8 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"  {figure.name:<34}{figure.shown:<32}{figure.origin}")
         for line in quota_lines(asked):
             print(f"  {line}")
+        if engine.device == "cuda":
+            print(*table(args.results), sep="\n")
     return 0 if step.value is not None else EXIT_NOT_MEASURED
 
 

@@ -26,6 +26,7 @@ from pipeline.engine.fingerprint import engine_fingerprint
 from pipeline.engine.sequence import Sequence
 from pipeline.errors import EngineDead, SynthesisError
 from pipeline.model.gpu.device_memory import gpu_mem_percent
+from pipeline.model.gpu.placement import on_this_machine
 from pipeline.paths import cache_home
 from pipeline.text.segment import predicted_steps
 from pipeline.types import Head, Prompt, SamplingParams, Segment, StepBlock
@@ -56,6 +57,7 @@ class AcousticModel:
         # In a thread: loading takes long, and the replica's loop must go on answering Serve meanwhile.
         files = await asyncio.to_thread(lambda: open_checkpoint(resolve(checkpoint, cache_home())))
         self._files = files
+        config = on_this_machine(config)
         self._device = config.device
         if config.device == "cuda":
             sys.setswitchinterval(GIL_SWITCH_S)

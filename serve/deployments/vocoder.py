@@ -22,6 +22,7 @@ from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.config import VocoderConfig
 from pipeline.errors import EngineDead, SynthesisError
 from pipeline.model.gpu.device_memory import gpu_mem_percent
+from pipeline.model.gpu.placement import on_this_machine
 from pipeline.paths import cache_home
 from pipeline.types import DecodedAudio, DecoderTraits, HiddenWindow, StepBatch
 from pipeline.vocoder.vocoder import Vocoder as LocalVocoder
@@ -46,7 +47,7 @@ class Vocoder:
         self, config: VocoderConfig, checkpoint: str, tracing: TracingConfig | None = None
     ) -> None:
         self._tracing = Tracing(tracing, "Vocoder", replica_info()["replica"])
-        self._device = config.device
+        self._device = on_this_machine(config).device
         self._vocoder = await asyncio.to_thread(load_vocoder, config, checkpoint)
         metrics = VocoderMetrics()
         self._load = VocoderLoad(config.rows)

@@ -21,11 +21,11 @@ from scripts.operate.capacity import (
     between,
     follows,
     inputs,
-    kv_cache_bytes,
     quota_lines,
     step_time,
     vocoder_rate,
 )
+from scripts.operate.gpu_memory import kv_cache_bytes
 from serve.config.app_config import PROJECT
 
 GPU = EngineConfig(device="cuda", dtype="bfloat16", slots=64, kv_budget_mib=8192)

@@ -7,7 +7,8 @@ import pytest
 
 from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
 from scripts import doctor_gpu
-from scripts.operate.capacity import kv_cache_bytes
+from scripts.operate import gpu_memory
+from scripts.operate.gpu_memory import kv_cache_bytes
 from serve.config.config_file import check_file
 
 GPU = check_file(Path(__file__).resolve().parents[3] / "configs/gpu.yaml").app.pipeline
@@ -16,16 +17,16 @@ GIB = 1 << 30
 
 def test_memory_follows_from_the_configuration():
     def engine(**settings: object) -> int:
-        return doctor_gpu.engine_bytes(EngineConfig.model_validate({"device": "cuda", "dtype": "bfloat16"} | settings))
+        return gpu_memory.engine_bytes(EngineConfig.model_validate({"device": "cuda", "dtype": "bfloat16"} | settings))
 
     assert engine(slots=128) - engine(slots=64) == kv_cache_bytes(EngineConfig(dtype="bfloat16", slots=64))
     assert engine(kv_budget_mib=9000) == engine(), "a budget is a limit, not a need"
     assert engine(kv="int8") < engine(weights="int8") < engine()
     assert engine(prefill_rows=4) > engine(), "unused rows of a prefill have a slot of their own"
-    one, eight = (doctor_gpu.vocoder_bytes(VocoderConfig(device="cuda", rows=rows)) for rows in (1, 8))
+    one, eight = (gpu_memory.vocoder_bytes(VocoderConfig(device="cuda", rows=rows)) for rows in (1, 8))
     assert eight > one
-    assert doctor_gpu.needed_bytes(PipelineConfig()) == 0
-    assert 8 * GIB < doctor_gpu.needed_bytes(GPU) < 11 * GIB, "5.9 GiB of KV cache, 0.4 of weights, two processes"
+    assert gpu_memory.needed_bytes(PipelineConfig()) == 0
+    assert 8 * GIB < gpu_memory.needed_bytes(GPU) < 11 * GIB, "5.9 GiB of KV cache, 0.4 of weights, two processes"
 
 
 def test_why_there_is_no_gpu_names_the_driver():
@@ -43,19 +44,20 @@ def test_why_there_is_no_gpu_names_the_driver():
 
 
 @pytest.mark.parametrize(
-    ("capability", "free", "expected"),
+    ("capability", "free", "total", "expected"),
     [
-        ((7, 5), 80, "compute capability 7.5"),
-        ((8, 9), 2, "2048 MiB are free; the configuration needs"),
-        ((9, 0), 80, None),
+        ((7, 5), 80, 80, "compute capability 7.5"),
+        ((8, 9), 2, 80, "2048 MiB are free; the configuration needs"),
+        ((8, 9), 10, 10, "more than 85% of the 10240 MiB"),
+        ((9, 0), 80, 80, None),
     ],
 )
-def test_a_gpu_that_is_too_old_or_too_full_is_refused(monkeypatch, capability, free, expected):
+def test_a_gpu_that_is_too_old_or_too_full_is_refused(monkeypatch, capability, free, total, expected):
     cuda = SimpleNamespace(
         is_available=lambda: True,
         get_device_name=lambda number: "a GPU",
         get_device_capability=lambda number: capability,
-        mem_get_info=lambda number: (free * GIB, 80 * GIB),
+        mem_get_info=lambda number: (free * GIB, total * GIB),
     )
     monkeypatch.setattr(doctor_gpu.torch, "cuda", cuda)
     problem = doctor_gpu.gpu_problem(GPU)

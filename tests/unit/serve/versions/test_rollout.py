@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve.config.model_versions import RoutesConfig
+from serve.remote.version_pipelines import trouble_in
 from serve.versions.rollout import Rollout
 from tests.support.clock import HeldClock
-from tests.support.model_versions import V1, V2, V3, rollout
+from tests.support.model_versions import V1, V2, V3, VERSIONS, rollout
 
 
 def heard_by(made: Rollout, listeners: range) -> dict[str, str]:
@@ -132,6 +133,17 @@ def test_a_version_that_was_never_seen_to_work_gets_no_requests():
     assert set(heard_by(made, range(100)).values()) == {V1}
     made.probed(V2, "")
     assert V2 in heard_by(made, range(100)).values()
+
+
+def test_a_single_version_with_a_full_gpu_goes_on_and_is_reported():
+    made = Rollout(VERSIONS[:1], clock=HeldClock(0.0))
+    full = trouble_in({"AcousticModel": [{"gpu_mem_percent": 93.0}]}, made.routes.probe.max_gpu_memory_percent)
+    assert "93" in full
+    made.probed(V1, "")
+    for _ in range(made.routes.probe.failure_threshold):
+        made.probed(V1, full)
+    assert made.out(V1) == full, "what the alert ChatTTSVersionOut and /health read"
+    assert made.shares("chattts")[V1] == 1.0
 
 
 def test_when_all_are_out_the_stable_one_speaks():
