@@ -40,6 +40,8 @@ class HiddenWindow:
     body_stop: int
     is_last: bool
     """the utterance ends at body_stop; its last step has one hop less"""
+    lead_s: float = 0.0
+    """time until a listener who plays the stream since its first chunk needs these samples; below 0: it is silent [s]"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +64,8 @@ class StepBatch:
     """the state returned for the batch before; None begins an utterance"""
     is_last: bool
     """the utterance ends with these steps"""
+    lead_s: float = 0.0
+    """time until a listener who plays the stream since its first chunk needs these samples; below 0: it is silent [s]"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,13 +2,14 @@
 
 In:    StepBlocks of one sequence, in order
 Out:   AudioChunks, in order, first_sample counted from 0
-Owns:  per utterance: the steps that are still needed, the decoder's state, the calls in flight
+Owns:  per utterance: the steps that are still needed, the decoder's state, the calls in flight, how far its listener has come
 Never: torch, batching (the decoder's business), other utterances
 """
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import EngineFault, NonFiniteOutput
 from pipeline.protocols import WaveDecoder
-from pipeline.spec import SAMPLES_PER_STEP
+from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.types import AudioChunk, DecoderState, DecoderTraits, HiddenWindow, StepBatch, StepBlock
 from pipeline.vocoder.incremental.feeding import Feeding
 from pipeline.vocoder.windowed.windows import Schedule, Window
@@ -29,8 +30,9 @@ EMPTY = AudioChunk(samples=np.zeros(0, np.float32), first_sample=0, is_last=True
 class StreamDecoder:
     """Decodes utterances, in step batches or windows as the decoder requires. Keeps nothing between utterances."""
 
-    def __init__(self, decoder: WaveDecoder) -> None:
+    def __init__(self, decoder: WaveDecoder, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._decoder = decoder
+        self._clock = clock
 
     async def decode(
         self, steps: AsyncIterator[StepBlock], *, skipped_chunk_sizes: int = 0
@@ -58,6 +60,7 @@ class StreamDecoder:
         """Decodes every step once, in calls that pass the decoder's state on."""
         feeding = Feeding(traits.chunk_steps, traits.look_ahead)
         state: DecoderState | None = None
+        listener = Listener(self._clock)
         fed = first_sample = 0
         held: list[NDArray[np.float32]] = []  # samples that are delivered with the next chunk
         async with aclosing(_read(steps, traits)) as blocks:
@@ -66,12 +69,13 @@ class StreamDecoder:
                     is_last = ended and stop == history.known
                     rows = np.zeros((stop - fed, history.width), np.float32)
                     history.copy(fed, stop, rows)
-                    decoded = await self._decoder.feed(StepBatch(rows, state, is_last))
+                    decoded = await self._decoder.feed(StepBatch(rows, state, is_last, listener.lead_s(first_sample)))
                     state, fed = decoded.state, stop
                     history.forget(before=fed)
                     held.append(decoded.samples)
                     if ends_chunk:
                         samples, held = np.concatenate(held), []
+                        listener.begins()
                         yield chunk(samples, first_sample, is_last=is_last)
                         first_sample += len(samples)
         if fed == 0:
@@ -83,6 +87,7 @@ class StreamDecoder:
         in_flight: asyncio.Queue[tuple[Window, asyncio.Task[NDArray[np.float32]]] | None] = asyncio.Queue()
         free_calls = asyncio.Semaphore(WINDOWS_IN_FLIGHT)
         decoding: set[asyncio.Task[NDArray[np.float32]]] = set()
+        listener = Listener(self._clock)
 
         async def read() -> int:
             """Starts every window as soon as its steps are known. Returns the number of windows."""
@@ -91,7 +96,8 @@ class StreamDecoder:
                 async for history, ended in _read(steps, traits):
                     for window in schedule.ready(index, known=history.known, ended=ended):
                         await free_calls.acquire()
-                        task = asyncio.create_task(self._decoder.decode(cut(window, history)))
+                        due = cut(window, history, lead_s=listener.lead_s(window.first_sample))
+                        task = asyncio.create_task(self._decoder.decode(due))
                         decoding.add(task)
                         in_flight.put_nowait((window, task))
                         index = window.index + 1
@@ -109,6 +115,7 @@ class StreamDecoder:
                 free_calls.release()
                 if len(samples) != window.num_samples:
                     raise EngineFault(f"the decoder returned {len(samples)} samples for a body of {window.num_samples}")
+                listener.begins()
                 yield chunk(samples, window.first_sample, is_last=window.is_last)
             if await reading == 0:
                 yield EMPTY
@@ -118,6 +125,24 @@ class StreamDecoder:
                 task_.cancel()
             # Awaited, so that `steps` is not closed while a task still reads from it.
             await asyncio.gather(*unfinished, return_exceptions=True)
+
+
+class Listener:
+    """Somebody who plays an utterance from its first chunk on, without a pause."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._began_s: float | None = None
+
+    def begins(self) -> None:
+        """Starts playing, with the first chunk; later chunks change nothing."""
+        if self._began_s is None:
+            self._began_s = self._clock()
+
+    def lead_s(self, sample: int) -> float:
+        """Returns the time until this sample is due [s]; below 0 if it should have been played already."""
+        played_s = 0.0 if self._began_s is None else self._clock() - self._began_s
+        return sample / SAMPLE_RATE - played_s
 
 
 async def _read(steps: AsyncIterator[StepBlock], traits: DecoderTraits) -> AsyncGenerator[tuple["History", bool], None]:
@@ -170,8 +195,8 @@ class History:
         return sum(len(rows) for _, rows in self._blocks)
 
 
-def cut(window: Window, history: History) -> HiddenWindow:
-    """Returns the rows of a window, ready for the decoder."""
+def cut(window: Window, history: History, *, lead_s: float = 0.0) -> HiddenWindow:
+    """Returns the rows of a window, ready for the decoder. `lead_s`: as HiddenWindow's."""
     frames = np.zeros((window.rows, history.width), np.float32)
     inside = slice(window.valid_start - window.first_step, window.valid_stop - window.first_step)
     history.copy(window.valid_start, window.valid_stop, frames[inside])
@@ -182,6 +207,7 @@ def cut(window: Window, history: History) -> HiddenWindow:
         body_start=window.body_start - window.first_step,
         body_stop=window.body_stop - window.first_step,
         is_last=window.is_last,
+        lead_s=lead_s,
     )
 
 

@@ -5,8 +5,8 @@ Out:   DecodedAudio, or the samples of each window's body
 Owns:  the strategy, the worker thread, the waiting work
 Never: streams, the order of an utterance (pipeline/vocoder/stream.py keeps it)
 
-The worker takes the oldest urgent job, else the oldest one, and up to `rows` jobs that may join it, and decodes them in
-one call. It never waits for more: a single job is decoded at once.
+The worker takes the oldest urgent job, else the one whose listener needs it first, and up to `rows` jobs that may join it, and
+decodes them in one call. It never waits for more: a single job is decoded at once.
 """
 
 import asyncio
@@ -27,11 +27,13 @@ from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import VocoderConfig
 from pipeline.errors import AtCapacity, EngineDead
 from pipeline.ewma import Ewma
+from pipeline.model.gpu.placement import on_this_machine
 from pipeline.model.out_of_memory import named_out_of_memory
 from pipeline.types import DecodedAudio, DecoderTraits, HiddenWindow, StepBatch
 from pipeline.vocoder.strategies import DecodeStrategy, Work, make_strategy
 
 EWMA_WEIGHT = 0.2  # of the latest call in the mean call time
+MOST_LEAD_S = 2.0  # a reply that nobody plays yet waits no longer than this behind others that arrive later
 FIRST_GUESS_S = 0.1  # the mean call time before any call: only retry_after_s depends on it
 
 
@@ -53,6 +55,8 @@ class VocoderStats:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Job:
     work: Work
+    due_s: float
+    """on the vocoder's clock: when its listener needs it [s]"""
     done: "Future[Any]" = field(default_factory=Future)
 
 
@@ -67,7 +71,7 @@ class Vocoder:
         clock: Callable[[], float] = time.monotonic,
         factory: Callable[[VocoderConfig, Checkpoint], DecodeStrategy] = make_strategy,
     ) -> None:
-        self._config = config
+        self._config = config = on_this_machine(config)
         self._clock = clock
         self._changed = threading.Condition()  # guards everything below
         self._waiting: deque[_Job] = deque()
@@ -162,7 +166,8 @@ class Vocoder:
     def _submit(self, works: Sequence[Work]) -> list[_Job]:
         for work in works:
             self._strategy.check(work)
-        jobs = [_Job(work) for work in works]
+        now_s = self._clock()
+        jobs = [_Job(work, now_s + min(max(work.lead_s, -MOST_LEAD_S), MOST_LEAD_S)) for work in works]
         with self._changed:
             if self._ended is not None:
                 raise EngineDead(self._ended)
@@ -209,9 +214,11 @@ class Vocoder:
             return []
 
     def _pick(self) -> list[_Job]:
-        """Removes and returns the oldest urgent job, else the oldest, and those that may join it; drops cancelled ones."""
-        # The sort is stable: urgent jobs first, each kind by age.
-        queue = deque(sorted(self._waiting, key=lambda job: not self._strategy.is_urgent(job.work)))
+        """Removes and returns the first urgent job, else the first due, and those that may join it; drops cancelled ones."""
+        # The sort is stable: urgent jobs by age, then the others by when they are due.
+        urgent = [job for job in self._waiting if self._strategy.is_urgent(job.work)]
+        others = [job for job in self._waiting if not self._strategy.is_urgent(job.work)]
+        queue = deque([*urgent, *sorted(others, key=lambda job: job.due_s)])
         jobs: list[_Job] = []
         while queue and len(jobs) < self._strategy.rows:
             job = queue.popleft()

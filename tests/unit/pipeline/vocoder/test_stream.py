@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import DeadlineExceeded, EngineFault, NonFiniteOutput
-from pipeline.spec import HOP, SAMPLES_PER_STEP
+from pipeline.spec import HOP, SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.types import (
     AudioChunk,
     DecodedAudio,
@@ -231,6 +231,29 @@ def test_two_windows_travel_at_once_and_come_back_in_order():
         assert np.array_equal(np.concatenate([chunk.samples for chunk in chunks]), expected_samples(30))
 
     asyncio.run(scenario())
+
+
+@both
+def test_every_call_says_when_its_listener_needs_it(decoder_class):
+    now, decoder, step_s, length = [50.0], decoder_class(), SAMPLES_PER_STEP / SAMPLE_RATE, 40
+
+    async def steps(step_takes_s: float) -> AsyncIterator[StepBlock]:
+        async for block in make_steps(length, [2]):
+            now[0] += 2 * step_takes_s
+            yield block
+
+    async def listen(step_takes_s: float) -> list[float]:
+        decoder.given.clear()
+        async with aclosing(StreamDecoder(decoder, clock=lambda: now[0]).decode(steps(step_takes_s))) as chunks:
+            async for _ in chunks:
+                pass
+        return [given.lead_s for given in decoder.given]
+
+    fast, slow = asyncio.run(listen(0.0)), asyncio.run(listen(2 * step_s))
+    assert (fast[0], slow[0]) == (0.0, 0.0), "nothing has been played"
+    assert fast == sorted(fast), "no time passes: each call is due when all samples before it have been heard"
+    assert length / 2 * step_s < fast[-1] < length * step_s
+    assert slow[-1] < -length / 4 * step_s, "steps come at half the speed at which they are played"
 
 
 @both

@@ -2,6 +2,7 @@ import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -163,6 +164,25 @@ def test_a_streams_first_window_overtakes_those_of_streams_that_already_play():
             assert calls.decoded == [[2], [0], [4, 6], [8]], "row 0 of the first window does not exist"
 
     asyncio.run(scenario())
+
+
+def test_the_window_whose_listener_needs_it_first_goes_first_and_none_waits_for_ever():
+    calls, now = GatedCalls(), [100.0]
+    config = TINY.model_copy(update={"rows": 1, "max_waiting": 16})
+
+    def playing(number: int, lead_s: float) -> HiddenWindow:
+        return replace(make_window(TINY, 1, size=2, fill=number), valid_start=0, lead_s=lead_s)
+
+    with running(config, None, factory=calls.make, clock=lambda: now[0]) as vocoder:
+        jobs = vocoder._submit([playing(0, 0.0)])
+        assert calls.entered.wait(DEADLINE_S)
+        jobs += vocoder._submit([playing(1, 60.0), playing(2, 0.5), playing(3, -0.5), playing(4, 0.5)])
+        now[0] += 2.0
+        jobs += vocoder._submit([playing(5, 0.25), playing(6, -60.0)])  # due 102.25 and 100.0; the first of 1 is due 102
+        calls.gate.set()
+        for job in jobs:
+            job.done.result(DEADLINE_S)
+    assert calls.decoded == [[0.0], [3.0], [6.0], [2.0], [4.0], [1.0], [5.0]]
 
 
 def test_a_cancelled_callers_window_is_not_decoded():
