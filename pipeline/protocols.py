@@ -17,6 +17,7 @@ from pipeline.types import (
     AudioChunk,
     DecodedAudio,
     DecoderTraits,
+    Followed,
     HiddenWindow,
     Prompt,
     Refined,
@@ -101,6 +102,27 @@ class CodeGenerator(Protocol):
         Raises:
             AtCapacity: at the first item, when no more may wait.
             DeadlineExceeded, ReaderStalled, NonFiniteOutput, EngineDead: at any item.
+        """
+        ...
+
+
+class TextFollower(Protocol):
+    """Which word each step says."""
+
+    async def follow(
+        self, prompt: Prompt, codes: NDArray[np.int64], tokens: tuple[int, int], *, ended: bool
+    ) -> Followed | None:
+        """Returns where the model looks in a prompt while it speaks.
+
+        The same prompt and codes have the same answer, however often it was asked for a part of them before.
+
+        Args:
+            codes: (n, 4), all steps of the segment so far.
+            tokens: positions [start, stop) of the prompt among which it looks.
+            ended: no step follows.
+
+        Returns:
+            None: the checkpoint lists no head that follows the text.
         """
         ...
 

@@ -26,8 +26,10 @@ from numpy.typing import NDArray
 from pipeline.audio.post_processor import PostProcessor
 from pipeline.cache.cached_generator import CachedModel
 from pipeline.config import SpeechConfig
-from pipeline.protocols import CodeGenerator, TextFrontend, VoiceSource, WaveDecoder
+from pipeline.protocols import CodeGenerator, TextFollower, TextFrontend, VoiceSource, WaveDecoder
 from pipeline.takes import Takes
+from pipeline.timing.rerolls import Rerolls
+from pipeline.timing.timeline import Timeline
 from pipeline.types import (
     AudioChunk,
     CacheResult,
@@ -43,6 +45,8 @@ from pipeline.types import (
 )
 from pipeline.vocoder.stream import StreamDecoder, blocks_for, skip_chunk_sizes
 
+NOTHING = np.zeros(0, np.float32)
+
 Input = TypeVar("Input")
 
 
@@ -57,9 +61,11 @@ class Synthesizer:
         voices: VoiceSource,
         speech_config: SpeechConfig,
         cached: CachedModel | None = None,
+        follower: TextFollower | None = None,
     ) -> None:
         """
         Args:
+            follower: which word each step says, for requests that ask for the times of words; None: they are estimated.
             cached: the generator behind a cache, for requests that may use it.
         """
         self._frontend = frontend
@@ -68,6 +74,7 @@ class Synthesizer:
         self._decoder = StreamDecoder(decoder)
         self._voices = voices
         self._cached = cached
+        self._follower = follower
         self._parallel_segments = speech_config.parallel_segments
 
     async def stream(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
@@ -95,18 +102,25 @@ class Synthesizer:
             await cached.check(prompts, request.sampling)
         post_processor = PostProcessor(request, [prompt.segment for prompt in prompts], voices)
         takes = Takes(generator, request.sampling, deadline, _first_steps(await self._traits()))
-        prefetcher = SegmentPrefetcher(takes, prompts, self._parallel_segments, admitted=admitted)
-        first_sample = 0
-        async with aclosing(self._decode_segments(plan, post_processor, prefetcher, request.skipped_chunk_sizes)) as pieces:
+        spoken = Rerolls(takes, plan.words, self._follower, request.retries)
+        prefetcher = SegmentPrefetcher(spoken, prompts, self._parallel_segments, admitted=admitted)
+        timeline = Timeline(request, plan.words, self._follower)
+        made = first_sample = 0
+        kept = NOTHING  # until it is known which words are in it
+        pieces = self._decode_segments(plan, post_processor, prefetcher, timeline, request.skipped_chunk_sizes)
+        async with aclosing(pieces):
             async for samples in pieces:
-                if len(samples):
-                    warnings = () if first_sample else (*plan.warnings, *takes.warnings)
+                made += len(samples)
+                kept = np.concatenate([kept, samples]) if len(kept) else samples
+                leave, times = timeline.take(made)
+                samples, kept = kept[: leave - first_sample], kept[max(0, leave - first_sample) :]
+                if len(samples) or times:
+                    warnings = () if first_sample else (*plan.warnings, *spoken.warnings)
                     source = CacheResult.BYPASS if cached is None else cached.result
-                    yield AudioChunk(samples, first_sample, is_last=False, warnings=warnings, cache=source)
+                    yield AudioChunk(samples, first_sample, is_last=False, warnings=warnings, cache=source, times=times)
                     first_sample += len(samples)
-        yield AudioChunk(
-            np.zeros(0, np.float32), first_sample, is_last=True, warnings=takes.warnings, report=post_processor.report
-        )
+        report = replace(post_processor.report, coverage=timeline.coverage)
+        yield AudioChunk(NOTHING, first_sample, is_last=True, warnings=spoken.warnings, report=report)
 
     async def read(self, request: SynthesisRequest) -> SpeechText:
         """Returns the text as it would be spoken, without any step of the model.
@@ -152,17 +166,27 @@ class Synthesizer:
         return {name: self._voices.get(name) for name in names if name is not None}
 
     async def _decode_segments(
-        self, plan: SpeechPlan, post_processor: PostProcessor, prefetcher: "SegmentPrefetcher", skipped_chunk_sizes: int
+        self,
+        plan: SpeechPlan,
+        post_processor: PostProcessor,
+        prefetcher: "SegmentPrefetcher",
+        timeline: Timeline,
+        skipped_chunk_sizes: int,
     ) -> AsyncGenerator[NDArray[np.float32], None]:
         """Streams the samples of all segments, each with its prosody, and the silence between them."""
-        segments = (prompt.segment for prompt in plan.prompts)
+        prompts = iter(plan.prompts)
         async with aclosing(prefetcher.segments()) as streams:
             async for steps in streams:
-                yield await _offload_if_heavy(post_processor, post_processor.begin, next(segments))
-                async with aclosing(self._decoder.decode(steps, skipped_chunk_sizes=skipped_chunk_sizes)) as chunks:
+                prompt = next(prompts)
+                rest = await _offload_if_heavy(post_processor, post_processor.begin, prompt.segment)
+                watched = timeline.begin(prompt, steps, post_processor.ended, post_processor.began, post_processor.place())
+                yield rest
+                async with aclosing(self._decoder.decode(watched, skipped_chunk_sizes=skipped_chunk_sizes)) as chunks:
                     async for chunk in chunks:
                         yield await _offload_if_heavy(post_processor, post_processor.feed, chunk.samples)
-        yield await _offload_if_heavy(post_processor, post_processor.finish, plan.closing_silence_ms)
+        rest = await _offload_if_heavy(post_processor, post_processor.finish, plan.closing_silence_ms)
+        timeline.finish(post_processor.ended, post_processor.began)
+        yield rest
 
     async def _refine(
         self, generator: CodeGenerator, prompts: tuple[Prompt, ...], sampling: SamplingParams, deadline: float
@@ -192,7 +216,7 @@ async def _offload_if_heavy(
 class SegmentPrefetcher:
     """Generates the segments of one request, several at a time, and yields them in order."""
 
-    def __init__(self, takes: Takes, prompts: tuple[Prompt, ...], parallel: int, *, admitted: bool) -> None:
+    def __init__(self, takes: Takes | Rerolls, prompts: tuple[Prompt, ...], parallel: int, *, admitted: bool) -> None:
         self._takes = takes
         self._prompts = prompts
         self._parallel = parallel

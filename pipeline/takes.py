@@ -13,7 +13,7 @@ is replaced by the second draw of the same seed. A later end can only be reporte
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -25,6 +25,8 @@ TOO_SHORT = "too_short"
 """warning: number of segments with fewer steps than speaking their text needs"""
 ROLLED_AGAIN = "rolled_again"
 """warning: number of segments whose first take ended too early and was replaced by a second one"""
+TAKES = 2
+"""attempts of one seed that `steps` may use"""
 
 
 class Takes:
@@ -49,26 +51,36 @@ class Takes:
         """Code and number of segments, as far as they have ended."""
         return tuple(sorted(self._counts.items()))
 
-    async def steps(self, prompt: Prompt, *, admitted: bool) -> AsyncGenerator[StepBlock, None]:
+    def count(self, warnings: Mapping[str, int]) -> None:
+        """Adds warnings that `steps` counted elsewhere."""
+        self._counts.update(warnings)
+
+    async def steps(
+        self, prompt: Prompt, *, admitted: bool, attempt: int = 0, counts: Counter[str] | None = None
+    ) -> AsyncGenerator[StepBlock, None]:
         """Streams the steps of one segment.
 
         Args:
             admitted: its request has a segment in the engine already.
+            attempt: added to the sampling's own.
+            counts: where warnings are counted; None: here.
 
         Raises:
             DeadlineExceeded, or what the generator raises.
         """
-        first = self._take(prompt, self._sampling, admitted=admitted)
+        counts = self._counts if counts is None else counts
+        sampling = replace(self._sampling, attempt=self._sampling.attempt + attempt)
+        first = self._take(prompt, sampling, admitted=admitted)
         async with aclosing(first):
             opening = await _opening(first, self._held_steps(prompt))
             if not self._ends_early(prompt, opening):
-                async for block in self._spoken(prompt, opening, first):
+                async for block in self._spoken(prompt, opening, first, counts):
                     yield block
                 return
-        self._counts[ROLLED_AGAIN] += 1
-        second = self._take(prompt, replace(self._sampling, attempt=self._sampling.attempt + 1), admitted=True)
+        counts[ROLLED_AGAIN] += 1
+        second = self._take(prompt, replace(sampling, attempt=sampling.attempt + 1), admitted=True)
         async with aclosing(second):
-            async for block in self._spoken(prompt, [], second):
+            async for block in self._spoken(prompt, [], second, counts):
                 yield block
 
     async def _take(self, prompt: Prompt, sampling: SamplingParams, *, admitted: bool) -> AsyncGenerator[StepBlock, None]:
@@ -89,19 +101,20 @@ class Takes:
         return last is not None and last.finish is FinishReason.EOS and last.stop < self._held_steps(prompt)
 
     async def _spoken(
-        self, prompt: Prompt, opening: list[StepBlock], rest: AsyncIterator[StepBlock]
+        self, prompt: Prompt, opening: list[StepBlock], rest: AsyncIterator[StepBlock], counts: Counter[str]
     ) -> AsyncGenerator[StepBlock, None]:
         """Yields the blocks of the take that is spoken; counts it if it is too short."""
         for block in opening:
-            self._check_length(prompt, block)
+            _check_length(prompt, block, counts)
             yield block
         async for block in rest:
-            self._check_length(prompt, block)
+            _check_length(prompt, block, counts)
             yield block
 
-    def _check_length(self, prompt: Prompt, block: StepBlock) -> None:
-        if block.finish is not None and block.stop < prompt.least_steps:
-            self._counts[TOO_SHORT] += 1
+
+def _check_length(prompt: Prompt, block: StepBlock, counts: Counter[str]) -> None:
+    if block.finish is not None and block.stop < prompt.least_steps:
+        counts[TOO_SHORT] += 1
 
 
 async def _opening(blocks: AsyncIterator[StepBlock], steps: int) -> list[StepBlock]:

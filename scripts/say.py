@@ -33,6 +33,7 @@ from pipeline.paths import cache_home
 from pipeline.synthesizer import Synthesizer
 from pipeline.text.frontend import LocalTextFrontend
 from pipeline.text.markup.ssml import parse
+from pipeline.timing.following import Following
 from pipeline.types import SPEED, AudioChunk, AudioOptions, Denoise, SamplingParams, SynthesisRequest
 from pipeline.vocoder.vocoder import Vocoder
 from pipeline.voices.catalogue import VoiceCatalogue
@@ -72,8 +73,10 @@ async def open_pipeline(config: PipelineConfig) -> AsyncIterator[LocalPipeline]:
     try:
         vocoder = Vocoder(config.vocoder, checkpoint)
         try:
-            synthesizer = Synthesizer(frontend, engine, vocoder, voices, config.speech)
+            following = Following(checkpoint, positions=config.engine.positions)
+            synthesizer = Synthesizer(frontend, engine, vocoder, voices, config.speech, follower=following)
             yield LocalPipeline(synthesizer, frontend, voices, engine, vocoder)
+            following.close()
         finally:
             vocoder.close()
     finally:

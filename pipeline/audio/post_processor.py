@@ -16,7 +16,7 @@ one speed with no silence between them share one stretch, whose windows span the
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -26,7 +26,7 @@ from pipeline.audio.denoise import Denoiser
 from pipeline.audio.fade import Fade
 from pipeline.audio.limiter import Limiter
 from pipeline.audio.loudness import Level
-from pipeline.audio.resample import Resample
+from pipeline.audio.resample import Resample, resampled_length
 from pipeline.audio.tempo import Stretch
 from pipeline.audio.trim import Trim
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
@@ -66,6 +66,12 @@ class PostProcessor:
         levels = levels or options.loudness_lufs is not None or options.gain_db != 0
         self._output_stages = _output_stages(options, limited=levels)
         self._vocoded: list[int] = []  # samples of each segment so far
+        self._joined = 0  # samples before the present stretch, 24 kHz
+        self._stretched_in = 0  # samples that the present stretch has taken
+        self.ended = 0
+        """where the segment before the present one ended [samples of the reply]; after `finish` the last one"""
+        self.began = 0
+        """where the present segment begins; after `finish` where the reply ends [samples of the reply]"""
 
     def begin(self, segment: Segment) -> NDArray[np.float32]:
         """Begins a segment; returns the rest of the one before and the silence between them.
@@ -74,15 +80,16 @@ class PostProcessor:
             EngineFault: the time-stretch failed.
         """
         rest = self._stretched(_flush(self._segment_stages))
+        self.ended = self._at(self._stretched_in)
         self._vocoded.append(0)
         self._segment_stages = self._stages_for(segment)
         self._gain = np.float32(10 ** (segment.prosody.gain_db / 20))
         # A segment's rate multiplies the request's speed, within the same bounds.
         speed = SPEED.clamp(self._request.speed * segment.prosody.rate)
         if segment.silence_ms or speed != self._speed:
-            rest = np.concatenate([rest, self._stretch.finish(), silence(segment.silence_ms)])
-            self._speed = speed
-            self._stretch = Stretch(speed)
+            rest = np.concatenate([rest, self._stretch.finish(), quiet := silence(segment.silence_ms)])
+            self._join(len(quiet), speed)
+        self.began = self._at(self._stretched_in)
         return _through(self._output_stages, rest)
 
     def feed(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -101,8 +108,25 @@ class PostProcessor:
             EngineFault: the time-stretch failed, or returned a wrong length.
         """
         rest = self._stretched(_flush(self._segment_stages))
-        rest = np.concatenate([rest, self._stretch.finish(), silence(silence_ms)])
+        self.ended = self._at(self._stretched_in)
+        rest = np.concatenate([rest, self._stretch.finish(), quiet := silence(silence_ms)])
+        self._join(len(quiet), self._speed)
+        self.began = self._at(0)
         return np.concatenate([_through(self._output_stages, rest), _flush(self._output_stages)])
+
+    def place(self) -> Callable[[int], int]:
+        """Returns what maps samples of the present segment, as the vocoder made them, to samples of the reply.
+
+        It is right while the segment lasts, and afterwards; of a quiet edge that was cut, only the beginning is known to it.
+        """
+        joined, taken, speed = self._joined, self._stretched_in, self._speed
+        trim = next((stage for stage in self._segment_stages if isinstance(stage, Trim)), None)
+
+        def of(samples: int) -> int:
+            cut = 0 if trim is None else trim.start_samples
+            return self._in_reply(joined + round((taken + max(0, samples - cut)) / speed))
+
+        return of
 
     @property
     def is_light(self) -> bool:
@@ -122,8 +146,24 @@ class PostProcessor:
             denoised=any(denoiser.works for denoiser in self._denoisers.values()),
         )
 
+    def _join(self, quiet: int, speed: float) -> None:
+        """Ends the present stretch; so many samples of silence follow it, and another stretch."""
+        self._joined += round(self._stretched_in / self._speed) + quiet
+        self._stretched_in = 0
+        self._speed = speed
+        self._stretch = Stretch(speed)
+
+    def _at(self, taken: int) -> int:
+        """Returns the place in the reply of the sample after so many that the present stretch has taken."""
+        return self._in_reply(self._joined + round(taken / self._speed))
+
+    def _in_reply(self, samples: int) -> int:
+        rate = self._request.audio.sample_rate
+        return samples if rate == SAMPLE_RATE else resampled_length(samples, rate)
+
     def _stretched(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         # The gain comes before the stretch, whose windows may reach over a joint.
+        self._stretched_in += len(samples)
         return self._stretch.feed(samples if self._gain == 1 else samples * self._gain)
 
     def _stages_for(self, segment: Segment) -> tuple[AudioStage, ...]:

@@ -22,6 +22,15 @@ from pipeline.spec import CONTROL_TAGS, SPEED_TAGS
 Language = Literal["zh", "en"]
 
 
+class Alignment(StrictModel):
+    """Heads of attention that follow the text, found and judged by scripts/evaluate/alignment_heads.py."""
+
+    heads: tuple[tuple[int, int], ...] = Field(min_length=1, description="(layer, head), from 0")
+    words: int | None = Field(None, description="words that were judged by forced alignment; null: not judged")
+    median_ms: float | None = Field(None, description="median error of their starts [ms]")
+    within_100_ms: float | None = Field(None, description="share of them within 100 ms")
+
+
 class Capabilities(StrictModel):
     """What a checkpoint was trained for; the defaults are ChatTTS's own."""
 
@@ -32,6 +41,7 @@ class Capabilities(StrictModel):
     ends_with_text: bool = Field(
         True, description="false: its speech ends anywhere, as that of random weights, so short audio is no mistake"
     )
+    alignment: Alignment | None = Field(None, description="null: the times of words are estimated")
 
     @field_validator("control_tags")
     @classmethod

@@ -6,7 +6,7 @@ Owns:  the tokenizer, the capabilities of the checkpoint
 Never: the engine, audio, threads
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +22,21 @@ from pipeline.text.refine_guard import accepts, diff
 from pipeline.text.segment import least_steps, max_steps
 from pipeline.text.speech_text import build_speech_text
 from pipeline.text.tokenizer import PromptTokenizer
-from pipeline.types import Prompt, Refined, RefineGuard, RefineParams, Segment, SpeechPlan, SpeechText, SynthesisRequest, Voice
+from pipeline.text.words import is_as_spoken, spoken_words
+from pipeline.types import (
+    Prompt,
+    Refined,
+    RefineGuard,
+    RefineParams,
+    Segment,
+    Span,
+    SpeechPlan,
+    SpeechText,
+    SpokenWord,
+    SynthesisRequest,
+    TimeDetail,
+    Voice,
+)
 
 REFINE_DROPPED = "refine_dropped"
 """warning: number of segments that are spoken as they were before the refine pass"""
@@ -64,7 +78,11 @@ class LocalTextFrontend:
         else:
             prompts = tuple(self._refine_prompt(segment, request.refine) for segment in speech_text.segments)
         warnings = (*speech_text.warnings, (UNKNOWN_IN_SAMPLE, unknown)) if unknown else speech_text.warnings
-        return SpeechPlan(prompts, speech_text.closing_silence_ms, warnings)
+        words: tuple[tuple[SpokenWord, ...], ...] = ()
+        if request.times is TimeDetail.WORD and request.refine is None:
+            pairs = zip(speech_text.segments, speech_text.spans, strict=True)
+            words = tuple(self._words(*pair, request, voices) for pair in pairs)
+        return SpeechPlan(prompts, speech_text.closing_silence_ms, warnings, words)
 
     async def replan(
         self, request: SynthesisRequest, voices: Mapping[str, Voice], plan: SpeechPlan, refined: list[NDArray[np.int64]]
@@ -98,6 +116,14 @@ class LocalTextFrontend:
 
     def _speech_text(self, request: SynthesisRequest) -> SpeechText:
         return build_speech_text(request, self._config, self._vocabulary, self._languages)
+
+    def _words(
+        self, segment: Segment, spans: Sequence[Span], request: SynthesisRequest, voices: Mapping[str, Voice]
+    ) -> tuple[SpokenWord, ...]:
+        voice = voices[segment.prosody.voice or request.voice]
+        is_found = is_as_spoken(segment)
+        places = self._tokenizer.places(segment, voice, speed_token=request.speed_token) if is_found else []
+        return spoken_words(segment, spans, request.text, places)
 
     def _known_samples(self, voices: Mapping[str, Voice]) -> tuple[dict[str, Voice], int]:
         """Returns the voices with transcripts that the checkpoint knows, and how many characters they have lost."""

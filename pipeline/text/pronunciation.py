@@ -50,6 +50,16 @@ class Pronunciation:
             place += len(word)
         return "".join(parts)
 
+    def places(self, text: str) -> list[tuple[int, int]]:
+        """Returns for each character of `spoken(text)` the characters [start, stop) of the text that it stands for."""
+        places: list[tuple[int, int]] = []
+        end = 0
+        for found in _WORD_OR_TAG.finditer(text):
+            places += [(at, at + 1) for at in range(end, found.start())]
+            places += [found.span()] * len(self.spoken(found[0]))
+            end = found.end()
+        return places + [(at, at + 1) for at in range(end, len(text))]
+
     def of(self, word: str) -> str:
         """Returns the phones of a lower-case word."""
         known = self.words.get(word)

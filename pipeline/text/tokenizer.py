@@ -79,11 +79,8 @@ class PromptTokenizer:
 
         Source: ChatTTS/model/speaker.py `decorate_code_prompts`, ChatTTS/model/tokenizer.py `encode`.
         """
-        assert 0 <= speed_token < SPEED_TOKENS
-        speaker_mark = "[empty_spk]" if voice.embedding is None else "[spk_emb]"
-        sample_text = neutralise(voice.sample_text)
-        text = neutralise(segment.text).strip()
-        token_ids = self._encode(f"[Stts]{speaker_mark}{sample_text}[speed_{speed_token}]{text}[Ptts]")
+        before, text = _code_text(segment, voice, speed_token)
+        token_ids = self._encode(f"{before}{text}[Ptts]")
         ids, text_mask = self._with_sample(token_ids, voice.sample_codes)
         self._check_length(len(ids))
         return Prompt(
@@ -95,6 +92,22 @@ class PromptTokenizer:
             speaker=voice.embedding,
             speaker_position=None if voice.embedding is None else token_ids.index(self._speaker_id),
         )
+
+    def places(self, segment: Segment, voice: Voice, *, speed_token: int) -> list[tuple[int, int] | None]:
+        """Returns for each text position of the code prompt the characters of the segment's text that it stands for.
+
+        None: it stands for none of them. The segment's text is as neutralise and strip leave it.
+        """
+        before, text = _code_text(segment, voice, speed_token)
+        whole = f"{before}{text}[Ptts]"
+        letters = [(at, at + 1) for at in range(len(whole))]
+        written = letters if self._pronunciation is None else self._pronunciation.places(whole)
+        inside = range(len(before), len(before) + len(text))
+        places: list[tuple[int, int] | None] = []
+        for start, stop in self._tokenizer.encode(self.pronounced(whole), add_special_tokens=False).offsets:
+            first, last = written[start][0], written[max(start, stop - 1)][1]
+            places.append((first - len(before), last - len(before)) if first in inside and last - 1 in inside else None)
+        return places
 
     def refine_prompt(self, segment: Segment, refine: RefineParams, *, max_steps: int) -> Prompt:
         """Returns the prompt for rewriting the segment with the given speaking habits.
@@ -163,6 +176,14 @@ class PromptTokenizer:
                 f"{len(ids)} pieces; this is not a ChatTTS tokenizer"
             )
         return ids[0]
+
+
+def _code_text(segment: Segment, voice: Voice, speed_token: int) -> tuple[str, str]:
+    """Returns what stands before the segment's text in a code prompt, and that text."""
+    assert 0 <= speed_token < SPEED_TOKENS
+    speaker_mark = "[empty_spk]" if voice.embedding is None else "[spk_emb]"
+    before = f"[Stts]{speaker_mark}{neutralise(voice.sample_text)}[speed_{speed_token}]"
+    return before, neutralise(segment.text).strip()
 
 
 def _open(checkpoint: Path, file: Path) -> Tokenizer:

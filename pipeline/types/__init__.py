@@ -23,6 +23,7 @@ from pipeline.types.request import (
 )
 from pipeline.types.speech import Admission, CacheResult, FinishReason, StepBlock
 from pipeline.types.text import Change, Head, Op, Prompt, Refined, Segment, Span, SpanKind, SpeechPlan, SpeechText
+from pipeline.types.timing import Coverage, Followed, Mark, SpokenWord, TimeDetail, TimedItem, TimeKind, TimeQuality
 from pipeline.types.vocoder import DecodedAudio, DecoderState, DecoderTraits, HiddenWindow, StepBatch
 
 __all__ = [
@@ -36,15 +37,18 @@ __all__ = [
     "CacheMode",
     "CacheResult",
     "Change",
+    "Coverage",
     "DecodedAudio",
     "DecoderState",
     "DecoderTraits",
     "Denoise",
     "FinishReason",
+    "Followed",
     "Head",
     "HiddenWindow",
     "Lane",
     "LexiconEntry",
+    "Mark",
     "Op",
     "Passage",
     "Prompt",
@@ -62,8 +66,13 @@ __all__ = [
     "SpanKind",
     "SpeechPlan",
     "SpeechText",
+    "SpokenWord",
     "StepBatch",
     "StepBlock",
     "SynthesisRequest",
+    "TimeDetail",
+    "TimeKind",
+    "TimeQuality",
+    "TimedItem",
     "Voice",
 ]

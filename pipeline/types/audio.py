@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.types.speech import CacheResult
+from pipeline.types.timing import Coverage, TimedItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,8 @@ class AudioReport:
     trimmed_ms: tuple[int, int] = (0, 0)
     """cut before the first and after the last sound, measured before any time-stretch [ms]"""
     denoised: bool = False
+    coverage: Coverage | None = None
+    """of the words whose times were followed; None: of none"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,5 +39,7 @@ class AudioChunk:
     """(code, count): SpeechPlan.warnings on a stream's first chunk; on its last those of the takes, on the first those known"""
     cache: CacheResult = CacheResult.BYPASS
     """where the steps of the first segment came from"""
+    times: tuple[TimedItem, ...] = ()
+    """what is told before these samples are sent; no sample was sent before that belongs to a word of it"""
     report: AudioReport | None = None
     """on a stream's last chunk"""

@@ -12,6 +12,8 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.types.timing import Mark, TimeDetail
+
 
 class Lane(StrEnum):
     """How urgent a request is; the first is the most urgent."""
@@ -250,6 +252,12 @@ class SynthesisRequest:
     """halve the length of segments, so that slots become free sooner"""
     skipped_chunk_sizes: int = 0
     """how many of the vocoder's first chunk sizes are skipped: fewer windows, later first audio"""
+    times: TimeDetail = TimeDetail.OFF
+    """how finely its times are told; no sample depends on it"""
+    retries: int = 0
+    """how often a segment is spoken again that lost or repeated a word; needs the times of words"""
+    marks: tuple[Mark, ...] = ()
+    """in the order of the text"""
     timeout_s: float = 120.0
     """time left; each process turns it into a deadline of its own monotonic clock"""
     cache: CacheControl = CacheControl()

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.types.request import Prosody, SchedulingParams
+from pipeline.types.timing import SpokenWord
 
 SpanKind = Literal["text", "control", "dropped"]
 Op = Literal["equal", "insert", "delete", "replace"]
@@ -121,3 +122,5 @@ class SpeechPlan:
     """exact silence after the last segment"""
     warnings: tuple[tuple[str, int], ...] = ()
     """(code, count) of everything in the text that could not be spoken as written"""
+    words: tuple[tuple[SpokenWord, ...], ...] = ()
+    """of each segment, in order, if the request asks for their times and the text is spoken as it is written"""

@@ -31,7 +31,7 @@ from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from torch import Tensor
 
-from pipeline.checkpoint.capabilities import Capabilities, Language, capabilities_file
+from pipeline.checkpoint.capabilities import Alignment, Capabilities, Language, capabilities_file
 from pipeline.checkpoint.layout import (
     CAPABILITIES_FILE,
     DVAE_FILE,
@@ -65,7 +65,7 @@ from scripts.train_demo.codes import BOOKS
 from scripts.train_demo.corpus import EVENTS, TOKEN_IDS
 from scripts.train_demo.dvae import LAYERS, STACK_WIDTH, WIDTH, Dvae
 from scripts.train_demo.letter_sounds import taught_pronunciation
-from scripts.train_demo.network import BOTTLENECK, CodeTable, Size, Speaking, speaker_vectors
+from scripts.train_demo.network import BOTTLENECK, GUIDED_LAYERS, CodeTable, Size, Speaking, speaker_vectors
 from scripts.train_demo.phones import LETTER_RULES, STOPS, SYMBOLS
 from scripts.train_demo.syllables import default_reading, parts
 from scripts.train_demo.teacher import SPEAKERS
@@ -79,7 +79,11 @@ ENGLISH_VOCABULARY = (*STOPS, "?", "!", *SYMBOLS.values(), *(f"##{symbol}" for s
 CHINESE_STOPS = {"，": ",", "、": ",", "；": ",", "：": ",", "。": ".", "？": ".", "！": "."}
 # Token that was not trained -> the trained one whose embedding it borrows.
 STAND_INS = dict.fromkeys(("?", "!"), ".") | dict.fromkeys(PAUSE_TAGS, ",") | {tag: tag for tag in EVENTS} | CHINESE_STOPS
-CAPABILITIES = Capabilities(control_tags=(*PAUSE_TAGS, "[laugh]", *sorted(SPEED_TAGS)), speed_tokens=True, refine=False)
+# Not judged yet: `python -m scripts.evaluate.alignment_heads` does so, and writes the figures.
+ALIGNMENT = Alignment(heads=((GUIDED_LAYERS[-1], 0),))
+CAPABILITIES = Capabilities(
+    control_tags=(*PAUSE_TAGS, "[laugh]", *sorted(SPEED_TAGS)), speed_tokens=True, refine=False, alignment=ALIGNMENT
+)
 OWN_FILES = (SPEAKERS_FILE, CAPABILITIES_FILE, PRONUNCIATION_FILE)
 UNTAUGHT_STD = 1e-3
 END_OF_REFINING = ("[Ebreak]", "[break_7]")  # the likeliest text token, and the one drawn where the end is not allowed yet

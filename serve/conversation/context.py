@@ -205,10 +205,10 @@ class Context:
         with open_speech(self._services, request) as speech:
             job = await speech.accept(self._settings.body(part.text))
             self._listener.began(part)
-            sent_s = 0.0
+            sent_s, from_s = 0.0, self._listener.sent_s
             async with aclosing(speech.speak(job)) as events:
                 async for event in events:
-                    await self._emit(PartSpoken(self.name, number, part, event))
+                    await self._emit(PartSpoken(self.name, number, part, event, from_s))
                     if isinstance(event, Audio | Finished) and speech.audio_s > sent_s:
                         self._listener.received(speech.audio_s - sent_s)
                         sent_s = speech.audio_s

@@ -66,6 +66,8 @@ class Conversation:
         body = settings.body("<speak>.</speak>" if is_ssml else ".")
         if body.stream_format == "sse":
             raise bad_request("conflicting_fields", "stream_format has no meaning here", param="stream_format")
+        if body.subtitles is not None:
+            raise bad_request("conflicting_fields", "subtitles have no meaning here; timestamps do", param="subtitles")
         self._request.caller.lane(body.priority)
         return build_request(select_version(body, self._request, self._services), self._request, self._services)
 

@@ -10,18 +10,20 @@ from dataclasses import dataclass
 
 from pipeline.text.incremental import Part
 from serve.conversation.heard import Heard
-from serve.speech.events import Audio, Finished, Started
+from serve.speech.events import SpeechEvent
 
 
 @dataclass(frozen=True, slots=True)
 class PartSpoken:
-    """The next event of the speech of one part: Started, Audio (any number), Finished."""
+    """The next event of the speech of one part."""
 
     context: str
     number: int
     """of the part in its context: 0, 1, ..."""
     part: Part
-    event: Started | Audio | Finished
+    event: SpeechEvent
+    from_s: float = 0.0
+    """where the part begins in the audio of its context [s]"""
 
 
 @dataclass(frozen=True, slots=True)

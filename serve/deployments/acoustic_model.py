@@ -29,7 +29,8 @@ from pipeline.model.gpu.device_memory import gpu_mem_percent
 from pipeline.model.gpu.placement import on_this_machine
 from pipeline.paths import cache_home
 from pipeline.text.segment import predicted_steps
-from pipeline.types import Head, Prompt, SamplingParams, Segment, StepBlock
+from pipeline.timing.following import Following
+from pipeline.types import Followed, Head, Prompt, SamplingParams, Segment, StepBlock
 from pipeline.vocoder.reference_encoder import ReferenceEncoder
 from pipeline.voices.seeds import read_statistics
 from serve.config.app_config import TracingConfig
@@ -39,6 +40,7 @@ from serve.deployments.replica_info import replica_info
 from serve.observability.metrics.engine import EngineMetrics
 from serve.observability.metrics.registry import every_period
 from serve.observability.tracing import Tracing
+from serve.remote.remote_stages import as_value
 from serve.resilience.autoscaling import EngineLoad, Load
 
 WARM_UP_POSITIONS = 16
@@ -62,6 +64,7 @@ class AcousticModel:
         if config.device == "cuda":
             sys.setswitchinterval(GIL_SWITCH_S)
         self._encoder: ReferenceEncoder | None = None
+        self._following = Following(files, positions=config.positions)
         self._encoding = asyncio.Lock()
         metrics = EngineMetrics()
         self._engine = await asyncio.to_thread(Engine, config, files, observer=metrics)
@@ -110,6 +113,12 @@ class AcousticModel:
         the engine decodes all its slots together, whenever their sequences arrived."""
         self._engine.submit(arrivals)
         return [None] * len(arrivals)
+
+    async def follow(
+        self, prompt: Prompt, codes: NDArray[np.int64], tokens: tuple[int, int], ended: bool
+    ) -> Followed | SynthesisError | None:
+        """Returns where the model looks in a prompt while it speaks (protocols.TextFollower); beside the engine."""
+        return await as_value(self._following.follow(prompt, codes, tokens, ended=ended))
 
     async def speakers(self) -> tuple[int, NDArray[np.float16] | None]:
         """Returns the width of this checkpoint's speaker embeddings, and the statistics of those it was trained on."""

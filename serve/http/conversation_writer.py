@@ -22,7 +22,8 @@ from serve.conversation.events import (
 from serve.conversation.heard import Heard
 from serve.errors import to_api_error
 from serve.http.door import Message
-from serve.speech.events import Audio, Finished, Started
+from serve.speech.events import Audio, Finished, Started, Timed
+from serve.speech.times import coverage_fields, times_fields
 
 MOST_AUDIO_BYTES = 1 << 18
 """of one message; client libraries refuse messages of a MiB"""
@@ -65,16 +66,23 @@ def _spoken(spoken: PartSpoken) -> Iterator[Message]:
     match spoken.event:
         case Started():
             yield {"type": "started", **_start(spoken.event, spoken.part.start, len(spoken.part.text))}
+        case Timed():
+            job, part = spoken.event.job, spoken.part
+            times = times_fields(spoken.event.items, job, from_s=spoken.from_s, from_character=part.start)
+            if job.timestamps is not None and times:
+                yield {"type": "times", **times}
         case Audio():
             data = spoken.event.data
             for place in range(0, len(data), MOST_AUDIO_BYTES):
                 yield {"type": "audio", "audio": base64.b64encode(data[place : place + MOST_AUDIO_BYTES]).decode()}
         case Finished():
+            coverage = spoken.event.report.coverage
             yield {
                 "type": "finished",
                 "duration_ms": round(1000 * spoken.event.audio_s),
                 "steps": spoken.event.report.steps,
                 "warnings": dict(spoken.event.warnings),
+                **({} if coverage is None else {"coverage": coverage_fields(coverage)}),
             }
 
 

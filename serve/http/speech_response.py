@@ -18,7 +18,7 @@ from pipeline.errors import SynthesisError
 from serve.errors import bad_request, to_api_error
 from serve.http.request_context import context_of
 from serve.http.services import Services
-from serve.http.speech_writers import ChunkedWriter, Connection, SpeechWriter, SseWriter, WholeWriter
+from serve.http.speech_writers import ChunkedWriter, Connection, JsonWriter, SpeechWriter, SseWriter, WholeWriter
 from serve.speech.job import SpeechJob
 from serve.speech.schemas.base import read_body
 from serve.speech.schemas.speech import SpeechBody
@@ -38,15 +38,18 @@ class SpeechResponse(Response):
         services: Services,
         translate: Callable[[bytes], bytes] = bytes,
         names_of: Callable[[SpeechJob], Mapping[str, str]] = lambda job: {},
+        writer: Callable[[Connection], SpeechWriter] | None = None,
     ) -> None:
         """
         Args:
             translate: makes a body of POST /v1/audio/speech of a body in another protocol; raises ApiError.
             names_of: headers in which that protocol says things about a job.
+            writer: of that protocol; None: the body selects one.
         """
         self._request = request
         self._translate = translate
         self._names_of = names_of
+        self._writer = writer
         self._services = services
         self.background = None
 
@@ -69,7 +72,8 @@ class SpeechResponse(Response):
         except ClientDisconnect:
             raise ClientLeft from None
         body = read_body(SpeechBody, raw)
-        writer = writer_for(body, connection, accept=self._request.headers.get("accept", ""))
+        accept = self._request.headers.get("accept", "")
+        writer = writer_for(body, connection, accept=accept) if self._writer is None else self._writer(connection)
         job = await speech.accept(body, raw)
         connection.also = self._names_of(job)
         await unless_the_client_leaves(receive, _write_reply(speech, job, writer))
@@ -79,12 +83,20 @@ def writer_for(body: SpeechBody, connection: Connection, *, accept: str) -> Spee
     """Returns the writer that the body, or the Accept header, selects.
 
     Raises:
-        ApiError: 400, events without streaming.
+        ApiError: 400, events without streaming, or times in a stream of audio.
     """
     as_events = body.stream_format == "sse" or "text/event-stream" in accept
     if as_events and not body.stream:
         raise bad_request("conflicting_fields", "stream=false cannot be sent as events", param="stream_format")
-    return SseWriter(connection) if as_events else ChunkedWriter(connection) if body.stream else WholeWriter(connection)
+    timed = next((name for name in ("timestamps", "subtitles") if getattr(body, name) is not None), None)
+    if as_events:
+        return SseWriter(connection)
+    if timed is not None and body.stream:
+        message = f"a stream of audio has no place for {timed}: add stream=false for JSON, or stream_format=sse for events"
+        raise bad_request("conflicting_fields", message, param=timed)
+    if not body.stream:
+        return WholeWriter(connection) if timed is None else JsonWriter(connection)
+    return ChunkedWriter(connection)
 
 
 async def unless_the_client_leaves(receive: Receive, reply: Coroutine[None, None, None]) -> None:

@@ -1,4 +1,4 @@
-"""Speech writers: the three ways in which audio is written to an HTTP connection.
+"""Speech writers: the ways in which audio is written to an HTTP connection.
 
 In:    SpeechEvents
 Out:   status and headers with the first audio, then the body: in chunks, as a whole, or as server-sent events
@@ -12,14 +12,17 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from starlette.types import Message, Send
 
 from pipeline.errors import ReaderStalled, SynthesisError
+from pipeline.types import TimedItem
 from pipeline.voices.names import display_name
 from serve.errors import to_api_error
-from serve.speech.events import Audio, Finished, SpeechEvent, Started
+from serve.speech.events import Audio, Finished, SpeechEvent, Started, Timed
+from serve.speech.subtitles import subtitles
+from serve.speech.times import coverage_fields, times_fields
 
 GENERATED = {"X-AI-Generated": "true"}
 """on every reply that contains synthetic speech"""
@@ -140,7 +143,50 @@ class WholeWriter:
             "X-Usage-Characters": str(job.characters),
             "X-Usage-Audio-Tokens": str(report.steps),
             **trimmed,
+            **coverage_header(finished),
         }
+
+
+class JsonWriter:
+    """Writes the audio as JSON, with its times."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._headers: dict[str, str] = {}
+        self._data = b""
+        self._items: list[TimedItem] = []
+
+    async def write(self, event: SpeechEvent) -> None:
+        """Collects audio and times; writes headers and body at the end."""
+        match event:
+            case Started():
+                self._headers = reply_headers(event, "application/json")
+            case Timed():
+                self._items += event.items
+            case Audio():
+                self._data += event.data
+            case Finished():
+                body = json.dumps(self._body(event)).encode()
+                headers = self._headers | coverage_header(event) | {"Content-Length": str(len(body))}
+                await self._connection.begin(headers)
+                await self._connection.write(body)
+                await self._connection.end()
+
+    async def write_error(self, error: SynthesisError) -> bool:
+        """Returns False: nothing was written."""
+        return False
+
+    def _body(self, finished: Finished) -> dict[str, object]:
+        job = finished.job
+        done = done_event(finished, hashlib.sha256(self._data).hexdigest())
+        about: Mapping[str, object] = done.pop("audio")
+        del done["type"]
+        fields = {"audio": base64.b64encode(self._data).decode(), **about, **done}
+        if job.timestamps is not None:
+            fields |= {"segments": [], "breaks": [], **times_fields(self._items, job)}
+        if job.subtitles is not None:
+            fields["subtitles"] = subtitles(self._items, job)
+        return fields
 
 
 class SseWriter:
@@ -151,6 +197,7 @@ class SseWriter:
         self._digest = hashlib.sha256()
         self._seq = 0
         self._request_id = ""
+        self._items: list[TimedItem] = []
 
     async def write(self, event: SpeechEvent) -> None:
         """Writes the headers, a delta event, or the done event."""
@@ -163,8 +210,13 @@ class SseWriter:
                 audio = base64.b64encode(event.data).decode()
                 await self._write_event({"type": "speech.audio.delta", "audio": audio, "seq": self._seq})
                 self._seq += 1
+            case Timed():
+                self._items += event.items
+                if event.job.timestamps is not None and (times := times_fields(event.items, event.job)):
+                    await self._write_event({"type": "speech.audio.timestamps", **times})
             case Finished():
-                await self._write_event(done_event(event, self._digest.hexdigest()))
+                shown = {} if event.job.subtitles is None else {"subtitles": subtitles(self._items, event.job)}
+                await self._write_event(done_event(event, self._digest.hexdigest()) | shown)
                 await self._connection.end()
 
     async def write_error(self, error: SynthesisError) -> bool:
@@ -179,7 +231,7 @@ class SseWriter:
         await self._connection.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
 
 
-def done_event(finished: Finished, sha256: str) -> dict[str, object]:
+def done_event(finished: Finished, sha256: str) -> dict[str, Any]:
     """Returns the last event of a reply. It counts input characters and decoded steps, before the audio stages."""
     job, report = finished.job, finished.report
     return {
@@ -198,6 +250,7 @@ def done_event(finished: Finished, sha256: str) -> dict[str, object]:
             **({"trimmed_ms": report.trimmed_ms} if job.request.audio.trim else {}),
         },
         "warnings": finished.warnings,
+        **({} if report.coverage is None else {"coverage": coverage_fields(report.coverage)}),
     }
 
 
@@ -224,6 +277,15 @@ def reply_headers(started: Started, media_type: str) -> dict[str, str]:
     if job.ignored:
         headers["X-Ignored-Fields"] = ignored_header(job.ignored)
     return headers
+
+
+def coverage_header(finished: Finished) -> dict[str, str]:
+    """Returns how much of the text was spoken, if it was followed: `0.9500; words=20, swallowed=1, repeated=0`."""
+    coverage = finished.report.coverage
+    if coverage is None:
+        return {}
+    counts = f"words={coverage.words}, swallowed={coverage.swallowed}, repeated={coverage.repeated}"
+    return {"X-Coverage": f"{coverage.share:.4f}; {counts}"}
 
 
 def warnings_header(warnings: Mapping[str, int]) -> str:

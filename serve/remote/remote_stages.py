@@ -27,6 +27,7 @@ from pipeline.text.frontend_client import FrontendClient, TextOperation
 from pipeline.types import (
     DecodedAudio,
     DecoderTraits,
+    Followed,
     HiddenWindow,
     Prompt,
     SamplingParams,
@@ -152,6 +153,21 @@ class RemoteDecoder:
         except SynthesisError:
             self._traits = None
             raise
+
+
+class RemoteFollower:
+    """protocols.TextFollower over AcousticModel. Answers are pure functions of their arguments."""
+
+    def __init__(self, handle: Handle, breaker: Breaker | None = None) -> None:
+        self._handle = handle
+        self.breaker = breaker or Breaker("acoustic", BreakerConfig())
+
+    async def follow(
+        self, prompt: Prompt, codes: NDArray[np.int64], tokens: tuple[int, int], *, ended: bool
+    ) -> Followed | None:
+        """Returns where the model looks in a prompt while it speaks; None: no head of the checkpoint follows the text."""
+        followed: Followed | None = await _pure(self.breaker, lambda: self._handle.follow.remote(prompt, codes, tokens, ended))
+        return followed
 
 
 class RemoteEncoder:

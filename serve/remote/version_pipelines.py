@@ -26,7 +26,15 @@ from pipeline.types import AudioChunk, Refined, SpeechText, SynthesisRequest
 from serve.config.model_versions import Version
 from serve.config.policies import BreakerConfig
 from serve.remote.code_cache import follow_fingerprint
-from serve.remote.remote_stages import Handle, RemoteDecoder, RemoteFrontend, RemoteGenerator, ask_fingerprint, ask_stats
+from serve.remote.remote_stages import (
+    Handle,
+    RemoteDecoder,
+    RemoteFollower,
+    RemoteFrontend,
+    RemoteGenerator,
+    ask_fingerprint,
+    ask_stats,
+)
 from serve.resilience.circuit_breaker import Breaker, is_fault
 from serve.versions.rollout import Rollout
 from serve.versions.shadow import Comparison, Shadow
@@ -81,6 +89,7 @@ class VersionPipelines:
                 voices,
                 version.pipeline.speech,
                 self._cached[version.id],
+                RemoteFollower(handles[version.acoustic], acoustic),
             )
         next(iter(self._cached.values())).fingerprint = fingerprint
 

@@ -1,4 +1,4 @@
-"""Events: what an entry point receives while a job is synthesised, in this order: Started, Audio (any number), Finished.
+"""Events: what an entry point receives while a job is synthesised: Started, any number of Timed and Audio, Finished.
 
 In:    nothing
 Out:   SpeechEvent
@@ -9,7 +9,7 @@ Never: HTTP, Ray
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipeline.types import AudioReport, CacheResult
+from pipeline.types import AudioReport, CacheResult, TimedItem
 from serve.speech.job import SpeechJob
 
 
@@ -36,6 +36,14 @@ class Audio:
 
 
 @dataclass(frozen=True, slots=True)
+class Timed:
+    """What is told about audio that follows, or that has just been yielded: no word is told after its audio."""
+
+    job: SpeechJob
+    items: tuple[TimedItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """All audio has been yielded."""
 
@@ -45,4 +53,4 @@ class Finished:
     warnings: Mapping[str, int]
 
 
-SpeechEvent = Started | Audio | Finished
+SpeechEvent = Started | Timed | Audio | Finished

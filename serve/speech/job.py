@@ -7,11 +7,15 @@ Never: HTTP, Ray
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pipeline.audio.formats import AudioFormat
 from pipeline.types import Lane, SynthesisRequest
 from serve.access.authentication import ANONYMOUS_CALLER, Caller
 from serve.observability.stage_timings import Fields
+
+TimestampsOf = Literal["segment", "word", "char"]
+SubtitlesIn = Literal["srt", "vtt"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,10 @@ class SpeechJob:
     """fields of the body that have no effect"""
     degraded: tuple[str, ...] = ()
     """degradation steps applied because of load"""
+    timestamps: TimestampsOf | None = None
+    """what is told the time of; None: nothing"""
+    subtitles: SubtitlesIn | None = None
+    """in which format the reply has subtitles; None: it has none"""
 
     @property
     def characters(self) -> int:

@@ -173,6 +173,9 @@ def adapted(
     if ("zh" if body.reading == DIALECT else body.reading) not in ("auto", *capabilities.languages):
         changes["language"] = "auto"
         lost.append("language")
+    if body.retries and capabilities.alignment is None:
+        changes["retries"] = 0
+        lost.append("retries")
     if given.get("allow_control_tags") and not (compat.control_tags and capabilities.tags):
         lost.append("allow_control_tags")
     return (body.model_copy(update=changes) if changes else body), tuple(lost)

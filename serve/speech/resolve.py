@@ -26,6 +26,7 @@ from pipeline.types import (
     SchedulingParams,
     SeedMode,
     SynthesisRequest,
+    TimeDetail,
 )
 from serve.config.policies import DegradationStep
 from serve.errors import bad_request
@@ -72,6 +73,8 @@ def resolve_job(
         first_audio_timeout_s=scheduling.first_audio_s,
         ignored=(*body.ignored, *selection.lost),
         degraded=degraded,
+        timestamps=body.timestamps,
+        subtitles=body.subtitles,
     )
 
 
@@ -122,6 +125,9 @@ def build_request(
         speed_token=token,
         refine=_refine(body, sampling),
         language=body.reading,
+        times=_times(body, text),
+        marks=text.marks,
+        retries=body.retries,
         model=selection.version.id,
         timeout_s=services.limits.total_timeout_s,
     )
@@ -181,6 +187,22 @@ def _options(post: bool | PostBody, sample_rate: int) -> AudioOptions:
         loudness_lufs=wanted.loudness_lufs,
         fade_ms=wanted.fade_ms,
     )
+
+
+def _times(body: SpeechBody, text: WrittenText) -> TimeDetail:
+    """Returns how finely times are needed: subtitles end between words, and a mark may stand between two."""
+    if body.retries and body.seed_mode == "upstream":
+        raise bad_request("conflicting_fields", "seed_mode upstream has one take: leave retries out", param="retries")
+    if body.timestamps is None and body.subtitles is None and not body.retries:
+        return TimeDetail.OFF
+    if body.refine is False:
+        needs_words = body.timestamps in ("word", "char") or text.marks or body.subtitles or body.retries
+        return TimeDetail.WORD if needs_words else TimeDetail.SEGMENT
+    if body.timestamps in ("word", "char") or body.retries:
+        param = "retries" if body.retries else "timestamps"
+        message = f"refine rewrites the text, so its words are not those of input: leave it or {param} out"
+        raise bad_request("conflicting_fields", message, param=param)
+    return TimeDetail.SEGMENT
 
 
 def _refine(body: SpeechBody, sampling: SamplingParams) -> RefineParams | None:

@@ -21,13 +21,13 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, aclosing, contextmanager
 
 from pipeline.errors import AtCapacity, DeadlineExceeded
-from pipeline.types import AudioChunk
+from pipeline.types import AudioChunk, TimedItem
 from serve.access.idempotency import checked_key, seed_of
 from serve.errors import ApiError
 from serve.observability.request_log import WANT_OF_ROOM, log_finished, log_received, reply_fields
 from serve.observability.stage_timings import CURRENT_TIMINGS
 from serve.speech.encoding import encode_at_once, encode_stream
-from serve.speech.events import Audio, Finished, SpeechEvent, Started
+from serve.speech.events import Audio, Finished, SpeechEvent, Started, Timed
 from serve.speech.job import RequestContext, SpeechJob
 from serve.speech.recorder import ReplyRecorder
 from serve.speech.resolve import resolve_job
@@ -81,6 +81,7 @@ class SpeechSession:
         self._recorder = recorder
         self._admitted = admitted
         self._replayed: bool | None = None
+        self._times: list[TimedItem] = []  # that have not been yielded
 
     @property
     def audio_s(self) -> float:
@@ -124,9 +125,13 @@ class SpeechSession:
                     async for data in pieces:
                         if not recorder.has_started:
                             yield self._start(job)
+                        if self._times:
+                            yield self._timed(job)
                         yield Audio(data)
             if not recorder.has_started:
                 yield self._start(job)
+            if self._times:
+                yield self._timed(job)
             yield Finished(job, recorder.audio_s, recorder.report, recorder.warnings)
         except Exception as error:
             if type(error) is AtCapacity:  # a deadline that cannot be kept says nothing about others
@@ -140,6 +145,10 @@ class SpeechSession:
         recorder.has_started = True
         return Started(job, recorder.cache, recorder.warnings, self._replayed, recorder.timings_ms())
 
+    def _timed(self, job: SpeechJob) -> Timed:
+        items, self._times = tuple(self._times), []
+        return Timed(job, items)
+
     async def _timely(self, job: SpeechJob) -> AsyncGenerator[AudioChunk, None]:
         """Streams the chunks that have samples, within the time limits."""
         limits, recorder = self._services.limits, self._recorder
@@ -148,6 +157,7 @@ class SpeechSession:
         async with aclosing(self._services.stream(job.request)) as chunks:
             while (chunk := await _next_chunk(chunks, limit_s, what, ends_at, limits.total_timeout_s)) is not None:
                 duration_s = recorder.add(chunk, job.audio.sample_rate)
+                self._times += chunk.times
                 if not duration_s:
                     continue  # the audio stages keep samples that are not final yet
                 self._context.caller.record_audio(duration_s)

@@ -24,4 +24,4 @@ def write_english_checkpoint(folder: Path) -> None:
     assert sorted(tokenizer["model"]["vocab"].values()) == list(range(len(tokenizer["model"]["vocab"])))
     (folder / TOKENIZER_FILE).write_text(json.dumps(tokenizer), encoding="utf-8")
     (folder / CAPABILITIES_FILE).write_bytes(capabilities_file(ENGLISH))
-    write_manifest(folder, {file: file_sha256(folder / file) for file in read_manifest(DEMO_FOLDER)})
+    write_manifest(folder, {file: file_sha256(folder / file) for file in read_manifest(DEMO_FOLDER) or ()})

@@ -26,6 +26,7 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("audio", "checkpoint", "native", "store"),
         ("model",),
         ("cache", "engine", "takes", "text", "vocoder", "voices"),
+        ("timing",),
         ("synthesizer",),
     ),
     "serve": (

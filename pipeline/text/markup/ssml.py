@@ -20,7 +20,7 @@ from defusedxml.ElementTree import fromstring
 
 from pipeline.text.markup.ssml_elements import ELEMENTS
 from pipeline.text.markup.ssml_reader import SsmlReader, element_name, invalid
-from pipeline.types import Passage
+from pipeline.types import Mark, Passage
 
 MAX_BYTES = 64 * 1024
 
@@ -30,7 +30,7 @@ class Document:
     """The content of an SSML document."""
 
     passages: tuple[Passage, ...]
-    marks: tuple[tuple[str, int], ...]
+    marks: tuple[Mark, ...]
     """name, and the number of characters of text before it"""
     warnings: tuple[tuple[str, int], ...]
     """code and count of everything that is not supported"""

@@ -128,7 +128,7 @@ def _emphasis(reader: SsmlReader, element: Element, scope: Scope) -> None:
 
 
 def _mark(reader: SsmlReader, element: Element, scope: Scope) -> None:
-    reader.marks.append((element.get("name") or "", reader.position))
+    reader.mark(element.get("name") or "")
     reader.read_inside(element, scope)
 
 

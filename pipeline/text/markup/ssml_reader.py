@@ -16,7 +16,7 @@ from xml.etree.ElementTree import Element
 from pipeline.errors import InvalidSsml
 from pipeline.text.language_tags import reading_of
 from pipeline.text.markup.control_tags import neutralise
-from pipeline.types import Passage, Pronunciation, PronunciationKind, Prosody
+from pipeline.types import Mark, Passage, Pronunciation, PronunciationKind, Prosody
 
 MAX_DEPTH = 10
 MAX_ELEMENTS = 1000
@@ -50,7 +50,7 @@ class SsmlReader:
         """
         self.warnings: Counter[str] = Counter()
         self.passages: list[Passage] = []
-        self.marks: list[tuple[str, int]] = []
+        self.marks: list[Mark] = []
         self.tailing_ms = 0
         """silence after the whole document"""
         self._elements = elements
@@ -119,10 +119,9 @@ class SsmlReader:
         """True if no text has been read yet."""
         return not self.passages and not self._text.strip()
 
-    @property
-    def position(self) -> int:
-        """Characters of text so far."""
-        return self._length + len(self._text)
+    def mark(self, name: str) -> None:
+        """Sets a mark here."""
+        self.marks.append(Mark(name, self._length + len(self._text), 0 if self._text else self._silence_ms))
 
     # -- the walk ----------------------------------------------------------------------------------------------------
 

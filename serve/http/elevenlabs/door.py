@@ -2,8 +2,8 @@
 
 In:    frames, ConversationEvents, errors
 Out:   calls of a Conversation; messages
-Owns:  which contexts have sent audio
-Never: a socket; a time that was not measured: alignments are null; an end without audio, which clients take for a failure
+Owns:  which contexts have sent audio, and the times of their characters
+Never: a socket; an end without audio, which clients take for a failure
 """
 
 import base64
@@ -26,10 +26,11 @@ from serve.conversation.events import (
 from serve.errors import bad_request, to_api_error
 from serve.http.conversation_writer import MOST_AUDIO_BYTES
 from serve.http.door import Message
+from serve.http.elevenlabs.aligned_context import AlignedContext
 from serve.http.elevenlabs.errors import close_code_of, message_of
 from serve.http.elevenlabs.frames import Frame, context_in, read_frame
 from serve.http.elevenlabs.translation import SocketQuery, common_fields, ignored_fields, settings_fields
-from serve.speech.events import Audio, Started
+from serve.speech.events import Audio, Finished, Started, Timed
 from serve.speech.schemas.base import read_values
 
 NORMAL = 1000  # RFC 6455
@@ -62,6 +63,7 @@ class ElevenLabsDoor:
         self._first: dict[str, Message] = {}
         """context that is open -> the fields of its first message that cannot change"""
         self._voiced: set[str] = set()
+        self._aligned: dict[str, AlignedContext] = {}
         self._ignored: dict[str, list[str]] = {}
         """context -> fields without effect that its next message names"""
 
@@ -105,12 +107,18 @@ class ElevenLabsDoor:
         match event:
             case PartSpoken(event=Started() as started):
                 self._ignored[event.context] = list(started.job.ignored)
+                self._aligned_in(event.context).begin(event.part, event.from_s, started.job.audio.sample_rate)
+            case PartSpoken(event=Timed(items=items)):
+                self._aligned_in(event.context).add(items)
             case PartSpoken(event=Audio(data=data)):
                 self._voiced.add(event.context)
                 for place in range(0, len(data), MOST_AUDIO_BYTES):
                     yield self._audio(event.context, data[place : place + MOST_AUDIO_BYTES])
-            case PartSpoken() | PartSkipped():
-                pass
+            case PartSpoken(event=Finished(audio_s=audio_s)):
+                if self._aligned_in(event.context).finish(audio_s):
+                    yield self._audio(event.context, b"")
+            case PartSkipped():
+                self._aligned_in(event.context).skip(event.part)
             case ContextClosed():
                 if event.context not in self._voiced:
                     yield self._audio(event.context, self._silence())
@@ -171,6 +179,7 @@ class ElevenLabsDoor:
     def _forget(self, name: str) -> None:
         self._first.pop(name, None)
         self._voiced.discard(name)
+        self._aligned.pop(name, None)
         self._ignored.pop(name, None)
         if self._is_closing and not self._first:
             self.over = NORMAL, ""
@@ -179,7 +188,6 @@ class ElevenLabsDoor:
         query = self._query
         without_effect = {
             **(query.model_extra or {}),
-            "sync_alignment": query.sync_alignment or None,
             "context_id": None if self._has_contexts else said.context_id,
             "generation_config": said.generation_config,
             "try_trigger_generation": said.try_trigger_generation,
@@ -187,6 +195,7 @@ class ElevenLabsDoor:
         }
         speech = {
             "voice": self._voice,
+            "timestamps": "word",
             **common_fields(query, query.output_format),
             **settings_fields(said.voice_settings, said.pronunciation_dictionary_locators),
             **ignored_fields(without_effect),
@@ -198,11 +207,13 @@ class ElevenLabsDoor:
         return {
             "audio": base64.b64encode(data).decode(),
             "isFinal": None,
-            "normalizedAlignment": None,
-            "alignment": None,
+            **self._aligned_in(context).take(),
             **self._named(context),
             **({"ignored_fields": ignored} if ignored else {}),
         }
+
+    def _aligned_in(self, context: str) -> AlignedContext:
+        return self._aligned.setdefault(context, AlignedContext(from_start=self._query.sync_alignment))
 
     def _final(self, context: str) -> Message:
         return {"audio": None, "isFinal": True, "normalizedAlignment": None, "alignment": None, **self._named(context)}

@@ -80,8 +80,8 @@ class SocketQuery(Body):
     inactivity_timeout: float = Field(20.0, gt=0, le=180)
 
 
-def speech_json(raw: bytes, voice: str, query: Mapping[str, str], *, stream: bool) -> bytes:
-    """Returns the body of POST /v1/audio/speech that asks for the same.
+def speech_json(raw: bytes, voice: str, query: Mapping[str, str], *, stream: bool, timed: bool = False) -> bytes:
+    """Returns the body of POST /v1/audio/speech that asks for the same, with the times of words if it is `timed`.
 
     Raises:
         ApiError: 400
@@ -91,6 +91,7 @@ def speech_json(raw: bytes, voice: str, query: Mapping[str, str], *, stream: boo
         "input": body.text,
         "voice": voice,
         "stream": stream,
+        **({"timestamps": "word"} if timed else {}),
         **common_fields(body, asked.output_format),
         **settings_fields(body.voice_settings, body.pronunciation_dictionary_locators),
         **ignored_fields(body.model_extra or {}),

@@ -3,9 +3,10 @@
 In:    HTTP, WebSockets
 Out:   audio, JSON and messages as ElevenLabs' clients read them
 Owns:  nothing
-Never: Ray, torch; times that were not measured
+Never: Ray, torch
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from serve.http.conversation_socket import ConversationSocket
 from serve.http.dependencies import RequestServices
 from serve.http.elevenlabs.cards import SETTINGS, model_cards, page_of, voice_card
 from serve.http.elevenlabs.door import ElevenLabsDoor
+from serve.http.elevenlabs.timed_writers import LinesWriter, WholeTimedWriter
 from serve.http.elevenlabs.translation import TextToSpeechBody, speech_json
 from serve.http.middleware import request_id_of
 from serve.http.openapi import takes
@@ -26,11 +28,14 @@ from serve.http.route_access import any_key, requires
 from serve.http.routes.speech import AUDIO
 from serve.http.services import Services
 from serve.http.speech_response import SpeechResponse
+from serve.http.speech_writers import Connection, SpeechWriter
 from serve.speech.job import SpeechJob
 
 router = APIRouter()
 
-NO_TIMES = "times of characters are not measured here: use the same route without with-timestamps"
+WITH_TIMES: dict[int | str, dict[str, Any]] = {
+    200: {"description": "audio with times of characters; streamed: an object a line", "content": {"application/json": {}}}
+}
 
 
 class ElevenLabsErrorBody(BaseModel):
@@ -76,11 +81,26 @@ async def stream(name: str, request: Request, services: RequestServices) -> Resp
     return spoken(name, request, services, stream=True)
 
 
-@router.post("/v1/text-to-speech/{name}/with-timestamps", responses=REFUSED)
-@router.post("/v1/text-to-speech/{name}/stream/with-timestamps", responses=REFUSED)
-@requires(Scope.SPEECH)
-async def with_timestamps(name: str) -> Response:
-    raise bad_request("timestamps_not_supported", NO_TIMES)
+@router.post(
+    "/v1/text-to-speech/{name}/with-timestamps",
+    openapi_extra=takes(TextToSpeechBody),
+    response_class=Response,
+    responses={**WITH_TIMES, **REFUSED},
+)
+@requires(Scope.SPEECH, stream=True)
+async def whole_with_times(name: str, request: Request, services: RequestServices) -> Response:
+    return spoken(name, request, services, stream=False, writer=WholeTimedWriter)
+
+
+@router.post(
+    "/v1/text-to-speech/{name}/stream/with-timestamps",
+    openapi_extra=takes(TextToSpeechBody),
+    response_class=Response,
+    responses={**WITH_TIMES, **REFUSED},
+)
+@requires(Scope.SPEECH, stream=True)
+async def stream_with_times(name: str, request: Request, services: RequestServices) -> Response:
+    return spoken(name, request, services, stream=True, writer=LinesWriter)
 
 
 @router.get("/v1/voices", responses=REFUSED)
@@ -140,10 +160,18 @@ async def converse(socket: WebSocket, name: str, *, has_contexts: bool) -> None:
     await ConversationSocket(socket, services, door).converse()
 
 
-def spoken(name: str, request: Request, services: Services, *, stream: bool) -> Response:
-    """Returns the reply to a text."""
-    translate = partial(speech_json, voice=name, query=request.query_params, stream=stream)
-    return SpeechResponse(request, services, translate, reply_names)
+def spoken(
+    name: str,
+    request: Request,
+    services: Services,
+    *,
+    stream: bool,
+    writer: Callable[[Connection], SpeechWriter] | None = None,
+) -> Response:
+    """Returns the reply to a text; `writer` is one that writes times."""
+    query, timed = request.query_params, writer is not None
+    translate = partial(speech_json, voice=name, query=query, stream=stream, timed=timed)
+    return SpeechResponse(request, services, translate, reply_names, writer)
 
 
 def reply_names(job: SpeechJob) -> dict[str, str]:

@@ -3,7 +3,7 @@
 In:    HTTP
 Out:   audio
 Owns:  nothing
-Never: Ray, torch; times that were not measured
+Never: Ray, torch
 """
 
 from functools import partial
@@ -17,12 +17,17 @@ from serve.http.dependencies import RequestServices
 from serve.http.elevenlabs.dialogue import DialogueBody, dialogue_json
 from serve.http.openapi import takes
 from serve.http.route_access import requires
-from serve.http.routes.elevenlabs import NO_TIMES, REFUSED, reply_names
+from serve.http.routes.elevenlabs import REFUSED, reply_names
 from serve.http.routes.speech import AUDIO
 from serve.http.services import Services
 from serve.http.speech_response import SpeechResponse
 
 router = APIRouter()
+
+NO_TIMES = (
+    "a dialogue has no alignment here: use the same route without with-timestamps, or POST /v1/audio/speech with SSML, whose "
+    "segments name their voices"
+)
 
 
 @router.post("/v1/text-to-dialogue", openapi_extra=takes(DialogueBody), response_class=Response, responses={**AUDIO, **REFUSED})

@@ -103,7 +103,7 @@ async def ssml(request: Request, services: RequestServices) -> SsmlReply:
     return SsmlReply(
         text=written.text,
         passages=[_passage(passage) for passage in written.passages],
-        marks=[MarkReply(name=name, position=position) for name, position in written.marks],
+        marks=[MarkReply(name=mark.name, position=mark.position) for mark in written.marks],
         warnings=_warnings(written.warnings),
         ignored_fields=_named([*body.ignored, *unused]),
     )

@@ -116,6 +116,19 @@ class SpeechBody(TextBody):
         "default", description="of what was sampled before with this seed; Cache-Control says the same where this is left out"
     )
 
+    retries: int = Field(
+        0,
+        ge=0,
+        le=3,
+        description="speak a segment again, up to so often, that lost or repeated a word; sent when it is whole",
+    )
+    timestamps: Literal["segment", "word", "char"] | None = Field(
+        None, description="tell when each segment, word or character is heard; with stream false, or stream_format sse"
+    )
+    subtitles: Literal["srt", "vtt"] | None = Field(
+        None, description="subtitles beside the audio, in this format; as timestamps"
+    )
+
     @property
     def ignored(self) -> list[str]:
         """Fields without effect, unknown ones included."""

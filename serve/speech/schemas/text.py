@@ -18,7 +18,7 @@ from pipeline.text.language_tags import KNOWN, reading_of
 from pipeline.text.lexicon.library import LEXICON_ID, MAX_ENTRIES, Entries
 from pipeline.text.markup.ssml import parse
 from pipeline.text.normalize import PLAIN, NormalizeOptions
-from pipeline.types import LexiconEntry, Passage, PronunciationKind, Prosody
+from pipeline.types import LexiconEntry, Mark, Passage, PronunciationKind, Prosody
 from serve.config.app_config import LimitsConfig
 from serve.errors import bad_request
 from serve.speech.schemas.base import Body
@@ -103,8 +103,8 @@ class WrittenText:
     lexicon: Entries
     normalize: tuple[tuple[str, bool | str], ...]
     warnings: tuple[tuple[str, int], ...]
-    marks: tuple[tuple[str, int], ...] = ()
-    """SSML's marks: name, and how many characters of text stand before it"""
+    marks: tuple[Mark, ...] = ()
+    """of an SSML document"""
 
 
 def read_text(
@@ -126,7 +126,7 @@ def read_text(
         InvalidRequest, ApiError
     """
     allowed = _control_tags(body.allow_control_tags, limits)
-    marks: tuple[tuple[str, int], ...] = ()
+    marks: tuple[Mark, ...] = ()
     if body.input_type == "ssml":
         document = parse(body.input, control_tags=allowed, strict=strict)
         text, passages, warnings, marks = document.text, document.passages, document.warnings, document.marks

@@ -167,3 +167,23 @@ def test_foreign_pages_are_refused_behind_serve(cluster: Cluster, headers: dict[
 def test_only_the_model_processes_load_torch(cluster: Cluster, deployment: str, has_torch: bool):
     (pid,) = cluster.replicas("chattts", deployment)
     assert ("libtorch" in Path(f"/proc/{pid}/maps").read_text()) == has_torch
+
+
+def test_times_cross_the_handles_and_are_equal_however_the_audio_is_sent(cluster: Cluster):
+    """Random weights have no head that follows the text, and the reply says that its words are estimated."""
+    body = {"input": "So this is said. It has $5 in it.", "seed": 3, "timestamps": "word", "speed": 1.2}
+    whole = cluster.speak(**body, stream=False).json()
+    stored = cluster.speak(**body, stream=False, cache="default").json()
+    again = cluster.speak(**body, stream=False, cache="default").json()
+    lines = cluster.speak(**body, stream_format="sse").text.splitlines()
+    told: dict[str, list] = {}
+    for event in (json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")):
+        if event["type"] == "speech.audio.timestamps":
+            for kind in event.keys() - {"type"}:
+                told.setdefault(kind, []).extend(event[kind])
+    assert [word["text"] for word in whole["words"]] == ["So", "this", "is", "said", "It", "has", "$5", "in", "it"]
+    assert {word["quality"] for word in whole["words"]} == {"estimated"}
+    for other in (told, stored, again):
+        assert (other["words"], other["segments"]) == (whole["words"], whole["segments"])
+    assert round(1000 * whole["segments"][-1]["end"]) == whole["duration_ms"]
+    assert "coverage" not in whole

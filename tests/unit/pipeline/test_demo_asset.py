@@ -30,7 +30,7 @@ def test_every_file_is_there_and_vouched_for(tmp_path: Path):
 def test_its_capabilities_are_those_an_export_writes():
     found = read_capabilities(DEMO_FOLDER)
     assert (DEMO_FOLDER / CAPABILITIES_FILE).read_bytes() == capabilities_file(found)
-    assert found == CAPABILITIES.model_copy(update={"languages": found.languages})
+    assert found == CAPABILITIES.model_copy(update={"languages": found.languages, "alignment": found.alignment})
     speeds = {f"[speed_{level}]" for level in range(10)}
     assert {STAND_INS[tag] for tag in {*found.control_tags} - speeds - {*EVENTS}} == {","}, "its other tags are pauses"
 

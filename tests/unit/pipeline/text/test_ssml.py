@@ -10,7 +10,7 @@ from pipeline.errors import InvalidSsml
 from pipeline.text.markup.ssml import MAX_BYTES, parse
 from pipeline.text.markup.ssml_elements import MAX_BREAK_MS, SILENT_DB, STYLES
 from pipeline.text.markup.ssml_reader import MAX_DEPTH, MAX_ELEMENTS, MAX_TURNS
-from pipeline.types import Passage, Pronunciation, PronunciationKind, Prosody
+from pipeline.types import Mark, Passage, Pronunciation, PronunciationKind, Prosody
 
 XMLNS = 'xmlns:mstts="https://www.w3.org/2001/mstts"'
 
@@ -114,9 +114,16 @@ def test_styles_are_a_pace_and_a_loudness():
 
 
 def test_marks_know_how_much_text_is_before_them():
-    document = parse(speak('one <mark name="a"/>two<break/>three<mark name="b"/>'))
-    assert document.marks == (("a", 4), ("b", 12))
+    document = parse(speak('one <mark name="a"/>two<break time="1s"/>three<mark name="b"/>'))
+    assert document.marks == (Mark("a", 4), Mark("b", 12))
     assert document.text == "one twothree"
+
+
+def test_marks_know_how_much_silence_is_before_them():
+    document = parse(
+        speak('<mark name="a"/><break time="1s"/><mark name="b"/><break time="200ms"/><mark name="c"/>one<break/>')
+    )
+    assert document.marks == (Mark("a", 0), Mark("b", 0, 1000), Mark("c", 0, 1200))
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,8 @@ def test_every_refusal_has_their_envelope_and_none_of_the_clients_words(live):
         (SPEAK, {"voice_settings": {"speed": 99}}, 400, "out_of_range"),
         (SPEAK, {"pronunciation_dictionary_locators": [{"pronunciation_dictionary_id": "none"}]}, 400, "lexicon_not_found"),
         (f"{SPEAK}?output_format={CANARY}", {}, 400, "unsupported_format"),
-        (f"{SPEAK}/with-timestamps", {}, 400, "timestamps_not_supported"),
-        (f"{SPEAK}/stream/with-timestamps", {}, 400, "timestamps_not_supported"),
+        (f"{SPEAK}/with-timestamps", {"text": ""}, 400, "out_of_range"),
+        (f"{SPEAK}/stream/with-timestamps", {"seed": -1}, 400, "out_of_range"),
         (f"{SPEAK}/nothing", {}, 404, "not_found"),
         ("/v1/voices", {}, 405, "method_not_allowed"),
     ]

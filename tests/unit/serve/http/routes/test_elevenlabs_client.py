@@ -58,8 +58,8 @@ def test_refusals_are_in_words(live):
         (lambda: client.text_to_speech.convert("alloy", text="x" * 100_000), 400, "max_character_limit_exceeded"),
         (lambda: client.text_to_speech.convert("alloy", text="x", model_id="gpt-9"), 404, "model_not_found"),
         (lambda: client.text_to_speech.convert("alloy", text="x", output_format="mp3_1_1"), 400, "unsupported_format"),
-        (lambda: [client.text_to_speech.convert_with_timestamps("alloy", text="x")], 400, "timestamps_not_supported"),
-        (lambda: client.text_to_speech.stream_with_timestamps("alloy", text="x"), 400, "timestamps_not_supported"),
+        (lambda: [client.text_to_speech.convert_with_timestamps("nobody", text="x")], 404, "voice_not_found"),
+        (lambda: client.text_to_speech.stream_with_timestamps("nobody", text="x"), 404, "voice_not_found"),
         (lambda: [client.voices.get("nobody")], 404, "voice_not_found"),
     ]
     for call, status, name in refused:

@@ -1,0 +1,1 @@
+"""Times: finds where in the audio each segment, break and word is."""

@@ -1,0 +1,229 @@
+"""Timeline: the times of one reply, and how much of its audio may leave before the next of them is known.
+
+In:    the steps of each segment; where it begins and ends in the audio; how many samples exist
+Out:   TimedItems, none of them later than the samples it describes; Coverage
+Owns:  the words of the present segment that have not been told
+Never: samples; a time that depends on how steps or samples were grouped, or on when they came
+
+Segments and breaks are counted in samples: exact. A word begins where the model begins to look at its tokens. It is told as
+soon as its end is decided and its audio exists, and the audio from its beginning on waits for that. Where no head of the model
+follows the text, the words of a segment share its time by their lengths, so its audio waits until the segment has ended.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.protocols import TextFollower
+from pipeline.spec import SAMPLES_PER_STEP
+from pipeline.text.segment import letter_weight
+from pipeline.timing.coverage import coverage_of
+from pipeline.timing.follow import GROUP
+from pipeline.types import (
+    Coverage,
+    Followed,
+    Mark,
+    Prompt,
+    Segment,
+    SpokenWord,
+    StepBlock,
+    SynthesisRequest,
+    TimeDetail,
+    TimedItem,
+    TimeKind,
+    TimeQuality,
+)
+
+Place = Callable[[int], int]
+"""place in a segment, in samples as the vocoder made them -> place in the reply, in its samples"""
+
+
+@dataclass(slots=True, eq=False)
+class _Segment:
+    """What is known of one segment."""
+
+    prompt: Prompt
+    words: Sequence[SpokenWord]
+    began: int
+    """in the reply [samples]"""
+    place: Place
+    codes: list[NDArray[np.int64]] = field(default_factory=list)
+    followed: Followed | None = None
+    told: int = 0
+    """words that have been told"""
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """The positions of its words and of the signs behind them, to the end of the text."""
+        return self.words[0].tokens[0], int(self.prompt.text_mask.sum())
+
+    def step(self, token: int) -> int | None:
+        """Returns the first step at a token or behind it; None: not decided yet."""
+        assert self.followed is not None
+        path = self.followed.path
+        return int(np.searchsorted(path, token)) if len(path) and path[-1] >= token else None
+
+
+class Timeline:
+    """Collects the times of one request."""
+
+    def __init__(self, request: SynthesisRequest, words: Sequence[Sequence[SpokenWord]], follower: TextFollower | None) -> None:
+        """
+        Args:
+            words: of each segment, in order; empty unless the request asks for them.
+            follower: None: no attention is followed, so words are estimated.
+        """
+        self.coverage: Coverage | None = None
+        """of the segments that were followed to their end; None: of none"""
+        self._is_on = request.times is not TimeDetail.OFF
+        self._words = words if request.times is TimeDetail.WORD else ()
+        self._follower = follower
+        self._present: _Segment | None = None
+        self._ended: list[TimedItem] = []  # that are ready
+        self._marks = list(request.marks)  # that have no time yet
+        self._rate = request.audio.sample_rate
+
+    def begin(
+        self, prompt: Prompt, steps: AsyncGenerator[StepBlock, None], ended: int, began: int, place: Place
+    ) -> AsyncGenerator[StepBlock, None]:
+        """The next segment begins in the audio. Returns its steps, which are followed as they are read.
+
+        Args:
+            ended: where the segment before it ended [samples of the reply].
+            began: where it begins; all between is silence that the text asks for.
+        """
+        if not self._is_on:
+            return steps
+        self._end(ended, began, prompt.segment)
+        index = prompt.segment.index
+        segment = _Segment(prompt, self._words[index] if index < len(self._words) else (), began, place)
+        self._present = segment
+        can_follow = bool(segment.words) and all(start < stop for start, stop in (word.tokens for word in segment.words))
+        return self._watch(segment, steps, self._follower) if can_follow and self._follower is not None else steps
+
+    async def _watch(
+        self, segment: _Segment, steps: AsyncGenerator[StepBlock, None], follower: TextFollower
+    ) -> AsyncGenerator[StepBlock, None]:
+        follows = True
+        async with aclosing(steps):
+            async for block in steps:
+                segment.codes.append(block.codes)
+                ended = block.finish is not None
+                if follows and (ended or block.first_step // GROUP < block.stop // GROUP):
+                    codes = np.concatenate(segment.codes)
+                    segment.followed = await follower.follow(segment.prompt, codes, segment.tokens, ended=ended)
+                    follows = segment.followed is not None
+                    if ended and segment.followed is not None:
+                        coverage = coverage_of(segment.words, segment.followed)
+                        self.coverage = coverage if self.coverage is None else self.coverage + coverage
+                yield block
+
+    def finish(self, ended: int, stop: int) -> None:
+        """The last segment ended, and the reply stops, with silence between the two if the text asks for it."""
+        if self._is_on:
+            self._end(ended, stop)
+
+    def take(self, made: int) -> tuple[int, tuple[TimedItem, ...]]:
+        """Returns how many samples may leave, and the items that leave before them.
+
+        Args:
+            made: samples of the reply that exist.
+        """
+        segment, leave = self._present, made
+        if segment is not None and segment.told < len(segment.words):
+            leave = segment.began if segment.followed is None else self._tell(segment, made)
+        items, self._ended = tuple(self._ended), []
+        return min(leave, made), items
+
+    def _tell(self, segment: _Segment, made: int) -> int:
+        """Tells the words that are decided and whose audio exists; returns where the next one begins, or `made`."""
+        while segment.told < len(segment.words):
+            first, stop = segment.words[segment.told].tokens
+            start_step, stop_step = segment.step(first), segment.step(stop)
+            if start_step is None:
+                assert segment.followed is not None
+                return segment.place(SAMPLES_PER_STEP * len(segment.followed.path))
+            start = segment.place(SAMPLES_PER_STEP * start_step)
+            end = made + 1 if stop_step is None else segment.place(SAMPLES_PER_STEP * stop_step)
+            if end > made:
+                return start
+            self._put(_word(segment, start, end, TimeQuality.ATTENTION))
+        return made
+
+    def _put(self, word: TimedItem) -> None:
+        """A word is ready, and the marks before it."""
+        while self._marks and self._marks[0].position <= word.source[0]:
+            self._mark(self._marks.pop(0), word.start, word.quality, word.segment)
+        self._ended.append(word)
+
+    def _mark(self, mark: Mark, at: int, quality: TimeQuality, segment: int) -> None:
+        place = (mark.position, mark.position)
+        self._ended.append(TimedItem(TimeKind.MARK, at, at, quality, segment, place, mark.name))
+
+    def _end(self, ended: int, stop: int, following: Segment | None = None) -> None:
+        """The present segment ended; silence goes before the following one, which begins at `stop`. None: the end."""
+        segment, self._present = self._present, None
+        index = 0
+        if segment is not None:
+            index = segment.prompt.segment.index + 1
+            for word in _rest(segment, ended):
+                self._put(word)
+            self._ended.append(_whole(segment, ended))
+        if stop > ended:
+            self._ended.append(TimedItem(TimeKind.BREAK, ended, stop, TimeQuality.EXACT, index))
+        while self._marks and (following is None or self._marks[0].position <= following.source[0]):
+            mark = self._marks.pop(0)
+            is_at_stop = following is not None and mark.silence_ms >= following.silence_ms
+            at = stop if is_at_stop else min(stop, ended + mark.silence_ms * self._rate // 1000)
+            self._mark(mark, at, TimeQuality.EXACT, index)
+
+
+def _rest(segment: _Segment, ended: int) -> list[TimedItem]:
+    """Returns the words that were not told while the segment went on."""
+    words, followed = segment.words[segment.told :], segment.followed
+    if followed is None:
+        places = [_share(segment, word.spoken, ended) for word in words]
+        return [_word(segment, start, stop, TimeQuality.ESTIMATED) for start, stop in places]
+
+    def place(token: int) -> int:
+        # A token that was never reached is behind the last step.
+        step = segment.step(token)
+        return ended if step is None else min(ended, segment.place(SAMPLES_PER_STEP * step))
+
+    return [_word(segment, place(word.tokens[0]), place(word.tokens[1]), TimeQuality.ATTENTION) for word in words]
+
+
+def _share(segment: _Segment, spoken: tuple[int, int], ended: int) -> tuple[int, int]:
+    """Returns the samples of characters of a segment, as if every letter of it took the same time."""
+    text = segment.prompt.segment.text
+    whole, length = max(1, letter_weight(text)), ended - segment.began
+    start, stop = (segment.began + length * letter_weight(text[:place]) // whole for place in spoken)
+    return min(start, ended), min(stop, ended)
+
+
+def _word(segment: _Segment, start: int, stop: int, quality: TimeQuality) -> TimedItem:
+    """Returns the next word of a segment with its time, as told."""
+    word, spoken = segment.words[segment.told], segment.prompt.segment
+    before = segment.words[segment.told - 1].spoken[1] if segment.told else 0
+    segment.told += 1
+    reading = spoken.text[slice(*word.spoken)]
+    return TimedItem(
+        TimeKind.WORD, start, stop, quality, spoken.index, word.source, reading, before=spoken.text[before : word.spoken[0]]
+    )
+
+
+def _whole(segment: _Segment, ended: int) -> TimedItem:
+    spoken = segment.prompt.segment
+    return TimedItem(
+        TimeKind.SEGMENT,
+        segment.began,
+        ended,
+        TimeQuality.EXACT,
+        spoken.index,
+        spoken.source,
+        spoken.text,
+        voice=spoken.prosody.voice,
+    )

@@ -1,0 +1,121 @@
+"""Subtitles: the text of a job as lines on a screen, from the times of its words.
+
+In:    TimedItems of words and segments, in samples
+Out:   SubRip or WebVTT
+Owns:  how long a cue and a line may be
+Never: a time of its own: a cue begins with its first word and ends with its last
+
+A cue ends with a sentence, at a comma or between words, before it has more than two lines or lasts too long. Lengths are those
+that broadcasters agree on: 42 letters a line, 16 Chinese characters, 7 seconds.
+"""
+
+import html
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pipeline.types import TimedItem, TimeKind
+from serve.speech.job import SpeechJob, SubtitlesIn
+
+LINE = 42
+"""widest line; a Chinese character is as wide as WIDE letters"""
+LINES = 2
+MOST_S = 7.0
+WIDE = 42 / 16
+_WIDE = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]")
+_PIECE = re.compile(r"\s+|[\u3400-\u9fff][\u3000-\u303f\uff00-\uff65]*|[^\s\u3400-\u9fff]+")
+_SENTENCE_ENDS = frozenset(".!?。！？…")
+_CLAUSE_ENDS = frozenset(",;:，；：、")
+CLAUSE_FROM = 0.5  # of a full cue: from there on it ends at a comma
+
+
+@dataclass(frozen=True, slots=True)
+class Cue:
+    """Words that are shown together, in seconds."""
+
+    start: float
+    end: float
+    text: str
+
+
+def subtitles(items: Sequence[TimedItem], job: SpeechJob) -> str:
+    """Returns the subtitles of a job in the format that it asked for."""
+    assert job.subtitles is not None
+    return written(list(cues(items, job)), job.subtitles)
+
+
+def cues(items: Sequence[TimedItem], job: SpeechJob) -> Iterator[Cue]:
+    """Yields the cues of a text whose words have times; of one without, a cue per segment."""
+    wanted = TimeKind.WORD if any(item.kind is TimeKind.WORD for item in items) else TimeKind.SEGMENT
+    timed = [item for item in items if item.kind is wanted]
+    text, rate = job.request.text, job.audio.sample_rate
+    stops = [_between(text, *pair) for pair in pairwise(timed)] + [len(text)]
+    begin = place = 0
+    for index, item in enumerate(timed):
+        following = timed[index + 1 : index + 2]
+        if following:
+            seconds = (following[0].stop - timed[begin].start) / rate
+            longer = text[place : stops[index + 1]]
+            if not _ends(text[item.source[1] : stops[index]], text[place : stops[index]], longer, seconds):
+                continue
+        yield Cue(timed[begin].start / rate, item.stop / rate, " ".join(text[place : stops[index]].split()))
+        begin, place = index + 1, stops[index]
+
+
+def written(shown: Iterable[Cue], kind: SubtitlesIn) -> str:
+    """Returns cues as a file of a kind."""
+    point = "," if kind == "srt" else "."
+    blocks = [] if kind == "srt" else ["WEBVTT\n"]
+    for number, cue in enumerate(shown, start=1):
+        head = f"{number}\n" if kind == "srt" else ""
+        text = "\n".join(_lines(cue.text))
+        text = text.replace("-->", "->") if kind == "srt" else html.escape(text, quote=False)
+        blocks.append(f"{head}{_clock(cue.start, point)} --> {_clock(cue.end, point)}\n{text}\n")
+    return "\n".join(blocks)
+
+
+def _between(text: str, word: TimedItem, following: TimedItem) -> int:
+    """Returns where the text of a word ends and that of the following one begins: behind the last space between them."""
+    gap = text[word.source[1] : following.source[0]]
+    spaces = [at for at, sign in enumerate(gap, start=1) if sign.isspace()]
+    return word.source[1] + (spaces[-1] if spaces else len(gap))
+
+
+def _ends(stop: str, text: str, longer: str, longer_s: float) -> bool:
+    """True if a cue ends here.
+
+    Args:
+        stop: what stands between its last word and the next one.
+        text: of the cue.
+        longer: its text with one more word, which would last `longer_s`.
+    """
+    if not _SENTENCE_ENDS.isdisjoint(stop) or "\n" in stop:
+        return True
+    too_long = len(_lines(longer)) > LINES or longer_s > MOST_S
+    return too_long or (not _CLAUSE_ENDS.isdisjoint(stop) and _width(text) >= CLAUSE_FROM * LINE * LINES)
+
+
+def _lines(text: str) -> list[str]:
+    """Returns a text in lines, as few as hold it."""
+    lines, space = [""], ""
+    for piece in _PIECE.findall(text):
+        if piece.isspace():
+            space = " "
+        elif lines[-1] and _width(lines[-1] + space + piece) > LINE:
+            lines.append(piece)
+            space = ""
+        else:
+            lines[-1] += (space if lines[-1] else "") + piece
+            space = ""
+    return lines
+
+
+def _width(text: str) -> float:
+    return len(text) + (WIDE - 1) * len(_WIDE.findall(text))
+
+
+def _clock(seconds: float, point: str) -> str:
+    """Returns 00:00:00,000."""
+    ms = round(1000 * seconds)
+    return f"{ms // 3_600_000:02d}:{ms // 60_000 % 60:02d}:{ms // 1000 % 60:02d}{point}{ms % 1000:03d}"

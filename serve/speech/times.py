@@ -1,0 +1,80 @@
+"""Times: what is told about the audio of a job, as fields of a reply.
+
+In:    TimedItems, in samples
+Out:   lists of segments, breaks, marks, and words or characters, in seconds
+Owns:  nothing
+Never: the protocol of a door
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pipeline.types import Coverage, TimedItem, TimeKind, TimeQuality
+from serve.speech.job import SpeechJob
+
+DIGITS = 6  # of a second; more than a sample of any rate needs
+LISTS = {TimeKind.SEGMENT: "segments", TimeKind.BREAK: "breaks", TimeKind.MARK: "marks"}
+
+Fields = dict[str, Any]
+
+
+def times_fields(
+    items: Iterable[TimedItem], job: SpeechJob, *, from_s: float = 0.0, from_character: int = 0
+) -> dict[str, list[Fields]]:
+    """Returns the times that the job asked for, by kind; empty lists are left out.
+
+    Args:
+        from_s: what is added to every time [s].
+        from_character: what is added to every place in the text.
+    """
+    lists: dict[str, list[Fields]] = {}
+    for item in items:
+        if item.kind is not TimeKind.WORD:
+            lists.setdefault(LISTS[item.kind], []).append(_fields(item, job, from_s, from_character))
+        elif job.timestamps == "word":
+            lists.setdefault("words", []).append(_fields(item, job, from_s, from_character))
+        elif job.timestamps == "char":
+            chars = (_fields(one, job, from_s, from_character) for one in characters_of(item))
+            lists.setdefault("chars", []).extend(chars)
+    return lists
+
+
+def coverage_fields(coverage: Coverage) -> Fields:
+    """Returns how much of the text was spoken."""
+    return {
+        "share": round(coverage.share, 4),
+        "words": coverage.words,
+        "swallowed": coverage.swallowed,
+        "repeated": coverage.repeated,
+    }
+
+
+def characters_of(word: TimedItem) -> Iterator[TimedItem]:
+    """Yields the characters of a word, which share its time evenly: estimated, unless it is one character."""
+    first, stop = word.source
+    count = stop - first
+    quality = word.quality if count == 1 else TimeQuality.ESTIMATED
+    edges = even(word.start, word.stop, count)
+    for index in range(count):
+        place = (first + index, first + index + 1)
+        yield TimedItem(word.kind, edges[index], edges[index + 1], quality, word.segment, place)
+
+
+def even(start: int, stop: int, count: int) -> list[int]:
+    """Returns the count + 1 edges of equal parts of [start, stop)."""
+    return [start + (stop - start) * index // max(1, count) for index in range(count + 1)]
+
+
+def _fields(item: TimedItem, job: SpeechJob, from_s: float, from_character: int) -> Fields:
+    rate = job.audio.sample_rate
+    text = job.request.text[slice(*item.source)]
+    fields: Fields = {"start": round(from_s + item.start / rate, DIGITS), "end": round(from_s + item.stop / rate, DIGITS)}
+    source = [place + from_character for place in item.source]
+    named: Mapping[TimeKind, Fields] = {
+        TimeKind.SEGMENT: {"index": item.segment, "text": text, "source": source, "voice": item.voice},
+        TimeKind.MARK: {"name": item.reading, "source": source},
+        TimeKind.WORD: {"text": text, "source": source, "segment": item.segment},
+        TimeKind.BREAK: {},
+    }
+    told = {name: value for name, value in named[item.kind].items() if value is not None}
+    return {**told, **fields, "quality": item.quality.value}

@@ -1,0 +1,131 @@
+"""Alignments with the demo voice, as the unmodified package and the agents' frameworks read them."""
+
+import base64
+import json
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
+from typing import Any
+
+import pytest
+import requests
+from websockets.sync.client import connect
+
+from tests.support.demo_voice import demo_speaker
+from tests.support.fakes import make_services
+from tests.support.live_server import Live, serving
+
+elevenlabs = pytest.importorskip("elevenlabs.client", reason="needs the elevenlabs package")
+pytestmark = pytest.mark.slow
+
+TEXT = "I think that my  sister wanted the answer 😀. Call 555, please: it costs $5.20 today!"
+SPOKEN = "I think that my sister wanted the answer. Call five five five, please, it costs five dollars and twenty cents today."
+
+
+@pytest.fixture(scope="module")
+def talking() -> Iterator[Live]:
+    with demo_speaker() as speaker, serving(make_services(speaker)) as live:
+        yield live
+
+
+def client_of(live: Live) -> Any:
+    return elevenlabs.ElevenLabs(base_url=live.url, api_key="none")
+
+
+def check(alignment: Any, text: str, audio_s: float) -> None:
+    starts, ends = alignment.character_start_times_seconds, alignment.character_end_times_seconds
+    assert "".join(alignment.characters) == text
+    assert len(starts) == len(ends) == len(text)
+    assert all(start <= end for start, end in zip(starts, ends, strict=True))
+    assert all(one <= two for one, two in pairwise(starts))
+    assert all(end <= start for end, start in zip(ends, starts[1:], strict=False)), "no character begins before another ends"
+    assert starts[0] >= 0
+    assert ends[-1] == pytest.approx(audio_s, abs=1e-3)
+
+
+def words_of(characters: list[str], starts: list[float]) -> dict[str, float]:
+    text = "".join(characters)
+    return {word: starts[text.index(word)] for word in ("sister", "answer", "please", "costs")}
+
+
+def test_the_package_reads_whole_and_streamed_alignments(talking):
+    client = client_of(talking)
+    asked = {"text": TEXT, "output_format": "pcm_24000", "seed": 1}
+    whole = client.text_to_speech.convert_with_timestamps("alloy", **asked)
+    audio = base64.b64decode(whole.audio_base_64)
+    assert audio == talking.speak(input=TEXT, voice="alloy", seed=1).content
+    check(whole.alignment, TEXT, len(audio) / 48_000)
+    check(whole.normalized_alignment, f"{SPOKEN} ", len(audio) / 48_000)
+    ours = talking.speak(input=TEXT, voice="alloy", seed=1, stream=False, timestamps="word").json()["words"]
+    begun = {word["text"]: word["start"] for word in ours}
+    found = words_of(whole.alignment.characters, whole.alignment.character_start_times_seconds)
+    assert all(found[word] == pytest.approx(begun[word], abs=1e-5) for word in found)
+
+    characters: list[str] = []
+    starts: list[float] = []
+    spoken, received = "", b""
+    for piece in client.text_to_speech.stream_with_timestamps("alloy", **asked):
+        if piece.alignment:
+            assert piece.alignment.character_start_times_seconds[-1] >= len(received) / 48_000 - 0.5
+            characters += piece.alignment.characters
+            starts += piece.alignment.character_start_times_seconds
+        spoken += "".join(piece.normalized_alignment.characters) if piece.normalized_alignment else ""
+        received += base64.b64decode(piece.audio_base_64)
+    assert received == audio
+    assert characters == list(TEXT)
+    assert starts == whole.alignment.character_start_times_seconds
+    assert spoken == "".join(whole.normalized_alignment.characters)
+
+
+def test_lines_are_short(talking):
+    url = f"{talking.url}/v1/text-to-speech/alloy/stream/with-timestamps?output_format=pcm_48000"
+    reply = requests.post(url, json={"text": TEXT, "seed": 1}, timeout=60)
+    lines = reply.content.split(b"\n")
+    assert lines[-1] == b""
+    assert all(len(json.loads(line)["audio_base64"]) <= 96 * 1024 for line in lines[:-1])
+    assert max(map(len, lines)) < 128 * 1024
+
+
+def heard_on(live: Live, query: str, texts: list[str]) -> list[dict[str, Any]]:
+    path = f"/v1/text-to-speech/alloy/multi-stream-input?output_format=pcm_24000&seed=1&{query}"
+    with connect(live.url.replace("http", "ws") + path) as socket:
+        for text in texts:
+            socket.send(json.dumps({"text": text, "context_id": "c", "flush": True}))
+        socket.send(json.dumps({"context_id": "c", "close_context": True}))
+        heard = [json.loads(socket.recv(timeout=60))]
+        while not heard[-1].get("isFinal"):
+            heard.append(json.loads(socket.recv(timeout=60)))
+    return heard[:-1]
+
+
+@pytest.mark.parametrize("name", ["alignment", "normalizedAlignment"])
+def test_sockets_count_from_the_context_or_add_up(talking, name):
+    texts = ["That was great. ", "... ", "The green answer was mine. "]
+    synced = heard_on(talking, "sync_alignment=true&auto_mode=true", texts)
+    apart = heard_on(talking, "auto_mode=true", texts)
+
+    def absolute(messages: list[dict[str, Any]], *, adds_up: bool) -> list[tuple[str, int, int]]:
+        told, reached = [], 0
+        for message in messages:
+            if alignment := message[name]:
+                starts, lengths = alignment["charStartTimesMs"], alignment["charDurationsMs"]
+                assert len(alignment["chars"]) == len(starts) == len(lengths)
+                assert starts[0] >= 0
+                told += [
+                    (one, start + reached, length)
+                    for one, start, length in zip(alignment["chars"], starts, lengths, strict=True)
+                ]
+                reached += starts[-1] + lengths[-1] if adds_up else 0
+        return told
+
+    told = absolute(synced, adds_up=False)
+    assert absolute(apart, adds_up=True) == told, "a reader that adds the messages up is at the same place"
+    text = "".join(one for one, _, _ in told)
+    if name == "alignment":
+        assert text == "".join(texts)
+    else:
+        assert text == "That was great. The green answer was mine. "
+    assert all(start + length <= following for (_, start, length), (_, following, _) in pairwise(told))
+    audio_ms = [1000 * len(base64.b64decode(message["audio"])) / 48_000 for message in synced]
+    total = list(accumulate(audio_ms))[-1]
+    assert told[-1][1] + told[-1][2] == pytest.approx(total, abs=1)
+    assert told[text.index("The")][1] > 500
