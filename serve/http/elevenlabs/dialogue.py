@@ -17,6 +17,7 @@ from pydantic import ConfigDict, Field
 from pipeline.text.markup.ssml_reader import MAX_TURNS
 from serve.errors import bad_request
 from serve.http.elevenlabs.translation import Dictionaries, HttpQuery, common_fields, ignored_fields, settings_fields
+from serve.http.elevenlabs.turns import mark_of
 from serve.speech.schemas.base import Body, read_body, read_values
 
 MOST_VOICES = 10  # ElevenLabs' limit
@@ -46,8 +47,10 @@ class DialogueBody(Body):
     apply_text_normalization: Literal["auto", "on", "off"] | None = None
 
 
-def dialogue_json(raw: bytes, query: Mapping[str, str], voice_id: Callable[[str | None], str], *, stream: bool) -> bytes:
-    """Returns the body of POST /v1/audio/speech that asks for the same.
+def dialogue_json(
+    raw: bytes, query: Mapping[str, str], voice_id: Callable[[str | None], str], *, stream: bool, timed: bool = False
+) -> bytes:
+    """Returns the body of POST /v1/audio/speech that asks for the same, with the times of words if it is `timed`.
 
     Args:
         voice_id: id of a voice by name; raises UnknownVoice.
@@ -67,6 +70,7 @@ def dialogue_json(raw: bytes, query: Mapping[str, str], voice_id: Callable[[str 
         "input_type": "ssml",
         "voice": body.inputs[0].voice_id,
         "stream": stream,
+        **({"timestamps": "word"} if timed else {}),
         **common_fields(body, asked.output_format),
         **settings_fields(None, body.pronunciation_dictionary_locators),
         **ignored_fields({f"settings.{name}": value for name, value in (body.settings or {}).items()}),
@@ -79,10 +83,12 @@ def dialogue_json(raw: bytes, query: Mapping[str, str], voice_id: Callable[[str 
 
 def document_of(turns: list[Turn]) -> str:
     """Returns turns as SSML; each line of a turn is a sentence of its own, as in a text without markup."""
-    return "<speak>" + "".join(map(_voiced, turns)) + "</speak>"
+    return "<speak>" + "".join(_voiced(number, turn) for number, turn in enumerate(turns)) + "</speak>"
 
 
-def _voiced(turn: Turn) -> str:
+def _voiced(number: int, turn: Turn) -> str:
+    """Returns a turn, with a mark that names it before it."""
     lines = [escape(_NOT_XML.sub(" ", line)) for line in turn.text.splitlines() if line.strip()]
     said = lines[0] if len(lines) == 1 else "".join(f"<s>{line}</s>" for line in lines)
-    return f"<voice name={quoteattr(_NOT_XML.sub(' ', turn.voice_id))}>{said}</voice>"
+    voice = _NOT_XML.sub(" ", turn.voice_id)
+    return f"<mark name={quoteattr(mark_of(number, voice))}/><voice name={quoteattr(voice)}>{said}</voice>"

@@ -26,12 +26,13 @@ from pipeline.errors import (
     SynthesisError,
     WorkerDied,
 )
-from pipeline.types import FinishReason, SamplingParams, StepBlock, SynthesisRequest
+from pipeline.types import FinishReason, Followed, SamplingParams, StepBlock, SynthesisRequest
 from serve.config.policies import BreakerConfig, QuarantineConfig
-from serve.remote.remote_stages import RemoteDecoder, RemoteFrontend, RemoteGenerator, after_yielded, to_domain
+from serve.remote.remote_stages import RemoteDecoder, RemoteFollower, RemoteFrontend, RemoteGenerator, after_yielded, to_domain
 from serve.resilience.circuit_breaker import Breaker
 from serve.resilience.quarantine import CURRENT_REQUEST, Quarantine
 from tests.support.factories import make_prompt
+from tests.support.handles import local_handle
 
 
 def block(first_step: int, finish: FinishReason | None = None) -> StepBlock:
@@ -385,3 +386,24 @@ def test_serves_own_errors_become_the_domains():
     assert type(to_domain(RayActorError())) is EngineDead
     assert type(to_domain(RuntimeError("x"))) is EngineFault
     assert "x" not in to_domain(RuntimeError("x")).message.split()
+
+
+def test_another_replica_follows_the_text_where_one_died_and_a_refusal_is_raised():
+    followed = Followed(np.zeros(1, np.int64), np.zeros(1, np.int64))
+    answers: list[object] = [gone(1), followed, None, EngineFault("broken")]
+    asked: list[tuple[object, ...]] = []
+
+    async def follow(*arguments: object) -> object:
+        asked.append(arguments)
+        answer = answers.pop(0)
+        if isinstance(answer, ActorUnavailableError):
+            raise answer
+        return answer
+
+    follower = RemoteFollower(local_handle(follow=follow))
+    prompt, codes = make_prompt(), np.zeros((3, 4), np.int64)
+    assert asyncio.run(follower.follow(prompt, codes, (1, 4), ended=True)) is followed
+    assert asked == 2 * [(prompt, codes, (1, 4), True)]
+    assert asyncio.run(follower.follow(prompt, codes, (1, 4), ended=False)) is None
+    with pytest.raises(EngineFault):
+        asyncio.run(follower.follow(prompt, codes, (1, 4), ended=False))

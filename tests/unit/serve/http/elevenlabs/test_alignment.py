@@ -14,7 +14,7 @@ from tests.support.demo_voice import demo_speaker
 from tests.support.fakes import make_services
 from tests.support.live_server import Live, serving
 
-elevenlabs = pytest.importorskip("elevenlabs.client", reason="needs the elevenlabs package")
+elevenlabs = pytest.importorskip("elevenlabs", reason="needs the elevenlabs package")
 pytestmark = pytest.mark.slow
 
 TEXT = "I think that my  sister wanted the answer 😀. Call 555, please: it costs $5.20 today!"
@@ -129,3 +129,30 @@ def test_sockets_count_from_the_context_or_add_up(talking, name):
     total = list(accumulate(audio_ms))[-1]
     assert told[-1][1] + told[-1][2] == pytest.approx(total, abs=1)
     assert told[text.index("The")][1] > 500
+
+
+def test_the_package_reads_the_turns_of_a_dialogue(talking):
+    inputs = [
+        elevenlabs.DialogueInput(text="That was great.", voice_id="alloy"),
+        elevenlabs.DialogueInput(text="The green answer was mine.", voice_id="calm"),
+        elevenlabs.DialogueInput(text="I think that my sister wanted it.", voice_id="alloy"),
+    ]
+    client = client_of(talking)
+    asked = {"inputs": inputs, "output_format": "pcm_24000", "seed": 1}
+    whole = client.text_to_dialogue.convert_with_timestamps(**asked)
+    audio = base64.b64decode(whole.audio_base_64)
+    assert audio == b"".join(client.text_to_dialogue.convert(**asked))
+    text = "".join(whole.alignment.characters)
+    check(whole.alignment, "".join(turn.text for turn in inputs), len(audio) / 48_000)
+    turns = whole.voice_segments
+    assert [turn.voice_id for turn in turns] == ["alloy", "calm", "alloy"]
+    assert [turn.dialogue_input_index for turn in turns] == [0, 1, 2]
+    assert [text[turn.character_start_index : turn.character_end_index] for turn in turns] == [turn.text for turn in inputs]
+    assert turns[0].start_time_seconds == 0
+    assert all(one.end_time_seconds == two.start_time_seconds for one, two in pairwise(turns))
+    assert turns[-1].end_time_seconds == pytest.approx(len(audio) / 48_000, abs=1e-5)
+    begun = whole.alignment.character_start_times_seconds[turns[1].character_start_index]
+    assert begun == pytest.approx(turns[1].start_time_seconds, abs=1e-5)
+    pieces = list(client.text_to_dialogue.stream_with_timestamps(**asked))
+    assert b"".join(base64.b64decode(piece.audio_base_64) for piece in pieces) == audio
+    assert [turn for piece in pieces for turn in piece.voice_segments] == turns
