@@ -33,6 +33,8 @@ class ConversationDoor:
         self._lead_s = config.lead_s
         self._request_id = request_id
 
+    tells_contexts = False
+
     def begin(self, conversation: Conversation) -> None:
         """Does nothing: contexts are opened by messages."""
 

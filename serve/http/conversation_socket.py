@@ -17,7 +17,7 @@ from serve.conversation.conversation import Conversation
 from serve.conversation.events import ConversationEvent
 from serve.errors import ApiError, bad_request
 from serve.http.door import Door, Message
-from serve.http.middleware import subprotocol_of
+from serve.http.middleware import FIRST_MESSAGE_S, subprotocol_of
 from serve.http.request_context import context_of
 from serve.http.services import Services
 from serve.http.speech_writers import GENERATED
@@ -55,6 +55,8 @@ class ConversationSocket:
             code, reason = self._door.over or (TRY_AGAIN, "no room")
             with suppress(ClientLeft, ReaderStalled):
                 await self._say(self._door.refusal(refusal, None))
+                if self._door.tells_contexts and (frame := await self._first_frame()) is not None:
+                    await self._say(self._door.refusal(refusal, frame))
         finally:
             await self._conversation.stop()
         await self._close(code, reason)
@@ -107,6 +109,14 @@ class ConversationSocket:
             return None
         text: str | None = message.get("text")
         return message["bytes"] if text is None else text
+
+    async def _first_frame(self) -> str | None:
+        """Returns the first message of a client that is refused; None: there is none in time, or it is no text."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_MESSAGE_S):
+                frame = await self._receive()
+                return frame if isinstance(frame, str) else None
+        return None
 
     async def _handle(self, frame: str | bytes) -> None:
         """Does what a frame says, or says why not."""

@@ -23,6 +23,11 @@ class Door(Protocol):
     over: tuple[int, str] | None
     """set once the protocol says that the socket is to be closed: the code and why"""
 
+    @property
+    def tells_contexts(self) -> bool:
+        """Whether a client that is refused has to be told about the context that its first message names."""
+        ...
+
     def begin(self, conversation: Conversation) -> Message | None:
         """Checks what the address and the headers say, before the first message. Returns what greets the client; None: nothing.
 

@@ -6,11 +6,13 @@ Owns:  nothing
 Never: Ray, bodies; a key in a log line
 """
 
+import asyncio
 import json
 import logging
 import re
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
@@ -22,6 +24,7 @@ from serve.access.cross_origin import CrossOriginPolicy
 from serve.errors import ApiError
 from serve.http.deepgram import errors as deepgram
 from serve.http.elevenlabs import errors as elevenlabs
+from serve.http.elevenlabs.frames import context_in
 from serve.http.error_reply import error_reply, path_in
 from serve.http.route_access import RouteAccessTable
 from serve.observability.reply_stats import ReplyObserver
@@ -30,6 +33,7 @@ LOG = logging.getLogger("ray.serve.chattts")
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 POLICY_VIOLATION = 1008  # RFC 6455, close code
+FIRST_MESSAGE_S = 1.0  # a refused client's time to name its context: LiveKit's waits for ever for one that it is not told of
 
 # The wildcards stand for requests without cookies, the only ones there are here; Authorization has to be named beside them.
 PREFLIGHT = {
@@ -119,7 +123,7 @@ class AuthMiddleware:
             LOG.info("refused request=%s code=%s", request_id or "-", refusal.spec.code)
             self._observer().rejected(refusal.spec.code)
             if scope["type"] == "websocket":
-                await refuse_socket(refusal, request_id, scope, send)
+                await refuse_socket(refusal, request_id, scope, receive, send)
                 return
             await error_reply(refusal, request_id, path=path_in(scope))(scope, receive, send)
 
@@ -154,7 +158,7 @@ class CrossOriginMiddleware:
         await self._app(scope, receive, send_with_cors)
 
 
-async def refuse_socket(refusal: ApiError, request_id: str, scope: Scope, send: Send) -> None:
+async def refuse_socket(refusal: ApiError, request_id: str, scope: Scope, receive: Receive, send: Send) -> None:
     """Accepts a WebSocket, says why it is refused, and closes it: a refused handshake could not say it."""
     path = path_in(scope)
     message = {"type": "refused", "status": refusal.spec.status, **refusal.body(request_id)}
@@ -165,6 +169,15 @@ async def refuse_socket(refusal: ApiError, request_id: str, scope: Scope, send: 
     asked = subprotocol_of(scope)
     await send({"type": "websocket.accept", **({} if asked is None else {"subprotocol": asked})})
     await send({"type": "websocket.send", "text": json.dumps(message)})
+    if elevenlabs.has_contexts(path):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_MESSAGE_S):
+                while (heard := await receive())["type"] == "websocket.connect":
+                    pass
+            if heard["type"] == "websocket.disconnect":
+                return
+            message = elevenlabs.message_of(refusal, request_id, context_in(heard.get("text")))
+            await send({"type": "websocket.send", "text": json.dumps(message)})
     await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": refusal.spec.code})
 
 

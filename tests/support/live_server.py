@@ -4,12 +4,13 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import requests
 import uvicorn
+from starlette.types import ASGIApp
 
 from serve.http.api import create_api
 from serve.http.services import Services
@@ -45,11 +46,13 @@ class Live:
 
 
 @contextlib.contextmanager
-def serving(services: Services, certificate: str | None = None) -> Iterator[Live]:
-    """Serve until the block ends; with the file of a key and its certificate over TLS."""
-    config = uvicorn.Config(
-        create_api(lambda: services), host="127.0.0.1", port=0, log_level="critical", lifespan="off", ssl_certfile=certificate
-    )
+def serving(
+    services: Services, certificate: str | None = None, *, wrap: Callable[[ASGIApp], ASGIApp] | None = None
+) -> Iterator[Live]:
+    """Serve until the block ends; with the file of a key and its certificate over TLS; `wrap` goes around the application."""
+    app: ASGIApp = create_api(lambda: services)
+    app = app if wrap is None else wrap(app)
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="critical", lifespan="off", ssl_certfile=certificate)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -64,6 +64,8 @@ class DeepgramDoor:
         """for each flush that is not confirmed, how many parts were complete with it"""
         self._confirmed = 0  # flushes and interruptions, which share their numbers
 
+    tells_contexts = False
+
     def begin(self, conversation: Conversation) -> Message:
         """As Door says; the metadata names the voice, the version of the model, and what has no effect."""
         try:

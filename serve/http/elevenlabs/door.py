@@ -67,6 +67,11 @@ class ElevenLabsDoor:
         self._ignored: dict[str, list[str]] = {}
         """context -> fields without effect that its next message names"""
 
+    @property
+    def tells_contexts(self) -> bool:
+        """As Door says."""
+        return self._has_contexts
+
     def begin(self, conversation: Conversation) -> None:
         """As Door says: refuses a socket whose address is wrong."""
         try:

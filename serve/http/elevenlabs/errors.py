@@ -29,6 +29,11 @@ def is_spoken_at(path: str) -> bool:
     return path.startswith(PATHS)
 
 
+def has_contexts(path: str) -> bool:
+    """True for a socket whose clients look for errors about the context that they named."""
+    return is_spoken_at(path) and path.endswith("/multi-stream-input")
+
+
 def status_of(refusal: ApiError) -> int:
     """Returns the HTTP status."""
     return _name(refusal)[0]

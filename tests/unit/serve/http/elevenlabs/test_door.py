@@ -255,8 +255,10 @@ def test_overload_and_idleness():
     services = make_services(Speaker(), LimitsConfig(max_in_flight=1), conversations=ConversationsConfig(max_sockets=1))
     with serving(services) as live, talking(live, "inactivity_timeout=0.2") as client:
         with talking(live) as second:
+            second.say(text=" ", context_id="d")
             heard, code, _ = second.closed()
-            assert ([(one["error"], one["code"]) for one in heard], code) == ([("system_busy", 1013)], 1013)
+            assert ([(one["error"], one["code"]) for one in heard], code) == (2 * [("system_busy", 1013)], 1013)
+            assert heard[1]["context_id"] == heard[1]["contextId"] == "d", "LiveKit's waits for ever for one not told of"
         with services.speech.admission.acquire():
             client.say(text="Hello.", context_id="c", flush=True)
             refused = client.hear()
@@ -278,9 +280,16 @@ def test_a_client_that_leaves_leaves_nothing_behind():
 
 def test_a_wrong_key(store: Store):
     add(store)
-    with guarded(Authenticator(ring_of(store))) as live, talking(live) as client:
-        heard, code, _ = client.closed()
-    assert ([(one["error"], one["code"]) for one in heard], code) == ([("missing_api_key", 1008)], 1008)
+    for context in ("c", None):
+        with guarded(Authenticator(ring_of(store))) as live, talking(live) as client:
+            if context is not None:
+                client.say(text=" ", context_id=context)
+            heard, code, _ = client.closed()
+        named = [None] if context is None else [None, context]
+        assert [(one["error"], one["code"], one.get("context_id")) for one in heard] == [
+            ("missing_api_key", 1008, each) for each in named
+        ]
+        assert code == 1008
 
 
 def test_a_service_that_stops_finishes_what_was_flushed():
