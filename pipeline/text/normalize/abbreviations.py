@@ -13,7 +13,7 @@ import re
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import NOT_IN_WORD, SENTENCE_END
 from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
-from pipeline.text.normalize.words import MONTHS
+from pipeline.text.normalize.words import MONTHS, STATES
 
 TITLES = {  # before a name; those in _DOTLESS also without a dot
     "Mr": "Mister",
@@ -79,6 +79,8 @@ _BEFORE_NUMBERS = {  # lower or upper case; a number follows
     "pgs": "pages",
     "ch": "chapter",
     "chap": "chapter",
+    "chs": "chapters",
+    "mag": "magnitude",
     "vol": "volume",
     "vols": "volumes",
     "sec": "section",
@@ -154,6 +156,7 @@ _DOTTED = {  # with a dot, in this spelling or with a capital letter
     "orig": "original",
     "pkg": "package",
     "prev": "previous",
+    "qty": "quantity",
     "ref": "reference",
     "sr": "Senior",
     "tel": "telephone",
@@ -163,6 +166,16 @@ _DOTTED = {  # with a dot, in this spelling or with a capital letter
     "vs": "versus",
 }
 _CAPITALIZED = {"co": "Company", "fig": "Figure"}
+_SURE = {
+    "AVE": "Avenue",
+    "BLVD": "Boulevard",
+    "PKWY": "Parkway",
+    "Hwy": "Highway",
+    "HWY": "Highway",
+    "Rte": "Route",
+    "Rt": "Route",
+}
+_SURE |= {"Fl": "Floor", "est": "estimate", "incl": "included"}
 _NO_CAPITAL = ("max", "cont", "est")
 _WEEKDAYS = {
     "Mon": "Monday",
@@ -179,42 +192,6 @@ _WEEKDAYS = {
 }
 _SURE_DAYS = [day for day in _WEEKDAYS if day not in ("Sat", "Sun")]
 _SHORT_MONTHS = {name[:3]: name for name in MONTHS if len(name) > 3} | {"Sept": "September"}
-_STATES = {
-    "Ala": "Alabama",
-    "Ariz": "Arizona",
-    "Ark": "Arkansas",
-    "Calif": "California",
-    "Colo": "Colorado",
-    "Conn": "Connecticut",
-    "Del": "Delaware",
-    "Fla": "Florida",
-    "Ga": "Georgia",
-    "Ill": "Illinois",
-    "Ind": "Indiana",
-    "Kan": "Kansas",
-    "Ky": "Kentucky",
-    "La": "Louisiana",
-    "Md": "Maryland",
-    "Mass": "Massachusetts",
-    "Mich": "Michigan",
-    "Minn": "Minnesota",
-    "Miss": "Mississippi",
-    "Mo": "Missouri",
-    "Mont": "Montana",
-    "Neb": "Nebraska",
-    "Nev": "Nevada",
-    "Okla": "Oklahoma",
-    "Ore": "Oregon",
-    "Pa": "Pennsylvania",
-    "Tenn": "Tennessee",
-    "Tex": "Texas",
-    "Va": "Virginia",
-    "Vt": "Vermont",
-    "Wash": "Washington",
-    "Wis": "Wisconsin",
-    "Wyo": "Wyoming",
-    "Ont": "Ontario",
-}
 _SIDES = {"N": "North", "S": "South", "E": "East", "W": "West"}
 _REGIONS = (
     "Korea|Africa|America|Ireland|Carolina|Dakota|Virginia|Sudan|Macedonia|Yorkshire|Wales|Coast|Side|Bank|Germany|Berlin|Sea|"
@@ -251,7 +228,8 @@ def _street(match: Match, language: Language) -> Outcome:
 
 
 def _before_number(match: Match, language: Language) -> Outcome:
-    return None if _UNIT_BEFORE.search(before(match, 3)) else _keeps_capital(match, _BEFORE_NUMBERS[match["word"].lower()])
+    is_unit = match["word"].lower() != "ext" and _UNIT_BEFORE.search(before(match, 3))
+    return None if is_unit else _keeps_capital(match, _BEFORE_NUMBERS[match["word"].lower()])
 
 
 def _dotted(match: Match, language: Language) -> Outcome:
@@ -271,11 +249,15 @@ def _month(match: Match, language: Language) -> Outcome:
 
 
 def _state(match: Match, language: Language) -> Outcome:
-    return _STATES[match["word"]]
+    return STATES[match["word"]]
 
 
 def _side(match: Match, language: Language) -> Outcome:
     return _SIDES[match["word"]]
+
+
+def _sure(match: Match, language: Language) -> Outcome:
+    return _SURE[match["word"]]
 
 
 def _care_of(match: Match, language: Language) -> Outcome:
@@ -293,16 +275,22 @@ _INNER_DOT = r"(?:\.(?=[,;:)-]|\s[a-z\d&(-]))?"
 """a dot that is certainly no stop"""
 _WORD_EDGE = r"(?![A-Za-z0-9'])"
 RULES: list[Rule] = [
+    rule("a", r"(?<=\d )(?P<word>est)\.?(?=\s?[),;]|\s*$)", _sure),
+    rule("a", r"(?<=not )(?P<word>incl)(?![A-Za-z])(?:\.(?=[,;:)]|\s[a-z]))?", _sure),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>AVE|BLVD|PKWY)(?!'?[A-Za-z0-9])(?:\.(?=,|\s[A-Z0-9]))?", _sure),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>Hwy|HWY|Rte|Rt)\.?(?=\s\d)", _sure),
+    rule("a", r"(?:(?<=st )|(?<=nd )|(?<=rd )|(?<=th ))(?P<word>Fl)(?![A-Za-z])(?:\.(?=,|\s[a-z]))?", _sure),
+    rule("a", r"(?<![A-Za-z0-9])(?<![A-Za-z0-9][ '])(?P<word>Sat|Sun)(?=:\s)", _weekday),
     rule("acwn", rf"{NOT_IN_WORD}(?i:c/o|w/out|w/o|n/a)(?![A-Za-z0-9])", _care_of),
     rule("a", rf"{NOT_IN_WORD}(?P<word>{alternatives(_STREETS)}){_WORD_EDGE}{_INNER_DOT}", _street),
-    rule("a", rf"{NOT_IN_WORD}(?P<word>{alternatives(_DOTLESS)})\.?(?=\s[A-Z][a-z'.])", _title),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>{alternatives(_DOTLESS)})\.?(?=\s[A-Z][a-z'.]|\s(?:and|&)\s(?:Mrs?|Ms|Dr)\b)", _title),
     rule("a", rf"{NOT_IN_WORD}(?P<word>{alternatives(TITLES)})\.(?=\s?[A-Z])", _title),
     rule("a", rf"{NOT_IN_WORD}(?P<word>{_cased(_BEFORE_NUMBERS)})\.(?=\s?\(?\d)", _before_number),
-    rule("a", rf"{NOT_IN_WORD}(?P<word>p|pp|ch|fig|ext|apt|rm|nos|tel|Ext|Apt|Rm|Fig|Tel)\s(?=\d)", _before_number),
+    rule("a", rf"{NOT_IN_WORD}(?<!-)(?P<word>p|pp|ch|fig|ext|apt|rm|nos|tel|Ext|Apt|Rm|Fig|Tel)\s(?=\d)", _before_number),
     rule("a", rf"{NOT_IN_WORD}(?P<word>{_cased(_DOTTED)}){_DOT}", _dotted),
-    rule("a", rf"{NOT_IN_WORD}(?P<word>[Aa]ttn)(?=:)", _dotted),
+    rule("a", rf"{NOT_IN_WORD}(?P<word>[Aa]ttn|[Tt]emp|[Qq]ty)(?=:)", _dotted),
     rule("a", rf"{NOT_IN_WORD}(?P<word>Co|Fig){_DOT}", _capitalized),
-    rule("a", rf"(?<=, )(?P<word>{alternatives(_STATES)})(?:\.?(?=,)|{_INNER_DOT}(?<=\.)|(?=\.))", _state),
+    rule("a", rf"(?<=, )(?P<word>{alternatives(STATES)})(?:\.?(?=,)|{_INNER_DOT}(?<=\.)|(?=\.))", _state),
     rule(
         "a",
         rf"{NOT_IN_WORD}(?P<word>{alternatives(_SURE_DAYS)})(?:{_WORD_EDGE}{_DOT}?)",

@@ -13,7 +13,7 @@ from pipeline.text.normalize.latin import VOWEL, camel_words, join_words, latin_
 from pipeline.text.normalize.numbers import integer, spell
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import NOT_IN_WORD
-from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, rule
+from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
 from pipeline.text.normalize.words import DOMAIN_WORDS, FILE_ENDINGS, PLAIN_ENDINGS, TOP_LEVEL_DOMAINS
 
 _ADDRESS_SIGNS: dict[str, tuple[str, str]] = {
@@ -100,11 +100,20 @@ def _path(match: Match, language: Language) -> Outcome:
     return address_words(match[0], language)
 
 
+_NUMBERED_BEFORE = re.compile(
+    r"\b(?:order|ticket|invoice|case|item|booking|reference|ref|tracking|part|receipt|po|account|serial|claim)"
+    r"(?: no\.?| number|:)?\s?$",
+    re.IGNORECASE | re.ASCII,
+)
+
+
 def _mention(match: Match, language: Language) -> Outcome:
     return join_words([_ADDRESS_SIGNS["@"][language == "zh"], *_name_words(match["name"], language)])
 
 
 def _hashtag(match: Match, language: Language) -> Outcome:
+    if _NUMBERED_BEFORE.search(before(match, 16)) and re.match(r"[A-Z]{1,4}(?:\d|$)", match["name"]):
+        return None  # Order #A10
     return join_words(["hashtag" if language == "en" else "话题", *_name_words(match["name"], language)])
 
 
@@ -162,11 +171,12 @@ ADDRESSES: list[Rule] = [  # before dates and quantities, which look similar
     rule("0+(", r"(?<![\d.])(?:\+?86[- ]?)?1[3-9]\d(?:[- ]?)\d{4}(?:[- ]?)\d{4}(?![\d.])", _telephone, "phone"),
     rule(
         "0",
-        r"(?<![\d.-])(?:0\d{2,3}[- ]\d{7,8}|[48]00[- ]\d{3}[- ]\d{4}|[48]00[- ]\d{4}[- ]\d{3}|0\d{2,3}-\d{4}-\d{4})(?![\d-])",
+        r"(?<![\d.-])(?:0\d{2,3}[- ]\d{7,8}|0\d{4} \d{6}|0\d{2,3}-\d{4}[- ]\d{4}|"
+        r"[48]00[- ]\d{3}[- ]\d{4}|[48]00[- ]\d{4}[- ]\d{3})(?![\d-])",
         _telephone,
         "phone",
     ),
-    rule("+", r"\+\d{1,3}(?:[- ]?\(?\d{2,5}\)?){1,6}(?![\d])", _telephone, "phone"),
+    rule("+", r"\+(?=(?:[- ()]{0,2}\d){7})\d{1,3}(?:[- ]?\(?\d{2,5}\)?){1,6}(?![\d])", _telephone, "phone"),
     rule("(0", r"(?<![\d.-])(?:1[- ])?(?:\(\d{3}\)\s?|\d{3}[-.])\d{3}[-.]\d{4}(?![\d-])", _telephone, "phone"),
     rule("0", r"(?<![\d.-])\d{3}-\d{4}(?![\d-])", _telephone_en, "phone"),
 ]

@@ -20,7 +20,7 @@ _DAY = r"(?P<day>3[01]|[12]\d|0?[1-9])"
 _MONTH = r"(?P<month>1[0-2]|0?[1-9])"
 _YEAR = r"(?P<year>1[1-9]\d\d|20\d\d)"
 # The dot after p.m is a stop at the end of a sentence.
-_HALF = r"(?:\s?(?P<half>[AaPp])(?:[Mm]\b|\.[Mm]\.(?=\s?[a-z0-9,;:)-])|\.[Mm]\b))"
+_HALF = r"(?:\s?(?P<half>[AaPp])(?:[Mm]\b|\.[Mm]\.(?=\s?[a-z0-9,;:)–—-])|\.[Mm]\b))"
 
 _ABOUT = re.compile(r"(?:近|约|超过|过去|长达|大约|将近|至少|历时|历经|上下|整整|有着?|了)$")
 _LONG_AFTER = re.compile(r"\s?年(?:来|间|历史|的历史|以上|左右|之久|前|后|多)")
@@ -41,6 +41,7 @@ _OLD_YEAR_BEFORE = re.compile(
 )
 
 
+_DATED_BEFORE = re.compile(r"(?:日期|出生于?|生日|\b(?:date|dated|born|expires|DOB))[:为是]?\s?$", re.ASCII)
 _UNIT_AFTER = re.compile(rf"\s(?:{alternatives(list(UNITS))}){EDGE}", re.ASCII)
 
 
@@ -79,6 +80,16 @@ def _ymd(match: Match, language: Language) -> Outcome:
 
 def _ym(match: Match, language: Language) -> Outcome:
     return date_words(match["year"], int(match["month"]), None, language)
+
+
+def _ym_dotted(match: Match, language: Language) -> Outcome:
+    """有效期至2026.05."""
+    return _ym(match, language) if language == "zh" else None
+
+
+def _compact(match: Match, language: Language) -> Outcome:
+    """20240315, behind a word that says it is a date."""
+    return _ymd(match, language) if _DATED_BEFORE.search(before(match, 12)) else None
 
 
 def _dmy(match: Match, language: Language) -> Outcome:
@@ -133,6 +144,11 @@ def _decade(match: Match, language: Language) -> Outcome:
     return f"{english(int(digits[:2]))} {plural}"
 
 
+def _century(match: Match, language: Language) -> Outcome:
+    """The 300s."""
+    return f"{english(int(match['century']))}s" if language == "en" else None
+
+
 def _clock(match: Match, language: Language) -> Outcome:
     hours, minutes = int(match["hours"]), int(match["minutes"])
     if hours > 24 or minutes > 59 or _SCORE_BEFORE.search(before(match, 16)):
@@ -154,8 +170,8 @@ def _zh_month_day(match: Match, language: Language) -> Outcome:
 
 
 def _english_year(match: Match, language: Language) -> Outcome:
-    if language != "en":
-        return None
+    if language != "en":  # in 2024 between Chinese words
+        return spell(match["year"], "zh") if match["year"] >= "1900" and _PREPOSITION_BEFORE.search(before(match, 8)) else None
     is_year = "1900" <= match["year"] <= "2099" or _YEAR_BEFORE.search(before(match, 16))
     is_count = COUNTED_AFTER.match(match.string, match.end()) and not _YEARLY_AFTER.match(match.string, match.end())
     has_unit = _UNIT_AFTER.match(match.string, match.end())
@@ -164,7 +180,10 @@ def _english_year(match: Match, language: Language) -> Outcome:
 
 def _old_year(match: Match, language: Language) -> Outcome:
     """1066, behind words that only a year follows."""
-    is_year = language == "en" and _OLD_YEAR_BEFORE.search(before(match, 16))
+    left = before(match, 16)
+    begins = not re.search(r"[A-Za-z0-9]\s?$", left, re.ASCII)
+    is_year = _OLD_YEAR_BEFORE.search(left) or (begins and _HISTORY_AFTER.match(match.string, match.end()))
+    is_year = language == "en" and len(match["year"]) > (3 if begins else 2) and is_year
     is_count = COUNTED_AFTER.match(match.string, match.end()) or _UNIT_AFTER.match(match.string, match.end())
     return year(match["year"], "en") if is_year and not is_count else None
 
@@ -212,6 +231,8 @@ _YEARLY_AFTER = re.compile(
     r"olympics|budgets|fires|floods|riots|protests|talks|primaries|midterms|estimates|forecasts|standards|editions|movies|films)\b"
 )
 _SEASON_AFTER = re.compile(r"\s?(?:seasons?\b|campaigns?\b|fiscal|academic|school|financial|tax|赛季|学年|财年|年度)")
+_HISTORY_AFTER = re.compile(r"\s(?:was|saw|marked|brought|is)\b", re.ASCII)
+_PREPOSITION_BEFORE = re.compile(r"\b(?:in|since|by|until|of|from|before|after)\s$", re.IGNORECASE | re.ASCII)
 _END = r"(?![\d])(?!\.\d)"
 RULES: list[Rule] = [
     rule("0", rf"{_YEAR}(?P<mark>[-/.]){_MONTH}(?P=mark){_DAY}(?!\d|(?P=mark)\d)(?:[T ](?=\d\d:\d\d))?", _ymd, "dates"),
@@ -225,6 +246,9 @@ RULES: list[Rule] = [
     ),
     rule("0", rf"{_YEAR}-(?P<month>1[0-2]|0[1-9])(?![\d-])", _ym, "dates"),
     rule("0", rf"{_YEAR}/{_MONTH}(?![\d/])", _ym, "dates"),
+    rule("0", rf"(?<![\d/.])(?P<month>1[0-2]|0[1-9])/{_YEAR}(?![\d/])", _ym, "dates"),
+    rule("0", rf"(?:(?<=[至自从于到期:])|(?<=[:] )){_YEAR}\.(?P<month>1[0-2]|0[1-9])(?![\d.])", _ym_dotted, "dates"),
+    rule("0", rf"(?<!\d){_YEAR}(?P<month>1[0-2]|0[1-9])(?P<day>3[01]|[12]\d|0[1-9])(?!\d)", _compact, "dates"),
     rule("0", r"(?P<first>1[1-9]\d\d|20\d\d)\s?[-–—~]\s?(?P<last>1[1-9]\d\d|20\d\d|\d\d)(?![\d-]|\.\d)", _year_range, "dates"),
     rule("0", r"(?P<year>\d{4}|\d{2})(?=\s?年\s?(?:1[0-2]|0?[1-9])\s?月)", _short_year, "dates"),
     rule("0", r"(?P<year>[12]\d{3})(?=\s?年(?!级))", _zh_year, "dates"),
@@ -247,6 +271,7 @@ RULES: list[Rule] = [
     ),
     rule("0", rf"(?P<hours>\d{{1,2}}){_HALF}(?![A-Za-z])", _hour, "dates"),
     rule("0'", r"'?(?P<decade>(?:1[1-9]|20)\d0|[2-9]0)'?s(?![A-Za-z])", _decade, "dates"),
+    rule("0", r"(?:(?<=the )|(?<=mid-)|(?<=late )|(?<=early ))(?P<century>[1-9]00)s(?![A-Za-z])", _century, "dates"),
     rule("0", r"(?P<year>\d{1,4})\s?(?P<era>AD|BCE|BC|CE)\b", _era, "dates"),
     rule(
         "0",

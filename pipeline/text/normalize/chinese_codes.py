@@ -8,7 +8,8 @@ Never: quantities, dates, English codes
 
 import re
 
-from pipeline.text.normalize.numbers import integer, spell
+from pipeline.text.normalize.latin import join_words, letters
+from pipeline.text.normalize.numbers import counted, integer, spell
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
 from pipeline.text.normalize.words import MEASURES
@@ -70,7 +71,7 @@ _CALLED_BEFORE = re.compile(
     r"(?:打|拨|拨通|拨号|呼叫|致电|来电|火警|匪警|急救|报警|救护|叫|热线|电话|短信|发送到|打了?|求助)[了个是为到:]?\s?$"
 )
 _CALLED_AFTER = re.compile(
-    r"\s?(?:报警|接警|急救|指挥|热线|电话|出警|救护|民警|警察|警情|平台|中心|巡警|值班|消防|交警|交通事故|投诉|客服|救援|来电|求救|专线|"
+    r"\s?(?:报警|接警|急救|火警|火灾|匪警|查号台?|指挥|热线|电话|出警|救护|民警|警察|警情|平台|中心|巡警|值班|消防|交警|交通事故|投诉|客服|救援|来电|求救|专线|"
     r"官网|APP|App|短信|营业厅)"
 )
 _CODE_BEFORE = re.compile(
@@ -169,6 +170,8 @@ def _generation(match: Match, language: Language) -> Outcome:
 def _short_year(match: Match, language: Language) -> Outcome:
     """08年, 98年: a year of two digits, unless it is a span of time."""
     digits = match["digits"]
+    if before(match, 3).rstrip().endswith("公元"):
+        return None
     is_old = digits[0] == "0" or (int(digits) >= 76 and digits[1] != "0")
     if not is_old or _YEAR_SPAN_AFTER.match(match.string, match.end()) or _YEAR_SPAN_BEFORE.search(before(match, 3)):
         return None
@@ -177,6 +180,15 @@ def _short_year(match: Match, language: Language) -> Outcome:
 
 def _born(match: Match, language: Language) -> Outcome:
     return spell(match["digits"], "zh")
+
+
+def _is_set(match: Match) -> bool:
+    """True for the second of 25-18、22-25: one of several scores, of which one falls."""
+    left = re.split(r"[。.!?\n]", match.string[max(0, match.start() - 24) : match.end()])[-1]
+    around = left + re.split(r"[。.!?\n]", match.string[match.end() : match.end() + 24])[0]
+    if not re.search(r"\d[-–]\d{1,3}[、，,] ?$", before(match, 6)):
+        return False
+    return any(int(first) > int(second) for first, second in re.findall(r"(?<!\d)(\d{1,3})[-–](\d{1,3})(?!\d)", around))
 
 
 def _score(match: Match, language: Language) -> Outcome:
@@ -191,10 +203,50 @@ def _score(match: Match, language: Language) -> Outcome:
         and not re.match(r"\s?(?:[室号栋层楼单元房题页]|[=])", match.string[match.end() : match.end() + 3])
         and len(high) < 4
     )
-    is_score = _SCORE_BEFORE.search(left) or _SCORE_AFTER.match(match.string, match.end())
+    is_score = _is_set(match) or _SCORE_BEFORE.search(left) or _SCORE_AFTER.match(match.string, match.end())
     if (not is_score and not falls) or (low[0] == "0" and len(low) > 1) or (falls and not is_score and int(low) >= 200):
         return None
     return f"{integer(low, 'zh')}比{integer(high, 'zh')}"
+
+
+def _height(match: Match, language: Language) -> Outcome:
+    """1米82, 9秒58: hundredths without their unit."""
+    digits = match["digits"]
+    return f"{counted(digits)}{match['unit']}{spell(match['rest'], 'zh')}" if language == "zh" else None
+
+
+def _feast(match: Match, language: Language) -> Outcome:
+    """5.1劳动节, 11.11大促: a feast named by its date."""
+    month, day = match["month"], match["day"]
+    if month == day and int(month) > 10:
+        return f"双{integer(month, 'zh')}"
+    return integer(month, "zh") + spell(day, "zh") if month != "10" else "十一"
+
+
+def _title(match: Match, language: Language) -> Outcome:
+    """《1984》: a name in quotation marks."""
+    return spell(match["digits"], "zh") if language == "zh" else None
+
+
+def _class(match: Match, language: Language) -> Outcome:
+    """初二(3)班."""
+    return integer(match["digits"], "zh")
+
+
+def _numbered(match: Match, language: Language) -> Outcome:
+    """6#楼, 95#汽油."""
+    return "号" if language == "zh" else None
+
+
+def _standard(match: Match, language: Language) -> Outcome:
+    """GB/T 19001-2016."""
+    return "杠".join(spell(part, "zh") for part in match[0].split("-")) if language == "zh" else None
+
+
+def _plate(match: Match, language: Language) -> Outcome:
+    """沪C·88888."""
+    parts = re.findall(r"[A-Z]+|\d+", match[0])
+    return join_words([spell(part, "zh") if part.isdigit() else letters(part) for part in parts])
 
 
 def _house(match: Match, language: Language) -> Outcome:
@@ -204,6 +256,26 @@ def _house(match: Match, language: Language) -> Outcome:
 _FREE = r"(?<![\dA-Za-z])(?<![\dA-Za-z][.,:/-])"
 _END = r"(?!\d|[,.:]\d|[A-Za-z])"
 RULES: list[Rule] = [
+    rule("0", rf"{_FREE}(?P<digits>[12])\s?(?P<unit>米)\s?(?P<rest>\d\d)(?!\d|\.\d|\s?[米厘长宽高的])", _height, "units"),
+    rule("0", rf"{_FREE}(?P<digits>\d{{1,2}})(?P<unit>秒)(?P<rest>\d\d)(?!\d|\.\d)", _height, "units"),
+    rule(
+        "0",
+        rf"{_FREE}(?P<month>[35678]|10)\.(?P<day>1|4|8)(?<=3\.8|5\.1|5\.4|6\.1|7\.1|8\.1|0\.1)"
+        r"(?=[\u4e00-\u9fff]{0,3}节(?![课能省约奏目])|黄金周|小长假|假期|长假)",
+        _feast,
+        "dates",
+    ),
+    rule("0", rf"{_FREE}(?P<month>11|12|3|6)\.(?P<day>11|12|15|18)(?=\s?(?:{_SHOPPING}|购物节|狂欢节|晚会))", _feast, "dates"),
+    rule("0", r"(?<=\")(?P<digits>1[89]\d\d|20\d\d)(?=\")", _title, "dates"),
+    rule("(", r"(?<=[一二三四五六七八九高初级])\((?P<digits>\d{1,2})\)(?=班)", _class, "numbers"),
+    rule("0", r"(?:(?<=GB/T )|(?<=GB/T)|(?<=GB )|(?<=ISO )|(?<=IEC ))\d{3,5}(?:-\d{4})?(?!\d)", _standard, "numbers"),
+    rule("#", r"(?<=\d)#(?=\s?[\u4e00-\u9fff，。、,.)]|\s?$)", _numbered, "numbers"),
+    rule(
+        "a",
+        r"(?<=[京沪津渝冀豫云辽黑湘皖鲁新苏浙赣鄂桂甘晋蒙陕吉闽贵粤青藏川宁琼])[A-Z][•\s-]?(?=[A-Z]{0,5}\d)[A-Z0-9]{5,6}(?![A-Za-z0-9])",
+        _plate,
+        "numbers",
+    ),
     rule("0", rf"{_FREE}(?:{_SLANG})(?![,.]\d)", _spelled, "numbers"),
     rule("0", rf"{_FREE}(?:9\d{{2,4}}|1[0-9]{{2,4}}){_END}(?![-~]\d)", _service, "phone"),
     rule("0", rf"{_FREE}\d{{3,30}}{_END}(?![-~]\d)", _code, "numbers"),
@@ -225,7 +297,7 @@ RULES: list[Rule] = [
         _house,
         "numbers",
     ),
-    rule("0", r"(?<![\d.,])(?P<digits>9[258]|89)(?=\s?号?\s?(?:汽油|油\b|油价|油箱|乙醇))", _house, "numbers"),
+    rule("0", r"(?<![\d.,])(?P<digits>9[258]|89)(?=\s?[号#]?\s?(?:汽油|油\b|油价|油箱|乙醇))", _house, "numbers"),
     rule("0", r"(?<![\d.,])(?P<digits>20\d\d)(?=\s?[级届](?!\d))", _house, "numbers"),
     rule(
         "0",

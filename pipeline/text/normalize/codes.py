@@ -11,8 +11,9 @@ import re
 from pipeline.text.normalize.latin import join_words, latin_word, letters
 from pipeline.text.normalize.numbers import integer, pairs, spell, year
 from pipeline.text.normalize.options import Language
-from pipeline.text.normalize.patterns import COUNTED_AFTER, NOT_IN_WORD
-from pipeline.text.normalize.rule import Match, Outcome, Rule, after, alternatives, before, rule
+from pipeline.text.normalize.patterns import COUNTED_AFTER, EDGE, NOT_IN_WORD
+from pipeline.text.normalize.rule import Gap, Match, Outcome, Rule, after, alternatives, before, rule
+from pipeline.text.normalize.units import UNITS
 
 _LINK = r"(?:\s(?:numbers?|nos?\.?|num\.?|codes?|ids?|IDs?|is|was|are|ending\sin)|\s?[:=#]){0,4}\s?[\"'(]?$"
 _CALL = re.compile(
@@ -28,7 +29,8 @@ _SPELLED = re.compile(
     r"reservation|verification|code|pin|passcode|password|otp|id|ssn|zip|postcode|policy|members?(?:hip)?|licen[cs]e|serial|"
     r"sku|upc|ean|vin|imei|isbn|issn|ext\.?|extension|p\.?o\.? box|area code|customer|employee|student|badge|batch|lot|part|"
     r"item|model|parcel|shipment|package|claim|patient|record|docket|receipt|transaction|user|ending in|token|passport|"
-    r"sort code|iban|routing|meter|plate|doi|pmid|bug|issue|article number|catalog)" + _LINK,
+    r"sort code|iban|routing|meter|plate|doi|pmid|bug|issue|article number|catalog|phone|ph\.?|tel\.?|"
+    r"mobile|cell|whatsapp)" + _LINK,
     re.IGNORECASE | re.ASCII,
 )
 _NAMED = re.compile(
@@ -114,6 +116,8 @@ _SURE_STATES = [
     code for code in _STATES if code not in ("IN", "OK", "ME", "OR", "HI", "MA", "PA", "LA", "ID", "OH", "CO", "AL", "DE")
 ]
 _COMMON_CALLS = ("911", "112", "999", "988")
+_UNIT_AFTER = re.compile(rf"\s?(?:{alternatives(list(UNITS))}){EDGE}", re.ASCII)
+_AIRLINERS = ("707", "717", "727", "737", "747", "757", "767", "777", "787")
 _GROUP = re.compile(r"[A-Za-z]+|\d+")
 
 
@@ -152,7 +156,9 @@ def _named(match: Match, language: Language) -> Outcome:
     """Boeing 747, Room 1408, Section 230, the 405 freeway."""
     if language != "en" or COUNTED_AFTER.match(match.string, match.end()):
         return None
-    is_named = _NAMED.search(before(match, 24)) or _NAMED_AFTER.match(match.string, match.end())
+    is_type = match["digits"] in _AIRLINERS and not _UNIT_AFTER.match(match.string, match.end())
+    is_airliner = is_type and re.search(r"\b(?:the|a)\s$", before(match, 4), re.IGNORECASE)
+    is_named = is_airliner or _NAMED.search(before(match, 24)) or _NAMED_AFTER.match(match.string, match.end())
     return pairs(match["digits"]) if is_named else None
 
 
@@ -225,6 +231,40 @@ def _toll_free(match: Match, language: Language) -> Outcome:
     return f"one eight hundred {latin_word(match['word'])}" if language == "en" else None
 
 
+def _number(match: Match, language: Language) -> Outcome:
+    return "number" if language == "en" else "号"
+
+
+def _order(match: Match, language: Language) -> Outcome:
+    """The sign of Order #A10-4432, which is no hashtag."""
+    return ("number" if language == "en" else Gap.NONE) if _SPELLED.search(before(match, 36)) else None
+
+
+def _extension(match: Match, language: Language) -> Outcome:
+    return "extension" if language == "en" else "转"
+
+
+def _account(match: Match, language: Language) -> Outcome:
+    """DE89 3704 0044 0532 0130 00: an IBAN, group by group."""
+    if " " not in match[0] and len(match[0]) < 15:
+        return None
+    groups = match[0].split(" ") if " " in match[0] else [match[0]]
+    said = [
+        join_words([spell(part, language) if part.isdigit() else letters(part) for part in _GROUP.findall(group)])
+        for group in groups
+    ]
+    return (", " if language == "en" else "，").join(said)
+
+
+def _hardware(match: Match, language: Language) -> Outcome:
+    """00:1A:2B:3C:4D:5E."""
+    pairs_of = [
+        join_words([spell(part, language) if part.isdigit() else letters(part) for part in _GROUP.findall(group)])
+        for group in match[0].split(":")
+    ]
+    return (", " if language == "en" else "，").join(pairs_of)
+
+
 def _long(match: Match, language: Language) -> Outcome:
     """A long number without commas that is not round is the name of something."""
     digits = match[0]
@@ -238,8 +278,19 @@ def _long(match: Match, language: Language) -> Outcome:
     return _spelled(digits)
 
 
+_GROUPS = r"\d{3}(?:[- ]\d{3,4}){2,3}|\d{2,5}[- ]\d{4,8}|\d{3}[- ]\d{3}"
 _EDGE = r"(?![\dA-Za-z])(?!\s?[%°]|[,.:/-]\d)"
 RULES: list[Rule] = [
+    rule("a", r"(?:No|no|Nr)\.(?=\s?\d{2,5}[ -]\d{3,})", _number, "numbers"),
+    rule("#", r"#(?=[A-Z]{1,4}-?\d)", _order, "numbers"),
+    rule("a", r"(?<=\d{4} )x(?=\d{2,5}(?!\d))", _extension, "phone"),
+    rule(
+        "a",
+        rf"{NOT_IN_WORD}[A-Z]{{2}}\d\d(?: ?[A-Z0-9]{{4}}){{3,7}}(?: ?[A-Z0-9]{{1,3}})?(?![A-Za-z0-9])",
+        _account,
+        "numbers",
+    ),
+    rule("0a", rf"{NOT_IN_WORD}(?:[0-9A-Fa-f]{{2}}:){{5}}[0-9A-Fa-f]{{2}}(?!:?[A-Za-z0-9])", _hardware, "numbers"),
     rule("0", r"0[xX](?P<digits>[0-9A-Fa-f]{1,32})(?![A-Za-z0-9])", _hexadecimal, "numbers"),
     rule(
         "0",
@@ -262,7 +313,12 @@ RULES: list[Rule] = [
     ),
     rule("a", rf"{NOT_IN_WORD}(?P<letters>[A-Z]{{1,4}})-?(?P<digits>\d{{6,20}})(?![\dA-Za-z]|[-.]\d)", _lettered, "numbers"),
     rule("0", rf"(?<!\d)(?<!\d[.,-])(?P<digits>\d{{3,6}}){_EDGE}", _called, "numbers"),
-    rule("0", rf"(?<!\d)(?<!\d[.,-])(?:\d{{4,20}}|\d{{2,4}}[- ]\d{{4,8}}|0\d{{2}}){_EDGE}", _code, "numbers"),
+    rule(
+        "0",
+        rf"(?<!\d)(?<!\d[.,-])(?:{_GROUPS}|\d{{4,20}}|0\d{{2}}){_EDGE}",
+        _code,
+        "numbers",
+    ),
     rule("#", rf"#(?P<digits>\d{{4,20}}){_EDGE}", _numbered, "numbers"),
     rule("0", rf"(?<=[a-z] )101{_EDGE}(?=\s?(?:$|[.,;:!?)]|class|course))", _course, "numbers"),
     rule("0", rf"(?<![\d$£€])(?<!\d[.,-])(?P<digits>\d{{3,4}}){_EDGE}", _named, "numbers"),

@@ -133,7 +133,9 @@ def _own_language(sentence: list[re.Match[str]]) -> Language | None:
 def _is_prose(words: list[str]) -> bool:
     """True if Latin words form a sentence, not a name or a label."""
     small = sum(bool(_PROSE.fullmatch(word)) for word in words)
-    return (small >= PROSE_WORDS - 1 and len(words) >= PROSE_WORDS) or (len(words) > 1 and any(map(_is_function_word, words)))
+    return (small >= PROSE_WORDS - 1 and len(words) >= PROSE_WORDS) or (
+        len(words) > 1 and any(map(_is_function_word, words)) and any(len(word) > 1 for word in words)
+    )
 
 
 def _is_function_word(word: str) -> bool:

@@ -101,7 +101,7 @@ RULES: list[Rule] = [
     rule(",;:()", r"[,;:()]", _comma),
     rule("—–", r"[—–]+", _comma),
     rule("-", r"(?<=\s)-{1,3}(?=\s)|--+", _comma),
-    rule("-", r"(?<=[A-Za-z])-(?=\d)", _space),
+    rule("-", r"(?<=[A-Za-zα-ωΑ-Ω])-(?=\d)", _space),
     rule("-", r"-(?=\d)", _dash),
     rule("-", r"-", _space),
     rule("~", r"~+", _comma),

@@ -17,13 +17,20 @@ from pipeline.text.normalize.units import CLOSE_UNITS, UNITS
 _UNIT = alternatives(list(UNITS))
 _CLOSE = alternatives(list(CLOSE_UNITS))
 _ARTICLE_BEFORE = re.compile(r"(?:^|[^A-Za-z.])[Aa]n?\s[\"']?$")
+_NOUN_AFTER = re.compile(
+    r" (?:battery|charger|adapter|monitor|display|lens|steak|bottle|service|shift|delivery|race|cable|bulb|engine|hike)\b"
+)
 _DEGREE = {"C": ("degrees Celsius", "摄氏度"), "F": ("degrees Fahrenheit", "华氏度"), "": ("degrees", "度")}
 _COMPASS = {"N": ("north", "北纬"), "S": ("south", "南纬"), "E": ("east", "东经"), "W": ("west", "西经")}
 
 
 def is_attribute(match: Match) -> bool:
     """True if a quantity describes a noun, so that its unit is singular: a 5 kg bag, a 5-kg bag."""
-    return bool(re.search(r"\d-[A-Za-z]", match[0]) or _ARTICLE_BEFORE.search(before(match, 5)))
+    return bool(
+        re.search(r"\d-[A-Za-z]", match[0])
+        or _NOUN_AFTER.match(match.string, match.end())
+        or _ARTICLE_BEFORE.search(before(match, 5))
+    )
 
 
 def _percent(match: Match, language: Language) -> Outcome:
@@ -71,6 +78,8 @@ def _unit(match: Match, language: Language) -> Outcome:
         symbol = "W"
     if symbol == "pt" and _TYPE_AFTER.match(match.string, match.end()):
         symbol = "pts"
+    if symbol == "pp" and match.string.startswith(".", match.end("unit")):
+        return unit_words(match, ("page", "pages", "页"), language)
     return unit_words(match, UNITS.get(symbol) or CLOSE_UNITS[symbol], language)
 
 

@@ -85,11 +85,27 @@ def _money_code(match: Match, language: Language) -> Outcome:
     return money_words(_currency(match), match["number"], match["scale"] or "", language)
 
 
+def _yuan(match: Match, language: Language) -> Outcome:
+    """1,200.00元: without the zeros."""
+    places = match["places"].rstrip("0")
+    return number(f"{match['whole']}.{places}".rstrip("."), "zh") if language == "zh" else None
+
+
+def _european(match: Match, language: Language) -> Outcome:
+    """€1.250,00: the comma before the cents."""
+    written = match["number"].replace(".", "").replace(",", ".")
+    return money_words(match["sign"], written, "", language)
+
+
+_EUROPEAN = r"(?:\d{1,3}(?:\.\d{3}){1,3}(?:,\d\d)?|\d{1,6},\d\d)(?!\d)"
 RULES: list[Rule] = [
+    rule("0", r"(?P<whole>\d{1,3}(?:,\d{3}){1,3}|\d{1,9})\.(?P<places>0|\d0)(?=\s?元(?!/))", _yuan, "numbers"),
+    rule("$a", rf"(?P<sign>€|EUR)\s?(?P<number>{_EUROPEAN})(?![\d.,]\d)", _european, "numbers"),
+    rule("0", rf"(?<![\d.,])(?P<number>{_EUROPEAN})\s?(?P<sign>€|EUR)(?![A-Za-z0-9])", _european, "numbers"),
     rule(
         "$a-",
         rf"{MINUS}(?P<sign>{_PREFIXED})\s?(?:(?P<low>{NUMBER})\s?[-–~]\s?(?P=sign)?)?(?P<number>{NUMBER})"
-        rf"(?:\s?(?P<scale>(?:{_SCALE}|m)\b|{_ZH_SCALE}))?(?:\s?(?:元|美元|欧元|英镑|日元|人民币|港元|韩元)(?!/))?",
+        rf"(?:[ -]?(?P<scale>(?:{_SCALE}|m)\b|{_ZH_SCALE}))?(?:\s?(?:元|美元|欧元|英镑|日元|人民币|港元|韩元)(?!/))?",
         _money,
         "numbers",
     ),

@@ -8,7 +8,7 @@ Never: money, measures, dates, telephone numbers, codes
 
 import re
 
-from pipeline.text.normalize.numbers import english, fraction, integer, number, ordinal, pairs, roman, spell
+from pipeline.text.normalize.numbers import english, fraction, integer, number, ordinal, pairs, roman, spell, year
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import EDGE, NUMBER, TO
 from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
@@ -45,12 +45,18 @@ _CODE_BEFORE = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _RATED = re.compile(r"\b(?:scored?|rated?|rating|got|graded?)\b[^\d]{0,6}$", re.IGNORECASE | re.ASCII)
+_MARK_AFTER = re.compile(r"\s?(?:•|stars?\b|would\b|points?\b|rating\b|on (?:Amazon|Google|Yelp))", re.ASCII)
+_SIDE_BEFORE = re.compile(r"[A-Z][a-z]{2,} \d{1,3} $", re.ASCII)
+_SIDE_AFTER = re.compile(r" \d{1,3} [A-Z][a-z]{2,}", re.ASCII)
 _CODE_AFTER = re.compile(r"\s?(?:房间|室|航班|次列车|号房)")
+_ADDRESS_AFTER = re.compile(r"\s?[栋幢座楼]\s?[\dA-Za-z]")
 _PHONE_LIKE = re.compile(r"电话|转|分机|手机|热线|拨|呼叫|航班|房间|次列车")
 
 
 def _range(match: Match, language: Language) -> Outcome:
     low, high = match["low"], match["high"]
+    if re.match(r"\s?=\s?-?\d", match.string[match.end() : match.end() + 4]):
+        return None  # 10-3=7
     values = [float(side.replace(",", "")) for side in (low, high)]
     if language == "en" and values[0] > values[1] and " " not in match[0] and max(len(low), len(high)) <= 3 and low[0] != "0":
         return f"{number(low, 'en')} to {number(high, 'en')}"  # a score
@@ -58,7 +64,7 @@ def _range(match: Match, language: Language) -> Outcome:
         return f"{number(low, 'zh')}比{number(high, 'zh')}"
     if values[0] >= values[1] or (low[0] == "0" and len(low) > 1 and "." not in low):
         return None
-    if (len(low), len(high)) in ((3, 4), (3, 8), (4, 8), (4, 7)):
+    if (len(low), len(high)) in ((3, 4), (3, 8), (4, 8), (4, 7)) and not _MEASURE.match(match.string, match.end()):
         return None  # a telephone number
     if language == "en":
         return f"{number(low, 'en')} to {number(high, 'en')}"
@@ -67,8 +73,9 @@ def _range(match: Match, language: Language) -> Outcome:
 
 def _before_measure(written: str, match: Match) -> str:
     """Returns a Chinese number; 2 is 两 before a measure word."""
-    is_counted = written == "2" and _MEASURE.match(match.string, match.end()) and not before(match, 1).endswith("第")
-    return "两" if is_counted else number(written, "zh")
+    if written != "2" or before(match, 1).endswith("第") or _ADDRESS_AFTER.match(match.string, match.end()):
+        return number(written, "zh")
+    return "两" if _MEASURE.match(match.string, match.end()) else "二"
 
 
 def _fraction(match: Match, language: Language) -> Outcome:
@@ -77,7 +84,8 @@ def _fraction(match: Match, language: Language) -> Outcome:
         return None
     if not whole and language == "zh" and int(above) > int(below) >= 10:
         return f"{integer(above, 'zh')}比{integer(below, 'zh')}"  # a blood pressure
-    if not whole and language == "en" and _RATED.search(before(match, 16)):
+    is_mark = (above == below and below in ("5", "10", "100")) or _MARK_AFTER.match(match.string, match.end())
+    if not whole and language == "en" and (is_mark or _RATED.search(before(match, 16))):
         return f"{integer(above, 'en')} out of {integer(below, 'en')}"
     if not whole:
         return fraction(above, below, language)
@@ -183,7 +191,7 @@ def _about(match: Match, language: Language) -> Outcome:
 
 
 def _to(match: Match, language: Language) -> Outcome:
-    return {"zh": "到", "en": "to"}[language]
+    return "到" if language == "zh" else "to"
 
 
 def _each(match: Match, language: Language) -> Outcome:
@@ -207,6 +215,8 @@ def _negative(match: Match, language: Language) -> Outcome:
 
 
 def _minus(match: Match, language: Language) -> Outcome:
+    if _SIDE_BEFORE.search(before(match, 16)) and _SIDE_AFTER.match(match.string, match.end()):
+        return {"zh": "比", "en": "to"}[language]  # Leeds 3 - 1 Fulham
     return {"zh": "减", "en": "minus"}[language]
 
 
@@ -252,6 +262,13 @@ def _plain_english(match: Match, written: str) -> str:
     return number(written, "en")
 
 
+def _own(match: Match, language: Language) -> Outcome:
+    """The 11's of Apollo 11's crew."""
+    digits = match["number"]
+    words = year(digits, "en") if len(digits) == 4 and "1100" <= digits <= "2099" else integer(digits, "en")
+    return f"{words}s" if language == "en" else None
+
+
 def _digits(match: Match, language: Language) -> Outcome:
     return spell(match[0], language)
 
@@ -260,6 +277,7 @@ def _point(match: Match, language: Language) -> Outcome:
     return f"零点{spell(match['places'], 'zh')}" if language == "zh" else f"point {spell(match['places'], 'en')}"
 
 
+_COUNTED = r"(?=\s(?:people|users|views|downloads|streams|parameters|tokens|years|plays|rows)\b)"
 FIRST: list[Rule] = [  # before ranges
     rule("-", r"-(?=\s(?:\d{0,9}[A-Za-z](?![A-Za-z])|\d|\())", _algebra, "numbers"),
 ]
@@ -268,7 +286,7 @@ RULES: list[Rule] = [
     rule("0", r"24/7(?![\d/])", _always, "numbers"),
     rule("0", r"(?:(?P<whole>\d{1,9})\s)?(?P<above>\d{1,6})/(?P<below>\d{1,6})(?![\d/]|\.\d)", _fraction, "numbers"),
     rule("0½", rf"(?P<whole>\d{{1,9}})?\s?(?P<sign>[{_VULGAR}])", _vulgar, "numbers"),
-    rule("0", r"\d{1,6}(?:\.\d{1,6})?(?:\s?:\s?\d{1,6}(?:\.\d{1,6})?){1,3}(?!:?\d)", _ratio, "numbers"),
+    rule("0", r"\d{1,6}(?:\.\d{1,6})?(?:(?::|\s:\s)\d{1,6}(?:\.\d{1,6})?){1,3}(?!:?\d)", _ratio, "numbers"),
     rule("0", r"(?P<number>\d{1,9})(?:st|nd|rd|th|ST|ND|RD|TH)(?![A-Za-z])", _ordinal, "numbers"),
     rule(
         "0a",
@@ -279,8 +297,8 @@ RULES: list[Rule] = [
     rule("½", r"[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,4}", _superscript, "numbers"),
     rule("½", r"[ⅠⅡⅢⅣⅤⅥⅦⅧⅨⅩⅪⅫⅰⅱⅲⅳⅴⅵⅶⅷⅸⅹ]", _roman_sign, "numbers"),
     rule("0", rf"(?P<low>(?<![\d.,-]){NUMBER}){TO}(?P<high>{NUMBER})(?![-\d]|\.\d|:\d)", _range, "numbers"),
-    rule("0", rf"(?P<number>{NUMBER})\s?(?P<scale>bn|tn|[kKM]){EDGE}", _scaled, "numbers"),
-    rule("a", r"(?:No|no|Nr)\.\s?(?P<number>\d{1,9})(?!\d)", _numbered, "numbers"),
+    rule("0", rf"(?P<number>{NUMBER})\s?(?P<scale>bn|tn|[kKM]|B{_COUNTED}){EDGE}", _scaled, "numbers"),
+    rule("a", r"(?:(?:No|no|Nr)\.\s?|NO\.)(?P<number>\d{1,9})(?!\d)", _numbered, "numbers"),
     rule("#", r"#(?P<number>\d{1,9})(?![\dA-Za-z])", _hash, "numbers"),
     rule(
         "a",
@@ -298,9 +316,15 @@ RULES: list[Rule] = [
     rule("+", r"(?<=\d)\+(?=[\u4e00-\u9fff])", _more, "numbers"),
     rule("0", r"(?P<number>\d{1,20}(?:\.\d{1,20})?)[eE](?P<exponent>[+-]?\d{1,3})(?![\dA-Za-z]|\.\d)", _scientific, "numbers"),
     rule("~", r"~\s?(?=[$€£¥]?\d)", _about, "numbers"),
-    rule("-", r"-(?=[$€£¥]?(?:\d|\.\d))(?<![\w)\]%.]-)", _negative, "numbers"),
-    rule("-", r"(?:(?<=[\dxyzabn)]\s)-(?=\s[\dxyzabn(])|(?<=\d)-(?=\d{1,9}\s?=))", _minus, "numbers"),
-    rule("*", r"(?:(?<=\d)|(?<=\d\s))\*(?=\s?\d)", _times, "numbers"),
+    rule("-", r"(?<=[²³⁰¹⁴⁵⁶⁷⁸⁹])-(?=\d{0,4}[A-Za-z(]|\d)", _minus, "numbers"),
+    rule("-", r"-(?=[$€£¥]?(?:\d|\.\d))(?<![\wα-ωΑ-Ω)\]%.]-)", _negative, "numbers"),
+    rule(
+        "-",
+        r"(?:(?:(?<=[\d)]\s)|(?<=(?<![A-Za-z])[xyzabn]\s))-(?=\s(?:[\d(]|[xyzabn](?![A-Za-z])))|(?<=\d)-(?=\d{1,9}\s?=))",
+        _minus,
+        "numbers",
+    ),
+    rule("*", r"(?:(?<=\d)|(?<=\d\s)|(?<=\d[A-Za-z])|(?<=\d[A-Za-z]{2}))\*(?=\s?\d)", _times, "numbers"),
     rule(
         "<>=!-",
         r"(?P<sign><=|>=|!=|==|->|=>|(?<=[\d\w)]\s)[<>](?=\s[\d\w(-])|(?<=\d)[<>](?=\d)|[<>](?=\s?\d))",
@@ -310,6 +334,7 @@ RULES: list[Rule] = [
     rule(".", r"(?<![\w.])\.(?P<places>\d{1,20})", _point, "numbers"),
 ]
 PLAIN: list[Rule] = [  # behind everything else that begins with a digit
+    rule("0", r"(?<![\d.,])(?P<number>\d{1,4})'s(?![A-Za-z'])", _own, "numbers"),
     rule(
         "0",
         r"\d{1,3}(?: \d{3}){2,4}(?![\d]| \d)|"

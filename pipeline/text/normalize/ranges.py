@@ -12,7 +12,7 @@ it is does not matter, so each end keeps its own: 5分钟-1小时, 9am-5pm, $500
 import re
 
 from pipeline.text.normalize.calendar import time_words
-from pipeline.text.normalize.numbers import fraction, integer, number, ordinal, year
+from pipeline.text.normalize.numbers import chinese, fraction, integer, number, ordinal, year
 from pipeline.text.normalize.options import Language
 from pipeline.text.normalize.patterns import NOT_IN_WORD, NUMBER
 from pipeline.text.normalize.rule import Match, Outcome, Rule, after, alternatives, before, rule
@@ -163,7 +163,8 @@ def _thousands(match: Match, language: Language) -> Outcome:
     """15K-25K: pay in Chinese; 4K-8K are pictures."""
     low, high = match["low"], match["high"]
     is_pay = match["k"] == "k" or float(high) >= 9 or re.search(r"[薪资]", before(match, 6))
-    return f"{number(low, 'zh')}千到{number(high, 'zh')}千" if language == "zh" and is_pay else None
+    sides = [chinese(round(float(side) * 1000)) for side in (low, high)]
+    return "到".join(sides) if language == "zh" and is_pay else None
 
 
 def _same_letter(match: Match, language: Language) -> Outcome:
@@ -182,10 +183,20 @@ def _fractions(match: Match, language: Language) -> Outcome:
     return ("到" if language == "zh" else " to ").join(spoken)
 
 
+def _ages(match: Match, language: Language) -> Outcome:
+    """18-24-year-olds."""
+    low, high = int(match["low"]), int(match["high"])
+    return f"{integer(match['low'], 'en')} to {integer(match['high'], 'en')}" if language == "en" and low < high else None
+
+
 def _last_decade(match: Match, language: Language) -> Outcome:
     """The 60s of 1950s-60s."""
     tens = integer(match["tens"], "en")
     return f"{tens[:-1]}ies" if language == "en" else f"{integer(match['tens'], 'zh')}年代"
+
+
+def _working_days(match: Match, language: Language) -> Outcome:
+    return "Monday to Friday" if language == "en" else "周一到周五"
 
 
 def _letters(match: Match, language: Language) -> Outcome:
@@ -196,6 +207,12 @@ _ORDINAL = r"(?:st|nd|rd|th)?"
 _DATE = r"3[01]|[12]\d|0?[1-9]"
 _YEAR = r"1[1-9]\d\d|20\d\d"
 EARLY: list[Rule] = [  # before short dates
+    rule(
+        "0",
+        r"(?<![\d.,-])(?P<low>\d{1,3})[-–](?P<high>\d{1,3})(?=-(?:year|month|week|day|hour|minute|inch|foot|mile|page|person|yr)s?(?![a-z]))",
+        _ages,
+        "numbers",
+    ),
     rule(
         "0",
         rf"(?<![\d/.])(?P<a>\d)/(?P<b>[2-9]){_DASH}(?P<c>\d)/(?P<d>[2-9])(?![\d/])"
@@ -254,6 +271,7 @@ FIRST: list[Rule] = [  # before dates and telephone numbers
         _day,
         "dates",
     ),
+    rule("a", rf"{NOT_IN_WORD}M{_DASH}F(?=[:,]?\s?\d)", _working_days, "dates"),
     rule("a", rf"{NOT_IN_WORD}(?<!-)A{_DASH}(?P<last>[C-Z])(?![A-Za-z0-9-])", _letters, "numbers"),
     rule("-–~—", rf"{_DASH} ?(?=\d{{4}}[-/.]\d{{1,2}}(?:[-/.]\d|(?![\d.]))|{_MONTH_NAME}\s\d)", _whole_dates, "dates"),
     rule("-–~—", rf"{_DASH}(?P<behind> ?)", _between, "numbers"),

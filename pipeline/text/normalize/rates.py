@@ -88,7 +88,7 @@ _PER = {  # English, Chinese
 _TIMES = "second|sec|s|minute|min|hour|hr|h|day|week|wk|month|mo|year|yr"
 _QUANTITY_BEFORE = re.compile(
     rf"(?:\d\s?(?:{alternatives(list(UNITS))})\.?"
-    r"|[\d²³%)]\s?(?:[A-Za-z°μΩ•²³]{1,12}\.?|[\u4e00-\u9fff]{1,3})?|\d\s?(?:thousand|million|billion|[A-Za-z]{2,12})"
+    r"|\d[\"″]|[\d²³%)]\s?(?:[A-Za-z°μΩ•²³]{1,12}\.?|[\u4e00-\u9fff]{1,3})?|\d\s?(?:thousand|million|billion|[A-Za-z]{2,12})"
     r"|\d[\d.,]*\s(?:[a-z]{2,12}\s)?[a-z]{2,12}|(?:one|two|three|four|five|six|ten|half|几|多少|[万亿千百])\s?[a-z\u4e00-\u9fff]{1,10})"
     r"(?:/[A-Za-z\u4e00-\u9fff]{1,8})?\s?$",
     re.ASCII,
@@ -104,10 +104,13 @@ _ZH_PER_BEFORE = re.compile(
     r"(?:/[\u4e00-\u9fffA-Za-z]{1,3}){0,2}\s?$",
     re.ASCII,
 )
+_DAY_BEFORE = re.compile(r"(?:周|星期|礼拜)[一二三四五六日天末]\s?$")
+_SIGNS_BETWEEN = re.compile(r"\d[^A-Za-z0-9，。、,.;:!?()\n\u4e00-\u9fff-]{1,8}$", re.ASCII)
+"""signs between a number and its unit that are not heard"""
 _AMOUNT_BEFORE = re.compile(
     r"(?:(?<![\d/])(?P<part>\d{1,2}/\d{1,3}|(?<!\d)[½⅓⅔¼¾⅛⅜⅝⅞]|\bhalf a|\bquarter)|"
     r"\b(?:hundred|thousand|million|billion|trillion|dozen)"
-    r"|\d[½⅓⅔¼¾⅛⅜⅝⅞]|\d\s\d{1,2}/\d{1,2}|\d/\d{2,3}|[⁰¹²³⁴⁵⁶⁷⁸⁹]|\^-?\d{1,3}|\d\+|\d\s?[万亿千百多余来几]|[万亿千百十几半每两多少]|(?P<per>\bper|/))\s?$",
+    r"|\d[½⅓⅔¼¾⅛⅜⅝⅞]|\d\s\d{1,2}/\d{1,2}|\d/\d{2,3}|[\d.,]\d?\s?[x×]\s?\d[\d.,]{0,8}|[⁰¹²³⁴⁵⁶⁷⁸⁹]|\^-?\d{1,3}|\d\+|\d\s?[万亿千百多余来几]|[万亿千百十几半每两多少]|(?P<per>\bper|/))\s?$",
     re.ASCII,
 )
 _NUMBERED_BEFORE = re.compile(
@@ -152,18 +155,28 @@ def _per(match: Match, language: Language) -> Outcome:
 
 
 def _zh_per(match: Match, language: Language) -> Outcome:
+    if _DAY_BEFORE.search(before(match, 4)):
+        return None  # 周六/周日
     return "每" if _ZH_PER_BEFORE.search(before(match, 20)) else None
 
 
 def _lone_unit(match: Match, language: Language) -> Outcome:
     """1/2 kg, 10 million km, 3万km, 每kg: a unit whose number is no plain one."""
-    found = _AMOUNT_BEFORE.search(before(match, 20))
-    if not found:
-        return None
+    left = before(match, 20)
+    found = _AMOUNT_BEFORE.search(left)
     one, more, chinese = UNITS[match["unit"]]
     if language == "zh":
-        return chinese
+        return chinese if found or _SIGNS_BETWEEN.search(left) else None
+    if not found:
+        return None
     return one if found["part"] or found["per"] else more
+
+
+def _relay(match: Match, language: Language) -> Outcome:
+    """4x100m: the unit of a relay."""
+    if language == "zh":
+        return "米"
+    return "meter" if re.match(r" [a-z]", match.string[match.end() : match.end() + 2]) else "meters"
 
 
 def _apart(match: Match, language: Language) -> Outcome:
@@ -188,7 +201,9 @@ def _inch_mark(match: Match, language: Language) -> Outcome:
     """27": a quotation mark that closes nothing."""
     line = match.string[max(0, match.start() - 200) : match.start()].rpartition("\n")[2]
     is_size = _SIZED_AFTER.match(match.string, match.end()) or _SIZED_BEFORE.search(line[-24:])
-    return unit_words(match, CLOSE_UNITS["in"], language) if is_size and line.count('"') % 2 == 0 else None
+    is_size = is_size or re.search(r"\d[\"″]\s?[x×]\s?$", line)
+    quotes = len(re.findall(r"(?<!\d)\"", line))
+    return unit_words(match, CLOSE_UNITS["in"], language) if is_size and quotes % 2 == 0 else None
 
 
 def _feet_mark(match: Match, language: Language) -> Outcome:
@@ -251,7 +266,9 @@ RULES: list[Rule] = [
         "units",
     ),
     rule("/", rf"/\s?(?=[{_ZH_COUNTED}])", _zh_per, "units"),
-    rule("ag", rf"{NOT_IN_WORD}(?P<unit>{_UNIT}){EDGE}(?!\.[A-Za-z])", _lone_unit, "units"),
+    rule("a", r"(?:(?<=\d/\d\d)|(?<=\d/\d\d\d))(?P<unit>mmHg|kPa)(?![A-Za-z0-9])", _lone_unit, "units"),
+    rule("ag", rf"{NOT_IN_WORD}(?P<unit>{_UNIT}){EDGE}(?!\.[A-Za-z])(?:\.(?=\s[a-z(&]|[,;:)]))?", _lone_unit, "units"),
+    rule("a", r"(?:(?<=\dx\d)|(?<=\dx\d\d)|(?<=\dx\d\d\d))(?P<unit>m)(?![A-Za-z0-9])", _relay, "units"),
     rule("0-", rf"{MINUS}(?P<low>{NUMBER})(?P<high>(?!))?\s(?P<unit>[mgLlhsVWJt]){EDGE}(?!['.][A-Za-z])", _apart, "units"),
     rule("0-", rf"{MINUS}(?P<low>{NUMBER})(?P<high>(?!))?\s?(?P<unit>A){EDGE}", _amperes, "units"),
     rule("0", rf"(?P<minus>(?!))?(?P<low>{NUMBER})(?P<high>(?!))?\s(?P<unit>in)\b(?:\.(?=\s[a-z]))?", _inches, "units"),

@@ -73,7 +73,7 @@ def test_a_tower_of_groups_is_soon_read(depth):
         (r"$\theta = 90^\circ$", "en", "theta equals ninety degrees"),
         (r"$x \neq 0$", "en", "x is not equal to zero"),
         (r"\nu = 5", "en", "nu equals five"),
-        ("C:\\new\\tools", "en", "C, new tools"),
+        ("C:\\new\\tools", "en", "C colon backslash new backslash tools"),
         ("6.02×10^23", "en", "six point zero two times ten to the power of twenty three"),
         ("10⁻³ m", "zh", "十的负三次方米"),
         ("5 * 3", "en", "five times three"),

@@ -68,3 +68,24 @@ def test_segments_inside_a_run_have_their_own_source(words):
 def test_spans_in_a_chinese_run_are_words():
     found = build_speech_text(SynthesisRequest("r", "我來到北京清華大學", "v"), SHORT)
     assert [(span.source_start, span.source_stop) for span in found.spans[0]] == [(0, 1), (1, 3), (3, 5), (5, 9)]
+
+
+STORY = """昨天下午，李明和张晓红去了中关村的一家新华书店，买了三本关于人工智能的书和一张北京地图。
+1. 首先把洋葱切成小丁
+2. 然后在平底锅里加入橄榄油加热
+埃隆·马斯克和蒂姆·库克出席了在上海举行的世界人工智能大会开幕式并发表了主题演讲内容非常丰富"""
+STORY_NAMES = ("张晓红", "中关村", "新华书店", "人工智能", "埃隆马斯克", "蒂姆库克", "橄榄油", "一首先", "二然后")
+
+
+@pytest.mark.parametrize("shift", range(0, 26, 5))
+@pytest.mark.parametrize("config", [SHORT, TextConfig()], ids=["short", "default"])
+def test_names_words_and_items_of_a_story_stay_whole_wherever_the_cuts_fall(config, shift):
+    text = "好" * shift + STORY
+    found = build_speech_text(SynthesisRequest("r", text, "v"), config)
+    heard = "|".join(re.sub("[，。、·]", "", segment.text) for segment in found.segments)
+    assert [name for name in STORY_NAMES if name not in heard] == []
+    for segment, spans in zip(found.segments, found.spans, strict=True):
+        start, stop = segment.source
+        assert all(start <= span.source_start < span.source_stop <= stop for span in spans)
+        runs = [text[span.source_start : span.source_stop] for span in spans]
+        assert all(len(words_of(run)) == 1 for run in runs if re.fullmatch("[\u4e00-\u9fff]+", run))

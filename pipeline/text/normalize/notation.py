@@ -1,0 +1,124 @@
+"""Notation: reads formulas of chemistry and mathematics without TeX, Roman numbers, and paths of Windows.
+
+In:    matches of letters, digits and signs
+Out:   words
+Owns:  nothing
+Never: TeX, quantities with a unit
+"""
+
+import re
+
+from pipeline.text.normalize.latin import join_words, letters
+from pipeline.text.normalize.numbers import english, integer, number, roman, year
+from pipeline.text.normalize.options import Language
+from pipeline.text.normalize.patterns import NOT_IN_WORD
+from pipeline.text.normalize.rule import Match, Outcome, Rule, alternatives, before, rule
+from pipeline.text.normalize.tex import tex_words
+
+_ELEMENT = r"(?:Al|Ag|Au|Ba|Br|Ca|Cl|Cr|Cu|Fe|Hg|Li|Mg|Mn|Na|Ni|Pb|Si|Sn|Ti|Zn|[BCFHIKNOPSU])"
+_PARTS = {
+    "Vol": "Volume",
+    "vol": "volume",
+    "Ch": "Chapter",
+    "ch": "chapter",
+    "Pt": "Part",
+    "Fig": "Figure",
+    "Art": "Article",
+    "Bk": "Book",
+}
+_DRIVE = re.compile(r"(?:^|[^A-Za-z0-9])[A-Z]:(?:\\(?:[A-Za-z0-9_$-]|[. ](?=[A-Za-z0-9_$-])){1,40}){0,12}$", re.ASCII)
+_RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
+_WORK_BEFORE = re.compile(r"(?:^|[^A-Za-z])[A-Z][a-z]{2,} $", re.ASCII)
+
+
+def _formula(match: Match, language: Language) -> Outcome:
+    """C6H12O6: its letters, and its numbers as numbers."""
+    parts = re.findall(r"[A-Z][a-z]?|\d+", match[0])
+    if sum(part.isdigit() for part in parts) < 2 and match[0].isupper():
+        return None  # COP28; CO2 needs no rule of its own
+    return join_words([integer(part, language) if part.isdigit() else letters(part) for part in parts])
+
+
+def _term(match: Match, language: Language) -> Outcome:
+    """3x^2, 2x³: a power behind its factor."""
+    power = match["power"].lstrip("^").strip("{}").translate(_RAISED)
+    return join_words([number(match["factor"], language), tex_words(f"{match['base']}^{{{power}}}", language)])
+
+
+def _factorial(match: Match, language: Language) -> Outcome:
+    return "factorial" if language == "en" else "的阶乘"
+
+
+def _prime(match: Match, language: Language) -> Outcome:
+    if language == "zh":
+        return f"{match['name']}撇{match['of'].upper()}"
+    return f"{match['name']} prime of {match['of']}"
+
+
+def _compared(match: Match, language: Language) -> Outcome:
+    """a>b, without spaces."""
+    return {"<": ("is less than", "小于"), ">": ("is greater than", "大于")}[match[0]][language == "zh"]
+
+
+def _mark(match: Match, language: Language) -> Outcome:
+    """4.5/5: a mark."""
+    if language == "zh":
+        return f"{integer(match['below'], 'zh')}分之{number(match['above'], 'zh')}"
+    return f"{number(match['above'], 'en')} out of {integer(match['below'], 'en')}"
+
+
+def _roman_year(match: Match, language: Language) -> Outcome:
+    value = roman(match[0])
+    return year(str(value), language) if value and 1500 <= value <= 2100 else None
+
+
+def _roman_title(match: Match, language: Language) -> Outcome:
+    """Rocky III, Final Fantasy VII: a number behind a name."""
+    value = roman(match[0])
+    return english(value) if value and language == "en" and _WORK_BEFORE.search(before(match, 16)) else None
+
+
+def _roman_part(match: Match, language: Language) -> Outcome:
+    """Vol. II, Ch. XIV."""
+    value = roman(match["roman"])
+    return f"{_PARTS[match['part']]} {english(value)}" if value and language == "en" else None
+
+
+def _drive(match: Match, language: Language) -> Outcome:
+    return "colon" if language == "en" else "冒号"
+
+
+def _backslash(match: Match, language: Language) -> Outcome:
+    """The signs of C:\\Users\\Ann."""
+    return ("backslash" if language == "en" else "反斜杠") if _DRIVE.search(before(match, 120)) else None
+
+
+RULES: list[Rule] = [
+    rule(
+        "a",
+        rf"{NOT_IN_WORD}(?<![@#_./-])(?=[A-Za-z]{{1,20}}\d)(?![A-Z]2[A-Z](?![A-Za-z0-9]))(?:{_ELEMENT}\d{{0,2}}){{2,8}}(?<![A-Z][A-Z])(?<![A-Z]\d\d\d)(?![A-Za-z0-9_-])",
+        _formula,
+        "numbers",
+    ),
+    rule(
+        "0",
+        r"(?<![A-Za-z0-9.,])(?P<factor>\d{1,4}(?:\.\d{1,3})?)(?P<base>[a-ln-z])"
+        r"(?P<power>\^(?:\{[^{}\n]{1,20}\}|-?\d{1,3}|[a-z])|[⁰¹²³⁴⁵⁶⁷⁸⁹]{1,3})(?![A-Za-z])",
+        _term,
+        "numbers",
+    ),
+    rule("0", r"(?<![\d/.])(?P<above>\d{1,2}\.\d)/(?P<below>5|10|20|100)(?![\d/]|\.\d)", _mark, "numbers"),
+    rule("!", r"(?<=\d)!(?=\s?[=×÷+*/]\s?\d)", _factorial, "numbers"),
+    rule("a", rf"{NOT_IN_WORD}(?P<name>[fghF])'\((?P<of>[a-z0-9])\)", _prime, "numbers"),
+    rule("<>", r"(?<=(?<![A-Za-z0-9</])[a-z])[<>](?=(?:[a-z]|\d{1,6})(?![A-Za-z0-9>]))", _compared, "numbers"),
+    rule("a", rf"{NOT_IN_WORD}(?=[MDCLXVI]{{5}})M{{1,3}}[CDXLVI]{{2,12}}(?![A-Za-z0-9])", _roman_year, "numbers"),
+    rule("a", r"(?<=[a-z] )(?:II|III|VII|VIII|IX|XII|XIII|XIV|IV(?!\s[a-z]))(?!['.]?[A-Za-z0-9])", _roman_title, "numbers"),
+    rule(
+        "a",
+        rf"{NOT_IN_WORD}(?P<part>{alternatives(_PARTS)})\.\s?(?P<roman>[IVXL]{{1,6}})(?!'?[A-Za-z0-9])",
+        _roman_part,
+        "numbers",
+    ),
+    rule(":", r"(?<=(?<![A-Za-z0-9])[A-Z]):(?=\\[A-Za-z0-9_.])", _drive, "urls"),
+    rule("\\", r"\\(?=[A-Za-z0-9_.])", _backslash, "urls"),
+]
