@@ -9,7 +9,6 @@ import asyncio
 import json
 import sys
 import traceback
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -19,28 +18,13 @@ from deepgram.speak.v1.types import SpeakV1Text
 from livekit.agents import APIConnectOptions
 from livekit.plugins import elevenlabs as livekit_elevenlabs
 from livekit.plugins import openai as livekit_openai
-from pipecat.frames.frames import (
-    ErrorFrame,
-    InterruptionFrame,
-    LLMFullResponseEndFrame,
-    LLMFullResponseStartFrame,
-    LLMTextFrame,
-    TTSAudioRawFrame,
-    TTSSpeakFrame,
-    TTSStoppedFrame,
-)
-from pipecat.pipeline.pipeline import Pipeline
-from pipecat.pipeline.worker import PipelineParams, PipelineWorker
-from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.services.deepgram.tts import DeepgramTTSService
-from pipecat.services.elevenlabs.tts import ElevenLabsTTSService
-from pipecat.workers.runner import WorkerRunner
+from pipecat.services.elevenlabs.tts import ElevenLabsHttpTTSService, ElevenLabsTTSService
+from pipecat_turns import ENDLESS, TEXT, pipecat, pipecat_fails, pipecat_talk
 from websockets.exceptions import ConnectionClosed
 
 URL, GUARDED, KEY, FULL = sys.argv[1:5]
 WRONG = "ck-wrong"
-TEXT = "So this is the first sentence. And here is the second one."
-ENDLESS = "An endless sentence."  # the server speaks every text that begins so until it is interrupted
 ONCE = APIConnectOptions(max_retry=0, timeout=20.0)
 
 Result = dict[str, Any]
@@ -211,94 +195,6 @@ async def livekit_openai_http() -> Result:
     return found
 
 
-class Sink(FrameProcessor):
-    """Counts what comes out of a service."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.audio = 0
-        self.stopped = 0
-        self.moved = asyncio.Event()
-
-    async def process_frame(self, frame: Any, direction: FrameDirection) -> None:
-        await super().process_frame(frame, direction)
-        self.audio += len(frame.audio) if isinstance(frame, TTSAudioRawFrame) else 0
-        self.stopped += isinstance(frame, TTSStoppedFrame)
-        self.moved.set()
-        await self.push_frame(frame, direction)
-
-
-class Errors(FrameProcessor):
-    """Keeps the errors that a service reports."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.errors: list[str] = []
-
-    async def process_frame(self, frame: Any, direction: FrameDirection) -> None:
-        await super().process_frame(frame, direction)
-        if isinstance(frame, ErrorFrame):
-            self.errors.append(str(frame.error))
-        await self.push_frame(frame, direction)
-
-
-async def pipecat(service: Any, script: Callable[[Any, Sink, Errors], Awaitable[Result]]) -> Result:
-    errors, sink = Errors(), Sink()
-    worker = PipelineWorker(
-        Pipeline([errors, service, sink]),
-        cancel_on_idle_timeout=False,
-        enable_rtvi=False,
-        params=PipelineParams(audio_out_sample_rate=24_000),
-    )
-    runner = WorkerRunner(handle_sigint=False)
-    await runner.add_workers(worker)
-    running = asyncio.create_task(runner.run())
-    try:
-        return await script(worker, sink, errors)
-    finally:
-        await worker.cancel()
-        with suppress(Exception, asyncio.CancelledError):
-            await asyncio.wait_for(running, 20)
-
-
-async def until(sink: Any, is_so: Callable[[], bool], limit_s: float = 30) -> bool:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(limit_s):
-            while not is_so():
-                sink.moved.clear()
-                await sink.moved.wait()
-    return is_so()
-
-
-async def pipecat_talk(worker: Any, sink: Sink, errors: Errors) -> Result:
-    """A turn word by word, then an endless one that is interrupted, then another turn."""
-    await worker.queue_frames([LLMFullResponseStartFrame(), *(LLMTextFrame(f"{word} ") for word in TEXT.split(" "))])
-    await worker.queue_frame(LLMFullResponseEndFrame())
-    whole = await until(sink, lambda: sink.stopped == 1)
-    first = sink.audio
-    await worker.queue_frame(TTSSpeakFrame(ENDLESS))
-    began = await until(sink, lambda: sink.audio > first)
-    await worker.queue_frame(InterruptionFrame())
-    await asyncio.sleep(1)
-    before, stopped = sink.audio, sink.stopped
-    await worker.queue_frame(TTSSpeakFrame("Hello there."))
-    after = await until(sink, lambda: sink.stopped > stopped)
-    return {
-        "whole": whole,
-        "audio": first,
-        "began": began,
-        "after": after,
-        "more": sink.audio - before,
-        "errors": errors.errors,
-    }
-
-
-async def pipecat_fails(worker: Any, sink: Sink, errors: Errors) -> Result:
-    await worker.queue_frame(TTSSpeakFrame(TEXT))
-    await until(sink, lambda: bool(sink.audio), 6)
-    return {"audio": sink.audio, "says_so": bool(errors.errors)}
-
-
 def pipecat_elevenlabs(url: str = URL, key: str = "none", voice: str = "alloy") -> ElevenLabsTTSService:
     return ElevenLabsTTSService(api_key=key, url=ws(url), settings=ElevenLabsTTSService.Settings(voice=voice))
 
@@ -309,6 +205,13 @@ def pipecat_deepgram(url: str = URL, key: str = "none", voice: str = "alloy") ->
 
 async def pipecat_elevenlabs_socket() -> Result:
     return await pipecat(pipecat_elevenlabs(), pipecat_talk)
+
+
+async def pipecat_elevenlabs_http() -> Result:
+    async with aiohttp.ClientSession() as session:
+        options = {"api_key": "none", "aiohttp_session": session, "base_url": URL}
+        voice = ElevenLabsHttpTTSService.Settings(voice="alloy")
+        return await pipecat(ElevenLabsHttpTTSService(settings=voice, **options), pipecat_talk)
 
 
 async def pipecat_deepgram_socket() -> Result:
@@ -333,6 +236,7 @@ SCENARIOS = (
     livekit_elevenlabs_refused,
     livekit_openai_http,
     pipecat_elevenlabs_socket,
+    pipecat_elevenlabs_http,
     pipecat_deepgram_socket,
     pipecat_refused,
 )

@@ -47,6 +47,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "full": ["APIStatusError", 429],
     },
     "pipecat_elevenlabs_socket": TALKED,
+    "pipecat_elevenlabs_http": TALKED,
     "pipecat_deepgram_socket": TALKED,
     "pipecat_refused": {
         f"{service} {what}": REFUSED for service in ("elevenlabs", "deepgram") for what in ("voice", "key", "full")
