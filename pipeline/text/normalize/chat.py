@@ -64,7 +64,11 @@ _SHORT = {
     "wdym": "what do you mean",
     "nvm": "never mind",
 }
-_PAIRS = {"r u": "are you", "c u": "see you", "thank u": "thank you", "love u": "love you"}
+_PAIRS = {"r u": "are you", "c u": "see you"}
+_PAIRS |= {
+    f"{verb} u": f"{verb} you"
+    for verb in ("can", "could", "did", "do", "give", "have", "love", "miss", "see", "tell", "thank", "will", "would")
+}
 _CAPITALIZED = frozenset(["gr8", "l8r", "2nite", "2day", "pls", "plz", "thx", "btw", "idk", "tbh", "brb", "nvm", "ppl", "msg"])
 _YOU_AFTER = re.compile(
     r" (?:are|r|can|have|got|owe|want|know|see|guys|think|need|should|could|were|did|gonna|wanna)\b", re.ASCII
@@ -75,6 +79,8 @@ _AMOUNT_BEFORE = re.compile(r"\d\s?$")
 def _known(match: Match, language: Language) -> Outcome:
     """Returns the words of a shortened one; in capitals it may be a name: M8 is a screw."""
     written = match[0]
+    if written.endswith(" U"):
+        return None  # the letters R U
     if language != "en" or not (written.islower() or written.lower() in _CAPITALIZED or written.lower() in _PAIRS):
         return None
     if written.startswith(("wk", "yr")) and _AMOUNT_BEFORE.search(before(match, 2)):
@@ -84,13 +90,8 @@ def _known(match: Match, language: Language) -> Outcome:
 
 
 def _you(match: Match, language: Language) -> Outcome:
-    """The u of "miss u", not that of a formula."""
-    if language == "en" and re.match(
-        r" (?:are|r|can|have|got|owe|want|know|see|guys|think|need|should|could|were|did|gonna|wanna)\b", after(match, 8)
-    ):
-        return "you"
-    is_talk = re.search(r"(?<![a-z])(?!let |by |where |vector |variable |and |of |is )[a-z]{2,} $", before(match, 12))
-    return "you" if language == "en" and is_talk and re.match(r"\s[a-z]{2}|[.!?,]|\s*$", after(match, 4)) else None
+    """The u of "u owe me", not that of a formula."""
+    return "you" if language == "en" and _YOU_AFTER.match(after(match, 8)) else None
 
 
 _END = r"(?![A-Za-z0-9@_]|[-'.][A-Za-z0-9])"
@@ -98,5 +99,5 @@ RULES: list[Rule] = [
     rule("0a", rf"{NOT_IN_WORD}(?<![@#_./-])(?i:{alternatives(_SOUNDS)}){_END}", _known),
     rule("a", rf"{NOT_IN_WORD}(?<![@#_./-])(?i:{alternatives(_PAIRS)}){_END}", _known),
     rule("a", rf"{NOT_IN_WORD}(?<![@#_./-])(?i:{alternatives(_SHORT)}){_END}", _known),
-    rule("a", rf"(?<=[a-z0-9] )u{_END}", _you),
+    rule("a", rf"{NOT_IN_WORD}u{_END}", _you),
 ]

@@ -276,7 +276,7 @@ RULES: list[Rule] = [
         _plate,
         "numbers",
     ),
-    rule("0", rf"{_FREE}(?:{_SLANG})(?![,.]\d)", _spelled, "numbers"),
+    rule("0", rf"{_FREE}(?:{_SLANG})(?![,.]\d|\s?[-+×÷*=]\s?\d)", _spelled, "numbers"),
     rule("0", rf"{_FREE}(?:9\d{{2,4}}|1[0-9]{{2,4}}){_END}(?![-~]\d)", _service, "phone"),
     rule("0", rf"{_FREE}\d{{3,30}}{_END}(?![-~]\d)", _code, "numbers"),
     rule("0", rf"{_FREE}\d{{9,15}}{_END}", _long, "numbers"),

@@ -250,6 +250,9 @@ def test_the_same_text_is_always_normalized_to_the_same(text):
 
 
 @example("@漢", "auto")
+@example("10[kV", "zh")
+@example("RU", "auto")
+@example("0/u", "auto")
 @example("#漢字", "en")
 @given(ANY_TEXT, st.sampled_from(["auto", "zh", "en"]))
 def test_normalized_text_is_not_changed_again(text, language):
