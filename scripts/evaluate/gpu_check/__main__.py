@@ -8,7 +8,8 @@ Never: what a bare machine lacks: it needs torch, triton, numpy, safetensors and
 
 Aims are figures that the project wants to reach on one large GPU; a missed aim is no failure. Parity is checked against
 the same engine on the CPU in float32, which tests/parity checks against the ChatTTS package. If that package can be imported,
-its own decode loop is timed as well. With --device cpu the same sections rehearse on a CPU, kernels in Triton's interpreter.
+its own decode loop is timed as well. With --device cpu the same sections rehearse on a CPU, kernels in
+Triton's interpreter; --layers 1 makes that affordable.
 """
 
 import argparse
@@ -59,6 +60,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--checkpoint", default="full-random")
     parser.add_argument("--steps", type=int, default=160, help="steps of every sequence compared")
+    parser.add_argument("--layers", type=int, help="layers of the model to keep, for a rehearsal on a CPU (default: all)")
     parser.add_argument("--slots", type=int, nargs="+", default=[1, 8, 32, 64, 128], help="slot counts to measure")
     parser.add_argument("--seconds", type=float, default=20.0, help="duration of the speech load [s]")
     parser.add_argument("--only", nargs="+", metavar="NAME[@SECONDS]", help="sections to run, such as parity 'equal_*@90'")
@@ -98,7 +100,7 @@ def run_all(wanted: list[Section], args: argparse.Namespace) -> int:
     resolved(args.checkpoint)
     name = torch.cuda.get_device_name() if args.device == "cuda" else "cpu"
     machine = hardware() | {"device": name} | ({"commit": args.commit} if args.commit else {})
-    result: dict[str, Any] = {"hardware": machine, "checkpoint": args.checkpoint, "sections": {}}
+    result: dict[str, Any] = {"hardware": machine, "checkpoint": args.checkpoint, "layers": args.layers, "sections": {}}
     result |= Report().as_result()
     log = args.out.with_suffix(".log")
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -128,6 +130,7 @@ def run_apart(section: Section, args: argparse.Namespace) -> tuple[dict[str, Any
     command = [sys.executable, "-m", "scripts.evaluate.gpu_check", "--child", section.name, "--known", str(args.out)]
     command += ["--device", args.device, "--checkpoint", args.checkpoint, "--steps", str(args.steps), "--out", str(part)]
     command += ["--seconds", str(args.seconds), "--slots", *map(str, args.slots)]
+    command += ["--layers", str(args.layers)] if args.layers else []
     environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     if args.device == "cpu":
         environment["TRITON_INTERPRET"] = "1"

@@ -23,8 +23,13 @@ from scripts.evaluate.gpu_check.parity import common_steps
 from scripts.evaluate.gpu_check.report import Report
 from scripts.evaluate.gpu_check.workload import Take, prompt, take
 
-SHAPE = {"slots": 2, "steps_per_round": 2, "prefill_rows": 2, "max_prompt": 640, "max_steps": 256, "block_steps": 1}
-LONG_PROMPT = 600  # positions: beyond the longest prompt with a graph
+SHAPE = {"slots": 2, "steps_per_round": 2, "prefill_rows": 2, "block_steps": 1}
+LENGTHS = {"cuda": {"max_prompt": 640, "max_steps": 256}, "cpu": {"max_prompt": 128, "max_steps": 64}}
+"""on a CPU nothing is recorded, so there a long prompt need not be longer than the longest recorded one"""
+LONG_PROMPT = {"cuda": 600, "cpu": 100}
+"""positions; on a GPU beyond the longest prompt with a graph"""
+
+URGENT_STEPS = 4  # of the sequence that takes a slot
 
 Requests = dict[str, tuple[Prompt, SamplingParams]]
 
@@ -41,11 +46,11 @@ class Preemptions(NullEngineObserver):
 
 def check_functional(report: Report, checkpoint: Checkpoint, device: str, steps: int) -> None:
     """Checks each request for the CPU's codes and for the same bits in company, then a preemption for no changed bit."""
-    requests, spec, preemptions = _requests(checkpoint.gpt_spec, steps), checkpoint.gpt_spec, Preemptions()
-    longer = steps + 8 if device == "cpu" else min(5 * steps, 240)
-    with closing(_engine(checkpoint, "cpu", None)) as engine:
+    requests, spec, preemptions = _requests(checkpoint.gpt_spec, steps, LONG_PROMPT[device]), checkpoint.gpt_spec, Preemptions()
+    longer = steps + 6 if device == "cpu" else min(5 * steps, 240)
+    with closing(_engine(checkpoint, "cpu", SHAPE | LENGTHS[device])) as engine:
         expected = {name: asyncio.run(take(engine, *request)) for name, request in requests.items()}
-    with closing(_engine(checkpoint, device, preemptions)) as engine:
+    with closing(_engine(checkpoint, device, SHAPE | LENGTHS[device], preemptions)) as engine:
         alone = {name: asyncio.run(take(engine, *request)) for name, request in requests.items()}
         crowded, broken = asyncio.run(_together(engine, requests, spec))
         interrupted = asyncio.run(_interrupted(engine, spec, longer))
@@ -61,18 +66,18 @@ def check_functional(report: Report, checkpoint: Checkpoint, device: str, steps:
     report.promise("a preempted sequence keeps its bits", equal and preemptions.count > 0, detail)
 
 
-def _engine(checkpoint: Checkpoint, device: str, observer: EngineObserver | None) -> Engine:
+def _engine(checkpoint: Checkpoint, device: str, shape: dict[str, int], observer: EngineObserver | None = None) -> Engine:
     """Returns the CPU's engine if there is no observer, else the GPU's; on a CPU through Triton's interpreter."""
     if observer is None:
-        return Engine(EngineConfig.model_validate(SHAPE), checkpoint)
-    config = EngineConfig.model_validate(SHAPE | {"device": "cuda", "kv_budget_mib": 32768})
+        return Engine(EngineConfig.model_validate(shape), checkpoint)
+    config = EngineConfig.model_validate(shape | {"device": "cuda", "kv_budget_mib": 32768})
     runner = importlib.import_module("pipeline.engine.gpu_runner").GpuRunner
     return Engine(config.model_copy(update={"device": device}), checkpoint, observer=observer, factory=runner)
 
 
-def _requests(spec: GptSpec, steps: int) -> Requests:
+def _requests(spec: GptSpec, steps: int, long_prompt: int) -> Requests:
     long = prompt(9, spec.width, steps)
-    long = replace(long, ids=np.resize(long.ids, (LONG_PROMPT, 4)), text_mask=np.ones(LONG_PROMPT, np.bool_))
+    long = replace(long, ids=np.resize(long.ids, (long_prompt, 4)), text_mask=np.ones(long_prompt, np.bool_))
     text = replace(prompt(3, spec.width, steps), head=Head.TEXT, eos_token=7, speaker=None, speaker_position=None)
     upstream = SeedMode.UPSTREAM
     return {
@@ -106,6 +111,6 @@ async def _interrupted(engine: Engine, spec: GptSpec, steps: int) -> list[Take]:
     has_block = asyncio.Event()
     jobs = [asyncio.create_task(take(engine, *request, on_block=has_block.set)) for request in _bulk(spec, steps)]
     await has_block.wait()
-    urgent = replace(prompt(12, spec.width, 8), scheduling=SchedulingParams(lane=Lane.INTERACTIVE))
-    await take(engine, urgent, SamplingParams(seed=3, min_steps=8))
+    urgent = replace(prompt(12, spec.width, URGENT_STEPS), scheduling=SchedulingParams(lane=Lane.INTERACTIVE))
+    await take(engine, urgent, SamplingParams(seed=3, min_steps=URGENT_STEPS))
     return [await job for job in jobs]

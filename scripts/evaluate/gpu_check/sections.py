@@ -36,7 +36,7 @@ from scripts.evaluate.gpu_check.workload import BFLOAT16, EIGHT_BITS, FLOAT32, F
 EQUAL_SLOTS = (8, 16, 64, 128)
 """cuBLAS chooses kernels by the number of rows; with 8 slots attention is split, and the sequences are longer than a split"""
 FUNCTIONAL_STEPS = 48
-INTERPRETED_STEPS = 6  # Triton's interpreter takes a tenth of a second for a draw
+INTERPRETED_STEPS = 2  # Triton's interpreter takes a tenth of a second for a draw
 
 Check = Callable[[Report], None]
 
@@ -57,7 +57,7 @@ def sections(args: argparse.Namespace) -> dict[str, Section]:
     found: list[Section] = []
 
     def add(name: str, limit_s: int, check: Callable[..., None], *more: object, **named: object) -> None:
-        found.append(Section(name, limit_s, partial(_with_checkpoint, args.checkpoint, check, more, named)))
+        found.append(Section(name, limit_s, partial(_with_checkpoint, args, check, more, named)))
 
     found.append(Section("machine", 120, lambda report: measure_machine(report, device)))
     add("parity", 240, check_parity, device, args.steps)
@@ -88,19 +88,19 @@ def _short(how: Format) -> str:
     return how.name.replace(" and ", "_").replace(" ", "_")
 
 
-def _kept(name: str) -> Kept:
-    return Kept.of(open_checkpoint(resolve(name, cache_home())))
+def _kept(args: argparse.Namespace) -> Kept:
+    return Kept.of(open_checkpoint(resolve(args.checkpoint, cache_home())), args.layers)
 
 
 def _with_checkpoint(
-    checkpoint: str, check: Callable[..., None], more: tuple[object, ...], named: dict[str, object], report: Report
+    args: argparse.Namespace, check: Callable[..., None], more: tuple[object, ...], named: dict[str, object], report: Report
 ) -> None:
-    check(report, _kept(checkpoint), *more, **named)
+    check(report, _kept(args), *more, **named)
 
 
 def _steps(args: argparse.Namespace, slots: int, report: Report) -> None:
     """Times a step of this many slots in every format."""
-    checkpoint = _kept(args.checkpoint)
+    checkpoint = _kept(args)
     for how in (BFLOAT16, *(how for how in EIGHT_BITS if how in decodable(args.device))):
         measure_steps(report, checkpoint, args.device, slots, how=how)
     if slots == max(args.slots):
@@ -110,7 +110,7 @@ def _steps(args: argparse.Namespace, slots: int, report: Report) -> None:
 
 def _attention(args: argparse.Namespace, slots: int, report: Report) -> None:
     """Times a step with every kind of attention."""
-    checkpoint = _kept(args.checkpoint)
+    checkpoint = _kept(args)
     for attention, split in (("sdpa", None), ("triton", 64), ("triton", 128), ("triton", 256), ("triton", 1024)):
         measure_steps(report, checkpoint, args.device, slots, attention, split)
 

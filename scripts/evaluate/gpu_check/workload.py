@@ -8,7 +8,7 @@ Never: verdicts: those are the sections'
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,12 @@ class Kept(Checkpoint):
     parts: dict[str, Tensors] = field(default_factory=dict)
 
     @staticmethod
-    def of(checkpoint: Checkpoint) -> "Kept":
-        return Kept(checkpoint.root, checkpoint.gpt_spec)
+    def of(checkpoint: Checkpoint, layers: int | None = None) -> "Kept":
+        """Returns the checkpoint with its first `layers` layers; None: with all of them."""
+        spec = checkpoint.gpt_spec
+        kept = Kept(checkpoint.root, replace(spec, layers=min(layers or spec.layers, spec.layers)))
+        kept.parts["gpt"] = checkpoint.gpt()
+        return kept
 
     def _part(self, name: str) -> Tensors:
         if name not in self.parts:

@@ -11,16 +11,20 @@ from pathlib import Path
 import numpy as np
 import pydantic
 import pytest
+import torch
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
+from pipeline.engine import kv_cache
+from pipeline.model.gpt import Gpt
 from scripts.evaluate.gpu_check import __main__ as gpu_check
 from scripts.evaluate.gpu_check import bare_pydantic
 from scripts.evaluate.gpu_check.equality import promise_equal
 from scripts.evaluate.gpu_check.report import Report
 from scripts.evaluate.gpu_check.sections import Section, sections
-from scripts.evaluate.gpu_check.workload import Take
+from scripts.evaluate.gpu_check.workload import Kept, Take
 
 ROOT = Path(__file__).resolve().parents[3]
 ON_A_BARE_MACHINE = {"torch", "numpy", "safetensors", "tokenizers", "pytest"}
@@ -46,7 +50,8 @@ def hidden_modules() -> set[str]:
 
 
 def run(out: Path, demo_root: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    options = ["--device", "cpu", "--checkpoint", str(demo_root), "--slots", "2", "--steps", "8", "--seconds", "1"]
+    options = ["--device", "cpu", "--checkpoint", str(demo_root), "--layers", "1"]
+    options += ["--slots", "2", "--steps", "8", "--seconds", "1"]
     command = [sys.executable, "-m", "scripts.evaluate.gpu_check", *options, "--out", str(out), *arguments]
     return subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=False)
 
@@ -107,6 +112,22 @@ def test_the_json_is_written_before_and_after_every_section(tmp_path, monkeypatc
         gpu_check.run_all(wanted, args)
     assert [list(sections_so_far) for sections_so_far in seen] == [[], ["first"]]
     assert json.loads(out.read_text())["figures"] == {"first": 1}
+
+
+def test_a_shallow_model_is_the_first_layers_of_the_whole_one(demo):
+    shallow = Kept.of(demo, 1)
+    assert (shallow.gpt_spec.layers, demo.gpt_spec.layers) == (1, 3)
+    assert Kept.of(demo).gpt_spec == Kept.of(demo, 99).gpt_spec == demo.gpt_spec
+    spec = {"positions": 8, "rows": 1, "device": torch.device("cpu"), "dtype": torch.float32}
+    x = torch.randn(1, 4, demo.gpt_spec.width, generator=torch.Generator().manual_seed(0))
+    place = torch.tensor([0]), torch.tensor([3])
+
+    def state(checkpoint: Checkpoint) -> torch.Tensor:
+        cache = kv_cache.zeros(checkpoint.gpt_spec, 1, 8, torch.float32, "dtype", torch.device("cpu"))
+        return Gpt(checkpoint.gpt(), checkpoint.gpt_spec, **spec).prefill(x, *place, cache)
+
+    assert torch.isfinite(state(shallow)).all()
+    assert not torch.allclose(state(shallow), state(demo))
 
 
 def test_sections_are_chosen_by_name_pattern_and_limit(capsys):

@@ -10,12 +10,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import GridExecutor
 
-from pipeline.config import EngineConfig
+from pipeline.checkpoint.weights import Checkpoint
+from pipeline.config import EngineConfig, VocoderConfig
 from pipeline.engine.cpu_runner import CpuRunner
 from pipeline.engine.engine import Engine
 from pipeline.engine.gpu_runner import GpuRunner
 from pipeline.errors import NonFiniteOutput
 from pipeline.types import Head, Prompt, SamplingParams, SeedMode
+from pipeline.vocoder.windowed.network import WindowCall, build_network
+from scripts.evaluate.gpu_check.workload import Kept
 from tests.support.factories import Take, collect, make_prompt, make_speaker
 
 pytestmark = [
@@ -43,6 +46,12 @@ def run(demo, requests: Requests, factory=GpuRunner, **overrides: object) -> lis
 
 
 @pytest.fixture(scope="module")
+def shallow(demo) -> Checkpoint:
+    """One layer of the model: what the runner does with it is the same for every layer, and the interpreter takes long."""
+    return Kept.of(demo, 1)
+
+
+@pytest.fixture(scope="module")
 def requests(demo) -> Requests:
     """Three in two slots: both seed modes, a voice, a refine pass."""
     width = demo.gpt_spec.width
@@ -60,13 +69,13 @@ def requests(demo) -> Requests:
 
 
 @pytest.fixture(scope="module")
-def expected(demo, requests) -> Iterator[list[Take]]:
-    return run(demo, requests, CpuRunner)
+def expected(shallow, requests) -> Iterator[list[Take]]:
+    return run(shallow, requests, CpuRunner)
 
 
 @pytest.mark.parametrize("attention", [{}, pytest.param({"attention": "sdpa"}, marks=pytest.mark.nightly)])
-def test_codes_are_the_cpus_and_states_agree(demo, requests, expected, attention):
-    for found, take in zip(run(demo, requests, **attention), expected, strict=True):
+def test_codes_are_the_cpus_and_states_agree(shallow, requests, expected, attention):
+    for found, take in zip(run(shallow, requests, **attention), expected, strict=True):
         np.testing.assert_array_equal(found.codes, take.codes)
         assert found.finish == take.finish
         assert np.abs(found.hidden - take.hidden).max() < 1e-4
@@ -74,23 +83,23 @@ def test_codes_are_the_cpus_and_states_agree(demo, requests, expected, attention
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("settings", [{}, {"weights": "int8", "kv": "int8"}], ids=["plain", "8 bits"])
-def test_alone_equals_crowded_bit_for_bit_in_bfloat16(demo, requests, settings):
-    crowded = run(demo, requests[:2], dtype="bfloat16", **settings)
+def test_alone_equals_crowded_bit_for_bit_in_bfloat16(shallow, requests, settings):
+    crowded = run(shallow, requests[:2], dtype="bfloat16", **settings)
     for request, take in zip(requests, crowded, strict=False):
-        assert run(demo, [request], dtype="bfloat16", **settings)[0].equals(take)
+        assert run(shallow, [request], dtype="bfloat16", **settings)[0].equals(take)
 
 
-def test_a_cache_of_8_bits_is_that_of_the_cpus_torch(demo, requests):
+def test_a_cache_of_8_bits_is_that_of_the_cpus_torch(shallow, requests):
     for found, take in zip(
-        run(demo, requests[:2], kv="int8"), run(demo, requests[:2], CpuRunner, kv="int8", decode="torch"), strict=True
+        run(shallow, requests[:2], kv="int8"), run(shallow, requests[:2], CpuRunner, kv="int8", decode="torch"), strict=True
     ):
         np.testing.assert_array_equal(found.codes, take.codes)
         assert np.abs(found.hidden - take.hidden).max() < 5e-3  # a number at half a step may be rounded either way
 
 
-def test_a_broken_row_ends_alone_and_its_slot_is_clean_for_the_next(demo, requests, expected):
-    poison = make_prompt(10, speaker=np.full(demo.gpt_spec.width, np.nan, np.float16)), SamplingParams()
-    first, *good = run(demo, [poison, requests[0], requests[1]])
+def test_a_broken_row_ends_alone_and_its_slot_is_clean_for_the_next(shallow, requests, expected):
+    poison = make_prompt(10, speaker=np.full(shallow.gpt_spec.width, np.nan, np.float16)), SamplingParams()
+    first, *good = run(shallow, [poison, requests[0], requests[1]])
     assert isinstance(first, NonFiniteOutput)
     for found, take in zip(good, expected, strict=False):
         np.testing.assert_array_equal(found.codes, take.codes)
@@ -118,6 +127,9 @@ class Nodes(TorchDispatchMode):
             "_unsafe_view",
             "empty",
             "split_with_sizes",
+            "transpose",
+            "chunk",
+            "expand",
         }
         if func.overloadpacket.__name__ not in views:
             self.torch.append(func.overloadpacket.__name__)
@@ -138,3 +150,30 @@ def test_a_step_is_eight_nodes_a_layer_and_four(demo, monkeypatch, settings, our
     layers = demo.gpt_spec.layers
     assert nodes.kernels == ours * layers + 3, "two norms, attention, gate, int8's products; draw, advance, settle"
     assert len(nodes.torch) == (8 - ours) * layers + 1, f"four products a layer and the heads: {nodes.torch}"
+
+
+def test_a_prefill_is_21_nodes_a_layer_and_the_embeddings(demo):
+    """Each node costs its launch, whatever it computes; int8 keys and values are rounded besides."""
+    found = {}
+    for kv in ("dtype", "int8"):
+        settings = {"slots": 2, "max_prompt": 64, "max_steps": 64, "dtype": "bfloat16", "kv": kv}
+        for layers in (1, 2):
+            runner, nodes = GpuRunner(EngineConfig.model_validate(settings), Kept.of(demo, layers)), Nodes()
+            with torch.inference_mode(), nodes:
+                runner._prefill(runner._make_prompts(64))
+            found[kv, layers] = len(nodes.torch)
+    assert found["dtype", 2] - found["dtype", 1] == 21
+    assert found["dtype", 1] - 21 <= 50, "embeddings, the settings of the slots, the last norm"
+    assert found["int8", 2] - found["int8", 1] > 21
+
+
+def test_the_nodes_of_a_window_are_those_of_its_layers_whatever_its_length(demo):
+    found = set()
+    for chunk in (8, 48):
+        config = VocoderConfig(method="windows", chunk_steps=(chunk,))
+        call, nodes = WindowCall(build_network(config, demo), rows=1, steps=chunk + 104, look_ahead=52), Nodes()
+        with torch.inference_mode(), nodes:
+            call._run(1)
+        found.add(len(nodes.torch))
+    assert len(found) == 1, "a longer window has larger nodes, not more"
+    assert found.pop() <= 201
