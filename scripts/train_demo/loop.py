@@ -64,8 +64,9 @@ def train(
     if file.exists():
         saved = torch.load(file)
         model.load_state_dict(saved["model"])
-        optimiser.load_state_dict(saved["optimiser"])
-        first = saved["steps"]
+        if "optimiser" in saved:  # not of weights from a checkpoint (warm_start.py), with which a run begins
+            optimiser.load_state_dict(saved["optimiser"])
+            first = saved["steps"]
     started = time.time()
     for step in range(first, steps):
         warm, cosine = min(1.0, (step + 1) / WARM_UP_STEPS), 0.5 * (1 + math.cos(math.pi * step / steps))
