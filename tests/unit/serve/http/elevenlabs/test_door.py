@@ -253,7 +253,7 @@ def test_failures_say_what_they_are_and_the_other_contexts_go_on():
 
 def test_overload_and_idleness():
     services = make_services(Speaker(), LimitsConfig(max_in_flight=1), conversations=ConversationsConfig(max_sockets=1))
-    with serving(services) as live, talking(live, "inactivity_timeout=0.2") as client:
+    with serving(services) as live, talking(live, "inactivity_timeout=2") as client:
         with talking(live) as second:
             second.say(text=" ", context_id="d")
             heard, code, _ = second.closed()
@@ -263,7 +263,7 @@ def test_overload_and_idleness():
             client.say(text="Hello.", context_id="c", flush=True)
             refused = client.hear()
         assert (refused["error"], refused["code"], refused["contextId"]) == ("system_busy", 1013, "c")
-        assert client.closed() == ([], 1000, "idle for 0.2 s")
+        assert client.closed() == ([], 1000, "idle for 2 s")
 
 
 def test_a_client_that_leaves_leaves_nothing_behind():
