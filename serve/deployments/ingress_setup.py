@@ -27,7 +27,6 @@ from serve.access.authentication import Authenticator, local_peer_check
 from serve.access.cross_origin import CrossOriginPolicy
 from serve.access.redis_quotas import RedisQuotas
 from serve.config.app_config import AppConfig
-from serve.conversation.conversation import Conversations
 from serve.deployments.ingress_records import IngressRecords, open_records
 from serve.deployments.ingress_status import IngressStatus
 from serve.deployments.replica_info import replica_info
@@ -42,6 +41,7 @@ from serve.remote.code_cache import follow_purges
 from serve.remote.remote_stages import Handle, RemoteEncoder, ask_capabilities, ask_fingerprint, ask_speakers
 from serve.remote.version_pipelines import TEXT, VersionPipelines
 from serve.resilience.quarantine import Quarantine
+from serve.speech.conversation.conversation import Conversations
 from serve.speech.load_shedding import Degrader
 from serve.speech.model_selection import ModelSelector
 from serve.speech.recent_overload import RecentOverload

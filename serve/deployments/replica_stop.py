@@ -14,7 +14,7 @@ import asyncio
 
 from ray._private import worker
 
-from serve.conversation.conversation import Conversations
+from serve.speech.conversation.conversation import Conversations
 
 LOOK_S = 0.5
 

@@ -9,8 +9,6 @@ Never: a socket
 from collections.abc import Iterator
 
 from serve.config.app_config import ConversationsConfig
-from serve.conversation.conversation import Conversation
-from serve.conversation.events import ConversationEvent
 from serve.http.conversation_writer import error_message, messages
 from serve.http.door import Message
 from serve.http.schemas.conversation import (
@@ -22,6 +20,8 @@ from serve.http.schemas.conversation import (
     context_in,
     read_message,
 )
+from serve.speech.conversation.conversation import Conversation
+from serve.speech.conversation.events import ConversationEvent
 
 
 class ConversationDoor:

@@ -13,14 +13,14 @@ from contextlib import suppress
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from pipeline.errors import ReaderStalled, SynthesisError
-from serve.conversation.conversation import Conversation
-from serve.conversation.events import ConversationEvent
 from serve.errors import ApiError, bad_request
 from serve.http.door import Door, Message
 from serve.http.middleware import FIRST_MESSAGE_S, subprotocol_of
 from serve.http.request_context import context_of
 from serve.http.services import Services
 from serve.http.speech_writers import GENERATED
+from serve.speech.conversation.conversation import Conversation
+from serve.speech.conversation.events import ConversationEvent
 from serve.speech.speak import ClientLeft
 
 NORMAL, GOING_AWAY, POLICY_VIOLATION, TRY_AGAIN = 1000, 1001, 1008, 1013  # RFC 6455 and its registry

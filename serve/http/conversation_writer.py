@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pipeline.voices.names import display_name
-from serve.conversation.events import (
+from serve.errors import to_api_error
+from serve.http.door import Message
+from serve.speech.conversation.events import (
     ContextCancelled,
     ContextClosed,
     ContextFailed,
@@ -19,9 +21,7 @@ from serve.conversation.events import (
     PartSkipped,
     PartSpoken,
 )
-from serve.conversation.heard import Heard
-from serve.errors import to_api_error
-from serve.http.door import Message
+from serve.speech.conversation.heard import Heard
 from serve.speech.events import Audio, Finished, Started, Timed
 from serve.speech.times import coverage_fields, times_fields
 

@@ -9,8 +9,8 @@ Never: a socket
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from serve.conversation.conversation import Conversation
-from serve.conversation.events import ConversationEvent
+from serve.speech.conversation.conversation import Conversation
+from serve.speech.conversation.events import ConversationEvent
 
 Message = dict[str, Any]
 

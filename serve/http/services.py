@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from pipeline.types import Refined, SpeechText, SynthesisRequest
 from serve.access.authentication import Authenticator
 from serve.config.app_config import SourceOfferConfig
-from serve.conversation.conversation import Conversations
 from serve.http.body_reader import BodyReader
+from serve.speech.conversation.conversation import Conversations
 from serve.speech.services import SpeechServices
 from serve.voices.voice_service import VoiceService
 

@@ -53,12 +53,12 @@ from serve.access.admission import AdmissionLimiter
 from serve.access.authentication import Authenticator
 from serve.access.idempotency import Idempotency
 from serve.config.app_config import ConversationsConfig, LanesConfig, LimitsConfig, SourceOfferConfig, VoicesConfig
-from serve.conversation.conversation import Conversations
 from serve.http.body_reader import BodyReader
 from serve.http.services import Services
 from serve.observability.reply_stats import NullReplyObserver, ReplyStats
 from serve.observability.request_log import RefusalTally
 from serve.observability.tracing import Tracing
+from serve.speech.conversation.conversation import Conversations
 from serve.speech.load_shedding import Degrader
 from serve.speech.model_selection import only_model
 from serve.speech.recent_overload import RecentOverload

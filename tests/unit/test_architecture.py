@@ -36,7 +36,6 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("observability",),
         ("remote",),
         ("speech",),
-        ("conversation",),
         ("http",),
         ("deployments",),
         ("app",),
@@ -69,7 +68,6 @@ NEVER_REACHED: dict[str, set[str]] = {  # files below this path: libraries that 
     "serve/versions": {"ray", *TORCH},
     "serve/voices": {"ray", *TORCH},
     "serve/speech": {"ray", "fastapi", *TORCH},
-    "serve/conversation": {"ray", "fastapi", *TORCH},
     "serve/http": {"ray", *TORCH},
     "scripts": {"tests"},
 }

@@ -14,9 +14,15 @@ from pydantic import ConfigDict
 
 from pipeline.voices.names import display_name
 from serve.config.app_config import ConversationsConfig
-from serve.conversation.context import ContextSettings
-from serve.conversation.conversation import Conversation
-from serve.conversation.events import (
+from serve.errors import bad_request, to_api_error
+from serve.http.conversation_writer import MOST_AUDIO_BYTES
+from serve.http.deepgram.errors import close_code_of, message_of
+from serve.http.deepgram.translation import model_uuid, socket_fields
+from serve.http.door import Message
+from serve.http.schemas.conversation import parse_frame, read_fields
+from serve.speech.conversation.context import ContextSettings
+from serve.speech.conversation.conversation import Conversation
+from serve.speech.conversation.events import (
     ContextCancelled,
     ContextClosed,
     ContextFailed,
@@ -24,12 +30,6 @@ from serve.conversation.events import (
     PartSkipped,
     PartSpoken,
 )
-from serve.errors import bad_request, to_api_error
-from serve.http.conversation_writer import MOST_AUDIO_BYTES
-from serve.http.deepgram.errors import close_code_of, message_of
-from serve.http.deepgram.translation import model_uuid, socket_fields
-from serve.http.door import Message
-from serve.http.schemas.conversation import parse_frame, read_fields
 from serve.speech.events import Audio, Finished
 from serve.speech.schemas.base import Body
 from serve.speech.schemas.speech import SpeechBody

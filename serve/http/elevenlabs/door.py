@@ -14,15 +14,6 @@ import numpy as np
 from pipeline.audio.encode import encode_whole
 from pipeline.audio.formats import named_format
 from serve.config.app_config import ConversationsConfig
-from serve.conversation.context import ContextSettings
-from serve.conversation.conversation import Conversation
-from serve.conversation.events import (
-    ContextClosed,
-    ContextFailed,
-    ConversationEvent,
-    PartSkipped,
-    PartSpoken,
-)
 from serve.errors import bad_request, to_api_error
 from serve.http.conversation_writer import MOST_AUDIO_BYTES
 from serve.http.door import Message
@@ -30,6 +21,15 @@ from serve.http.elevenlabs.aligned_context import AlignedContext
 from serve.http.elevenlabs.errors import close_code_of, message_of
 from serve.http.elevenlabs.frames import Frame, context_in, read_frame
 from serve.http.elevenlabs.translation import SocketQuery, common_fields, ignored_fields, settings_fields
+from serve.speech.conversation.context import ContextSettings
+from serve.speech.conversation.conversation import Conversation
+from serve.speech.conversation.events import (
+    ContextClosed,
+    ContextFailed,
+    ConversationEvent,
+    PartSkipped,
+    PartSpoken,
+)
 from serve.speech.events import Audio, Finished, Started, Timed
 from serve.speech.schemas.base import read_values
 

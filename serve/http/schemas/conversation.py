@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from serve.conversation.context import ContextSettings
 from serve.errors import bad_request
+from serve.speech.conversation.context import ContextSettings
 from serve.speech.schemas.base import B, Body, read_body
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")

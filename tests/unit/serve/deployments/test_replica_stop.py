@@ -7,8 +7,8 @@ import pytest
 from ray._private import worker
 
 from serve.config.app_config import ConversationsConfig
-from serve.conversation.conversation import Conversation, Conversations
 from serve.deployments import replica_stop
+from serve.speech.conversation.conversation import Conversation, Conversations
 from serve.speech.job import RequestContext
 from tests.support.fakes import Speaker, make_speech_services
 

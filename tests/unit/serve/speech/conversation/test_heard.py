@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.text.incremental import GrowingText
-from serve.conversation.heard import Heard, Listener
+from serve.speech.conversation.heard import Heard, Listener
 from tests.support.clock import HeldClock
 
 FIRST, SECOND = "One two three. ", "Four five."

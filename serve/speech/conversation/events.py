@@ -9,7 +9,7 @@ Never: JSON, HTTP
 from dataclasses import dataclass
 
 from pipeline.text.incremental import Part
-from serve.conversation.heard import Heard
+from serve.speech.conversation.heard import Heard
 from serve.speech.events import SpeechEvent
 
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from pipeline.errors import NoSpeakableText, ReaderStalled
 from pipeline.text.incremental import GrowingText, Part
-from serve.conversation.events import ContextClosed, ContextFailed, ConversationEvent, PartSkipped, PartSpoken
-from serve.conversation.heard import Heard, Listener
+from serve.speech.conversation.events import ContextClosed, ContextFailed, ConversationEvent, PartSkipped, PartSpoken
+from serve.speech.conversation.heard import Heard, Listener
 from serve.speech.events import Audio, Finished
 from serve.speech.job import RequestContext
 from serve.speech.schemas.base import read_body

@@ -14,9 +14,11 @@ from pipeline.types import SynthesisRequest
 from serve.access.api_keys import Quota
 from serve.access.authentication import Caller
 from serve.config.app_config import ConversationsConfig, LimitsConfig
-from serve.conversation.context import ContextSettings
-from serve.conversation.conversation import Conversation, Conversations
-from serve.conversation.events import (
+from serve.errors import ApiError
+from serve.observability.reply_stats import Outcome
+from serve.speech.conversation.context import ContextSettings
+from serve.speech.conversation.conversation import Conversation, Conversations
+from serve.speech.conversation.events import (
     ContextCancelled,
     ContextClosed,
     ContextFailed,
@@ -24,8 +26,6 @@ from serve.conversation.events import (
     PartSkipped,
     PartSpoken,
 )
-from serve.errors import ApiError
-from serve.observability.reply_stats import Outcome
 from serve.speech.events import Audio, Finished, Started
 from serve.speech.job import RequestContext
 from serve.speech.schemas.speech import SpeechBody

@@ -14,9 +14,9 @@ from dataclasses import replace
 from pipeline.errors import AtCapacity, Draining
 from pipeline.types import SynthesisRequest
 from serve.config.app_config import ConversationsConfig
-from serve.conversation.context import Context, ContextSettings, Emit
-from serve.conversation.events import ContextCancelled
 from serve.errors import ApiError, ErrorSpec, bad_request
+from serve.speech.conversation.context import Context, ContextSettings, Emit
+from serve.speech.conversation.events import ContextCancelled
 from serve.speech.job import RequestContext
 from serve.speech.resolve import build_request, select_version
 from serve.speech.services import SpeechServices

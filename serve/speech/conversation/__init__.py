@@ -1,0 +1,1 @@
+"""Text in while it is written, audio out while it is spoken: contexts of conversations, for every door with a socket."""
