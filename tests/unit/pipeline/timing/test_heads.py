@@ -22,7 +22,7 @@ def test_the_demo_voice_lists_the_heads_that_its_training_guided():
     assert alignment is not None
     assert set(alignment.heads) <= {(layer, 0) for layer in GUIDED_LAYERS}
     assert alignment.median_ms is None or alignment.median_ms <= 40
-    assert alignment.within_100_ms is None or alignment.within_100_ms >= 0.9
+    assert alignment.within_100_ms is None or alignment.within_100_ms >= 0.85
 
 
 def test_a_checkpoint_without_a_list_has_none_and_a_wrong_list_is_refused(tmp_path: Path):
