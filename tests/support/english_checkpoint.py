@@ -16,12 +16,12 @@ CHINESE_TOKEN = re.compile("[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]")
 
 
 def write_english_checkpoint(folder: Path) -> None:
-    """Writes it; its Chinese tokens are the last ones, so all others keep their rows."""
+    """Writes it; tokens that no text has stand for the Chinese ones, so all others keep their rows."""
     shutil.copytree(DEMO_FOLDER, folder)
     tokenizer = json.loads((folder / TOKENIZER_FILE).read_text(encoding="utf-8"))
     vocabulary = tokenizer["model"]["vocab"]
-    tokenizer["model"]["vocab"] = {token: row for token, row in vocabulary.items() if not CHINESE_TOKEN.match(token)}
-    assert sorted(tokenizer["model"]["vocab"].values()) == list(range(len(tokenizer["model"]["vocab"])))
+    is_chinese = CHINESE_TOKEN.match
+    tokenizer["model"]["vocab"] = {f"no text {row}" if is_chinese(token) else token: row for token, row in vocabulary.items()}
     (folder / TOKENIZER_FILE).write_text(json.dumps(tokenizer), encoding="utf-8")
     (folder / CAPABILITIES_FILE).write_bytes(capabilities_file(ENGLISH))
     write_manifest(folder, {file: file_sha256(folder / file) for file in read_manifest(DEMO_FOLDER) or ()})

