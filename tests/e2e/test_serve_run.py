@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import requests
 
-from scripts.evaluate.intelligibility import words_of
 from scripts.train_demo.recogniser import Recogniser, mistakes
+from scripts.train_demo.sentences import words_of
 from serve.config.app_config import PROJECT
 from tests.support.cluster import ENVIRONMENT, free_port
 
