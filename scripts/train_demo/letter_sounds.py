@@ -22,6 +22,7 @@ from pipeline.checkpoint.capabilities import Language
 from pipeline.text.pronunciation import WINDOWS, Pronunciation, context
 from scripts.train_demo.mandarin_words import homophones_in_words
 from scripts.train_demo.pronunciations import pronunciations
+from scripts.train_demo.word_errors import edits
 
 MOST_PHONES = 2  # of a letter
 ITERATIONS = 3
@@ -113,17 +114,8 @@ def score(words: Iterable[tuple[str, str]], spoken: Pronunciation) -> tuple[floa
     for word, wanted in words:
         found = spoken.of(word)
         total, right = total + 1, right + (found == wanted)
-        phones, wrong_phones = phones + len(wanted), wrong_phones + _distance(found, wanted)
+        phones, wrong_phones = phones + len(wanted), wrong_phones + edits(wanted, found)
     return right / total, 1 - wrong_phones / phones
-
-
-def _distance(first: str, second: str) -> int:
-    row = list(range(len(second) + 1))
-    for i, one in enumerate(first, start=1):
-        diagonal, row[0] = row[0], i
-        for j, other in enumerate(second, start=1):
-            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (one != other))
-    return row[-1]
 
 
 @cache

@@ -13,7 +13,6 @@ sound of every frame, makes it learn ten times faster.
 
 import argparse
 import random
-import re
 import time
 
 import numpy as np
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor
 
+from scripts.evaluate.listening import syllables_of
 from scripts.train_demo.held_out import held_out
 from scripts.train_demo.mandarin_teacher import RATE, MandarinVoice, Spoken, speak
 from scripts.train_demo.mandarin_texts import mandarin
@@ -37,7 +37,6 @@ from scripts.train_demo.syllable_recogniser import (
     features,
     labels,
 )
-from scripts.train_demo.syllables import CHARACTER, readings
 from scripts.train_demo.word_errors import edits
 
 VARIANTS = ("+m1", "+m2", "+m4", "+m5", "+m6", "+m7", "+f1", "+f3", "+f5")
@@ -144,7 +143,7 @@ def measured(network: SyllableNetwork, voice: MandarinVoice) -> float:
     """Returns the share of wrong syllables in the judged sentences, said by a voice that the network did not learn from."""
     recogniser, wrong, total = SyllableRecogniser(network), 0, 0
     for sentence in held_out("mandarin"):
-        wanted = [one for piece in re.findall(f"{CHARACTER.pattern}+", sentence) for one in readings(piece)]
+        wanted = syllables_of(sentence)
         spoken = speak(" ".join(wanted), voice)
         assert spoken is not None, sentence
         wrong += edits(as_heard(wanted), recogniser.transcribe(spoken.samples, RATE))
