@@ -14,6 +14,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from pipeline.errors import ReaderStalled, SynthesisError
 from serve.errors import ApiError, bad_request
+from serve.http.close_codes import GOING_AWAY, NORMAL, POLICY_VIOLATION, TRY_AGAIN
 from serve.http.door import Door, Message
 from serve.http.middleware import FIRST_MESSAGE_S, subprotocol_of
 from serve.http.request_context import context_of
@@ -23,7 +24,6 @@ from serve.speech.conversation.conversation import Conversation
 from serve.speech.conversation.events import ConversationEvent
 from serve.speech.speak import ClientLeft
 
-NORMAL, GOING_AWAY, POLICY_VIOLATION, TRY_AGAIN = 1000, 1001, 1008, 1013  # RFC 6455 and its registry
 LOOK_S = 0.2  # between two looks at what no frame tells: the end of the speech, a client that reads nothing
 CLOSE_S = 1.0  # longest time to say why
 

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serve.access.authentication import ANONYMOUS_CALLER, SCHEMES, Authenticator, Caller
 from serve.access.cross_origin import CrossOriginPolicy
 from serve.errors import ApiError
+from serve.http.close_codes import POLICY_VIOLATION
 from serve.http.deepgram import errors as deepgram
 from serve.http.elevenlabs import errors as elevenlabs
 from serve.http.elevenlabs.frames import context_in
@@ -32,7 +33,6 @@ from serve.observability.reply_stats import ReplyObserver
 LOG = logging.getLogger("ray.serve.chattts")
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-POLICY_VIOLATION = 1008  # RFC 6455, close code
 FIRST_MESSAGE_S = 1.0  # a refused client's time to name its context: LiveKit's waits for ever for one that it is not told of
 
 # The wildcards stand for requests without cookies, the only ones there are here; Authorization has to be named beside them.

@@ -9,6 +9,7 @@ Never: the decision what is refused
 from typing import Any
 
 from serve.errors import ApiError
+from serve.http.close_codes import close_code
 
 PATH = "/v1/speak"
 
@@ -23,8 +24,6 @@ NAMES: dict[str, tuple[int, str]] = {
     "overloaded": (429, "TOO_MANY_REQUESTS"),
     "deadline_unmeetable": (429, "TOO_MANY_REQUESTS"),
 }
-
-POLICY_VIOLATION, INTERNAL_ERROR, TRY_AGAIN = 1008, 1011, 1013  # RFC 6455 and its registry
 
 
 def is_spoken_at(path: str) -> bool:
@@ -50,10 +49,7 @@ def message_of(refusal: ApiError, request_id: str, *, ends: bool) -> dict[str, A
 
 def close_code_of(refusal: ApiError) -> int:
     """Returns the code with which a socket closes for this reason."""
-    status = _name(refusal)[0]
-    if status in (429, 503):
-        return TRY_AGAIN
-    return INTERNAL_ERROR if status >= 500 else POLICY_VIOLATION
+    return close_code(status_of(refusal))
 
 
 def _name(refusal: ApiError) -> tuple[int, str]:

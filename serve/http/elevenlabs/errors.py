@@ -9,6 +9,7 @@ Never: the decision what is refused
 from typing import Any
 
 from serve.errors import ApiError
+from serve.http.close_codes import close_code
 
 PATHS = ("/v1/text-to-speech/", "/v1/text-to-dialogue", "/v1/voices", "/v2/voices", "/v1/user", "/elevenlabs/")
 
@@ -20,8 +21,6 @@ NAMES: dict[str, tuple[int, str]] = {
     "quota_exceeded": (401, "quota_exceeded"),
     "voice_not_found": (404, "voice_not_found"),
 }
-
-POLICY_VIOLATION, INTERNAL_ERROR, TRY_AGAIN = 1008, 1011, 1013  # RFC 6455 and its registry
 
 
 def is_spoken_at(path: str) -> bool:
@@ -58,10 +57,7 @@ def message_of(refusal: ApiError, request_id: str, context: str | None = None) -
 
 def close_code_of(refusal: ApiError) -> int:
     """Returns the code with which a socket closes for this reason."""
-    status = refusal.spec.status
-    if _name(refusal)[0] == 429 or status == 503:
-        return TRY_AGAIN
-    return INTERNAL_ERROR if status >= 500 else POLICY_VIOLATION
+    return close_code(status_of(refusal))
 
 
 def _name(refusal: ApiError) -> tuple[int, str]:
