@@ -26,6 +26,7 @@ SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 MOST_SPILLED = 48  # bytes of the stack per thread; 40 in the int8 product of 64 rows on sm_100
 ALIGNED = [["tt.divisibility", 16]]  # as the runtime finds torch's allocations
 CAPABILITIES = [int(one) for one in sys.argv[1:]] or [90]
+BARRIERS_OF_A_REDUCTION = 3  # of a block-wide one: the search for a draw's thresholds has one a bit
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 FLOATS = (
     "cosines sines maxima sums weighted residual weight logits temperatures penalties dropped_masses uniforms noise hidden "
@@ -76,6 +77,13 @@ def spilled(cubin: bytes) -> int:
     return max(int(found) for found in re.findall(r"STACK:(\d+)", shown))
 
 
+def barriers_in_a_loop(ptx: str) -> int:
+    """The most block-wide barriers that one pass of a kernel's loop has."""
+    labels = {found[1]: found.start() for found in re.finditer(r"^(\$L\w+):", ptx, re.MULTILINE)}
+    jumps = [(labels[found[1]], found.start()) for found in re.finditer(r"bra(?:\.uni)?\s+(\$L\w+);", ptx)]
+    return max((ptx[begin:end].count("bar.sync") for begin, end in jumps if begin < end), default=0)
+
+
 def build(kernel: JITFunction, constants: Mapping[str, Any], types: dict[str, str], **options: int) -> None:
     """Compile it for the arguments' types and every architecture asked for, and say so."""
     names = kernel.arg_names
@@ -89,6 +97,9 @@ def build(kernel: JITFunction, constants: Mapping[str, Any], types: dict[str, st
         what = f"{kernel.__name__} {constants} on sm_{capability}"
         assert shared <= SHARED_MEMORY[capability] << 10, f"{what}: {shared} bytes shared"
         assert (stack := spilled(cubin)) <= MOST_SPILLED, f"{what}: {stack} bytes spilled"
+        if kernel is step._draw:
+            found = barriers_in_a_loop(compiled.asm["ptx"])
+            assert found == BARRIERS_OF_A_REDUCTION, f"{what}: {found} barriers a bit"
         print(kernel.__name__, capability, *sorted({types[name] for name in names if name in types}), len(cubin))
 
 

@@ -104,21 +104,26 @@ def _draw(
     share = tl.exp(value - tl.max(value))
 
     # Every token's rank in the stable ascending order is one whole number: its value's bits, then its index. Two
-    # thresholds in that order are found bit by bit, from the highest down.
+    # thresholds in that order are found bit by bit, from the highest down. Row 0 is top-p's and row 1 top-k's, so that
+    # both sums of a bit are one reduction.
     bits = value.to(tl.int32, bitcast=True)
     bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     rank = (bits.to(tl.int64) + 2147483648) * BLOCK + token
+    by_mass = tl.arange(0, 2)[:, None] == 0
+    # top-p: drops the smallest while their mass stays within the dropped mass
+    # top-k: the k-th largest stays, and what equals it: those not below it count -1 each, and are at most -k
+    if_below = tl.where(by_mass, share[None, :], 0.0)
+    if_above = tl.where(by_mass, tl.zeros_like(share)[None, :], -1.0)
     most = tl.load(dropped_masses + slot) * tl.sum(share)
-    count = tl.maximum(tl.load(top_ks + slot), KEEP)
-    above_mass = tl.full((), 0, tl.int64)
-    kth = tl.full((), 0, tl.int64)
+    count = tl.maximum(tl.load(top_ks + slot), KEEP).to(tl.float32)
+    limit = tl.where(by_mass, most, -count)
+    threshold = tl.zeros((2, 1), tl.int64)
     for bit in range(RANK_BITS):
         half = tl.full((), 1, tl.int64) << (RANK_BITS - 1 - bit)
-        # top-p: drops the smallest while their mass stays within the dropped mass
-        lost = tl.sum(tl.where(rank < above_mass + half, share, 0.0))
-        above_mass += tl.where(lost <= most, half, 0)
-        # top-k: the k-th largest stays, and what equals it
-        kth += tl.where(tl.sum((rank >= kth + half).to(tl.int32)) >= count, half, 0)
+        found = tl.sum(tl.where(rank[None, :] < threshold + half, if_below, if_above), axis=1, keep_dims=True)
+        threshold += tl.where(found <= limit, half, 0)
+    above_mass = tl.sum(tl.where(by_mass, threshold, 0))
+    kth = tl.sum(tl.where(by_mass, 0, threshold))
     last = tl.max(rank)
     for _ in tl.static_range(KEEP - 1):
         last = tl.max(tl.where(rank < last, rank, 0))

@@ -14,12 +14,11 @@ from pipeline.model.gpt import ActiveExtent, Cached, rotary_tables
 from pipeline.model.gpu.gpu_gpt import sdpa
 from pipeline.model.gpu.kernels import layer, step
 from pipeline.model.gpu.kernels.attention import Attention, positions_per_split
-from pipeline.model.gpu.kernels.step import SlotState
 from pipeline.model.quantise import quantise
-from pipeline.model.sampling import RowParams, draw, filter_logits
 from serve.config.app_config import PROJECT
 from tests.support import reference
 from tests.support.effort import examples
+from tests.support.slot_state import VOCAB, WIDTH, make_state
 
 pytestmark = [
     pytest.mark.slow,
@@ -28,8 +27,6 @@ pytestmark = [
 
 CPU = torch.device("cpu")
 SLOTS, HEADS, HEAD_DIM, POSITIONS = 3, 2, 16, 320
-VOCAB = 70
-WIDTH = 48
 DTYPES = [torch.float32, torch.bfloat16]
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2}  # of an angle of hundreds in float32; of the cache's dtype
 
@@ -190,104 +187,6 @@ def test_gate_is_torchs(dtype):
     layer.gate(gate_up, gated)
     gate, up = gate_up.float().chunk(2, -1)
     torch.testing.assert_close(gated, (torch.nn.functional.silu(gate) * up).to(dtype))
-
-
-def make_state(slots: int, *, rows: list[dict[str, float]] | None = None, seed: int = 0, steps: int = 8) -> SlotState:
-    generator = torch.Generator().manual_seed(seed)
-    rows = rows or [{"temperature": 0.3, "top_p": 0.7, "top_k": 20, "penalty": 1.05}] * slots
-
-    def ints(*shape: int, value: int = 0) -> torch.Tensor:
-        return torch.full(shape, value, dtype=torch.int32)
-
-    def column(name: str) -> torch.Tensor:
-        return torch.tensor([row[name] for row in rows], dtype=torch.float64)
-
-    return SlotState(
-        temperature=column("temperature").float(),
-        dropped_mass=(1 - column("top_p")).float(),
-        penalty=column("penalty").float(),
-        top_k=column("top_k").int(),
-        min_steps=ints(slots),
-        max_steps=ints(slots, value=steps),
-        from_noise=torch.arange(slots, dtype=torch.int32) % 2,
-        is_text=ints(slots),
-        uniforms=torch.rand(slots, steps, 4, generator=generator),
-        noise=torch.empty(slots, 4, VOCAB).exponential_(generator=generator),
-        hidden=torch.randn(slots, WIDTH, generator=generator),
-        positions=ints(slots, value=5),
-        steps=ints(slots),
-        active=ints(slots, value=1),
-        recent=torch.randint(0, VOCAB + 1, (slots, 4, 16), generator=generator, dtype=torch.int32),
-        tokens=ints(slots, 4),
-        ends=ints(slots, 4),
-        finite=ints(slots, 4, value=1),
-        emitted=ints(slots),
-        out_hidden=torch.zeros(2, slots, WIDTH),
-        out_tokens=ints(2, slots, 4),
-        out_emitted=ints(2, slots),
-        ended=ints(slots),
-        broken=ints(slots),
-    )
-
-
-one_row = st.fixed_dictionaries(
-    {
-        "temperature": st.sampled_from([0.1, 0.3, 1.0, 2.0]),
-        "top_p": st.sampled_from([0.05, 0.5, 0.7, 0.95, 1.0]),
-        "top_k": st.sampled_from([1, 3, 5, 20, 69, 626]),
-        "penalty": st.sampled_from([0.8, 1.0, 1.05, 1.5]),
-    }
-)
-
-
-@settings(max_examples=examples(12))
-@given(
-    rows=st.lists(one_row, min_size=1, max_size=2),
-    seed=st.integers(0, 2**20),
-    coarse=st.sampled_from([0.0, 1.0, 4.0]),
-    min_steps=st.integers(0, 1),
-)
-def test_codes_are_those_of_the_torch_sampler(rows, seed, coarse, min_steps):
-    """Both ways to draw; with coarse logits most tokens tie."""
-    slots = len(rows)
-    state = make_state(slots, rows=rows, seed=seed)
-    state.min_steps.fill_(min_steps)
-    logits = 2 * torch.randn(slots, 4, VOCAB, generator=torch.Generator().manual_seed(seed))
-    if coarse:
-        logits = (logits * coarse).round() / coarse
-    params = RowParams(
-        *(one.view(-1, 1, 1) for one in (state.temperature, state.dropped_mass, state.top_k.long(), state.penalty))
-    )
-    eos = torch.full((slots, 4, 1), VOCAB - 1)
-    kept = filter_logits(logits, state.recent.long(), params, eos=eos, eos_forbidden=torch.full((slots, 1, 1), bool(min_steps)))
-    expected = draw(kept, state.uniforms[:, 0], state.noise, state.from_noise.bool()[:, None])
-    step.draw(logits, state)
-    # At a border that a float32 rounding decides the two may part; the token is still one that is in.
-    parted = (state.tokens.long() != expected).nonzero().tolist()
-    assert len(parted) <= 1
-    for slot, book in parted:
-        assert _is_borderline(kept[slot, book], float(state.uniforms[slot, 0, book]), state.dropped_mass[slot].item())
-    assert torch.equal(state.ends, (state.tokens == VOCAB - 1).int())
-    assert (state.finite == 1).all()
-
-
-def _is_borderline(kept: torch.Tensor, uniform: float, dropped_mass: float) -> bool:
-    cumulated = kept.double().softmax(-1).cumsum(-1)
-    return float((cumulated - uniform).abs().min()) < 1e-6 or dropped_mass in (0.0, 0.5)
-
-
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_draws_are_a_rows_own_and_odd_numbers_are_seen(bad):
-    logits = torch.randn(3, 4, VOCAB, generator=torch.Generator().manual_seed(3))
-    clean, beside = make_state(3, seed=4), make_state(3, seed=4)
-    step.draw(logits, clean)
-    spoiled = logits.clone()
-    spoiled[1] = bad
-    spoiled[2, 3, 17] = bad
-    step.draw(spoiled, beside)
-    assert torch.equal(beside.tokens[0], clean.tokens[0])
-    assert torch.equal(beside.finite, torch.tensor([[1, 1, 1, 1], [0, 0, 0, 0], [1, 1, 1, 0]], dtype=torch.int32))
-    assert ((beside.tokens >= 0) & (beside.tokens < VOCAB)).all(), "whatever was drawn can be embedded"
 
 
 def test_advance_says_who_moves_and_embeds_what_was_drawn():
