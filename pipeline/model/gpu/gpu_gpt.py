@@ -10,6 +10,7 @@ Never: the first embedding, the last norm (pipeline/model/gpu/kernels/step.py), 
 Prefill is Gpt's. Both use one copy of int8 weights, pipeline/model/gpu/kernels/product.py.
 """
 
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -17,7 +18,7 @@ import torch.nn.functional as F
 
 from pipeline.checkpoint.weights import GptSpec
 from pipeline.model.gpt import ActiveExtent, Cached, Gpt, KeysValues
-from pipeline.model.gpu.kernels.attention import Attention, positions_per_split
+from pipeline.model.gpu.kernels.attention import Attention, chosen_shape
 from pipeline.model.gpu.kernels.layer import add_norm, gate
 from pipeline.model.gpu.kernels.product import Int8Product
 
@@ -73,12 +74,13 @@ class GpuGpt(Gpt):
         self._normed, self._seen, self._gated = buffer(spec.width), buffer(spec.heads * spec.head_dim), buffer(spec.mlp_width)
         self._attend: _Attend = sdpa
         if attention == "triton":
+            shape = chosen_shape(rows, spec.heads, positions)
             self._attend = Attention.allocate(
                 slots=rows,
                 heads=spec.heads,
                 head_dim=spec.head_dim,
                 positions=positions,
-                split=split or positions_per_split(rows, spec.heads, positions),
+                shape=replace(shape, split=split or shape.split),
                 device=device,
             )
         self.final_norm = self._weights.final_norm

@@ -16,6 +16,7 @@ from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.paths import cache_home
 from scripts.bench.record import step_figure
+from scripts.evaluate.gpu_check.attention import measure_attention
 from scripts.evaluate.gpu_check.equality import check_equality
 from scripts.evaluate.gpu_check.functional import check_functional
 from scripts.evaluate.gpu_check.machine import measure_machine
@@ -72,9 +73,8 @@ def sections(args: argparse.Namespace) -> dict[str, Section]:
         add("prefill", 150, measure_prefill)
     for slots in args.slots:
         found.append(Section(f"steps_{slots}", 150, partial(_steps, args, slots)))
-    if is_gpu:
-        for slots in sorted({min(args.slots), max(args.slots)}):
-            found.append(Section(f"attention_{slots}", 200, partial(_attention, args, slots)))
+    for slots in sorted({min(args.slots), max(args.slots)}):
+        found.append(Section(f"attention_{slots}", 300, partial(_attention, args, slots)))
     for slots in (64, 128) if is_gpu else [max(args.slots)]:
         add(f"speech_{slots}", 120, measure_speech, device, slots, args.seconds)
     add("rounds", 200, measure_rounds, device, 64 if is_gpu else max(args.slots))
@@ -109,8 +109,11 @@ def _steps(args: argparse.Namespace, slots: int, report: Report) -> None:
 
 
 def _attention(args: argparse.Namespace, slots: int, report: Report) -> None:
-    """Times a step with every kind of attention."""
+    """Times the attention alone in every shape, then a step with every kind of attention."""
     checkpoint = _kept(args)
+    measure_attention(report, checkpoint, args.device, slots)
+    if args.device == "cpu":
+        return  # steps there are another runner's
     for attention, split in (("sdpa", None), ("triton", 64), ("triton", 128), ("triton", 256), ("triton", 1024)):
         measure_steps(report, checkpoint, args.device, slots, attention, split)
 

@@ -17,6 +17,9 @@ joins them, lowest first.
 An int8 cache has one scale per position and head. The new key and value are rounded before they are attended to, as every later
 step will read them; a key's scale multiplies its score, a value's its weight.
 
+A program loads blocks of positions while it computes the ones before. Each place in a block has a maximum, a sum and values of
+its own, which meet once, after the last block: in the loop no sum crosses warps.
+
 Source of the online softmax and of splitting the positions: Dao et al., FlashAttention-2 and Flash-Decoding.
 It equals torch's SDPA up to rounding: float32 to 1e-6, bfloat16 to its last place (tests/unit, test_kernels.py).
 """
@@ -28,10 +31,14 @@ import triton
 import triton.language as tl
 
 from pipeline.model.gpt import Cached
+from pipeline.model.gpu.kernels.interpreter import allow_read_bounds
 from pipeline.model.quantise import LARGEST, SMALLEST_SCALE
 
-BLOCK = 64
-"""positions that a program loads at once: 8 KiB of keys and as much of values in bfloat16, half of it in int8"""
+if triton.knobs.runtime.interpret:
+    allow_read_bounds()
+
+LOWEST = -3.0e38
+"""below every score; finite, so that the difference of two is a number"""
 FULL_CHIP = 192
 """number of programs that keeps every multiprocessor of a large GPU busy without splits"""
 SHORT_SPLIT = 128
@@ -82,6 +89,8 @@ def _attend(
     SPLIT: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
+    LOWEST: tl.constexpr,
     QUANTISED: tl.constexpr,
     LARGEST: tl.constexpr,
     SMALLEST: tl.constexpr,
@@ -101,30 +110,33 @@ def _attend(
         query = _rotated(row, cos, sin, HEAD_DIM, dtype).to(tl.float32) * scale
         scale_place = (slot.to(tl.int64) * HEADS + head) * CACHED
         place = scale_place * HEAD_DIM
-        # The cached positions of this split: those before the new one.
-        stop = tl.minimum(start + SPLIT, position)
-        maximum = float("-inf")
-        total = 0.0
-        mixed = tl.zeros((HEAD_DIM,), tl.float32)
+        # Each of the block's places has a maximum, a sum and mixed values of its own.
+        lane = tl.arange(0, BLOCK)
+        maximum = tl.full((BLOCK,), LOWEST, tl.float32)
+        total = tl.zeros((BLOCK,), tl.float32)
+        mixed = tl.zeros((BLOCK, HEAD_DIM), tl.float32)
         if position < start + SPLIT:
             # The new position belongs to this split: it comes first.
             key = _rotated(row + HEADS * HEAD_DIM, cos, sin, HEAD_DIM, dtype).to(tl.float32)
-            mixed = tl.load(row + 2 * HEADS * HEAD_DIM + dim).to(tl.float32)
+            value = tl.load(row + 2 * HEADS * HEAD_DIM + dim).to(tl.float32)
             if QUANTISED:
                 key, key_scale = _quantised(key, LARGEST, SMALLEST)
-                mixed, value_scale = _quantised(mixed, LARGEST, SMALLEST)
+                value, value_scale = _quantised(value, LARGEST, SMALLEST)
                 tl.store(key_scales + scale_place + position, key_scale)
                 tl.store(value_scales + scale_place + position, value_scale)
             tl.store(keys + place + position * HEAD_DIM + dim, key.to(keys.dtype.element_ty))
-            tl.store(values + place + position * HEAD_DIM + dim, mixed.to(values.dtype.element_ty))
-            maximum = tl.sum(query * key)
-            total = 1.0
+            tl.store(values + place + position * HEAD_DIM + dim, value.to(values.dtype.element_ty))
+            score = tl.sum(query * key)
             if QUANTISED:
-                maximum *= key_scale
-                mixed *= value_scale
-        begin = start
-        while begin < stop:
-            at = begin + tl.arange(0, BLOCK)
+                score *= key_scale
+                value *= value_scale
+            maximum = tl.where(lane == 0, score, LOWEST)
+            total = tl.where(lane == 0, 1.0, 0.0)
+            mixed = tl.where(lane[:, None] == 0, value[None, :], 0.0)
+        # The cached positions of this split: those before the new one.
+        stop = tl.minimum(start + SPLIT, position)
+        for begin in tl.range(start, stop, BLOCK, num_stages=STAGES):
+            at = begin + lane
             inside = at < stop
             offsets = place + at[:, None] * HEAD_DIM + dim[None, :]
             key_block = tl.load(keys + offsets, mask=inside[:, None], other=0.0).to(tl.float32)
@@ -132,23 +144,26 @@ def _attend(
             score = tl.sum(query[None, :] * key_block, axis=1)
             if QUANTISED:
                 score *= tl.load(key_scales + scale_place + at, mask=inside, other=0.0)
-            score = tl.where(inside, score, float("-inf"))
-            higher = tl.maximum(maximum, tl.max(score))
+            score = tl.where(inside, score, LOWEST)
+            higher = tl.maximum(maximum, score)
             rescale = tl.exp(maximum - higher)
-            weight = tl.exp(score - higher)
-            total = total * rescale + tl.sum(weight)
+            weight = tl.where(inside, tl.exp(score - higher), 0.0)
+            total = total * rescale + weight
             if QUANTISED:
                 weight *= tl.load(value_scales + scale_place + at, mask=inside, other=0.0)
-            mixed = mixed * rescale + tl.sum(weight[:, None] * value_block, axis=0)
+            mixed = mixed * rescale[:, None] + weight[:, None] * value_block
             maximum = higher
-            begin += BLOCK
+        highest = tl.max(maximum)
+        share = tl.exp(maximum - highest)
+        sum_of_all = tl.sum(total * share)
+        mixed_of_all = tl.sum(mixed * share[:, None], axis=0)
         if SPLITS == 1:
-            tl.store(seen + (slot * HEADS + head) * HEAD_DIM + dim, (mixed / total).to(dtype))
+            tl.store(seen + (slot * HEADS + head) * HEAD_DIM + dim, (mixed_of_all / sum_of_all).to(dtype))
         else:
             part = (slot * HEADS + head) * SPLITS + split
-            tl.store(maxima + part, maximum)
-            tl.store(sums + part, total)
-            tl.store(weighted + part * HEAD_DIM + dim, mixed)
+            tl.store(maxima + part, highest)
+            tl.store(sums + part, sum_of_all)
+            tl.store(weighted + part * HEAD_DIM + dim, mixed_of_all)
     elif SPLITS == 1:
         tl.store(seen + (slot * HEADS + head) * HEAD_DIM + dim, tl.zeros((HEAD_DIM,), dtype))
 
@@ -190,36 +205,48 @@ def _join(
     tl.store(seen + (slot * HEADS + head) * HEAD_DIM + dim, mixed.to(seen.dtype.element_ty))
 
 
-def positions_per_split(slots: int, heads: int, positions: int) -> int:
-    """Returns the size of a split [positions]: a function of the configuration alone, because it changes the last bits."""
-    return positions if slots * heads >= FULL_CHIP else min(SHORT_SPLIT, positions)
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a slot's positions are divided: it changes the last bits, so it follows from the configuration alone."""
+
+    split: int
+    """positions of one program"""
+    block: int = 64
+    """positions that a program loads at once: 8 KiB of keys and as much of values in bfloat16, half of it in int8"""
+    warps: int = 4
+    """of 32 threads, per program"""
+    stages: int = 3
+    """blocks that a program has at once: it computes one and loads the others"""
+
+
+def chosen_shape(slots: int, heads: int, positions: int) -> Shape:
+    """Returns the shape for an engine of this size; section `attention` of the GPU check measures others."""
+    return Shape(positions if slots * heads >= FULL_CHIP else min(SHORT_SPLIT, positions))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attention:
     """The decode attention of one engine, with its buffers."""
 
-    split: int
-    """positions per split"""
+    shape: Shape
     maxima: torch.Tensor  # (S, heads, splits) float32
     sums: torch.Tensor  # same
     weighted: torch.Tensor  # (S, heads, splits, head_dim) float32
 
     @staticmethod
-    def allocate(*, slots: int, heads: int, head_dim: int, positions: int, split: int, device: torch.device) -> "Attention":
+    def allocate(*, slots: int, heads: int, head_dim: int, positions: int, shape: Shape, device: torch.device) -> "Attention":
         """Allocates the buffers.
 
         Args:
             positions: length of the longest sequence [positions].
-            split: positions per program; another split rounds differently.
+            shape: another one rounds differently.
         """
-        splits = -(-positions // split)
-        shape = (slots, heads, splits)
+        parts = slots, heads, -(-positions // shape.split)
         return Attention(
-            split,
-            torch.zeros(shape, device=device),
-            torch.zeros(shape, device=device),
-            torch.zeros((*shape, head_dim), device=device),
+            shape,
+            torch.zeros(parts, device=device),
+            torch.zeros(parts, device=device),
+            torch.zeros((*parts, head_dim), device=device),
         )
 
     def __call__(
@@ -261,13 +288,15 @@ class Attention:
             HEADS=heads,
             HEAD_DIM=head_dim,
             CACHED=keys.numbers.shape[2],
-            SPLIT=self.split,
+            SPLIT=self.shape.split,
             SPLITS=splits,
-            BLOCK=BLOCK,
+            BLOCK=self.shape.block,
+            STAGES=self.shape.stages,
+            LOWEST=LOWEST,
             QUANTISED=keys.scales is not None,
             LARGEST=LARGEST,
             SMALLEST=SMALLEST_SCALE,
-            num_warps=4,
+            num_warps=self.shape.warps,
         )
         if splits > 1:
             _join[(slots, heads)](
@@ -279,7 +308,7 @@ class Attention:
                 seen,
                 HEADS=heads,
                 HEAD_DIM=head_dim,
-                SPLIT=self.split,
+                SPLIT=self.shape.split,
                 SPLITS=splits,
                 num_warps=2,
             )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipeline.model.gpt import ActiveExtent, Cached, rotary_tables
 from pipeline.model.gpu.gpu_gpt import sdpa
 from pipeline.model.gpu.kernels import layer, step
-from pipeline.model.gpu.kernels.attention import Attention, positions_per_split
+from pipeline.model.gpu.kernels.attention import Attention, Shape, chosen_shape
 from pipeline.model.quantise import quantise
 from serve.config.app_config import PROJECT
 from tests.support import reference
@@ -50,7 +50,9 @@ def exact(cache: Cached) -> torch.Tensor:
 class Case:
     """One attention call: a cache full of ordinary numbers, one row a slot."""
 
-    def __init__(self, dtype: torch.dtype, positions: list[int], *, split: int, kv: str = "dtype", seed: int = 0) -> None:
+    def __init__(
+        self, dtype: torch.dtype, positions: list[int], *, split: int, kv: str = "dtype", seed: int = 0, block: int = 64
+    ) -> None:
         generator = torch.Generator().manual_seed(seed)
 
         def random(*shape: int) -> torch.Tensor:
@@ -61,7 +63,7 @@ class Case:
         self.positions = torch.tensor(positions, dtype=torch.int32)
         self.busy = torch.ones(SLOTS, dtype=torch.int32)
         self.attention = Attention.allocate(
-            slots=SLOTS, heads=HEADS, head_dim=HEAD_DIM, positions=POSITIONS, split=split, device=CPU
+            slots=SLOTS, heads=HEADS, head_dim=HEAD_DIM, positions=POSITIONS, shape=Shape(split, block), device=CPU
         )
 
     def run(self, *, twin: bool = False) -> torch.Tensor:
@@ -109,6 +111,14 @@ def test_attention_agrees_with_torchs(positions, seed, kv):
     torch.testing.assert_close(ours.run(), twins.run(twin=True), rtol=1e-4, atol=1e-4)
     for mine, theirs in ((ours.keys, twins.keys), (ours.values, twins.values)):
         torch.testing.assert_close(exact(mine), exact(theirs), rtol=0, atol=1e-5 if kv == "dtype" else 0.04)
+
+
+@pytest.mark.parametrize("block", [16, 32, 128])
+def test_another_shape_sums_in_another_order_and_the_same(block):
+    usual, other, twin = (Case(torch.float32, [0, 130, 319], split=100, block=one) for one in (64, block, 64))
+    seen, expected = other.run(), twin.run(twin=True)
+    torch.testing.assert_close(seen, expected, rtol=1e-4, atol=1e-4)
+    assert not torch.equal(seen, usual.run()), "the last bits are others, so the shape is the configuration's"
 
 
 @pytest.mark.parametrize("kv", KVS)
@@ -159,9 +169,9 @@ def test_a_slot_attends_alike_in_any_slot(dtype, kv):
 
 
 def test_splits_follow_from_the_configuration():
-    assert positions_per_split(1, 12, 1536) == 128
-    assert positions_per_split(16, 12, 1536) == 1536
-    assert positions_per_split(1, 12, 64) == 64
+    assert chosen_shape(1, 12, 1536).split == 128
+    assert chosen_shape(16, 12, 1536).split == 1536
+    assert chosen_shape(1, 12, 64).split == 64
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
