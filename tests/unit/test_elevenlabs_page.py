@@ -7,8 +7,8 @@ import pytest
 
 from serve.http.elevenlabs.dialogue import DialogueBody, Turn
 from serve.http.elevenlabs.errors import NAMES
-from serve.http.elevenlabs.frames import Frame
-from serve.http.elevenlabs.translation import HttpQuery, SocketQuery, TextToSpeechBody
+from serve.http.elevenlabs.frames import DialogueFrame, Frame, Line
+from serve.http.elevenlabs.translation import HttpQuery, TextSocketQuery, TextToSpeechBody
 from serve.http.routes import elevenlabs, elevenlabs_account, elevenlabs_dialogue, elevenlabs_voices
 from serve.http.routes.elevenlabs_voices import Labels
 from tests.support.fakes import Speaker, make_services
@@ -31,13 +31,13 @@ def test_the_example_writes_audio(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_every_route_is_named():
     routers = (elevenlabs.router, elevenlabs_dialogue.router, elevenlabs_voices.router, elevenlabs_account.router)
     paths = {route.path.replace("{name}", "<voice>") for router in routers for route in router.routes}
-    assert len(paths) == 21
+    assert len(paths) == 22
     named = section(PAGE, "Routes")
     assert [path for path in paths if f"{path}`" not in named] == []
 
 
 def test_every_field_and_every_name_of_an_error_is_explained():
-    for kind in (TextToSpeechBody, HttpQuery, SocketQuery, Frame, DialogueBody, Turn, Labels):
+    for kind in (TextToSpeechBody, HttpQuery, TextSocketQuery, Frame, DialogueFrame, Line, DialogueBody, Turn, Labels):
         for field in kind.model_fields:
             assert re.search(rf"\b{field}\b", PAGES[PAGE]), field
     rows = section(PAGE, "Errors")

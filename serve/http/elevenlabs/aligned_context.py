@@ -1,4 +1,4 @@
-"""Aligned context: the alignments of the messages of one context, on both sockets.
+"""Aligned context: the alignments of the messages of one context, on all sockets.
 
 In:    the parts of a context, and what is told about their audio
 Out:   both alignments of each message
@@ -28,7 +28,7 @@ class AlignedContext:
         self._from_start = from_start
         self._reached_ms = dict.fromkeys(NAMES, 0)
         self._characters = Characters("")
-        self._rate, self._from_s = 1, 0.0
+        self._rate, self._from_s, self._sent = 1, 0.0, 0
         self._place = 0  # characters of the context's text before the next part
         self._skipped = ""  # characters that were not told
 
@@ -42,7 +42,7 @@ class AlignedContext:
         self.skip(part)
         before = self._skipped.removesuffix(part.text)
         self._characters, self._skipped = Characters(part.text, before=before), ""
-        self._rate, self._from_s = rate, from_s
+        self._rate, self._from_s, self._sent = rate, from_s, 0
 
     def skip(self, part: Part) -> None:
         """A part has nothing to say: its characters are told with those of the next one. Only white space is between parts."""
@@ -58,10 +58,19 @@ class AlignedContext:
         self._characters.finish(round(audio_s * self._rate))
         return self._characters.waits
 
-    def take(self) -> Message:
-        """Returns the alignments of the next message; null without characters."""
+    def take(self, samples: int = 0) -> Message:
+        """Returns the alignments of the next message; null without characters.
+
+        Args:
+            samples: of the message's audio. Its last character lasts to their end, so that times that count from the end of a
+                message's last character count from the end of its audio too; 0: it lasts as long as it is heard.
+        """
         alignments: Message = {}
+        self._sent += samples
         for name, told in zip(NAMES, self._characters.take(), strict=True):
+            if samples and told:
+                character, start, stop = told[-1]
+                told[-1] = character, start, max(stop, self._sent)
             base_ms = 0 if self._from_start else self._reached_ms[name]
             alignments[name] = alignment = in_milliseconds(told, self._rate, self._from_s, base_ms)
             if alignment is not None:

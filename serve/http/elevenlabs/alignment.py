@@ -110,15 +110,15 @@ def in_milliseconds(told: Sequence[Timed], rate: int, from_s: float, base_ms: in
 
     Args:
         from_s: where the first sample is in the audio of the context [s].
-        base_ms: what counts as zero there [ms].
+        base_ms: what counts as zero there; no character begins before it [ms].
     """
     if not told:
         return None
-    starts = [_ms(start, rate, from_s) for _, start, _ in told]
+    starts = [max(base_ms, _ms(start, rate, from_s)) for _, start, _ in told]
     return {
         "chars": [one for one, _, _ in told],
         "charStartTimesMs": [start - base_ms for start in starts],
-        "charDurationsMs": [_ms(stop, rate, from_s) - start for (_, _, stop), start in zip(told, starts, strict=True)],
+        "charDurationsMs": [max(0, _ms(stop, rate, from_s) - start) for (_, _, stop), start in zip(told, starts, strict=True)],
     }
 
 

@@ -1,48 +1,31 @@
 """ElevenLabs door: stream-input, one context per socket, and multi-stream-input, any number.
 
-In:    frames, ConversationEvents, errors
+In:    frames
 Out:   calls of a Conversation; messages
-Owns:  which contexts have sent audio, and the times of their characters
-Never: a socket; an end without audio, which clients take for a failure
+Owns:  nothing
+Never: a socket
 """
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-import numpy as np
-
-from pipeline.audio.encode import encode_whole
-from pipeline.audio.formats import named_format
 from serve.config.app_config import ConversationsConfig
-from serve.errors import bad_request, to_api_error
-from serve.http.conversation_writer import MOST_AUDIO_BYTES
+from serve.errors import ApiError, bad_request
+from serve.http.close_codes import NORMAL
 from serve.http.door import Message
-from serve.http.elevenlabs.aligned_context import AlignedContext
-from serve.http.elevenlabs.errors import close_code_of, message_of
-from serve.http.elevenlabs.frames import Frame, context_in, read_frame
-from serve.http.elevenlabs.translation import SocketQuery, common_fields, ignored_fields, settings_fields
+from serve.http.elevenlabs.contexts_door import ContextsDoor
+from serve.http.elevenlabs.errors import message_of
+from serve.http.elevenlabs.frames import Frame, read_frame
+from serve.http.elevenlabs.translation import TextSocketQuery, common_fields, ignored_fields, settings_fields
 from serve.speech.conversation.context import ContextSettings
 from serve.speech.conversation.conversation import Conversation
-from serve.speech.conversation.events import (
-    ContextClosed,
-    ContextFailed,
-    ConversationEvent,
-    PartSkipped,
-    PartSpoken,
-)
-from serve.speech.events import Audio, Finished, Started, Timed
-from serve.speech.schemas.base import read_values
 
-NORMAL = 1000  # RFC 6455
-CONTAINERS = ("mp3", "opus", "pcm", "ulaw", "alaw")
-"""what may be sent part after part; other containers have a header that says how long they are"""
-SILENCE_S = 0.1  # of a context that has nothing to say
 UNNAMED = ""
 """context of messages that name none"""
 
 
-class ElevenLabsDoor:
-    """One client of the protocol; see Door."""
+class ElevenLabsDoor(ContextsDoor[TextSocketQuery, Message]):
+    """One client of the protocol for texts; see Door. A context keeps the fields of its first message that cannot change."""
 
     def __init__(
         self, voice: str, query: Mapping[str, str], config: ConversationsConfig, request_id: str, *, has_contexts: bool
@@ -51,21 +34,9 @@ class ElevenLabsDoor:
         Args:
             has_contexts: multi-stream-input; else stream-input, which has one context and ends with it.
         """
-        self.idle_s = config.idle_timeout_s
-        self.over: tuple[int, str] | None = None
+        super().__init__(TextSocketQuery, query, config, request_id, error_ends=not has_contexts)
         self._voice = voice
-        self._raw_query = query
-        self._query = SocketQuery()
-        self._config = config
-        self._request_id = request_id
         self._has_contexts = has_contexts
-        self._is_closing = False
-        self._first: dict[str, Message] = {}
-        """context that is open -> the fields of its first message that cannot change"""
-        self._voiced: set[str] = set()
-        self._aligned: dict[str, AlignedContext] = {}
-        self._ignored: dict[str, list[str]] = {}
-        """context -> fields without effect that its next message names"""
 
     @property
     def tells_contexts(self) -> bool:
@@ -74,27 +45,15 @@ class ElevenLabsDoor:
 
     def begin(self, conversation: Conversation) -> None:
         """As Door says: refuses a socket whose address is wrong."""
-        try:
-            self._query = read_values(SocketQuery, dict(self._raw_query))
-            if self._query.enable_ssml_parsing:
-                raise bad_request(
-                    "ssml_not_supported",
-                    "a text that is still being written is no SSML document: leave enable_ssml_parsing out",
-                )
-            conversation.check(self._settings(Frame()))
-            if named_format(self._query.output_format).container not in CONTAINERS:
-                raise bad_request("unsupported_format", f"over a WebSocket the formats are {', '.join(CONTAINERS)}")
-        except Exception as error:
-            self.over = close_code_of(to_api_error(error)), to_api_error(error).spec.code
-            raise
+        super().begin(conversation)
         self.idle_s = min(self.idle_s, self._query.inactivity_timeout)
+        self._from_start = self._query.sync_alignment
 
     async def obey(self, frame: str, conversation: Conversation) -> Message | None:
         """As Door says; nothing is confirmed in this protocol."""
-        said = read_frame(frame)
+        said = read_frame(Frame, frame)
         name = (said.context_id or UNNAMED) if self._has_contexts else UNNAMED
-        if self._is_closing:
-            raise bad_request("socket_closing", "the text of this socket has ended: it takes no more")
+        self._check_open()
         if not self._has_contexts and said.text == "" and not said.flush:
             self._end(conversation)
             return None
@@ -107,46 +66,6 @@ class ElevenLabsDoor:
             conversation.close(name, rest=False)
         return None
 
-    def messages(self, event: ConversationEvent) -> Iterator[Message]:
-        """As Door says."""
-        match event:
-            case PartSpoken(event=Started() as started):
-                self._ignored[event.context] = list(started.job.ignored)
-                self._aligned_in(event.context).begin(event.part, event.from_s, started.job.audio.sample_rate)
-            case PartSpoken(event=Timed(items=items)):
-                self._aligned_in(event.context).add(items)
-            case PartSpoken(event=Audio(data=data)):
-                self._voiced.add(event.context)
-                for place in range(0, len(data), MOST_AUDIO_BYTES):
-                    yield self._audio(event.context, data[place : place + MOST_AUDIO_BYTES])
-            case PartSpoken(event=Finished(audio_s=audio_s)):
-                if self._aligned_in(event.context).finish(audio_s):
-                    yield self._audio(event.context, b"")
-            case PartSkipped():
-                self._aligned_in(event.context).skip(event.part)
-            case ContextClosed():
-                if event.context not in self._voiced:
-                    yield self._audio(event.context, self._silence())
-                yield self._final(event.context)
-                self._forget(event.context)
-            case ContextFailed():
-                refusal = to_api_error(event.error)
-                yield message_of(refusal, self._request_id, self._id(event.context))
-                self._forget(event.context)
-                if not self._has_contexts:
-                    self.over = close_code_of(refusal), refusal.spec.code
-
-    def refusal(self, error: Exception, frame: str | None) -> Message:
-        """As Door says; it ends a socket of one context."""
-        refusal = to_api_error(error)
-        if not self._has_contexts and not self._is_closing:
-            self.over = self.over or (close_code_of(refusal), refusal.spec.code)
-        return message_of(refusal, self._request_id, context_in(frame) if self._has_contexts else None)
-
-    def farewell(self) -> Message | None:
-        """Returns None: the close code says it."""
-        return None
-
     def _speak(self, name: str, said: Frame, conversation: Conversation) -> None:
         """Opens a context if need be, and adds to it."""
         opens = not conversation.is_open(name)
@@ -156,8 +75,8 @@ class ElevenLabsDoor:
             return  # a flush or a keep-alive of what is over
         if opens:
             conversation.open(name, self._settings(said))
-            self._first[name] = _lasting(said)
-        elif any(self._first[name].get(field) != value for field, value in _lasting(said).items()):
+            self._kept[name] = _lasting(said)
+        elif any(self._kept[name].get(field) != value for field, value in _lasting(said).items()):
             raise bad_request("settings_changed", "a context keeps the settings and dictionaries of its first message")
         if said.text and (said.has_words or not opens):
             conversation.add(name, said.text)
@@ -172,22 +91,12 @@ class ElevenLabsDoor:
         else:
             self.over = NORMAL, ""
 
-    def _close_all(self, conversation: Conversation) -> None:
-        """Speaks what there is, then closes the socket."""
-        self._is_closing = True
-        for name in self._first:
-            if conversation.is_open(name):
-                conversation.close(name)
-        if not self._first:
-            self.over = NORMAL, ""
-
-    def _forget(self, name: str) -> None:
-        self._first.pop(name, None)
-        self._voiced.discard(name)
-        self._aligned.pop(name, None)
-        self._ignored.pop(name, None)
-        if self._is_closing and not self._first:
-            self.over = NORMAL, ""
+    def _first_settings(self) -> ContextSettings:
+        if self._query.enable_ssml_parsing:
+            raise bad_request(
+                "ssml_not_supported", "a text that is still being written is no SSML document: leave enable_ssml_parsing out"
+            )
+        return self._settings(Frame())
 
     def _settings(self, said: Frame) -> ContextSettings:
         query = self._query
@@ -207,31 +116,25 @@ class ElevenLabsDoor:
         }
         return ContextSettings(speech, self._config.lead_s, sentences=not query.auto_mode)
 
-    def _audio(self, context: str, data: bytes) -> Message:
-        ignored = self._ignored.pop(context, [])
+    def _audio(self, name: str, data: bytes) -> Message:
+        ignored = self._ignored.pop(name, [])
         return {
             "audio": base64.b64encode(data).decode(),
             "isFinal": None,
-            **self._aligned_in(context).take(),
-            **self._named(context),
+            **self._aligned_in(name).take(),
+            **self._named(name),
             **({"ignored_fields": ignored} if ignored else {}),
         }
 
-    def _aligned_in(self, context: str) -> AlignedContext:
-        return self._aligned.setdefault(context, AlignedContext(from_start=self._query.sync_alignment))
+    def _final(self, name: str) -> Message:
+        return {"audio": None, "isFinal": True, "normalizedAlignment": None, "alignment": None, **self._named(name)}
 
-    def _final(self, context: str) -> Message:
-        return {"audio": None, "isFinal": True, "normalizedAlignment": None, "alignment": None, **self._named(context)}
+    def _error(self, refusal: ApiError, name: str | None) -> Message:
+        return message_of(refusal, self._request_id, (name or None) if self._has_contexts else None)
 
-    def _silence(self) -> bytes:
-        audio = named_format(self._query.output_format)
-        return encode_whole(np.zeros(round(SILENCE_S * audio.sample_rate), np.float32), audio)
-
-    def _named(self, context: str) -> Message:
-        return {"contextId": self._id(context), "context_id": self._id(context)} if self._has_contexts else {}
-
-    def _id(self, context: str) -> str | None:
-        return context if self._has_contexts and context != UNNAMED else None
+    def _named(self, name: str) -> Message:
+        context = None if name == UNNAMED else name
+        return {"contextId": context, "context_id": context} if self._has_contexts else {}
 
 
 def _lasting(said: Frame) -> Message:

@@ -1,20 +1,22 @@
 """Frames: what ElevenLabs' clients say over a WebSocket.
 
 In:    the text of a frame
-Out:   Frame; ApiError
+Out:   Frame, DialogueFrame; ApiError
 Owns:  nothing
 Never: a client's text in an error message
 """
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import AliasChoices, ConfigDict, Field
 
+from pipeline.text.markup.ssml_reader import MAX_TURNS
 from serve.errors import bad_request
+from serve.http.elevenlabs.dialogue import MOST_VOICES
 from serve.http.elevenlabs.translation import Dictionaries, VoiceSettings
 from serve.http.schemas.conversation import parse_frame, read_fields
-from serve.speech.schemas.base import Body
+from serve.speech.schemas.base import B, Body
 
 
 class Frame(Body):
@@ -38,7 +40,33 @@ class Frame(Body):
         return self.text is not None and self.text.strip() != ""
 
 
-def read_frame(frame: str) -> Frame:
+class Line(Body):
+    """What one voice says next in a dialogue."""
+
+    model_config = ConfigDict(extra="allow")
+
+    text: str
+    voice_id: str
+    new_turn: bool | None = None
+
+
+class DialogueFrame(Body):
+    """One message of a dialogue. The first one of a context names its voices."""
+
+    model_config = ConfigDict(extra="allow")
+
+    context_id: str | None = Field(None, min_length=1, max_length=128)
+    voices: Annotated[list[str], Field(min_length=1, max_length=MOST_VOICES)] | None = None
+    voice_settings: dict[str, Any] | None = None
+    pronunciation_dictionary_locators: Dictionaries | None = None
+    inputs: Annotated[list[Line], Field(max_length=MAX_TURNS)] | None = None
+    flush: bool | None = None
+    keep_alive: bool | None = None
+    close_context: bool | None = None
+    close_socket: bool | None = None
+
+
+def read_frame(kind: type[B], frame: str) -> B:
     """Parses and checks a message.
 
     Raises:
@@ -47,7 +75,7 @@ def read_frame(frame: str) -> Frame:
     fields = parse_frame(frame)
     if not isinstance(fields, dict):
         raise bad_request("invalid_type", "a message is a JSON object")
-    return read_fields(Frame, fields)
+    return read_fields(kind, fields)
 
 
 def context_in(frame: str | None) -> str | None:

@@ -63,7 +63,7 @@ class HttpQuery(Body):
 
 
 class SocketQuery(Body):
-    """The query of the WebSockets. Unknown fields are kept, so that the reply can name them."""
+    """What the queries of all WebSockets have. Unknown fields are kept, so that the reply can name them."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -74,9 +74,14 @@ class SocketQuery(Body):
     apply_text_normalization: Literal["auto", "on", "off"] | None = None
     enable_logging: bool = True
     strict: str | None = None
+    sync_alignment: bool = False
+
+
+class TextSocketQuery(SocketQuery):
+    """The query of stream-input and of multi-stream-input for texts."""
+
     enable_ssml_parsing: bool = False
     auto_mode: bool = False
-    sync_alignment: bool = False
     inactivity_timeout: float = Field(20.0, gt=0, le=180)
 
 

@@ -1,6 +1,6 @@
 """ElevenLabs dialogue: texts of several voices in one audio.
 
-In:    HTTP
+In:    HTTP, WebSockets
 Out:   audio, with times where they are asked for
 Owns:  nothing
 Never: Ray, torch
@@ -9,13 +9,16 @@ Never: Ray, torch
 from collections.abc import Callable
 from functools import partial
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Request, WebSocket
 from fastapi.responses import Response
 
 from serve.access.api_keys import Scope
+from serve.http.conversation_socket import ConversationSocket
 from serve.http.dependencies import RequestServices
 from serve.http.elevenlabs.dialogue import DialogueBody, dialogue_json
+from serve.http.elevenlabs.dialogue_door import DialogueDoor
 from serve.http.elevenlabs.timed_writers import LinesWriter, WholeTimedWriter
+from serve.http.middleware import request_id_of
 from serve.http.openapi import takes
 from serve.http.route_access import requires
 from serve.http.routes.elevenlabs import REFUSED, WITH_TIMES, reply_names
@@ -61,6 +64,15 @@ async def dialogue_with_times(request: Request, services: RequestServices) -> Re
 @requires(Scope.SPEECH, stream=True)
 async def stream_with_times(request: Request, services: RequestServices) -> Response:
     return spoken(request, services, stream=True, writer=partial(LinesWriter, has_turns=True))
+
+
+@router.websocket("/v1/text-to-dialogue/multi-stream-input")
+@requires(Scope.SPEECH, stream=True)
+async def multi_stream_input(socket: WebSocket) -> None:
+    """Serves the socket until either side closes it."""
+    services: Services = socket.app.state.get_services()
+    door = DialogueDoor(socket.query_params, services.conversations.config, request_id_of(socket))
+    await ConversationSocket(socket, services, door).converse()
 
 
 def spoken(

@@ -53,6 +53,19 @@ class ContextSettings:
         """
         return read_body(SpeechBody, json.dumps({**self.speech, "input": text}).encode())
 
+    def spoken_by(self, voice: str | None) -> "ContextSettings":
+        """Returns the settings with another voice; None: as they are."""
+        return self if voice is None else replace(self, speech={**self.speech, "voice": voice})
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A part, and who speaks it."""
+
+    part: Part
+    voice: str | None
+    """None: the voice of the context"""
+
 
 class Context:
     """One context, from its opening until it is closed, cancelled or has failed."""
@@ -82,8 +95,9 @@ class Context:
         self._emit = emit
         self._text = GrowingText(sentences=settings.sentences)
         self._listener = Listener(clock)
-        self._parts: asyncio.Queue[Part | None] = asyncio.Queue()
-        self._unspoken = 0  # characters of _parts
+        self._voice: str | None = None  # of the text that is no part yet
+        self._lines: asyncio.Queue[_Line | None] = asyncio.Queue()
+        self._unspoken = 0  # characters of _lines
         self._pause: asyncio.TimerHandle | None = None
         self._is_closed = False  # by the client
         self._hurry = asyncio.Event()
@@ -98,7 +112,7 @@ class Context:
     @property
     def is_busy(self) -> bool:
         """True while text of it that is complete has not been spoken to its end."""
-        return not self.is_over and (self._present is not None or not self._parts.empty())
+        return not self.is_over and (self._present is not None or not self._lines.empty())
 
     @property
     def waiting(self) -> int:
@@ -110,8 +124,15 @@ class Context:
         """False once it is closed."""
         return not self._is_closed
 
-    def add(self, piece: str) -> None:
-        """Appends a piece of text."""
+    def add(self, piece: str, voice: str | None = None) -> None:
+        """Appends a piece of text; a part also ends where the voice changes.
+
+        Args:
+            voice: who speaks it; None: the voice of the settings.
+        """
+        if voice != self._voice:
+            self.flush()
+            self._voice = voice
         self._put(*self._text.add(piece))
         self._stop_pause()
         if self._settings.pause_s is not None:
@@ -131,7 +152,7 @@ class Context:
                 self.flush()
             self._stop_pause()
             self._is_closed = True
-            self._parts.put_nowait(None)
+            self._lines.put_nowait(None)
 
     def hurry(self) -> None:
         """Speaks what is complete without waiting for the listener: the replica is about to stop."""
@@ -154,7 +175,7 @@ class Context:
         for part in parts:
             self.parts += 1
             self._unspoken += len(part.text)
-            self._parts.put_nowait(part)
+            self._lines.put_nowait(_Line(part, self._voice))
 
     def _stop_pause(self) -> None:
         if self._pause is not None:
@@ -164,11 +185,11 @@ class Context:
     async def _run(self) -> None:
         number = 0
         try:
-            while (part := await self._parts.get()) is not None:
-                self._present = part
+            while (line := await self._lines.get()) is not None:
+                self._present = part = line.part
                 await self._wait_for_listener()
                 try:
-                    await self._speak(number, part)
+                    await self._speak(number, part, self._settings.spoken_by(line.voice))
                 except NoSpeakableText as error:
                     await self._emit(PartSkipped(self.name, number, part, error))
                 self._unspoken -= len(part.text)
@@ -194,7 +215,7 @@ class Context:
             except TimeoutError:
                 pass
 
-    async def _speak(self, number: int, part: Part) -> None:
+    async def _speak(self, number: int, part: Part, settings: ContextSettings) -> None:
         """Speaks one part as one request.
 
         Raises:
@@ -203,7 +224,7 @@ class Context:
         """
         request = replace(self._request, request_id=f"{self._request.request_id}.{number}", continues=True)
         with open_speech(self._services, request) as speech:
-            job = await speech.accept(self._settings.body(part.text))
+            job = await speech.accept(settings.body(part.text))
             self._listener.began(part)
             sent_s, from_s = 0.0, self._listener.sent_s
             async with aclosing(speech.speak(job)) as events:

@@ -90,8 +90,11 @@ class Conversation:
         self._contexts[name] = Context(name, settings, self._services, request, self._emit)
         self._opened += 1
 
-    def add(self, name: str, text: str) -> None:
+    def add(self, name: str, text: str, voice: str | None = None) -> None:
         """Appends text to a context.
+
+        Args:
+            voice: who speaks it; None: the voice of the context.
 
         Raises:
             ApiError: there is no such context, or it is closed.
@@ -106,7 +109,7 @@ class Conversation:
                 "(conversations.max_waiting_chars): they were not taken; send them when some were spoken",
                 retry_after_s=1.0,
             )
-        context.add(text)
+        context.add(text, voice)
 
     def flush(self, name: str) -> None:
         """Ends the present part of a context.

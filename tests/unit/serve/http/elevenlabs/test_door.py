@@ -1,22 +1,19 @@
 """ElevenLabs' sockets as its clients use them: what Pipecat's and LiveKit's services send and read."""
 
-import base64
 import itertools
-import json
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import connect
 
 from pipeline.errors import NoSpeakableText
 from pipeline.store.store import Store
 from serve.access.authentication import Authenticator
 from serve.config.app_config import ConversationsConfig, LimitsConfig
+from tests.support.elevenlabs_client import Client, audio_of
 from tests.support.fakes import Speaker, make_services
 from tests.support.guarded import add, guarded, ring_of
 from tests.support.live_server import CANARY, Live, serving
@@ -26,35 +23,6 @@ NO_TIMES = {"alignment": None, "normalizedAlignment": None}
 END = {"audio": None, "isFinal": True, **NO_TIMES}
 
 
-class Client:
-    """A client of either socket."""
-
-    def __init__(self, connection: ClientConnection) -> None:
-        self.connection = connection
-
-    def say(self, **fields: Any) -> None:
-        self.connection.send(json.dumps(fields))
-
-    def hear(self) -> dict[str, Any]:
-        message: dict[str, Any] = json.loads(self.connection.recv(timeout=30))
-        assert CANARY not in json.dumps(message)
-        return message
-
-    def until_final(self) -> list[dict[str, Any]]:
-        heard = [self.hear()]
-        while not heard[-1].get("isFinal"):
-            heard.append(self.hear())
-        return heard
-
-    def closed(self) -> tuple[list[dict[str, Any]], int | None, str | None]:
-        """All messages to the end, the close code and why."""
-        heard = []
-        with suppress(ConnectionClosed):
-            while True:
-                heard.append(self.hear())
-        return heard, self.connection.close_code, self.connection.close_reason
-
-
 @contextmanager
 def talking(
     live: Live, query: str = "output_format=pcm_24000&seed=7", *, multi: bool = True, voice: str = "alloy"
@@ -62,10 +30,6 @@ def talking(
     path = f"/v1/text-to-speech/{voice}/{'multi-' if multi else ''}stream-input?{query}"
     with connect(live.url.replace("http", "ws") + path) as connection:
         yield Client(connection)
-
-
-def audio_of(heard: list[dict[str, Any]]) -> bytes:
-    return b"".join(base64.b64decode(one["audio"]) for one in heard if one.get("audio"))
 
 
 def named(context: str) -> dict[str, str]:

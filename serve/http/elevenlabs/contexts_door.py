@@ -1,0 +1,186 @@
+"""Contexts door: what the doors of texts and of dialogues have in common: the contexts of a socket and what is told of them.
+
+In:    ConversationEvents
+Out:   messages, in the words of one door
+Owns:  which contexts there are, which of them have sent audio, and the times of their characters
+Never: a socket; an end without audio, which clients take for a failure
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from pipeline.audio.encode import encode_whole
+from pipeline.audio.formats import named_format
+from serve.config.app_config import ConversationsConfig
+from serve.errors import ApiError, bad_request, to_api_error
+from serve.http.close_codes import NORMAL
+from serve.http.conversation_writer import MOST_AUDIO_BYTES
+from serve.http.door import Message
+from serve.http.elevenlabs.aligned_context import AlignedContext
+from serve.http.elevenlabs.errors import close_code_of
+from serve.http.elevenlabs.frames import context_in
+from serve.http.elevenlabs.translation import SocketQuery
+from serve.speech.conversation.context import ContextSettings
+from serve.speech.conversation.conversation import Conversation
+from serve.speech.conversation.events import (
+    ContextCancelled,
+    ContextClosed,
+    ContextFailed,
+    ConversationEvent,
+    PartSkipped,
+    PartSpoken,
+)
+from serve.speech.events import Audio, Finished, Started, Timed
+from serve.speech.schemas.base import read_values
+
+CONTAINERS = ("mp3", "opus", "pcm", "ulaw", "alaw")
+"""what may be sent part after part; other containers have a header that says how long they are"""
+SILENCE_S = 0.1  # of a context that has nothing to say
+
+Query = TypeVar("Query", bound=SocketQuery)
+Kept = TypeVar("Kept")
+
+
+class ContextsDoor(ABC, Generic[Query, Kept]):
+    """One client of either protocol; see Door."""
+
+    def __init__(
+        self, kind: type[Query], query: Mapping[str, str], config: ConversationsConfig, request_id: str, *, error_ends: bool
+    ) -> None:
+        """
+        Args:
+            kind: of the query.
+            error_ends: whether an error about one context closes the socket.
+        """
+        self.idle_s = config.idle_timeout_s
+        self.over: tuple[int, str] | None = None
+        self._raw_query = query
+        self._query = kind()
+        self._config = config
+        self._request_id = request_id
+        self._error_ends = error_ends
+        self._from_start = False  # whether times count from the beginning of their context
+        self._is_closing = False
+        self._kept: dict[str, Kept] = {}
+        """context -> what it keeps from its first message"""
+        self._voiced: set[str] = set()
+        self._aligned: dict[str, AlignedContext] = {}
+        self._ignored: dict[str, list[str]] = {}
+        """context -> fields without effect that its next message names"""
+
+    def begin(self, conversation: Conversation) -> None:
+        """As Door says: refuses a socket whose address is wrong."""
+        try:
+            self._query = read_values(type(self._query), dict(self._raw_query))
+            conversation.check(self._first_settings())
+            if named_format(self._query.output_format).container not in CONTAINERS:
+                raise bad_request("unsupported_format", f"over a WebSocket the formats are {', '.join(CONTAINERS)}")
+        except Exception as error:
+            self._leave_for(to_api_error(error))
+            raise
+
+    def messages(self, event: ConversationEvent) -> Iterator[Message]:
+        """As Door says."""
+        name = event.context
+        match event:
+            case PartSpoken(event=Started() as started):
+                self._ignored[name] = list(started.job.ignored)
+                self._aligned_in(name).begin(event.part, event.from_s, started.job.audio.sample_rate)
+            case PartSpoken(event=Timed(items=items)):
+                self._aligned_in(name).add(items)
+            case PartSpoken(event=Audio(data=data)):
+                self._voiced.add(name)
+                for place in range(0, len(data), MOST_AUDIO_BYTES):
+                    yield self._audio(name, data[place : place + MOST_AUDIO_BYTES])
+            case PartSpoken(event=Finished(audio_s=audio_s)):
+                if self._aligned_in(name).finish(audio_s):
+                    yield self._audio(name, b"")
+                yield from self._part_ended(name)
+            case PartSkipped():
+                self._aligned_in(name).skip(event.part)
+            case ContextClosed():
+                if name not in self._voiced:
+                    yield self._audio(name, self._silence())
+                yield self._final(name)
+                self._forget(name)
+            case ContextFailed():
+                refusal = to_api_error(event.error)
+                yield self._error(refusal, name)
+                if self._error_ends:
+                    self._leave_for(refusal)
+                self._forget(name)
+            case ContextCancelled():
+                pass  # neither protocol has an interruption
+
+    def refusal(self, error: Exception, frame: str | None) -> Message:
+        """As Door says; behind the end of the text nothing ends a socket that still speaks."""
+        refusal = to_api_error(error)
+        if self._error_ends and not self._is_closing:
+            self._leave_for(refusal)
+        return self._error(refusal, context_in(frame))
+
+    def farewell(self) -> Message | None:
+        """Returns None: the close code says it."""
+        return None
+
+    @abstractmethod
+    def _first_settings(self) -> ContextSettings:
+        """Returns settings that every context has, after a look at the query."""
+
+    @abstractmethod
+    def _audio(self, name: str, data: bytes) -> Message:
+        """Returns a message with audio, and with the times of the characters that were told."""
+
+    @abstractmethod
+    def _final(self, name: str) -> Message:
+        """Returns the last message of a context."""
+
+    @abstractmethod
+    def _error(self, refusal: ApiError, name: str | None) -> Message:
+        """Returns the message about an error; `name` is the context that it concerns, None: no context."""
+
+    def _part_ended(self, name: str) -> Iterator[Message]:
+        """Yields what is said behind a part."""
+        yield from ()
+
+    def _check_open(self) -> None:
+        """Checks that the text of the socket has not ended.
+
+        Raises:
+            ApiError
+        """
+        if self._is_closing:
+            raise bad_request("socket_closing", "the text of this socket has ended: it takes no more")
+
+    def _close_all(self, conversation: Conversation) -> None:
+        """Speaks what there is, then closes the socket."""
+        self._is_closing = True
+        for name in list(self._kept):
+            if conversation.is_open(name):
+                conversation.close(name)
+            else:
+                self._forget(name)
+        if not self._kept:
+            self.over = NORMAL, ""
+
+    def _forget(self, name: str) -> None:
+        self._kept.pop(name, None)
+        self._voiced.discard(name)
+        self._aligned.pop(name, None)
+        self._ignored.pop(name, None)
+        if self._is_closing and not self._kept:
+            self.over = self.over or (NORMAL, "")
+
+    def _leave_for(self, refusal: ApiError) -> None:
+        """Closes the socket for the first reason there is."""
+        self.over = self.over or (close_code_of(refusal), refusal.spec.code)
+
+    def _aligned_in(self, name: str) -> AlignedContext:
+        return self._aligned.setdefault(name, AlignedContext(from_start=self._from_start))
+
+    def _silence(self) -> bytes:
+        audio = named_format(self._query.output_format)
+        return encode_whole(np.zeros(round(SILENCE_S * audio.sample_rate), np.float32), audio)
