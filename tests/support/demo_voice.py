@@ -1,8 +1,14 @@
 """The demo voice where a Speaker would stand: the real chain in this process, for the tests that need words in their audio."""
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
+
+from pipeline.cache.cache import CodeCache
+from pipeline.cache.cached_generator import CachedModel
 from pipeline.checkpoint.locate import DEMO_FOLDER
 from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.config import EngineConfig, SpeechConfig, TextConfig, VocoderConfig
@@ -26,16 +32,44 @@ class DemoSpeaker(Speaker):
             yield chunk
 
 
+class Deaf:
+    """A follower for which the first takes of a segment swallow a word."""
+
+    def __init__(self, inner: Any, deaf_takes: int) -> None:
+        """
+        Args:
+            deaf_takes: how many; takes count by their codes, in the order in which they are first spoken.
+        """
+        self._inner, self._deaf_takes = inner, deaf_takes
+        self._takes: list[bytes] = []
+
+    async def follow(self, prompt: Any, codes: Any, tokens: Any, *, ended: bool) -> Any:
+        followed = await self._inner.follow(prompt, codes, tokens, ended=ended)
+        if not ended:
+            return followed
+        take = codes.tobytes()
+        if take not in self._takes:
+            self._takes.append(take)
+        is_deaf = self._takes.index(take) < self._deaf_takes
+        return replace(followed, looked=np.full_like(followed.looked, tokens[1] - 1)) if is_deaf else followed
+
+
 @contextmanager
-def demo_speaker() -> Iterator[DemoSpeaker]:
-    """Opens engine and vocoder until the block ends."""
+def demo_speaker(heard_by: Callable[[Any], Any] = lambda follower: follower) -> Iterator[DemoSpeaker]:
+    """Opens engine and vocoder until the block ends.
+
+    Args:
+        heard_by: returns what stands in place of the follower.
+    """
     checkpoint, config = open_checkpoint(DEMO_FOLDER), EngineConfig(slots=4, threads=1)
     engine = Engine(config, checkpoint)
     vocoder = Vocoder(VocoderConfig(threads=1), checkpoint)
     following = Following(checkpoint, positions=config.positions)
     frontend = LocalTextFrontend(DEMO_FOLDER, TextConfig(), max_prompt=config.max_prompt, max_steps=config.max_steps)
     speaker = DemoSpeaker()
-    speaker.synthesizer = Synthesizer(frontend, engine, vocoder, make_library(), SpeechConfig(), follower=following)
+    model = CachedModel(engine, CodeCache(1 << 24), hidden=True, fingerprint="demo")
+    follower = heard_by(following)
+    speaker.synthesizer = Synthesizer(frontend, engine, vocoder, make_library(), SpeechConfig(), model, follower)
     yield speaker
     following.close()
     vocoder.close()
