@@ -11,7 +11,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from starlette.types import Message, Send
@@ -21,8 +21,9 @@ from pipeline.types import TimedItem
 from pipeline.voices.names import display_name
 from serve.errors import to_api_error
 from serve.speech.events import Audio, Finished, SpeechEvent, Started, Timed
+from serve.speech.job import SpeechJob
 from serve.speech.subtitles import subtitles
-from serve.speech.times import coverage_fields, times_fields
+from serve.speech.times import coverage_fields, times_fields, turns_fields
 
 GENERATED = {"X-AI-Generated": "true"}
 """on every reply that contains synthetic speech"""
@@ -184,9 +185,7 @@ class JsonWriter:
         fields = {"audio": base64.b64encode(self._data).decode(), **about, **done}
         if job.timestamps is not None:
             fields |= {"segments": [], "breaks": [], **times_fields(self._items, job)}
-        if job.subtitles is not None:
-            fields["subtitles"] = subtitles(self._items, job)
-        return fields
+        return fields | whole_fields(self._items, job)
 
 
 class SseWriter:
@@ -215,8 +214,7 @@ class SseWriter:
                 if event.job.timestamps is not None and (times := times_fields(event.items, event.job)):
                     await self._write_event({"type": "speech.audio.timestamps", **times})
             case Finished():
-                shown = {} if event.job.subtitles is None else {"subtitles": subtitles(self._items, event.job)}
-                await self._write_event(done_event(event, self._digest.hexdigest()) | shown)
+                await self._write_event(done_event(event, self._digest.hexdigest()) | whole_fields(self._items, event.job))
                 await self._connection.end()
 
     async def write_error(self, error: SynthesisError) -> bool:
@@ -252,6 +250,12 @@ def done_event(finished: Finished, sha256: str) -> dict[str, Any]:
         "warnings": finished.warnings,
         **({} if report.coverage is None else {"coverage": coverage_fields(report.coverage)}),
     }
+
+
+def whole_fields(items: Sequence[TimedItem], job: SpeechJob) -> dict[str, Any]:
+    """Returns what the times of a whole reply tell: the turns of a dialogue, and subtitles, as far as the job asks for them."""
+    turns = {} if job.timestamps is None else turns_fields(items, job)
+    return turns if job.subtitles is None else {**turns, "subtitles": subtitles(items, job)}
 
 
 def reply_headers(started: Started, media_type: str) -> dict[str, str]:

@@ -5,7 +5,8 @@ Out:   SubRip or WebVTT
 Owns:  how long a cue and a line may be
 Never: a time of its own: a cue begins with its first word and ends with its last
 
-A cue ends with a sentence, at a comma or between words, before it has more than two lines or lasts too long. Lengths are those
+A cue ends where the voice changes, with a sentence, at a comma or between words, before it has more than two lines or lasts too
+long. WebVTT names the voices of a dialogue. Lengths are those
 that broadcasters agree on: 42 letters a line, 16 Chinese characters, 7 seconds.
 """
 
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from pipeline.types import TimedItem, TimeKind
+from pipeline.voices.names import display_name
 from serve.speech.job import SpeechJob, SubtitlesIn
 
 LINE = 42
@@ -37,6 +39,8 @@ class Cue:
     start: float
     end: float
     text: str
+    voice: str | None = None
+    """who says them; None: the voice of the request"""
 
 
 def subtitles(items: Sequence[TimedItem], job: SpeechJob) -> str:
@@ -50,16 +54,18 @@ def cues(items: Sequence[TimedItem], job: SpeechJob) -> Iterator[Cue]:
     wanted = TimeKind.WORD if any(item.kind is TimeKind.WORD for item in items) else TimeKind.SEGMENT
     timed = [item for item in items if item.kind is wanted]
     text, rate = job.request.text, job.audio.sample_rate
+    voices = {item.segment: item.voice for item in items if item.kind is TimeKind.SEGMENT}
     stops = [_between(text, *pair) for pair in pairwise(timed)] + [len(text)]
     begin = place = 0
     for index, item in enumerate(timed):
         following = timed[index + 1 : index + 2]
-        if following:
+        voice = voices.get(item.segment)
+        if following and voices.get(following[0].segment) == voice:
             seconds = (following[0].stop - timed[begin].start) / rate
             longer = text[place : stops[index + 1]]
             if not _ends(text[item.source[1] : stops[index]], text[place : stops[index]], longer, seconds):
                 continue
-        yield Cue(timed[begin].start / rate, item.stop / rate, " ".join(text[place : stops[index]].split()))
+        yield Cue(timed[begin].start / rate, item.stop / rate, " ".join(text[place : stops[index]].split()), voice)
         begin, place = index + 1, stops[index]
 
 
@@ -70,7 +76,11 @@ def written(shown: Iterable[Cue], kind: SubtitlesIn) -> str:
     for number, cue in enumerate(shown, start=1):
         head = f"{number}\n" if kind == "srt" else ""
         text = "\n".join(_lines(cue.text))
-        text = text.replace("-->", "->") if kind == "srt" else html.escape(text, quote=False)
+        if kind == "srt":
+            text = text.replace("-->", "->")
+        else:
+            speaker = "" if cue.voice is None else f"<v {html.escape(display_name(cue.voice), quote=False)}>"
+            text = speaker + html.escape(text, quote=False)
         blocks.append(f"{head}{_clock(cue.start, point)} --> {_clock(cue.end, point)}\n{text}\n")
     return "\n".join(blocks)
 

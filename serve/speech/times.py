@@ -7,9 +7,12 @@ Never: the protocol of a door
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from pipeline.types import Coverage, TimedItem, TimeKind, TimeQuality
+from pipeline.voices.names import display_name
 from serve.speech.job import SpeechJob
 
 DIGITS = 6  # of a second; more than a sample of any rate needs
@@ -37,6 +40,25 @@ def times_fields(
             chars = (_fields(one, job, from_s, from_character) for one in characters_of(item))
             lists.setdefault("chars", []).extend(chars)
     return lists
+
+
+def turns_fields(items: Iterable[TimedItem], job: SpeechJob) -> dict[str, list[Fields]]:
+    """Returns when each voice of a dialogue speaks, from its first segment to its last; nothing for a text of one voice.
+
+    Args:
+        items: all of the job.
+    """
+    segments = [item for item in items if item.kind is TimeKind.SEGMENT]
+    if len({item.voice for item in segments}) < 2:
+        return {}
+    text, rate, told = job.request.text, job.audio.sample_rate, []
+    for voice, run in groupby(segments, attrgetter("voice")):
+        turn = list(run)
+        source = [turn[0].source[0], turn[-1].source[1]]
+        times = {"start": round(turn[0].start / rate, DIGITS), "end": round(turn[-1].stop / rate, DIGITS)}
+        speaker = display_name(voice or job.request.voice)
+        told.append({"voice": speaker, "text": text[slice(*source)], "source": source, **times, "quality": "exact"})
+    return {"turns": told}
 
 
 def coverage_fields(coverage: Coverage) -> Fields:

@@ -19,6 +19,11 @@ pytestmark = pytest.mark.slow
 TEXT = "I think that my sister wanted the answer. Call 555 & see, please: it costs $5.20 today."
 SSML = '<speak>That was <mark name="here"/>great.<break time="200ms"/>The green answer.</speak>'
 
+DIALOGUE = (
+    '<speak><voice name="calm">That was great. It was</voice><break time="100ms"/>my sister said.'
+    '<voice name="calm">The green answer.</voice></speak>'
+)
+
 
 @pytest.fixture(scope="module")
 def talking() -> Iterator[Live]:
@@ -27,7 +32,7 @@ def talking() -> Iterator[Live]:
 
 
 def events_of(live: Live, **fields: Any) -> list[dict[str, Any]]:
-    reply = live.speak(input=TEXT, seed=1, stream_format="sse", **fields)
+    reply = live.speak(**{"input": TEXT, "seed": 1, "stream_format": "sse", **fields})
     assert reply.status_code == 200, reply.text
     return [json.loads(line.removeprefix("data: ")) for line in reply.text.splitlines() if line.startswith("data: ")]
 
@@ -91,6 +96,33 @@ def test_marks_and_breaks(talking):
     assert mark["name"] == "here"
     words = whole(talking, input=SSML, input_type="ssml", timestamps="word")["words"]
     assert mark["start"] == next(word["start"] for word in words if word["text"] == "great")
+
+
+@pytest.mark.parametrize("rate", [24_000, 22_050])
+def test_turns_of_a_dialogue_are_exact(talking, rate):
+    asked = {"input": DIALOGUE, "input_type": "ssml", "timestamps": "segment", "sample_rate": rate, "speed": 1.1}
+    body = whole(talking, **asked)
+    turns, segments = body["turns"], body["segments"]
+    assert [(turn["voice"], turn["text"], turn["quality"]) for turn in turns] == [
+        ("calm", "That was great. It was", "exact"),
+        ("default", "my sister said.", "exact"),
+        ("calm", "The green answer.", "exact"),
+    ]
+    edges = [round(one[edge] * rate) for one in turns for edge in ("start", "end")]
+    (pause,) = body["breaks"]
+    samples = len(base64.b64decode(body["audio"])) // 2
+    assert (edges[0], edges[-1], edges[3]) == (0, samples, edges[4])
+    assert edges[1:3] == [round(pause["start"] * rate), round(pause["end"] * rate)]
+    assert all(turn["start"] in [one["start"] for one in segments] for turn in turns)
+    assert events_of(talking, **asked)[-1]["turns"] == turns
+    assert "turns" not in whole(talking, timestamps="segment")
+    shown = whole(talking, **asked | {"subtitles": "vtt"})["subtitles"]
+    assert [line for line in shown.splitlines() if line and "-->" not in line][1:] == [
+        "<v calm>That was great.",
+        "<v calm>It was",
+        "my sister said.",
+        "<v calm>The green answer.",
+    ]
 
 
 @pytest.mark.parametrize(("kind", "point"), [("srt", ","), ("vtt", ".")])
