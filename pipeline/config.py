@@ -197,6 +197,11 @@ INCREMENTAL_CHUNK_STEPS = (8, 8, 8, 12, 16, 20, 24, 32)  # no pause at a real-ti
 class VocoderConfig(StrictModel):
     """The vocoder, which decodes steps to samples."""
 
+    placement: Literal["separate", "with_acoustic"] = Field(
+        "separate",
+        description="separate: a deployment of its own, Vocoder, on devices of its own; with_acoustic: in every replica of "
+        "AcousticModel, on the same cores or GPU, so that audio leaves it instead of hidden states",
+    )
     device: Literal["cpu", "cuda", "auto"] = Field(
         "cpu", description="device of the vocoder; auto: as engine.device; affects the bits of the audio"
     )
@@ -222,6 +227,11 @@ class VocoderConfig(StrictModel):
     )
     max_waiting: int = Field(256, ge=1, le=65536, description="calls that may wait; further ones are refused")
     call_timeout_s: float = Field(8.0, gt=0, description="time after which a call counts as hung [s]")
+
+    @property
+    def is_beside_engine(self) -> bool:
+        """True if AcousticModel decodes what it generates."""
+        return self.placement == "with_acoustic"
 
     @property
     def allows_incremental(self) -> bool:

@@ -18,6 +18,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -43,11 +44,13 @@ from pipeline.types import (
     SynthesisRequest,
     Voice,
 )
+from pipeline.vocoder.beside import chunks_of
 from pipeline.vocoder.stream import StreamDecoder, blocks_for, skip_chunk_sizes
 
 NOTHING = np.zeros(0, np.float32)
 
 Input = TypeVar("Input")
+Decode = Callable[[AsyncGenerator[StepBlock, None]], AsyncGenerator[AudioChunk, None]]
 
 
 class Synthesizer:
@@ -101,13 +104,16 @@ class Synthesizer:
         if cached is not None:
             await cached.check(prompts, request.sampling)
         post_processor = PostProcessor(request, [prompt.segment for prompt in prompts], voices)
-        takes = Takes(generator, request.sampling, deadline, _first_steps(await self._traits()))
+        traits = await self._traits()
+        takes = Takes(generator, request.sampling, deadline, _first_steps(traits))
+        skipped = request.scheduling.skipped_chunk_sizes
+        decode = chunks_of if traits.is_beside_engine else partial(self._decoder.decode, skipped_chunk_sizes=skipped)
         spoken = Rerolls(takes, plan.words, self._follower, request.retries)
         prefetcher = SegmentPrefetcher(spoken, prompts, self._parallel_segments, admitted=admitted)
         timeline = Timeline(request, plan.words, self._follower)
         made = first_sample = 0
         kept = NOTHING  # until it is known which words are in it
-        pieces = self._decode_segments(plan, post_processor, prefetcher, timeline, request.skipped_chunk_sizes)
+        pieces = self._decode_segments(plan, post_processor, prefetcher, timeline, decode)
         async with aclosing(pieces):
             async for samples in pieces:
                 made += len(samples)
@@ -149,7 +155,7 @@ class Synthesizer:
     ) -> tuple[Prompt, ...]:
         """Returns the prompts with the request's scheduling; only the first has the promise, less the time already used."""
         # The steps that the vocoder needs for its first samples.
-        traits = skip_chunk_sizes(await self._traits(), request.skipped_chunk_sizes)
+        traits = skip_chunk_sizes(await self._traits(), request.scheduling.skipped_chunk_sizes)
         first_steps, blocks = _first_steps(traits), blocks_for(traits)
         scheduling = replace(request.scheduling, first_audio_s=None, first_steps=first_steps, blocks=blocks)
         promised = scheduling
@@ -171,7 +177,7 @@ class Synthesizer:
         post_processor: PostProcessor,
         prefetcher: "SegmentPrefetcher",
         timeline: Timeline,
-        skipped_chunk_sizes: int,
+        decode: Decode,
     ) -> AsyncGenerator[NDArray[np.float32], None]:
         """Streams the samples of all segments, each with its prosody, and the silence between them."""
         prompts = iter(plan.prompts)
@@ -181,7 +187,7 @@ class Synthesizer:
                 rest = await _offload_if_heavy(post_processor, post_processor.begin, prompt.segment)
                 watched = timeline.begin(prompt, steps, post_processor.ended, post_processor.began, post_processor.place())
                 yield rest
-                async with aclosing(self._decoder.decode(watched, skipped_chunk_sizes=skipped_chunk_sizes)) as chunks:
+                async with aclosing(decode(watched)) as chunks:
                     async for chunk in chunks:
                         yield await _offload_if_heavy(post_processor, post_processor.feed, chunk.samples)
         rest = await _offload_if_heavy(post_processor, post_processor.finish, plan.closing_silence_ms)

@@ -43,7 +43,8 @@ def build_app(args: dict[str, Any]) -> Application:
     stages = {"TextNormalizer": deployed(TextNormalizer, pipelines, tracing)}
     for version in versions:
         pipeline, checkpoint = version.pipeline, version.pipeline.checkpoint
-        stages[version.acoustic] = deployed(AcousticModel, pipeline.engine, checkpoint, tracing, name=version.acoustic)
+        beside = pipeline.vocoder if pipeline.vocoder.is_beside_engine else None
+        stages[version.acoustic] = deployed(AcousticModel, pipeline.engine, checkpoint, tracing, beside, name=version.acoustic)
         if version.owns_vocoder:
             stages[version.vocoder] = deployed(Vocoder, pipeline.vocoder, checkpoint, tracing, name=version.vocoder)
     return deployed(Ingress, config, stages, listens)

@@ -23,7 +23,7 @@ from pipeline.cache.memory import MemoryTier
 from pipeline.cache.serialization import pack, unpack
 from pipeline.cache.single_flight import SharedStream
 from pipeline.errors import AtCapacity, DeadlineExceeded
-from pipeline.types import CacheResult, Lane, SchedulingParams, StepBlock
+from pipeline.types import CacheResult, Lane, Position, SchedulingParams, StepBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class CodeCache:
         Raises:
             whatever the stream of `generate` raises, even if another request opened it.
         """
-        position = 0
+        position = Position()
         while True:
             cached = None if refresh else self._from_memory(entry_key)
             if cached is not None:
@@ -151,9 +151,10 @@ class CodeCache:
             try:
                 async with aclosing(stream.listen()) as blocks:
                     async for block in blocks:
-                        if block.first_step + len(block.codes) > position or block.finish is not None:
-                            yield block.after(position)
-                            position = block.first_step + len(block.codes)
+                        rest = block.after(position)
+                        if not rest.is_empty:
+                            position |= block.end
+                            yield rest
                             self._steps += 0 if its_terms is terms else len(block.codes)
                 return
             except (AtCapacity, DeadlineExceeded) as error:
@@ -273,7 +274,7 @@ class CodeCache:
         is_purged = entry_key.generations != self.generations.of(entry_key.tenant)
         if blocks[-1].fingerprint != entry_key.fingerprint or is_purged:
             return
-        content = pack(blocks, hidden=entry_key.hidden)
+        content = pack(blocks, entry_key.kept)
         self._memory.put(entry_key, content)
         if self._shared is not None:
             self._shared.put(entry_key.tenant, entry_key.digest, content)

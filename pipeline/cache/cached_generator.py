@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from pipeline.cache.cache import CodeCache, GenerationTerms, terms_for
-from pipeline.cache.key import CacheEntryKey, entry_key_for
+from pipeline.cache.key import CacheEntryKey, Kept, entry_key_for
 from pipeline.errors import NotCached
 from pipeline.protocols import CodeGenerator
 from pipeline.types import CacheControl, CacheMode, CacheResult, Head, Prompt, SamplingParams, StepBlock
@@ -22,16 +22,16 @@ NOT_THERE = "this speech is not in the cache, and the request accepts nothing el
 class CachedModel:
     """One model behind the cache."""
 
-    def __init__(self, generator: CodeGenerator, cache: CodeCache, *, hidden: bool, fingerprint: str | None = None) -> None:
+    def __init__(self, generator: CodeGenerator, cache: CodeCache, *, kept: Kept, fingerprint: str | None = None) -> None:
         """
         Args:
-            hidden: the vocoder reads hidden states, so they are stored beside the codes.
+            kept: what is stored of audio.
             fingerprint: the engine's; None: not known yet, so nothing is stored or found.
         """
         self.cache = cache
         self.fingerprint = fingerprint
         self._generator = generator
-        self._hidden = hidden
+        self._kept = kept
 
     def for_request(self, control: CacheControl) -> "CachedGenerator | None":
         """Returns the generator of one request; None: it does not use the cache.
@@ -48,11 +48,9 @@ class CachedModel:
     def entry_key(self, prompt: Prompt, sampling: SamplingParams, tenant: str) -> CacheEntryKey:
         """Returns the key of a prompt's steps at this moment."""
         assert self.fingerprint is not None, "for_request() returns no generator before the fingerprint is known"
-        # The hidden states of a refined text are not used.
-        hidden = self._hidden and prompt.head is Head.CODE
         generations = self.cache.generations.of(tenant)
         return entry_key_for(
-            prompt, sampling, fingerprint=self.fingerprint, tenant=tenant, generations=generations, hidden=hidden
+            prompt, sampling, fingerprint=self.fingerprint, tenant=tenant, generations=generations, kept=self._kept
         )
 
     async def generate(

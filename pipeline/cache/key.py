@@ -7,14 +7,27 @@ Never: a list of the fields that count, which could miss a new one: those that d
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from enum import StrEnum
 
 import numpy as np
 
-from pipeline.types import Prompt, SamplingParams, Segment
+from pipeline.types import Head, Prompt, SamplingParams, Segment
 
-FORMAT = 1  # of the entry's bytes (serialization.py)
+FORMAT = 2  # of the entry's bytes (serialization.py)
 WITHOUT_EFFECT = ("scheduling", "least_steps")  # they decide when the steps are generated, and which take is spoken
+
+
+class Kept(StrEnum):
+    """What an entry has beside the codes of each step."""
+
+    CODES = "codes"
+    """nothing: the vocoder reads codes"""
+    HIDDEN = "hidden"
+    """the hidden states, which the vocoder reads"""
+    SAMPLES = "samples"
+    """the samples: the model decodes what it generates"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +42,11 @@ class CacheEntryKey:
     """purge generations of all tenants and of this one, at the time of the request"""
     fingerprint: str
     """the engine that generates the steps"""
-    hidden: bool
-    """True if the hidden states are stored beside the codes"""
+    kept: Kept
 
 
 def entry_key_for(
-    prompt: Prompt, sampling: SamplingParams, *, fingerprint: str, tenant: str, generations: tuple[int, int], hidden: bool
+    prompt: Prompt, sampling: SamplingParams, *, fingerprint: str, tenant: str, generations: tuple[int, int], kept: Kept
 ) -> CacheEntryKey:
     """Returns the key of the steps of this prompt.
 
@@ -42,13 +54,16 @@ def entry_key_for(
         fingerprint: the weights, code and configuration of the engine; another fingerprint gives other steps.
         tenant: part of the key, so that the speed of a reply does not reveal another tenant's requests.
         generations: a purge changes them, and with them every key.
-        hidden: the vocoder reads hidden states, not codes.
+        kept: of audio; of a text only its tokens are.
     """
-    digest = _digest(prompt, sampling, fingerprint=fingerprint, tenant=tenant, generations=generations, hidden=hidden)
-    return CacheEntryKey(digest, tenant, generations, fingerprint, hidden)
+    kept = kept if prompt.head is Head.CODE else Kept.CODES
+    # The sizes of chunks decide when steps are decoded, and with windows the last bits of a sample.
+    skipped = prompt.scheduling.skipped_chunk_sizes if kept is Kept.SAMPLES else 0
+    others = {"fingerprint": fingerprint, "tenant": tenant, "generations": generations, "kept": kept, "skipped": skipped}
+    return CacheEntryKey(_digest(prompt, sampling, others), tenant, generations, fingerprint, kept)
 
 
-def _digest(prompt: Prompt, sampling: SamplingParams, **others: object) -> str:
+def _digest(prompt: Prompt, sampling: SamplingParams, others: Mapping[str, object]) -> str:
     """Returns a SHA-256 of all values: another value anywhere gives another digest."""
     digest = hashlib.sha256()
 

@@ -5,10 +5,10 @@ Out:   bytes; StepBlocks; ValueError for bytes in another format
 Owns:  nothing
 Never: rounding
 
-    header | codes | hidden states, or nothing
+    header | codes | hidden states, or samples, or nothing
 
 An audio code is below 626 and takes 10 bits: 5 bytes per step, 2.3 kB for ten seconds. A text token takes 2 bytes.
-Hidden states are stored as float32: their mantissas are almost random and do not compress.
+Hidden states and samples are stored as float32: their mantissas are almost random and do not compress.
 """
 
 import struct
@@ -18,29 +18,31 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.cache.key import Kept
 from pipeline.types import FinishReason, StepBlock
 
-MAGIC = b"CTS1"
+MAGIC = b"CTS2"
 CODE_BITS, CODE_BOOKS = 10, 4
 CODE_BYTES = CODE_BITS * CODE_BOOKS // 8  # 5 per step
 FINISHES = (FinishReason.EOS, FinishReason.LENGTH)
-HEADER = struct.Struct("<4sIIHBB")  # magic, checksum of the rest; then steps, hidden width, codes per step, finish
+KEPT = (Kept.CODES, Kept.HIDDEN, Kept.SAMPLES)
+HEADER = struct.Struct("<4sIIHBBB")  # magic, checksum of the rest; steps, hidden width, codes per step, finish, what is kept
 CHECKED_FROM = 8  # bytes; the checksum covers everything from here on
 
 
-def pack(blocks: Sequence[StepBlock], *, hidden: bool) -> bytes:
+def pack(blocks: Sequence[StepBlock], kept: Kept) -> bytes:
     """Returns all blocks of a finished segment as bytes.
 
     Args:
-        hidden: include the hidden states; without them unpack() returns hidden states of width 0.
+        kept: what is included beside the codes; without hidden states unpack() returns some of width 0.
     """
     codes = np.concatenate([block.codes for block in blocks])  # (n, 4) or (n, 1)
     finish = blocks[-1].finish
     assert finish is not None, "the last block has a finish reason"
-    width = blocks[0].hidden.shape[1] if hidden else 0
-    states = b"".join(np.ascontiguousarray(block.hidden, "<f4").tobytes() for block in blocks) if hidden else b""
-    head = struct.pack("<IHBB", len(codes), width, codes.shape[1], FINISHES.index(finish))
-    body = head + _packed(codes) + states
+    width = blocks[0].hidden.shape[1] if kept is Kept.HIDDEN else 0
+    beside = b"".join(np.ascontiguousarray(one, "<f4").tobytes() for block in blocks for one in _beside(block, kept))
+    head = struct.pack("<IHBBB", len(codes), width, codes.shape[1], FINISHES.index(finish), KEPT.index(kept))
+    body = head + _packed(codes) + beside
     return MAGIC + struct.pack("<I", zlib.crc32(body)) + body
 
 
@@ -52,17 +54,26 @@ def unpack(content: bytes) -> StepBlock:
     """
     if len(content) < HEADER.size:
         raise ValueError(f"{len(content)} bytes are too few for a cache entry")
-    magic, checksum, steps, width, books, finish = HEADER.unpack_from(content)
+    magic, checksum, steps, width, books, finish, kept = HEADER.unpack_from(content)
     if magic != MAGIC or checksum != zlib.crc32(memoryview(content)[CHECKED_FROM:]):
         raise ValueError("not a cache entry, or a damaged one")
     codes_end = HEADER.size + steps * _bytes_per_step(books)
-    hidden = np.frombuffer(content, "<f4", offset=codes_end).reshape(steps, width)
+    beside = np.frombuffer(content, "<f4", offset=codes_end).astype(np.float32, copy=False)
+    has_samples = KEPT[kept] is Kept.SAMPLES
     return StepBlock(
-        hidden=hidden.astype(np.float32, copy=False),
+        hidden=np.zeros((steps, 0), np.float32) if has_samples else beside.reshape(steps, width),
         codes=_unpacked(np.frombuffer(content, np.uint8, codes_end - HEADER.size, HEADER.size), steps, books),
         first_step=0,
         finish=FINISHES[finish],
+        samples=beside if has_samples else None,
     )
+
+
+def _beside(block: StepBlock, kept: Kept) -> tuple[NDArray[np.float32], ...]:
+    """Returns what is stored of a block beside its codes."""
+    if kept is Kept.HIDDEN:
+        return (block.hidden,)
+    return (block.samples,) if kept is Kept.SAMPLES and block.samples is not None else ()
 
 
 def _bytes_per_step(books: int) -> int:

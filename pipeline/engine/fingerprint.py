@@ -6,18 +6,11 @@ Owns:  nothing
 Never: a list of the settings that count, which could fall behind: the settings that do not count are listed
 """
 
-import hashlib
-import platform
-from pathlib import Path
-
-import torch
-
 from pipeline.checkpoint.layout import EMBED_FILE, GPT_CONFIG_FILE, GPT_FILE
-from pipeline.checkpoint.manifest import file_sha256, read_manifest
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
 from pipeline.model.cpu.native import SOURCE
-from pipeline.model.gpu.identity import gpu_identity
+from pipeline.model.fingerprint import fingerprint_of
 from pipeline.model.gpu.placement import on_this_machine
 from pipeline.native.compiler import NativeUnavailable, library
 
@@ -28,45 +21,21 @@ WITHOUT_EFFECT = frozenset(
         *("gpu_memory_share", "standard_patience_s", "bulk_patience_s", "max_preempted"),
     }
 )
+FILES = (GPT_FILE, EMBED_FILE, GPT_CONFIG_FILE)
 SOURCES = ("spec.py", "checkpoint", "model", "engine", "native")  # of pipeline/: the code that computes the numbers
 
 
 def engine_fingerprint(config: EngineConfig, checkpoint: Checkpoint) -> str:
     """Returns a hash of weights, code, configuration, libraries and kind of processor. Blocking: it may hash the weights."""
     config = on_this_machine(config)
-    parts = [
-        *(f"{name}={value}" for name, value in sorted(config.model_dump().items()) if name not in WITHOUT_EFFECT),
-        *(f"{file}={digest}" for file, digest in _weights(checkpoint.root)),
-        *(f"{source}={digest}" for source, digest in _code()),
-        f"torch={torch.__version__}",
-        f"processor={_processor(config.device)}",
-        f"decode={_decode(config)}",
-    ]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
-
-
-def _weights(root: Path) -> list[tuple[str, str]]:
-    manifest = read_manifest(root) or {}
-    return [(file, manifest.get(file) or file_sha256(root / file)) for file in (GPT_FILE, EMBED_FILE, GPT_CONFIG_FILE)]
-
-
-def _code() -> list[tuple[str, str]]:
-    pipeline = Path(__file__).resolve().parents[1]
-    folders = [pipeline / name for name in SOURCES]
-    sources = [
-        source
-        for folder in folders
-        for source in ([folder] if folder.is_file() else folder.rglob("*"))
-        if source.suffix in {".py", ".cpp", ".h"}
-    ]
-    return [(str(source.relative_to(pipeline)), file_sha256(source)) for source in sorted(sources)]
-
-
-def _processor(device: str) -> str:
-    """Returns the kind of processor, by which libraries choose their kernels."""
-    if device == "cuda":
-        return gpu_identity()
-    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} threads {torch.get_num_threads()}"
+    return fingerprint_of(
+        {name: value for name, value in config.model_dump().items() if name not in WITHOUT_EFFECT},
+        checkpoint.root,
+        files=FILES,
+        sources=SOURCES,
+        device=config.device,
+        others={"decode": _decode(config)},
+    )
 
 
 def _decode(config: EngineConfig) -> str:

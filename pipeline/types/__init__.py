@@ -21,7 +21,7 @@ from pipeline.types.request import (
     SynthesisRequest,
     Voice,
 )
-from pipeline.types.speech import Admission, CacheResult, FinishReason, StepBlock
+from pipeline.types.speech import Admission, CacheResult, FinishReason, Position, StepBlock
 from pipeline.types.text import Change, Head, Op, Prompt, Refined, Segment, Span, SpanKind, SpeechPlan, SpeechText
 from pipeline.types.timing import Coverage, Followed, Mark, SpokenWord, TimeDetail, TimedItem, TimeKind, TimeQuality
 from pipeline.types.vocoder import DecodedAudio, DecoderState, DecoderTraits, HiddenWindow, StepBatch
@@ -51,6 +51,7 @@ __all__ = [
     "Mark",
     "Op",
     "Passage",
+    "Position",
     "Prompt",
     "Pronunciation",
     "PronunciationKind",

@@ -87,6 +87,8 @@ class SchedulingParams:
     """steps the first audio takes"""
     blocks: tuple[int, ...] = ()
     """sizes of the first StepBlock, the second, ...; the last size repeats; empty: any size [steps]"""
+    skipped_chunk_sizes: int = 0
+    """how many of the vocoder's first chunk sizes are skipped: fewer windows, later first audio; the last one never is"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,8 +252,6 @@ class SynthesisRequest:
     scheduling: SchedulingParams = SchedulingParams()
     short_segments: bool = False
     """halve the length of segments, so that slots become free sooner"""
-    skipped_chunk_sizes: int = 0
-    """how many of the vocoder's first chunk sizes are skipped: fewer windows, later first audio"""
     times: TimeDetail = TimeDetail.OFF
     """how finely its times are told; no sample depends on it"""
     retries: int = 0

@@ -3,7 +3,7 @@
 In:    nothing
 Out:   StepBlock
 Owns:  nothing
-Never: samples, scheduling
+Never: scheduling
 """
 
 from dataclasses import dataclass, replace
@@ -56,15 +56,44 @@ class StepBlock:
     """on the first block"""
     fingerprint: str = ""
     """on the last block: the weights, code and configuration that generated the steps; empty: unknown"""
+    samples: NDArray[np.float32] | None = None  # (m,)
+    """what the steps so far complete, if the model decodes what it generates; None: `hidden` is decoded elsewhere"""
+    first_sample: int = 0
+    """of the sequence, where `samples` begin"""
 
     @property
     def stop(self) -> int:
         """Number of steps of the sequence up to the end of this block."""
         return self.first_step + len(self.codes)
 
-    def after(self, position: int) -> "StepBlock":
-        """Returns the part from step `position` of the sequence on; it may have no steps."""
-        skipped = position - self.first_step
-        if skipped <= 0:
-            return self
-        return replace(self, hidden=self.hidden[skipped:], codes=self.codes[skipped:], first_step=position)
+    @property
+    def end(self) -> "Position":
+        """Where the next block begins."""
+        return Position(self.stop, self.first_sample + (0 if self.samples is None else len(self.samples)))
+
+    def after(self, position: "Position") -> "StepBlock":
+        """Returns the part from a position of the sequence on; it may have no steps and no samples."""
+        skipped, unheard = position.step - self.first_step, position.sample - self.first_sample
+        rest = self
+        if skipped > 0:
+            rest = replace(rest, hidden=self.hidden[skipped:], codes=self.codes[skipped:], first_step=position.step)
+        if self.samples is not None and unheard > 0:
+            rest = replace(rest, samples=self.samples[unheard:], first_sample=position.sample)
+        return rest
+
+    @property
+    def is_empty(self) -> bool:
+        """True if it says nothing: no step, no sample and no end."""
+        return not len(self.codes) and (self.samples is None or not len(self.samples)) and self.finish is None
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How much of a sequence has been delivered."""
+
+    step: int = 0
+    sample: int = 0
+
+    def __or__(self, other: "Position") -> "Position":
+        """Returns the later of both, in either count."""
+        return Position(max(self.step, other.step), max(self.sample, other.sample))

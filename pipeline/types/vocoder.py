@@ -24,6 +24,8 @@ class DecoderTraits:
     """steps that must be known after the last one of a chunk"""
     chunk_steps: tuple[int, ...]
     """steps of chunk 0, 1, ...; the last one repeats"""
+    is_beside_engine: bool = False
+    """steps come with their samples: the model decodes what it generates"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from pipeline.config import PipelineConfig, StrictModel
 from pipeline.errors import ConfigError
@@ -256,12 +256,11 @@ class AppConfig(StrictModel):
             raise ValueError(f"degrade.version must be one of models ({known}), found {version}")
         return self
 
-    @field_validator("models")
-    @classmethod
-    def _models_fit_together(cls, models: dict[str, ModelConfig]) -> dict[str, ModelConfig]:
-        if mistakes := list(wrong_models(models)):
+    @model_validator(mode="after")
+    def _models_fit_together(self) -> "AppConfig":
+        if mistakes := list(wrong_models(self.pipeline, self.models)):
             raise ValueError("; ".join(mistakes))
-        return models
+        return self
 
 
 def project_path(path: str) -> Path:

@@ -185,10 +185,16 @@ def _wrong_values(document: dict[str, Any]) -> Iterator[str]:
     names = []
     app = read_app_config(application.get("args", {}))
     known = deployments_of(app.versions)
+    beside = {one.acoustic.replace("AcousticModel", "Vocoder"): one.acoustic for one in app.versions if one.decodes_itself}
     for index, deployment in enumerate(application.get("deployments") or []):
         at = ("applications", 0, "deployments", index)
         name = deployment.get("name")
-        if name not in known:
+        if name in beside:
+            yield (
+                f"{dotted('', (*at, 'name'))}: {name} is a part of {beside[name]} here (vocoder.placement with_acoustic): "
+                "remove this deployment, or set placement to separate"
+            )
+        elif name not in known:
             yield unknown_key(dotted("", (*at, str(name))), list(known)).replace("unknown key", "unknown deployment")
         if name == "Ingress" and "user_config" in deployment:
             yield from _wrong_routes(deployment["user_config"], app, dotted("", (*at, "user_config")))
@@ -251,7 +257,8 @@ def _wrong_sums(document: dict[str, Any]) -> Iterator[str]:
         # An admitted request's further segments wait in the engine without a limit of their own.
         segments = speech.parallel_segments * (engine.slots + engine.max_waiting)
         least[version.acoustic] = (segments, "speech.parallel_segments * (engine.slots + engine.max_waiting)")
-        least[version.vocoder] = (version.pipeline.vocoder.rows, "vocoder.rows")
+        if not version.decodes_itself:
+            least[version.vocoder] = (version.pipeline.vocoder.rows, "vocoder.rows")
     for name, (floor, formula) in least.items():
         limit = _option(deployments, name, "max_ongoing_requests")
         if limit < floor:

@@ -109,7 +109,7 @@ class Version:
     acoustic: str
     """name of its AcousticModel deployment"""
     vocoder: str
-    """name of the Vocoder deployment it uses"""
+    """name of the deployment that decodes its steps: a Vocoder, or its AcousticModel"""
     owns_vocoder: bool = True
     compat: CompatConfig = NOTHING_LACKING
 
@@ -117,6 +117,11 @@ class Version:
     def name(self) -> str:
         """The part of the id that all versions of one model share."""
         return self.id.partition("@")[0]
+
+    @property
+    def decodes_itself(self) -> bool:
+        """True if its AcousticModel decodes what it generates."""
+        return self.pipeline.vocoder.is_beside_engine
 
     def stage(self, kind: str) -> str:
         """Returns the name of a stage in breakers and metrics."""
@@ -126,7 +131,7 @@ class Version:
 def versions_of(pipeline: PipelineConfig, models: Mapping[str, ModelConfig]) -> tuple[Version, ...]:
     """Returns all versions, in the order of the file."""
     if not models:
-        return (Version(ONLY, pipeline, "AcousticModel", "Vocoder"),)
+        return (_version(ONLY, pipeline, "AcousticModel", "Vocoder"),)
     versions = []
     for name, model in models.items():
         own_sections = {section: getattr(model, section) for section in ("checkpoint", "text", "engine", "vocoder", "speech")}
@@ -135,7 +140,7 @@ def versions_of(pipeline: PipelineConfig, models: Mapping[str, ModelConfig]) -> 
             owner = models[str(model.vocoder_of)]
             own = own.model_copy(update={"vocoder": owner.vocoder or pipeline.vocoder})
         versions.append(
-            Version(
+            _version(
                 name,
                 own,
                 f"AcousticModel-{name}",
@@ -147,18 +152,37 @@ def versions_of(pipeline: PipelineConfig, models: Mapping[str, ModelConfig]) -> 
     return tuple(versions)
 
 
+def _version(
+    name: str,
+    pipeline: PipelineConfig,
+    acoustic: str,
+    vocoder: str,
+    *,
+    owns_vocoder: bool = True,
+    compat: CompatConfig = NOTHING_LACKING,
+) -> Version:
+    if pipeline.vocoder.is_beside_engine:
+        vocoder, owns_vocoder = acoustic, False
+    return Version(name, pipeline, acoustic, vocoder, owns_vocoder, compat)
+
+
 def deployments_of(versions: Sequence[Version]) -> tuple[str, ...]:
     """Returns the names of all deployments."""
     return ("Ingress", "TextNormalizer", *dict.fromkeys(name for one in versions for name in (one.acoustic, one.vocoder)))
 
 
-def wrong_models(models: Mapping[str, ModelConfig]) -> Iterator[str]:
+def wrong_models(pipeline: PipelineConfig, models: Mapping[str, ModelConfig]) -> Iterator[str]:
     """Yields the mistakes that show only when all models are seen together."""
     for name, model in models.items():
         if model.vocoder_of is not None:
             owner = models.get(model.vocoder_of)
             if owner is None or owner.vocoder_of is not None or model.vocoder_of == name:
                 yield f"{name}.vocoder_of: must be another version with a vocoder of its own, found {model.vocoder_of}"
+            elif (owner.vocoder or pipeline.vocoder).is_beside_engine:
+                yield (
+                    f"{name}.vocoder_of: {model.vocoder_of} decodes beside its engine (vocoder.placement with_acoustic), where "
+                    "no other version reaches its vocoder: remove vocoder_of"
+                )
             if model.vocoder is not None:
                 yield f"{name}.vocoder: describes a vocoder of its own, but vocoder_of names another one: remove one of the two"
 

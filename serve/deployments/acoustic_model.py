@@ -1,8 +1,8 @@
 """AcousticModel: the engine, deployed. One replica per GPU.
 
-In:    handle calls generate, encode, speakers, fingerprint, stats
-Out:   StepBlocks, codes of recordings
-Owns:  one Engine and its health; the encoder of recordings, loaded at its first use
+In:    handle calls generate, follow, encode, speakers, traits, fingerprint, stats
+Out:   StepBlocks, with their samples where its vocoder is beside it; codes of recordings
+Owns:  one Engine and its health; that vocoder; the encoder of recordings, loaded at its first use
 Never: scheduling: @serve.batch only gathers arrivals for admission, the engine's slots are decoded together
 """
 
@@ -20,7 +20,7 @@ from ray import serve
 
 from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import open_checkpoint
-from pipeline.config import EngineConfig
+from pipeline.config import EngineConfig, VocoderConfig
 from pipeline.engine.engine import Engine
 from pipeline.engine.fingerprint import engine_fingerprint
 from pipeline.engine.sequence import Sequence
@@ -30,13 +30,14 @@ from pipeline.model.gpu.placement import on_this_machine
 from pipeline.paths import cache_home
 from pipeline.text.segment import predicted_steps
 from pipeline.timing.following import Following
-from pipeline.types import Followed, Head, Prompt, SamplingParams, Segment, StepBlock
+from pipeline.types import DecoderTraits, Followed, Head, Prompt, SamplingParams, Segment, StepBlock
 from pipeline.vocoder.reference_encoder import ReferenceEncoder
 from pipeline.voices.seeds import read_statistics
 from serve.config.app_config import TracingConfig
 from serve.deployments.background_tasks import Background, trouble_of
 from serve.deployments.process_exit import end_process
 from serve.deployments.replica_info import replica_info
+from serve.deployments.vocoder_beside import VocoderBeside
 from serve.observability.metrics.engine import EngineMetrics
 from serve.observability.metrics.registry import every_period
 from serve.observability.tracing import Tracing
@@ -53,8 +54,16 @@ class AcousticModel:
     """Streams the steps of many segments at once."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, config: EngineConfig, checkpoint: str, tracing: TracingConfig | None = None
+        self,
+        config: EngineConfig,
+        checkpoint: str,
+        tracing: TracingConfig | None = None,
+        vocoder: VocoderConfig | None = None,
     ) -> None:
+        """
+        Args:
+            vocoder: decodes what the engine generates; None: it is a deployment of its own.
+        """
         self._tracing = Tracing(tracing, "AcousticModel", replica_info()["replica"])
         # In a thread: loading takes long, and the replica's loop must go on answering Serve meanwhile.
         files = await asyncio.to_thread(lambda: open_checkpoint(resolve(checkpoint, cache_home())))
@@ -69,6 +78,10 @@ class AcousticModel:
         metrics = EngineMetrics()
         self._engine = await asyncio.to_thread(Engine, config, files, observer=metrics)
         self._fingerprint = await asyncio.to_thread(engine_fingerprint, config, files)
+        self._vocoder: VocoderBeside | None = None
+        if vocoder is not None:
+            self._vocoder = await asyncio.to_thread(VocoderBeside, vocoder, files, self._tracing)
+            self._fingerprint += f"-{self._vocoder.fingerprint}"
         await self._engine.warm_up(warm_up_prompt())
         self._load = EngineLoad(config.steps_per_round)
         self._latest = Load()
@@ -77,6 +90,8 @@ class AcousticModel:
             stats = asdict(self._engine.stats())
             self._latest = self._load.measure(stats, time.monotonic())
             metrics.update(stats, config.steps_per_round, self._latest)
+            if self._vocoder is not None:
+                self._vocoder.update_metrics()
 
         self._background = Background()
         self._background.start("metrics", every_period(update))
@@ -95,7 +110,8 @@ class AcousticModel:
         try:
             with self._tracing.generation(trace, prompt) as took, self._load.waiting(steps_ahead(prompt)) as waiting:
                 await self._gather((sequence, admitted))
-                async with aclosing(self._engine.read(sequence)) as blocks:
+                steps = self._engine.read(sequence)
+                async with aclosing(self._spoken(steps, prompt, trace)) as blocks:
                     async for block in blocks:
                         took(block)
                         waiting.begun()
@@ -106,6 +122,9 @@ class AcousticModel:
             yield error
         finally:
             self._engine.cancel(sequence)
+
+    def _spoken(self, steps: AsyncGenerator[StepBlock, None], prompt: Prompt, trace: str) -> AsyncGenerator[StepBlock, None]:
+        return steps if self._vocoder is None else self._vocoder.spoken(steps, prompt, trace)
 
     @serve.batch(max_batch_size=8, batch_wait_timeout_s=0, max_concurrent_batches=8)
     async def _gather(self, arrivals: list[tuple[Sequence, bool]]) -> list[None]:
@@ -125,8 +144,13 @@ class AcousticModel:
         width = self._files.gpt_spec.width
         return width, read_statistics(self._files.root, width)
 
+    async def traits(self) -> DecoderTraits:
+        """Returns what its vocoder takes, which depends on what this machine can compile."""
+        assert self._vocoder is not None, "a Vocoder deployment is asked where there is one"
+        return await self._vocoder.traits()
+
     async def fingerprint(self) -> str:
-        """Returns the fingerprint of the engine (pipeline/engine/fingerprint.py)."""
+        """Returns the fingerprint of everything here that affects what `generate` returns."""
         return self._fingerprint
 
     async def encode(self, samples: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -145,6 +169,7 @@ class AcousticModel:
             "has_work": stats.slots_used + stats.waiting > 0,
             "gpu_mem_percent": gpu_mem_percent(self._device),
             **asdict(stats),
+            **({} if self._vocoder is None else {"vocoder": self._vocoder.stats()}),
         }
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
@@ -155,11 +180,16 @@ class AcousticModel:
         """Serve replaces the replica when this raises three times in a row."""
         self._background.check()
         self._engine.check_health()
+        if self._vocoder is not None:
+            self._vocoder.check_health()
 
     def __del__(self) -> None:
         engine = getattr(self, "_engine", None)
         if engine is not None:
             engine.close()
+        vocoder = getattr(self, "_vocoder", None)
+        if vocoder is not None:
+            vocoder.close()
 
 
 def steps_ahead(prompt: Prompt) -> int:

@@ -67,13 +67,12 @@ class Vocoder:
 
     async def feed(self, batch: StepBatch, trace: str = "") -> DecodedAudio | SynthesisError:
         """Decodes the next steps of an utterance; errors are values. `trace`: as tracing.carried."""
-        with self._tracing.within(trace, "vocoder.call", {"steps": len(batch.steps)}), self._load.call():
+        with self._tracing.vocoder_call(trace, len(batch.steps)), self._load.call():
             return await answered(self._vocoder.feed(batch))
 
     async def decode(self, window: HiddenWindow, trace: str = "") -> NDArray[np.float32] | SynthesisError:
         """Decodes a window; errors are values. `trace`: as tracing.carried."""
-        attributes = {"steps": window.body_stop - window.body_start}
-        with self._tracing.within(trace, "vocoder.call", attributes), self._load.call():
+        with self._tracing.vocoder_call(trace, window.body_stop - window.body_start), self._load.call():
             return await answered(self._vocoder.decode(window))
 
     async def stats(self) -> dict[str, Any]:

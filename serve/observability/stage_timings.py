@@ -26,7 +26,7 @@ class StageTimings:
     gpt_s: float | None = None
     """from its slot to its first steps"""
     vocoder_s: float | None = None
-    """the first call of the vocoder that returned samples"""
+    """the first call of the vocoder that returned samples; None where the model decodes what it generates"""
     segments: int = 0
     steps: int = 0
     vocoder_calls: int = 0
@@ -45,6 +45,7 @@ class StageTimings:
         if prompt.head is not Head.CODE:
             return
         self.steps += len(block.codes)
+        self.vocoder_calls += block.samples is not None and len(block.samples) > 0
         if block.admission is not None and prompt.segment.index == 0:
             self.queue_s = block.admission.waited_s
             self.gpt_s = max(time.perf_counter() - began - block.admission.waited_s, 0.0)

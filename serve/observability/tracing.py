@@ -15,7 +15,7 @@ import importlib.util
 import os
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from opentelemetry import trace
@@ -120,6 +120,10 @@ class Tracing:
                     self._past(span, "first_steps", prefilled, time.time_ns())
 
             yield record
+
+    def vocoder_call(self, traceparent: str, steps: int) -> AbstractContextManager[trace.Span]:
+        """Span of one call of the vocoder, child of `traceparent`."""
+        return self.within(traceparent, "vocoder.call", {"steps": steps})
 
     def flush(self) -> None:
         """Export the spans that wait."""

@@ -29,6 +29,7 @@ from pipeline.types import (
     DecoderTraits,
     Followed,
     HiddenWindow,
+    Position,
     Prompt,
     SamplingParams,
     SpeechPlan,
@@ -96,22 +97,22 @@ class RemoteGenerator:
     async def _tries(
         self, prompt: Prompt, sampling: SamplingParams, deadline: float, admitted: bool, call: Call
     ) -> AsyncGenerator[StepBlock, None]:
-        tracked, yielded = CURRENT_REQUEST.get(), 0
+        tracked, yielded = CURRENT_REQUEST.get(), Position()
         for last in (False, True):
             began = time.monotonic()
             blocks: Any = self._handle.generate.remote(prompt, sampling, deadline - time.monotonic(), admitted, carried())
             try:
                 async for item in blocks:
-                    block = after_yielded(raised(item), yielded)
+                    block: StepBlock = raised(item).after(yielded)
                     call.gave_sign()
-                    if block is not None:
-                        yielded = block.first_step + len(block.hidden)
+                    if not block.is_empty:
+                        yielded |= block.end
                         yield block
                 return
             except (RayError, SynthesisError, *SERVE_ERRORS) as error:
                 failure = to_domain(error)
                 _record_death(error, self.breaker.stage, began)
-                begun_and_sent = yielded > 0 and (tracked is None or tracked.has_sent_audio)
+                begun_and_sent = yielded != Position() and (tracked is None or tracked.has_sent_audio)
                 if last or begun_and_sent or not _may_try_again(failure) or time.monotonic() >= deadline:
                     raise failure from None
                 self.breaker.retries += 1
@@ -181,14 +182,6 @@ class RemoteEncoder:
         """Returns the codes (n, 4) of a recording (m,)."""
         codes: NDArray[np.int64] = await _pure(self.breaker, lambda: self._handle.encode.remote(samples))
         return codes
-
-
-def after_yielded(block: StepBlock, yielded: int) -> StepBlock | None:
-    """Returns the part of a block after the first `yielded` steps of its sequence; None if it is empty."""
-    skipped = yielded - block.first_step
-    if skipped > 0 and skipped >= len(block.hidden) and block.finish is None:
-        return None
-    return block.after(yielded)
 
 
 async def as_value(answer: Awaitable[T]) -> T | SynthesisError:

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from pipeline.cache.cache import CodeCache
 from pipeline.cache.cached_generator import CachedModel
+from pipeline.cache.key import Kept
+from pipeline.config import VocoderConfig
 from pipeline.errors import DeadlineExceeded, NonFiniteOutput, StageUnavailable
 from pipeline.protocols import VoiceSource
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
@@ -41,6 +43,7 @@ from serve.versions.shadow import Comparison, Shadow
 
 STEPS_PER_SECOND = SAMPLE_RATE / SAMPLES_PER_STEP
 TEXT = "TextNormalizer"
+OF_REPLICA = ("replica", "gpus", "trouble", "has_work", "gpu_mem_percent")  # what the stats of any stage have
 LOOK_S = 1.0  # between two checks for calls without progress
 GIVEN_UP_S = 5.0  # a client that leaves after so long without audio counts as a failure of the version
 
@@ -75,13 +78,11 @@ class VersionPipelines:
         self._cached: dict[str, CachedModel] = {}
         self._shadow = Shadow(self._synthesise, has_room, on_result)
         for version in rollout.versions.values():
-            acoustic, vocoder = (
-                self.breakers.setdefault(stage, Breaker(stage, config))
-                for stage in (version.stage("acoustic"), version.stage("vocoder"))
-            )
+            kinds = ("acoustic", "acoustic" if version.decodes_itself else "vocoder")
+            acoustic, vocoder = (self.breakers.setdefault(stage, Breaker(stage, config)) for stage in map(version.stage, kinds))
             self._deployments |= {acoustic.stage: version.acoustic, vocoder.stage: version.vocoder}
             generator = RemoteGenerator(handles[version.acoustic], acoustic)
-            self._cached[version.id] = CachedModel(generator, cache, hidden=version.pipeline.vocoder.use_decoder)
+            self._cached[version.id] = CachedModel(generator, cache, kept=kept_of(version.pipeline.vocoder))
             self._synthesizers[version.id] = Synthesizer(
                 RemoteFrontend(handles[TEXT], self.breakers["text"], version.id),
                 generator,
@@ -153,6 +154,8 @@ class VersionPipelines:
         """Returns the stats of every replica of one kind of stage, with the name of the deployment if there are several."""
         deployments = [TEXT] if kind == "text" else [getattr(version, kind) for version in self._rollout.versions.values()]
         answers = await self._ask(deployments)
+        if kind == "vocoder":
+            answers = {name: list(map(of_vocoder, found)) for name, found in answers.items()}
         single = len(answers) == 1
         return [one if single else {"deployment": name, **one} for name, found in answers.items() for one in found]
 
@@ -213,6 +216,20 @@ def is_its_failure(error: BaseException) -> bool:
     broken, but they do speak against a version whose siblings have none.
     """
     return is_fault(error) or isinstance(error, NonFiniteOutput | StageUnavailable | DeadlineExceeded)
+
+
+def kept_of(vocoder: VocoderConfig) -> Kept:
+    """Returns what the cache keeps of a version's steps."""
+    if vocoder.is_beside_engine:
+        return Kept.SAMPLES
+    return Kept.HIDDEN if vocoder.use_decoder else Kept.CODES
+
+
+def of_vocoder(stats: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the stats of a vocoder, cut out of its engine's where it is beside it."""
+    if not isinstance(beside := stats.get("vocoder"), Mapping):
+        return dict(stats)
+    return {**{name: stats[name] for name in OF_REPLICA}, **beside}
 
 
 def is_well(stats: Mapping[str, Any]) -> bool:

@@ -54,7 +54,8 @@ def resolve_job(
     selection = select_version(body, context, services)
     body = selection.body
     seed = key_seed if body.seed is None else body.seed
-    scheduling = _scheduling(body, context, services)
+    skipped = SKIPPED_CHUNK_SIZES if DegradationStep.FIRST_CHUNK in degraded else 0
+    scheduling = replace(_scheduling(body, context, services), skipped_chunk_sizes=skipped)
     services.degrader.check_admitted(scheduling.lane)
     if seed is None:  # with a seed the cache may answer
         services.overload.check(selection.version.id, scheduling.lane)
@@ -62,7 +63,6 @@ def resolve_job(
         build_request(selection, context, services, seed=seed),
         scheduling=scheduling,
         short_segments=DegradationStep.SEGMENTS in degraded,
-        skipped_chunk_sizes=SKIPPED_CHUNK_SIZES if DegradationStep.FIRST_CHUNK in degraded else 0,
         cache=CacheControl(_cache_mode(body, context.cache_control, is_seeded=seed is not None), context.caller.id),
     )
     assert scheduling.first_audio_s is not None, "every lane has a promise"

@@ -20,10 +20,11 @@ class VocoderMetrics:
     def __init__(self) -> None:
         self._registry = MetricRegistry()
 
-    def update(self, stats: Mapping[str, Any], load: Load) -> None:
-        """Updates the metrics from VocoderStats and the load."""
+    def update(self, stats: Mapping[str, Any], load: Load | None) -> None:
+        """Updates the metrics from VocoderStats and the load; None: the replica has another one."""
         registry = self._registry
-        registry.set_load(load)
+        if load is not None:
+            registry.set_load(load)
         registry.set_gauge(VOCODER_WAITING, stats["waiting"])
         registry.set_gauge(VOCODER_CALL, stats["call_s"])
         registry.set_total(VOCODER_CALLS, stats["calls"])

@@ -18,7 +18,7 @@ from pipeline.cache.cache import CodeCache
 from pipeline.cache.cached_generator import CachedModel
 from pipeline.cache.invalidation import PurgeGenerations
 from pipeline.cache.key import WITHOUT_EFFECT as WITHOUT_EFFECT_ON_STEPS
-from pipeline.cache.key import CacheEntryKey, entry_key_for
+from pipeline.cache.key import CacheEntryKey, Kept, entry_key_for
 from pipeline.cache.memory import OVERHEAD, MemoryTier
 from pipeline.cache.redis import RedisTier
 from pipeline.cache.serialization import pack, unpack
@@ -60,7 +60,7 @@ from tests.support.services import RedisServer
 
 PROMPT = make_prompt(speaker=make_speaker(1, 16), eos_token=9)
 SAMPLING = SamplingParams()
-BESIDE: dict[str, Any] = {"fingerprint": "b", "tenant": "t", "generations": (0, 0), "hidden": True}
+BESIDE: dict[str, Any] = {"fingerprint": "b", "tenant": "t", "generations": (0, 0), "kept": Kept.HIDDEN}
 OTHER_SAMPLING = {
     "temperature": 0.31,
     "top_p": 0.71,
@@ -81,7 +81,7 @@ OTHER_PROMPT: dict[str, Any] = {
     "speaker_position": 2,
     "eos_token": None,
 }
-OTHER_BESIDE = {"fingerprint": "c", "tenant": "u", "generations": (0, 1), "hidden": False}
+OTHER_BESIDE = {"fingerprint": "c", "tenant": "u", "generations": (0, 1), "kept": Kept.CODES}
 
 
 def key_of(prompt: Prompt = PROMPT, sampling: SamplingParams = SAMPLING, **beside: Any) -> str:
@@ -160,35 +160,43 @@ def segments(draw: st.DrawFn, books: int = 4) -> list[StepBlock]:
     width, first, blocks = draw(st.integers(0, 9)), 0, []
     for index, size in enumerate(sizes):
         codes = random.integers(0, 626 if books == 4 else 21_178, size=(size, books))
-        hidden = random.integers(0, 2**32, size=(size, width), dtype=np.uint32).view(np.float32)  # any bits at all
+        hidden, samples = (
+            random.integers(0, 2**32, size=shape, dtype=np.uint32).view(np.float32)  # any bits at all
+            for shape in ((size, width), (7 * size,))
+        )
         finish = draw(st.sampled_from(FinishReason)) if index == len(sizes) - 1 else None
-        blocks.append(StepBlock(hidden, codes, first, finish))
+        blocks.append(StepBlock(hidden, codes, first, finish, samples=samples, first_sample=7 * first))
         first += size
     return blocks
 
 
-@given(st.sampled_from([4, 1]).flatmap(segments), st.booleans())
-def test_what_is_packed_comes_back_bit_for_bit(blocks, hidden):
-    back = unpack(pack(blocks, hidden=hidden))
+@given(st.sampled_from([4, 1]).flatmap(segments), st.sampled_from(Kept))
+def test_what_is_packed_comes_back_bit_for_bit(blocks, kept):
+    back = unpack(pack(blocks, kept))
     assert np.array_equal(back.codes, np.concatenate([block.codes for block in blocks]))
     assert back.codes.dtype == np.int64
     assert (back.first_step, back.finish) == (0, blocks[-1].finish)
     states = np.concatenate([block.hidden for block in blocks])
-    expected = states if hidden else states[:, :0]
+    expected = states if kept is Kept.HIDDEN else states[:, :0]
     assert back.hidden.dtype == np.float32
     assert np.array_equal(back.hidden.view(np.uint32), expected.view(np.uint32))
+    if kept is Kept.SAMPLES:
+        samples = np.concatenate([block.samples for block in blocks])
+        assert np.array_equal(back.samples.view(np.uint32), samples.view(np.uint32))
+    else:
+        assert back.samples is None
 
 
 def test_ten_seconds_of_codes_are_two_kilobytes():
     steps = round(10 * STEPS_PER_SECOND)
     block = StepBlock(np.zeros((steps, 768), np.float32), np.full((steps, 4), 625), 0, FinishReason.EOS)
-    assert len(pack([block], hidden=False)) == pytest.approx(2345, abs=20)
-    assert len(pack([block], hidden=True)) == pytest.approx(2345 + steps * 3072, abs=20)
+    assert len(pack([block], Kept.CODES)) == pytest.approx(2345, abs=20)
+    assert len(pack([block], Kept.HIDDEN)) == pytest.approx(2345 + steps * 3072, abs=20)
 
 
 @given(segments(), st.data())
 def test_damaged_bytes_are_noticed(blocks, data):
-    content = pack(blocks, hidden=True)
+    content = pack(blocks, Kept.HIDDEN)
     position = data.draw(st.integers(0, len(content) - 1))
     damaged = bytearray(content)
     damaged[position] ^= data.draw(st.integers(1, 255))
@@ -206,7 +214,7 @@ def test_memory_is_an_lru_that_never_holds_more_than_its_bytes(events):
     tier, twin, evictions = MemoryTier(limit), OrderedDict[str, bytes](), 0
     for kind, key, size in events:
         if kind == "put":
-            tier.put(CacheEntryKey(key, key, (0, 0), "", hidden=False), bytes(size))
+            tier.put(CacheEntryKey(key, key, (0, 0), "", Kept.CODES), bytes(size))
             twin.pop(key, None)
             if size + OVERHEAD <= limit:
                 twin[key] = bytes(size)
@@ -241,7 +249,8 @@ class Chain:
         return Synthesizer(*self.parts)
 
     def behind(self, cache: CodeCache) -> Synthesizer:
-        return Synthesizer(*self.parts, CachedModel(self.engine, cache, hidden=self.vocoder.use_decoder, fingerprint=""))
+        kept = Kept.HIDDEN if self.vocoder.use_decoder else Kept.CODES
+        return Synthesizer(*self.parts, CachedModel(self.engine, cache, kept=kept, fingerprint=""))
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["from hidden states", "from codes"])
@@ -401,7 +410,7 @@ def test_steps_of_one_fingerprint_are_not_returned_under_another():
 
     async def scenario() -> None:
         engine, cache = Updated(), CodeCache(1 << 20)
-        model = CachedModel(engine, cache, hidden=False)
+        model = CachedModel(engine, cache, kept=Kept.CODES)
         assert model.for_request(CacheControl(CacheMode.DEFAULT)) is None, "the fingerprint is not known yet"
         with pytest.raises(NotCached):
             model.for_request(CacheControl(CacheMode.ONLY_IF_CACHED))

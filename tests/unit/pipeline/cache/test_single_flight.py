@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.cache.cache import CodeCache, GenerationTerms, terms_for
-from pipeline.cache.key import CacheEntryKey
+from pipeline.cache.key import CacheEntryKey, Kept
 from pipeline.errors import AtCapacity, DeadlineExceeded, NonFiniteOutput, SynthesisError
 from pipeline.types import CacheResult, FinishReason, SchedulingParams, StepBlock
 
@@ -70,7 +70,7 @@ class Listener:
         def on_source(result: CacheResult) -> None:
             self.result = result
 
-        entry_key = CacheEntryKey(self.key, "", cache.generations.of(""), "", hidden=True)
+        entry_key = CacheEntryKey(self.key, "", cache.generations.of(""), "", Kept.HIDDEN)
         steps = cache.steps(
             entry_key,
             lambda terms: model.generate(self.key, terms),
@@ -235,7 +235,7 @@ def test_a_refusal_that_was_the_leaders_own_is_not_the_followers():
                 yield block_of("1", index)
 
         async def codes(terms: GenerationTerms) -> np.ndarray:
-            entry_key = CacheEntryKey("1", "", (0, 0), "", hidden=True)
+            entry_key = CacheEntryKey("1", "", (0, 0), "", Kept.HIDDEN)
             blocks = cache.steps(entry_key, generate, terms, refresh=False, on_source=lambda result: None)
             return np.concatenate([block.codes async for block in blocks])
 
@@ -264,7 +264,7 @@ def test_no_request_waits_behind_a_less_urgent_lane():
         for urgency in (2, 0, 1, 2):
             terms = GenerationTerms(1e9, admitted=True, urgency=urgency)
             blocks = cache.steps(
-                CacheEntryKey("1", "", (0, 0), "", hidden=True),
+                CacheEntryKey("1", "", (0, 0), "", Kept.HIDDEN),
                 partial(model.generate, "1"),
                 terms,
                 refresh=False,

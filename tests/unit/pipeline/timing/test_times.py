@@ -12,6 +12,7 @@ import pytest
 
 from pipeline.cache.cache import CodeCache
 from pipeline.cache.cached_generator import CachedModel
+from pipeline.cache.key import Kept
 from pipeline.config import PipelineConfig, SpeechConfig
 from pipeline.synthesizer import Synthesizer
 from pipeline.text.markup.ssml import parse
@@ -21,6 +22,7 @@ from pipeline.types import (
     CacheMode,
     CacheResult,
     SamplingParams,
+    SchedulingParams,
     SynthesisRequest,
     TimeDetail,
     TimedItem,
@@ -173,11 +175,11 @@ def test_times_are_equal_in_a_crowd_in_other_chunks_and_from_the_cache(loop, loc
 
     async def crowd() -> list[Spoken]:
         others = (request(text=f"There are {number} green pictures.") for number in range(4))
-        asked = [request(), request(skipped_chunk_sizes=9), *others, request()]
+        asked = [request(), request(scheduling=SchedulingParams(skipped_chunk_sizes=9)), *others, request()]
         return await asyncio.gather(*(spoken(local.synthesizer, one) for one in asked))
 
     results = loop.run(crowd())
-    model = CachedModel(local.engine, CodeCache(1 << 24), hidden=True, fingerprint="f")
+    model = CachedModel(local.engine, CodeCache(1 << 24), kept=Kept.HIDDEN, fingerprint="f")
     cached = Synthesizer(
         local.frontend, local.engine, local.vocoder, local.voices, SpeechConfig(), model, local.synthesizer._follower
     )

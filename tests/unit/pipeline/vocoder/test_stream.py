@@ -2,8 +2,9 @@ import asyncio
 import subprocess
 import sys
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from pipeline.types import (
     StepBatch,
     StepBlock,
 )
+from pipeline.vocoder.beside import chunks_of, with_samples
 from pipeline.vocoder.stream import WINDOWS_IN_FLIGHT, StreamDecoder
 from tests.support.effort import examples
 
@@ -394,3 +396,101 @@ def test_windows_and_stream_load_no_torch():
     rooms = "pipeline.vocoder.windowed.windows, pipeline.vocoder.incremental.feeding, pipeline.vocoder.stream"
     code = f"import sys, {rooms}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# Beside the engine: steps travel with their samples.
+
+
+async def collect_beside(decoder: StepNumbers, steps: AsyncIterator[StepBlock]) -> tuple[list[StepBlock], list[AudioChunk]]:
+    blocks = [block async for block in with_samples(as_generator(steps), StreamDecoder(decoder), skipped_chunk_sizes=0)]
+    return blocks, [one async for one in chunks_of(again(blocks))]
+
+
+async def as_generator(steps: AsyncIterator[StepBlock]) -> AsyncGenerator[StepBlock, None]:
+    async for block in steps:
+        yield block
+
+
+async def again(blocks: list[StepBlock]) -> AsyncIterator[StepBlock]:
+    for block in blocks:
+        yield block
+
+
+@pytest.mark.parametrize("is_incremental", [False, True], ids=["windows", "incremental"])
+@settings(max_examples=examples(60))
+@arriving
+def test_steps_decoded_beside_their_engine_have_the_same_samples(
+    is_incremental, length, arrivals, empty_end, hidden, chunk_steps, look_ahead
+):
+    decoder = StepMemory(chunk_steps, look_ahead + 1, hidden=hidden) if is_incremental else StepNumbers(chunk_steps, look_ahead)
+    steps = make_steps(length, arrivals, empty_end=empty_end)
+    blocks, chunks = asyncio.run(collect_beside(decoder, steps))
+    check_chunks(chunks, length)
+    codes = np.concatenate([block.codes for block in blocks])
+    assert np.array_equal(codes[:, 0], np.arange(1, length + 1))
+    assert [block.first_step for block in blocks] == np.cumsum([0] + [len(block.codes) for block in blocks])[:-1].tolist()
+    assert [block.finish for block in blocks] == [None] * (len(blocks) - 1) + [FinishReason.EOS]
+    assert all(block.hidden.shape == (len(block.codes), 0) for block in blocks), "they stay where they are"
+    assert len(chunks) <= len(blocks) <= len(chunks) + 1, "one message a chunk, and one that the sequence runs"
+
+
+def test_the_first_steps_leave_before_their_samples():
+    """A sign of life: other segments of the request wait for it."""
+    arrived = asyncio.Event()
+
+    async def steps() -> AsyncGenerator[StepBlock, None]:
+        yield make_block(0, 1, ends=False)
+        await arrived.wait()
+        yield make_block(1, 9, ends=True)
+
+    async def listen() -> None:
+        blocks = with_samples(steps(), StreamDecoder(StepMemory((8,), 4)), skipped_chunk_sizes=0)
+        async with aclosing(blocks):
+            first = await asyncio.wait_for(anext(blocks), 60)
+            assert (len(first.codes), len(first.samples)) == (1, 0)
+            arrived.set()
+            assert [len(block.codes) async for block in blocks] == [8]
+
+    asyncio.run(listen())
+
+
+def test_leaving_ends_the_steps_and_the_calls():
+    left = []
+
+    async def steps() -> AsyncGenerator[StepBlock, None]:
+        try:
+            yield make_block(0, 200, ends=False)
+            await asyncio.Event().wait()
+        finally:
+            left.append(True)
+
+    async def leave() -> None:
+        decoder = OnCommand()
+        blocks = with_samples(steps(), StreamDecoder(decoder), skipped_chunk_sizes=0)
+        await anext(blocks)
+        reading = asyncio.create_task(anext(blocks))
+        await decoder.begun(1)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await blocks.aclose()
+        assert decoder.cancelled > 0
+
+    asyncio.run(leave())
+    assert left == [True]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "says"),
+    [
+        ([make_block(0, 4, ends=True)], "without samples"),
+        ([], "without a finish"),
+        ([replace(make_block(0, 4, ends=False), samples=np.zeros(9, np.float32))], "without a finish"),
+    ],
+)
+def test_a_stream_without_samples_or_without_an_end_is_a_fault(blocks, says):
+    async def listen() -> None:
+        async for _ in chunks_of(again(blocks)):
+            pass
+
+    with pytest.raises(EngineFault, match=says):
+        asyncio.run(listen())

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
-from itertools import count
+from itertools import count, pairwise, starmap
 
 import numpy as np
 import pytest
@@ -26,9 +26,9 @@ from pipeline.errors import (
     SynthesisError,
     WorkerDied,
 )
-from pipeline.types import FinishReason, Followed, SamplingParams, StepBlock, SynthesisRequest
+from pipeline.types import FinishReason, Followed, Position, SamplingParams, StepBlock, SynthesisRequest
 from serve.config.policies import BreakerConfig, QuarantineConfig
-from serve.remote.remote_stages import RemoteDecoder, RemoteFollower, RemoteFrontend, RemoteGenerator, after_yielded, to_domain
+from serve.remote.remote_stages import RemoteDecoder, RemoteFollower, RemoteFrontend, RemoteGenerator, to_domain
 from serve.resilience.circuit_breaker import Breaker
 from serve.resilience.quarantine import CURRENT_REQUEST, Quarantine
 from tests.support.factories import make_prompt
@@ -350,22 +350,41 @@ def test_only_the_death_of_a_replica_with_a_known_id_counts_against_a_request(er
     assert answers.answers == []
 
 
-@given(st.integers(0, 12), st.lists(st.integers(0, 5), min_size=1, max_size=6))
-def test_two_tries_make_one_sequence(handed_on, sizes):
-    total = sum(sizes)
-    handed_on = min(handed_on, total)
-    first, kept = 0, []
-    for number, size in enumerate(sizes):
-        steps = np.arange(first, first + size, dtype=np.float32)[:, None]
-        finish = FinishReason.EOS if number == len(sizes) - 1 else None
-        block = after_yielded(StepBlock(steps, steps.astype(np.int64), first, finish), handed_on)
-        first += size
-        if block is not None:
-            assert len(block.hidden) == len(block.codes)
-            assert not len(block.hidden) or block.first_step == block.hidden[0, 0]
-            kept.append(block)
-    assert np.concatenate([block.hidden[:, 0] for block in kept]).tolist() == list(range(handed_on, total))
-    assert [block.finish for block in kept][-1] is FinishReason.EOS
+def sequence(cuts: list[Position]) -> list[StepBlock]:
+    """Returns a sequence cut at these positions; the value of each step and of each sample is its place."""
+    blocks = []
+    for begin, end in pairwise((Position(), *cuts)):
+        hidden = np.arange(begin.step, end.step, dtype=np.float32)[:, None]
+        samples = np.arange(begin.sample, end.sample, dtype=np.float32)
+        finish = FinishReason.EOS if end is cuts[-1] else None
+        blocks.append(
+            StepBlock(hidden, hidden.astype(np.int64), begin.step, finish, samples=samples, first_sample=begin.sample)
+        )
+    return blocks
+
+
+def cuts_of(steps: list[int], samples: list[int]) -> list[Position]:
+    return [*starmap(Position, zip(sorted(steps), sorted(samples), strict=False)), Position(20, 30)]
+
+
+cut = st.builds(cuts_of, st.lists(st.integers(0, 20), max_size=6), st.lists(st.integers(0, 30), max_size=6))
+
+
+@given(cut, cut, st.data())
+def test_two_tries_make_one_sequence(first, second, data):
+    """The second try makes the same steps and samples in other pieces; what the first one delivered is left out."""
+    heard = data.draw(st.integers(0, len(first) - 1))
+    delivered = sequence(first)[:heard]
+    position = delivered[-1].end if delivered else Position()
+    rest = [block.after(position) for block in sequence(second)]
+    kept = [*delivered, *(block for block in rest if not block.is_empty)]
+    assert np.concatenate([block.hidden[:, 0] for block in kept]).tolist() == list(range(20))
+    assert np.concatenate([block.samples for block in kept]).tolist() == list(range(30))
+    for block in kept:
+        assert len(block.hidden) == len(block.codes)
+        assert not len(block.hidden) or block.first_step == block.hidden[0, 0]
+        assert not len(block.samples) or block.first_sample == block.samples[0]
+    assert [block.finish is FinishReason.EOS for block in kept] == [False] * (len(kept) - 1) + [True]
 
 
 @pytest.mark.parametrize("error", [NonFiniteOutput("nan"), AtCapacity("full", retry_after_s=7.5), EngineDead("dead")])

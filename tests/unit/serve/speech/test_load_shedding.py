@@ -50,7 +50,8 @@ def test_only_steps_that_concern_the_body_are_applied():
 def test_steps_that_a_body_cannot_express_are_in_the_request(level: int):
     services = make_speech_services(Speaker(), degrader=degrader(level))
     job = resolve_job(SpeechBody(input="x"), RequestContext("r"), services)
-    assert (job.request.short_segments, job.request.skipped_chunk_sizes) == ((True, 2) if level else (False, 0))
+    skipped = job.request.scheduling.skipped_chunk_sizes
+    assert (job.request.short_segments, skipped) == ((True, 2) if level else (False, 0))
     assert job.degraded == ((DegradationStep.FIRST_CHUNK, DegradationStep.SEGMENTS) if level else ())
 
 

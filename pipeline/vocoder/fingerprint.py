@@ -1,0 +1,43 @@
+"""Fingerprint of a vocoder: a hash of everything that affects its samples.
+
+In:    VocoderConfig, Checkpoint, this machine
+Out:   the hash: two vocoders with the same one return the same samples for the same steps
+Owns:  nothing
+Never: a list of the settings that count, which could fall behind: the settings that do not count are listed
+"""
+
+from pipeline.checkpoint.layout import DVAE_FILE, MEL_DECODER_FILE, VOCOS_FILE
+from pipeline.checkpoint.weights import Checkpoint
+from pipeline.config import VocoderConfig
+from pipeline.model.fingerprint import fingerprint_of
+from pipeline.model.gpu.placement import on_this_machine
+from pipeline.native.compiler import NativeUnavailable, library
+from pipeline.vocoder.incremental.network import SOURCE
+
+WITHOUT_EFFECT = frozenset({"placement", "max_waiting", "call_timeout_s"})
+FILES = (DVAE_FILE, MEL_DECODER_FILE, VOCOS_FILE)
+SOURCES = ("spec.py", "checkpoint", "model", "native", "vocoder")  # of pipeline/: the code that computes the numbers
+
+
+def vocoder_fingerprint(config: VocoderConfig, checkpoint: Checkpoint) -> str:
+    """Returns a hash of weights, code, configuration, libraries and kind of processor. Blocking: it may hash the weights."""
+    config = on_this_machine(config)
+    return fingerprint_of(
+        {name: value for name, value in config.model_dump().items() if name not in WITHOUT_EFFECT},
+        checkpoint.root,
+        files=FILES,
+        sources=SOURCES,
+        device=config.device,
+        others={"form": _form(config)},
+    )
+
+
+def _form(config: VocoderConfig) -> str:
+    """Returns how this machine decodes: `incremental` or `windows`; resolves `auto`."""
+    if not config.allows_incremental:
+        return "windows"
+    try:
+        library(SOURCE)
+    except NativeUnavailable:
+        return "windows"
+    return "incremental"
