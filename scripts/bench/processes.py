@@ -1,4 +1,4 @@
-"""Processes: parents, environments and memory of the machine's processes, from /proc.
+"""Processes: parents, environments, processor time and memory of the machine's processes, from /proc.
 
 In:    process ids
 Out:   what Linux reports about them; nothing for one that has ended
@@ -46,6 +46,23 @@ def environment(pid: int) -> list[bytes]:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return []
+
+
+def cpu_s(pid: int) -> float:
+    """Returns the processor time that a process has used [s]; 0 if it has ended."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def title(pid: int) -> str:
+    """Returns the command line of a process, which Ray replaces by what it runs; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def resident_bytes(pid: int) -> int:

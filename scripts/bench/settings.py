@@ -48,4 +48,7 @@ def document(settings: Settings, port: int, source: Path | None) -> dict[str, An
         for parent in parents:
             section = section.setdefault(parent, {})
         section[key] = value
+    application = found["applications"][0]
+    if (args.get("pipeline") or {}).get("vocoder", {}).get("placement") == "with_acoustic":
+        application["deployments"] = [one for one in application["deployments"] if one["name"] != "Vocoder"]
     return found

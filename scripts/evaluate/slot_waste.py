@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
+from pipeline.config import EngineConfig, PipelineConfig
 from scripts.evaluate.gpu_check.speech import lengths
-from scripts.operate.gpu_memory import kv_cache_bytes, needed_bytes
+from scripts.operate.gpu_memory import BESIDE, kv_cache_bytes, needed_bytes
 from scripts.operate.gpu_sizes import CARDS, FIRST_AUDIO_GOAL_MS, FIRST_AUDIO_STEPS, GIB, Card, ms_per_audio_s, step_ms
 
 SLOTS = (16, 64, 128)
@@ -99,7 +99,7 @@ def limit(card: Card, kv: str, paged_share: float) -> Limit:
         paged_share: the size of a pool of pages as a share of the fixed cache.
     """
     one = engine(1, kv)
-    fixed = needed_bytes(PipelineConfig(engine=one, vocoder=VocoderConfig(device="cuda", rows=8))) - kv_cache_bytes(one)
+    fixed = needed_bytes(PipelineConfig(engine=one, vocoder=BESIDE)) - kv_cache_bytes(one)
     room = one.gpu_memory_share * card.memory_gib * GIB - fixed
     by_memory, paged = int(room // kv_cache_bytes(one)), int(room // (paged_share * kv_cache_bytes(one)))
     steps = [(count, step_ms(engine(count, kv), card)) for count in range(1, MOST_SLOTS + 1)]

@@ -28,15 +28,20 @@ WORKSPACE = 32 * MIB
 WINDOW_MEMORY = 60 * MIB
 """activations of one window of the largest shape, in its graphs"""
 
+BESIDE = VocoderConfig(placement="with_acoustic", device="cuda", rows=8)
+"""as in configs/gpu.yaml"""
+
 
 def needed_bytes(pipeline: PipelineConfig) -> int:
     """Returns the GPU memory that the configuration needs, if engine and vocoder share one GPU: computed, partly predicted."""
+    engine, vocoder = pipeline.engine, pipeline.vocoder
     needed = 0
-    if pipeline.engine.device == "cuda":
-        needed += engine_bytes(pipeline.engine)
-    if pipeline.vocoder.device == "cuda":
-        needed += vocoder_bytes(pipeline.vocoder)
-    return needed
+    if engine.device == "cuda":
+        needed += engine_bytes(engine)
+    if vocoder.device == "cuda":
+        needed += vocoder_bytes(vocoder)
+    in_one_process = vocoder.is_beside_engine and engine.device == vocoder.device == "cuda"
+    return needed - CONTEXT if in_one_process else needed
 
 
 def engine_bytes(engine: EngineConfig) -> int:

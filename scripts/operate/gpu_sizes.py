@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
+from pipeline.config import EngineConfig, PipelineConfig
 from pipeline.spec import STEPS_PER_SECOND
 from scripts.bench.record import step_figure
-from scripts.operate.gpu_memory import LAYERS, MIB, kv_cache_bytes, needed_bytes, weight_bytes
+from scripts.operate.gpu_memory import BESIDE, LAYERS, MIB, kv_cache_bytes, needed_bytes, weight_bytes
 
 CONTEXT = 300  # positions: the middle of an utterance of ten seconds
 REACHED = 0.6
@@ -148,7 +148,7 @@ def _choice(card: Card, slots: int, formats: dict[str, str], results: Path, shar
     draft = EngineConfig.model_validate(settings)
     cache = kv_cache_bytes(draft) * (slots + 1) // slots  # unused rows of a prefill have a slot of their own
     engine = EngineConfig.model_validate(settings | {"kv_budget_mib": -(-cache // MIB)})
-    needed = needed_bytes(PipelineConfig(engine=engine, vocoder=VocoderConfig(device="cuda", rows=8)))
+    needed = needed_bytes(PipelineConfig(engine=engine, vocoder=BESIDE))
     used = needed / (card.memory_gib * GIB)
     if used > (share or engine.gpu_memory_share):
         return None

@@ -20,7 +20,6 @@ from serve.config.messages import explain
 from serve.config.model_versions import ModelConfig, Version, versions_of, wrong_models
 from serve.config.policies import BreakerConfig, DegradationStep, DegradeConfig, QuarantineConfig, VersionId
 
-DEPLOYMENTS = ("Ingress", "TextNormalizer", "AcousticModel", "Vocoder")
 IMPORT_PATH = "serve.app:build_app"
 
 STORE_FILE = "store.sqlite"  # in $CHATTTS_HOME, where no store is named

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from pipeline.errors import ConfigError
 from pipeline.yaml_loader import parse_yaml
-from serve.config.app_config import DEPLOYMENTS, PROJECT
+from serve.config.app_config import PROJECT
 from serve.config.config_file import check_file, find_mistakes
+from serve.config.model_versions import deployments_of
 from tests.support.effort import examples
 
 CONFIGS = sorted((PROJECT / "configs").glob("*.yaml"))
@@ -48,7 +49,7 @@ EVERY_KEY = [(name, path) for name, document in DOCUMENTS.items() for path in ke
 def test_shipped_files_are_right(path):
     checked = check_file(path)
     assert checked.app.source == f"configs/{path.name}"
-    assert {d["name"] for d in checked.document["applications"][0]["deployments"]} == set(DEPLOYMENTS)
+    assert {d["name"] for d in checked.document["applications"][0]["deployments"]} == set(deployments_of(checked.app.versions))
 
 
 @pytest.mark.slow
@@ -79,7 +80,7 @@ def test_every_deployment_sets_its_limits_on_purpose(path):
 
 def test_shares_of_one_gpu_are_whole():
     checked = check_file(PROJECT / "configs/gpu.yaml")
-    shares = [checked.deployment(name)["ray_actor_options"].get("num_gpus", 0) for name in DEPLOYMENTS]
+    shares = [one["ray_actor_options"].get("num_gpus", 0) for one in checked.document["applications"][0]["deployments"]]
     assert sum(shares) == pytest.approx(1.0)
 
 
@@ -207,3 +208,14 @@ def test_a_service_that_other_machines_reach_must_set_keys_open():
     for said in (True, False):
         document["applications"][0]["args"] = {"keys": {"open": said}}
         assert find_mistakes(document) == []
+
+
+def test_a_vocoder_beside_its_engine_has_no_deployment():
+    document = copy.deepcopy(DOCUMENTS["dev.yaml"])
+    document["applications"][0]["args"]["pipeline"]["vocoder"] = {"placement": "with_acoustic"}
+    (mistake,) = find_mistakes(document)
+    assert "Vocoder is a part of AcousticModel here" in mistake
+    assert "set placement to separate" in mistake
+    deployments = document["applications"][0]["deployments"]
+    deployments.remove(next(one for one in deployments if one["name"] == "Vocoder"))
+    assert find_mistakes(document) == []

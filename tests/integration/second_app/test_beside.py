@@ -1,0 +1,60 @@
+"""An application whose acoustic replica decodes what it generates says what the one with a vocoder of its own says."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import requests
+
+from tests.support.cluster import Cluster, deploy, document_of
+
+ROUTE = "/beside"
+LINES = [f"Speaker {number} has this to say. It is not much, and it is soon over." for number in range(6)]
+
+
+@pytest.fixture(scope="module")
+def beside(started: Cluster) -> Iterator[Cluster]:
+    first = document_of("dev.yaml", app="chattts", route="/")
+    first["http_options"]["port"] = started.port
+    second = document_of("dev.yaml", app="beside", route=ROUTE, pipeline={"vocoder": {"placement": "with_acoustic"}})
+    application = second["applications"][0]
+    application["deployments"] = [one for one in application["deployments"] if one["name"] != "Vocoder"]
+    deploy(first, second)
+    yield started
+    deploy(first)
+
+
+def speak(cluster: Cluster, route: str, **fields: object) -> requests.Response:
+    body = {"input": LINES[0], "response_format": "pcm", "seed": 3, "cache": "no-store", **fields}
+    reply = requests.post(cluster.url(f"{route}/v1/audio/speech"), json=body, timeout=120)
+    assert reply.status_code == 200, reply.text
+    return reply
+
+
+@pytest.mark.parametrize("fields", [{}, {"stream": False}, {"speed": 1.3, "sample_rate": 16_000}, {"refine": True}])
+def test_the_bytes_do_not_depend_on_where_steps_are_decoded(beside: Cluster, fields: dict):
+    assert speak(beside, ROUTE, **fields).content == speak(beside, "", **fields).content
+
+
+def test_a_crowd_hears_what_each_hears_alone(beside: Cluster):
+    alone = [speak(beside, "", input=line).content for line in LINES]
+    with ThreadPoolExecutor(len(LINES)) as pool:
+        assert list(pool.map(lambda line: speak(beside, ROUTE, input=line).content, LINES)) == alone
+
+
+def test_a_cached_reply_has_the_same_bytes_and_no_call_of_the_vocoder(beside: Cluster):
+    first = speak(beside, ROUTE, cache="default", input="Say it once, and then again.")
+    calls = beside.health(ROUTE)["vocoder"][0]["calls"]
+    again = speak(beside, ROUTE, cache="default", input="Say it once, and then again.")
+    assert (first.headers["X-Cache"], again.headers["X-Cache"]) == ("miss", "hit")
+    assert again.content == first.content
+    assert beside.health(ROUTE)["vocoder"][0]["calls"] == calls > 0
+
+
+def test_its_state_is_that_of_one_replica(beside: Cluster):
+    health = beside.health(ROUTE)
+    (acoustic,), (vocoder,) = health["acoustic"], health["vocoder"]
+    assert vocoder["replica"] == acoustic["replica"]
+    assert vocoder["trouble"] == ""
+    assert set(health["breakers"]) == {"text", "acoustic"}
+    assert requests.get(beside.url(f"{ROUTE}/ready"), timeout=10).json() == {"status": "ready"}
