@@ -70,6 +70,7 @@ CPU = (
     Judged("audio_rate_to_static", "b3", "the same, this service / static batches at their best size", 2.5, 5.0),
     Judged("rtf_growth", "b7", "real-time factor of a stream, 25 s / 5 s of audio", 1.1, 1.0, less_is_better=True),
     Judged("same_seed_equality", "b8", "same seed, same bytes: share of all comparisons, every number format", 1.0, 1.0, ""),
+    Judged("house_core_ms", "b13", "core-time of the house for a second of audio", 3.5, 2.0, "ms", less_is_better=True),
     Judged("added_by_serve_ms", "b10", "added by Ray Serve to the first audio", 15.0, 4.0, "ms", less_is_better=True),
 )
 
