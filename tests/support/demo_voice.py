@@ -9,6 +9,7 @@ import numpy as np
 
 from pipeline.cache.cache import CodeCache
 from pipeline.cache.cached_generator import CachedModel
+from pipeline.cache.key import Kept
 from pipeline.checkpoint.locate import DEMO_FOLDER
 from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.config import EngineConfig, SpeechConfig, TextConfig, VocoderConfig
@@ -67,7 +68,7 @@ def demo_speaker(heard_by: Callable[[Any], Any] = lambda follower: follower) -> 
     following = Following(checkpoint, positions=config.positions)
     frontend = LocalTextFrontend(DEMO_FOLDER, TextConfig(), max_prompt=config.max_prompt, max_steps=config.max_steps)
     speaker = DemoSpeaker()
-    model = CachedModel(engine, CodeCache(1 << 24), hidden=True, fingerprint="demo")
+    model = CachedModel(engine, CodeCache(1 << 24), kept=Kept.HIDDEN, fingerprint="demo")
     follower = heard_by(following)
     speaker.synthesizer = Synthesizer(frontend, engine, vocoder, make_library(), SpeechConfig(), model, follower)
     yield speaker

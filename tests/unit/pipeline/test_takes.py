@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline.cache.cache import CodeCache
 from pipeline.cache.cached_generator import CachedModel
+from pipeline.cache.key import Kept
 from pipeline.config import EngineConfig
 from pipeline.engine.engine import Engine
 from pipeline.errors import DeadlineExceeded, NotCached
@@ -144,11 +145,11 @@ def test_a_second_take_comes_from_the_cache_too_or_not_at_all():
 
     async def check() -> None:
         rolls = Printed(2, 80)
-        model = CachedModel(rolls, CodeCache(1 << 20), hidden=True, fingerprint="f")
+        model = CachedModel(rolls, CodeCache(1 << 20), kept=Kept.HIDDEN, fingerprint="f")
         assert await say(model, CacheMode.DEFAULT) == 80
         assert await say(model, CacheMode.ONLY_IF_CACHED) == 80
         assert len(rolls.asked) == 2, "both takes were in the cache"
-        forgetful = CachedModel(rolls, CodeCache(1 << 20), hidden=True, fingerprint="f")
+        forgetful = CachedModel(rolls, CodeCache(1 << 20), kept=Kept.HIDDEN, fingerprint="f")
         first = forgetful.for_request(CacheControl(CacheMode.DEFAULT, "t"))
         async with aclosing(first.generate(prompt, SamplingParams(seed=3), timeout_s=9)) as steps:
             assert [block async for block in steps][-1].stop == 2
