@@ -9,6 +9,7 @@ Never: a socket
 from collections.abc import Iterator
 
 from serve.config.app_config import ConversationsConfig
+from serve.http.close_codes import NORMAL
 from serve.http.conversation_writer import error_message, messages
 from serve.http.door import Message
 from serve.http.schemas.conversation import (
@@ -29,6 +30,7 @@ class ConversationDoor:
 
     def __init__(self, config: ConversationsConfig, request_id: str) -> None:
         self.idle_s = config.idle_timeout_s
+        self.idle_code = NORMAL
         self.over: tuple[int, str] | None = None
         self._lead_s = config.lead_s
         self._request_id = request_id

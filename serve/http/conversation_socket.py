@@ -13,7 +13,7 @@ from contextlib import suppress
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from pipeline.errors import ReaderStalled, SynthesisError
-from serve.errors import ApiError, bad_request
+from serve.errors import ApiError, bad_request, to_api_error
 from serve.http.close_codes import GOING_AWAY, NORMAL, POLICY_VIOLATION, TRY_AGAIN
 from serve.http.door import Door, Message
 from serve.http.middleware import FIRST_MESSAGE_S, subprotocol_of
@@ -52,7 +52,7 @@ class ConversationSocket:
         except (ClientLeft, ReaderStalled):
             code, reason = POLICY_VIOLATION, "the client reads nothing"
         except (SynthesisError, ApiError) as refusal:
-            code, reason = self._door.over or (TRY_AGAIN, "no room")
+            code, reason = self._door.over or (TRY_AGAIN, to_api_error(refusal).spec.code)
             with suppress(ClientLeft, ReaderStalled):
                 await self._say(self._door.refusal(refusal, None))
                 if self._door.tells_contexts and (frame := await self._first_frame()) is not None:
@@ -96,7 +96,7 @@ class ConversationSocket:
                 elif has_said_goodbye:
                     return GOING_AWAY, "the service is about to stop; connect again"
                 elif _now() - active_at >= idle_s:
-                    return NORMAL, f"idle for {idle_s:g} s"
+                    return self._door.idle_code, f"idle for {idle_s:g} s"
             raise conversation.broken
         finally:
             for waiting in (leaving, over, receiving):

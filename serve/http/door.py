@@ -20,6 +20,8 @@ class Door(Protocol):
 
     idle_s: float
     """time without a message and without speech after which the socket is closed [s]"""
+    idle_code: int
+    """close code for that"""
     over: tuple[int, str] | None
     """set once the protocol says that the socket is to be closed: the code and why"""
 

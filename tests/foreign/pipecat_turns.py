@@ -21,6 +21,7 @@ from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.workers.runner import WorkerRunner
 
 TEXT = "So this is the first sentence. And here is the second one."
+IDLE_S = 6.0  # of the server that closes silent sockets; sockets that live less than 5 s are failures for Pipecat
 ENDLESS = "An endless sentence."  # the server speaks every text that begins so until it is interrupted
 
 Result = dict[str, Any]
@@ -46,19 +47,22 @@ class Sink(FrameProcessor):
 class Errors(FrameProcessor):
     """Keeps the errors that a service reports."""
 
-    def __init__(self) -> None:
+    def __init__(self, moved: asyncio.Event) -> None:
         super().__init__()
         self.errors: list[str] = []
+        self._moved = moved
 
     async def process_frame(self, frame: Any, direction: FrameDirection) -> None:
         await super().process_frame(frame, direction)
         if isinstance(frame, ErrorFrame):
             self.errors.append(str(frame.error))
+            self._moved.set()
         await self.push_frame(frame, direction)
 
 
 async def pipecat(service: Any, script: Callable[[Any, Sink, Errors], Awaitable[Result]]) -> Result:
-    errors, sink = Errors(), Sink()
+    sink = Sink()
+    errors = Errors(sink.moved)
     worker = PipelineWorker(
         Pipeline([errors, service, sink]),
         cancel_on_idle_timeout=False,
@@ -108,7 +112,20 @@ async def pipecat_talk(worker: Any, sink: Sink, errors: Errors) -> Result:
     }
 
 
+async def pipecat_pauses(worker: Any, sink: Sink, errors: Errors) -> Result:
+    """A turn, a pause in which the server closes the socket, and another turn."""
+    heard = []
+    for stopped in (1, 2):
+        before = sink.audio
+        await worker.queue_frame(TTSSpeakFrame("Hello there."))
+        await until(sink, lambda stopped=stopped: sink.stopped == stopped)
+        heard.append(sink.audio - before)
+        await asyncio.sleep(0 if stopped == 2 else IDLE_S + 2)
+    return {"heard": heard, "errors": len(errors.errors)}
+
+
 async def pipecat_fails(worker: Any, sink: Sink, errors: Errors) -> Result:
     await worker.queue_frame(TTSSpeakFrame(TEXT))
-    await until(sink, lambda: bool(sink.audio), 6)
+    await until(sink, lambda: bool(sink.audio or errors.errors), 10)
+    await asyncio.sleep(0.3)
     return {"audio": sink.audio, "says_so": bool(errors.errors)}

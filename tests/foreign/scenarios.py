@@ -1,8 +1,9 @@
-"""Foreign clients, unmodified, against servers of this project: prints one line of JSON for each scenario.
+"""Foreign clients, unmodified, against servers of this project: prints one line of JSON for each scenario, and waits for a
+line before the next one.
 
 It runs in a virtual environment of its own (tests/support/foreign.py), so it imports nothing of this project.
 
-    python scenarios.py URL OF_KEYS KEY FULL        # addresses: open, one that asks for KEY, one without room
+    python scenarios.py URL OF_KEYS KEY FULL BRIEF    # addresses: open, asks for KEY, has no room, soon closes silent sockets
 """
 
 import asyncio
@@ -18,12 +19,13 @@ from deepgram.speak.v1.types import SpeakV1Text
 from livekit.agents import APIConnectOptions
 from livekit.plugins import elevenlabs as livekit_elevenlabs
 from livekit.plugins import openai as livekit_openai
-from pipecat.services.deepgram.tts import DeepgramTTSService
+from pipecat.services.deepgram.tts import DeepgramHttpTTSService, DeepgramTTSService
+from pipecat.services.elevenlabs.dialogue.tts import ElevenLabsDialogueTTSService
 from pipecat.services.elevenlabs.tts import ElevenLabsHttpTTSService, ElevenLabsTTSService
-from pipecat_turns import ENDLESS, TEXT, pipecat, pipecat_fails, pipecat_talk
+from pipecat_turns import ENDLESS, IDLE_S, TEXT, pipecat, pipecat_fails, pipecat_pauses, pipecat_talk
 from websockets.exceptions import ConnectionClosed
 
-URL, GUARDED, KEY, FULL = sys.argv[1:5]
+URL, GUARDED, KEY, FULL, BRIEF = sys.argv[1:6]
 WRONG = "ck-wrong"
 ONCE = APIConnectOptions(max_retry=0, timeout=20.0)
 
@@ -104,6 +106,14 @@ async def deepgram_socket_refused() -> Result:
     return found
 
 
+async def deepgram_idle() -> Result:
+    async with deepgram(BRIEF, kind=AsyncDeepgramClient).speak.v1.connect(**deepgram_query()) as socket:
+        first = (await socket.recv()).type
+        with suppress(ConnectionClosed):
+            await socket.recv()
+        return {"first": first, "code": socket._websocket.close_code}
+
+
 async def deepgram_until_message(socket: Any) -> tuple[int, Any]:
     audio = 0
     while isinstance(heard := await socket.recv(), bytes):
@@ -121,25 +131,25 @@ def livekit(session: aiohttp.ClientSession, url: str = URL, key: str = "none", *
     return livekit_elevenlabs.TTS(base_url=f"{url}/v1", api_key=key, http_session=session, **options)
 
 
-async def livekit_elevenlabs_http() -> Result:
+async def livekit_says(tts: livekit_elevenlabs.TTS, text: str) -> float:
+    async with tts.stream(conn_options=ONCE) as stream:
+        for word in text.split(" "):
+            stream.push_text(word + " ")
+        stream.flush()
+        stream.end_input()
+        return await livekit_audio(stream)
+
+
+async def livekit_http(**options: Any) -> Result:
     async with aiohttp.ClientSession() as session:
-        return {"seconds": await livekit_audio(livekit(session).synthesize(TEXT, conn_options=ONCE))}
+        return {"seconds": await livekit_audio(livekit(session, **options).synthesize(TEXT, conn_options=ONCE))}
 
 
-async def livekit_elevenlabs_socket() -> Result:
+async def livekit_socket(**options: Any) -> Result:
     async with aiohttp.ClientSession() as session:
-        tts = livekit(session)
-
-        async def say(text: str) -> float:
-            async with tts.stream(conn_options=ONCE) as stream:
-                for word in text.split(" "):
-                    stream.push_text(word + " ")
-                stream.flush()
-                stream.end_input()
-                return await livekit_audio(stream)
-
-        first = await say(TEXT)
-        five = await asyncio.gather(*(say(TEXT) for _ in range(5)))
+        tts = livekit(session, **options)
+        first = await livekit_says(tts, TEXT)
+        five = await asyncio.gather(*(livekit_says(tts, TEXT) for _ in range(5)))
         stream = tts.stream(conn_options=ONCE)
         stream.push_text(ENDLESS + " ")
         stream.flush()
@@ -147,18 +157,18 @@ async def livekit_elevenlabs_socket() -> Result:
             interrupted = one.frame.duration > 0
             break
         await stream.aclose()
-        after = await say(TEXT)
+        after = await livekit_says(tts, TEXT)
         await tts.aclose()
         return {"seconds": first, "five": five, "interrupted": interrupted, "after": after}
 
 
-async def livekit_elevenlabs_refused() -> Result:
+async def livekit_refused(**options: Any) -> Result:
     found = {}
     async with aiohttp.ClientSession() as session:
         for name, tts in (
-            ("voice", livekit(session, voice_id="nobody")),
-            ("key", livekit(session, GUARDED, WRONG)),
-            ("full", livekit(session, FULL)),
+            ("voice", livekit(session, **{**options, "voice_id": "nobody"})),
+            ("key", livekit(session, GUARDED, WRONG, **options)),
+            ("full", livekit(session, FULL, **options)),
         ):
             found[name] = []
             stream = tts.stream(conn_options=ONCE)
@@ -175,17 +185,68 @@ async def livekit_elevenlabs_refused() -> Result:
     return found
 
 
+async def livekit_pauses(**options: Any) -> Result:
+    async with aiohttp.ClientSession() as session:
+        tts = livekit(session, BRIEF, **options)
+        heard = []
+        for pause_s in (IDLE_S + 2, 0):
+            heard.append(await livekit_says(tts, TEXT))
+            await asyncio.sleep(pause_s)
+        await tts.aclose()
+        return {"heard": heard}
+
+
+async def livekit_elevenlabs_http() -> Result:
+    return await livekit_http()
+
+
+async def livekit_elevenlabs_socket() -> Result:
+    return await livekit_socket()
+
+
+async def livekit_elevenlabs_refused() -> Result:
+    return await livekit_refused()
+
+
+async def livekit_elevenlabs_idle() -> Result:
+    return await livekit_pauses()
+
+
+async def livekit_dialogue_http() -> Result:
+    return await livekit_http(model="eleven_v3")
+
+
+async def livekit_dialogue_socket() -> Result:
+    return await livekit_socket(model="eleven_v3")
+
+
+async def livekit_dialogue_refused() -> Result:
+    return await livekit_refused(model="eleven_v3")
+
+
+async def livekit_dialogue_idle() -> Result:
+    return await livekit_pauses(model="eleven_v3")
+
+
 async def livekit_openai_http() -> Result:
     found: Result = {}
-    for model in ("gpt-4o-mini-tts", "tts-1"):
-        tts = livekit_openai.TTS(model=model, voice="alloy", base_url=f"{URL}/v1", api_key="none", response_format="wav")
+    for name, options in (
+        ("events", {"response_format": "wav"}),
+        ("events of mp3", {}),
+        ("audio", {"response_format": "wav", "model": "tts-1"}),
+    ):
+        tts = livekit_openai.TTS(**{"voice": "alloy", "base_url": f"{URL}/v1", "api_key": "none", **options})
         metrics: list[Any] = []
         tts.on("metrics_collected", metrics.append)
-        found[model] = [await livekit_audio(tts.synthesize(TEXT, conn_options=ONCE))]
+        found[name] = [await livekit_audio(tts.synthesize(TEXT, conn_options=ONCE))]
         await asyncio.sleep(0.1)  # they are collected behind the audio
-        found[model] += [metrics[0].input_tokens, metrics[0].output_tokens > 0]
+        found[name] += [metrics[0].input_tokens, metrics[0].output_tokens > 0]
         await tts.aclose()
-    for name, options in (("voice", {"voice": "nobody"}), ("full", {"base_url": f"{FULL}/v1"})):
+    for name, options in (
+        ("voice", {"voice": "nobody"}),
+        ("key", {"base_url": f"{GUARDED}/v1", "api_key": WRONG}),
+        ("full", {"base_url": f"{FULL}/v1"}),
+    ):
         tts = livekit_openai.TTS(**{"voice": "alloy", "base_url": f"{URL}/v1", "api_key": "none", **options})
         try:
             await livekit_audio(tts.synthesize(TEXT, conn_options=ONCE))
@@ -199,30 +260,63 @@ def pipecat_elevenlabs(url: str = URL, key: str = "none", voice: str = "alloy") 
     return ElevenLabsTTSService(api_key=key, url=ws(url), settings=ElevenLabsTTSService.Settings(voice=voice))
 
 
+def pipecat_dialogue(url: str = URL, key: str = "none", voice: str = "alloy") -> ElevenLabsDialogueTTSService:
+    return ElevenLabsDialogueTTSService(api_key=key, url=ws(url), settings=ElevenLabsDialogueTTSService.Settings(voice=voice))
+
+
 def pipecat_deepgram(url: str = URL, key: str = "none", voice: str = "alloy") -> DeepgramTTSService:
     return DeepgramTTSService(api_key=key, base_url=ws(url), settings=DeepgramTTSService.Settings(voice=voice))
+
+
+async def pipecat_over_http(kind: Any, script: Any, url: str = URL, key: str = "none", voice: str = "alloy") -> Result:
+    async with aiohttp.ClientSession() as session:
+        service = kind(api_key=key, aiohttp_session=session, base_url=url, settings=kind.Settings(voice=voice))
+        return await pipecat(service, script)
 
 
 async def pipecat_elevenlabs_socket() -> Result:
     return await pipecat(pipecat_elevenlabs(), pipecat_talk)
 
 
+async def pipecat_elevenlabs_idle() -> Result:
+    return await pipecat(pipecat_elevenlabs(BRIEF), pipecat_pauses)
+
+
 async def pipecat_elevenlabs_http() -> Result:
-    async with aiohttp.ClientSession() as session:
-        options = {"api_key": "none", "aiohttp_session": session, "base_url": URL}
-        voice = ElevenLabsHttpTTSService.Settings(voice="alloy")
-        return await pipecat(ElevenLabsHttpTTSService(settings=voice, **options), pipecat_talk)
+    return await pipecat_over_http(ElevenLabsHttpTTSService, pipecat_talk)
+
+
+async def pipecat_dialogue_socket() -> Result:
+    return await pipecat(pipecat_dialogue(), pipecat_talk)
+
+
+async def pipecat_dialogue_idle() -> Result:
+    return await pipecat(pipecat_dialogue(BRIEF), pipecat_pauses)
 
 
 async def pipecat_deepgram_socket() -> Result:
     return await pipecat(pipecat_deepgram(), pipecat_talk)
 
 
+async def pipecat_deepgram_idle() -> Result:
+    return await pipecat(pipecat_deepgram(BRIEF), pipecat_pauses)
+
+
+async def pipecat_deepgram_http() -> Result:
+    return await pipecat_over_http(DeepgramHttpTTSService, pipecat_talk)
+
+
 async def pipecat_refused() -> Result:
     found = {}
-    for name, service in (("elevenlabs", pipecat_elevenlabs), ("deepgram", pipecat_deepgram)):
-        for what, options in (("voice", (URL, "none", "nobody")), ("key", (GUARDED, WRONG)), ("full", (FULL,))):
+    for what, options in (("voice", (URL, "none", "nobody")), ("key", (GUARDED, WRONG)), ("full", (FULL,))):
+        for name, service in (
+            ("elevenlabs", pipecat_elevenlabs),
+            ("dialogue", pipecat_dialogue),
+            ("deepgram", pipecat_deepgram),
+        ):
             found[f"{name} {what}"] = await pipecat(service(*options), pipecat_fails)
+        for name, kind in (("elevenlabs http", ElevenLabsHttpTTSService), ("deepgram http", DeepgramHttpTTSService)):
+            found[f"{name} {what}"] = await pipecat_over_http(kind, pipecat_fails, *options)
     return found
 
 
@@ -231,20 +325,31 @@ SCENARIOS = (
     deepgram_http_refused,
     deepgram_socket,
     deepgram_socket_refused,
+    deepgram_idle,
     livekit_elevenlabs_http,
     livekit_elevenlabs_socket,
     livekit_elevenlabs_refused,
+    livekit_elevenlabs_idle,
+    livekit_dialogue_http,
+    livekit_dialogue_socket,
+    livekit_dialogue_refused,
+    livekit_dialogue_idle,
     livekit_openai_http,
     pipecat_elevenlabs_socket,
     pipecat_elevenlabs_http,
+    pipecat_elevenlabs_idle,
+    pipecat_dialogue_socket,
+    pipecat_dialogue_idle,
     pipecat_deepgram_socket,
+    pipecat_deepgram_http,
+    pipecat_deepgram_idle,
     pipecat_refused,
 )
 
 
 async def main() -> None:
     for scenario in SCENARIOS:
-        if sys.argv[5:] and scenario.__name__ not in sys.argv[5:]:
+        if sys.argv[6:] and scenario.__name__ not in sys.argv[6:]:
             continue
         try:
             async with asyncio.timeout(90):
@@ -252,6 +357,7 @@ async def main() -> None:
         except Exception:
             found = {"failed": traceback.format_exc()[-1500:]}
         print(json.dumps({"scenario": scenario.__name__, **found}), flush=True)
+        sys.stdin.readline()  # what was said so far has been written down
 
 
 asyncio.run(main())

@@ -25,6 +25,8 @@ from tests.support.live_server import serving
 FOLDER = PROJECT / "tests/data/transcripts"
 ENDLESS = "An endless"
 """how a text begins that is spoken until it is interrupted"""
+IDLE_S = 6.0
+"""after which the last of the servers closes a silent socket"""
 
 Talk = dict[str, Any]
 """one request or one socket of a client, as JSON"""
@@ -41,28 +43,30 @@ class Talker(Speaker):
 
 
 @dataclass
-class Trio:
-    """Three servers: one for everybody, one that asks for a key, one without room."""
+class Servers:
+    """Four servers: one for everybody, one that asks for a key, one without room, one that soon closes a silent socket."""
 
     addresses: dict[str, str]
     key: str
 
 
 @contextmanager
-def trio(folder: Path, recorder: "Recorder | None" = None) -> Iterator[Trio]:
+def started(folder: Path, recorder: "Recorder | None" = None) -> Iterator[Servers]:
     """Serves until the block ends."""
     store = open_store(str(folder / "store.sqlite"))
     key, _ = add(store)
     guarded = make_services(Talker())
     object.__setattr__(guarded, "authenticator", Authenticator(ring_of(store)))
     full = make_services(Talker(), LimitsConfig(max_in_flight=1), conversations=ConversationsConfig(max_sockets=0))
+    brief = make_services(Talker(), conversations=ConversationsConfig(idle_timeout_s=IDLE_S))
+    everyone = make_services(Talker())
     with ExitStack() as servers:
         addresses = {}
-        for name, services in (("open", make_services(Talker())), ("guarded", guarded), ("full", full)):
+        for name, services in (("open", everyone), ("guarded", guarded), ("full", full), ("brief", brief)):
             wrap = None if recorder is None else recorder.at(name, key)
             addresses[name] = servers.enter_context(serving(services, wrap=wrap)).url
         servers.enter_context(full.speech.admission.acquire())
-        yield Trio(addresses, key)
+        yield Servers(addresses, key)
 
 
 class Recorder:
@@ -145,12 +149,12 @@ def kind_of(frame: str | bytes) -> str:
     context = f" {message['context_id']}" if message.get("context_id") else ""
     if message.get("audio"):
         return f"audio{context}"
-    if message.get("isFinal"):
+    if message.get("isFinal") or message.get("is_final"):
         return f"final{context}"
     return " ".join(str(message[name]) for name in ("type", "error", "code") if name in message) + context
 
 
-def say_again(talk: Talk, servers: Trio) -> None:
+def say_again(talk: Talk, servers: Servers) -> None:
     """Says what a client said, and checks that the server answers as it did."""
     claims = {"right": servers.key, "wrong": "ck-wrong", "none": "none"}
     if "said" in talk:
@@ -195,6 +199,7 @@ def _listen(client: ClientConnection, heard: Counter[str], expected: Counter[str
 
 
 def saved(scenario: str, talks: list[Talk]) -> None:
-    """Writes the transcript of a scenario."""
+    """Writes the transcript of a scenario; what a client said several times is written once."""
     FOLDER.mkdir(exist_ok=True)
+    talks = [talk for place, talk in enumerate(talks) if talk not in talks[:place]]
     (FOLDER / f"{scenario}.json").write_text(json.dumps(talks, indent=1, ensure_ascii=False) + "\n")

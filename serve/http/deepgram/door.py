@@ -15,6 +15,7 @@ from pydantic import ConfigDict
 from pipeline.voices.names import display_name
 from serve.config.app_config import ConversationsConfig
 from serve.errors import bad_request, to_api_error
+from serve.http.close_codes import NORMAL
 from serve.http.conversation_writer import MOST_AUDIO_BYTES
 from serve.http.deepgram.errors import close_code_of, message_of
 from serve.http.deepgram.translation import model_uuid, socket_fields
@@ -34,7 +35,6 @@ from serve.speech.events import Audio, Finished
 from serve.speech.schemas.base import Body
 from serve.speech.schemas.speech import SpeechBody
 
-NORMAL = 1000  # RFC 6455
 CONTEXT = "speak"
 """the one context of a socket; it begins anew after an interruption"""
 
@@ -53,6 +53,7 @@ class DeepgramDoor:
 
     def __init__(self, query: Mapping[str, str], config: ConversationsConfig, request_id: str) -> None:
         self.idle_s = config.idle_timeout_s
+        self.idle_code = NORMAL
         self.over: tuple[int, str] | None = None
         self._query = query
         self._config = config

@@ -56,6 +56,7 @@ class ContextsDoor(ABC, Generic[Query, Kept]):
             error_ends: whether an error about one context closes the socket.
         """
         self.idle_s = config.idle_timeout_s
+        self.idle_code = NORMAL
         self.over: tuple[int, str] | None = None
         self._raw_query = query
         self._query = kind()

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from serve.config.app_config import ConversationsConfig
 from serve.errors import ApiError, bad_request
-from serve.http.close_codes import NORMAL
+from serve.http.close_codes import NORMAL, POLICY_VIOLATION
 from serve.http.door import Message
 from serve.http.elevenlabs.contexts_door import ContextsDoor
 from serve.http.elevenlabs.errors import message_of
@@ -47,6 +47,7 @@ class ElevenLabsDoor(ContextsDoor[TextSocketQuery, Message]):
         """As Door says: refuses a socket whose address is wrong."""
         super().begin(conversation)
         self.idle_s = min(self.idle_s, self._query.inactivity_timeout)
+        self.idle_code = NORMAL if self._has_contexts else POLICY_VIOLATION  # its one text has not ended
         self._from_start = self._query.sync_alignment
 
     async def obey(self, frame: str, conversation: Conversation) -> Message | None:

@@ -1,6 +1,8 @@
 """Say live: what is piped in is spoken while it comes, and a refusal is an exit code and a sentence."""
 
 import os
+import subprocess
+import sys
 import threading
 import wave
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripts import say_live
+from serve.config.app_config import PROJECT
 from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving
 from tests.support.waiting import wait_until
@@ -45,6 +48,14 @@ def test_what_is_piped_in_is_spoken_while_it_comes(live, speaker: Speaker, tmp_p
     with wave.open(str(path)) as file:
         assert (file.getframerate(), file.getnchannels(), file.getnframes()) == (24_000, 1, 4 * 4800)
     assert capsys.readouterr().err == "0.80 s of audio\n"
+
+
+@pytest.mark.slow
+def test_the_command_speaks_a_pipe(live, speaker: Speaker):
+    command = [sys.executable, "-c", "from scripts.cli.app import app; app()", "say", "--live", "--url", live.url, "-o", "-"]
+    done = subprocess.run(command, cwd=PROJECT, input=(FIRST + SECOND).encode(), capture_output=True, check=False)
+    assert (done.returncode, done.stderr, len(done.stdout)) == (0, b"0.80 s of audio\n", 2 * 2 * 2 * 4800)
+    assert [request.text for request in speaker.requests] == ["Hello there, how are you? ", "Then we go on.\n"]
 
 
 def test_a_text_goes_to_stdout_as_samples(live, capfdbinary):

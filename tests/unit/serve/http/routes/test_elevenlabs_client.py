@@ -1,5 +1,7 @@
 """The unmodified `elevenlabs` package against these routes, HTTP and WebSocket."""
 
+from collections.abc import Iterable, Iterator
+
 import pytest
 import trustme
 from elevenlabs import DialogueInput, VoiceSettings
@@ -9,12 +11,13 @@ from elevenlabs.core.api_error import ApiError
 from pipeline.store.store import Store
 from serve.access.api_keys import Quota
 from serve.access.authentication import Authenticator
-from serve.config.app_config import ConversationsConfig
+from serve.config.app_config import ConversationsConfig, LimitsConfig
 from tests.support.fakes import Speaker, make_services
 from tests.support.guarded import add, guarded, ring_of
 from tests.support.live_server import Live, serving
 from tests.support.recordings import SAID, spoken, written
 from tests.support.voice_routes import voice_server
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow  # the package takes seconds to load
 
@@ -117,24 +120,65 @@ def test_keys(store: Store):
     assert (error.value.status_code, error.value.body["detail"]["status"]) == (401, "invalid_api_key")
 
 
-def test_text_that_is_still_being_written(tmp_path, monkeypatch):
+def test_want_of_room(live):
+    services = make_services(Speaker(), LimitsConfig(max_in_flight=1))
+    with serving(services) as full, services.speech.admission.acquire():
+        client = client_of(full)
+        for method in (client.text_to_speech.convert, client.text_to_speech.stream):
+            with pytest.raises(ApiError) as error:
+                list(method("alloy", text="Hello.", request_options={"max_retries": 0}))
+            assert (error.value.status_code, error.value.body["detail"]["status"]) == (429, "system_busy")
+
+
+@pytest.fixture
+def certificate(tmp_path, monkeypatch):
+    """The package speaks to its socket over TLS alone."""
     authority = trustme.CA()
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(f"{tmp_path}/server.pem")
     authority.cert_pem.write_to_path(f"{tmp_path}/authority.pem")
     monkeypatch.setenv("SSL_CERT_FILE", f"{tmp_path}/authority.pem")
+    return f"{tmp_path}/server.pem"
+
+
+def written_to(live: Live, words: Iterable[str], voice: str = "alloy", **fields: str) -> bytes:
+    client = ElevenLabs(base_url=f"https://127.0.0.1:{live.port}", api_key="ck-wrong")
+    return b"".join(client.text_to_speech.convert_realtime(voice, text=iter(words), output_format="pcm_24000", **fields))
+
+
+WORDS = ("So this is the first ", "sentence. And he", "re is the second one.")
+
+
+def test_text_that_is_still_being_written(certificate):
     speaker = Speaker()
-    services = make_services(speaker, conversations=ConversationsConfig(max_sockets=1))
-    with serving(services, f"{tmp_path}/server.pem") as live:
-        client = ElevenLabs(base_url=f"https://127.0.0.1:{live.port}", api_key="none")
-
-        def speak(voice: str, **fields: str) -> bytes:
-            words = iter(["So this is the first ", "sentence. And he", "re is the second one."])
-            return b"".join(client.text_to_speech.convert_realtime(voice, text=words, output_format="pcm_24000", **fields))
-
-        assert len(speak("alloy", model_id="eleven_turbo_v2_5")) == 2 * 5 * 9600
+    with serving(make_services(speaker, conversations=ConversationsConfig(max_sockets=1)), certificate) as live:
+        assert len(written_to(live, WORDS, model_id="eleven_turbo_v2_5")) == 2 * 5 * 9600
         assert [one.text for one in speaker.requests] == ["So this is the first sentence. ", "And here is the second one. "]
         for voice, fields, word in (("nobody", {}, "voice_not_found"), ("alloy", {"model_id": "gpt-9"}, "model_not_found")):
             with pytest.raises(ApiError) as error:
-                speak(voice, **fields)
+                written_to(live, WORDS, voice, **fields)
             assert error.value.status_code == 1008
             assert word in str(error.value.body)
+
+
+def test_text_over_a_socket_that_is_refused_or_closed(certificate, store: Store):
+    add(store)
+    closed = make_services(Speaker())
+    object.__setattr__(closed, "authenticator", Authenticator(ring_of(store)))
+    full = make_services(Speaker(), conversations=ConversationsConfig(max_sockets=0))
+    brief = make_services(Speaker(), conversations=ConversationsConfig(idle_timeout_s=1.0))
+
+    def pausing() -> Iterator[str]:
+        yield "So this is not the end "
+        for sockets in (1, 0):
+            wait_until(lambda sockets=sockets: brief.conversations.open_now == sockets)
+        yield "of the text. "
+
+    for services, words, code, sentence in (
+        (closed, WORDS, 1008, "invalid_api_key"),
+        (full, WORDS, 1013, "overloaded"),
+        (brief, pausing(), 1008, "idle for 1 s"),
+    ):
+        with serving(services, certificate) as live, pytest.raises(ApiError) as error:
+            written_to(live, words)
+        assert error.value.status_code == code
+        assert sentence in str(error.value.body).replace("system_busy", "overloaded"), "the message, or the reason of the close"
