@@ -14,8 +14,8 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from serve.errors import ApiError, bad_request
+from serve.http.ignored_fields import ignored_fields
 from serve.speech.schemas.base import Body, read_body, read_values
-from serve.speech.schemas.speech import SpeechBody
 
 CONTAINERS: Mapping[str, Mapping[str, str]] = {
     # encoding -> container -> response_format. The first container is meant where none is named.
@@ -30,6 +30,8 @@ CONTAINERS: Mapping[str, Mapping[str, str]] = {
 OTHERS_BY_DEFAULT = ("mulaw", "alaw")
 """encodings that Deepgram wraps into WAV where no container is named, which this service cannot"""
 SOCKET_ENCODINGS = ("linear16", "mulaw", "alaw")
+PLACE = "query"
+"""of ignored fields"""
 
 
 class SpeakBody(Body):
@@ -68,7 +70,7 @@ def speech_json(raw: bytes, query: Mapping[str, str]) -> bytes:
         raise bad_request("callback_not_supported", "the audio is the reply: leave callback out", param="callback")
     if asked.container is None and asked.encoding in OTHERS_BY_DEFAULT:
         raise bad_request("unsupported_format", "mulaw and alaw have no WAV header here: say container=none", param="container")
-    return json.dumps({"input": body.text, **speech_fields(asked), **ignored_fields(body.model_extra or {})}).encode()
+    return json.dumps({"input": body.text, **speech_fields(asked), **ignored_fields(body.model_extra or {}, PLACE)}).encode()
 
 
 def socket_fields(query: Mapping[str, str]) -> dict[str, Any]:
@@ -108,12 +110,7 @@ def speech_fields(asked: SpeakQuery) -> dict[str, Any]:
         "speed": asked.speed,
         "seed": asked.seed,
     }
-    return {name: value for name, value in fields.items() if value is not None} | ignored_fields(asked.model_extra or {})
-
-
-def ignored_fields(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields that were set, under names that no field of SpeechBody has: they have no effect and are named so."""
-    return {f"query.{name}" if name in SpeechBody.model_fields else name: True for name in extra}
+    return {name: value for name, value in fields.items() if value is not None} | ignored_fields(asked.model_extra or {}, PLACE)
 
 
 def model_uuid(voice: str, model: str) -> str:

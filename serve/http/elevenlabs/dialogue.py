@@ -16,8 +16,9 @@ from pydantic import ConfigDict, Field
 
 from pipeline.text.markup.ssml_reader import MAX_TURNS
 from serve.errors import bad_request
-from serve.http.elevenlabs.translation import Dictionaries, HttpQuery, common_fields, ignored_fields, settings_fields
+from serve.http.elevenlabs.translation import Dictionaries, HttpQuery, common_fields, settings_fields
 from serve.http.elevenlabs.turns import mark_of
+from serve.http.ignored_fields import ignored_fields
 from serve.speech.schemas.base import Body, read_body, read_values
 
 MOST_VOICES = 10  # ElevenLabs' limit

@@ -18,7 +18,8 @@ from serve.http.door import Message
 from serve.http.elevenlabs.contexts_door import ContextsDoor
 from serve.http.elevenlabs.errors import message_of
 from serve.http.elevenlabs.frames import DialogueFrame, read_frame
-from serve.http.elevenlabs.translation import SocketQuery, common_fields, ignored_fields, settings_fields
+from serve.http.elevenlabs.translation import SocketQuery, common_fields, settings_fields
+from serve.http.ignored_fields import ignored_fields
 from serve.speech.conversation.context import ContextSettings
 from serve.speech.conversation.conversation import Conversation
 

@@ -16,7 +16,8 @@ from serve.http.door import Message
 from serve.http.elevenlabs.contexts_door import ContextsDoor
 from serve.http.elevenlabs.errors import message_of
 from serve.http.elevenlabs.frames import Frame, read_frame
-from serve.http.elevenlabs.translation import TextSocketQuery, common_fields, ignored_fields, settings_fields
+from serve.http.elevenlabs.translation import TextSocketQuery, common_fields, settings_fields
+from serve.http.ignored_fields import ignored_fields
 from serve.speech.conversation.context import ContextSettings
 from serve.speech.conversation.conversation import Conversation
 

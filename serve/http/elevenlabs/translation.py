@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import ConfigDict, Field
 
+from serve.http.ignored_fields import ignored_fields
 from serve.speech.schemas.base import Body, read_body, read_values
-from serve.speech.schemas.speech import SpeechBody
 
 THEIR_MODELS = "eleven_"
 """what the ids of their models begin with; every one of them means the first model here"""
@@ -141,10 +141,3 @@ def settings_fields(settings: VoiceSettings | None, dictionaries: list[Dictionar
     if dictionaries:
         fields["lexicon"] = [each.pronunciation_dictionary_id for each in dictionaries]
     return fields
-
-
-def ignored_fields(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields that were set, under names that no field of SpeechBody has: they have no effect and are named so."""
-    return {
-        f"body.{name}" if name in SpeechBody.model_fields else name: True for name, value in extra.items() if value is not None
-    }
