@@ -2,40 +2,22 @@
 
 In:    newly scheduled sequences
 Out:   Prompts, and what to copy into its tensors
-Owns:  the layout of that input
+Owns:  what each number of a prompt is
 Never: the model, the graphs, the copies themselves (gpu_runner.py)
 """
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Ordered
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from pipeline.engine.sequence import Sequence, slot_of
+from pipeline.model.gpu.kernels.prompt import FLOAT_FIELDS, PLACE_FIELDS, Prompts
 from pipeline.model.sampling import counter_uniforms
 from pipeline.spec import CODEBOOKS
 from pipeline.types import Head, SeedMode
-
-PLACE_FIELDS = ("slot", "last", "speaker_at", "top_k", "min_steps", "max_steps", "from_noise", "is_text", "text_eos")
-"""whole numbers of a prompt, in the order of the columns of Prompts.numbers"""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Prompts:
-    """The static input of one prefill: P prompts of L positions."""
-
-    tokens: torch.Tensor  # (P, L, 5) int64: four ids, then whether they are text
-    numbers: torch.Tensor  # (P, len(PLACE_FIELDS)) int64
-    floats: torch.Tensor  # (P, 3): temperature, dropped mass, penalty
-    speakers: torch.Tensor  # (P, width) float32, normalised
-    uniforms: torch.Tensor  # (P, steps, 4) float32
-
-    def number(self, name: str) -> torch.Tensor:
-        """Returns the column of one of PLACE_FIELDS: (P,) int64."""
-        return self.numbers[:, PLACE_FIELDS.index(name)]
 
 
 def empty_prompts(rows: int, length: int, width: int, steps: int, *, spare: int, device: torch.device) -> Prompts:
@@ -45,7 +27,7 @@ def empty_prompts(rows: int, length: int, width: int, steps: int, *, spare: int,
     return Prompts(
         tokens=torch.zeros(rows, length, CODEBOOKS + 1, dtype=torch.int64, device=device),
         numbers=numbers,
-        floats=torch.ones(rows, 3, device=device),
+        floats=torch.ones(rows, len(FLOAT_FIELDS), device=device),
         speakers=torch.zeros(rows, width, device=device),
         uniforms=torch.full((rows, steps, CODEBOOKS), 0.5, device=device),
     )

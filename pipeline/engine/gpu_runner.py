@@ -27,14 +27,15 @@ from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
 from pipeline.engine import kv_cache
 from pipeline.engine.device import DTYPES, PreemptedSlot, RoundOutput, remember
-from pipeline.engine.gpu_prompts import Prompts, empty_prompts, fill
+from pipeline.engine.gpu_prompts import empty_prompts, fill
 from pipeline.engine.gpu_state import empty_state, split_numbers
 from pipeline.engine.scheduler import PREFILL_BUCKET, Plan, prefill_bucket
 from pipeline.engine.sequence import Sequence, slot_of
 from pipeline.model.embedding import Embedding
 from pipeline.model.gpu.gpu_gpt import GpuGpt
 from pipeline.model.gpu.graphs import record, use_own_stream
-from pipeline.model.gpu.kernels import step
+from pipeline.model.gpu.kernels import prompt, step
+from pipeline.model.gpu.kernels.prompt import Prompts
 from pipeline.model.gpu.prepare import prepare_gpu
 from pipeline.model.sampling import RowParams, draw, filter_logits, upstream_noise
 from pipeline.spec import CODEBOOKS
@@ -120,22 +121,11 @@ class GpuRunner:
         """Embeds the prompts, runs the layers, and writes the settings and states of their slots."""
         state, slots = self._state, prompts.number("slot")
         rows, length, _ = prompts.tokens.shape
-        ids, is_text = prompts.tokens[..., :CODEBOOKS], prompts.tokens[..., CODEBOOKS] != 0
-        as_text = self._embedding.embed_text(ids[..., 0].where(is_text, 0).flatten())
-        as_codes = self._embedding.embed_codes(ids.where(~is_text[..., None], 0).flatten(0, 1))
-        x = torch.where(is_text.flatten()[:, None], as_text, as_codes).view(rows, length, self._width)
-        here = torch.arange(length, device=self._device) == prompts.number("speaker_at")[:, None]
-        x = torch.where(here[..., None], prompts.speakers[:, None], x)
-        state.hidden[slots] = self._gpt.prefill(x, slots, prompts.number("last"), self._cache)
-        for target, place in ((state.temperature, 0), (state.dropped_mass, 1), (state.penalty, 2)):
-            target[slots] = prompts.floats[:, place]
-        for name in ("top_k", "min_steps", "max_steps", "from_noise", "is_text"):
-            getattr(state, name)[slots] = prompts.number(name).int()
+        residual = torch.empty(rows * length, self._width, device=self._device)
+        prompt.embed(prompts, self._embedding.code_table, self._embedding.text_table, residual)
+        delta = self._gpt.run_prompts(residual, prompts, self._cache)
+        prompt.admit(prompts, state, residual, delta, self._gpt.final_norm, eps=self._gpt.rms_eps)
         state.text_eos[slots] = prompts.number("text_eos")
-        state.positions[slots] = prompts.number("last").int() + 1
-        state.uniforms[slots] = prompts.uniforms
-        state.steps.index_fill_(0, slots, 0)
-        state.recent.index_fill_(0, slots, self._code_vocab)
         state.recent_text.index_fill_(0, slots, self._text_vocab)
 
     @torch.inference_mode()

@@ -18,22 +18,23 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 from triton.language import bfloat16
 
-from pipeline.model.gpu.kernels import attention, layer, product, step
+from pipeline.model.gpu.kernels import attention, layer, product, prompt, step
 from pipeline.model.quantise import LARGEST, SMALLEST_SCALE
 
 SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 """compute capability -> KiB that a program may have there (CUDA's programming guide, table of technical specifications)"""
-MOST_SPILLED = 48  # bytes of the stack per thread, by int8 products alone: 40 with 64 rows on sm_100
+MOST_SPILLED = {"_product": 48, "_attend": 8}  # bytes of the stack per thread: 64 rows on sm_100; float32 on sm_86 and 90
 ALIGNED = [["tt.divisibility", 16]]  # as the runtime finds torch's allocations
 CAPABILITIES = [int(one) for one in sys.argv[1:]] or [90]
 BARRIERS_OF_A_REDUCTION = 3  # of a block-wide one: the search for a draw's thresholds has one a bit
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 FLOATS = (
     "cosines sines maxima sums weighted residual weight logits temperatures penalties dropped_masses uniforms noise hidden "
-    "code_table text_table out_hidden scales"
+    "code_table text_table out_hidden scales speakers floats slot_uniforms"
 )
-SCALARS = {"scale": "fp32", "eps": "fp32", "last_position": "i32", "rows": "i32"}
-HALVES = "qkv keys values key_scales value_scales seen delta normed gate_up gated"
+SCALARS = {"scale": "fp32", "eps": "fp32", "last_position": "i32", "rows": "i32", "length": "i32"}
+HALVES = "qkv keys values key_scales value_scales seen delta normed gate_up gated turned"
+WIDE = {"tokens": "*i64", "numbers": "*i64"}  # of prompts
 HEADS = {"HEADS": 12, "HEAD_DIM": 64}
 ROW = {"WIDTH": 768, "BLOCK": 1024}
 BOOKS = {"BOOKS": 4, "VOCAB": 626, "WINDOW": 16}
@@ -41,6 +42,12 @@ SHAPE = attention.Shape(attention.SHORT_SPLIT)
 ATTEND = HEADS | {"CACHED": 1536, "BLOCK": SHAPE.block, "STAGES": SHAPE.stages, "LOWEST": attention.LOWEST}
 ATTEND |= {"LARGEST": LARGEST, "SMALLEST": SMALLEST_SCALE}
 SPLITS = [{"SPLIT": 1536, "SPLITS": 1}, {"SPLIT": SHAPE.split, "SPLITS": 12}]
+PLACE = HEADS | {"GROUP": 4, "CACHED": 1536, "LARGEST": LARGEST, "SMALLEST": SMALLEST_SCALE}
+PROMPTS: list[tuple[JITFunction, dict[str, Any]]] = [
+    (prompt._embed, {"BOOKS": 4, "VOCAB": 626} | ROW),
+    (prompt._place, PLACE | {"QUANTISED": False}),
+    (prompt._admit, BOOKS | ROW | {"MAX_STEPS": 1024}),
+]
 INT8_CACHE = {"keys": "*i8", "values": "*i8", "key_scales": "*fp32", "value_scales": "*fp32"}
 KERNELS: list[tuple[JITFunction, dict[str, Any]]] = [
     *((attention._attend, ATTEND | split | {"QUANTISED": False}) for split in SPLITS),
@@ -98,8 +105,7 @@ def build(kernel: JITFunction, constants: Mapping[str, Any], types: dict[str, st
         cubin, shared = compiled.asm["cubin"], compiled.metadata.shared
         what = f"{kernel.__name__} {constants} on sm_{capability}"
         assert shared <= SHARED_MEMORY[capability] << 10, f"{what}: {shared} bytes shared"
-        most = MOST_SPILLED if kernel is product._product else 0
-        assert (stack := spilled(cubin)) <= most, f"{what}: {stack} bytes spilled"
+        assert (stack := spilled(cubin)) <= MOST_SPILLED.get(kernel.__name__, 0), f"{what}: {stack} bytes spilled"
         if kernel is step._draw:
             found = barriers_in_a_loop(compiled.asm["ptx"])
             assert found == BARRIERS_OF_A_REDUCTION, f"{what}: {found} barriers a bit"
@@ -115,6 +121,10 @@ def main() -> int:
             if half == "*fp32" and not set(names) & set(HALVES.split()):
                 continue
             build(kernel, constants, {name: kind(name, half) for name in names})
+        for kernel, constants in PROMPTS:
+            build(kernel, constants, {name: kind(name, half) for name in kernel.arg_names} | WIDE)
+        types = {name: kind(name, half) for name in prompt._place.arg_names} | WIDE | INT8_CACHE
+        build(prompt._place, PLACE | {"QUANTISED": True}, types, num_warps=1)
         for split in SPLITS:
             types = {name: kind(name, half) for name in attention._attend.arg_names} | INT8_CACHE
             build(attention._attend, ATTEND | split | {"QUANTISED": True}, types)

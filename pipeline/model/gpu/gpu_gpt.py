@@ -1,13 +1,14 @@
-"""GpuGpt: the decoder stack on a GPU, eight nodes of a CUDA graph per layer.
+"""GpuGpt: the decoder stack on a GPU, eight nodes of a CUDA graph per layer of a step, nine of a prefill.
 
-In:    the residual stream, each slot's position, which slots make the step; the KV cache
+In:    the residual stream, each slot's position, which slots make the step, or prompts; the KV cache
 Out:   the last layer's product, not yet added to the residual stream
-Owns:  the buffers between the products
-Never: the first embedding, the last norm (pipeline/model/gpu/kernels/step.py), sampling
+Owns:  the buffers between a step's products
+Never: the first embedding, the last norm (pipeline/model/gpu/kernels/step.py, prompt.py), sampling
 
-    add_norm - qkv - attend (- join) - attention_out - add_norm - gate_up - gate - down
+    step      add_norm - qkv - attend (- join) - attention_out - add_norm - gate_up - gate - down
+    prefill   add_norm - qkv - place - torch's attention - attention_out - add_norm - gate_up - gate - down
 
-Prefill is Gpt's. Both use one copy of int8 weights, pipeline/model/gpu/kernels/product.py.
+Both use one copy of int8 weights, pipeline/model/gpu/kernels/product.py.
 """
 
 from dataclasses import replace
@@ -21,6 +22,7 @@ from pipeline.model.gpt import ActiveExtent, Cached, Gpt, KeysValues
 from pipeline.model.gpu.kernels.attention import Attention, chosen_shape
 from pipeline.model.gpu.kernels.layer import add_norm, gate
 from pipeline.model.gpu.kernels.product import Int8Product
+from pipeline.model.gpu.kernels.prompt import Prompts, place
 
 
 class _Attend(Protocol):
@@ -109,6 +111,39 @@ class GpuGpt(Gpt):
             delta = layer.down.summands(self._gated)
         assert delta is not None, "a stack has layers"
         return delta
+
+    def run_prompts(self, residual: torch.Tensor, prompts: Prompts, cache: KeysValues) -> torch.Tensor:
+        """Computes prompts through all layers, and fills the first L positions of their slots.
+
+        Args:
+            residual: (P * L, width) float32, the embeddings, padded at the end to the bucket L; changed.
+            prompts: names the slots, distinct; an unused row names a slot without a sequence.
+
+        Returns:
+            (P * L, width) in the model's dtype: the states are the norm of its sum with the residual. A prompt's rows depend
+            on that prompt and on L alone.
+        """
+        spec, (rows, length, _) = self._spec, prompts.tokens.shape
+        shape = rows, length, -1, spec.heads, spec.head_dim
+
+        def like(width: int) -> torch.Tensor:
+            return residual.new_empty(rows * length, width, dtype=self._dtype)
+
+        normed, gated = like(spec.width), like(spec.mlp_width)
+        turned = like(2 * spec.heads * spec.head_dim).view(shape)
+        delta: torch.Tensor | None = None
+        for layer, (keys, values) in zip(self._weights.layers, cache.layers(), strict=True):
+            add_norm(residual, delta, layer.attention_norm, normed, eps=self.rms_eps)
+            qkv = layer.qkv(normed)
+            place(qkv, (self._cos, self._sin), prompts, turned, keys, values)
+            query, key, value = (part.transpose(1, 2) for part in (*turned.unbind(2), qkv.view(shape)[:, :, 2]))
+            seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+            product = layer.attention_out(seen.transpose(1, 2).reshape(rows * length, -1))
+            add_norm(residual, product[None], layer.mlp_norm, normed, eps=self.rms_eps)
+            gate(layer.gate_up(normed), gated)
+            delta = layer.down(gated)[None]
+        assert delta is not None, "a stack has layers"
+        return delta[0]
 
 
 def sdpa(

@@ -31,11 +31,7 @@ import triton
 import triton.language as tl
 
 from pipeline.model.gpt import Cached
-from pipeline.model.gpu.kernels.interpreter import allow_read_bounds
 from pipeline.model.quantise import LARGEST, SMALLEST_SCALE
-
-if triton.knobs.runtime.interpret:
-    allow_read_bounds()
 
 LOWEST = -3.0e38
 """below every score; finite, so that the difference of two is a number"""
@@ -46,8 +42,11 @@ SHORT_SPLIT = 128
 
 
 @triton.jit
-def _rotated(row, cos, sin, HEAD_DIM: tl.constexpr, dtype: tl.constexpr):
-    """Returns one head's (HEAD_DIM,) numbers, rotated and rounded to the model's dtype."""
+def rotated(row, cos, sin, HEAD_DIM: tl.constexpr, dtype: tl.constexpr):
+    """Returns the numbers of one head (HEAD_DIM,), or of several (heads, HEAD_DIM), rotated and rounded to the model's dtype.
+
+    `row` points to the head's first number, or is (heads, 1) of such pointers.
+    """
     dim = tl.arange(0, HEAD_DIM)
     straight = tl.load(row + dim).to(tl.float32)
     swapped = tl.load(row + (dim + HEAD_DIM // 2) % HEAD_DIM).to(tl.float32)
@@ -55,16 +54,37 @@ def _rotated(row, cos, sin, HEAD_DIM: tl.constexpr, dtype: tl.constexpr):
 
 
 @triton.jit
-def _quantised(row, LARGEST: tl.constexpr, SMALLEST: tl.constexpr):
-    """Returns (HEAD_DIM,) float32 as whole numbers of 8 bits, still float32, and their scale: pipeline/model/quantise.py."""
-    one = tl.full((), 1.0, tl.float32)
-    scale = tl.maximum(tl.div_rn(tl.max(tl.abs(row)), one * LARGEST), SMALLEST)
+def _quantised(heads, LARGEST: tl.constexpr, SMALLEST: tl.constexpr):
+    """Returns whole numbers of 8 bits, still float32, and a scale for each head: pipeline/model/quantise.py."""
+    AXIS: tl.constexpr = len(heads.shape) - 1
+    largest = tl.max(tl.abs(heads), axis=AXIS, keep_dims=AXIS == 1)
+    scale = tl.maximum(tl.div_rn(largest, tl.full(largest.shape, LARGEST, tl.float32)), SMALLEST)
     # A maximum ignores NaN.
-    scale = tl.where(tl.sum((row != row).to(tl.int32)) > 0, float("nan"), scale)
+    scale = tl.where(tl.sum((heads != heads).to(tl.int32), axis=AXIS, keep_dims=AXIS == 1) > 0, float("nan"), scale)
     # The nearest whole number, ties to the even one: beyond 2^23 a float32 holds no fractions.
     shift = 12582912.0  # 1.5 * 2^23
-    whole = (tl.div_rn(row, tl.zeros_like(row) + scale) + shift) - shift
+    whole = (tl.div_rn(heads, tl.zeros_like(heads) + scale) + shift) - shift
     return tl.minimum(tl.maximum(whole, -LARGEST), LARGEST), scale
+
+
+@triton.jit
+def written(
+    heads,  # (HEAD_DIM,) float32, or (heads, HEAD_DIM)
+    numbers,  # (slots, HEADS, CACHED, HEAD_DIM) dtype, or int8
+    scales,  # (slots, HEADS, CACHED) float32; not written unless QUANTISED
+    place,  # int64, of (slots, HEADS, CACHED), or (heads, 1) of them
+    HEAD_DIM: tl.constexpr,
+    QUANTISED: tl.constexpr,
+    LARGEST: tl.constexpr,
+    SMALLEST: tl.constexpr,
+):
+    """Writes keys or values of one head or several to the cache. Returns the numbers that it holds, and their scales."""
+    scale = 1.0
+    if QUANTISED:
+        heads, scale = _quantised(heads, LARGEST, SMALLEST)
+        tl.store(scales + place, scale)
+    tl.store(numbers + place * HEAD_DIM + tl.arange(0, HEAD_DIM), heads.to(numbers.dtype.element_ty))
+    return heads, scale
 
 
 @triton.jit
@@ -107,7 +127,7 @@ def _attend(
         cos = tl.load(cosines + position * HEAD_DIM + dim)
         sin = tl.load(sines + position * HEAD_DIM + dim)
         row = qkv + slot * (3 * HEADS * HEAD_DIM) + head * HEAD_DIM
-        query = _rotated(row, cos, sin, HEAD_DIM, dtype).to(tl.float32) * scale
+        query = rotated(row, cos, sin, HEAD_DIM, dtype).to(tl.float32) * scale
         scale_place = (slot.to(tl.int64) * HEADS + head) * CACHED
         place = scale_place * HEAD_DIM
         # Each of the block's places has a maximum, a sum and mixed values of its own.
@@ -117,16 +137,12 @@ def _attend(
         mixed = tl.zeros((BLOCK, HEAD_DIM), tl.float32)
         if position < start + SPLIT:
             # The new position belongs to this split: it comes first.
-            key = _rotated(row + HEADS * HEAD_DIM, cos, sin, HEAD_DIM, dtype).to(tl.float32)
-            value = tl.load(row + 2 * HEADS * HEAD_DIM + dim).to(tl.float32)
-            if QUANTISED:
-                key, key_scale = _quantised(key, LARGEST, SMALLEST)
-                value, value_scale = _quantised(value, LARGEST, SMALLEST)
-                tl.store(key_scales + scale_place + position, key_scale)
-                tl.store(value_scales + scale_place + position, value_scale)
-            tl.store(keys + place + position * HEAD_DIM + dim, key.to(keys.dtype.element_ty))
-            tl.store(values + place + position * HEAD_DIM + dim, value.to(values.dtype.element_ty))
+            new_place = scale_place + position
+            key = rotated(row + HEADS * HEAD_DIM, cos, sin, HEAD_DIM, dtype).to(tl.float32)
+            key, key_scale = written(key, keys, key_scales, new_place, HEAD_DIM, QUANTISED, LARGEST, SMALLEST)
             score = tl.sum(query * key)
+            value = tl.load(row + 2 * HEADS * HEAD_DIM + dim).to(tl.float32)
+            value, value_scale = written(value, values, value_scales, new_place, HEAD_DIM, QUANTISED, LARGEST, SMALLEST)
             if QUANTISED:
                 score *= key_scale
                 value *= value_scale

@@ -19,6 +19,7 @@ import torch
 import triton
 import triton.language as tl
 
+from pipeline.model.gpu.kernels.embedding import embedded
 from pipeline.spec import CODEBOOKS, MIN_TOKENS_TO_KEEP, REPETITION_WINDOW
 
 VALUE_BITS = 32
@@ -198,13 +199,8 @@ def _advance(
         text = tl.load(is_text + slot) != 0
     place = tl.load(steps + slot) % WINDOW
     tl.store(recent + (slot * BOOKS + book) * WINDOW + place, drawn, mask=moves & (text == 0))
-    x = tl.zeros((BLOCK,), tl.float32)
-    for number in tl.static_range(BOOKS):
-        code = tl.load(tokens + slot * BOOKS + number)
-        x += tl.load(code_table + (number * VOCAB + code) * WIDTH + column, mask=inside & (text == 0), other=0.0)
-    if WITH_TEXT:
-        word = tl.load(tokens + slot * BOOKS).to(tl.int64)
-        x += tl.load(text_table + word * WIDTH + column, mask=inside & text, other=0.0)
+    ids = tokens + slot * BOOKS
+    x = embedded(ids, text, code_table, text_table, column, inside, BOOKS, VOCAB, WIDTH, WITH_TEXT)
     tl.store(residual + slot * WIDTH + column, x, mask=inside)
 
 
