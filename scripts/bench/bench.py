@@ -167,25 +167,25 @@ class Bench:
     def upstream(self) -> WorkerProcess:
         """Returns the ChatTTS package, awake and warm."""
         key = self.options.checkpoint
-        upstream: WorkerProcess = self.awake(names.UPSTREAM, key, lambda: start_upstream(key, self.options.threads))
+        upstream: WorkerProcess = self._awake(names.UPSTREAM, key, lambda: start_upstream(key, self.options.threads))
         return upstream
 
     def in_process(self, settings: Settings) -> WorkerProcess:
         """Returns this engine in one process, awake and warm, with the settings of a service."""
         key = replace(settings, path="")
-        ours: WorkerProcess = self.awake(names.IN_PROCESS, key, lambda: start_in_process(settings))
+        ours: WorkerProcess = self._awake(names.IN_PROCESS, key, lambda: start_in_process(settings))
         return ours
 
     def static(self, batch_size: int) -> Served:
         """Returns the static batches, awake and warm, with a batch size."""
         key = self.options.checkpoint
-        static: Served = self.awake(names.STATIC, key, lambda: start_static(key, self.options.threads))
+        static: Served = self._awake(names.STATIC, key, lambda: start_static(key, self.options.threads))
         set_batch_size(static, batch_size)
         return static
 
     def service(self, settings: Settings) -> Served:
         """Returns this service, awake and warm."""
-        service: Served = self.awake(names.SERVICE, settings, lambda: start_service(settings))
+        service: Served = self._awake(names.SERVICE, settings, lambda: start_service(settings))
         return service
 
     def run(self, system: System, load: Load) -> list[Timeline]:
@@ -206,8 +206,7 @@ class Bench:
         (line,) = self.run(system, Load((what,), clients=1, streamed=streamed))
         return line
 
-    def awake(self, name: str, key: object, start: Callable[[], Any]) -> Any:
-        """Returns the system of that name, awake and warm; starts it if there is none, or one with another key."""
+    def _awake(self, name: str, key: object, start: Callable[[], Any]) -> Any:
         if self.systems.is_new(name, key):
             self.progress(f"starting {name}")
             system = self.systems.take(name, key, start)

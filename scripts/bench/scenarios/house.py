@@ -20,7 +20,7 @@ from scripts.bench.names import IN_PROCESS, label
 from scripts.bench.processes import cpu_s, title
 from scripts.bench.settings import Settings
 from scripts.bench.show import shown
-from scripts.bench.systems import System, start_service
+from scripts.bench.systems import Served, System
 from scripts.bench.timeline import audio_rate, latency, spread
 
 CHECKPOINT = "small-random"
@@ -66,8 +66,7 @@ def awake(bench: Bench, name: str) -> System:
     settings = settings_of(bench, name)
     if name == IN_PROCESS:
         return bench.in_process(settings)
-    served: System = bench.awake(name, settings, lambda: start_service(settings))
-    return served
+    return bench.service(settings)  # its ports allow one service at a time: the other one ends
 
 
 def settings_of(bench: Bench, name: str) -> Settings:
@@ -89,7 +88,7 @@ def measure(bench: Bench, system: System, listeners: int, turn: int) -> dict[str
     before = cpu_of(system)
     lines = bench.run(system, Load(asked, clients=listeners))
     audio_s = sum(line.received_s for line in lines)
-    spent = {kind: 1e3 * (after - before.get(kind, 0.0)) / audio_s for kind, after in cpu_of(system).items()}
+    spent = {kind: 1e3 * max(0.0, after - before.get(kind, 0.0)) / audio_s for kind, after in cpu_of(system).items()}
     times = latency(lines)
     return {
         "audio_s_per_s": audio_rate(lines, len(asked)),
@@ -97,7 +96,7 @@ def measure(bench: Bench, system: System, listeners: int, turn: int) -> dict[str
         "ttfb_p95_s": times["ttfb_p95_s"],
         "pieces_per_audio_s": sum(len(line.arrivals) for line in lines) / audio_s,
         "core_ms": sum(spent.values()),
-        **{f"core_ms_{kind}": value for kind, value in spent.items()},
+        **({f"core_ms_{kind}": value for kind, value in spent.items()} if isinstance(system, Served) else {}),
     }
 
 
