@@ -8,13 +8,11 @@ Owns:  nothing
 Never: the engine
 """
 
-import time
-from collections.abc import Callable
-
 import torch
 
 from pipeline.checkpoint.weights import GptSpec
 from pipeline.engine.kv_cache import SCALE_BYTES
+from scripts.bench.device_clock import mean_seconds
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 COPIED_BYTES = 1 << 28
@@ -45,31 +43,12 @@ def copy_bandwidth(device: str = "cpu") -> float:
     """
     size = COPIED_BYTES if device == "cpu" else 4 * COPIED_BYTES
     source, target = (torch.randint(0, 256, (size,), dtype=torch.uint8, device=device) for _ in range(2))
-    seconds = _by_events if device == "cuda" else _by_host
 
     def copy() -> None:
         target.copy_(source)
 
     copy()
-    return 2 * size * COPIES / seconds(copy)
-
-
-def _by_events(copy: Callable[[], None]) -> float:
-    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    began.record()
-    for _ in range(COPIES):
-        copy()
-    ended.record()
-    ended.synchronize()
-    milliseconds: float = began.elapsed_time(ended)
-    return milliseconds / 1e3
-
-
-def _by_host(copy: Callable[[], None]) -> float:
-    began = time.perf_counter()
-    for _ in range(COPIES):
-        copy()
-    return time.perf_counter() - began
+    return 2 * size / mean_seconds(device, copy, COPIES)
 
 
 if __name__ == "__main__":

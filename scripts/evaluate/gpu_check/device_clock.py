@@ -1,4 +1,4 @@
-"""Device clock: how long work takes on a GPU, by the GPU's own clock; on a CPU by the host's.
+"""Device clock: how long work takes on a device once it is warm, and of which kernels it consists.
 
 In:    a function
 Out:   seconds; the kernels that ran
@@ -6,10 +6,11 @@ Owns:  nothing
 Never: an engine
 """
 
-import time
 from collections.abc import Callable
 
 import torch
+
+from scripts.bench.device_clock import mean_seconds
 
 WARM_RUNS = 3
 
@@ -18,27 +19,8 @@ def seconds_on(device: str, work: Callable[[], object], *, times: int, repeats: 
     """Returns the median over `repeats` of the mean seconds of `times` calls."""
     for _ in range(WARM_RUNS):
         work()
-    measure = _by_events if device == "cuda" else _by_host
-    found = sorted(measure(work, times) for _ in range(repeats))
+    found = sorted(mean_seconds(device, work, times) for _ in range(repeats))
     return found[len(found) // 2]
-
-
-def _by_events(work: Callable[[], object], times: int) -> float:
-    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    began.record()
-    for _ in range(times):
-        work()
-    ended.record()
-    ended.synchronize()
-    seconds: float = began.elapsed_time(ended) / 1e3 / times
-    return seconds
-
-
-def _by_host(work: Callable[[], object], times: int) -> float:
-    began = time.perf_counter()
-    for _ in range(times):
-        work()
-    return (time.perf_counter() - began) / times
 
 
 def kernels_of(work: Callable[[], object]) -> dict[str, object]:

@@ -18,6 +18,7 @@ from pipeline.config import EngineConfig
 from pipeline.engine.engine import Engine
 from pipeline.model.quantise import LARGEST
 from pipeline.spec import STEPS_PER_SECOND
+from scripts.bench.device_clock import mean_seconds
 from scripts.bench.memory_bandwidth import step_bytes
 from scripts.bench.record import step_figure
 from scripts.evaluate.gpu_check.device_clock import kernels_of, seconds_on
@@ -85,13 +86,7 @@ def _bare_step_s(config: EngineConfig, checkpoint: Checkpoint, *, busy: int | No
         times: list[float] = []
         for _ in range(5):
             place()
-            began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            began.record()
-            for _ in range(ROUNDS):
-                runner._rounds[False].replay()
-            ended.record()
-            ended.synchronize()
-            times.append(began.elapsed_time(ended) / 1e3 / ROUNDS / config.steps_per_round)
+            times.append(mean_seconds("cuda", runner._rounds[False].replay, ROUNDS) / config.steps_per_round)
         assert int(state.steps[0]) == ROUNDS * config.steps_per_round, "every slot was busy to the end"
     return sorted(times)[len(times) // 2]
 
