@@ -148,6 +148,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--weights", help="engine.weights of the service; `dtype` keeps --dtype; default: int8 where this machine runs it"
     )
     parser.add_argument("--kv", default="int8", help="engine.kv of the service; `dtype` keeps --dtype")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), help="device of the ChatTTS package too; default: the one of the configuration"
+    )
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of the engine, and of the ChatTTS package")
     parser.add_argument("--vocoder-threads", type=int, default=1, help="threads of the vocoder, which runs beside the engine")
     parser.add_argument(
@@ -161,7 +164,28 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--url", help=f"any OpenAI-compatible speech server (without /v1): {', '.join(FOR_ANY_SERVER)}")
     parser.add_argument("--model", default="chattts", help="model to request, with --url")
     parser.add_argument("--voice", default="default", help="voice to request, with --url")
-    return parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
+    if args.url and args.device:
+        parser.error("--device has no effect on the server at --url: leave it out")
+    if not args.url:
+        args.device = device_of(args.config, args.device, parser)
+    return args
+
+
+def device_of(config: Path, wanted: str | None, parser: argparse.ArgumentParser) -> str:
+    """Returns the device of every system. The configuration decides: a service on another one has other deployments."""
+    configured = configured_device(config)
+    if configured == "auto" and wanted is None:
+        parser.error(f"{config} has engine.device auto: say --device cpu or --device cuda for the ChatTTS package")
+    if configured != "auto" and wanted not in (None, configured):
+        parser.error(f"--device {wanted}, but {config} has engine.device {configured}: choose another --config")
+    return wanted or configured
+
+
+def configured_device(config: Path) -> str:
+    """Returns the setting engine.device of a configuration."""
+    pipeline = parse_yaml(config.read_text())["applications"][0]["args"]["pipeline"]
+    return str(pipeline.get("engine", {}).get("device", "cpu"))
 
 
 def options_of(args: argparse.Namespace) -> Options:
@@ -177,6 +201,7 @@ def options_of(args: argparse.Namespace) -> Options:
         weights=args.weights or ("dtype" if args.url else best_weights(args.config)),
         kv=args.kv,
         path=args.path,
+        device=args.device or "cpu",
         threads=args.threads,
         vocoder_threads=args.vocoder_threads,
         soak_minutes=args.soak_minutes,
@@ -187,8 +212,7 @@ def options_of(args: argparse.Namespace) -> Options:
 
 def best_weights(config: Path) -> str:
     """Returns int8, or dtype on a CPU without native code: torch has no int8 weights there. Only a child loads torch."""
-    device = parse_yaml(config.read_text())["applications"][0]["args"]["pipeline"].get("engine", {}).get("device", "cpu")
-    if device != "cpu":
+    if configured_device(config) != "cpu":
         return "int8"
     if subprocess.run([sys.executable, "-c", COMPILE_STEP], capture_output=True, check=False).returncode == 0:
         return "int8"
@@ -203,6 +227,7 @@ def shown_options(options: Options) -> Result:
         "seed": options.seed,
         "repeats": options.repeats,
         "url": options.endpoint.url if options.endpoint else None,
+        "device": options.device,
         "service": {
             "config": str(options.config),
             "path": options.path,

@@ -41,7 +41,7 @@ from scripts.bench.workload import Lengths, Utterance, utterance
 WARM_UP_S = 1.0
 MAX_PROMPT = 512
 MAX_STEPS = 1280  # 25 s and more
-KV_MIB = 4096
+KV_MIB = {"cpu": 4096, "cuda": 16384}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,7 @@ class Options:
     weights: str = "int8"  # as configs/cpu.yaml, like the next one
     kv: str = "int8"
     path: str = "fast"
+    device: str = "cpu"
     threads: int = os.cpu_count() or 1
     vocoder_threads: int = 1
     soak_minutes: float = 30.0
@@ -75,13 +76,13 @@ class Options:
             "dtype": self.dtype,
             "weights": self.weights,
             "kv": self.kv,
-            "threads": self.threads,
             "max_prompt": MAX_PROMPT,
             "max_steps": MAX_STEPS,
-            "kv_budget_mib": KV_MIB,
+            "kv_budget_mib": KV_MIB[self.device],
         }
         changes: dict[str, Any] = {f"pipeline.engine.{key}": value for key, value in engine.items()}
-        changes |= {"pipeline.vocoder.threads": self.vocoder_threads}
+        if self.device == "cpu":
+            changes |= {"pipeline.engine.threads": self.threads, "pipeline.vocoder.threads": self.vocoder_threads}
         return Settings(self.config, self.checkpoint, self.path, changes)
 
     @property
@@ -162,12 +163,12 @@ class Bench:
     def bandwidth(self) -> float:
         """Returns the bytes per second this machine copies while nothing else runs."""
         self.systems.freeze()
-        return copy_bandwidth()
+        return copy_bandwidth(self.options.device)
 
     def upstream(self) -> WorkerProcess:
         """Returns the ChatTTS package, awake and warm."""
-        key = self.options.checkpoint
-        upstream: WorkerProcess = self._awake(names.UPSTREAM, key, lambda: start_upstream(key, self.options.threads))
+        key, threads, device = self.options.checkpoint, self.options.threads, self.options.device
+        upstream: WorkerProcess = self._awake(names.UPSTREAM, key, lambda: start_upstream(key, threads, device))
         return upstream
 
     def in_process(self, settings: Settings) -> WorkerProcess:
@@ -178,8 +179,8 @@ class Bench:
 
     def static(self, batch_size: int) -> Served:
         """Returns the static batches, awake and warm, with a batch size."""
-        key = self.options.checkpoint
-        static: Served = self._awake(names.STATIC, key, lambda: start_static(key, self.options.threads))
+        key, threads, device = self.options.checkpoint, self.options.threads, self.options.device
+        static: Served = self._awake(names.STATIC, key, lambda: start_static(key, threads, device))
         set_batch_size(static, batch_size)
         return static
 

@@ -1,12 +1,14 @@
 """Memory bandwidth: what a decode step must read, against what the memory can deliver.
 
-`python -m scripts.bench.memory_bandwidth` measures the copy bandwidth.
+`python -m scripts.bench.memory_bandwidth [DEVICE]` measures the copy bandwidth.
 
 In:    the model's dimensions
 Out:   bytes per step; the copy bandwidth
 Owns:  nothing
 Never: the engine
 """
+
+import sys
 
 import torch
 
@@ -52,4 +54,4 @@ def copy_bandwidth(device: str = "cpu") -> float:
 
 
 if __name__ == "__main__":
-    print(copy_bandwidth())
+    print(copy_bandwidth(*sys.argv[1:]))

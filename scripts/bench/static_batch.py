@@ -36,15 +36,15 @@ BATCH_WAIT_S = 0.03
 class StaticBatch:
     """ChatTTS behind a queue."""
 
-    def __init__(self, checkpoint: str, batch_size: int, threads: int) -> None:
+    def __init__(self, checkpoint: str, batch_size: int, threads: int, device: str) -> None:
         self._thread = ThreadPoolExecutor(1)
-        self._chat = self._thread.submit(self._load, Path(checkpoint), threads).result()
+        self._chat = self._thread.submit(self._load, Path(checkpoint), threads, device).result()
         self._speak.set_max_batch_size(batch_size)  # type: ignore[attr-defined]
 
     @staticmethod
-    def _load(checkpoint: Path, threads: int) -> ChatTTS.Chat:
+    def _load(checkpoint: Path, threads: int, device: str) -> ChatTTS.Chat:
         torch.set_num_threads(threads)  # Ray gives a replica one; ChatTTS alone would take them all
-        return load_chat(checkpoint)
+        return load_chat(checkpoint, device)
 
     async def __call__(self, request: Request) -> Response:
         if request.url.path == "/ready":
@@ -77,6 +77,7 @@ def main() -> int:
     parser.add_argument("checkpoint", type=Path, help="folder that holds asset/")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--port", type=int, default=8001)
     parser.add_argument("--temp-dir", type=Path, required=True, help="Ray's own folder")
     args = parser.parse_args()
@@ -85,7 +86,9 @@ def main() -> int:
         signal.signal(number, lambda *_: stop.set())
     ray.init(address="local", num_cpus=4, include_dashboard=False, _temp_dir=str(args.temp_dir), log_to_driver=False)
     serve.start(http_options={"host": "127.0.0.1", "port": args.port})
-    application = StaticBatch.bind(str(args.checkpoint), args.batch_size, args.threads)  # type: ignore[attr-defined]
+    # A replica sees a GPU only if it asks for one.
+    replica = StaticBatch.options(ray_actor_options={"num_cpus": 1, "num_gpus": int(args.device == "cuda")})  # type: ignore[attr-defined]
+    application = replica.bind(str(args.checkpoint), args.batch_size, args.threads, args.device)
     serve.run(application, name="static_batch")
     stop.wait()
     serve.shutdown()  # type: ignore[no-untyped-call]

@@ -223,9 +223,9 @@ class Served(Remote):
         raise RuntimeError(f"{self.name} was not ready after {timeout_s:g} s:\n{_tail(self.log)}")
 
 
-def start_upstream(checkpoint: str, threads: int) -> WorkerProcess:
+def start_upstream(checkpoint: str, threads: int, device: str) -> WorkerProcess:
     """Starts the ChatTTS package."""
-    return WorkerProcess(UPSTREAM, "run_upstream", resolve(checkpoint, cache_home()), threads)
+    return WorkerProcess(UPSTREAM, "run_upstream", resolve(checkpoint, cache_home()), threads, device)
 
 
 def start_in_process(settings: Settings) -> WorkerProcess:
@@ -233,20 +233,20 @@ def start_in_process(settings: Settings) -> WorkerProcess:
     return WorkerProcess(IN_PROCESS, "run_pipeline", document(settings, 0, None)["applications"][0]["args"]["pipeline"])
 
 
-def start_static(checkpoint: str, threads: int) -> Served:
+def start_static(checkpoint: str, threads: int, device: str) -> Served:
     """Starts the ChatTTS package's batch call behind Serve."""
     folder, port = _folder(), free_port()
     command = [sys.executable, "-m", "scripts.bench.static_batch", str(resolve(checkpoint, cache_home()))]
-    command += ["--port", str(port), "--threads", str(threads), "--temp-dir", str(folder)]
+    command += ["--port", str(port), "--threads", str(threads), "--device", device, "--temp-dir", str(folder)]
     endpoint = Endpoint(f"http://127.0.0.1:{port}", extra=_steps)
     # Without a token, so that none is written into the user's home, and reachable on 127.0.0.1 alone.
     alone = {"RAY_AUTH_MODE": "disabled", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
     return Served(STATIC, endpoint, command, folder, **alone)
 
 
-def copy_bandwidth() -> float:
-    """Returns the bytes per second this machine copies, measured in a process that ends: its threads must not stay."""
-    command = [sys.executable, "-m", "scripts.bench.memory_bandwidth"]
+def copy_bandwidth(device: str) -> float:
+    """Returns the bytes per second this device copies, measured in a process that ends: its threads must not stay."""
+    command = [sys.executable, "-m", "scripts.bench.memory_bandwidth", device]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return float(done.stdout)
 

@@ -66,12 +66,12 @@ def serve_commands(pipe: Connection, commands: Commands) -> None:
             pipe.send(("failed", traceback.format_exc()))
 
 
-def run_upstream(pipe: Connection, root: Path, threads: int) -> None:
+def run_upstream(pipe: Connection, root: Path, threads: int, device: str) -> None:
     """Serves the ChatTTS package behind a lock."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that sends the commands
     logging.disable(logging.WARNING)  # the package warns about every forced length
     with asyncio.Runner() as runner:
-        upstream = UpstreamSpeaker(root, threads)
+        upstream = UpstreamSpeaker(root, threads, device)
         serve_commands(
             pipe,
             {
@@ -105,10 +105,11 @@ def run_pipeline(pipe: Connection, pipeline: dict[str, Any]) -> None:
 class UpstreamSpeaker:
     """The ChatTTS package as its README uses it, one request at a time."""
 
-    def __init__(self, root: Path, threads: int) -> None:
+    def __init__(self, root: Path, threads: int, device: str) -> None:
+        self._device = torch.device(device)
         self._thread = ThreadPoolExecutor(1)  # loaded and run on one thread, as in its README
         self.on_thread(torch.set_num_threads, threads).result()
-        self._chat = self.on_thread(load_chat, root).result()
+        self._chat = self.on_thread(load_chat, root, device).result()
         self._turn = asyncio.Lock()
 
     def on_thread(self, work: Callable[..., T], *arguments: Any) -> "Future[T]":
@@ -145,7 +146,9 @@ class UpstreamSpeaker:
         texts, (steps,) = [one.text for one in utterances], {one.steps for one in utterances}
         self._chat.context.set(False)  # as `infer` does: an earlier client may have disconnected
         began = time.perf_counter()
-        list(self._chat._infer_code(texts, False, torch.device("cpu"), True, exactly(steps)))
+        list(self._chat._infer_code(texts, False, self._device, True, exactly(steps)))
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
         return time.perf_counter() - began
 
 

@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.config import TextConfig
+from pipeline.config import PipelineConfig, TextConfig
 from pipeline.spec import SAMPLE_RATE, STEPS_PER_SECOND
 from pipeline.text.frontend import LocalTextFrontend
 from pipeline.types import SynthesisRequest, Voice
 from pipeline.voices.catalogue import DEFAULT
+from scripts.bench.__main__ import options_of, parse
 from scripts.bench.bench import MAX_PROMPT, MAX_STEPS
 from scripts.bench.load import Load, Refused, drive
+from scripts.bench.settings import document
 from scripts.bench.timeline import Timeline, audio_rate, failures, latency, percentile, spread
 from scripts.bench.workload import TEXT, Lengths, Utterance, poisson, random_of, utterance, utterances
 
@@ -210,3 +212,40 @@ def test_refusals_leaving_and_failures_are_told_apart():
     assert speaker.left == 1
     (cut,) = asyncio.run(drive(Load((one(1),), clients=1), broken))
     assert (cut.complete, cut.error) == (False, "OSError: gone")
+
+
+CONFIGS = Path(__file__).resolve().parents[3] / "configs"
+
+
+def test_every_system_runs_on_the_configurations_device():
+    on_gpu = options_of(parse(["b1", "--config", str(CONFIGS / "gpu.yaml"), "--weights", "int8"]))
+    assert on_gpu.device == "cuda"
+    assert not [path for path in on_gpu.settings.changes if path.endswith("threads")], "of a CPU alone"
+    pipeline = document(on_gpu.settings, 8000, None)["applications"][0]["args"]["pipeline"]
+    checked = PipelineConfig.model_validate(pipeline)
+    assert (checked.engine.device, checked.vocoder.device) == ("cuda", "cuda")
+    on_cpu = options_of(parse(["b1", "--config", str(CONFIGS / "cpu.yaml"), "--device", "cpu", "--weights", "int8"]))
+    assert on_cpu.settings.changes["pipeline.engine.threads"] == on_cpu.threads
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--config", str(CONFIGS / "cpu.yaml"), "--device", "cuda"], "choose another --config"),
+        (["--config", str(CONFIGS / "gpu.yaml"), "--device", "cpu"], "choose another --config"),
+        (["--url", "http://x", "--device", "cuda"], "has no effect"),
+    ],
+)
+def test_a_device_that_the_service_would_not_have_is_refused(capsys, arguments, why):
+    with pytest.raises(SystemExit):
+        parse(["b2", *arguments])
+    assert why in capsys.readouterr().err
+
+
+def test_a_configuration_of_any_device_needs_the_devices_name(tmp_path, capsys):
+    config = tmp_path / "auto.yaml"
+    config.write_text((CONFIGS / "gpu.yaml").read_text().replace("device: cuda", "device: auto"))
+    assert parse(["b1", "--config", str(config), "--device", "cuda"]).device == "cuda"
+    with pytest.raises(SystemExit):
+        parse(["b1", "--config", str(config)])
+    assert "--device cpu or --device cuda" in capsys.readouterr().err
