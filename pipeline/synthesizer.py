@@ -15,10 +15,9 @@ most one step cap of hidden states each, so that none keeps its slot too long or
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -29,15 +28,18 @@ from pipeline.cache.cached_generator import CachedModel
 from pipeline.config import SpeechConfig
 from pipeline.protocols import CodeGenerator, TextFollower, TextFrontend, VoiceSource, WaveDecoder
 from pipeline.takes import Takes
+from pipeline.text.segment import predicted_steps
 from pipeline.timing.rerolls import Rerolls
 from pipeline.timing.timeline import Timeline
 from pipeline.types import (
     AudioChunk,
     CacheResult,
     DecoderTraits,
+    Latency,
     Prompt,
     Refined,
     SamplingParams,
+    SchedulingParams,
     SpeechPlan,
     SpeechText,
     StepBlock,
@@ -45,12 +47,11 @@ from pipeline.types import (
     Voice,
 )
 from pipeline.vocoder.beside import chunks_of
-from pipeline.vocoder.stream import StreamDecoder, blocks_for, skip_chunk_sizes
+from pipeline.vocoder.stream import StreamDecoder, blocks_for, first_steps
 
 NOTHING = np.zeros(0, np.float32)
 
 Input = TypeVar("Input")
-Decode = Callable[[AsyncGenerator[StepBlock, None]], AsyncGenerator[AudioChunk, None]]
 
 
 class Synthesizer:
@@ -105,15 +106,14 @@ class Synthesizer:
             await cached.check(prompts, request.sampling)
         post_processor = PostProcessor(request, [prompt.segment for prompt in prompts], voices)
         traits = await self._traits()
-        takes = Takes(generator, request.sampling, deadline, _first_steps(traits))
-        skipped = request.scheduling.skipped_chunk_sizes
-        decode = chunks_of if traits.is_beside_engine else partial(self._decoder.decode, skipped_chunk_sizes=skipped)
+        latencies = latency_of_segments(prompts, request.scheduling.latency, traits)
+        takes = Takes(generator, request.sampling, deadline, [first_steps(traits, latency) for latency in latencies])
         spoken = Rerolls(takes, plan.words, self._follower, request.retries)
         prefetcher = SegmentPrefetcher(spoken, prompts, self._parallel_segments, admitted=admitted)
         timeline = Timeline(request, plan.words, self._follower)
         made = first_sample = 0
         kept = NOTHING  # until it is known which words are in it
-        pieces = self._decode_segments(plan, post_processor, prefetcher, timeline, decode)
+        pieces = self._decode_segments(plan, post_processor, prefetcher, timeline, prompts)
         async with aclosing(pieces):
             async for samples in pieces:
                 made += len(samples)
@@ -155,16 +155,20 @@ class Synthesizer:
     ) -> tuple[Prompt, ...]:
         """Returns the prompts with the request's scheduling; only the first has the promise, less the time already used."""
         # The steps that the vocoder needs for its first samples.
-        traits = skip_chunk_sizes(await self._traits(), request.scheduling.skipped_chunk_sizes)
-        first_steps, blocks = _first_steps(traits), blocks_for(traits)
-        scheduling = replace(request.scheduling, first_audio_s=None, first_steps=first_steps, blocks=blocks)
-        promised = scheduling
+        traits, skipped = await self._traits(), request.scheduling.skipped_chunk_sizes
+        scheduled = []
+        for latency in latency_of_segments(prompts, request.scheduling.latency, traits):
+            first, blocks = first_steps(traits, latency, skipped), blocks_for(traits, latency, skipped)
+            own = replace(request.scheduling, first_audio_s=None, first_steps=first, blocks=blocks, latency=latency)
+            scheduled.append(own)
         if request.scheduling.first_audio_s is not None:
-            promised = replace(scheduling, first_audio_s=request.scheduling.first_audio_s - (time.monotonic() - began))
+            left_s = request.scheduling.first_audio_s - (time.monotonic() - began)
+            scheduled[0] = replace(scheduled[0], first_audio_s=left_s)
         if len(prompts) > 1:
             # SegmentPrefetcher starts the other segments when the first one has a step.
-            promised = replace(promised, blocks=(1, blocks[0] - 1, *blocks[1:]))
-        return tuple(replace(prompt, scheduling=scheduling if number else promised) for number, prompt in enumerate(prompts))
+            blocks = scheduled[0].blocks
+            scheduled[0] = replace(scheduled[0], blocks=(1, blocks[0] - 1, *blocks[1:]))
+        return tuple(replace(prompt, scheduling=own) for prompt, own in zip(prompts, scheduled, strict=True))
 
     def _voices_of(self, request: SynthesisRequest) -> dict[str, Voice]:
         """Returns every voice the request names, by that name."""
@@ -177,29 +181,37 @@ class Synthesizer:
         post_processor: PostProcessor,
         prefetcher: "SegmentPrefetcher",
         timeline: Timeline,
-        decode: Decode,
+        prompts: Sequence[Prompt],
     ) -> AsyncGenerator[NDArray[np.float32], None]:
         """Streams the samples of all segments, each with its prosody, and the silence between them."""
-        prompts = iter(plan.prompts)
+        traits, due = await self._traits(), iter(prompts)
         async with aclosing(prefetcher.segments()) as streams:
             async for steps in streams:
-                prompt = next(prompts)
+                prompt = next(due)
                 rest = await _offload_if_heavy(post_processor, post_processor.begin, prompt.segment)
                 watched = timeline.begin(prompt, steps, post_processor.ended, post_processor.began, post_processor.place())
                 yield rest
-                async with aclosing(decode(watched)) as chunks:
+                async with aclosing(self._chunks(watched, prompt.scheduling, traits)) as chunks:
                     async for chunk in chunks:
                         yield await _offload_if_heavy(post_processor, post_processor.feed, chunk.samples)
         rest = await _offload_if_heavy(post_processor, post_processor.finish, plan.closing_silence_ms)
         timeline.finish(post_processor.ended, post_processor.began)
         yield rest
 
+    def _chunks(
+        self, steps: AsyncGenerator[StepBlock, None], scheduling: SchedulingParams, traits: DecoderTraits
+    ) -> AsyncGenerator[AudioChunk, None]:
+        """Streams the audio of a segment, which comes with its steps or is decoded here."""
+        if traits.is_beside_engine:
+            return chunks_of(steps)
+        return self._decoder.decode(steps, latency=scheduling.latency, skipped_chunk_sizes=scheduling.skipped_chunk_sizes)
+
     async def _refine(
         self, generator: CodeGenerator, prompts: tuple[Prompt, ...], sampling: SamplingParams, deadline: float
     ) -> list[NDArray[np.int64]]:
         """Runs the refine pass and returns the text tokens (n,) of every segment."""
         refined = []
-        takes = Takes(generator, sampling, deadline, 0)
+        takes = Takes(generator, sampling, deadline, (0,))
         prefetcher = SegmentPrefetcher(takes, prompts, self._parallel_segments, admitted=False)
         async with aclosing(prefetcher.segments()) as segments:
             async for steps in segments:
@@ -207,9 +219,16 @@ class Synthesizer:
         return refined
 
 
-def _first_steps(traits: DecoderTraits) -> int:
-    """Returns how many steps the vocoder needs for its first samples."""
-    return traits.chunk_steps[0] + traits.look_ahead
+def latency_of_segments(prompts: Sequence[Prompt], latency: Latency, traits: DecoderTraits) -> list[Latency]:
+    """Returns the latency of each segment: low only for those that a listener may wait for.
+
+    Segments are generated side by side, so an exact one is no later once the text before it takes as long as its first samples.
+    """
+    latencies, before = [], 0
+    for prompt in prompts:
+        latencies.append(latency if before < first_steps(traits) else Latency.EXACT)
+        before += predicted_steps(prompt.segment.text)
+    return latencies
 
 
 async def _offload_if_heavy(

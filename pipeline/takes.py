@@ -13,7 +13,7 @@ is replaced by the second draw of the same seed. A later end can only be reporte
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -32,11 +32,12 @@ TAKES = 2
 class Takes:
     """Generates the segments of one request."""
 
-    def __init__(self, generator: CodeGenerator, sampling: SamplingParams, deadline: float, first_steps: int) -> None:
+    def __init__(self, generator: CodeGenerator, sampling: SamplingParams, deadline: float, first_steps: Sequence[int]) -> None:
         """
         Args:
             deadline: of the request [monotonic s].
-            first_steps: what the vocoder needs for its first samples, whatever the load; so many may be kept back.
+            first_steps: what the vocoder needs for the first samples of segment 0, 1, ..., whatever the load; the last value
+                repeats. So many steps may be kept back.
         """
         self.running = asyncio.Event()
         """set as soon as a segment has a step"""
@@ -93,8 +94,9 @@ class Takes:
                 yield block
 
     def _held_steps(self, prompt: Prompt) -> int:
+        first = self._first_steps[min(prompt.segment.index, len(self._first_steps) - 1)]
         # UPSTREAM draws are ChatTTS's own, which have no second roll.
-        return 0 if self._sampling.seed_mode is SeedMode.UPSTREAM else min(prompt.least_steps, self._first_steps)
+        return 0 if self._sampling.seed_mode is SeedMode.UPSTREAM else min(prompt.least_steps, first)
 
     def _ends_early(self, prompt: Prompt, opening: list[StepBlock]) -> bool:
         last = opening[-1] if opening else None

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from pipeline.types import Head, Prompt, SamplingParams, Segment
+from pipeline.types import Head, Prompt, SamplingParams, SchedulingParams, Segment
 
 FORMAT = 2  # of the entry's bytes (serialization.py)
 WITHOUT_EFFECT = ("scheduling", "least_steps")  # they decide when the steps are generated, and which take is spoken
@@ -58,8 +58,15 @@ def entry_key_for(
     """
     kept = kept if prompt.head is Head.CODE else Kept.CODES
     # The sizes of chunks decide when steps are decoded, and with windows the last bits of a sample.
-    skipped = prompt.scheduling.skipped_chunk_sizes if kept is Kept.SAMPLES else 0
-    others = {"fingerprint": fingerprint, "tenant": tenant, "generations": generations, "kept": kept, "skipped": skipped}
+    scheduling = prompt.scheduling if kept is Kept.SAMPLES else SchedulingParams()
+    others = {
+        "fingerprint": fingerprint,
+        "tenant": tenant,
+        "generations": generations,
+        "kept": kept,
+        "skipped": scheduling.skipped_chunk_sizes,
+        "latency": scheduling.latency,
+    }
     return CacheEntryKey(_digest(prompt, sampling, others), tenant, generations, fingerprint, kept)
 
 

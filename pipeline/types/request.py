@@ -36,6 +36,15 @@ class RefineGuard(StrEnum):
     """the refined text is spoken as it is"""
 
 
+class Latency(StrEnum):
+    """What the first audio waits for."""
+
+    EXACT = "exact"
+    """every step that affects a sample"""
+    LOW = "low"
+    """a fixed number of steps, fewer at first: sooner, and the first seconds are an approximation"""
+
+
 class SeedMode(StrEnum):
     """How a seed becomes draws."""
 
@@ -87,6 +96,8 @@ class SchedulingParams:
     """steps the first audio takes"""
     blocks: tuple[int, ...] = ()
     """sizes of the first StepBlock, the second, ...; the last size repeats; empty: any size [steps]"""
+    latency: Latency = Latency.EXACT
+    """what the first audio waits for; no step depends on it, but samples do"""
     skipped_chunk_sizes: int = 0
     """how many of the vocoder's first chunk sizes are skipped: fewer windows, later first audio; the last one never is"""
 

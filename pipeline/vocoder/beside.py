@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from pipeline.errors import EngineFault
 from pipeline.spec import CODEBOOKS
-from pipeline.types import AudioChunk, FinishReason, Position, StepBlock
+from pipeline.types import AudioChunk, FinishReason, Latency, Position, StepBlock
 from pipeline.vocoder.stream import StreamDecoder
 
 NOTHING = np.zeros(0, np.float32)
 
 
 async def with_samples(
-    blocks: AsyncGenerator[StepBlock, None], decoder: StreamDecoder, *, skipped_chunk_sizes: int
+    blocks: AsyncGenerator[StepBlock, None], decoder: StreamDecoder, *, latency: Latency = Latency.EXACT, skipped_chunk_sizes: int = 0
 ) -> AsyncGenerator[StepBlock, None]:
     """Streams the steps of one sequence with their samples: a block per chunk of audio. The first steps go ahead without
     any, as a sign that the sequence runs.
@@ -47,7 +47,7 @@ async def with_samples(
             yield opening
         else:
             unsent.append(first)
-        async with aclosing(decoder.decode(read(first), skipped_chunk_sizes=skipped_chunk_sizes)) as chunks:
+        async with aclosing(decoder.decode(read(first), latency=latency, skipped_chunk_sizes=skipped_chunk_sizes)) as chunks:
             async for chunk in chunks:
                 # The last steps may have been read before the last chunk but one was decoded.
                 finish = finish or (unsent[-1].finish if unsent else None)

@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 from pipeline.errors import EngineFault, NonFiniteOutput
 from pipeline.protocols import WaveDecoder
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
-from pipeline.types import AudioChunk, DecoderState, DecoderTraits, HiddenWindow, StepBatch, StepBlock
+from pipeline.types import AudioChunk, DecodedAudio, DecoderState, DecoderTraits, HiddenWindow, Latency, StepBatch, StepBlock
+from pipeline.vocoder.early import EarlySchedule, Joiner
 from pipeline.vocoder.incremental.feeding import Feeding
 from pipeline.vocoder.windowed.windows import Schedule, Window
 
 WINDOWS_IN_FLIGHT = 2  # one is decoded while the other is on its way; more would only use memory
-EMPTY = AudioChunk(samples=np.zeros(0, np.float32), first_sample=0, is_last=True)
+NOTHING = np.zeros(0, np.float32)
+EMPTY = AudioChunk(samples=NOTHING, first_sample=0, is_last=True)
 
 
 class StreamDecoder:
@@ -35,11 +37,12 @@ class StreamDecoder:
         self._clock = clock
 
     async def decode(
-        self, steps: AsyncIterator[StepBlock], *, skipped_chunk_sizes: int = 0
+        self, steps: AsyncIterator[StepBlock], *, latency: Latency = Latency.EXACT, skipped_chunk_sizes: int = 0
     ) -> AsyncGenerator[AudioChunk, None]:
         """Decodes one utterance. An utterance of no steps gives one empty chunk.
 
         Args:
+            latency: low: the first chunks are decoded before all steps are known that they depend on (early.py).
             skipped_chunk_sizes: how many of the first chunk sizes are skipped; the last one never is.
 
         Closing the generator cancels every call that has not begun, and stops waiting for the next block.
@@ -51,8 +54,15 @@ class StreamDecoder:
             Whatever `steps` or the decoder raises, after the chunks before it.
         """
         traits = skip_chunk_sizes(await self._decoder.traits(), skipped_chunk_sizes)
-        decode = self._incremental if traits.is_stateful else self._windowed
-        async with aclosing(decode(steps, traits)) as chunks:
+        early = EarlySchedule(traits).without(skipped_chunk_sizes)
+        if latency is Latency.LOW and traits.is_stateful:
+            chunks = self._early(steps, traits, early)
+        elif traits.is_stateful:
+            chunks = self._incremental(steps, traits)
+        else:
+            schedule = Schedule(traits.chunk_steps, traits.look_ahead)
+            chunks = self._windowed(steps, traits, early if latency is Latency.LOW else schedule)
+        async with aclosing(chunks):
             async for audio in chunks:
                 yield audio
 
@@ -81,9 +91,59 @@ class StreamDecoder:
         if fed == 0:
             yield EMPTY
 
-    async def _windowed(self, steps: AsyncIterator[StepBlock], traits: DecoderTraits) -> AsyncGenerator[AudioChunk, None]:
+    async def _early(
+        self, steps: AsyncIterator[StepBlock], traits: DecoderTraits, schedule: EarlySchedule
+    ) -> AsyncGenerator[AudioChunk, None]:
+        """Decodes every step once, and the end of every early chunk as if the utterance ended with the steps it waits for."""
+        stops = schedule.stops()
+        due, chunk_due = next(stops)
+        state: DecoderState | None = None
+        joiner, listener = Joiner(), Listener(self._clock)
+        fed = sent = 0
+        is_last = False
+        settled = NOTHING  # samples from `sent` on that no later step affects
+        behind = 0  # samples that have been sent before they were settled
+
+        async def feed(rows: NDArray[np.float32], *, is_last: bool) -> DecodedAudio:
+            return await self._decoder.feed(StepBatch(rows, state, is_last, listener.lead_s(sent)))
+
+        async with aclosing(_read(steps, traits)) as blocks:
+            async for history, ended in blocks:
+                while history.known and not is_last and (due <= history.known or ended):
+                    stop = min(due, history.known)
+                    is_last = ended and due > history.known
+                    rows = np.zeros((stop - fed, history.width), np.float32)
+                    history.copy(fed, stop, rows)
+                    decoded = await feed(rows, is_last=is_last)
+                    state, fed = decoded.state, stop
+                    history.forget(before=fed)
+                    settled = np.concatenate([settled, decoded.samples[behind:]])
+                    behind -= min(behind, len(decoded.samples))
+                    if is_last:
+                        yield chunk(joiner.join(settled, NOTHING), sent, is_last=True)
+                        break
+                    if chunk_due is not None:
+                        end = SAMPLES_PER_STEP * chunk_due.stop - sent
+                        known = settled
+                        if not chunk_due.is_exact:
+                            guessed = await feed(rows[:0], is_last=True)
+                            known = np.concatenate([settled, guessed.samples[behind:]])
+                        listener.begins()
+                        yield chunk(
+                            joiner.join(known[:end], NOTHING if chunk_due.is_exact else known[end:]), sent, is_last=False
+                        )
+                        sent += end
+                        behind += max(0, end - len(settled))
+                        settled = settled[end:]
+                    due, chunk_due = next(stops)
+        if fed == 0:
+            yield EMPTY
+
+    async def _windowed(
+        self, steps: AsyncIterator[StepBlock], traits: DecoderTraits, schedule: Schedule | EarlySchedule
+    ) -> AsyncGenerator[AudioChunk, None]:
         """Decodes chunks with their context, up to WINDOWS_IN_FLIGHT at the same time."""
-        schedule = Schedule(traits.chunk_steps, traits.look_ahead)
+        joiner = Joiner()
         in_flight: asyncio.Queue[tuple[Window, asyncio.Task[NDArray[np.float32]]] | None] = asyncio.Queue()
         free_calls = asyncio.Semaphore(WINDOWS_IN_FLIGHT)
         decoding: set[asyncio.Task[NDArray[np.float32]]] = set()
@@ -101,7 +161,7 @@ class StreamDecoder:
                         decoding.add(task)
                         in_flight.put_nowait((window, task))
                         index = window.index + 1
-                        history.forget(before=schedule.body(index)[0] - schedule.look_ahead)
+                        history.forget(before=schedule.first_needed(index))
                 return index
             finally:
                 in_flight.put_nowait(None)
@@ -116,7 +176,8 @@ class StreamDecoder:
                 if len(samples) != window.num_samples:
                     raise EngineFault(f"the decoder returned {len(samples)} samples for a body of {window.num_samples}")
                 listener.begins()
-                yield chunk(samples, window.first_sample, is_last=window.is_last)
+                own = len(samples) - SAMPLES_PER_STEP * window.blended
+                yield chunk(joiner.join(samples[:own], samples[own:]), window.first_sample, is_last=window.is_last)
             if await reading == 0:
                 yield EMPTY
         finally:
@@ -223,9 +284,24 @@ def chunk(samples: NDArray[np.float32], first_sample: int, *, is_last: bool) -> 
     return AudioChunk(samples=samples, first_sample=first_sample, is_last=is_last)
 
 
-def blocks_for(traits: DecoderTraits) -> tuple[int, ...]:
-    """Returns how many steps each decoder call needs, first call first; the last size repeats."""
+def blocks_for(traits: DecoderTraits, latency: Latency = Latency.EXACT, skipped: int = 0) -> tuple[int, ...]:
+    """Returns how many steps each decoder call needs, first call first; the last size repeats.
+
+    Args:
+        skipped: how many of the first chunk sizes are skipped.
+    """
+    traits = skip_chunk_sizes(traits, skipped)
+    if latency is Latency.LOW:
+        return EarlySchedule(traits).without(skipped).blocks
     return (Feeding if traits.is_stateful else Schedule)(traits.chunk_steps, traits.look_ahead).blocks
+
+
+def first_steps(traits: DecoderTraits, latency: Latency = Latency.EXACT, skipped: int = 0) -> int:
+    """Returns how many steps the vocoder needs for its first samples; `skipped` as for blocks_for."""
+    traits = skip_chunk_sizes(traits, skipped)
+    if latency is Latency.LOW:
+        return EarlySchedule(traits).without(skipped).first_steps
+    return traits.chunk_steps[0] + traits.look_ahead
 
 
 def skip_chunk_sizes(traits: DecoderTraits, count: int) -> DecoderTraits:

@@ -41,7 +41,10 @@ class VocoderBeside:
         if prompt.head is not Head.CODE:
             return blocks
         decoder = StreamDecoder(_Traced(self._vocoder, self._tracing, trace))
-        return with_samples(blocks, decoder, skipped_chunk_sizes=prompt.scheduling.skipped_chunk_sizes)
+        scheduling = prompt.scheduling
+        return with_samples(
+            blocks, decoder, latency=scheduling.latency, skipped_chunk_sizes=scheduling.skipped_chunk_sizes
+        )
 
     async def traits(self) -> DecoderTraits:
         """Returns the properties of the vocoder as built on this machine."""

@@ -42,6 +42,8 @@ class Window:
     body_stop: int
     is_last: bool
     """the utterance ends at body_stop"""
+    blended: int = 0
+    """steps at the body's end that the next body begins with too"""
 
     @property
     def first_sample(self) -> int:
@@ -99,6 +101,10 @@ class Schedule:
             body_stop=min(stop, known),
             is_last=ended and known <= stop,
         )
+
+    def first_needed(self, index: int) -> int:
+        """Returns the first step that the window of body `index` sees."""
+        return self.body(index)[0] - self.look_ahead
 
     @property
     def blocks(self) -> tuple[int, ...]:

@@ -55,7 +55,7 @@ def spoken(rolls: Rolls, least: int, sampling: SamplingParams = PLAIN, head: Hea
     """The lengths and the take that arrive, and the warnings."""
 
     async def listen():
-        takes = Takes(rolls, sampling, time.monotonic() + 100, FIRST_STEPS)
+        takes = Takes(rolls, sampling, time.monotonic() + 100, (FIRST_STEPS,))
         prompt = replace(make_prompt(head=head), least_steps=least)
         async with aclosing(takes.steps(prompt, admitted=False)) as steps:
             blocks = [block async for block in steps]
@@ -88,7 +88,7 @@ def test_draws_of_upstream_and_takes_that_were_cut_are_not_rolled_again():
 def test_no_more_is_kept_back_than_decides():
     async def first_block(least: int) -> int:
         rolls = Rolls(400)
-        takes = Takes(rolls, SamplingParams(), time.monotonic() + 100, FIRST_STEPS)
+        takes = Takes(rolls, SamplingParams(), time.monotonic() + 100, (FIRST_STEPS,))
         async with aclosing(takes.steps(replace(make_prompt(), least_steps=least), admitted=False)) as steps:
             await anext(steps)
             assert takes.running.is_set()
@@ -99,7 +99,7 @@ def test_no_more_is_kept_back_than_decides():
 
 def test_the_others_may_begin_while_steps_are_kept_back():
     async def running_after_a_step() -> bool:
-        takes = Takes(Rolls(2, 400, block=1), SamplingParams(), time.monotonic() + 100, FIRST_STEPS)
+        takes = Takes(Rolls(2, 400, block=1), SamplingParams(), time.monotonic() + 100, (FIRST_STEPS,))
         async with aclosing(takes.steps(replace(make_prompt(), least_steps=50), admitted=False)) as steps:
             arriving = asyncio.ensure_future(anext(steps))
             await takes.running.wait()
@@ -117,7 +117,7 @@ def test_a_second_take_has_no_more_time_than_the_request():
                 yield block
             takes._deadline = time.monotonic()
 
-    takes = Takes(Slow(2, 100), SamplingParams(), time.monotonic() + 100, FIRST_STEPS)
+    takes = Takes(Slow(2, 100), SamplingParams(), time.monotonic() + 100, (FIRST_STEPS,))
 
     async def listen() -> None:
         async with aclosing(takes.steps(replace(make_prompt(), least_steps=50), admitted=False)) as steps:
@@ -134,7 +134,7 @@ def test_a_second_take_comes_from_the_cache_too_or_not_at_all():
 
     async def say(model: CachedModel, mode: CacheMode) -> int:
         cached = model.for_request(CacheControl(mode, "t"))
-        takes = Takes(cached, SamplingParams(seed=3), time.monotonic() + 100, FIRST_STEPS)
+        takes = Takes(cached, SamplingParams(seed=3), time.monotonic() + 100, (FIRST_STEPS,))
         async with aclosing(takes.steps(prompt, admitted=False)) as steps:
             return [block async for block in steps][-1].stop
 
