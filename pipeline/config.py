@@ -256,6 +256,11 @@ class SpeechConfig(StrictModel):
     """The segments of one request."""
 
     parallel_segments: int = Field(4, ge=1, le=64, description="segments per request decoded at the same time")
+    latency: Literal["exact", "low"] = Field(
+        "exact",
+        description="of requests that set none; exact: a sample waits for every step that affects it; low: the first seconds "
+        "wait for fewer; affects the bits of the audio",
+    )
 
 
 class PipelineConfig(StrictModel):

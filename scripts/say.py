@@ -34,7 +34,7 @@ from pipeline.synthesizer import Synthesizer
 from pipeline.text.frontend import LocalTextFrontend
 from pipeline.text.markup.ssml import parse
 from pipeline.timing.following import Following
-from pipeline.types import SPEED, AudioChunk, AudioOptions, Denoise, SamplingParams, SynthesisRequest
+from pipeline.types import SPEED, AudioChunk, AudioOptions, Denoise, Latency, SamplingParams, SynthesisRequest
 from pipeline.vocoder.vocoder import Vocoder
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import VoiceLibrary
@@ -155,6 +155,8 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--gain", type=float, default=0.0, help="gain of the whole recording, limited to -1 dBTP [dB]")
     parser.add_argument("--loudness", type=float, help="bring the voice to this loudness [LUFS]")
     parser.add_argument("--fade", type=float, default=0.0, help="fade in at the beginning and out at the end [ms]")
+    waits = "what the first audio waits for: all it depends on, or less (default: %(default)s)"
+    parser.add_argument("--latency", choices=[one.value for one in Latency], default="exact", help=waits)
     parser.add_argument(
         "--device", choices=("cpu", "cuda", "auto"), default="cpu", help="where the model runs (default: %(default)s)"
     )
@@ -204,6 +206,7 @@ def request_of(args: argparse.Namespace, audio: AudioFormat) -> SynthesisRequest
         speed=stretch,
         audio=options,
         speed_token=token,
+        latency=Latency(args.latency),
         timeout_s=3600.0,
     )
 

@@ -5,9 +5,9 @@ Out:   EarlyChunks, in order; the joined samples of two of them
 Owns:  how far the first chunks look ahead, and the join between chunks that looked ahead differently
 Never: torch, rows of numbers, time: the schedule depends on the traits alone
 
-An early chunk sounds as if the utterance ended with the last step it waits for. Steps are sampled faster than they are played, so
-every chunk can look further ahead than the one before, until nothing it depends on is missing. From there on the samples are
-those of an exact stream.
+An early chunk sounds as if the utterance ended with the last step it waits for. Steps are sampled faster than they are played,
+so every chunk can look further ahead than the one before, until nothing it depends on is missing. From there on the samples
+are those of an exact stream.
 
     steps known       20            30                42            54
     chunks        0 ..... 8 .. 20

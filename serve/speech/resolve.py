@@ -20,6 +20,7 @@ from pipeline.types import (
     CacheMode,
     Denoise,
     Lane,
+    Latency,
     RefineGuard,
     RefineParams,
     SamplingParams,
@@ -128,6 +129,7 @@ def build_request(
         times=_times(body, text),
         marks=text.marks,
         retries=body.retries,
+        latency=Latency(body.latency or selection.version.pipeline.speech.latency),
         model=selection.version.id,
         timeout_s=services.limits.total_timeout_s,
     )

@@ -112,6 +112,11 @@ class SpeechBody(TextBody):
     deadline_ms: int | None = Field(
         None, ge=50, le=600_000, description="the first audio is promised by then, or the request refused; null: the lane's"
     )
+    latency: Literal["exact", "low"] | None = Field(
+        None,
+        description="exact: a sample waits for every step that affects it; low: the first seconds wait for fewer, so the first "
+        "audio comes sooner; null: the operator's choice",
+    )
     cache: Literal["default", "no-store", "refresh", "only-if-cached"] = Field(
         "default", description="of what was sampled before with this seed; Cache-Control says the same where this is left out"
     )
