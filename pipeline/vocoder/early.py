@@ -9,10 +9,11 @@ An early chunk sounds as if the utterance ended with the last step it waits for.
 so every chunk can look further ahead than the one before, until nothing it depends on is missing. From there on the samples
 are those of an exact stream.
 
-    steps known       20            30                42            54
-    chunks        0 ..... 8 .. 20
-                  0 ............ 16 .. 30
-    join                  ~~
+    steps known                20        30              41
+    chunk 0       0 ....... 8 ..|
+    chunk 1                 8 ....... 16 ..|
+    chunk 2                          16 ........... 26 ..|
+    blended                 ~~       ~~            ~~
 
 The first samples of a chunk are blended with the end of what the chunk before knew about them, so that no step is audible.
 """
@@ -29,8 +30,9 @@ from pipeline.types import DecoderTraits
 from pipeline.vocoder.incremental.feeding import FINAL_STEPS, MOST_STEPS
 from pipeline.vocoder.windowed.windows import Window
 
-# Steps of chunk 0, 1, ... and how far it looks ahead. Each is known in time at a real-time factor of 0.7.
-EARLY = ((8, 12), (8, 14), (8, 18), (12, 18), (12, 22), (16, 24), (20, 26), (24, 32), (28, 36), (32, 44))
+REAL_TIME_FACTOR = 0.75  # of a stream at which every chunk is known before the ones ahead of it have been played
+# Steps of chunk 0, 1, ... and how far it looks ahead.
+EARLY = ((8, 12), (8, 14), (10, 15), (12, 16), (16, 16), (18, 20), (20, 24), (24, 26), (28, 30), (32, 36), (32, 44))
 BLENDED_STEPS = 1  # of a chunk, with the end of the one before
 
 

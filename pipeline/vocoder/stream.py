@@ -9,7 +9,7 @@ Never: torch, batching (the decoder's business), other utterances
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ from pipeline.errors import EngineFault, NonFiniteOutput
 from pipeline.protocols import WaveDecoder
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.types import AudioChunk, DecodedAudio, DecoderState, DecoderTraits, HiddenWindow, Latency, StepBatch, StepBlock
-from pipeline.vocoder.early import EarlySchedule, Joiner
+from pipeline.vocoder.early import EARLY, EarlySchedule, Joiner
 from pipeline.vocoder.incremental.feeding import Feeding
 from pipeline.vocoder.windowed.windows import Schedule, Window
 
@@ -32,9 +32,16 @@ EMPTY = AudioChunk(samples=NOTHING, first_sample=0, is_last=True)
 class StreamDecoder:
     """Decodes utterances, in step batches or windows as the decoder requires. Keeps nothing between utterances."""
 
-    def __init__(self, decoder: WaveDecoder, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, decoder: WaveDecoder, *, clock: Callable[[], float] = time.monotonic, ramp: Sequence[tuple[int, int]] = EARLY
+    ) -> None:
+        """
+        Args:
+            ramp: of a low latency, as EarlySchedule's.
+        """
         self._decoder = decoder
         self._clock = clock
+        self._ramp = tuple(ramp)
 
     async def decode(
         self, steps: AsyncIterator[StepBlock], *, latency: Latency = Latency.EXACT, skipped_chunk_sizes: int = 0
@@ -54,7 +61,7 @@ class StreamDecoder:
             Whatever `steps` or the decoder raises, after the chunks before it.
         """
         traits = skip_chunk_sizes(await self._decoder.traits(), skipped_chunk_sizes)
-        early = EarlySchedule(traits).without(skipped_chunk_sizes)
+        early = EarlySchedule(traits, self._ramp).without(skipped_chunk_sizes)
         if latency is Latency.LOW and traits.is_stateful:
             chunks = self._early(steps, traits, early)
         elif traits.is_stateful:

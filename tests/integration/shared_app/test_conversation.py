@@ -4,6 +4,7 @@ import base64
 import json
 from typing import Any
 
+import pytest
 from websockets.sync.client import ClientConnection, connect
 
 from tests.support.cluster import FLAT, LONG, Cluster
@@ -29,20 +30,22 @@ def heard_until(socket: ClientConnection, kind: str) -> list[dict[str, Any]]:
     return heard
 
 
-def test_words_as_they_are_written_have_the_bytes_of_http(cluster: Cluster):
+@pytest.mark.parametrize("latency", ["exact", "low"])
+def test_words_as_they_are_written_have_the_bytes_of_http(cluster: Cluster, latency: str):
+    speech = SPEECH | {"latency": latency}
     with opened(cluster) as socket:
-        say(socket, "open", sentences=True, speech=SPEECH)
+        say(socket, "open", sentences=True, speech=speech)
         for piece in "".join(SENTENCES).split(" "):
             say(socket, "text", text=f"{piece} " if piece != "one." else piece)
         say(socket, "close")
         heard = heard_until(socket, "closed")
         audio = b"".join(base64.b64decode(one["audio"]) for one in heard if one["type"] == "audio")
-        assert audio == b"".join(cluster.speak(input=sentence).content for sentence in SENTENCES)
-        say(socket, "open", speech=SPEECH)
+        assert audio == b"".join(cluster.speak(input=sentence, latency=latency).content for sentence in SENTENCES)
+        say(socket, "open", speech=speech)
         say(socket, "text", text="".join(SENTENCES))
         say(socket, "close")
         whole = b"".join(base64.b64decode(one["audio"]) for one in heard_until(socket, "closed") if one["type"] == "audio")
-    assert whole == cluster.speak(input="".join(SENTENCES)).content
+    assert whole == cluster.speak(input="".join(SENTENCES), latency=latency).content
 
 
 def test_an_interruption_and_a_client_that_leaves_free_the_slots(cluster: Cluster):

@@ -56,7 +56,19 @@ def test_sixteen_clients_at_once_hear_what_each_hears_alone(cluster: Cluster):
 EVERYTHING = {"trim": True, "denoise": "on", "gain_db": 3, "loudness_lufs": -18, "fade_ms": 20}
 
 
-@pytest.mark.parametrize("fields", [{}, {"speed": 1.3}, {"sample_rate": 16_000, "post": EVERYTHING, "speed": 0.8}])
+LOW = {"latency": "low"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"speed": 1.3},
+        {"sample_rate": 16_000, "post": EVERYTHING, "speed": 0.8},
+        LOW,
+        LOW | {"speed": 0.8, "sample_rate": 8_000},
+    ],
+)
 def test_streamed_audio_equals_buffered_audio(cluster: Cluster, fields: dict):
     streamed = cluster.speak(seed=5, **fields)
     buffered = cluster.speak(seed=5, stream=False, **fields)
@@ -68,6 +80,24 @@ def test_streamed_audio_equals_buffered_audio(cluster: Cluster, fields: dict):
     duration_ms = 1000 * len(samples) / fields.get("sample_rate", 24_000)
     assert int(buffered.headers["X-Audio-Duration-Ms"]) == pytest.approx(duration_ms, abs=1)
     assert int(buffered.headers["X-Usage-Audio-Tokens"]) > 0
+
+
+def test_a_low_latency_has_its_own_bytes_alone_among_others_and_from_the_cache(cluster: Cluster):
+    body = {"input": "First this. Then that, which is longer, is said in a second sentence.", "cache": "default"}
+
+    def hear(number: int) -> bytes:
+        reply = cluster.speak(**body, seed=2000 + number // 2, latency=("exact", "low")[number % 2])
+        assert reply.headers["X-Latency"] == ("exact", "low")[number % 2]
+        return reply.content
+
+    alone = [cluster.speak(**body | {"cache": "no-store"}, seed=2000 + number, **LOW).content for number in range(4)]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(hear, range(8)))
+    assert together[1::2] == alone
+    assert [hear(number) for number in range(8)] == together, "steps of the cache serve both"
+    for exact, low in zip(together[::2], together[1::2], strict=True):
+        assert exact != low
+        assert len(exact) == len(low)
 
 
 def test_the_refine_pass_speaks_too(cluster: Cluster):

@@ -2,22 +2,25 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 import numpy as np
 import pytest
 
 from pipeline.config import SpeechConfig
-from pipeline.errors import AtCapacity, DeadlineExceeded, NonFiniteOutput, UnknownVoice
+from pipeline.errors import AtCapacity, DeadlineExceeded, EngineFault, NonFiniteOutput, UnknownVoice
 from pipeline.spec import HOP, SAMPLES_PER_STEP
-from pipeline.synthesizer import Synthesizer
+from pipeline.synthesizer import Synthesizer, latency_of_segments
 from pipeline.types import (
     AudioChunk,
+    DecoderTraits,
+    Latency,
     Passage,
     Prompt,
     Prosody,
     RefineParams,
     SamplingParams,
+    SchedulingParams,
     SpeechPlan,
     StepBlock,
     SynthesisRequest,
@@ -66,6 +69,35 @@ def test_segments_are_delivered_in_order_and_complete():
     alone = [synthesize(make_request(sentence)) for sentence in SENTENCES]
     assert [len(one) for one in alone] == [2 * len(text) * SAMPLES_PER_STEP - HOP for text in SENTENCES]
     assert np.array_equal(synthesize(make_request()), np.concatenate(alone))
+
+
+def test_only_segments_that_a_listener_may_wait_for_have_a_low_latency():
+    traits = DecoderTraits(is_stateful=True, use_decoder=True, look_ahead=52, chunk_steps=(8,))
+    request = make_request("Hi. " + "A long sentence takes far more steps than the first audio of an exact stream. " * 2)
+    prompts = asyncio.run(PromptMaker().plan(request, {})).prompts
+    low, exact = Latency.LOW, Latency.EXACT
+    assert latency_of_segments(prompts, low, traits) == [low, low, exact]
+    assert latency_of_segments(prompts, exact, traits) == [exact] * 3
+
+
+@pytest.mark.parametrize("latency", Latency)
+def test_the_model_is_told_how_many_steps_the_first_audio_takes(latency):
+    class Kept(StepMaker):
+        async def generate(self, prompt: Prompt, *arguments: object, **options: object) -> AsyncGenerator[StepBlock, None]:
+            kept.append(prompt.scheduling)
+            async for block in super().generate(prompt, *arguments, **options):
+                yield block
+
+    class FarSighted(ToneDecoder):
+        async def traits(self) -> DecoderTraits:
+            return DecoderTraits(is_stateful=True, use_decoder=True, look_ahead=52, chunk_steps=(8, 8))
+
+    kept: list[SchedulingParams] = []
+    synthesizer = Synthesizer(PromptMaker(), Kept(), FarSighted(), VoiceCatalogue.load(None, 16), SpeechConfig())
+    with suppress(EngineFault):  # the tones come sooner than its traits say
+        asyncio.run(listen(synthesizer, make_request("one", latency=latency)))
+    assert kept[0].first_steps == {Latency.EXACT: 60, Latency.LOW: 20}[latency]
+    assert sum(kept[0].blocks[:3]) == {Latency.EXACT: 60, Latency.LOW: 30}[latency]
 
 
 @pytest.mark.parametrize("parallel_segments", [1, 2, 3, 64])

@@ -31,7 +31,7 @@ def test_one_line_in_and_one_out_with_what_the_stages_did(live: Live, caplog):
     (come,) = lines(caplog, "received")
     assert come == {
         "event": "received", "request": out["request"], "key": "anonymous", "model": out["model"], "lane": "standard",
-        "characters": 22, "container": "pcm", "streamed": True,
+        "characters": 22, "container": "pcm", "streamed": True, "latency": "exact",
     }  # fmt: skip
     # The fakes: two segments of 11 and 8 letters, two steps a letter, all ended by themselves.
     assert {key: out[key] for key in ("outcome", "segments", "steps", "ended_by_eos", "queue_s")} == {

@@ -5,7 +5,11 @@ import socket
 import pytest
 import requests
 
+from pipeline.config import PipelineConfig
 from pipeline.types import AudioOptions, Denoise
+from serve.config.model_versions import versions_of
+from serve.speech.model_selection import ModelSelector, only_model
+from serve.versions.rollout import Rollout
 from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import CANARY, POST, error_of, serving
 
@@ -52,9 +56,21 @@ def test_fields_reach_the_domain():
     assert (slow.speed, slow.speed_token) == (1.0, 1)
 
 
+def test_the_latency_is_the_requests_else_the_operators():
+    config = PipelineConfig.model_validate({"speech": {"latency": "low"}})
+    for models, default in ((only_model(), "exact"), (ModelSelector(Rollout(versions_of(config, {}))), "low")):
+        speaker = Speaker()
+        with serving(make_services(speaker, models=models)) as live:
+            replies = [live.speak(**fields) for fields in ({}, {"latency": None}, {"latency": "low"}, {"latency": "exact"})]
+        expected = [default, default, "low", "exact"]
+        assert [request.latency for request in speaker.requests] == expected
+        assert [reply.headers["X-Latency"] for reply in replies] == expected
+
+
 @pytest.mark.parametrize(
     ("fields", "status", "code", "param"),
     [
+        ({"latency": CANARY}, 400, "out_of_range", "latency"),
         ({"input": ""}, 400, "out_of_range", "input"),
         ({"input": None}, 400, "invalid_type", "input"),
         ({"input": 5}, 400, "invalid_type", "input"),
