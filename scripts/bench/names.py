@@ -14,6 +14,8 @@ SERVICE = "service"
 """this service: `chattts-serve start` on a configuration"""
 IN_PROCESS = "in_process"
 """this service's engine, vocoder and synthesizer in one process, without Ray Serve"""
+LOW = "low"
+"""a suffix: this service or this engine with `latency: low`"""
 URL = "url"
 """a server that was started elsewhere, `--url`"""
 
@@ -31,12 +33,18 @@ def static_name(batch_size: int) -> str:
     return f"{STATIC}_{batch_size}"
 
 
+def low_name(name: str) -> str:
+    """Returns the name of a system with `latency: low`: `service_low`."""
+    return f"{name}_{LOW}"
+
+
 def kind(name: str) -> str:
-    """Returns the system a name belongs to: `static` for `static_8`."""
-    return STATIC if name.startswith(STATIC) else name
+    """Returns the system a name belongs to: `static` for `static_8`, `service` for `service_low`."""
+    return STATIC if name.startswith(STATIC) else name.removesuffix(f"_{LOW}")
 
 
 def label(name: str) -> str:
     """Returns what tables and plots call a system."""
     size = name.removeprefix(f"{STATIC}_")
-    return LABELS[kind(name)] + (f" of {size}" if size.isdigit() else "")
+    more = f" of {size}" if size.isdigit() else ", low latency" if name.endswith(f"_{LOW}") else ""
+    return LABELS[kind(name)] + more

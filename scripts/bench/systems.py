@@ -321,7 +321,7 @@ def _launch(pipe: Connection, function: str, *arguments: object) -> None:
 
 
 def _seeded(utterance: Utterance, streamed: bool) -> dict[str, object]:
-    return {"seed": utterance.seed, "stream": streamed}
+    return {"seed": utterance.seed, "stream": streamed, "latency": utterance.latency}
 
 
 def _steps(utterance: Utterance, streamed: bool) -> dict[str, object]:

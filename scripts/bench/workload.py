@@ -73,6 +73,8 @@ class Utterance:
     seed: int
     leaves_after: float | None = None
     """the client disconnects once it has received this fraction of the audio"""
+    latency: str = "exact"
+    """of this service; others have none"""
 
     @property
     def audio_s(self) -> float:

@@ -1,7 +1,8 @@
 """B2, one stream: when its first audio comes, when it becomes audible, and whether playback ever stops.
 
 The ChatTTS package streams as it does by default: first audio after 72 steps, and the whole prefix decoded again for every
-piece. This service in one process stands beside it to show what Serve adds; B10 measures that by itself.
+piece. This service in one process stands beside it to show what Serve adds; B10 measures that by itself. Both are asked for
+exact audio and for `latency: low`.
 
 In:    a Bench
 Out:   a Report
@@ -9,30 +10,38 @@ Owns:  nothing
 Never: more than one request at a time
 """
 
+from dataclasses import replace
+
 from rich.table import Table
 
 from scripts.bench.bench import Bench, Report
-from scripts.bench.names import IN_PROCESS, SERVICE, UPSTREAM, URL, label
+from scripts.bench.names import IN_PROCESS, SERVICE, UPSTREAM, URL, label, low_name
 from scripts.bench.show import shown
 from scripts.bench.timeline import Timeline, latency, spread
 
 SYSTEMS = (UPSTREAM, SERVICE, IN_PROCESS)
+OURS = (SERVICE, IN_PROCESS)
 EACH = 2
 
 
 def run(bench: Bench) -> Report:
-    """Requests some streams from each system, in turns."""
+    """Requests some streams from each system, in turns; from this service exact ones and ones of low latency, in turns too."""
     quick = bench.options.quick
-    names = (URL,) if bench.options.endpoint else SYSTEMS
+    systems = (URL,) if bench.options.endpoint else SYSTEMS
     audio_s, each = (3.0, 1) if quick else (6.0, EACH)
+    names = [name for system in systems for name in ((system, low_name(system)) if system in OURS else (system,))]
     streams: dict[str, list[list[Timeline]]] = {name: [] for name in names}
-    for turn, name in bench.turns(names):
+    for turn, name in bench.turns(systems):
         system = bench.system(name)
-        lines = []
+        asked = [(name, "exact"), (low_name(name), "low")] if name in OURS else [(name, "exact")]
+        lines: dict[str, list[Timeline]] = {one: [] for one, _ in asked}
         for number in range(each):
-            bench.progress(f"{name}, stream {number + 1} of {each}, round {turn + 1}")
-            lines.append(bench.alone(system, bench.utterance(audio_s, turn, number)))
-        streams[name].append(lines)
+            for one, mode in asked:
+                bench.progress(f"{one}, stream {number + 1} of {each}, round {turn + 1}")
+                what = replace(bench.utterance(audio_s, turn, number), latency=mode)
+                lines[one].append(bench.alone(system, what))
+        for one in lines:
+            streams[one].append(lines[one])
     rounds = {name: [latency(lines) for lines in turns] for name, turns in streams.items()}
     figures = {name: {key: spread([one[key] for one in turns]) for key in turns[0]} for name, turns in rounds.items()}
     result: dict[str, object] = {"audio_s": audio_s, "systems": figures}
@@ -41,10 +50,12 @@ def run(bench: Bench) -> Report:
         table.add_row(text, *(shown(figures[name][key]) for name in names))
     judged = {}
     if UPSTREAM in names:
-        pairs = zip(rounds[UPSTREAM], rounds[SERVICE], strict=True)
-        judged["ttfb_streaming"] = spread([theirs["ttfb_p50_s"] / ours["ttfb_p50_s"] for theirs, ours in pairs])
-        result[f"ttfb {UPSTREAM}/{SERVICE}"] = judged["ttfb_streaming"]
-        table.add_row(f"first audio, {label(UPSTREAM)} / {label(SERVICE)}", "", shown(judged["ttfb_streaming"]), "")
+        for key, name in (("ttfb_streaming", SERVICE), ("ttfb_low", low_name(SERVICE))):
+            pairs = zip(rounds[UPSTREAM], rounds[name], strict=True)
+            judged[key] = spread([theirs["ttfb_p50_s"] / ours["ttfb_p50_s"] for theirs, ours in pairs])
+            result[f"ttfb {UPSTREAM}/{name}"] = judged[key]
+        ratios = {SERVICE: shown(judged["ttfb_streaming"]), low_name(SERVICE): shown(judged["ttfb_low"])}
+        table.add_row(f"first audio, {label(UPSTREAM)} / ours", *(ratios.get(name, "") for name in names))
     return Report(result, [table], judged)
 
 
