@@ -34,7 +34,7 @@ from pipeline.synthesizer import Synthesizer
 from pipeline.text.frontend import LocalTextFrontend
 from pipeline.text.markup.ssml import parse
 from pipeline.timing.following import Following
-from pipeline.types import SPEED, AudioChunk, AudioOptions, Denoise, Latency, SamplingParams, SynthesisRequest
+from pipeline.types import SPEED, AudioChunk, AudioOptions, Denoise, Latency, SamplingParams, SchedulingParams, SynthesisRequest
 from pipeline.vocoder.vocoder import Vocoder
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import VoiceLibrary
@@ -206,7 +206,7 @@ def request_of(args: argparse.Namespace, audio: AudioFormat) -> SynthesisRequest
         speed=stretch,
         audio=options,
         speed_token=token,
-        latency=Latency(args.latency),
+        scheduling=SchedulingParams(latency=Latency(args.latency)),
         timeout_s=3600.0,
     )
 

@@ -21,7 +21,11 @@ NOTHING = np.zeros(0, np.float32)
 
 
 async def with_samples(
-    blocks: AsyncGenerator[StepBlock, None], decoder: StreamDecoder, *, latency: Latency = Latency.EXACT, skipped_chunk_sizes: int = 0
+    blocks: AsyncGenerator[StepBlock, None],
+    decoder: StreamDecoder,
+    *,
+    latency: Latency = Latency.EXACT,
+    skipped_chunk_sizes: int = 0,
 ) -> AsyncGenerator[StepBlock, None]:
     """Streams the steps of one sequence with their samples: a block per chunk of audio. The first steps go ahead without
     any, as a sign that the sequence runs.

@@ -33,7 +33,7 @@ from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.config import PipelineConfig
 from pipeline.paths import cache_home
 from pipeline.spec import CODEBOOKS, SAMPLE_RATE
-from pipeline.types import FinishReason, Latency, SamplingParams, SpeechPlan, StepBlock, SynthesisRequest
+from pipeline.types import FinishReason, Latency, SamplingParams, SchedulingParams, SpeechPlan, StepBlock, SynthesisRequest
 from pipeline.vocoder.stream import StreamDecoder
 from pipeline.voices.catalogue import DEFAULT
 from scripts.bench.load import Sent, drive
@@ -223,7 +223,7 @@ def request_of(utterance: Utterance) -> SynthesisRequest:
         text=utterance.text,
         voice=DEFAULT,
         sampling=SamplingParams(seed=utterance.seed),
-        latency=Latency(utterance.latency),
+        scheduling=SchedulingParams(latency=Latency(utterance.latency)),
         timeout_s=TIMEOUT_S,
     )
 

@@ -42,9 +42,7 @@ class VocoderBeside:
             return blocks
         decoder = StreamDecoder(_Traced(self._vocoder, self._tracing, trace))
         scheduling = prompt.scheduling
-        return with_samples(
-            blocks, decoder, latency=scheduling.latency, skipped_chunk_sizes=scheduling.skipped_chunk_sizes
-        )
+        return with_samples(blocks, decoder, latency=scheduling.latency, skipped_chunk_sizes=scheduling.skipped_chunk_sizes)
 
     async def traits(self) -> DecoderTraits:
         """Returns the properties of the vocoder as built on this machine."""

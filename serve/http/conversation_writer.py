@@ -93,7 +93,7 @@ def _start(started: Started, start: int, characters: int) -> Mapping[str, Any]:
         "seed": job.request.sampling.seed,
         "voice": display_name(job.request.voice),
         "model": job.request.model,
-        "latency": job.request.latency.value,
+        "latency": job.request.scheduling.latency.value,
         "cache": started.cache.value,
         "content_type": job.audio.content_type,
         "sample_rate": job.audio.sample_rate,

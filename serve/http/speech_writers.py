@@ -267,7 +267,7 @@ def reply_headers(started: Started, media_type: str) -> dict[str, str]:
         "X-Voice-Id": display_name(job.request.voice),
         "X-Cache": started.cache.value,
         "X-Model-Version": job.request.model,
-        "X-Latency": job.request.latency.value,
+        "X-Latency": job.request.scheduling.latency.value,
         **GENERATED,
         "Server-Timing": ", ".join(f"{name};dur={took_ms:.1f}" for name, took_ms in started.timings_ms.items()),
         "Cache-Control": "no-store",

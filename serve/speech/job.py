@@ -74,5 +74,5 @@ class SpeechJob:
             "characters": self.characters,
             "container": self.audio.container,
             "streamed": self.streamed,
-            "latency": self.request.latency.value,
+            "latency": self.request.scheduling.latency.value,
         }

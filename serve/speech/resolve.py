@@ -56,7 +56,8 @@ def resolve_job(
     body = selection.body
     seed = key_seed if body.seed is None else body.seed
     skipped = SKIPPED_CHUNK_SIZES if DegradationStep.FIRST_CHUNK in degraded else 0
-    scheduling = replace(_scheduling(body, context, services), skipped_chunk_sizes=skipped)
+    latency = Latency(body.latency or selection.version.pipeline.speech.latency)
+    scheduling = replace(_scheduling(body, context, services), latency=latency, skipped_chunk_sizes=skipped)
     services.degrader.check_admitted(scheduling.lane)
     if seed is None:  # with a seed the cache may answer
         services.overload.check(selection.version.id, scheduling.lane)
@@ -129,7 +130,6 @@ def build_request(
         times=_times(body, text),
         marks=text.marks,
         retries=body.retries,
-        latency=Latency(body.latency or selection.version.pipeline.speech.latency),
         model=selection.version.id,
         timeout_s=services.limits.total_timeout_s,
     )

@@ -95,7 +95,7 @@ def test_the_model_is_told_how_many_steps_the_first_audio_takes(latency):
     kept: list[SchedulingParams] = []
     synthesizer = Synthesizer(PromptMaker(), Kept(), FarSighted(), VoiceCatalogue.load(None, 16), SpeechConfig())
     with suppress(EngineFault):  # the tones come sooner than its traits say
-        asyncio.run(listen(synthesizer, make_request("one", latency=latency)))
+        asyncio.run(listen(synthesizer, make_request("one", scheduling=SchedulingParams(latency=latency))))
     assert kept[0].first_steps == {Latency.EXACT: 60, Latency.LOW: 20}[latency]
     assert sum(kept[0].blocks[:3]) == {Latency.EXACT: 60, Latency.LOW: 30}[latency]
 

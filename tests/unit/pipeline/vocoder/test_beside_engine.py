@@ -19,9 +19,11 @@ from pipeline.types import (
     CacheResult,
     DecoderTraits,
     Head,
+    Latency,
     Prompt,
     RefineParams,
     SamplingParams,
+    SchedulingParams,
     StepBlock,
     SynthesisRequest,
 )
@@ -46,8 +48,10 @@ class DecodingEngine:
         self, prompt: Prompt, sampling: SamplingParams, *, timeout_s: float, admitted: bool = False
     ) -> AsyncGenerator[StepBlock, None]:
         steps = self.local.engine.generate(prompt, sampling, timeout_s=timeout_s, admitted=admitted)
-        skipped = prompt.scheduling.skipped_chunk_sizes
-        return with_samples(steps, self.decoder, skipped_chunk_sizes=skipped) if prompt.head is Head.CODE else steps
+        if prompt.head is not Head.CODE:
+            return steps
+        scheduling = prompt.scheduling
+        return with_samples(steps, self.decoder, latency=scheduling.latency, skipped_chunk_sizes=scheduling.skipped_chunk_sizes)
 
 
 class Traits:
@@ -89,7 +93,9 @@ def test_the_bytes_are_those_of_a_vocoder_of_its_own(loop, local):
     beside = Synthesizer(local.frontend, engine, *parts)
     model = CachedModel(engine, CodeCache(1 << 24), kept=Kept.SAMPLES, fingerprint="")
     cached = Synthesizer(local.frontend, engine, *parts, model)
-    requests = [asked(text, seed) for seed, text in enumerate(TEXTS * 2)]
+    # The same seed with either latency has its own samples, and its own entry of the cache.
+    ways = [SchedulingParams(latency=latency) for latency in Latency]
+    requests = [asked(text, seed, scheduling=way) for seed, text in enumerate(TEXTS) for way in ways]
 
     async def crowd() -> list[tuple[np.ndarray, CacheResult]]:
         return await asyncio.gather(*(heard(beside, request) for request in requests))

@@ -63,7 +63,7 @@ def test_the_latency_is_the_requests_else_the_operators():
         with serving(make_services(speaker, models=models)) as live:
             replies = [live.speak(**fields) for fields in ({}, {"latency": None}, {"latency": "low"}, {"latency": "exact"})]
         expected = [default, default, "low", "exact"]
-        assert [request.latency for request in speaker.requests] == expected
+        assert [request.scheduling.latency for request in speaker.requests] == expected
         assert [reply.headers["X-Latency"] for reply in replies] == expected
 
 
