@@ -166,7 +166,7 @@ def test_the_same_seed_rolls_the_same_steps_alone_and_in_a_crowd(demo):
 
     async def say(engine: Engine, number: int):
         takes = Takes(
-            engine, SamplingParams(seed=number, temperature=1.0, top_p=1.0, top_k=626), time.monotonic() + 100, FIRST_STEPS
+            engine, SamplingParams(seed=number, temperature=1.0, top_p=1.0, top_k=626), time.monotonic() + 100, (FIRST_STEPS,)
         )
         return await collect(takes.steps(prompts[number], admitted=True)), dict(takes.warnings)
 
