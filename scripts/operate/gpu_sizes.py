@@ -30,8 +30,8 @@ NODES = 8 * LAYERS + 4
 WINDOW_GFLOP = 28.5
 """of the windows of one second of audio, whose contexts overlap"""
 VOCODER_REACHED = 0.4
-PREFILL_MS = 0.3
-"""of a second of audio: one call of 2 ms per request of about five seconds, some of them shared"""
+PREFILL_MS = 0.12
+"""of a second of audio: one call of 0.8 ms (184 nodes) per request of about five seconds, some of them shared"""
 FIRST_AUDIO_STEPS = 64
 """steps before the first window is complete, and a round until the sequence is scheduled"""
 FIRST_AUDIO_GOAL_MS = 150.0
