@@ -29,6 +29,7 @@ from scripts.bench.scenarios import (
     disconnect_storm,
     growth,
     house,
+    listeners,
     overload,
     saturation,
     saturation_knee,
@@ -46,6 +47,7 @@ SCENARIOS = {
     "b2": streaming,
     "b3": saturation,
     "b4": saturation_knee,
+    "b5": listeners,
     "b6": overload,
     "b7": growth,
     "b8": determinism,
@@ -58,7 +60,7 @@ SCENARIOS = {
 }
 WIDTH = 140  # of tables in a file
 COMPILE_STEP = "from pipeline.model.cpu.native import SOURCE, library; library(SOURCE)"
-FOR_ANY_SERVER = ("b2", "b3", "b4", "b6")
+FOR_ANY_SERVER = ("b2", "b3", "b4", "b5", "b6")
 
 
 def main(arguments: list[str] | None = None) -> int:

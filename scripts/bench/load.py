@@ -48,6 +48,8 @@ class Load:
     """open loop: when each utterance is requested"""
     completions: int | None = None
     """the load ends with this many complete answers: the other clients then disconnect"""
+    in_real_time: bool = False
+    """closed loop: a client plays an answer to its end before it sends its next request"""
     streamed: bool = True
     timeout_s: float = 600.0
 
@@ -65,17 +67,20 @@ async def drive(load: Load, speak: Speak) -> list[Timeline]:
     def clock() -> float:
         return time.perf_counter() - began
 
-    async def one(index: int, due_s: float) -> None:
+    async def one(index: int, due_s: float) -> Timeline:
         utterance = load.utterances[index]
         line = Timeline(index=index, audio_s=utterance.audio_s, due_s=due_s)
         timelines.append(line)
         await listen(line, utterance, load, speak, clock)
         if sum(other.complete for other in timelines) == load.completions:
             enough.set()
+        return line
 
     async def client(waiting: list[int]) -> None:
         while waiting:
-            await one(waiting.pop(0), clock())
+            line = await one(waiting.pop(0), clock())
+            if load.in_real_time:
+                await asyncio.sleep(max(0.0, line.played_s - clock()))
 
     async def one_time_client(index: int) -> None:
         due_s = load.arrivals_s[index]

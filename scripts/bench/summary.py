@@ -68,6 +68,7 @@ CPU = (
     Judged("ttfb_streaming", "b2", "first audio of an exact stream, upstream / this service", 2.5, 6.0),
     Judged("audio_rate_to_upstream", "b3", "seconds of audio per second, 8 in flight, this service / upstream", 8.0, 15.0),
     Judged("audio_rate_to_static", "b3", "the same, this service / static batches at their best size", 2.5, 5.0),
+    Judged("smooth_listeners", "b5", "listeners at once of whom 95 % hear no gap", 5.0, 8.0, ""),
     Judged("rtf_growth", "b7", "real-time factor of a stream, 25 s / 5 s of audio", 1.1, 1.0, less_is_better=True),
     Judged("same_seed_equality", "b8", "same seed, same bytes: share of all comparisons, every number format", 1.0, 1.0, ""),
     Judged("house_core_ms", "b13", "core-time of the house for a second of audio", 3.5, 2.0, "ms", less_is_better=True),

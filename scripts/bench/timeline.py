@@ -73,6 +73,14 @@ class Timeline:
 
     def stalls_s(self) -> list[float]:
         """Returns how long, each time, a player that starts with the first piece has nothing to play."""
+        return self._playback()[0]
+
+    @property
+    def played_s(self) -> float:
+        """Returns when such a player has played everything; when the answer ended if there is nothing to play."""
+        return self._playback()[1]
+
+    def _playback(self) -> tuple[list[float], float]:
         stalls = []
         plays_until: float | None = None
         for when, samples in self.arrivals:
@@ -82,7 +90,7 @@ class Timeline:
                 stalls.append(when - plays_until)
                 plays_until = when
             plays_until += samples / SAMPLE_RATE
-        return stalls
+        return stalls, self.ended_s if plays_until is None else plays_until
 
     @property
     def is_continuous(self) -> bool:

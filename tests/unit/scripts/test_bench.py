@@ -179,6 +179,15 @@ def test_a_closed_loop_keeps_so_many_in_flight():
     assert failures(lines) == []
 
 
+def test_a_listener_plays_an_answer_to_its_end_before_the_next_request():
+    first, second = asyncio.run(drive(Load((one(1), one(2)), clients=1, in_real_time=True), Speaker().speak))
+    assert first.played_s >= first.arrivals[0][0] + first.received_s
+    assert second.sent_s >= first.played_s
+    refused, answered = asyncio.run(drive(Load((one(429), one(1)), clients=1, in_real_time=True), Speaker().speak))
+    assert refused.played_s == refused.ended_s, "nothing to play, nothing to wait for"
+    assert answered.complete
+
+
 def test_a_load_ends_with_the_last_wanted_completion():
     speaker = Speaker()
     lines = asyncio.run(drive(Load(tuple(map(one, range(100))), clients=4, completions=8), speaker.speak))
