@@ -86,7 +86,7 @@ class EngineConfig(StrictModel):
     )
     decode: Literal["auto", "native", "torch"] = Field(
         "auto",
-        description="decode step on a CPU: native machine code, compiled once (AVX-512 and a C++ compiler), or torch; "
+        description="decode step on a CPU: native machine code, compiled once (AVX2 or AVX-512, and a C++ compiler), or torch; "
         "auto: native if it can be compiled; affects the bits of the audio",
     )
     weights: Literal["dtype", "int8"] = Field(
@@ -207,7 +207,7 @@ class VocoderConfig(StrictModel):
     )
     method: Literal["auto", "incremental", "windows"] = Field(
         "auto",
-        description="incremental: every step is decoded once, and layers keep state (a CPU with AVX-512 and a C++ compiler); "
+        description="incremental: every step is decoded once, and layers keep state (AVX2 or AVX-512, and a C++ compiler); "
         "windows: every chunk is decoded with its context; auto: incremental if it can be compiled and look_ahead is exact; "
         "affects the bits of the audio",
     )

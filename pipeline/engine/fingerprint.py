@@ -12,7 +12,7 @@ from pipeline.config import EngineConfig
 from pipeline.model.cpu.native import SOURCE
 from pipeline.model.fingerprint import fingerprint_of
 from pipeline.model.gpu.placement import on_this_machine
-from pipeline.native.compiler import NativeUnavailable, library
+from pipeline.native.compiler import NativeUnavailable, best_instructions, library
 
 # Scheduling and buffering settings; they do not affect the generated numbers.
 WITHOUT_EFFECT = frozenset(
@@ -39,11 +39,11 @@ def engine_fingerprint(config: EngineConfig, checkpoint: Checkpoint) -> str:
 
 
 def _decode(config: EngineConfig) -> str:
-    """Returns how this machine decodes: `native` or `torch`; resolves `auto`."""
+    """Returns how this machine decodes: `torch`, or `native` with a set of instructions; resolves `auto`."""
     if config.device != "cpu" or config.decode == "torch":
         return "torch"
     try:
         library(SOURCE)
+        return f"native {best_instructions()}"
     except NativeUnavailable:
         return "torch"
-    return "native"

@@ -58,7 +58,7 @@ def _can_pack(dtype: torch.dtype) -> bool:
     Its kernels for AVX2 take six rows at a time and the rest by another order of summation: of eight equal rows the last two
     differ in their last bits, so a sequence's audio would depend on its slot. torch's own product has no such rest.
     """
-    if not torch._C._has_mkldnn or not torch.cpu._is_avx512_supported():
+    if not torch._C._has_mkldnn or not torch.backends.cpu.get_cpu_capability().startswith("AVX512"):
         return False
     if dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

@@ -1,18 +1,17 @@
 """Compiler: compiles C++ of this project to machine code on first use, once per machine.
 
-In:    a source file of another folder
+In:    a source file of another folder, a set of instructions
 Out:   the loaded library
 Owns:  the folder of compiled libraries
 Never: what the code computes, whether it is used; damaged code, or code that another user may have written
 
-It needs Linux on x86-64 with AVX-512 and, once per machine and release, a C++ compiler and some seconds. A compiled library
+It needs Linux, one of the sets of instructions of instructions.py and, once per machine and release, a C++ compiler and some seconds. A compiled library
 ends with its own SHA-256, which the loader ignores: in one file, library and hash always belong together.
 """
 
 import ctypes
 import hashlib
 import os
-import platform
 import shutil
 import stat
 import subprocess
@@ -20,17 +19,14 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-import torch
-
 from pipeline.durable_file import write_durably
+from pipeline.native.instructions import FLAGS, Instructions, usable
 from pipeline.paths import cache_home
 
 HEADERS = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
 # No contraction: a compiler may join product and sum in one row of a block and not in the next.
-# AMX code is compiled on every machine and used where the processor has it: compilers emit it for explicit calls only.
-AMX = ("-mamx-tile", "-mamx-bf16", "-mamx-int8")
-FLAGS = ("-std=c++20", "-O3", "-march=x86-64-v4", *AMX, "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC")
+COMMON_FLAGS = ("-std=c++20", "-O3", "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC")
 COMPILE_TIMEOUT_S = 120.0
 DIGEST_BYTES = hashlib.sha256().digest_size
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -42,35 +38,40 @@ class NativeUnavailable(Exception):
 
 
 @cache
-def library(source: Path, folder: Path | None = None) -> ctypes.CDLL:
+def library(source: Path, folder: Path | None = None, *, instructions: Instructions | None = None) -> ctypes.CDLL:
     """Returns the loaded library of a source file, compiled first if this machine has no copy yet.
 
     Args:
         source: a C++ file that may include this folder's headers, and those beside it.
         folder: of compiled libraries; None: `native` in the cache folder.
+        instructions: those that it may use; None: the best of this machine.
 
     Raises:
         NativeUnavailable: another kind of machine, no working compiler, or a folder that others may write to.
     """
-    if platform.system() != "Linux" or platform.machine() != "x86_64" or not torch.cpu._is_avx512_supported():
-        raise NativeUnavailable("it needs Linux on x86-64 with AVX-512")
+    flags = (*COMMON_FLAGS, *FLAGS[instructions or best_instructions()])
     parts = (source, *sorted(HEADERS.glob("*.h")), *sorted(source.parent.glob("*.h")))
-    key = hashlib.sha256(b"".join([" ".join(FLAGS).encode(), *(part.read_bytes() for part in parts)])).hexdigest()[:16]
+    key = hashlib.sha256(b"".join([" ".join(flags).encode(), *(part.read_bytes() for part in parts)])).hexdigest()[:16]
     built = (folder or cache_home() / "native") / f"{source.stem}-{key}.so"
     try:
         _secure(built.parent)
         if not _is_whole(built):
-            code = _compile(source)
+            code = _compile(source, flags)
             write_durably(built, code + hashlib.sha256(code).digest(), mode=0o755)
         return ctypes.CDLL(str(built))
     except OSError as error:
         raise NativeUnavailable(f"{built} cannot be compiled or loaded: {error}") from error
 
 
-@cache
-def has_tiles() -> bool:
-    """True if this process may use AMX: the processor has it and the system permits it."""
-    return torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx()
+def best_instructions() -> Instructions:
+    """Returns the best set of instructions of this machine.
+
+    Raises:
+        NativeUnavailable: it has none that native code is written for.
+    """
+    for found in usable():
+        return found
+    raise NativeUnavailable("it needs Linux on x86-64 with AVX-512 or AVX2, or on aarch64")
 
 
 def _secure(folder: Path) -> None:
@@ -105,7 +106,7 @@ def _is_whole(built: Path) -> bool:
     return _is_ours(found) and hashlib.sha256(content[:-DIGEST_BYTES]).digest() == content[-DIGEST_BYTES:]
 
 
-def _compile(source: Path) -> bytes:
+def _compile(source: Path, flags: tuple[str, ...]) -> bytes:
     """Compiles a source file and returns the library's bytes.
 
     Raises:
@@ -117,7 +118,7 @@ def _compile(source: Path) -> bytes:
         raise NativeUnavailable(f"there is no C++ compiler on this machine ({', '.join(COMPILERS)})")
     with tempfile.TemporaryDirectory() as draft:
         output = Path(draft) / source.with_suffix(".so").name
-        command = [compiler, *FLAGS, "-I", str(HEADERS), "-o", str(output), str(source)]
+        command = [compiler, *flags, "-I", str(HEADERS), "-o", str(output), str(source)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
         except subprocess.SubprocessError as error:

@@ -10,7 +10,7 @@ import mmap
 
 import torch
 
-PANEL, LANES = 32, 16  # outputs computed together, numbers of a register; as in simd.h
+PANEL, LANES = 32, 16  # outputs computed together, numbers of a vector; as in simd.h
 ALIGNMENT = 64  # bytes: a register, a cache line
 HUGE_PAGE = 1 << 21  # bytes
 
@@ -21,13 +21,13 @@ def aligned(size: int) -> torch.Tensor:
     return memory[-memory.data_ptr() % ALIGNMENT :]
 
 
-def pack(weight: torch.Tensor) -> torch.Tensor:
+def pack(weight: torch.Tensor, *, in_pairs: bool = False) -> torch.Tensor:
     """Returns weights (out, in) as panels of 32 outputs, each input's weights together: (out / 32, in, 32).
 
-    In bfloat16 two inputs alternate, one pair per output: (out / 32, in / 2, 32, 2).
+    In bfloat16, and if `in_pairs`, two inputs alternate, one pair per output: (out / 32, in / 2, 32, 2).
     """
     outputs, inputs = weight.shape
-    pair = 2 if weight.dtype is torch.bfloat16 else 1
+    pair = 2 if in_pairs or weight.dtype is torch.bfloat16 else 1
     return weight.view(outputs // PANEL, PANEL, inputs // pair, pair).transpose(1, 2).contiguous()
 
 

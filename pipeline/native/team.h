@@ -6,11 +6,12 @@
 // Never: the content of a task
 #pragma once
 
-#include <immintrin.h>
 #include <omp.h>
 
 #include <atomic>
 #include <cstdint>
+
+#include "simd.h"
 
 namespace {
 
@@ -51,7 +52,7 @@ private:
         if (own && done.fetch_add(own, std::memory_order_acq_rel) + own == tasks) return done.notify_all();
         for (int i = 0; i < SPINS; i++) {
             if (done.load(std::memory_order_acquire) == tasks) return;
-            _mm_pause();
+            relax();
         }
         for (int64_t seen; (seen = done.load(std::memory_order_acquire)) != tasks;) done.wait(seen, std::memory_order_acquire);
     }

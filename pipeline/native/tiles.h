@@ -22,6 +22,13 @@ constexpr int TILE_NUMBERS = 512;  // numbers of a tile of weights: of 32 inputs
 constexpr int TILE_DEPTH = 32;     // inputs of a tile
 constexpr int TILE_AHEAD = 8192;   // bytes of weights prefetched
 
+// Splits 16 numbers into two bfloat16 numbers each: the nearest, and the nearest to the remainder.
+inline void split(__m512 x, __m256i& high, __m256i& low) {
+    const __m512i nearest = rounded_bits(x);
+    high = _mm512_cvtepi32_epi16(nearest);
+    low = _mm512_cvtepi32_epi16(rounded_bits(_mm512_sub_ps(x, _mm512_castsi512_ps(_mm512_slli_epi32(nearest, 16)))));
+}
+
 // Tiles 0 to 5, sums and inputs, have `rows` rows of 64 bytes. 6 and 7, weights, have all 16.
 inline void configure_tiles(int64_t rows) {
     struct {

@@ -3,6 +3,7 @@
 A change that means to change the audio records the table anew, and says so in its message:
 
     python -m tests.parity.test_recorded_audio
+    ATEN_CPU_CAPABILITY=avx2 python -m tests.parity.test_recorded_audio     # and as without AVX-512
 
 Libraries choose their kernels by the processor, so the table has one column for each kind of processor. On another kind there
 is nothing to compare with, and the test is skipped.
@@ -20,7 +21,7 @@ import torch
 
 from pipeline.config import PipelineConfig
 from pipeline.errors import ConfigError
-from pipeline.native.compiler import has_tiles
+from pipeline.native.instructions import Instructions, usable
 from pipeline.text.markup.ssml import parse
 from pipeline.types import AudioOptions, Denoise, SamplingParams, SynthesisRequest
 from scripts.say import open_pipeline
@@ -103,7 +104,7 @@ def processor() -> str:
     lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
     facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
     kind = f"{facts.get('vendor_id')} family {facts.get('cpu family')} model {facts.get('model')}"
-    return f"{kind}, {torch.backends.cpu.get_cpu_capability()}{' AMX' if has_tiles() else ''}"
+    return f"{kind}, {torch.backends.cpu.get_cpu_capability()}{' AMX' if Instructions.AMX in usable() else ''}"
 
 
 @pytest.mark.parametrize(

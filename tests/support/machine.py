@@ -5,7 +5,8 @@ import os
 import pytest
 
 from pipeline.model.cpu.native import SOURCE
-from pipeline.native.compiler import NativeUnavailable, has_tiles, library
+from pipeline.native.compiler import NativeUnavailable, library
+from pipeline.native.instructions import Instructions, usable
 
 
 def _why_not_native() -> str | None:
@@ -24,4 +25,12 @@ needs_native = pytest.mark.skipif(
     reason=f"no native code: {WHY_NOT_NATIVE}; Debian's package is g++",
 )
 
-needs_tiles = pytest.mark.skipif(WHY_NOT_NATIVE is not None or not has_tiles(), reason="this processor has no AMX")
+
+def needs_instructions(instructions: Instructions) -> pytest.MarkDecorator:
+    """Skips a test on processors without them."""
+    return pytest.mark.skipif(
+        WHY_NOT_NATIVE is not None or instructions not in usable(), reason=f"no native code for {instructions} on this machine"
+    )
+
+
+needs_tiles = needs_instructions(Instructions.AMX)

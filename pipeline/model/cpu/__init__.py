@@ -1,1 +1,1 @@
-"""The decode step in C++ for CPUs with AVX-512."""
+"""The decode step in C++, for CPUs."""

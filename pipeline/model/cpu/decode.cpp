@@ -1,4 +1,4 @@
-// decode: a whole step of the acoustic model on a CPU with AVX-512, draws and all layers in one parallel region.
+// decode: a whole step of the acoustic model on a CPU, draws and all layers in one parallel region.
 //
 // In:    the packed weights (pipeline/model/cpu/packing.py packs them), the KV cache, each slot's settings and progress
 // Out:   tokens; each row's state after the final norm; its keys and values in the cache
@@ -9,7 +9,6 @@
 // share out outputs, never the terms of a sum. Positions of one prompt are rows like any others: keys and values of all
 // rows are written, and rounded, before the first one looks at them.
 
-#include <immintrin.h>
 #include <omp.h>
 
 #include <algorithm>
@@ -21,6 +20,9 @@
 
 #include "draw.h"
 #include "product.h"
+#ifdef __AMX_TILE__
+#include "product_tiles.h"
+#endif
 #include "simd.h"
 #include "team.h"
 
@@ -34,15 +36,14 @@ constexpr float LARGEST_16 = 32767;
 // RMSNorm of rows (rows, width) into `out`. Every thread computes all of it for itself: cheaper than meeting once more.
 void rms_norm(const float* x, const float* weight, int64_t rows, int64_t width, double eps, float* out) {
     for (int64_t row = 0; row < rows; row++, x += width, out += width) {
-        __m512 squares = _mm512_setzero_ps();
+        Floats squares = zeros();
         for (int64_t i = 0; i < width; i += LANES) {
-            const __m512 v = _mm512_loadu_ps(x + i);
-            squares = _mm512_fmadd_ps(v, v, squares);
+            const Floats v = load(x + i);
+            squares = fma(v, v, squares);
         }
-        const float mean = _mm512_reduce_add_ps(squares) / static_cast<float>(width);
-        const __m512 factor = _mm512_set1_ps(1.0f / __builtin_sqrtf(mean + static_cast<float>(eps)));
-        for (int64_t i = 0; i < width; i += LANES)
-            _mm512_storeu_ps(out + i, _mm512_mul_ps(_mm512_mul_ps(_mm512_loadu_ps(x + i), factor), _mm512_loadu_ps(weight + i)));
+        const float mean = sum(squares) / static_cast<float>(width);
+        const Floats factor = all(1.0f / __builtin_sqrtf(mean + static_cast<float>(eps)));
+        for (int64_t i = 0; i < width; i += LANES) store(out + i, load(x + i) * factor * load(weight + i));
     }
 }
 
@@ -52,16 +53,16 @@ struct Kept {
     float* scales;  // (positions,)
 };
 
-// 32 numbers of a cache as two registers. In bfloat16 they are the even and the odd numbers, else the first and the last 16:
+// 32 numbers of a cache as two vectors. In bfloat16 they are the even and the odd numbers, else the first and the last 16:
 // `place` says where number i is to be found.
 template <class T>
 struct Cached;
 
 template <>
 struct Cached<float> {
-    static void load(const float* from, __m512& a, __m512& b) {
-        a = _mm512_loadu_ps(from);
-        b = _mm512_loadu_ps(from + LANES);
+    static void load(const float* from, Floats& a, Floats& b) {
+        a = ::load(from);
+        b = ::load(from + LANES);
     }
     static constexpr int place(int i) { return i; }
     static void write(const float* numbers, int64_t dim, const Kept& to, int64_t position) {
@@ -71,63 +72,36 @@ struct Cached<float> {
 
 template <>
 struct Cached<bf16> {
-    static void load(const bf16* from, __m512& a, __m512& b) {
-        const __m512i pairs = _mm512_loadu_si512(from);
-        a = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
-        b = _mm512_castsi512_ps(_mm512_and_epi32(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
-    }
+    static void load(const bf16* from, Floats& a, Floats& b) { load_pairs(&from->bits, a, b); }
     static constexpr int place(int i) { return i % 2 * LANES + i / 2; }
     static void write(const float* numbers, int64_t dim, const Kept& to, int64_t position) {
         bf16* const at = reinterpret_cast<bf16*>(to.numbers) + position * dim;
-        for (int64_t i = 0; i < dim; i += LANES) store_bf16(at + i, _mm512_loadu_ps(numbers + i));
+        for (int64_t i = 0; i < dim; i += LANES) store_rounded(&at[i].bits, ::load(numbers + i));
     }
 };
 
 template <>
 struct Cached<int8_t> {
-    static void load(const int8_t* from, __m512& a, __m512& b) {
-        const auto half = [&](int64_t at) {
-            return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + at))));
-        };
-        a = half(0);
-        b = half(LANES);
+    static void load(const int8_t* from, Floats& a, Floats& b) {
+        a = load_bytes(from);
+        b = load_bytes(from + LANES);
     }
     static constexpr int place(int i) { return i; }
     // As pipeline/model/quantise.py rounds, bit for bit; the scale of numbers that are not all finite is NaN.
     static void write(const float* numbers, int64_t dim, const Kept& to, int64_t position) {
-        __m512 highest = _mm512_setzero_ps();
-        __mmask16 finite = 0xffff;
+        Floats highest = zeros();
+        bool finite = true;
         for (int64_t i = 0; i < dim; i += LANES) {
-            const __m512 size = _mm512_abs_ps(_mm512_loadu_ps(numbers + i));
-            highest = _mm512_max_ps(highest, size);
-            finite &= _mm512_cmp_ps_mask(size, _mm512_set1_ps(INFINITY), _CMP_LT_OQ);  // a maximum may lose a NaN
+            const Floats size = absolute(::load(numbers + i));
+            highest = max(highest, size);
+            finite &= every(less(size, all(INFINITY)));  // a maximum may lose a NaN
         }
-        const float scale = std::max(_mm512_reduce_max_ps(highest) / LARGEST, std::numeric_limits<float>::min());
-        to.scales[position] = finite == 0xffff ? scale : NAN;
-        for (int64_t i = 0; i < dim; i += LANES) {
-            const __m512i whole = _mm512_cvtps_epi32(_mm512_div_ps(_mm512_loadu_ps(numbers + i), _mm512_set1_ps(scale)));
-            _mm_storeu_si128(reinterpret_cast<__m128i*>(to.numbers + position * dim + i), _mm512_cvtsepi32_epi8(whole));
-        }
+        const float scale = std::max(largest(highest) / LARGEST, std::numeric_limits<float>::min());
+        to.scales[position] = finite ? scale : NAN;
+        int8_t* const at = reinterpret_cast<int8_t*>(to.numbers) + position * dim;
+        for (int64_t i = 0; i < dim; i += LANES) store_bytes(at + i, integers(::load(numbers + i) / all(scale)));
     }
 };
-
-// The sums of four registers, in four lanes: one tree of additions for each of them.
-inline __m128 four_sums(const __m512 (&s)[GROUP]) {
-    const __m512 low = _mm512_add_ps(_mm512_unpacklo_ps(s[0], s[1]), _mm512_unpackhi_ps(s[0], s[1]));
-    const __m512 high = _mm512_add_ps(_mm512_unpacklo_ps(s[2], s[3]), _mm512_unpackhi_ps(s[2], s[3]));
-    const __m512 sum = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(low), _mm512_castps_pd(high))),
-                                     _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(low), _mm512_castps_pd(high))));
-    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(sum), _mm512_extractf32x8_ps(sum, 1));
-    return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
-}
-
-inline __m128 four_sums(const __m512i (&s)[GROUP]) {
-    const __m512i low = _mm512_add_epi32(_mm512_unpacklo_epi32(s[0], s[1]), _mm512_unpackhi_epi32(s[0], s[1]));
-    const __m512i high = _mm512_add_epi32(_mm512_unpacklo_epi32(s[2], s[3]), _mm512_unpackhi_epi32(s[2], s[3]));
-    const __m512i sum = _mm512_add_epi32(_mm512_unpacklo_epi64(low, high), _mm512_unpackhi_epi64(low, high));
-    const __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64(sum, 1));
-    return _mm_cvtepi32_ps(_mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1)));
-}
 
 // A head's query, ready for products with keys: 16 sums for each. PARTS: 32-number parts of a head.
 template <class T, int PARTS>
@@ -136,21 +110,21 @@ struct Query {
         float arranged[PARTS * PANEL];
         for (int i = 0; i < PARTS * PANEL; i++) arranged[i / PANEL * PANEL + Cached<T>::place(i % PANEL)] = numbers[i];
         for (int part = 0; part < PARTS; part++)
-            for (int half = 0; half < 2; half++) q[part][half] = _mm512_loadu_ps(arranged + part * PANEL + half * LANES);
+            for (int half = 0; half < 2; half++) q[part][half] = load(arranged + part * PANEL + half * LANES);
     }
 
-    __m512 products(const T* key) const {
-        __m512 sum = _mm512_setzero_ps();
+    Floats products(const T* key) const {
+        Floats sum = zeros();
         for (int part = 0; part < PARTS; part++) {
-            __m512 a, b;
+            Floats a, b;
             Cached<T>::load(key + part * PANEL, a, b);
-            sum = _mm512_fmadd_ps(q[part][0], a, sum);
-            sum = _mm512_fmadd_ps(q[part][1], b, sum);
+            sum = fma(q[part][0], a, sum);
+            sum = fma(q[part][1], b, sum);
         }
         return sum;
     }
 
-    __m512 q[PARTS][2];
+    Floats q[PARTS][2];
 };
 
 // Beside int8 a query is integers of 16 bits with one scale: the sums are exact.
@@ -158,27 +132,23 @@ template <int PARTS>
 struct Query<int8_t, PARTS> {
     explicit Query(const float* numbers) {
         const Rounding how = rounding(numbers, PARTS * PANEL, LARGEST_16);
-        const auto whole = [&](const float* at) {
-            return _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(at), how.factor)));
-        };
-        for (int part = 0; part < PARTS; part++) {
-            const float* const at = numbers + part * PANEL;
-            q[part] = _mm512_inserti64x4(_mm512_castsi256_si512(whole(at)), whole(at + LANES), 1);
-        }
+        int16_t whole[PARTS * PANEL];
+        for (int i = 0; i < PARTS * PANEL; i += LANES) store_shorts(whole + i, integers(load(numbers + i) * all(how.factor)));
+        for (int part = 0; part < PARTS; part++)
+            for (int r = 0; r < REGISTERS; r++) q[part][r] = load_shorts(whole + part * PANEL + r * SHORTS);
         scale = how.scale;
     }
 
-    __m512i products(const int8_t* key) const {
-        __m512i sum = _mm512_setzero_si512();
-        for (int part = 0; part < PARTS; part++) {
-            const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(key + part * PANEL));
-            sum = _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_cvtepi8_epi16(bytes), q[part]));
-        }
+    Integers products(const int8_t* key) const {
+        Integers sum = {};
+        for (int part = 0; part < PARTS; part++)
+            for (int r = 0; r < REGISTERS; r++)
+                sum.part[r] = multiply_pairs(widened(key + part * PANEL + r * SHORTS), q[part][r], sum.part[r]);
         return sum;
     }
 
     float scale;
-    __m512i q[PARTS];
+    ShortRegister q[PARTS][REGISTERS];
 };
 
 // Attention of one head of one row over positions [0, position]. `next`: the keys that are looked at after these.
@@ -206,47 +176,42 @@ void attend(const float* query, const Kept& kept_keys, const Kept& kept_values, 
         decltype(q.products(keys)) sums[GROUP];
 #pragma GCC unroll 4
         for (int i = 0; i < GROUP; i++) sums[i] = q.products(keys + (p + i < count ? p + i : position) * DIM);
-        _mm_storeu_ps(scores + p, four_sums(sums));
+        store_four_sums(scores + p, sums);
     }
-    const auto used = [&](int64_t p) { return static_cast<__mmask16>(p + LANES <= count ? 0xffff : (1u << (count - p)) - 1); };
-    __m512 maxima = _mm512_set1_ps(-INFINITY);
+    Floats maxima = all(-INFINITY);
     for (int64_t p = 0; p < count; p += LANES) {
-        __m512 score = _mm512_loadu_ps(scores + p);
-        if constexpr (SCALED) {
-            const __m512 scale = _mm512_maskz_loadu_ps(used(p), kept_keys.scales + p);
-            score = _mm512_mul_ps(_mm512_mul_ps(score, _mm512_set1_ps(q.scale)), scale);
-        }
-        score = _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), used(p), score);
-        _mm512_storeu_ps(scores + p, score);
-        maxima = _mm512_max_ps(score, maxima);
+        Floats score = load(scores + p);
+        if constexpr (SCALED) score = score * all(q.scale) * load_first(kept_keys.scales + p, count - p);
+        score = choose(first_lanes(count - p), score, all(-INFINITY));
+        store(scores + p, score);
+        maxima = max(score, maxima);
     }
-    const __m512 highest = _mm512_set1_ps(_mm512_reduce_max_ps(maxima));
+    const Floats highest = all(largest(maxima));
     // 2) exponentials and their sum
-    __m512 total = _mm512_setzero_ps();
+    Floats total = zeros();
     for (int64_t p = 0; p < count; p += LANES) {
-        __m512 e = _mm512_maskz_mov_ps(used(p), exponential(_mm512_sub_ps(_mm512_loadu_ps(scores + p), highest)));
-        total = _mm512_add_ps(total, e);
-        if constexpr (SCALED) e = _mm512_mul_ps(e, _mm512_maskz_loadu_ps(used(p), kept_values.scales + p));
-        _mm512_storeu_ps(scores + p, e);
+        Floats e = choose(first_lanes(count - p), exponential(load(scores + p) - highest), zeros());
+        total = total + e;
+        if constexpr (SCALED) e = e * load_first(kept_values.scales + p, count - p);
+        store(scores + p, e);
     }
     // 3) the weighted values
-    __m512 acc[PARTS][2];
-    for (int part = 0; part < PARTS; part++) acc[part][0] = acc[part][1] = _mm512_setzero_ps();
+    Floats acc[PARTS][2];
+    for (int part = 0; part < PARTS; part++) acc[part][0] = acc[part][1] = zeros();
     for (int64_t p = 0; p < count; p++) {
         if (p % GROUP == 0) ask(values, next, p);
-        const __m512 weight = _mm512_set1_ps(scores[p]);
+        const Floats weight = all(scores[p]);
         for (int part = 0; part < PARTS; part++) {
-            __m512 a, b;
+            Floats a, b;
             Cached<T>::load(values + p * DIM + part * PANEL, a, b);
-            acc[part][0] = _mm512_fmadd_ps(weight, a, acc[part][0]);
-            acc[part][1] = _mm512_fmadd_ps(weight, b, acc[part][1]);
+            acc[part][0] = fma(weight, a, acc[part][0]);
+            acc[part][1] = fma(weight, b, acc[part][1]);
         }
     }
-    const __m512 share = _mm512_set1_ps(1.0f / _mm512_reduce_add_ps(total));
+    const Floats share = all(1.0f / sum(total));
     float mixed[DIM];
     for (int part = 0; part < PARTS; part++)
-        for (int half = 0; half < 2; half++)
-            _mm512_storeu_ps(mixed + part * PANEL + half * LANES, _mm512_mul_ps(acc[part][half], share));
+        for (int half = 0; half < 2; half++) store(mixed + part * PANEL + half * LANES, acc[part][half] * share);
     for (int i = 0; i < DIM; i++) out[i] = mixed[i / PANEL * PANEL + Cached<T>::place(i % PANEL)];
 }
 
@@ -270,8 +235,11 @@ struct Layer {
     Product gate_up, down;  // gate_up: panels of 16 gates and the 16 values they belong to
 };
 
+// Of the products of all layers: product.h and product_tiles.h.
+enum ArithmeticKind : int64_t { PLAIN_FLOAT, PLAIN_BF16, PLAIN_INT8, PAIRS_INT8, TILE_BF16, TILE_INT8 };
+
 struct Model {
-    int64_t weight_bits, tiles, layers, width, heads, head_dim, mlp_width, positions, threads;
+    int64_t arithmetic, layers, width, heads, head_dim, mlp_width, positions, threads;
     int64_t rows;  // as many as the scratch holds
     double eps;
     const float *final_norm, *cos, *sin;  // (width,), (positions, head_dim) twice; sin carries the sign of the rotation
@@ -347,8 +315,8 @@ void run_layers(Team& team, const Model& model, const Rows& rows, const Cache& c
     };
     const auto add_to_x = [&](int64_t row, int64_t panel, const Sums& sums) {
         float* at = x + row * width + panel * PANEL;
-        _mm512_storeu_ps(at, _mm512_add_ps(_mm512_loadu_ps(at), sums[0]));
-        _mm512_storeu_ps(at + LANES, _mm512_add_ps(_mm512_loadu_ps(at + LANES), sums[1]));
+        store(at, load(at) + sums[0]);
+        store(at + LANES, load(at + LANES) + sums[1]);
     };
 
     for (int64_t index = 0; index < model.layers; index++) {
@@ -369,21 +337,21 @@ void run_layers(Team& team, const Model& model, const Rows& rows, const Cache& c
                 multiplier.panel(layer.qkv, task * parts + part, [&](int64_t row, const Sums& sums) {
                     const int64_t low = part * LANES, high = low + dim / 2;  // numbers of the head in this panel
                     float* const at = numbers + row * stride;
-                    __m512 a = sums[0], b = sums[1];
+                    Floats a = sums[0], b = sums[1];
                     if (kind < 2) {
                         const float *cos = model.cos + rows.positions[row] * dim, *sin = model.sin + rows.positions[row] * dim;
-                        const auto rotated = [&](__m512 one, __m512 other, int64_t i) {
-                            return _mm512_add_ps(_mm512_mul_ps(one, _mm512_loadu_ps(cos + i)), _mm512_mul_ps(other, _mm512_loadu_ps(sin + i)));
+                        const auto rotated = [&](const Floats& one, const Floats& other, int64_t i) {
+                            return one * load(cos + i) + other * load(sin + i);
                         };
                         a = rotated(sums[0], sums[1], low);
                         b = rotated(sums[1], sums[0], high);
                     }
                     if (kind == 0) {
-                        a = _mm512_mul_ps(a, _mm512_set1_ps(scale));
-                        b = _mm512_mul_ps(b, _mm512_set1_ps(scale));
+                        a = a * all(scale);
+                        b = b * all(scale);
                     }
-                    _mm512_storeu_ps(at + low, a);
-                    _mm512_storeu_ps(at + high, b);
+                    store(at + low, a);
+                    store(at + high, b);
                 });
             if (kind == 0) return;
             for (int64_t row = 0; row < count; row++)
@@ -397,9 +365,8 @@ void run_layers(Team& team, const Model& model, const Rows& rows, const Cache& c
         product(layer.attention_out, model.seen, width, width / PANEL, add_to_x);
         rms_norm(x, layer.mlp_norm, count, width, model.eps, normed);
         product(layer.gate_up, normed, width, 2 * mlp / PANEL, [&](int64_t row, int64_t panel, const Sums& sums) {
-            const __m512 decay = exponential(_mm512_sub_ps(_mm512_setzero_ps(), sums[0]));
-            const __m512 gate = _mm512_div_ps(sums[0], _mm512_add_ps(_mm512_set1_ps(1.0f), decay));  // SiLU
-            _mm512_storeu_ps(model.hidden + row * mlp + panel * LANES, _mm512_mul_ps(gate, sums[1]));
+            const Floats gate = sums[0] / (all(1.0f) + exponential(zeros() - sums[0]));  // SiLU
+            store(model.hidden + row * mlp + panel * LANES, gate * sums[1]);
         });
         product(layer.down, model.hidden, mlp, width / PANEL, add_to_x);
     }
@@ -447,10 +414,9 @@ Outcome outcome(const int64_t* drawn, int64_t books, int64_t eos) {
 // The embedding of a row's tokens: the sum over its codebooks.
 void embed(const Head& head, const int64_t* drawn, int64_t width, float* out) {
     for (int64_t i = 0; i < width; i += LANES) {
-        __m512 sum = _mm512_loadu_ps(head.table + drawn[0] * width + i);
-        for (int64_t book = 1; book < head.books; book++)
-            sum = _mm512_add_ps(sum, _mm512_loadu_ps(head.table + (book * head.vocab + drawn[book]) * width + i));
-        _mm512_storeu_ps(out + i, sum);
+        Floats sum = load(head.table + drawn[0] * width + i);
+        for (int64_t book = 1; book < head.books; book++) sum = sum + load(head.table + (book * head.vocab + drawn[book]) * width + i);
+        store(out + i, sum);
     }
 }
 
@@ -461,14 +427,19 @@ void reset(const Model& model) {
 // All layers in the arithmetic of this model.
 void run_layers(Team& team, const Model& model, const Rows& rows, const Cache& cache, float* states, const int64_t* to) {
     const Format format = cache.key_scales         ? format_of<int8_t>(model.head_dim)
-                          : model.weight_bits == 32 ? format_of<float>(model.head_dim)
+                          : model.arithmetic == PLAIN_FLOAT ? format_of<float>(model.head_dim)
                                                     : format_of<bf16>(model.head_dim);
     const auto run = [&]<class Arithmetic>() { run_layers<Arithmetic>(team, model, rows, cache, format, states, to); };
-    if (model.weight_bits == 32) run.template operator()<Plain<float>>();
-    if (model.weight_bits == 16 && model.tiles) run.template operator()<TileBf16>();
-    if (model.weight_bits == 16 && !model.tiles) run.template operator()<Plain<bf16>>();
-    if (model.weight_bits == 8 && model.tiles) run.template operator()<TileInt8>();
-    if (model.weight_bits == 8 && !model.tiles) run.template operator()<Plain<int8_t>>();
+    switch (model.arithmetic) {
+        case PLAIN_FLOAT: return run.template operator()<Plain<float>>();
+        case PLAIN_BF16: return run.template operator()<Plain<bf16>>();
+        case PLAIN_INT8: return run.template operator()<Plain<int8_t>>();
+        case PAIRS_INT8: return run.template operator()<Pairs>();
+#ifdef __AMX_TILE__
+        case TILE_BF16: return run.template operator()<TileBf16>();
+        case TILE_INT8: return run.template operator()<TileInt8>();
+#endif
+    }
 }
 
 // The logits of rows of states, each head.panels * PANEL numbers.
@@ -479,8 +450,8 @@ void score(Team& team, const Head& head, const float* states, int64_t rows, int6
     team.share(head.panels, [&](int64_t panel) {
         multiplier.panel(head.product, panel, [&](int64_t row, const Sums& sums) {
             float* at = head.logits + (row * head.panels + panel) * PANEL;
-            _mm512_storeu_ps(at, sums[0]);
-            _mm512_storeu_ps(at + LANES, sums[1]);
+            store(at, sums[0]);
+            store(at + LANES, sums[1]);
         });
     });
 }

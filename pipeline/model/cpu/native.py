@@ -6,8 +6,8 @@ Owns:  the packed weights (packing.py), the scratch memory
 Never: sampling (native_step.py), the choice whether it is used
 
 torch runs a step of 20 layers as some 600 small operations. This is one parallel region that reads every weight once;
-docs/decisions has the measurements. It needs Linux on x86-64 with AVX-512 and, once per machine, a C++ compiler. With AMX,
-bfloat16 and int8 weights are multiplied in tiles (pipeline/native/product.h): other sums, so other last bits.
+docs/decisions has the measurements. pipeline/native/compiler.py says what it needs. With AMX, bfloat16 and int8 weights are
+multiplied in tiles, and int8 weights without AVX-512 as integers (pipeline/native/product.h): other sums, so other last bits.
 """
 
 import ctypes
@@ -17,8 +17,9 @@ from pathlib import Path
 import torch
 
 from pipeline.checkpoint.weights import GptSpec
-from pipeline.model.cpu.packing import Layer, pack_weights
-from pipeline.native.compiler import NativeUnavailable, has_tiles, library
+from pipeline.model.cpu.packing import Layer, arithmetic, pack_weights
+from pipeline.native.compiler import NativeUnavailable, best_instructions, library
+from pipeline.native.instructions import Instructions
 from pipeline.native.memory import ALIGNMENT, LANES, PANEL, aligned
 
 SOURCE = Path(__file__).with_name("decode.cpp")
@@ -26,14 +27,12 @@ PROMPT_ROWS = 128
 """positions of prompts that advance together; more of them read the weights again"""
 TILE_INPUTS = 64  # inputs of a tile in int8; a product's inputs are a multiple of it
 
-WEIGHT_BITS = {torch.float32: 32, torch.bfloat16: 16, torch.int8: 8}
-
 
 class Model(ctypes.Structure):
     """As in decode.cpp."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("weight_bits", "tiles", "layers", "width", "heads", "head_dim", "mlp_width")),
+        *((name, ctypes.c_int64) for name in ("arithmetic", "layers", "width", "heads", "head_dim", "mlp_width")),
         *((name, ctypes.c_int64) for name in ("positions", "threads", "rows")),
         ("eps", ctypes.c_double),
         *((name, ctypes.c_void_p) for name in ("final_norm", "cos", "sin")),
@@ -69,7 +68,7 @@ class NativeDecoder:
         rotary: tuple[torch.Tensor, torch.Tensor],
         rows: int,
         weights: torch.dtype,
-        tiles: bool | None = None,
+        instructions: Instructions | None = None,
     ) -> None:
         """
         Args:
@@ -78,23 +77,24 @@ class NativeDecoder:
             rows: number of slots.
             weights: float32 or bfloat16, with a KV cache of the same type or of int8; int8, one scale per output, with a KV
                 cache of bfloat16 or int8.
-            tiles: whether to multiply with AMX; None: if the processor has it. float32 never does.
+            instructions: those to compute with; None: the best of this machine.
 
         Raises:
             NativeUnavailable: this machine, or a model of these dimensions, cannot use it.
         """
         check_dimensions(spec)
-        self.library = library(SOURCE)
+        self.instructions = instructions or best_instructions()
+        self.library = library(SOURCE, instructions=self.instructions)
         self._advance = self.library.advance
         self._advance.argtypes = (*map(ctypes.POINTER, (Model, _Rows, Cache)), ctypes.c_void_p, ctypes.c_void_p)
         self._advance.restype = None
         self.spec, self._slots, self._rows = spec, rows, max(rows, PROMPT_ROWS)
-        in_tiles = weights is not torch.float32 and (has_tiles() if tiles is None else tiles)
-        self._weights = pack_weights(tensors, spec, weights, tiles=in_tiles)
+        self.arithmetic = arithmetic(weights, self.instructions)
+        self._weights = pack_weights(tensors, spec, self.arithmetic)
         self._rotary = tuple(table.float().contiguous() for table in rotary)
         threads = torch.get_num_threads()
         self._scratch = allocate_scratch(spec, rows=self._rows, positions=len(self._rotary[0]), threads=threads)
-        self.model = self._model(WEIGHT_BITS[weights], in_tiles=in_tiles, threads=threads)
+        self.model = self._model(threads)
         self.cache_dtype = torch.float32 if weights is torch.float32 else torch.bfloat16  # where the cache is not int8
 
     def __call__(
@@ -143,12 +143,11 @@ class NativeDecoder:
         key_scales, value_scales = (tensor.data_ptr() for tensor in scales) if scales else (None, None)
         return Cache(keys.data_ptr(), values.data_ptr(), key_scales, value_scales, slots)
 
-    def _model(self, weight_bits: int, *, in_tiles: bool, threads: int) -> Model:
+    def _model(self, threads: int) -> Model:
         """Returns the structure that decode.cpp takes; it points into the weights, the tables and the scratch memory."""
         spec, (cos, sin) = self.spec, self._rotary
         return Model(
-            weight_bits=weight_bits,
-            tiles=in_tiles,
+            arithmetic=self.arithmetic,
             layers=spec.layers,
             width=spec.width,
             heads=spec.heads,

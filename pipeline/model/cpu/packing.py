@@ -1,6 +1,6 @@
 """Packing: the decoder stack's weights in the order in which decode.cpp reads them.
 
-In:    the stack's tensors, the type to read them in, whether products are multiplied in tiles
+In:    the stack's tensors, the arithmetic of its products
 Out:   PackedWeights
 Owns:  the packed memory
 Never: activations, the KV cache, the calls into decode.cpp (native.py)
@@ -8,14 +8,49 @@ Never: activations, the KV cache, the calls into decode.cpp (native.py)
 
 import ctypes
 from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
 
 import torch
 
 from pipeline.checkpoint.weights import GptSpec
 from pipeline.model.quantise import quantise
+from pipeline.native.instructions import Instructions
 from pipeline.native.memory import ALIGNMENT, LANES, PANEL, Arena, pack, pack_tiles
 
 PRODUCTS_PER_LAYER = 4
+
+
+class Arithmetic(IntEnum):
+    """How decode.cpp multiplies, by the type of the weights; as in decode.cpp."""
+
+    PLAIN_FLOAT = 0
+    PLAIN_BF16 = 1
+    PLAIN_INT8 = 2
+    PAIRS_INT8 = 3
+    TILE_BF16 = 4
+    TILE_INT8 = 5
+
+    @property
+    def weights(self) -> torch.dtype:
+        """The type of the weights."""
+        kinds = {
+            Arithmetic.PLAIN_FLOAT: torch.float32,
+            Arithmetic.PLAIN_BF16: torch.bfloat16,
+            Arithmetic.TILE_BF16: torch.bfloat16,
+        }
+        return kinds.get(self, torch.int8)
+
+
+def arithmetic(weights: torch.dtype, instructions: Instructions) -> Arithmetic:
+    """Returns the fastest arithmetic for weights of a type; float32 has but one."""
+    if weights is torch.float32:
+        return Arithmetic.PLAIN_FLOAT
+    if instructions is Instructions.AMX:
+        return Arithmetic.TILE_BF16 if weights is torch.bfloat16 else Arithmetic.TILE_INT8
+    if weights is torch.bfloat16:
+        return Arithmetic.PLAIN_BF16
+    return Arithmetic.PAIRS_INT8 if instructions in (Instructions.AVX2, Instructions.AVX_VNNI) else Arithmetic.PLAIN_INT8
 
 
 class Product(ctypes.Structure):
@@ -47,16 +82,15 @@ class PackedWeights:
     """every tensor that `layers` points into; they must live as long as the layers are used"""
 
 
-def pack_weights(tensors: dict[str, torch.Tensor], spec: GptSpec, weights: torch.dtype, *, tiles: bool) -> PackedWeights:
+def pack_weights(tensors: dict[str, torch.Tensor], spec: GptSpec, arithmetic: Arithmetic) -> PackedWeights:
     """Packs the weights of all layers into one arena.
 
     Args:
         tensors: upstream's names, as in gpt/model.safetensors.
-        weights: the type decode.cpp reads: float32, bfloat16, or int8 with one scale per output.
-        tiles: whether products are packed for AMX; not for float32.
+        arithmetic: weights are packed as it reads them; int8 has one scale per output.
     """
     numbers = sum(tensor.numel() for name, tensor in tensors.items() if "_proj" in name)
-    packer = _Packer(numbers * weights.itemsize + spec.layers * PRODUCTS_PER_LAYER * ALIGNMENT, weights, tiles=tiles)
+    packer = _Packer(numbers * arithmetic.weights.itemsize + spec.layers * PRODUCTS_PER_LAYER * ALIGNMENT, arithmetic)
     layers = (packer.layer(tensors, f"layers.{index}", spec) for index in range(spec.layers))
     stack = (Layer * spec.layers)(*layers)
     return PackedWeights(stack, tensors["norm.weight"].float().contiguous(), tuple(packer.kept))
@@ -65,10 +99,11 @@ def pack_weights(tensors: dict[str, torch.Tensor], spec: GptSpec, weights: torch
 class _Packer:
     """Packs products into an arena, and collects every tensor that a structure points into."""
 
-    def __init__(self, size: int, weights: torch.dtype, *, tiles: bool) -> None:
+    def __init__(self, size: int, arithmetic: Arithmetic) -> None:
         self._arena = Arena(size)
-        self._weights = weights
-        self._pack = pack_tiles if tiles else pack
+        self._weights = arithmetic.weights
+        in_tiles = arithmetic in (Arithmetic.TILE_BF16, Arithmetic.TILE_INT8)
+        self._pack = pack_tiles if in_tiles else partial(pack, in_pairs=arithmetic is Arithmetic.PAIRS_INT8)
         self.kept: list[torch.Tensor] = []
 
     def layer(self, tensors: dict[str, torch.Tensor], prefix: str, spec: GptSpec) -> Layer:

@@ -1,1 +1,1 @@
-"""Decodes every step once and returns the layers' state, on a CPU with AVX-512."""
+"""Decodes every step once and returns the layers' state, in C++ on a CPU."""

@@ -1,4 +1,4 @@
-// incremental: the vocoder on a CPU with AVX-512. It runs the next frames of an utterance through every layer, and each layer
+// incremental: the vocoder on a CPU. It runs the next frames of an utterance through every layer, and each layer
 // keeps the frames that its next outputs need. Every frame passes every layer once, however an utterance is cut into calls.
 //
 // In:    packed weights (by pipeline/vocoder/incremental/), the next frames, the state of the layers
@@ -16,7 +16,6 @@
 //    |------- state, zeros before frame 0 -----|------- new -------|. . zeros, after the end of the utterance
 //    '---- before ---------|---- after --------'
 
-#include <immintrin.h>
 #include <omp.h>
 
 #include <algorithm>
@@ -24,16 +23,19 @@
 #include <cstring>
 #include <optional>
 
+#include "panel.h"
 #include "simd.h"
 #include "team.h"
+#ifdef __AMX_TILE__
 #include "tiles.h"
+#endif
 
 namespace {
 
-constexpr int BLOCK = 12;     // frames computed together: 24 sums and their factors fill the registers
+constexpr int BLOCK = REGISTERS == 1 ? 12 : 6;  // frames computed together: their sums and factors fill the registers
 constexpr int PASS = 96;      // frames that pass the layers together; they fit into the second-level cache
 constexpr int PORTION = 1024; // numbers split at once
-constexpr int AHEAD = 256;    // weights prefetched
+constexpr int AHEAD = 1024;   // bytes of weights prefetched
 constexpr int PHASES = 6;     // most barriers per stage
 constexpr int64_t HOP = 256, PIECE = 4 * HOP;
 constexpr int SKEW = LANES;   // numbers between rows: rows of a power of two would compete for the same cache sets
@@ -90,65 +92,38 @@ struct Call {
 };
 
 // 0.5 x (1 + erf(x / sqrt 2)) to 2e-7 x: erfc by Abramowitz and Stegun 7.1.26.
-inline __m512 gelu(__m512 x) {
-    const __m512 size = _mm512_abs_ps(x), z = _mm512_mul_ps(size, _mm512_set1_ps(0.707106781f)), one = _mm512_set1_ps(1.0f);
-    const __m512 t = _mm512_div_ps(one, _mm512_fmadd_ps(_mm512_set1_ps(0.3275911f), z, one));
-    __m512 y = _mm512_set1_ps(1.061405429f);
-    for (const float a : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f}) y = _mm512_fmadd_ps(y, t, _mm512_set1_ps(a));
-    const __m512 erfc = _mm512_mul_ps(_mm512_mul_ps(y, t), exponential(_mm512_fnmadd_ps(z, z, _mm512_setzero_ps())));
-    const __m512 tail = _mm512_mul_ps(_mm512_mul_ps(size, _mm512_set1_ps(0.5f)), erfc);
-    return _mm512_sub_ps(_mm512_max_ps(_mm512_setzero_ps(), x), tail);
+inline Floats gelu(const Floats& x) {
+    const Floats size = absolute(x), z = size * all(0.707106781f), one = all(1.0f);
+    const Floats t = one / fma(all(0.3275911f), z, one);
+    Floats y = all(1.061405429f);
+    for (const float a : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f}) y = fma(y, t, all(a));
+    const Floats erfc = y * t * exponential(fnma(z, z, zeros()));
+    return max(zeros(), x) - size * all(0.5f) * erfc;
 }
 
 // sin(x) and cos(x): x = n pi / 2 + r in three parts of pi / 2, then their series (coefficients of Cephes' sinf and cosf).
-inline void sine_cosine(__m512 x, __m512& sine, __m512& cosine) {
-    const __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(0.636619772f)), _MM_FROUND_TO_NEAREST_INT);
-    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(1.57079637e+0f), x);
-    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-4.37113883e-8f), r);
-    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-1.71512451e-15f), r);
-    const __m512 square = _mm512_mul_ps(r, r);
-    __m512 s = _mm512_set1_ps(-1.9515295891e-4f);
-    s = _mm512_fmadd_ps(s, square, _mm512_set1_ps(8.3321608736e-3f));
-    s = _mm512_fmadd_ps(s, square, _mm512_set1_ps(-1.6666654611e-1f));
-    s = _mm512_fmadd_ps(_mm512_mul_ps(s, square), r, r);
-    __m512 c = _mm512_set1_ps(2.443315711809948e-5f);
-    c = _mm512_fmadd_ps(c, square, _mm512_set1_ps(-1.388731625493765e-3f));
-    c = _mm512_fmadd_ps(c, square, _mm512_set1_ps(4.166664568298827e-2f));
-    c = _mm512_fmadd_ps(c, square, _mm512_set1_ps(-0.5f));
-    c = _mm512_fmadd_ps(c, square, _mm512_set1_ps(1.0f));
-    const __m512i quarter = _mm512_cvtps_epi32(n), one = _mm512_set1_epi32(1), two = _mm512_set1_epi32(2);
-    const __mmask16 swapped = _mm512_test_epi32_mask(quarter, one);
-    const __m512i sign = _mm512_set1_epi32(static_cast<int>(0x80000000));
-    const auto negate = [&](__mmask16 where, __m512 v) {
-        return _mm512_castsi512_ps(_mm512_mask_xor_epi32(_mm512_castps_si512(v), where, _mm512_castps_si512(v), sign));
-    };
-    sine = negate(_mm512_test_epi32_mask(quarter, two), _mm512_mask_mov_ps(s, swapped, c));
-    cosine = negate(_mm512_test_epi32_mask(_mm512_add_epi32(quarter, one), two), _mm512_mask_mov_ps(c, swapped, s));
+inline void sine_cosine(const Floats& x, Floats& sine, Floats& cosine) {
+    const Floats n = nearest(x * all(0.636619772f));
+    Floats r = fnma(n, all(1.57079637e+0f), x);
+    r = fnma(n, all(-4.37113883e-8f), r);
+    r = fnma(n, all(-1.71512451e-15f), r);
+    const Floats square = r * r;
+    Floats s = all(-1.9515295891e-4f);
+    s = fma(s, square, all(8.3321608736e-3f));
+    s = fma(s, square, all(-1.6666654611e-1f));
+    s = fma(s * square, r, r);
+    Floats c = all(2.443315711809948e-5f);
+    for (const float a : {-1.388731625493765e-3f, 4.166664568298827e-2f, -0.5f, 1.0f}) c = fma(c, square, all(a));
+    // In quarters 1 and 3 the two are swapped; the sine is negative in 2 and 3, the cosine in 1 and 2.
+    const Integers quarter = integers(n);
+    const Mask swapped = has_bits(quarter, 1);
+    const auto signed_in = [](const Integers& half, const Floats& size) { return choose(has_bits(half, 2), -size, size); };
+    sine = signed_in(quarter, choose(swapped, c, s));
+    cosine = signed_in(quarter + integers(all(1.0f)), choose(swapped, s, c));
 }
 
-// The sums of one panel for M rows, of which the last `M - rows` repeat the last row.
-template <int M>
-inline void panel_sums(const float* w, const float* bias, const float* x, int64_t stride, int64_t rows, int64_t inputs,
-                       __m512 (&acc)[M][2]) {
-    const float* row[M];
-    for (int m = 0; m < M; m++) {
-        row[m] = x + std::min<int64_t>(m, rows - 1) * stride;
-        acc[m][0] = _mm512_loadu_ps(bias);
-        acc[m][1] = _mm512_loadu_ps(bias + LANES);
-    }
-    for (int64_t i = 0; i < inputs; i++, w += PANEL) {
-        ask_for(w + AHEAD, PANEL * sizeof(float));
-        const __m512 w0 = _mm512_loadu_ps(w), w1 = _mm512_loadu_ps(w + LANES);
-#pragma GCC unroll 12
-        for (int m = 0; m < M; m++) {
-            const __m512 value = _mm512_set1_ps(row[m][i]);
-            acc[m][0] = _mm512_fmadd_ps(w0, value, acc[m][0]);
-            acc[m][1] = _mm512_fmadd_ps(w1, value, acc[m][1]);
-        }
-    }
-}
-
-// The same with AMX. Rows past the last one are computed from arbitrary memory and discarded.
+#ifdef __AMX_TILE__
+// The product below with AMX. Rows past the last one are computed from arbitrary memory and discarded.
 template <class Done>
 void product_in_tiles(Team& team, uint16_t* const (&planes)[2], const Product& p, const float* x, int64_t stride, int64_t rows, Done done) {
     if (rows == 0) return;
@@ -156,7 +131,7 @@ void product_in_tiles(Team& team, uint16_t* const (&planes)[2], const Product& p
     team.share((numbers + PORTION - 1) / PORTION, [&](int64_t portion) {
         for (int64_t i = portion * PORTION; i < std::min(numbers, (portion + 1) * PORTION); i += LANES) {
             __m256i parts[2];
-            split(_mm512_loadu_ps(x + i), parts[0], parts[1]);
+            split(load(x + i).part[0], parts[0], parts[1]);
             for (int part = 0; part < 2; part++) _mm256_storeu_si256(reinterpret_cast<__m256i*>(planes[part] + i), parts[part]);
         }
     });
@@ -164,12 +139,10 @@ void product_in_tiles(Team& team, uint16_t* const (&planes)[2], const Product& p
         alignas(64) float sums[BLOCKS][2][TILE_ROWS][LANES];
         const uint16_t* const w = static_cast<const uint16_t*>(p.weights) + panel * PANEL * p.inputs * 2;
         Tiles::multiply<BLOCKS>(w, planes[0] + first * stride, planes[1] + first * stride, stride, p.inputs, sums);
-        const __m512 bias[2] = {_mm512_loadu_ps(p.bias + panel * PANEL), _mm512_loadu_ps(p.bias + panel * PANEL + LANES)};
+        const Sums bias = {load(p.bias + panel * PANEL), load(p.bias + panel * PANEL + LANES)};
         for (int64_t row = 0; row < std::min<int64_t>(BLOCKS * TILE_ROWS, rows - first); row++) {
             const auto& own = sums[row / TILE_ROWS];
-            done(first + row, panel * PANEL,
-                 {_mm512_add_ps(bias[0], _mm512_load_ps(own[0][row % TILE_ROWS])),
-                  _mm512_add_ps(bias[1], _mm512_load_ps(own[1][row % TILE_ROWS]))});
+            done(first + row, panel * PANEL, {bias[0] + load(own[0][row % TILE_ROWS]), bias[1] + load(own[1][row % TILE_ROWS])});
         }
     };
     team.share((p.outputs + PANEL - 1) / PANEL, [&](int64_t panel) {
@@ -178,16 +151,25 @@ void product_in_tiles(Team& team, uint16_t* const (&planes)[2], const Product& p
         if (rows - first > 0) block.template operator()<1>(panel, first);
     });
 }
+#endif
 
 // Computes rows [0, rows), `stride` numbers apart in x, for all panels, shared by the team: done(row, first output, sums).
 template <class Done>
-void product(Team& team, uint16_t* const (&planes)[2], const Product& p, const float* x, int64_t stride, int64_t rows, Done done) {
+void product(Team& team, [[maybe_unused]] uint16_t* const (&planes)[2], const Product& p, const float* x, int64_t stride, int64_t rows, Done done) {
+#ifdef __AMX_TILE__
     if (p.in_tiles) return product_in_tiles(team, planes, p, x, stride, rows, done);
+#endif
     const float* const weights = static_cast<const float*>(p.weights);
     const auto block = [&]<int M>(int64_t panel, int64_t first) {
-        __m512 acc[M][2];
         const int64_t count = std::min<int64_t>(M, rows - first);
-        panel_sums<M>(weights + panel * PANEL * p.inputs, p.bias + panel * PANEL, x + first * stride, stride, count, p.inputs, acc);
+        const float* row[M];  // those past the last one repeat it
+        Sums acc[M];
+        for (int m = 0; m < M; m++) {
+            row[m] = x + (first + std::min<int64_t>(m, count - 1)) * stride;
+            for (int half = 0; half < 2; half++) acc[m][half] = load(p.bias + panel * PANEL + half * LANES);
+        }
+        const float* const w = weights + panel * PANEL * p.inputs;
+        add_panel<float, AHEAD>(w, p.inputs, [&](int m, int64_t i) { return row[m][i]; }, acc);
 #pragma GCC unroll 12
         for (int m = 0; m < M; m++)
             if (m < count) done(first + m, panel * PANEL, acc[m]);
@@ -203,36 +185,33 @@ void product(Team& team, uint16_t* const (&planes)[2], const Product& p, const f
 }
 
 // Stores the sums, or their first half if there is space for that only.
-inline void store(float* at, const __m512 (&sums)[2], int64_t room) {
-    _mm512_storeu_ps(at, sums[0]);
-    if (room >= PANEL) _mm512_storeu_ps(at + LANES, sums[1]);
+inline void store(float* at, const Sums& sums, int64_t room) {
+    ::store(at, sums[0]);
+    if (room >= PANEL) ::store(at + LANES, sums[1]);
 }
 
 void layer_norm(const float* x, const Norm& norm, int64_t channels, double eps, float* out) {
-    __m512 sum = _mm512_setzero_ps();
-    for (int64_t i = 0; i < channels; i += LANES) sum = _mm512_add_ps(sum, _mm512_loadu_ps(x + i));
-    const __m512 mean = _mm512_set1_ps(_mm512_reduce_add_ps(sum) / static_cast<float>(channels));
-    __m512 squares = _mm512_setzero_ps();
+    Floats total = zeros();
+    for (int64_t i = 0; i < channels; i += LANES) total = total + load(x + i);
+    const Floats mean = all(sum(total) / static_cast<float>(channels));
+    Floats squares = zeros();
     for (int64_t i = 0; i < channels; i += LANES) {
-        const __m512 v = _mm512_sub_ps(_mm512_loadu_ps(x + i), mean);
-        squares = _mm512_fmadd_ps(v, v, squares);
+        const Floats v = load(x + i) - mean;
+        squares = fma(v, v, squares);
     }
-    const float variance = _mm512_reduce_add_ps(squares) / static_cast<float>(channels);
-    const __m512 factor = _mm512_set1_ps(1.0f / __builtin_sqrtf(variance + static_cast<float>(eps)));
-    for (int64_t i = 0; i < channels; i += LANES) {
-        const __m512 v = _mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(x + i), mean), factor);
-        _mm512_storeu_ps(out + i, _mm512_fmadd_ps(v, _mm512_loadu_ps(norm.weight + i), _mm512_loadu_ps(norm.bias + i)));
-    }
+    const float variance = sum(squares) / static_cast<float>(channels);
+    const Floats factor = all(1.0f / __builtin_sqrtf(variance + static_cast<float>(eps)));
+    for (int64_t i = 0; i < channels; i += LANES)
+        store(out + i, fma((load(x + i) - mean) * factor, load(norm.weight + i), load(norm.bias + i)));
 }
 
 // x: the first frame that the output depends on.
 void depthwise(const Stage& stage, const float* x, float* out) {
     for (int64_t i = 0; i < stage.channels; i += LANES) {
-        __m512 sum = _mm512_loadu_ps(stage.taps_bias + i);
+        Floats sum = load(stage.taps_bias + i);
         for (int64_t tap = 0; tap < stage.kernel; tap++)
-            sum = _mm512_fmadd_ps(_mm512_loadu_ps(x + tap * stage.dilation * stage.channels + i),
-                                  _mm512_loadu_ps(stage.taps + tap * stage.channels + i), sum);
-        _mm512_storeu_ps(out + i, sum);
+            sum = fma(load(x + tap * stage.dilation * stage.channels + i), load(stage.taps + tap * stage.channels + i), sum);
+        store(out + i, sum);
     }
 }
 
@@ -240,22 +219,24 @@ void depthwise(const Stage& stage, const float* x, float* out) {
 // x: piece t - 1.
 void overlap(const float* x, const float* squares, bool exists[4], float* out) {
     for (int64_t i = 0; i < HOP; i += LANES) {
-        __m512 sum = _mm512_setzero_ps(), envelope = _mm512_setzero_ps();
+        Floats sum = zeros(), envelope = zeros();
         for (int quarter = 0; quarter < 4; quarter++) {
             const int piece = 3 - quarter;
             if (!exists[piece]) continue;
-            sum = _mm512_add_ps(sum, _mm512_loadu_ps(x + piece * PIECE + quarter * HOP + i));
-            envelope = _mm512_add_ps(envelope, _mm512_loadu_ps(squares + quarter * HOP + i));
+            sum = sum + load(x + piece * PIECE + quarter * HOP + i);
+            envelope = envelope + load(squares + quarter * HOP + i);
         }
-        _mm512_storeu_ps(out + i, _mm512_div_ps(sum, _mm512_max_ps(envelope, _mm512_set1_ps(1e-11f))));
+        store(out + i, sum / max(envelope, all(1e-11f)));
     }
 }
 
 // Runs up to PASS frames through all stages; every thread calls it. Returns the end of the samples.
 float* pass(const Network& network, const Call& call, int64_t seen, const float* frames, int64_t count, bool ended, float* samples) {
     Team team(network.counts);
+#ifdef __AMX_TILE__
     std::optional<Tiles> tiles;
     if (network.tiles) tiles.emplace();
+#endif
     float *from = network.frames[0], *to = network.frames[1], *memory = call.memory;
     const auto remembered = [](const Stage& stage, int64_t had) { return stage.before + std::min(had, stage.after); };
     const auto blocks = [&](int64_t rows, auto task) {
@@ -288,13 +269,13 @@ float* pass(const Network& network, const Call& call, int64_t seen, const float*
                 std::memcpy(memory, from + (held + count - kept) * channels, kept * channels * sizeof(float));
             }
         });
-        const auto plainly = [&](int64_t row, int64_t output, const __m512(&sums)[2]) {
+        const auto plainly = [&](int64_t row, int64_t output, const Sums& sums) {
             store(out + row * next_channels + output, sums, next_channels - output);
         };
         switch (stage.kind) {
             case CONVOLUTION: product(team, network.planes, stage.first, from, channels, rows, plainly); break;
             case CONVOLUTION_GELU:
-                product(team, network.planes, stage.first, from, channels, rows, [&](int64_t row, int64_t output, const __m512(&sums)[2]) {
+                product(team, network.planes, stage.first, from, channels, rows, [&](int64_t row, int64_t output, const Sums& sums) {
                     plainly(row, output, {gelu(sums[0]), gelu(sums[1])});
                 });
                 break;
@@ -312,16 +293,15 @@ float* pass(const Network& network, const Call& call, int64_t seen, const float*
                     layer_norm(own, stage.norm, channels, network.eps, own);
                 });
                 product(team, network.planes, stage.first, network.normed, network.normed_stride, rows,
-                        [&](int64_t row, int64_t output, const __m512(&sums)[2]) {
+                        [&](int64_t row, int64_t output, const Sums& sums) {
                             store(network.hidden + row * network.hidden_stride + output, {gelu(sums[0]), gelu(sums[1])},
                                   stage.first.outputs - output);
                         });
                 product(team, network.planes, stage.second, network.hidden, network.hidden_stride, rows,
-                        [&](int64_t row, int64_t output, const __m512(&sums)[2]) {
+                        [&](int64_t row, int64_t output, const Sums& sums) {
                             const float* residual = from + (stage.before + row) * channels + output;
                             const bool both = channels - output >= PANEL;
-                            plainly(row, output, {_mm512_add_ps(_mm512_loadu_ps(residual), sums[0]),
-                                                  both ? _mm512_add_ps(_mm512_loadu_ps(residual + LANES), sums[1]) : sums[1]});
+                            plainly(row, output, {load(residual) + sums[0], both ? load(residual + LANES) + sums[1] : sums[1]});
                         });
                 break;
             case SPECTRUM:
@@ -330,13 +310,13 @@ float* pass(const Network& network, const Call& call, int64_t seen, const float*
                 });
                 // A panel holds 16 logarithms of magnitudes and their 16 phases.
                 product(team, network.planes, stage.first, network.normed, network.normed_stride, rows,
-                        [&](int64_t row, int64_t output, const __m512(&sums)[2]) {
+                        [&](int64_t row, int64_t output, const Sums& sums) {
                             // In this order NaN stays NaN.
-                            const __m512 magnitude = _mm512_min_ps(_mm512_set1_ps(100.0f), exponential(sums[0]));
-                            __m512 sine, cosine;
+                            const Floats magnitude = min(all(100.0f), exponential(sums[0]));
+                            Floats sine, cosine;
                             sine_cosine(sums[1], sine, cosine);
                             store(network.hidden + row * network.hidden_stride + output,
-                                  {_mm512_mul_ps(magnitude, cosine), _mm512_mul_ps(magnitude, sine)}, PANEL);
+                                  {magnitude * cosine, magnitude * sine}, PANEL);
                         });
                 product(team, network.planes, stage.second, network.hidden, network.hidden_stride, rows, plainly);
                 break;

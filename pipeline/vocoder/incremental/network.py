@@ -25,7 +25,8 @@ from pipeline.checkpoint.layout import VQ_GROUPS
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import VocoderConfig
 from pipeline.errors import EngineFault
-from pipeline.native.compiler import has_tiles, library
+from pipeline.native.compiler import best_instructions, library
+from pipeline.native.instructions import Instructions
 from pipeline.native.memory import ALIGNMENT, LANES, aligned
 from pipeline.spec import CODEBOOKS, CONV_NORM_EPS, HOP, MEL_FRAMES_PER_STEP
 from pipeline.types import DecodedAudio, DecoderState, StepBatch
@@ -66,18 +67,19 @@ class _Call(ctypes.Structure):
 class IncrementalVocoder:
     """One vocoder's weights, packed for incremental.cpp, and its scratch memory. Call it from the thread that created it."""
 
-    def __init__(self, config: VocoderConfig, checkpoint: Checkpoint, *, tiles: bool | None = None) -> None:
+    def __init__(self, config: VocoderConfig, checkpoint: Checkpoint, *, instructions: Instructions | None = None) -> None:
         """
         Args:
-            tiles: whether to multiply with AMX; None: if the processor has it.
+            instructions: those to compute with; None: the best of this machine.
 
         Raises:
             NativeUnavailable: this machine, or a model of these dimensions, cannot use it.
         """
-        self._decode = library(SOURCE).decode
+        instructions = instructions or best_instructions()
+        self._decode = library(SOURCE, instructions=instructions).decode
         self._decode.argtypes, self._decode.restype = (ctypes.POINTER(_Network), ctypes.POINTER(_Call)), ctypes.c_int64
         self._threads = torch.get_num_threads()
-        in_tiles = has_tiles() if tiles is None else tiles
+        in_tiles = instructions is Instructions.AMX
         self._weights = pack_weights(config, checkpoint, tiles=in_tiles)
         stages = list(self._weights.stages)
         self._memory_size = sum((stage.before + stage.after) * stage.channels for stage in stages)

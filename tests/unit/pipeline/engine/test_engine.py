@@ -17,7 +17,7 @@ from pipeline.config import EngineConfig
 from pipeline.engine.device import DeviceRunner
 from pipeline.engine.engine import Engine, make_runner
 from pipeline.errors import AtCapacity, ConfigError, DeadlineExceeded, EngineDead, NonFiniteOutput, ReaderStalled, TextTooLong
-from pipeline.native import compiler
+from pipeline.native import compiler, instructions
 from pipeline.types import FinishReason, Head, Prompt, SamplingParams, SchedulingParams, SeedMode, StepBlock
 from tests.support.clock import HeldClock
 from tests.support.engines import NUMERICS, Ahead, distinct
@@ -377,9 +377,12 @@ def test_round_that_hangs_fails_the_health_check_with_its_age(make_engine, monke
 
 @pytest.mark.parametrize("settings", [{"decode": "native"}, {"dtype": "bfloat16", "weights": "int8"}])
 def test_machine_that_cannot_decode_natively_says_so_when_told_to(make_engine, monkeypatch, settings):
-    monkeypatch.setattr(compiler.platform, "machine", lambda: "riscv64")
+    monkeypatch.setattr(instructions.platform, "machine", lambda: "riscv64")
     compiler.library.cache_clear()
-    with pytest.raises(ConfigError, match=r"engine.decode .* impossible: it needs Linux on x86-64 with AVX-512; set decode"):
+    with pytest.raises(
+        ConfigError,
+        match=r"engine.decode .* impossible: it needs Linux on x86-64 with AVX-512 or AVX2, or on aarch64; set decode",
+    ):
         make_engine(**settings)
     compiler.library.cache_clear()
 
@@ -387,7 +390,7 @@ def test_machine_that_cannot_decode_natively_says_so_when_told_to(make_engine, m
 def test_machine_that_cannot_decode_natively_uses_torch_and_logs_it(make_engine, monkeypatch, caplog):
     request = (make_prompt(max_steps=20), SamplingParams(seed=3))
     expected = take(make_engine(decode="torch"), *request)
-    monkeypatch.setattr(compiler.platform, "machine", lambda: "riscv64")
+    monkeypatch.setattr(instructions.platform, "machine", lambda: "riscv64")
     compiler.library.cache_clear()
     assert take(make_engine(), *request).equals(expected)
     assert "decoding with torch's operations" in caplog.text

@@ -14,8 +14,9 @@ from pipeline.model.cpu.native import NativeDecoder
 from pipeline.model.gpt import ActiveExtent, Gpt, KeysValues, rotary_tables
 from pipeline.model.quantise import dequantise, quantise
 from pipeline.native.compiler import NativeUnavailable
+from pipeline.native.instructions import Instructions
 from tests.support.effort import examples
-from tests.support.machine import needs_native, needs_tiles
+from tests.support.machine import needs_instructions, needs_native, needs_tiles
 
 SLOTS, POSITIONS = 11, 200  # more slots than the eight rows one block holds
 
@@ -40,29 +41,33 @@ def make_x(demo: Checkpoint, seed: int) -> torch.Tensor:
     return torch.randn(SLOTS, demo.gpt_spec.width, generator=torch.Generator().manual_seed(seed))
 
 
-def make_native(demo: Checkpoint, weights: torch.dtype, *, tiles: bool, spec: GptSpec | None = None) -> NativeDecoder:
+def make_native(
+    demo: Checkpoint, weights: torch.dtype, instructions: Instructions | None = None, *, spec: GptSpec | None = None
+) -> NativeDecoder:
     spec = spec or demo.gpt_spec
     rotary = rotary_tables(POSITIONS, spec.head_dim, spec.rope_theta, torch.device("cpu"))
-    return NativeDecoder(demo.gpt(), spec, rotary=rotary, rows=SLOTS, weights=weights, tiles=tiles)
+    return NativeDecoder(demo.gpt(), spec, rotary=rotary, rows=SLOTS, weights=weights, instructions=instructions)
 
 
 @pytest.fixture(
     scope="module",
     params=[
-        (torch.float32, False),
-        (torch.bfloat16, False),
-        (torch.int8, False),
-        pytest.param((torch.bfloat16, True), marks=needs_tiles),
-        pytest.param((torch.int8, True), marks=needs_tiles),
+        (torch.float32, None),
+        *(
+            pytest.param((weights, one), marks=needs_instructions(one))
+            for one in (Instructions.AVX512, Instructions.AVX2, Instructions.NEON, Instructions.AMX)
+            for weights in (torch.bfloat16, torch.int8)
+            if (weights, one) != (torch.bfloat16, Instructions.AVX2)  # as AVX-512, to the last bit: see below
+        ),
     ],
-    ids=lambda way: f"{way[0]}{'-tiles' * way[1]}",
+    ids=lambda way: f"{way[0]}-{way[1]}",
 )
 def decoder(request: pytest.FixtureRequest, demo: Checkpoint) -> NativeDecoder:
-    weights, tiles = request.param
+    weights, instructions = request.param
     threads = torch.get_num_threads()
     torch.set_num_threads(2)  # as many as it keeps scratch for
     try:
-        return make_native(demo, weights, tiles=tiles)
+        return make_native(demo, weights, instructions)
     finally:
         torch.set_num_threads(threads)
 
@@ -208,10 +213,41 @@ def test_tiles_lose_less_than_a_bfloat16_activation_would(demo, weights, scale):
     """Sixteen bits of every input: the states are float32's to 1e-3 of their size, whatever the size of the inputs."""
     slots, positions = torch.arange(SLOTS), torch.arange(SLOTS) * 19
     states = [
-        make_native(demo, weights, tiles=tiles)(
+        make_native(demo, weights, instructions)(
             make_x(demo, 1) * scale, slots, positions, make_cache(demo, torch.bfloat16).tensors
         )
-        for tiles in (True, False)
+        for instructions in (Instructions.AMX, Instructions.AVX512)
+    ]
+    assert not torch.equal(*states), "another arithmetic"
+    assert (states[0] - states[1]).norm() < 1e-3 * states[1].norm()
+
+
+def states_and_cache(decoder: NativeDecoder, demo: Checkpoint, cache_dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """Of a step of all slots, and what it has kept."""
+    cache = make_cache(demo, cache_dtype)
+    states = decoder(make_x(demo, 1), torch.arange(SLOTS), torch.arange(SLOTS) * 19, cache.tensors)
+    return states, *cache.tensors
+
+
+@needs_instructions(Instructions.AVX512)
+@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kept", ["dtype", "int8"])
+def test_avx2_has_the_bits_of_avx512(demo, weights, kept):
+    dtype = torch.int8 if kept == "int8" else weights
+    decoders = (make_native(demo, weights, one) for one in (Instructions.AVX512, Instructions.AVX2))
+    one, other = (states_and_cache(decoder, demo, dtype) for decoder in decoders)
+    assert all(map(torch.equal, one, other))
+
+
+@needs_instructions(Instructions.AVX512)
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e3])
+def test_avx2s_integers_lose_less_than_a_bfloat16_activation_would(demo, scale):
+    """With int8 weights an input has sixteen bits: the states are float32's to 1e-3 of their size, whatever the size of the inputs."""
+    states = [
+        make_native(demo, torch.int8, instructions)(
+            make_x(demo, 1) * scale, torch.arange(SLOTS), torch.arange(SLOTS) * 19, make_cache(demo, torch.bfloat16).tensors
+        )
+        for instructions in (Instructions.AVX2, Instructions.AVX512)
     ]
     assert not torch.equal(*states), "another arithmetic"
     assert (states[0] - states[1]).norm() < 1e-3 * states[1].norm()
@@ -272,7 +308,7 @@ places_of_slots = st.lists(st.integers(0, POSITIONS - 1), min_size=SLOTS, max_si
 def exact_decoder(request: pytest.FixtureRequest, demo: Checkpoint) -> NativeDecoder:
     """The demo's weights in float32 as heads of either size."""
     spec = replace(demo.gpt_spec, heads=demo.gpt_spec.width // request.param, head_dim=request.param)
-    return make_native(demo, torch.float32, tiles=False, spec=spec)
+    return make_native(demo, torch.float32, spec=spec)
 
 
 @needs_native

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.native import compiler
+from pipeline.native import compiler, instructions
 from pipeline.native.compiler import NativeUnavailable, library
+from pipeline.native.instructions import FLAGS, usable
 from tests.support.machine import needs_native
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -67,8 +68,15 @@ def test_a_machine_without_a_working_compiler_says_what_is_missing(source, tmp_p
         library(source, tmp_path / "built")
 
 
+@needs_native
+def test_every_set_of_instructions_has_a_library_of_its_own(source, tmp_path):
+    built = tmp_path / "built"
+    assert [library(source, built, instructions=one).answer() for one in usable()] == [42] * len(usable())
+    assert len(list(built.iterdir())) == len({FLAGS[one] for one in usable()})
+
+
 def test_another_kind_of_machine_says_so(source, tmp_path, monkeypatch):
-    monkeypatch.setattr(compiler.platform, "machine", lambda: "riscv64")
+    monkeypatch.setattr(instructions.platform, "machine", lambda: "riscv64")
     with pytest.raises(NativeUnavailable, match="AVX-512"):
         library(source, tmp_path / "built")
 

@@ -13,7 +13,8 @@ from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
 from pipeline.config import VocoderConfig
 from pipeline.errors import ConfigError, EngineDead, EngineFault
-from pipeline.native import compiler
+from pipeline.native import compiler, instructions
+from pipeline.native.instructions import Instructions, usable
 from pipeline.paths import cache_home
 from pipeline.spec import HOP
 from pipeline.types import DecoderState, HiddenWindow, StepBatch
@@ -23,12 +24,12 @@ from pipeline.vocoder.strategies import make_strategy
 from pipeline.vocoder.vocoder import Vocoder
 from pipeline.vocoder.windowed.network import build_network
 from tests.support.effort import examples
-from tests.support.machine import needs_native, needs_tiles
+from tests.support.machine import needs_instructions, needs_native
 from tests.support.reference_vocoder import decode_whole
 
 LONG = PASS + 30  # steps: more than two passes of frames
-ERRORS = {False: 5e-6, True: 3e-5}  # largest, against torch's float32; in tiles an input has 16 bits, and so has a weight
-ARITHMETICS = [pytest.param(False, id="vectors"), pytest.param(True, marks=needs_tiles, id="tiles")]
+IN_VECTORS, IN_TILES = 5e-6, 3e-5  # largest errors, against torch's float32; in tiles an input has 16 bits, and so has a weight
+ARITHMETICS = [pytest.param(one, marks=needs_instructions(one)) for one in Instructions]
 
 
 @cache
@@ -37,8 +38,8 @@ def demo() -> Checkpoint:
 
 
 @cache
-def network(*, use_decoder: bool, tiles: bool | None = None) -> IncrementalVocoder:
-    return IncrementalVocoder(VocoderConfig(use_decoder=use_decoder), demo(), tiles=tiles)
+def network(*, use_decoder: bool, instructions: Instructions | None = None) -> IncrementalVocoder:
+    return IncrementalVocoder(VocoderConfig(use_decoder=use_decoder), demo(), instructions=instructions)
 
 
 def make_rows(length: int, *, use_decoder: bool) -> np.ndarray:
@@ -66,15 +67,17 @@ def bits(samples: np.ndarray) -> np.ndarray:
 
 
 @needs_native
-@pytest.mark.parametrize("tiles", ARITHMETICS)
+@pytest.mark.parametrize("instructions", ARITHMETICS)
 @pytest.mark.parametrize("use_decoder", [True, False], ids=["hidden", "codes"])
-def test_the_numbers_are_those_of_the_whole_utterance_in_torch(use_decoder, tiles):
+def test_the_numbers_are_those_of_the_whole_utterance_in_torch(use_decoder, instructions):
     twin = build_network(VocoderConfig(use_decoder=use_decoder), demo())
     for length in (1, 2, 3, 12, 13, 14, 25, 26, 27, 60, LONG):
         rows = make_rows(length, use_decoder=use_decoder)
-        samples = network(use_decoder=use_decoder, tiles=tiles)(StepBatch(rows, None, is_last=True)).samples
+        samples = network(use_decoder=use_decoder, instructions=instructions)(StepBatch(rows, None, is_last=True)).samples
         assert samples.shape == ((2 * length - 1) * HOP,)
-        assert np.abs(samples - decode_whole(twin, rows)).max() <= ERRORS[tiles]
+        assert np.abs(samples - decode_whole(twin, rows)).max() <= (
+            IN_TILES if instructions is Instructions.AMX else IN_VECTORS
+        )
         assert np.abs(samples).max() > 0.1
 
 
@@ -85,7 +88,7 @@ def test_an_utterance_of_no_steps_has_no_samples():
 
 
 @needs_native
-@pytest.mark.parametrize("tiles", ARITHMETICS)
+@pytest.mark.parametrize("instructions", ARITHMETICS)
 @settings(max_examples=examples(60))
 @given(
     length=st.integers(1, LONG),
@@ -93,21 +96,21 @@ def test_an_utterance_of_no_steps_has_no_samples():
     use_decoder=st.booleans(),
     threads=st.integers(1, 3),
 )
-def test_no_bit_depends_on_the_cuts_or_the_threads(tiles, length, cuts, use_decoder, threads):
+def test_no_bit_depends_on_the_cuts_or_the_threads(instructions, length, cuts, use_decoder, threads):
     rows = make_rows(length, use_decoder=use_decoder)
-    whole = network(use_decoder=use_decoder, tiles=tiles)(StepBatch(rows, None, is_last=True)).samples
+    whole = network(use_decoder=use_decoder, instructions=instructions)(StepBatch(rows, None, is_last=True)).samples
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(threads)
-        other = _of_threads(threads, use_decoder=use_decoder, tiles=tiles)
+        other = _of_threads(threads, use_decoder=use_decoder, instructions=instructions)
     finally:
         torch.set_num_threads(before)
     assert np.array_equal(bits(in_calls(other, rows, cuts)), bits(whole))
 
 
 @cache
-def _of_threads(threads: int, *, use_decoder: bool, tiles: bool) -> IncrementalVocoder:
-    return IncrementalVocoder(VocoderConfig(use_decoder=use_decoder), demo(), tiles=tiles)
+def _of_threads(threads: int, *, use_decoder: bool, instructions: Instructions) -> IncrementalVocoder:
+    return IncrementalVocoder(VocoderConfig(use_decoder=use_decoder), demo(), instructions=instructions)
 
 
 @needs_native
@@ -153,13 +156,15 @@ def test_a_broken_utterance_sounds_broken_and_touches_no_other(value):
     assert np.array_equal(bits(net(StepBatch(rows, None, is_last=True)).samples), bits(before))
 
 
-@needs_tiles
-def test_a_machine_without_tiles_goes_on_with_what_one_with_them_began():
-    rows = make_rows(60, use_decoder=True)
-    begun = network(use_decoder=True, tiles=True)(StepBatch(rows[:40], None, is_last=False))
-    ended = network(use_decoder=True, tiles=False)(StepBatch(rows[40:], begun.state, is_last=True))
-    whole = network(use_decoder=True, tiles=False)(StepBatch(rows, None, is_last=True)).samples
-    assert np.abs(np.concatenate([begun.samples, ended.samples]) - whole).max() <= ERRORS[True]
+@pytest.mark.parametrize("one", ARITHMETICS)
+def test_another_kind_of_machine_goes_on_with_what_one_began(one):
+    """All but tiles compute the same bits."""
+    rows, least = make_rows(60, use_decoder=True), usable()[-1]
+    begun = network(use_decoder=True, instructions=one)(StepBatch(rows[:40], None, is_last=False))
+    ended = network(use_decoder=True, instructions=least)(StepBatch(rows[40:], begun.state, is_last=True))
+    whole = network(use_decoder=True, instructions=least)(StepBatch(rows, None, is_last=True)).samples
+    errors = np.abs(np.concatenate([begun.samples, ended.samples]) - whole)
+    assert errors.max() <= (IN_TILES if one is Instructions.AMX else 0)
 
 
 @needs_native
@@ -202,7 +207,7 @@ def test_only_a_cpu_with_exact_look_ahead_carries_by_itself():
 
 @pytest.fixture
 def no_compiler(monkeypatch):
-    monkeypatch.setattr(compiler.platform, "machine", lambda: "riscv64")
+    monkeypatch.setattr(instructions.platform, "machine", lambda: "riscv64")
     compiler.library.cache_clear()
     yield
     compiler.library.cache_clear()
