@@ -5,8 +5,9 @@ Out:   the loaded library
 Owns:  the folder of compiled libraries
 Never: what the code computes, whether it is used; damaged code, or code that another user may have written
 
-It needs Linux, one of the sets of instructions of instructions.py and, once per machine and release, a C++ compiler and some seconds. A compiled library
-ends with its own SHA-256, which the loader ignores: in one file, library and hash always belong together.
+It needs Linux, a set of instructions that instructions.py knows and, once per machine and release, a C++ compiler and some
+seconds. A compiled library ends with its own SHA-256, which the loader ignores: in one file, library and hash always belong
+together.
 """
 
 import ctypes

@@ -5,7 +5,8 @@ Out:   samples, or DecodedAudio
 Owns:  the network, in the form its method needs
 Never: threads, queues
 
-The incremental method decodes every step once, on a CPU with AVX2 or AVX-512 and a C++ compiler. Windows serve GPUs and other CPUs.
+The incremental method decodes every step once, on a CPU with AVX2 or AVX-512 and a C++ compiler. Windows serve GPUs and other
+CPUs.
 """
 
 import logging

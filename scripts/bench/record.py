@@ -17,6 +17,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "scripts" / "bench" / "results"
+MASKS = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
+"""environment variables that hide a part of the processor, from this project and torch, and from torch's two libraries"""
 
 Result = dict[str, Any]
 
@@ -30,6 +32,7 @@ def hardware() -> Result:
     return {
         "cpu": model,
         "cores": os.cpu_count(),
+        "masks": {name: os.environ[name] for name in MASKS if name in os.environ},
         "python": platform.python_version(),
         "torch": _installed("torch"),
         "ray": _installed("ray"),

@@ -34,12 +34,7 @@ class Arithmetic(IntEnum):
     @property
     def weights(self) -> torch.dtype:
         """The type of the weights."""
-        kinds = {
-            Arithmetic.PLAIN_FLOAT: torch.float32,
-            Arithmetic.PLAIN_BF16: torch.bfloat16,
-            Arithmetic.TILE_BF16: torch.bfloat16,
-        }
-        return kinds.get(self, torch.int8)
+        return {"FLOAT": torch.float32, "BF16": torch.bfloat16, "INT8": torch.int8}[self.name.partition("_")[2]]
 
 
 def arithmetic(weights: torch.dtype, instructions: Instructions) -> Arithmetic:

@@ -381,7 +381,7 @@ def test_machine_that_cannot_decode_natively_says_so_when_told_to(make_engine, m
     compiler.library.cache_clear()
     with pytest.raises(
         ConfigError,
-        match=r"engine.decode .* impossible: it needs Linux on x86-64 with AVX-512 or AVX2, or on aarch64; set decode",
+        match=r"engine.decode .* impossible: it needs Linux on x86-64 .*; set decode",
     ):
         make_engine(**settings)
     compiler.library.cache_clear()

@@ -242,7 +242,7 @@ def test_avx2_has_the_bits_of_avx512(demo, weights, kept):
 @needs_instructions(Instructions.AVX512)
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e3])
 def test_avx2s_integers_lose_less_than_a_bfloat16_activation_would(demo, scale):
-    """With int8 weights an input has sixteen bits: the states are float32's to 1e-3 of their size, whatever the size of the inputs."""
+    """Beside int8 weights an input has sixteen bits: the states are float32's to 1e-3 of their size, whatever that is."""
     states = [
         make_native(demo, torch.int8, instructions)(
             make_x(demo, 1) * scale, torch.arange(SLOTS), torch.arange(SLOTS) * 19, make_cache(demo, torch.bfloat16).tensors
