@@ -34,7 +34,8 @@ from pipeline.config import PipelineConfig
 from pipeline.errors import CheckpointError, ConfigError, SynthesisError
 from pipeline.model.cpu.native import SOURCE as DECODE_STEP
 from pipeline.model.gpu.placement import pipeline_on_this_machine
-from pipeline.native.compiler import NativeUnavailable, library
+from pipeline.native.compiler import NativeUnavailable, best_instructions, library
+from pipeline.native.instructions import usable
 from pipeline.paths import cache_home
 from pipeline.spec import SAMPLE_RATE
 from pipeline.store.open import REDIS_SCHEMES
@@ -185,7 +186,8 @@ def processor(pipeline: PipelineConfig) -> Finding:
     if pipeline.engine.device != "cpu":
         return Finding("processor", Status.FINE, f"{cores} cores")
     flags = cpu_flags()
-    if pipeline.engine.dtype == "bfloat16" and flags is not None and not flags & {"amx_bf16", "avx512_bf16"}:
+    in_torch = pipeline.engine.decode == "torch" or not usable()  # native code needs no instructions for bfloat16
+    if in_torch and pipeline.engine.dtype == "bfloat16" and flags is not None and not flags & {"amx_bf16", "avx512_bf16"}:
         return Finding(
             "processor",
             Status.WARN,
@@ -211,9 +213,11 @@ def machine_code(pipeline: PipelineConfig) -> Iterator[Finding]:
     engine, vocoder = pipeline.engine, pipeline.vocoder
     if engine.device == "cpu" and engine.decode != "torch":
         needed = engine.decode == "native" or engine.weights == "int8"
-        yield compiled("decode step", DECODE_STEP, "engine.decode to torch and engine.weights to dtype", needed=needed)
+        instead = "engine.decode to torch and engine.weights to dtype, which takes several times as long"
+        yield compiled("decode step", DECODE_STEP, instead, needed=needed)
     if vocoder.allows_incremental:
-        yield compiled("vocoder", VOCODER, "vocoder.method to windows", needed=vocoder.method == "incremental")
+        instead = "vocoder.method to windows, which costs three times as much"
+        yield compiled("vocoder", VOCODER, instead, needed=vocoder.method == "incremental")
 
 
 def compiled(check: str, source: Path, instead: str, *, needed: bool) -> Finding:
@@ -222,8 +226,10 @@ def compiled(check: str, source: Path, instead: str, *, needed: bool) -> Finding
         library(source)
     except NativeUnavailable as reason:
         status = Status.FAIL if needed else Status.WARN
-        return Finding(check, status, str(reason), f"set {instead}; with AVX-512, a C++ compiler is enough (Debian: g++)")
-    return Finding(check, Status.FINE, "is compiled")
+        return Finding(
+            check, status, str(reason), f"with AVX2 or AVX-512, a C++ compiler is enough (Debian: g++); else set {instead}"
+        )
+    return Finding(check, Status.FINE, f"is compiled for {best_instructions()}")
 
 
 def redis_servers(app: AppConfig) -> Iterator[Finding]:

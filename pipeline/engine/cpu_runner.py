@@ -237,5 +237,5 @@ def _build_gpt(config: EngineConfig, checkpoint: Checkpoint) -> Gpt:
                 f"engine.decode {config.decode} with engine.weights {config.weights} decodes natively, which here is "
                 f"impossible: {reason}; set decode to torch and weights to dtype"
             ) from reason
-        logger.warning("decoding with torch's operations, which is slower: %s (engine.decode)", reason)
+        logger.warning("decoding with torch's operations, which takes several times as long: %s (engine.decode)", reason)
         return build()

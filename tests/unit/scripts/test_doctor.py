@@ -14,6 +14,7 @@ import yaml
 from pipeline.checkpoint.layout import MEL_DECODER_FILE
 from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
 from pipeline.native.compiler import library
+from pipeline.native.instructions import Instructions
 from scripts import doctor
 from scripts.doctor import Finding, Status
 from serve.config.app_config import read_app_config
@@ -95,11 +96,19 @@ def test_a_gpu_that_is_not_there_is_missed():
 
 
 def test_bfloat16_without_the_instructions_for_it_is_a_warning(monkeypatch):
-    config = PipelineConfig(engine=EngineConfig(dtype="bfloat16"))
+    config = PipelineConfig(engine=EngineConfig(dtype="bfloat16", decode="torch"))
     monkeypatch.setattr(doctor, "cpu_flags", lambda: {"avx2"})
     assert "float32" in doctor.processor(config).advice
     monkeypatch.setattr(doctor, "cpu_flags", lambda: {"amx_bf16"})
     assert doctor.processor(config).status is not Status.FAIL
+
+
+@pytest.mark.parametrize(("sets", "advised"), [((Instructions.AVX2,), False), ((), True)])
+def test_native_code_needs_no_instructions_for_bfloat16(monkeypatch, sets, advised):
+    monkeypatch.setattr(doctor, "cpu_flags", lambda: {"avx2"})
+    monkeypatch.setattr(doctor, "usable", lambda: sets)
+    found = doctor.processor(PipelineConfig(engine=EngineConfig(dtype="bfloat16")))
+    assert ("float32" in found.advice) is advised
 
 
 @needs_native
@@ -128,6 +137,7 @@ def test_a_compiler_that_is_missing_matters_where_the_configuration_insists(monk
     findings = list(doctor.machine_code(pipeline))
     assert {finding.check: finding.status for finding in findings} == statuses
     assert all("g++" in finding.advice for finding in findings)
+    assert all("times" in finding.advice for finding in findings), "and what is lost without it"
 
 
 @pytest.mark.slow

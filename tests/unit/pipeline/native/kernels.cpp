@@ -1,6 +1,10 @@
-// kernels: what the headers of pipeline/native compute, one by one, for test_kernels.py.
+// kernels: what the headers of pipeline/native compute, one by one, for test_kernels.py. As a program, for another kind of
+// processor, it answers one question after another: numbers in, numbers out.
 #include <cmath>
+#include <cstdio>
+#include <vector>
 
+#include "../../../../pipeline/vocoder/incremental/functions.h"
 #include "product.h"
 
 // x (rows, inputs) times packed weights (outputs, inputs) into out (rows, outputs); `kind` names the arithmetic.
@@ -23,8 +27,13 @@ extern "C" void product(int64_t kind, const void* weights, const float* scales, 
 
 // Every function on sixteen numbers, or on four times sixteen; `count` of them are read by load_first.
 extern "C" void functions(const float* x, int64_t count, float* exponentials, uint16_t* rounded, int8_t* bytes, int16_t* shorts, float* first,
-                          float* sums) {
+                          float* sums, float* gelus, float* sines, float* cosines) {
     const Floats numbers = load(x);
+    Floats sine, cosine;
+    sine_cosine(numbers, sine, cosine);
+    store(sines, sine);
+    store(cosines, cosine);
+    store(gelus, gelu(numbers));
     store(exponentials, exponential(numbers));
     store_rounded(rounded, numbers);
     store_bytes(bytes, integers(numbers));
@@ -36,4 +45,38 @@ extern "C" void functions(const float* x, int64_t count, float* exponentials, ui
     store_four_sums(sums + 2, four);
     const Integers whole[4] = {integers(four[0]), integers(four[1]), integers(four[2]), integers(four[3])};
     store_four_sums(sums + 6, whole);
+}
+
+template <class T>
+std::vector<T> next(int64_t count) {
+    std::vector<T> numbers(count);
+    return std::fread(numbers.data(), sizeof(T), count, stdin) == static_cast<size_t>(count) ? numbers : std::vector<T>();
+}
+
+template <class T>
+void answer(const std::vector<T>& numbers) {
+    std::fwrite(numbers.data(), sizeof(T), numbers.size(), stdout);
+}
+
+int main() {
+    for (std::vector<int64_t> asked; !(asked = next<int64_t>(5)).empty();) {
+        const int64_t kind = asked[0], rows = asked[1], inputs = asked[2], outputs = asked[3], bytes = asked[4];
+        if (kind >= 0) {
+            const auto weights = next<char>(bytes);
+            const auto scales = next<float>(outputs), x = next<float>(rows * inputs);
+            std::vector<float> scratch(rows * (inputs + 1)), out(rows * outputs);
+            product(kind, weights.data(), kind < 2 ? nullptr : scales.data(), x.data(), rows, inputs, outputs, scratch.data(), out.data());
+            answer(out);
+        } else {
+            const auto x = next<float>(4 * LANES);
+            std::vector<float> exponentials(LANES), first(LANES), sums(LANES), gelus(LANES), sines(LANES), cosines(LANES);
+            std::vector<uint16_t> rounded(LANES);
+            std::vector<int8_t> narrow(LANES);
+            std::vector<int16_t> shorts(LANES);
+            functions(x.data(), rows, exponentials.data(), rounded.data(), narrow.data(), shorts.data(), first.data(), sums.data(), gelus.data(),
+                      sines.data(), cosines.data());
+            answer(exponentials), answer(rounded), answer(narrow), answer(shorts), answer(first), answer(sums), answer(gelus);
+            answer(sines), answer(cosines);
+        }
+    }
 }
