@@ -71,15 +71,19 @@ template <class W, int AHEAD, int M, int HALVES, class Input>
 // Adds to acc[m] the products of row m with a panel's 32 outputs.
 template <class W, int AHEAD, int M, class Input>
 [[gnu::always_inline]] inline void add_panel(const W* w, int64_t inputs, Input input, Sums (&acc)[M]) {
-    if constexpr (M <= WIDE_ROWS) return add_products<W, AHEAD>(w, inputs, input, acc);
+    constexpr int HALVES = M <= WIDE_ROWS ? 2 : 1;  // together
 #pragma GCC unroll 2
-    for (int half = 0; half < 2; half++) {
-        Floats own[M][1];
+    for (int half = 0; half < 2; half += HALVES) {
+        Floats own[M][HALVES];
 #pragma GCC unroll 12
-        for (int m = 0; m < M; m++) own[m][0] = acc[m][half];
+        for (int m = 0; m < M; m++)
+#pragma GCC unroll 2
+            for (int h = 0; h < HALVES; h++) own[m][h] = acc[m][half + h];
         add_products<W, AHEAD>(w + half * Loader<W>::DEPTH * LANES, inputs, input, own);
 #pragma GCC unroll 12
-        for (int m = 0; m < M; m++) acc[m][half] = own[m][0];
+        for (int m = 0; m < M; m++)
+#pragma GCC unroll 2
+            for (int h = 0; h < HALVES; h++) acc[m][half + h] = own[m][h];
     }
 }
 

@@ -63,9 +63,7 @@ public:
         const W* w = static_cast<const W*>(p.weights) + number * PANEL * inputs;
         in_blocks<BLOCK>(rows, [&]<int M>(int64_t first) {
             Sums acc[M];
-            for (int m = 0; m < M; m++) acc[m][0] = acc[m][1] = zeros();
-            const float* const own = x + first * inputs;
-            add_panel<W, PLAIN_AHEAD>(w, inputs, [&](int m, int64_t i) { return own[m * inputs + i]; }, acc);
+            panel_sums(w, x + first * inputs, inputs, acc);
             for (int m = 0; m < M; m++) {
                 if (p.scales)
                     for (int half = 0; half < 2; half++) acc[m][half] = acc[m][half] * load(p.scales + number * PANEL + half * LANES);
@@ -75,6 +73,14 @@ public:
     }
 
 private:
+    // Not inlined: among other code its sums would not stay in registers.
+    template <int M>
+    [[gnu::noinline]] static void panel_sums(const W* w, const float* x, int64_t inputs, Sums (&acc)[M]) {
+#pragma GCC unroll 12
+        for (int m = 0; m < M; m++) acc[m][0] = acc[m][1] = zeros();
+        add_panel<W, PLAIN_AHEAD>(w, inputs, [&](int m, int64_t i) { return x[m * inputs + i]; }, acc);
+    }
+
     const float* x = nullptr;
     int64_t rows = 0, inputs = 0;
 };
@@ -104,12 +110,12 @@ public:
         in_blocks<PAIRS_BLOCK>(rows, [&]<int M>(int64_t first) {
             Sums acc[M];
             if constexpr (M <= WIDE_ROWS) {
-                add_exactly(w, numbers + first * inputs, acc);
+                exact_sums(w, numbers + first * inputs, inputs, acc);
             } else {
 #pragma GCC unroll 2
                 for (int half = 0; half < 2; half++) {
                     Floats own[M][1];
-                    add_exactly(w + half * PANEL, numbers + first * inputs, own);
+                    exact_sums(w + half * PANEL, numbers + first * inputs, inputs, own);
                     for (int m = 0; m < M; m++) acc[m][half] = own[m][0];
                 }
             }
@@ -127,7 +133,7 @@ private:
 
     // The sums of 16 HALVES outputs for M rows; the weights of two inputs are adjacent.
     template <int M, int HALVES>
-    [[gnu::always_inline]] void add_exactly(const int8_t* w, const int16_t* x, Floats (&acc)[M][HALVES]) const {
+    [[gnu::noinline]] static void exact_sums(const int8_t* w, const int16_t* x, int64_t inputs, Floats (&acc)[M][HALVES]) {
         for (int m = 0; m < M; m++)
             for (int half = 0; half < HALVES; half++) acc[m][half] = zeros();
         for (int64_t begin = 0; begin < inputs; begin += EXACT) {

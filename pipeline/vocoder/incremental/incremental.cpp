@@ -123,6 +123,21 @@ void product_in_tiles(Team& team, uint16_t* const (&planes)[2], const Product& p
 }
 #endif
 
+// The sums of one panel for M rows, of which the last `M - rows` repeat the last row. Not inlined: among other code they would not
+// stay in registers.
+template <int M>
+[[gnu::noinline]] void panel_sums(const float* w, const float* bias, const float* x, int64_t stride, int64_t rows, int64_t inputs,
+                                  Sums (&acc)[M]) {
+    const float* row[M];
+#pragma GCC unroll 12
+    for (int m = 0; m < M; m++) {
+        row[m] = x + std::min<int64_t>(m, rows - 1) * stride;
+        acc[m][0] = load(bias);
+        acc[m][1] = load(bias + LANES);
+    }
+    add_panel<float, AHEAD>(w, inputs, [&](int m, int64_t i) { return row[m][i]; }, acc);
+}
+
 // Computes rows [0, rows), `stride` numbers apart in x, for all panels, shared by the team: done(row, first output, sums).
 template <class Done>
 void product(Team& team, [[maybe_unused]] uint16_t* const (&planes)[2], const Product& p, const float* x, int64_t stride, int64_t rows, Done done) {
@@ -132,14 +147,8 @@ void product(Team& team, [[maybe_unused]] uint16_t* const (&planes)[2], const Pr
     const float* const weights = static_cast<const float*>(p.weights);
     const auto block = [&]<int M>(int64_t panel, int64_t first) {
         const int64_t count = std::min<int64_t>(M, rows - first);
-        const float* row[M];  // those past the last one repeat it
         Sums acc[M];
-        for (int m = 0; m < M; m++) {
-            row[m] = x + (first + std::min<int64_t>(m, count - 1)) * stride;
-            for (int half = 0; half < 2; half++) acc[m][half] = load(p.bias + panel * PANEL + half * LANES);
-        }
-        const float* const w = weights + panel * PANEL * p.inputs;
-        add_panel<float, AHEAD>(w, p.inputs, [&](int m, int64_t i) { return row[m][i]; }, acc);
+        panel_sums(weights + panel * PANEL * p.inputs, p.bias + panel * PANEL, x + first * stride, stride, count, p.inputs, acc);
 #pragma GCC unroll 12
         for (int m = 0; m < M; m++)
             if (m < count) done(first + m, panel * PANEL, acc[m]);
