@@ -11,7 +11,7 @@ from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import VocoderConfig
 from pipeline.model.fingerprint import fingerprint_of
 from pipeline.model.gpu.placement import on_this_machine
-from pipeline.native.compiler import NativeUnavailable, library
+from pipeline.native.compiler import NativeUnavailable, best_instructions, library
 from pipeline.vocoder.incremental.network import SOURCE
 
 WITHOUT_EFFECT = frozenset({"placement", "max_waiting", "call_timeout_s"})
@@ -33,11 +33,11 @@ def vocoder_fingerprint(config: VocoderConfig, checkpoint: Checkpoint) -> str:
 
 
 def _form(config: VocoderConfig) -> str:
-    """Returns how this machine decodes: `incremental` or `windows`; resolves `auto`."""
+    """Returns how this machine decodes: `windows`, or `incremental` with a set of instructions; resolves `auto`."""
     if not config.allows_incremental:
         return "windows"
     try:
         library(SOURCE)
+        return f"incremental {best_instructions()}"
     except NativeUnavailable:
         return "windows"
-    return "incremental"
