@@ -185,9 +185,8 @@ def processor(pipeline: PipelineConfig) -> Finding:
     cores = len(os.sched_getaffinity(0))
     if pipeline.engine.device != "cpu":
         return Finding("processor", Status.FINE, f"{cores} cores")
-    flags = cpu_flags()
-    in_torch = pipeline.engine.decode == "torch" or not usable()  # native code needs no instructions for bfloat16
-    if in_torch and pipeline.engine.dtype == "bfloat16" and flags is not None and not flags & {"amx_bf16", "avx512_bf16"}:
+    slow = pipeline.engine.dtype == "bfloat16" and (pipeline.engine.decode == "torch" or not usable())  # native code is not
+    if slow and (flags := cpu_flags()) is not None and not flags & {"amx_bf16", "avx512_bf16"}:
         return Finding(
             "processor",
             Status.WARN,
@@ -213,14 +212,14 @@ def machine_code(pipeline: PipelineConfig) -> Iterator[Finding]:
     engine, vocoder = pipeline.engine, pipeline.vocoder
     if engine.device == "cpu" and engine.decode != "torch":
         needed = engine.decode == "native" or engine.weights == "int8"
-        instead = "engine.decode to torch and engine.weights to dtype, which takes several times as long"
-        yield compiled("decode step", DECODE_STEP, instead, needed=needed)
+        yield compiled(
+            "decode step", DECODE_STEP, "engine.decode torch and engine.weights dtype: several times as long", needed
+        )
     if vocoder.allows_incremental:
-        instead = "vocoder.method to windows, which costs three times as much"
-        yield compiled("vocoder", VOCODER, instead, needed=vocoder.method == "incremental")
+        yield compiled("vocoder", VOCODER, "vocoder.method windows: three times the cost", vocoder.method == "incremental")
 
 
-def compiled(check: str, source: Path, instead: str, *, needed: bool) -> Finding:
+def compiled(check: str, source: Path, instead: str, needed: bool) -> Finding:
     """Compiles one source file. If the configuration does not need it, torch does the same, slower."""
     try:
         library(source)
