@@ -187,12 +187,8 @@ def processor(pipeline: PipelineConfig) -> Finding:
         return Finding("processor", Status.FINE, f"{cores} cores")
     slow = pipeline.engine.dtype == "bfloat16" and (pipeline.engine.decode == "torch" or not usable())  # native code is not
     if slow and (flags := cpu_flags()) is not None and not flags & {"amx_bf16", "avx512_bf16"}:
-        return Finding(
-            "processor",
-            Status.WARN,
-            f"{cores} cores without AVX512-BF16 or AMX",
-            "bfloat16 is no faster here: set engine.dtype to float32",
-        )
+        advice = "bfloat16 is no faster here: set engine.dtype to float32"
+        return Finding("processor", Status.WARN, f"{cores} cores without AVX512-BF16 or AMX", advice)
     if cores < 2:
         return Finding("processor", Status.WARN, f"{cores} core", "use at least two: one computes, one answers requests")
     return Finding("processor", Status.FINE, f"{cores} cores")
@@ -212,9 +208,7 @@ def machine_code(pipeline: PipelineConfig) -> Iterator[Finding]:
     engine, vocoder = pipeline.engine, pipeline.vocoder
     if engine.device == "cpu" and engine.decode != "torch":
         needed = engine.decode == "native" or engine.weights == "int8"
-        yield compiled(
-            "decode step", DECODE_STEP, "engine.decode torch and engine.weights dtype: several times as long", needed
-        )
+        yield compiled("decode step", DECODE_STEP, "engine.decode torch, engine.weights dtype: several times as long", needed)
     if vocoder.allows_incremental:
         yield compiled("vocoder", VOCODER, "vocoder.method windows: three times the cost", vocoder.method == "incremental")
 
@@ -225,9 +219,7 @@ def compiled(check: str, source: Path, instead: str, needed: bool) -> Finding:
         library(source)
     except NativeUnavailable as reason:
         status = Status.FAIL if needed else Status.WARN
-        return Finding(
-            check, status, str(reason), f"with AVX2 or AVX-512, a C++ compiler is enough (Debian: g++); else set {instead}"
-        )
+        return Finding(check, status, str(reason), f"a C++ compiler and AVX2 are enough (Debian: g++); else set {instead}")
     return Finding(check, Status.FINE, f"is compiled for {best_instructions()}")
 
 
