@@ -99,13 +99,13 @@ class EarlySchedule:
 
         Their shapes are those of an exact stream; steps past the ones that a chunk needs are outside the window's valid range.
         """
-        reach = self.traits.look_ahead
+        reach, sizes = self.traits.look_ahead, self.traits.chunk_steps
         for number, chunk in enumerate(islice(self.chunks(), index, None), start=index):
             if known <= chunk.start or (known < chunk.needed and not ended):
                 return
-            blended = min(0 if chunk.is_exact else BLENDED_STEPS, max(0, known - chunk.stop))
-            body = chunk.stop - chunk.start + blended
-            size = min((size for size in self.traits.chunk_steps if size >= body), default=body)
+            own = chunk.stop - chunk.start
+            blended = 0 if chunk.is_exact else min(BLENDED_STEPS, max(0, known - chunk.stop), max(sizes) - own)
+            size = min(size for size in sizes if size >= own + blended)
             first_step = chunk.start - reach
             yield Window(
                 index=number,

@@ -8,7 +8,7 @@ from itertools import islice, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.checkpoint.locate import resolve
@@ -180,6 +180,7 @@ def test_no_chunk_is_late_at_the_promised_pace(traits):
         assert chunk.needed <= chunks[0].needed + before.stop / REAL_TIME_FACTOR
 
 
+@example(DecoderTraits(False, True, 13, (1,)), 2)
 @given(traits_of.map(lambda traits: DecoderTraits(False, True, traits.look_ahead, traits.chunk_steps)), st.integers(1, 400))
 def test_the_windows_have_the_shapes_of_an_exact_stream_and_miss_no_step(traits, length):
     windows = list(EarlySchedule(traits).ready(0, known=length, ended=True))
