@@ -1,6 +1,7 @@
 """B14, a turn of a conversation: text arrives as a language model writes it, and the listener interrupts.
 
 How long after the last character of the first sentence comes its audio, over a socket and over HTTP, and does playback stop?
+How many steps were in vain if the listener interrupts in the middle of that sentence?
 
 In:    a Bench
 Out:   a Report
@@ -10,20 +11,24 @@ Never: audio from the cache
 
 import base64
 import json
+import statistics
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import requests
 from rich.table import Table
 from websockets.sync.client import ClientConnection, connect
 
+from pipeline.spec import STEPS_PER_SECOND
 from scripts.bench.bench import Bench, Report
 from scripts.bench.scenarios.serve_overhead import wait_until_idle
 from scripts.bench.show import shown
+from scripts.bench.systems import Served
 from scripts.bench.timeline import spread
 from serve.observability.reply_stats import PlayCursor
 
@@ -34,6 +39,8 @@ CHARACTERS_PER_TOKEN = 4
 BYTES_PER_S = 2 * 24_000
 HEARD_SHARE = 0.5
 """part of the first sentence after which the listener interrupts"""
+LEADS_S = (0.0, 5.0)
+"""lead_s of the interrupted contexts: the least, and the default of the service [s]"""
 
 
 @dataclass(slots=True)
@@ -48,6 +55,16 @@ class Turn:
     stalled_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One interruption."""
+
+    answered_s: float
+    made_steps: int
+    """steps that the engine made for the context"""
+    heard_steps: int
+
+
 def run(bench: Bench) -> Report:
     """Measures the first audio in pairs, turns at several rates of tokens, and interruptions."""
     served = bench.service(bench.options.demo_settings)
@@ -57,25 +74,27 @@ def run(bench: Bench) -> Report:
         for number in range(pairs):
             bench.progress(f"first audio, pair {number + 1}")
             over_http.append(1e3 * http_first_audio(url, number))
-            over_socket.append(1e3 * socket_first_audio(socket, number))
+            over_socket.append(1e3 * socket_first_audio(socket, number)[0])
     turns: dict[int, list[Turn]] = {}
-    for rate in TOKENS_PER_S:
-        for number in range(bench.options.repeats):
-            bench.progress(f"{rate} tokens per second, turn {number + 1}")
-            turns.setdefault(rate, []).append(take_turn(url, rate, number))
-    cuts = []
-    for number in range(bench.options.repeats):
-        bench.progress(f"interruption {number + 1}")
-        cuts.append(interrupt(url, number))
-        wait_until_idle(served)
+    for number, rate in product(range(bench.options.repeats), TOKENS_PER_S):
+        bench.progress(f"{rate} tokens per second, turn {number + 1}")
+        turns.setdefault(rate, []).append(take_turn(url, rate, number))
+    cuts: dict[float, list[Cut]] = {}
+    for number, lead_s in product(range(bench.options.repeats), LEADS_S):
+        bench.progress(f"lead_s {lead_s:g}, interruption {number + 1}")
+        cuts.setdefault(lead_s, []).append(interrupt(served, number, lead_s))
     result = {
         "first_audio_http_ms": spread(over_http),
         "first_audio_socket_ms": spread(over_socket),
         "turns": {str(rate): figures(taken) for rate, taken in turns.items()},
-        "cancelled_ms": spread([cut["cancelled_ms"] for cut in cuts]),
-        "unheard_steps": spread([cut["unheard_steps"] for cut in cuts]),
+        "interruptions": {f"{lead_s:g}": cut_figures(made) for lead_s, made in cuts.items()},
     }
-    return Report(result, [table_of(result)])
+    added = statistics.median(over_socket) - statistics.median(over_http)
+    judged = {
+        "added_by_socket_ms": spread([added]),
+        "stalled_in_a_turn_ms": spread([max(1e3 * turn.stalled_s for taken in turns.values() for turn in taken)]),
+    }
+    return Report(result, [table_of(result)], judged)
 
 
 def figures(turns: list[Turn]) -> dict[str, Any]:
@@ -87,6 +106,15 @@ def figures(turns: list[Turn]) -> dict[str, Any]:
     }
 
 
+def cut_figures(cuts: list[Cut]) -> dict[str, Any]:
+    """Returns the figures of the interruptions with one lead."""
+    return {
+        "answered_ms": spread([1e3 * cut.answered_s for cut in cuts]),
+        "steps_heard": spread([cut.heard_steps for cut in cuts]),
+        "steps_in_vain": spread([cut.made_steps - cut.heard_steps for cut in cuts]),
+    }
+
+
 def table_of(result: dict[str, Any]) -> Table:
     """Returns the table for people."""
     table = Table("ms", "", title="B14  a turn of a conversation")
@@ -95,8 +123,9 @@ def table_of(result: dict[str, Any]) -> Table:
     for rate, found in result["turns"].items():
         table.add_row(f"{rate} tokens per s: first audio after the sentence", shown(found["first_audio_ms"]))
         table.add_row(f"{rate} tokens per s: playback stalled", shown(found["stalled_ms"]))
-    table.add_row("an interruption is answered", shown(result["cancelled_ms"]))
-    table.add_row("steps in vain", shown(result["unheard_steps"]))
+    for lead_s, found in result["interruptions"].items():
+        table.add_row(f"lead_s {lead_s}: an interruption is answered", shown(found["answered_ms"]))
+        table.add_row(f"lead_s {lead_s}: steps in vain", shown(found["steps_in_vain"]))
     return table
 
 
@@ -117,17 +146,18 @@ def http_first_audio(url: str, seed: int) -> float:
     return first_s
 
 
-def socket_first_audio(socket: ClientConnection, seed: int) -> float:
-    """Returns the seconds to the first audio of the same text over a socket."""
+def socket_first_audio(socket: ClientConnection, seed: int) -> tuple[float, float]:
+    """Returns the seconds to the first audio of the same text over a socket, and how long its audio is."""
     say(socket, "open", speech=speech(seed))
     began = time.perf_counter()
     say(socket, "text", text=FIRST)
     say(socket, "close")
-    first_s = 0.0
+    first_s, audio_s = 0.0, 0.0
     for message in heard(socket, "closed"):
         if message["type"] == "audio":
             first_s = first_s or time.perf_counter() - began
-    return first_s
+        audio_s = message.get("duration_ms", 0) / 1e3
+    return first_s, audio_s
 
 
 def take_turn(url: str, tokens_per_s: int, seed: int) -> Turn:
@@ -159,19 +189,38 @@ def write(socket: ClientConnection, turn: Turn, tokens_per_s: int) -> None:
     say(socket, "close")
 
 
-def interrupt(url: str, seed: int) -> dict[str, float]:
-    """Interrupts in the middle of the first sentence; returns the time of the answer and the steps in vain."""
-    with opened(url) as socket:
-        say(socket, "open", speech=speech(seed))
+def interrupt(served: Served, seed: int, lead_s: float) -> Cut:
+    """Interrupts in the middle of the first of two sentences."""
+    with opened(served.endpoint.url) as socket:
+        _, audio_s = socket_first_audio(socket, seed)
+        wait_until_idle(served)
+        before = steps_made(served)
+        say(socket, "open", speech=speech(seed), lead_s=lead_s)
         for sentence in (FIRST, SECOND):
             say(socket, "text", text=sentence)
             say(socket, "flush")
-        *_, message = heard(socket, "audio")
-        time.sleep(HEARD_SHARE * len(base64.b64decode(message["audio"])) / BYTES_PER_S)
+        for _ in heard(socket, "audio"):
+            pass
+        listen(socket, HEARD_SHARE * audio_s)
         began = time.perf_counter()
-        say(socket, "cancel")
+        say(socket, "cancel", played_ms=1e3 * HEARD_SHARE * audio_s)
         *_, message = heard(socket, "cancelled")
-        return {"cancelled_ms": 1e3 * (time.perf_counter() - began), "unheard_steps": message["heard"]["unheard_steps"]}
+        answered_s = time.perf_counter() - began
+        wait_until_idle(served)
+        return Cut(answered_s, steps_made(served) - before, round(message["heard"]["ms"] / 1e3 * STEPS_PER_SECOND))
+
+
+def listen(socket: ClientConnection, seconds: float) -> None:
+    """Receives for so long, as a player does that has room for everything."""
+    until = time.perf_counter() + seconds
+    while (left_s := until - time.perf_counter()) > 0:
+        with suppress(TimeoutError):
+            socket.recv(timeout=left_s)
+
+
+def steps_made(served: Served) -> int:
+    """Returns how many steps the engines have made since they started."""
+    return sum(engine["steps"] for engine in served.health()["acoustic"])
 
 
 def opened(url: str) -> AbstractContextManager[ClientConnection]:

@@ -10,12 +10,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
+from pipeline.spec import STEPS_PER_SECOND
 from pipeline.text.incremental import Part
 from pipeline.text.segment import predicted_steps
 from serve.observability.reply_stats import PlayCursor
-
-STEPS_PER_SECOND = SAMPLE_RATE / SAMPLES_PER_STEP
 
 _WORD = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]|[^\s\u3400-\u9fff\uf900-\ufaff]*\w[^\s\u3400-\u9fff\uf900-\ufaff]*")
 
