@@ -152,6 +152,7 @@ REFUSED: list[tuple[str | bytes, str]] = [
     ('{"type": "open", "speech": {"voice": "nobody"}}', "voice_not_found"),
     ('{"type": "open", "speech": {"model": "nothing"}}', "model_not_found"),
     ('{"type": "text", "text": "' + "x" * (1 << 20) + '"}', "body_too_large"),
+    ('{"type": "text", "text": "' + "你" * (1 << 19) + '"}', "body_too_large"),  # in bytes, as in HTTP
 ]
 
 
