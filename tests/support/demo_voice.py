@@ -26,6 +26,7 @@ class DemoSpeaker(Speaker):
     """A Speaker whose audio is speech."""
 
     synthesizer: Synthesizer
+    engine: Engine
 
     async def stream(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
         self.requests.append(request)
@@ -71,6 +72,7 @@ def demo_speaker(heard_by: Callable[[Any], Any] = lambda follower: follower) -> 
     model = CachedModel(engine, CodeCache(1 << 24), kept=Kept.HIDDEN, fingerprint="demo")
     follower = heard_by(following)
     speaker.synthesizer = Synthesizer(frontend, engine, vocoder, make_library(), SpeechConfig(), model, follower)
+    speaker.engine = engine
     yield speaker
     following.close()
     vocoder.close()

@@ -1,0 +1,222 @@
+"""Sockets under stress, through HAProxy, in every protocol: limits answer in words, nobody else is harmed, nothing is left."""
+
+import asyncio
+import json
+import socket
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+from websockets.exceptions import ConnectionClosed
+
+from serve.config.app_config import ConversationsConfig, LimitsConfig
+from tests.support.effort import examples
+from tests.support.fakes import CHUNK, Speaker, make_services
+from tests.support.haproxy import manager, running
+from tests.support.live_server import Live, serving
+from tests.support.tongues import ELEVENLABS, OWN, TONGUES, Talker, Tongue, files_open, talking, tasks_left
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+SENTENCE = "This is one more sentence of it. "
+LONG = "Many words follow one another here and none is the last one, " * 50 + "but this one is. "
+PART_BYTES = 2 * CHUNK  # of a Speaker with one chunk
+CONTEXTS = min(10_000, examples(2_000))
+CHARACTERS = 1_000_000
+MOST_BYTES = 16 << 20  # of uvicorn
+WORDS_OF = {  # what each protocol says when there is no room, and when a message is too large
+    "own": ("overloaded", "body_too_large"),
+    "elevenlabs": ("system_busy", "body_too_large"),
+    "deepgram": ("TOO_MANY_REQUESTS", "BODY_TOO_LARGE"),
+}
+
+
+def healthy(app: ASGIApp) -> ASGIApp:
+    """What Serve puts around an application: the route by which HAProxy knows that a replica lives."""
+
+    async def around(scope: Scope, receive: Receive, send: Send) -> None:
+        wanted = PlainTextResponse("success") if scope.get("path") == "/-/healthz" else app
+        await wanted(scope, receive, send)
+
+    return around
+
+
+@dataclass
+class House:
+    """A server, and the port of the HAProxy in front of it."""
+
+    live: Live
+    port: int
+    speaker: Speaker
+
+    @property
+    def is_quiet(self) -> bool:
+        services = self.live.services
+        return self.speaker.opened == self.speaker.closed and (
+            services.conversations.open_now == services.speech.admission.in_flight == len(tasks_left()) == 0
+        )
+
+
+@contextmanager
+def house(speaker: Speaker | None = None, limits: LimitsConfig | None = None) -> Iterator[House]:
+    """Opens a house, and fails if something is left in it."""
+    speaker = speaker or Speaker(chunks=2)
+    services = make_services(speaker, limits, conversations=ConversationsConfig(max_lead_s=600, lead_s=600))
+    with (
+        tempfile.TemporaryDirectory(prefix="ha-", dir="/tmp", ignore_cleanup_errors=True) as folder,
+        serving(services, wrap=healthy) as live,
+        running(manager(Path(folder), server=live.port)) as proxy,
+    ):
+        wait_until(lambda: proxy.get("/live").startswith(b"HTTP/1.1 200 "))
+        before = files_open()
+        made = House(live, proxy.port, speaker)
+        yield made
+        wait_until(lambda: made.is_quiet)
+        wait_until(lambda: files_open() <= before)
+
+
+async def beside(port: int, work: Callable[[], Awaitable[None]]) -> None:
+    """Does something harmful while somebody talks, who must not notice."""
+    async with talking(OWN, port, seed=3) as client:
+        alone = await client.speak(SENTENCE)
+        over = asyncio.create_task(work())
+        spoken = 0
+        while not over.done() or spoken < 3:
+            assert await client.speak(SENTENCE) == alone
+            spoken += 1
+        await over
+        assert client.refused == []
+
+
+@pytest.mark.parametrize("tongue", [OWN, ELEVENLABS], ids=lambda tongue: tongue.name)
+def test_ten_thousand_contexts_in_one_socket(tongue: Tongue):
+    """Open at once, they are refused in words but for as many as there is room for; one after the other, all are spoken."""
+    room = ConversationsConfig().max_contexts
+
+    async def work(port: int) -> None:
+        async with talking(tongue, port) as client:
+            sending = asyncio.create_task(open_all(client))
+            while len(client.refused) < CONTEXTS - room:
+                await client.hear()
+            await sending
+            assert client.refused == [WORDS_OF[tongue.name][0]] * (CONTEXTS - room)
+            for number in range(room):
+                await client.end(f"c{number}")
+            ended = {(await client.until("over")).context for _ in range(room)}
+            assert ended == {f"c{number}" for number in range(room)}
+        async with talking(tongue, port) as client:
+            for number in range(CONTEXTS // 10):
+                assert await client.speak("One. ", context=f"d{number}")
+            assert client.refused == []
+
+    async def open_all(client: Talker) -> None:
+        for number in range(CONTEXTS):
+            await client.begin(f"c{number}")
+
+    with house() as at:
+        asyncio.run(beside(at.port, lambda: work(at.port)))
+
+
+@pytest.mark.parametrize("tongue", TONGUES, ids=lambda tongue: tongue.name)
+def test_a_million_characters_in_one_context(tongue: Tongue):
+    """What does not fit is refused in words and not taken; what was taken is spoken, all of it."""
+
+    async def work(at: House) -> None:
+        async with talking(tongue, at.port) as client:
+            await client.begin()
+            await client.say("x" * CHARACTERS)
+            await client.until("refused")
+            sending = asyncio.create_task(write(client))
+            await client.until("over")
+            await sending
+        assert set(client.refused) == {WORDS_OF[tongue.name][0]}
+        taken = 1 + CHARACTERS // len(LONG) - len(client.refused)
+        assert taken >= 3, "the first of them had room"
+        said = "".join(request.text for request in at.speaker.requests if request.sampling.seed == 7)
+        assert said.split() == (LONG * taken).split()
+
+    async def write(client: Talker) -> None:
+        for _ in range(CHARACTERS // len(LONG)):
+            await client.say(LONG)
+        await client.end()
+
+    with house(Speaker(chunks=1, pause_s=0.001)) as at:
+        asyncio.run(beside(at.port, lambda: work(at)))
+
+
+@pytest.mark.parametrize("tongue", TONGUES, ids=lambda tongue: tongue.name)
+def test_a_million_characters_that_wait_for_room_are_all_spoken(tongue: Tongue):
+    async def work(at: House) -> None:
+        async with talking(tongue, at.port) as client:
+            await client.begin()
+            heard = 0
+            for number in range(CHARACTERS // len(LONG)):
+                await client.say(LONG)
+                while heard < (number - 2) * PART_BYTES:
+                    await client.hear()
+                    heard += sum(map(len, client.audio.values()))
+                    client.audio.clear()
+            assert client.refused == []
+            await client.end()
+            await client.until("over")
+        said = "".join(request.text for request in at.speaker.requests if request.sampling.seed == 7)
+        assert said.split() == (LONG * (CHARACTERS // len(LONG))).split()
+
+    with house(Speaker(chunks=1)) as at:
+        asyncio.run(beside(at.port, lambda: work(at)))
+
+
+@pytest.mark.parametrize("tongue", TONGUES, ids=lambda tongue: tongue.name)
+def test_messages_of_16_mib(tongue: Tongue):
+    """Up to what a frame may have they are refused in words, and the socket stays; a larger one closes its socket."""
+
+    async def work(port: int) -> None:
+        empty = len(json.dumps(tongue.says("c", "")))
+        async with talking(tongue, port) as client:
+            await client.begin()
+            for _ in range(3):
+                await client.say("x" * (MOST_BYTES - empty))
+                await client.until("refused")
+            assert client.refused == [WORDS_OF[tongue.name][1]] * 3
+            await client.say("One. ")
+            await client.end()
+            await client.until("over")
+            assert client.audio
+        async with talking(tongue, port) as client:
+            with suppress(ConnectionClosed):
+                await client.say("x" * (MOST_BYTES + 1))
+            assert await client.closed() == 1009
+
+    with house() as at:
+        asyncio.run(beside(at.port, lambda: work(at.port)))
+
+
+@pytest.mark.parametrize("tongue", TONGUES, ids=lambda tongue: tongue.name)
+def test_a_peer_that_stops_reading_is_let_go(tongue: Tongue):
+    async def work(at: House) -> None:
+        small = socket.socket()
+        small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        small.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(small, ("127.0.0.1", at.port))
+        async with talking(tongue, at.port, seed=600, sock=small, max_queue=1, close_timeout=0.1) as client:
+            await client.begin()
+            await client.say(SENTENCE)
+            await client.send(tongue.flushes("c"))
+            await asyncio.to_thread(wait_until, lambda: at.live.services.conversations.open_now == 1)  # who talks beside it
+
+    class Endless(Speaker):
+        """Talks for ever to whom reads nothing."""
+
+        async def stream(self, request):  # type: ignore[no-untyped-def]
+            speaker = self if request.sampling.seed == 600 else Speaker(chunks=2)
+            async for chunk in super(Endless, speaker).stream(request) if speaker is self else speaker.stream(request):
+                yield chunk
+
+    with house(Endless(chunks=None, chunk_samples=48_000), LimitsConfig(stall_timeout_s=0.5)) as at:
+        asyncio.run(beside(at.port, lambda: work(at)))
