@@ -148,13 +148,22 @@ def run_apart(section: Section, args: argparse.Namespace) -> tuple[dict[str, Any
         why = f"ended with code {process.returncode} without findings"
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate(timeout=ENDED)
+        output = last_output(process)
         why = f"took longer than {section.limit_s} s"
     if not part.exists():
         return Report(failed={section.name: why}).as_result(), output
     found: dict[str, Any] = json.loads(part.read_text())
     part.unlink()
     return found, output
+
+
+def last_output(process: subprocess.Popen[str]) -> str:
+    """Returns what a killed process has printed. One that waits for its GPU's driver does not end, and is left alone."""
+    try:
+        output, _ = process.communicate(timeout=ENDED)
+    except subprocess.TimeoutExpired as late:
+        return late.output.decode(errors="replace") if late.output else ""
+    return output
 
 
 def write(path: Path, result: dict[str, Any]) -> None:

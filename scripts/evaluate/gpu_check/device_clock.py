@@ -7,6 +7,7 @@ Never: an engine
 """
 
 from collections.abc import Callable
+from operator import attrgetter
 
 import torch
 
@@ -23,18 +24,25 @@ def seconds_on(device: str, work: Callable[[], object], *, times: int, repeats: 
     return found[len(found) // 2]
 
 
-def kernels_of(work: Callable[[], object]) -> dict[str, object]:
-    """Returns the nodes of a call on a GPU, their sum of microseconds, and the slowest 30: name, times, microseconds each."""
-    for _ in range(WARM_RUNS):
+def kernels_of(device: str, work: Callable[[], object]) -> dict[str, object]:
+    """Returns the nodes of a call, their sum of microseconds, and the slowest 30: name, times, microseconds each.
+
+    On a CPU the nodes are torch's operators: kernels of ours are none there.
+    """
+    is_gpu = device == "cuda"
+    wait = torch.cuda.synchronize if is_gpu else torch.cpu.synchronize
+    for _ in range(WARM_RUNS if is_gpu else 0):
         work()
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+    wait()
+    activity = torch.profiler.ProfilerActivity.CUDA if is_gpu else torch.profiler.ProfilerActivity.CPU
+    with torch.profiler.profile(activities=[activity]) as profile:
         work()
-        torch.cuda.synchronize()
-    events = [event for event in profile.key_averages() if "CUDA" in str(event.device_type)]
-    events.sort(key=lambda event: -event.device_time_total)
+        wait()
+    time_of = attrgetter("device_time_total" if is_gpu else "self_cpu_time_total")
+    events = [event for event in profile.key_averages() if activity.name in str(event.device_type)]
+    events.sort(key=lambda event: -time_of(event))
     return {
         "nodes": sum(event.count for event in events),
-        "busy_us": sum(event.device_time_total for event in events),
-        "kernels": [(event.key[:90], event.count, round(event.device_time_total / event.count, 2)) for event in events[:30]],
+        "busy_us": sum(map(time_of, events)),
+        "kernels": [(event.key[:90], event.count, round(time_of(event) / event.count, 2)) for event in events[:30]],
     }

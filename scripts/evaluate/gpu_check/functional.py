@@ -7,7 +7,6 @@ Never: time
 """
 
 import asyncio
-import importlib
 from contextlib import closing
 from dataclasses import replace
 
@@ -21,6 +20,7 @@ from pipeline.errors import NonFiniteOutput
 from pipeline.types import Head, Lane, Prompt, SamplingParams, SchedulingParams, SeedMode
 from scripts.evaluate.gpu_check.parity import common_steps
 from scripts.evaluate.gpu_check.report import Report
+from scripts.evaluate.gpu_check.runners import config_of, runner_class
 from scripts.evaluate.gpu_check.workload import Take, prompt, take
 
 SHAPE = {"slots": 2, "steps_per_round": 2, "prefill_rows": 2, "block_steps": 1}
@@ -70,9 +70,7 @@ def _engine(checkpoint: Checkpoint, device: str, shape: dict[str, int], observer
     """Returns the CPU's engine if there is no observer, else the GPU's; on a CPU through Triton's interpreter."""
     if observer is None:
         return Engine(EngineConfig.model_validate(shape), checkpoint)
-    config = EngineConfig.model_validate(shape | {"device": "cuda", "kv_budget_mib": 32768})
-    runner = importlib.import_module("pipeline.engine.gpu_runner").GpuRunner
-    return Engine(config.model_copy(update={"device": device}), checkpoint, observer=observer, factory=runner)
+    return Engine(config_of(device, shape | {"kv_budget_mib": 32768}), checkpoint, observer=observer, factory=runner_class())
 
 
 def _requests(spec: GptSpec, steps: int, long_prompt: int) -> Requests:

@@ -38,6 +38,8 @@ EQUAL_SLOTS = (8, 16, 64, 128)
 """cuBLAS chooses kernels by the number of rows; with 8 slots attention is split, and the sequences are longer than a split"""
 FUNCTIONAL_STEPS = 48
 INTERPRETED_STEPS = 2  # Triton's interpreter takes a tenth of a second for a draw
+REHEARSED_S = 900
+"""the shortest time limit on a CPU, which Triton's interpreter keeps busy: it ends what hangs"""
 
 Check = Callable[[Report], None]
 
@@ -58,28 +60,29 @@ def sections(args: argparse.Namespace) -> dict[str, Section]:
     found: list[Section] = []
 
     def add(name: str, limit_s: int, check: Callable[..., None], *more: object, **named: object) -> None:
-        found.append(Section(name, limit_s, partial(_with_checkpoint, args, check, more, named)))
+        found.append(Section(name, limit(limit_s), partial(_with_checkpoint, args, check, more, named)))
 
-    found.append(Section("machine", 120, lambda report: measure_machine(report, device)))
+    def limit(seconds: int) -> int:
+        return seconds if is_gpu else max(seconds, REHEARSED_S)
+
+    found.append(Section("machine", limit(120), lambda report: measure_machine(report, device)))
     add("parity", 240, check_parity, device, args.steps)
     for how in (FLOAT32, BFLOAT16, *decodable(device)):
         for slots in EQUAL_SLOTS if is_gpu else [max(args.slots)]:
             add(f"equal_{_short(how)}_{slots}", 240, check_equality, device, how, slots, args.steps)
-    add("functional", 240 if is_gpu else 900, check_functional, device, FUNCTIONAL_STEPS if is_gpu else INTERPRETED_STEPS)
+    add("functional", 240, check_functional, device, FUNCTIONAL_STEPS if is_gpu else INTERPRETED_STEPS)
     add("vocoder", 240, check_vocoder, device)
     add("agreement", 240, check_agreement, device, args.steps)
-    if is_gpu:
-        add("nodes", 200, measure_nodes)
-        add("prefill", 150, measure_prefill)
+    add("nodes", 200, measure_nodes, device)
+    add("prefill", 150, measure_prefill, device)
     for slots in args.slots:
-        found.append(Section(f"steps_{slots}", 150, partial(_steps, args, slots)))
+        found.append(Section(f"steps_{slots}", limit(150), partial(_steps, args, slots)))
     for slots in sorted({min(args.slots), max(args.slots)}):
-        found.append(Section(f"attention_{slots}", 300, partial(_attention, args, slots)))
+        found.append(Section(f"attention_{slots}", limit(300), partial(_attention, args, slots)))
     for slots in (64, 128) if is_gpu else [max(args.slots)]:
         add(f"speech_{slots}", 120, measure_speech, device, slots, args.seconds)
     add("rounds", 200, measure_rounds, device, 64 if is_gpu else max(args.slots))
-    if is_gpu:
-        add("cost_of_equality", 120, measure_equality_cost)
+    add("cost_of_equality", 120, measure_equality_cost, device)
     add("upstream", 240, lambda report, checkpoint: measure_upstream(report, checkpoint.root, device, args.steps))
     return {section.name: section for section in found}
 

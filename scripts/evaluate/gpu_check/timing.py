@@ -6,10 +6,10 @@ Owns:  one engine at a time
 Never: promises
 """
 
-import importlib
 import time
 from contextlib import closing
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -23,6 +23,7 @@ from scripts.bench.memory_bandwidth import step_bytes
 from scripts.bench.record import step_figure
 from scripts.evaluate.gpu_check.device_clock import kernels_of, seconds_on
 from scripts.evaluate.gpu_check.report import Report
+from scripts.evaluate.gpu_check.runners import bare_runner, prefill_of, round_of
 from scripts.evaluate.gpu_check.workload import BFLOAT16, EIGHT_BITS, Format, takes
 
 CONTEXT = 300  # positions: the middle of an utterance of ten seconds
@@ -42,12 +43,12 @@ def measure_steps(
 ) -> None:
     """Measures bare rounds of one engine shape, every slot busy at a context of CONTEXT, beside what the memory allows."""
     spec, steps = checkpoint.gpt_spec, 4 if device == "cuda" else 1
-    config = EngineConfig.model_validate(
-        how.settings(device)
-        | {"slots": slots, "max_prompt": 64, "max_steps": 960, "kv_budget_mib": 65536}
-        | {"steps_per_round": steps, "attention": attention, "attention_split": split}
-    )
-    step_s = _bare_step_s(config, checkpoint) if device == "cuda" else _engine_step_s(config, checkpoint)
+    settings = how.settings(device) | {"slots": slots, "max_prompt": 64, "max_steps": 960, "kv_budget_mib": 65536}
+    settings |= {"steps_per_round": steps, "attention": attention, "attention_split": split}
+    if device == "cuda":
+        step_s = _bare_step_s(device, settings, checkpoint)
+    else:
+        step_s = _engine_step_s(EngineConfig.model_validate(settings), checkpoint)
     weights, cache = (how.dtype if kept == "dtype" else kept for kept in (how.weights, how.kv))
     total_bytes = step_bytes(spec, weights, cache, rows=slots, context=CONTEXT)
     fraction = total_bytes / step_s / report.figure_of("copy_bandwidth")
@@ -64,16 +65,16 @@ def measure_steps(
     report.figure(name, found, shown)
 
 
-def _bare_step_s(config: EngineConfig, checkpoint: Checkpoint, *, busy: int | None = None) -> float:
-    """Returns the seconds per step in replayed rounds, by the GPU's own clock."""
-    runner = importlib.import_module("pipeline.engine.gpu_runner").GpuRunner(config, checkpoint)
-    state, slots = runner._state, config.slots
+def _bare_step_s(device: str, settings: dict[str, Any], checkpoint: Checkpoint, *, busy: int | None = None) -> float:
+    """Returns the seconds per step of rounds that no host waits for, by the GPU's own clock."""
+    runner, rounds, repeats = bare_runner(device, checkpoint, settings), *((ROUNDS, 5) if device == "cuda" else (1, 1))
+    state, slots, steps, longest = runner._state, settings["slots"], settings["steps_per_round"], settings["max_steps"]
 
     def place() -> None:
-        state.positions.fill_(CONTEXT - ROUNDS * config.steps_per_round // 2)
+        state.positions.fill_(CONTEXT - rounds * steps // 2)
         state.steps.zero_()
-        state.min_steps.fill_(config.max_steps)
-        state.max_steps.fill_(config.max_steps)
+        state.min_steps.fill_(longest)
+        state.max_steps.fill_(longest)
         state.active.zero_()
         state.active[: busy or slots] = 1
 
@@ -84,43 +85,40 @@ def _bare_step_s(config: EngineConfig, checkpoint: Checkpoint, *, busy: int | No
             else:
                 tensor.random_(-LARGEST, LARGEST + 1)
         times: list[float] = []
-        for _ in range(5):
+        for _ in range(repeats):
             place()
-            times.append(mean_seconds("cuda", runner._rounds[False].replay, ROUNDS) / config.steps_per_round)
-        assert int(state.steps[0]) == ROUNDS * config.steps_per_round, "every slot was busy to the end"
+            times.append(mean_seconds(device, round_of(runner), rounds) / steps)
+        assert int(state.steps[0]) == rounds * steps, "every slot was busy to the end"
     return sorted(times)[len(times) // 2]
 
 
-def measure_nodes(report: Report, checkpoint: Checkpoint) -> None:
+def measure_nodes(report: Report, checkpoint: Checkpoint, device: str) -> None:
     """Lists every kernel of a step and of a prefill with its time: in a small batch every node costs more than its work."""
-    gpu_runner = importlib.import_module("pipeline.engine.gpu_runner")
     found: dict[str, dict[str, object]] = {}
     for attention in ("triton", "sdpa"):
-        for slots in (1, 64):
-            config = EngineConfig(
-                device="cuda", dtype="bfloat16", slots=slots, max_prompt=64, attention=attention, prefill_rows=4
-            )
-            runner = gpu_runner.GpuRunner(config, checkpoint)
+        for slots in (1, 64) if device == "cuda" else (2,):
+            rows, length = (4, 64) if device == "cuda" else (2, 32)
+            settings = {"dtype": "bfloat16", "slots": slots, "max_prompt": 64, "attention": attention, "prefill_rows": rows}
+            runner = bare_runner(device, checkpoint, settings)
             runner._state.active.fill_(1)
+            prefill = partial(runner._prefill, runner._make_prompts(length))
             with torch.inference_mode():
-                found[f"step_{attention}_{slots}_slots"] = kernels_of(partial(runner._step, 0, with_text=False))
-                found[f"prefill_4x64_{attention}_{slots}_slots"] = kernels_of(partial(runner._prefill, runner._prompts[64]))
+                found[f"step_{attention}_{slots}_slots"] = kernels_of(device, partial(runner._step, 0, with_text=False))
+                found[f"prefill_{rows}x{length}_{attention}_{slots}_slots"] = kernels_of(device, prefill)
     report.figure("kernels", found, ", ".join(f"{name}: {one['nodes']} nodes" for name, one in found.items()))
 
 
-def measure_prefill(report: Report, checkpoint: Checkpoint) -> None:
+def measure_prefill(report: Report, checkpoint: Checkpoint, device: str) -> None:
     """Measures a prefill's graph by prompts a call and positions; it stands between two rounds of everyone."""
-    gpu_runner = importlib.import_module("pipeline.engine.gpu_runner")
+    is_gpu = device == "cuda"
     found: dict[str, float] = {}
-    for rows in (1, 4, 8):
-        config = EngineConfig(
-            device="cuda", dtype="bfloat16", slots=64, max_prompt=256, max_steps=256, prefill_rows=rows, kv_budget_mib=65536
-        )
-        runner = gpu_runner.GpuRunner(config, checkpoint)
+    for rows in (1, 4, 8) if is_gpu else (1, 2):
+        settings = {"dtype": "bfloat16", "slots": 64 if is_gpu else 2, "max_prompt": 256, "max_steps": 256}
+        runner = bare_runner(device, checkpoint, settings | {"prefill_rows": rows, "kv_budget_mib": 65536})
         with torch.inference_mode():
-            for length in (32, 64, 96, 128, 256):
-                milliseconds = seconds_on("cuda", runner._prefills[length].replay, times=20) * 1e3
-                found[f"{rows} prompts of {length}"] = milliseconds
+            for length in (32, 64, 96, 128, 256) if is_gpu else (32,):
+                times = {"times": 20} if is_gpu else {"times": 1, "repeats": 1}
+                found[f"{rows} prompts of {length}"] = seconds_on(device, prefill_of(runner, length), **times) * 1e3
     report.figure("prefill_ms", found, ", ".join(f"{name}: {value:.2f}" for name, value in found.items()))
 
 
@@ -149,19 +147,15 @@ def measure_rounds(report: Report, checkpoint: Checkpoint, device: str, slots: i
     report.figure(f"engine_audio_s_per_s_{slots}_slots", found, f"audio-s/s by steps per round: {shown}")
 
 
-def measure_equality_cost(report: Report, checkpoint: Checkpoint) -> None:
-    """Measures the cost of one fixed shape: a step of 64 slots, few of them busy, over one of the smallest sufficient shape."""
+def measure_equality_cost(report: Report, checkpoint: Checkpoint, device: str) -> None:
+    """Measures the cost of one fixed shape: a step with few of the slots busy, over one of the smallest sufficient shape."""
+    slots, few = (64, (1, 8, 32)) if device == "cuda" else (2, (1,))
 
-    def config(slots: int) -> EngineConfig:
-        return EngineConfig.model_validate(
-            {"device": "cuda", "dtype": "bfloat16", "slots": slots, "max_prompt": 64, "max_steps": 960, "steps_per_round": 4}
-            | {"kv_budget_mib": 65536}
-        )
+    def step_s(size: int, busy: int) -> float:
+        settings = {"dtype": "bfloat16", "slots": size, "max_prompt": 64, "max_steps": 960, "kv_budget_mib": 65536}
+        return _bare_step_s(device, settings | {"steps_per_round": 4 if device == "cuda" else 1}, checkpoint, busy=busy)
 
-    costs = {
-        busy: _bare_step_s(config(64), checkpoint, busy=busy) / _bare_step_s(config(busy), checkpoint) - 1
-        for busy in (1, 8, 32)
-    }
+    costs = {busy: step_s(slots, busy) / step_s(busy, busy) - 1 for busy in few}
     shown = ", ".join(f"{busy}: {cost:+.0%}" for busy, cost in costs.items())
-    report.figure("fixed_shape_cost", costs, f"busy of 64 slots, against a shape of their own: {shown}")
-    report.aim("cost of equality, half of the slots busy", costs[32], 0.15, at_least=False)
+    report.figure("fixed_shape_cost", costs, f"busy of {slots} slots, against a shape of their own: {shown}")
+    report.aim("cost of equality, half of the slots busy", costs[slots // 2], 0.15, at_least=False)

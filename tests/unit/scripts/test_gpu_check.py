@@ -90,6 +90,8 @@ def test_every_section_runs_and_writes_its_figures(tmp_path, demo_root):
     assert expected <= set(result["promises"])
     assert result["failed"] == {}
     assert result["figures"]["step_2_slots_auto"]["step_ms"] > 0
+    assert all(found["nodes"] > 0 for found in result["figures"]["kernels"].values())
+    assert {"prefill_ms", "fixed_shape_cost", "attention_2_slots_900_positions"} <= set(result["figures"])
     assert result["figures"]["step_2_slots_auto_kv_int8"]["over_bfloat16"] > 0
     assert result["figures"]["speech_2"]["requests"] > 0
     assert result["figures"]["upstream_step_s"]["1"] > 0
@@ -112,6 +114,14 @@ def test_the_json_is_written_before_and_after_every_section(tmp_path, monkeypatc
         gpu_check.run_all(wanted, args)
     assert [list(sections_so_far) for sections_so_far in seen] == [[], ["first"]]
     assert json.loads(out.read_text())["figures"] == {"first": 1}
+
+
+def test_a_section_that_cannot_even_be_killed_costs_itself_alone(tmp_path, monkeypatch, demo_root):
+    monkeypatch.setattr(gpu_check, "ENDED", 0.0)
+    out = tmp_path / "result.json"
+    args = gpu_check.arguments().parse_args(["--device", "cpu", "--checkpoint", str(demo_root), "--out", str(out)])
+    found, _ = gpu_check.run_apart(Section("machine", 0, lambda report: None), args)
+    assert found["failed"] == {"machine": "took longer than 0 s"}
 
 
 def test_a_shallow_model_is_the_first_layers_of_the_whole_one(demo):
