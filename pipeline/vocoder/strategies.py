@@ -82,7 +82,7 @@ class IncrementalStrategy:
         self._network.check(work)
 
     def is_urgent(self, work: Work) -> bool:
-        """True if the call completes a stream's first chunk; each stream has one such call."""
+        """True if the call completes a first chunk. An exact stream has one such call, one of low latency some more."""
         assert isinstance(work, StepBatch)
         first = self.traits.look_ahead + self.traits.chunk_steps[0]
         before = work.state.steps if work.state else 0
