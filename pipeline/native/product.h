@@ -158,7 +158,7 @@ private:
                     for (int half = 0; half < HALVES; half++)
 #pragma GCC unroll 4
                         for (int r = 0; r < REGISTERS; r++)
-                            sums[m][half][r] = multiply_pairs(weights[half][r], pair, sums[m][half][r]);
+                            sums[m][half][r] = kept(multiply_pairs(weights[half][r], pair, sums[m][half][r]));
                 }
             }
 #pragma GCC unroll 12

@@ -102,6 +102,12 @@ inline ShortRegister same_pair(const int16_t* from) {
     return _mm256_set1_epi32(pair);
 }
 
+// Makes the compiler finish with this number first: with all products before all sums, the registers would not suffice.
+inline IntegerRegister kept(IntegerRegister x) {
+    asm volatile("" : "+x"(x));
+    return x;
+}
+
 // Adds to each lane the products of its pair.
 inline IntegerRegister multiply_pairs(ShortRegister a, ShortRegister b, IntegerRegister sums) {
 #if defined(__AVXVNNI__)

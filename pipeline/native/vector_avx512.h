@@ -89,6 +89,12 @@ inline ShortRegister same_pair(const int16_t* from) {
     return _mm512_set1_epi32(pair);
 }
 
+// Makes the compiler finish with this number first: with all products before all sums, the registers would not suffice.
+inline IntegerRegister kept(IntegerRegister x) {
+    asm volatile("" : "+v"(x));
+    return x;
+}
+
 // Adds to each lane the products of its pair.
 inline IntegerRegister multiply_pairs(ShortRegister a, ShortRegister b, IntegerRegister sums) {
     return _mm512_add_epi32(sums, _mm512_madd_epi16(a, b));

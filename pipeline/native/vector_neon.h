@@ -101,6 +101,12 @@ inline ShortRegister same_pair(const int16_t* from) {
     return vreinterpretq_s16_s32(vdupq_n_s32(pair));
 }
 
+// Makes the compiler finish with this number first: with all products before all sums, the registers would not suffice.
+inline IntegerRegister kept(IntegerRegister x) {
+    asm volatile("" : "+w"(x));
+    return x;
+}
+
 // Adds to each lane the products of its pair.
 inline IntegerRegister multiply_pairs(ShortRegister a, ShortRegister b, IntegerRegister sums) {
     return vaddq_s32(sums, vpaddq_s32(vmull_s16(vget_low_s16(a), vget_low_s16(b)), vmull_high_s16(a, b)));
