@@ -22,7 +22,7 @@ from pipeline.yaml_loader import parse_yaml
 from scripts.bench.bench import Bench, Options, ScenarioFailed
 from scripts.bench.client import Endpoint
 from scripts.bench.plots import draw_all
-from scripts.bench.record import RESULTS, Result, is_done, publish
+from scripts.bench.record import RESULTS, ROOT, Result, is_done, publish
 from scripts.bench.scenarios import (
     cold_start,
     determinism,
@@ -231,7 +231,7 @@ def shown_options(options: Options) -> Result:
         "url": options.endpoint.url if options.endpoint else None,
         "device": options.device,
         "service": {
-            "config": str(options.config),
+            "config": str(options.config.relative_to(ROOT) if options.config.is_relative_to(ROOT) else options.config.name),
             "path": options.path,
             "checkpoint": options.checkpoint,
             "changes": options.settings.changes,
