@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from pipeline.errors import EngineFault
 from pipeline.spec import CODEBOOKS
 from pipeline.types import AudioChunk, FinishReason, Latency, Position, StepBlock
+from pipeline.vocoder.early import NOTHING
 from pipeline.vocoder.stream import StreamDecoder
-
-NOTHING = np.zeros(0, np.float32)
 
 
 async def with_samples(

@@ -33,6 +33,7 @@ from pipeline.vocoder.windowed.windows import Window
 REAL_TIME_FACTOR = 0.75  # of a stream at which every chunk is known before the ones ahead of it have been played
 # Steps of chunk 0, 1, ... and how far it looks ahead.
 EARLY = ((8, 12), (8, 14), (10, 15), (12, 16), (16, 16), (18, 20), (20, 24), (24, 26), (28, 30), (32, 36), (32, 44))
+NOTHING = np.zeros(0, np.float32)
 BLENDED_STEPS = 1  # of a chunk, with the end of the one before
 
 
@@ -138,7 +139,7 @@ class Joiner:
     """Joins the chunks of one utterance."""
 
     def __init__(self) -> None:
-        self._tail = np.zeros(0, np.float32)
+        self._tail = NOTHING
 
     def join(self, samples: NDArray[np.float32], tail: NDArray[np.float32]) -> NDArray[np.float32]:
         """Returns the samples (m,) of a chunk, their beginning blended with the tail of the chunk before.
@@ -153,3 +154,39 @@ class Joiner:
             samples = np.concatenate([blended, samples[common:]])
         self._tail = tail[: BLENDED_STEPS * SAMPLES_PER_STEP]
         return samples
+
+
+class EarlySamples:
+    """The samples of one utterance that are sent before they are settled: before no later step affects them."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        """samples in the chunks so far"""
+        self._settled = NOTHING  # from `sent` on
+        self._unsettled = 0  # samples that were sent before they were settled
+        self._joiner = Joiner()
+
+    def settle(self, samples: NDArray[np.float32]) -> None:
+        """Appends the next settled samples (m,)."""
+        self._settled = self._after_sent(samples)
+        self._unsettled -= min(self._unsettled, len(samples))
+
+    def chunk_to(self, stop: int, guessed: NDArray[np.float32] | None) -> NDArray[np.float32]:
+        """Returns the samples of the chunk that ends at sample `stop`.
+
+        Args:
+            guessed: what follows the settled ones if the utterance ended now; None: the chunk is settled.
+        """
+        size = stop - self.sent
+        known = self._settled if guessed is None else self._after_sent(guessed)
+        samples = self._joiner.join(known[:size], NOTHING if guessed is None else known[size:])
+        self._unsettled += max(0, size - len(self._settled))
+        self._settled, self.sent = self._settled[size:], stop
+        return samples
+
+    def rest(self) -> NDArray[np.float32]:
+        """Returns the samples of the last chunk, all of which are settled."""
+        return self._joiner.join(self._settled, NOTHING)
+
+    def _after_sent(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        return np.concatenate([self._settled, samples[self._unsettled :]])

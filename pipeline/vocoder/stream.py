@@ -20,12 +20,11 @@ from pipeline.errors import EngineFault, NonFiniteOutput
 from pipeline.protocols import WaveDecoder
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.types import AudioChunk, DecodedAudio, DecoderState, DecoderTraits, HiddenWindow, Latency, StepBatch, StepBlock
-from pipeline.vocoder.early import EARLY, EarlySchedule, Joiner
+from pipeline.vocoder.early import EARLY, NOTHING, EarlySamples, EarlySchedule, Joiner
 from pipeline.vocoder.incremental.feeding import Feeding
 from pipeline.vocoder.windowed.windows import Schedule, Window
 
 WINDOWS_IN_FLIGHT = 2  # one is decoded while the other is on its way; more would only use memory
-NOTHING = np.zeros(0, np.float32)
 EMPTY = AudioChunk(samples=NOTHING, first_sample=0, is_last=True)
 
 
@@ -105,43 +104,30 @@ class StreamDecoder:
         stops = schedule.stops()
         due, chunk_due = next(stops)
         state: DecoderState | None = None
-        joiner, listener = Joiner(), Listener(self._clock)
-        fed = sent = 0
-        is_last = False
-        settled = NOTHING  # samples from `sent` on that no later step affects
-        behind = 0  # samples that have been sent before they were settled
+        made, listener = EarlySamples(), Listener(self._clock)
+        fed, is_last = 0, False
 
         async def feed(rows: NDArray[np.float32], *, is_last: bool) -> DecodedAudio:
-            return await self._decoder.feed(StepBatch(rows, state, is_last, listener.lead_s(sent)))
+            return await self._decoder.feed(StepBatch(rows, state, is_last, listener.lead_s(made.sent)))
 
         async with aclosing(_read(steps, traits)) as blocks:
             async for history, ended in blocks:
                 while history.known and not is_last and (due <= history.known or ended):
-                    stop = min(due, history.known)
-                    is_last = ended and due > history.known
+                    stop, is_last = min(due, history.known), ended and due > history.known
                     rows = np.zeros((stop - fed, history.width), np.float32)
                     history.copy(fed, stop, rows)
                     decoded = await feed(rows, is_last=is_last)
                     state, fed = decoded.state, stop
                     history.forget(before=fed)
-                    settled = np.concatenate([settled, decoded.samples[behind:]])
-                    behind -= min(behind, len(decoded.samples))
+                    made.settle(decoded.samples)
+                    first_sample = made.sent
                     if is_last:
-                        yield chunk(joiner.join(settled, NOTHING), sent, is_last=True)
-                        break
-                    if chunk_due is not None:
-                        end = SAMPLES_PER_STEP * chunk_due.stop - sent
-                        known = settled
-                        if not chunk_due.is_exact:
-                            guessed = await feed(rows[:0], is_last=True)
-                            known = np.concatenate([settled, guessed.samples[behind:]])
+                        yield chunk(made.rest(), first_sample, is_last=True)
+                    elif chunk_due is not None:
+                        guessed = None if chunk_due.is_exact else (await feed(rows[:0], is_last=True)).samples
                         listener.begins()
-                        yield chunk(
-                            joiner.join(known[:end], NOTHING if chunk_due.is_exact else known[end:]), sent, is_last=False
-                        )
-                        sent += end
-                        behind += max(0, end - len(settled))
-                        settled = settled[end:]
+                        samples = made.chunk_to(SAMPLES_PER_STEP * chunk_due.stop, guessed)
+                        yield chunk(samples, first_sample, is_last=False)
                     due, chunk_due = next(stops)
         if fed == 0:
             yield EMPTY
