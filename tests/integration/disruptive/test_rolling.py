@@ -1,5 +1,6 @@
 """Rolling updates under constant load: a changed setting, other weights, other code. Nobody notices."""
 
+import base64
 import copy
 import json
 import shutil
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import requests
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import connect
+from websockets.sync.client import ClientConnection, connect
 
 from serve.config.app_config import PROJECT
 from tests.support.cluster import FLAT, LONG, Cluster, deploy, document_of
@@ -175,14 +176,9 @@ def test_a_conversation_is_told_to_come_back_and_loses_nothing_that_was_flushed(
     cluster: Cluster, update: Callable[[dict[str, Any]], None]
 ):
     update(version())
-    address = cluster.url(f"{ROUTE}/v1/audio/conversation").replace("http", "ws")
-    speech = {"response_format": "pcm", "seed": 8, "cache": "no-store", "deadline_ms": 240_000}
-    with connect(address) as silent, connect(address) as client, ThreadPoolExecutor() as pool:
-        client.send(json.dumps({"type": "open", "speech": speech, "lead_s": 0}))
-        for _ in range(3):
-            client.send(json.dumps({"type": "text", "text": BODY["input"]}))
-            client.send(json.dumps({"type": "flush"}))
-        heard = [json.loads(client.recv(timeout=240)) for _ in range(3)]
+    expected = 3 * speak(cluster).content
+    with talk(cluster) as silent, talk(cluster) as client, ThreadPoolExecutor() as pool:
+        heard = begun(client)
         updated = pool.submit(update, version(limits={"max_text_chars": 3999}))
         with suppress(ConnectionClosed):
             while True:
@@ -192,6 +188,57 @@ def test_a_conversation_is_told_to_come_back_and_loses_nothing_that_was_flushed(
             silent.recv(timeout=UPDATE_S)
         updated.result()
     kinds = [message["type"] for message in heard]
-    assert "going_away" in kinds
-    assert kinds.count("finished") == 3, "what was flushed is spoken to its end"
+    assert kinds.index("going_away") < len(kinds) - 1 - kinds[::-1].index("finished"), "before the end, while there is time"
+    assert audio_of(heard) == expected, "what was flushed is spoken to its end"
     assert client.close_code == silent.close_code == 1001
+
+
+def test_a_conversation_goes_on_while_the_acoustic_model_alone_is_replaced(
+    cluster: Cluster, update: Callable[[dict[str, Any]], None]
+):
+    """Its socket stays, since its ingress does; parts before, during and after have the bytes of HTTP."""
+    update(version())
+    expected = speak(cluster).content
+    with talk(cluster) as client, ThreadPoolExecutor() as pool:
+        heard = begun(client)
+        before = {stats["replica"] for stats in cluster.health(ROUTE)["acoustic"]}
+        document = version()
+        (acoustic,) = [one for one in document["applications"][0]["deployments"] if one["name"] == "AcousticModel"]
+        acoustic["ray_actor_options"] = {"num_cpus": 0.11}
+        updated = pool.submit(update, document)
+        parts = 3
+        while not updated.done() or parts == 3:
+            say_part(client)
+            parts += 1
+            while [message["type"] for message in heard].count("finished") < parts:
+                heard.append(json.loads(client.recv(timeout=UPDATE_S)))
+        updated.result()
+        assert not before & {stats["replica"] for stats in cluster.health(ROUTE)["acoustic"]}
+    assert "going_away" not in {message["type"] for message in heard}
+    assert audio_of(heard) == parts * expected
+
+
+def talk(cluster: Cluster) -> ClientConnection:
+    """A socket to the application under test."""
+    return connect(cluster.url(f"{ROUTE}/v1/audio/conversation").replace("http", "ws"))
+
+
+def begun(client: ClientConnection) -> list[dict[str, Any]]:
+    """Flushes three parts, each of which is spoken when nothing is unplayed; returns what comes until it speaks."""
+    speech = {name: value for name, value in BODY.items() if name != "input"}
+    client.send(json.dumps({"type": "open", "speech": speech, "lead_s": 0}))
+    for _ in range(3):
+        say_part(client)
+    heard = [json.loads(client.recv(timeout=240))]
+    while heard[-1]["type"] != "audio":
+        heard.append(json.loads(client.recv(timeout=240)))
+    return heard
+
+
+def say_part(client: ClientConnection) -> None:
+    client.send(json.dumps({"type": "text", "text": BODY["input"]}))
+    client.send(json.dumps({"type": "flush"}))
+
+
+def audio_of(heard: list[dict[str, Any]]) -> bytes:
+    return b"".join(base64.b64decode(message["audio"]) for message in heard if message["type"] == "audio")
