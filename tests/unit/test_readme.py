@@ -56,7 +56,7 @@ def test_the_readme_names_the_command_that_runs_the_tests():
 
 
 def test_the_readme_repeats_the_measured_factors():
-    figures = {row["figure"]: row["measured"]["median"] for row in summarise()["figures"]}
+    figures = {row["figure"]: row["measured"]["median"] for row in summarise()["figures"] if row["measured"]}
     for name in ("rtf_one_request", "audio_rate_to_upstream"):
         assert f"{figures[name]:.1f} times" in PAGES["README.md"]
 
