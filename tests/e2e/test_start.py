@@ -126,6 +126,7 @@ def test_a_conversation_through_haproxy_has_the_bytes_of_http_and_is_interrupted
 
 
 def test_a_client_that_leaves_frees_its_slots(service: Service):
+    earlier = service.said().count("outcome=left")  # an interrupted conversation leaves its request, too
     for headers in ({}, {"x-request-disconnect-disabled": "?1"}):
         with requests.post(f"{service.url}/v1/audio/speech", json=LONG, headers=headers, stream=True, timeout=60) as reply:
             chunks = reply.iter_content(4096)  # kept: urllib3 closes the connection of one that is thrown away
@@ -134,7 +135,7 @@ def test_a_client_that_leaves_frees_its_slots(service: Service):
             # It goes on reading, because a reader that takes nothing for STALL_S is cut, and that is another outcome.
             wait_until(lambda chunks=chunks: next(chunks) and service.in_flight() > 0, 60.0)
         wait_until(service.is_idle, 60.0)
-    wait_until(lambda: service.said().count("outcome=left") == 2, 60.0)
+    wait_until(lambda: service.said().count("outcome=left") >= earlier + 2, 60.0)
     assert "reader_stalled" not in service.said(), "it was noticed that they left, before they were slow"
 
 
