@@ -176,20 +176,23 @@ def test_a_conversation_is_told_to_come_back_and_loses_nothing_that_was_flushed(
     cluster: Cluster, update: Callable[[dict[str, Any]], None]
 ):
     update(version())
-    expected = 3 * speak(cluster).content
+    expected, parts = speak(cluster).content, 3
     with talk(cluster) as silent, talk(cluster) as client, ThreadPoolExecutor() as pool:
         heard = begun(client)
         updated = pool.submit(update, version(limits={"max_text_chars": 3999}))
         with suppress(ConnectionClosed):
             while True:
                 heard.append(json.loads(client.recv(timeout=UPDATE_S)))
+                kinds = [message["type"] for message in heard]
+                if "going_away" not in kinds and kinds.count("finished") > parts - 3:
+                    say_part(client)
+                    parts += 1
         assert json.loads(silent.recv(timeout=UPDATE_S))["type"] == "going_away"
         with suppress(ConnectionClosed):
             silent.recv(timeout=UPDATE_S)
         updated.result()
-    kinds = [message["type"] for message in heard]
-    assert kinds.index("going_away") < len(kinds) - 1 - kinds[::-1].index("finished"), "before the end, while there is time"
-    assert audio_of(heard) == expected, "what was flushed is spoken to its end"
+    assert "finished" in kinds[kinds.index("going_away") :], "it is told before the end, while there is time"
+    assert audio_of(heard) == parts * expected, "what was flushed is spoken to its end"
     assert client.close_code == silent.close_code == 1001
 
 
