@@ -10,9 +10,8 @@ from pipeline.checkpoint.layout import EMBED_FILE, GPT_CONFIG_FILE, GPT_FILE
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
 from pipeline.model.cpu.native import SOURCE
-from pipeline.model.fingerprint import fingerprint_of
+from pipeline.model.fingerprint import fingerprint_of, native_form
 from pipeline.model.gpu.placement import on_this_machine
-from pipeline.native.compiler import NativeUnavailable, best_instructions, library
 
 # Scheduling and buffering settings; they do not affect the generated numbers.
 WITHOUT_EFFECT = frozenset(
@@ -28,22 +27,11 @@ SOURCES = ("spec.py", "checkpoint", "model", "engine", "native")  # of pipeline/
 def engine_fingerprint(config: EngineConfig, checkpoint: Checkpoint) -> str:
     """Returns a hash of weights, code, configuration, libraries and kind of processor. Blocking: it may hash the weights."""
     config = on_this_machine(config)
-    return fingerprint_of(
-        {name: value for name, value in config.model_dump().items() if name not in WITHOUT_EFFECT},
-        checkpoint.root,
-        files=FILES,
-        sources=SOURCES,
-        device=config.device,
-        others={"decode": _decode(config)},
-    )
+    form = _form(config)
+    return fingerprint_of(config, checkpoint, without_effect=WITHOUT_EFFECT, files=FILES, sources=SOURCES, form=form)
 
 
-def _decode(config: EngineConfig) -> str:
+def _form(config: EngineConfig) -> str:
     """Returns how this machine decodes: `torch`, or `native` with a set of instructions; resolves `auto`."""
-    if config.device != "cpu" or config.decode == "torch":
-        return "torch"
-    try:
-        library(SOURCE)
-        return f"native {best_instructions()}"
-    except NativeUnavailable:
-        return "torch"
+    is_native = config.device == "cpu" and config.decode != "torch"
+    return (native_form(SOURCE) if is_native else None) or "torch"

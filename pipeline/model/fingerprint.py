@@ -8,44 +8,58 @@ Never: what counts: the part says so
 
 import hashlib
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable
 from pathlib import Path
 
 import torch
 
 from pipeline.checkpoint.manifest import file_sha256, read_manifest
+from pipeline.checkpoint.weights import Checkpoint
+from pipeline.config import EngineConfig, VocoderConfig
 from pipeline.model.gpu.identity import gpu_identity
+from pipeline.native.compiler import NativeUnavailable, best_instructions, library
 
 PIPELINE = Path(__file__).resolve().parents[1]
 CODE = {".py", ".cpp", ".h"}
 
 
 def fingerprint_of(
-    settings: Mapping[str, object],
-    root: Path,
+    config: EngineConfig | VocoderConfig,
+    checkpoint: Checkpoint,
     *,
+    without_effect: Container[str],
     files: Iterable[str],
     sources: Iterable[str],
-    device: str,
-    others: Mapping[str, str],
+    form: str,
 ) -> str:
-    """Returns the hash of all arguments, of the library and of the processor. Blocking: it may hash the weights.
+    """Returns a hash of weights, code, configuration, libraries and kind of processor. Blocking: it may hash the weights.
 
     Args:
-        root: of the checkpoint.
+        config: on this machine (gpu/placement.py).
+        without_effect: its settings that affect no number.
         files: of weights, in the checkpoint.
         sources: files and folders of code, in pipeline/.
+        form: how this machine computes it.
     """
-    manifest = read_manifest(root) or {}
+    root, manifest = checkpoint.root, read_manifest(checkpoint.root) or {}
     parts = [
-        *(f"{name}={value}" for name, value in sorted(settings.items())),
+        *(f"{name}={value}" for name, value in sorted(config.model_dump().items()) if name not in without_effect),
         *(f"{file}={manifest.get(file) or file_sha256(root / file)}" for file in files),
         *(f"{source}={digest}" for source, digest in _code(sources)),
         f"torch={torch.__version__}",
-        f"processor={_processor(device)}",
-        *(f"{name}={value}" for name, value in others.items()),
+        f"processor={_processor(config.device)}",
+        f"form={form}",
     ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def native_form(source: Path) -> str | None:
+    """Returns with which instructions a native source computes here; None: it cannot be built."""
+    try:
+        library(source)
+        return f"native {best_instructions()}"
+    except NativeUnavailable:
+        return None
 
 
 def _code(sources: Iterable[str]) -> list[tuple[str, str]]:

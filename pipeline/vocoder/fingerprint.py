@@ -9,9 +9,8 @@ Never: a list of the settings that count, which could fall behind: the settings 
 from pipeline.checkpoint.layout import DVAE_FILE, MEL_DECODER_FILE, VOCOS_FILE
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import VocoderConfig
-from pipeline.model.fingerprint import fingerprint_of
+from pipeline.model.fingerprint import fingerprint_of, native_form
 from pipeline.model.gpu.placement import on_this_machine
-from pipeline.native.compiler import NativeUnavailable, best_instructions, library
 from pipeline.vocoder.incremental.network import SOURCE
 
 WITHOUT_EFFECT = frozenset({"placement", "max_waiting", "call_timeout_s"})
@@ -22,22 +21,10 @@ SOURCES = ("spec.py", "checkpoint", "model", "native", "vocoder")  # of pipeline
 def vocoder_fingerprint(config: VocoderConfig, checkpoint: Checkpoint) -> str:
     """Returns a hash of weights, code, configuration, libraries and kind of processor. Blocking: it may hash the weights."""
     config = on_this_machine(config)
-    return fingerprint_of(
-        {name: value for name, value in config.model_dump().items() if name not in WITHOUT_EFFECT},
-        checkpoint.root,
-        files=FILES,
-        sources=SOURCES,
-        device=config.device,
-        others={"form": _form(config)},
-    )
+    form = _form(config)
+    return fingerprint_of(config, checkpoint, without_effect=WITHOUT_EFFECT, files=FILES, sources=SOURCES, form=form)
 
 
 def _form(config: VocoderConfig) -> str:
-    """Returns how this machine decodes: `windows`, or `incremental` with a set of instructions; resolves `auto`."""
-    if not config.allows_incremental:
-        return "windows"
-    try:
-        library(SOURCE)
-        return f"incremental {best_instructions()}"
-    except NativeUnavailable:
-        return "windows"
+    """Returns how this machine decodes: `windows`, or `native`, incrementally, with a set of instructions; resolves `auto`."""
+    return (native_form(SOURCE) if config.allows_incremental else None) or "windows"

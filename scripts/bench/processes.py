@@ -13,22 +13,25 @@ from typing import NamedTuple
 
 
 class Stat(NamedTuple):
-    """Two fields of /proc/PID/stat."""
+    """Some fields of /proc/PID/stat."""
 
     parent: int
     born: int
     """clock ticks after the machine's start"""
+    cpu_s: float
+    """processor time that it has used [s]"""
 
 
 def stat(pid: int) -> Stat:
-    """Returns parent and birth of a process.
+    """Returns parent, birth and processor time of a process.
 
     Raises:
         OSError: the process has ended.
     """
     # The name stands in brackets and may hold anything; state, parent and 18 others follow it.
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return Stat(parent=int(words[1]), born=int(words[19]))
+    cpu_s = (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    return Stat(parent=int(words[1]), born=int(words[19]), cpu_s=cpu_s)
 
 
 def parents() -> dict[int, int]:
@@ -51,10 +54,9 @@ def environment(pid: int) -> list[bytes]:
 def cpu_s(pid: int) -> float:
     """Returns the processor time that a process has used [s]; 0 if it has ended."""
     try:
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return stat(pid).cpu_s
     except OSError:
         return 0.0
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def title(pid: int) -> str:

@@ -17,7 +17,7 @@ SHOW = """
 from pipeline.config import EngineConfig
 from pipeline.engine import fingerprint
 from pipeline.native.compiler import best_instructions
-print(best_instructions(), fingerprint._decode(EngineConfig()))
+print(best_instructions(), fingerprint._form(EngineConfig()))
 """
 
 
