@@ -19,6 +19,8 @@ class Instructions(StrEnum):
 
     AMX = "amx"
     """AVX-512, and tiles for bfloat16 and int8"""
+    AVX512_VNNI = "avx512-vnni"
+    """AVX-512, and products of 16-bit integers that add up in one instruction: the sums of AVX-512, sooner"""
     AVX512 = "avx512"
     AVX_VNNI = "avx-vnni"
     """AVX2, and products of 16-bit integers that add up in one instruction: the sums of AVX2, sooner"""
@@ -27,10 +29,11 @@ class Instructions(StrEnum):
 
 
 # Compilers emit AMX for explicit calls only, so one library serves processors with and without it.
-WITH_AVX512 = ("-march=x86-64-v4", "-mamx-tile", "-mamx-bf16", "-mamx-int8")
+WITH_VNNI = ("-march=x86-64-v4", "-mavx512vnni", "-mamx-tile", "-mamx-bf16", "-mamx-int8")
 FLAGS = {
-    Instructions.AMX: WITH_AVX512,
-    Instructions.AVX512: WITH_AVX512,
+    Instructions.AMX: WITH_VNNI,
+    Instructions.AVX512_VNNI: WITH_VNNI,
+    Instructions.AVX512: ("-march=x86-64-v4",),
     Instructions.AVX_VNNI: ("-march=x86-64-v3", "-mavxvnni"),
     Instructions.AVX2: ("-march=x86-64-v3",),
     Instructions.NEON: ("-march=armv8-a",),
@@ -46,14 +49,16 @@ def usable() -> tuple[Instructions, ...]:
         return (Instructions.NEON,)
     if platform.machine() != "x86_64":
         return ()
-    permitted = torch.backends.cpu.get_cpu_capability()
+    permitted, has = torch.backends.cpu.get_cpu_capability(), torch.cpu.get_capabilities()
     found = []
     if permitted.startswith("AVX512") and torch.cpu._is_avx512_supported():
         if torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx():
             found.append(Instructions.AMX)
+        if has.get("avx512_vnni"):
+            found.append(Instructions.AVX512_VNNI)
         found.append(Instructions.AVX512)
     if permitted.startswith("AVX") and torch.cpu._is_avx2_supported():
-        if torch.cpu.get_capabilities().get("avx_vnni"):
+        if has.get("avx_vnni"):
             found.append(Instructions.AVX_VNNI)
         found.append(Instructions.AVX2)
     return tuple(found)

@@ -8,7 +8,7 @@
 // In every kind of arithmetic, a row's sums are one fixed chain of operations that does not depend on other rows:
 //
 //   Plain<W>   weights are widened, products and sums are float32
-//   Pairs      int8 weights; a row of inputs becomes 16-bit integers with one scale; the sums of 512 inputs are exact
+//   Pairs      int8 weights, where a processor multiplies 16-bit integers in pairs; a row of inputs becomes 16-bit integers with one scale; the sums of 512 inputs are exact
 //   TileBf16, TileInt8   AMX: product_tiles.h
 #pragma once
 

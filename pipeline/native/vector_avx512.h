@@ -97,7 +97,11 @@ inline IntegerRegister kept(IntegerRegister x) {
 
 // Adds to each lane the products of its pair.
 inline IntegerRegister multiply_pairs(ShortRegister a, ShortRegister b, IntegerRegister sums) {
+#if defined(__AVX512VNNI__)
+    return _mm512_dpwssd_epi32(sums, a, b);
+#else
     return _mm512_add_epi32(sums, _mm512_madd_epi16(a, b));
+#endif
 }
 
 // In every 128 bits, lane i: the sum of the four numbers of a, b, c or d, as (0 + 2) + (1 + 3).

@@ -7,7 +7,7 @@ Never: sampling (native_step.py), the choice whether it is used
 
 torch runs a step of 20 layers as some 600 small operations. This is one parallel region that reads every weight once;
 docs/decisions has the measurements. pipeline/native/compiler.py says what it needs. With AMX, bfloat16 and int8 weights are
-multiplied in tiles, and int8 weights without AVX-512 as integers (pipeline/native/product.h): other sums, so other last bits.
+multiplied in tiles, and with AVX-512 or AVX2 int8 weights as integers (pipeline/native/product.h): other sums, other last bits.
 """
 
 import ctypes

@@ -45,7 +45,7 @@ def arithmetic(weights: torch.dtype, instructions: Instructions) -> Arithmetic:
         return Arithmetic.TILE_BF16 if weights is torch.bfloat16 else Arithmetic.TILE_INT8
     if weights is torch.bfloat16:
         return Arithmetic.PLAIN_BF16
-    return Arithmetic.PAIRS_INT8 if instructions in (Instructions.AVX2, Instructions.AVX_VNNI) else Arithmetic.PLAIN_INT8
+    return Arithmetic.PLAIN_INT8 if instructions is Instructions.NEON else Arithmetic.PAIRS_INT8
 
 
 class Product(ctypes.Structure):

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from pipeline.checkpoint.weights import Checkpoint, GptSpec
 from pipeline.model.cpu import native
 from pipeline.model.cpu.native import NativeDecoder
+from pipeline.model.cpu.packing import Arithmetic
 from pipeline.model.gpt import ActiveExtent, Gpt, KeysValues, rotary_tables
 from pipeline.model.quantise import dequantise, quantise
 from pipeline.native.compiler import NativeUnavailable
-from pipeline.native.instructions import Instructions
+from pipeline.native.instructions import Instructions, usable
 from tests.support.effort import examples
 from tests.support.machine import needs_instructions, needs_native, needs_tiles
 
@@ -55,7 +56,7 @@ def make_native(
         (torch.float32, None),
         *(
             pytest.param((weights, one), marks=needs_instructions(one))
-            for one in (Instructions.AVX512, Instructions.AVX2, Instructions.NEON, Instructions.AMX)
+            for one in (Instructions.AVX512_VNNI, Instructions.AVX2, Instructions.NEON, Instructions.AMX)
             for weights in (torch.bfloat16, torch.int8)
             if (weights, one) != (torch.bfloat16, Instructions.AVX2)  # as AVX-512, to the last bit: see below
         ),
@@ -216,7 +217,7 @@ def test_tiles_lose_less_than_a_bfloat16_activation_would(demo, weights, scale):
         make_native(demo, weights, instructions)(
             make_x(demo, 1) * scale, slots, positions, make_cache(demo, torch.bfloat16).tensors
         )
-        for instructions in (Instructions.AMX, Instructions.AVX512)
+        for instructions in (Instructions.AMX, Instructions.AVX512_VNNI)
     ]
     assert not torch.equal(*states), "another arithmetic"
     assert (states[0] - states[1]).norm() < 1e-3 * states[1].norm()
@@ -230,25 +231,28 @@ def states_and_cache(decoder: NativeDecoder, demo: Checkpoint, cache_dtype: torc
 
 
 @needs_instructions(Instructions.AVX512)
-@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16, torch.int8])
 @pytest.mark.parametrize("kept", ["dtype", "int8"])
 def test_avx2_has_the_bits_of_avx512(demo, weights, kept):
-    dtype = torch.int8 if kept == "int8" else weights
-    decoders = (make_native(demo, weights, one) for one in (Instructions.AVX512, Instructions.AVX2))
-    one, other = (states_and_cache(decoder, demo, dtype) for decoder in decoders)
-    assert all(map(torch.equal, one, other))
+    dtype = torch.float32 if weights is torch.float32 else torch.bfloat16
+    sets = [one for one in usable() if one is not Instructions.AMX]
+    assert len(sets) > 1
+    decoders = (make_native(demo, weights, one) for one in sets)
+    first, *others = (states_and_cache(decoder, demo, torch.int8 if kept == "int8" else dtype) for decoder in decoders)
+    for other in others:
+        assert all(map(torch.equal, first, other))
 
 
-@needs_instructions(Instructions.AVX512)
+@needs_native
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e3])
-def test_avx2s_integers_lose_less_than_a_bfloat16_activation_would(demo, scale):
+def test_integers_lose_less_than_a_bfloat16_activation_would(demo, scale, monkeypatch):
     """Beside int8 weights an input has sixteen bits: the states are float32's to 1e-3 of their size, whatever that is."""
-    states = [
-        make_native(demo, torch.int8, instructions)(
-            make_x(demo, 1) * scale, torch.arange(SLOTS), torch.arange(SLOTS) * 19, make_cache(demo, torch.bfloat16).tensors
-        )
-        for instructions in (Instructions.AVX2, Instructions.AVX512)
-    ]
+    states = []
+    for kind in (Arithmetic.PAIRS_INT8, Arithmetic.PLAIN_INT8):
+        monkeypatch.setattr(native, "arithmetic", lambda weights, instructions, kind=kind: kind)
+        decoder = make_native(demo, torch.int8)
+        cache = make_cache(demo, torch.bfloat16)
+        states.append(decoder(make_x(demo, 1) * scale, torch.arange(SLOTS), torch.arange(SLOTS) * 19, cache.tensors))
     assert not torch.equal(*states), "another arithmetic"
     assert (states[0] - states[1]).norm() < 1e-3 * states[1].norm()
 

@@ -24,9 +24,10 @@ print(best_instructions(), fingerprint._form(EngineConfig()))
 @pytest.mark.parametrize(
     ("machine", "capability", "has", "expected"),
     [
-        ("x86_64", "AVX512", {"avx512", "amx", "avx2"}, ("amx", "avx512", "avx2")),
+        ("x86_64", "AVX512", {"avx512", "avx512_vnni", "amx", "avx2"}, ("amx", "avx512-vnni", "avx512", "avx2")),
+        ("x86_64", "AVX512", {"avx512", "avx512_vnni", "avx2"}, ("avx512-vnni", "avx512", "avx2")),
         ("x86_64", "AVX512", {"avx512", "avx2"}, ("avx512", "avx2")),
-        ("x86_64", "AVX2", {"avx512", "amx", "avx2"}, ("avx2",)),
+        ("x86_64", "AVX2", {"avx512", "avx512_vnni", "amx", "avx2"}, ("avx2",)),
         ("x86_64", "AVX2", {"avx2", "avx_vnni"}, ("avx-vnni", "avx2")),
         ("x86_64", "DEFAULT", {"avx512", "avx2"}, ()),
         ("x86_64", "DEFAULT", set(), ()),
@@ -41,7 +42,7 @@ def test_the_best_that_is_there_and_permitted_comes_first(monkeypatch, machine, 
     monkeypatch.setattr(torch.cpu, "_is_avx2_supported", lambda: "avx2" in has)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: "amx" in has)
     monkeypatch.setattr(torch.cpu, "_init_amx", lambda: True)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx_vnni": "avx_vnni" in has})
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(has, True))
     assert usable() == tuple(map(Instructions, expected))
 
 
