@@ -21,7 +21,17 @@ from pipeline.store.mirror import Mirror
 from pipeline.store.store import Store
 from pipeline.types import Voice
 from pipeline.voices.catalogue import DEFAULT, VoiceCatalogue, VoiceInfo
-from pipeline.voices.names import BLEND, INLINE, MAX_NAME_CHARS, is_id, join_blend, split_blend, split_version
+from pipeline.voices.names import (
+    BLEND,
+    INLINE,
+    MAX_NAME_CHARS,
+    is_id,
+    is_mixture,
+    join_blend,
+    mixture_as_blend,
+    split_blend,
+    split_version,
+)
 from pipeline.voices.records import StoredVoice, VoiceRecord, read_record, write_record
 from pipeline.voices.strings import decode_embedding
 
@@ -79,6 +89,8 @@ class VoiceLibrary:
         stored = self.find(name)
         if stored is not None:
             return stored.voice
+        if is_mixture(name) and not self.catalogue.has(name):
+            return self.get(mixture_as_blend(name))
         try:
             return self.catalogue.get(name)
         except UnknownVoice:

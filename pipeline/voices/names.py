@@ -4,6 +4,7 @@
     anna@2                       that version, which never changes
     seed:2222                    the speaker ChatTTS draws for a seed
     blend:anna(0.7)+seed:5(0.3)  a mixture of embeddings
+    anna+bob  anna(2)+bob(1)     the same, as Kokoro's clients write it
     emb:<speaker string>         an embedding itself, where the operator allows it
 
 In:    str
@@ -60,6 +61,16 @@ def split_blend(name: str) -> list[tuple[str, float]]:
             param="voice",
         )
     return weights
+
+
+def is_mixture(name: str) -> bool:
+    """True for a mixture as Kokoro's clients write it, which no id can be: anna+bob."""
+    return "+" in name and not name.startswith((BLEND, INLINE))
+
+
+def mixture_as_blend(name: str) -> str:
+    """Returns anna+bob(2) as blend:anna(1)+bob(2)."""
+    return BLEND + "+".join(part if part.endswith(")") else f"{part}(1)" for part in name.split("+"))
 
 
 def join_blend(parts: Iterable[tuple[str, float]]) -> str:

@@ -32,6 +32,7 @@ FIRST_DURATION_S = 2.0  # until the first stream has ended
 
 ANONYMOUS = "anonymous"
 SCHEMES = ("bearer", "token")  # RFC 6750's, and Deepgram's
+KEY_HEADERS = ("xi-api-key", "x-api-key", "x-vapi-secret")
 FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "x-forwarded-host", "via")
 
 MESSAGES = {
@@ -103,6 +104,7 @@ class Authenticator:
         quotas: Quotas | None = None,
         *,
         is_open: bool | None = None,
+        has_open_lists: bool = False,
         is_local_peer: Callable[[str], bool] | None = None,
         origins: CrossOriginPolicy | None = None,
     ) -> None:
@@ -111,12 +113,14 @@ class Authenticator:
             ring: the keys; None: there are none and never will be.
             is_open: True: requests without a key are served wherever they come from; False: never; None: those from this
                 machine, as long as no key exists.
+            has_open_lists: whether the lists of voices and models need no key.
             is_local_peer: whether the address of a peer is one of this machine.
             origins: which hosts and web pages count as of this machine; None: only its own.
         """
         self._ring = ring
         self._quotas: Quotas = quotas or LocalQuotas()
         self._is_open = is_open
+        self.has_open_lists = has_open_lists
         self._is_local_peer = is_local_peer or is_loopback
         self.origins = origins or CrossOriginPolicy()
         self._mean_duration_s = Ewma(EWMA_WEIGHT, FIRST_DURATION_S)
@@ -146,7 +150,7 @@ class Authenticator:
                 return None
             raise unauthorised(
                 "missing_api_key",
-                "send a key: Authorization: Bearer ck-..., Authorization: Token ck-..., xi-api-key or X-API-Key",
+                "send a key: Authorization: Bearer ck-..., Authorization: Token ck-..., xi-api-key, X-API-Key or X-Vapi-Secret",
             )
         key = ring.find(claimed)
         if key is None:
@@ -214,7 +218,7 @@ class Authenticator:
 
 
 def claimed_key(headers: Headers) -> str | None:
-    """Returns the text a client sends as its key, from any of the four headers."""
+    """Returns the text a client sends as its key, from any of the five headers."""
     bearer = headers.get("authorization", "")
     scheme, _, claimed = bearer.partition(" ")
     if scheme.lower() in SCHEMES and claimed:
@@ -222,7 +226,7 @@ def claimed_key(headers: Headers) -> str | None:
     offered = [word.strip() for word in headers.get("sec-websocket-protocol", "").split(",")]
     if len(offered) == 2 and offered[0] in SCHEMES:
         return offered[1]  # of a browser, which can send no other header with a WebSocket
-    return headers.get("xi-api-key") or headers.get("x-api-key") or None
+    return next((headers[name] for name in KEY_HEADERS if headers.get(name)), None)
 
 
 def check_scope(key: Key, scopes: frozenset[Scope]) -> None:

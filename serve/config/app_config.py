@@ -148,6 +148,10 @@ class KeysConfig(StrictModel):
         description="true: clients without a key are served, wherever they are; for a service behind another gateway. false: "
         "every client needs a key. null: clients on this machine need none until the first key is created",
     )
+    open_lists: bool = Field(
+        False,
+        description="true: GET /v1/audio/voices and /v1/audio/models need no key, for programs that ask for them without one",
+    )
     store: Annotated[str, AfterValidator(store_url)] | None = Field(
         None,
         description="where keys are kept: redis://..., which also counts quotas for all replicas together, or a file on this "

@@ -170,6 +170,7 @@ def build_authenticator(config: AppConfig, records: IngressRecords, listens: str
         records.keys,
         records.quotas,
         is_open=config.keys.open,
+        has_open_lists=config.keys.open_lists,
         is_local_peer=local_peer_check(listens=listens, behind_proxy=RAY_SERVE_ENABLE_HA_PROXY, own=own),
         origins=CrossOriginPolicy(config.http.allowed_hosts, config.http.allowed_origins),
     )

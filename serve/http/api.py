@@ -1,7 +1,7 @@
 """API: the whole HTTP surface put together: middleware, routers and error handlers.
 
 In:    the provider of the services
-Out:   a FastAPI application; every error in OpenAI's envelope, ElevenLabs' or Deepgram's, every reply with its X-Request-ID
+Out:   a FastAPI application; every error in the envelope of its path, every reply with its X-Request-ID
 Owns:  nothing
 Never: Ray, torch, what happens behind the Services
 """
@@ -31,6 +31,7 @@ from serve.http.routes import (
     elevenlabs_voices,
     health,
     models,
+    neighbours,
     source,
     speech,
     text,
@@ -41,7 +42,8 @@ from serve.http.services import Services
 DOCS, DOCUMENT = "/docs", "/openapi.json"
 CLIENT_CLOSED_REQUEST = 499  # nginx's: the client left before its body was complete, and reads no reply
 
-SPEECH = (text, speech, conversation, elevenlabs, elevenlabs_dialogue, elevenlabs_voices, elevenlabs_account, deepgram)
+ELEVENLABS = (elevenlabs, elevenlabs_dialogue, elevenlabs_voices, elevenlabs_account)
+SPEECH = (text, speech, conversation, *ELEVENLABS, deepgram, neighbours)
 ROUTERS = tuple(module.router for module in (*SPEECH, voices, cache, source, models, health))
 
 

@@ -1,7 +1,7 @@
 """Error reply: the one place where an error becomes a JSON response.
 
 In:    an exception, the request's id
-Out:   a response in OpenAI's envelope, or in ElevenLabs' or Deepgram's on their paths, with the headers that clients rely on
+Out:   a response in OpenAI's envelope, or in that of another protocol on its paths, with the headers that clients rely on
 Owns:  nothing
 Never: the decision which status an error has (serve/errors.py)
 """
@@ -14,6 +14,7 @@ from starlette.types import Scope
 from serve.errors import to_api_error
 from serve.http.deepgram import errors as deepgram
 from serve.http.elevenlabs import errors as elevenlabs
+from serve.http.neighbours import kokoro
 
 
 def error_reply(
@@ -33,7 +34,8 @@ def error_reply(
     if deepgram.is_spoken_at(path):
         named = {"dg-request-id": request_id, **own}
         return JSONResponse(deepgram.body_of(refusal, request_id), deepgram.status_of(refusal), named)
-    return JSONResponse(refusal.body(request_id), refusal.spec.status, own)
+    body = kokoro.error_body(refusal) if path == kokoro.PATH else refusal.body(request_id)
+    return JSONResponse(body, refusal.spec.status, own)
 
 
 def named_error_reply(

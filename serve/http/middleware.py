@@ -100,8 +100,9 @@ class AuthMiddleware:
 
         try:
             authenticator = self._authenticator()
+            scopes = None if access.is_list and authenticator.has_open_lists else access.scopes
             key = authenticator.authenticate(
-                Headers(scope=scope), peer_of(scope), access.scopes, opens_page=scope.get("method", "GET") in ("GET", "HEAD")
+                Headers(scope=scope), peer_of(scope), scopes, opens_page=scope.get("method", "GET") in ("GET", "HEAD")
             )
             if key is None:
                 state["caller"] = ANONYMOUS_CALLER

@@ -1,6 +1,6 @@
 """Route access: what a route requires of the client, declared at the route.
 
-In:    handlers marked by `requires`, `any_key`, `open_to_all` or `probe`; the scope of a request
+In:    handlers marked by `requires`, `any_key`, `listing`, `open_to_all` or `probe`; the scope of a request
 Out:   RouteAccess
 Owns:  nothing
 Never: keys, quotas: serve/access checks them
@@ -31,6 +31,8 @@ class RouteAccess:
     """any one of them is enough; None: no key is needed"""
     stream: bool = False
     """True if the model works while the request lasts: it counts against the key's concurrent requests"""
+    is_list: bool = False
+    """True if it only lists voices or models: no key is needed where keys.open_lists says so"""
     is_probe: bool = False
     """True if the Host is not checked either: probes call a replica by any address it has"""
 
@@ -38,6 +40,7 @@ class RouteAccess:
 OPEN = RouteAccess()
 PROBE = RouteAccess(is_probe=True)
 ANY_KEY = RouteAccess(frozenset(Scope))
+LIST = RouteAccess(frozenset(Scope), is_list=True)
 ADMIN = RouteAccess(frozenset({Scope.ADMIN}))
 SPEECH = RouteAccess(frozenset({Scope.SPEECH}), stream=True)
 
@@ -50,6 +53,11 @@ def requires(scope: Scope, *, stream: bool = False) -> Callable[[H], H]:
 def any_key(handler: H) -> H:
     """Declares that a handler needs a key, whatever its scopes."""
     return _declare(ANY_KEY)(handler)
+
+
+def listing(handler: H) -> H:
+    """Declares that a handler lists voices or models: it needs a key, whatever its scopes, unless keys.open_lists is set."""
+    return _declare(LIST)(handler)
 
 
 def open_to_all(handler: H) -> H:

@@ -29,6 +29,8 @@ GENERATED = {"X-AI-Generated": "true"}
 """on every reply that contains synthetic speech"""
 HEADER_TOKEN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 MOST_NAMED_FIELDS = 20
+MOST_LINE_AUDIO_BYTES = 72 * 1024
+"""of audio in one line of JSON: 96 KiB of base64; aiohttp's older readers refuse lines of 128 KiB"""
 
 
 class Connection:

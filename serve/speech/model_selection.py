@@ -17,7 +17,7 @@ from pipeline.text.language_tags import DIALECT
 from serve.access.authentication import ANONYMOUS
 from serve.config.model_versions import ONLY, CompatConfig, Version, versions_of
 from serve.errors import ApiError, ErrorSpec, bad_request
-from serve.speech.schemas.speech import MODELS, REFINE, RefineBody, SpeechBody
+from serve.speech.schemas.speech import MODELS, OTHER_MODELS, REFINE, RefineBody, SpeechBody
 from serve.versions.rollout import Rollout
 
 HABITS = {"oral": "oral", "laugh": "laugh", "pause": "break"}
@@ -83,7 +83,7 @@ class ModelSelector:
             return rollout.versions[model]
         if model in rollout.names:
             return rollout.choose(model, listener, voice)
-        if model in MODELS or model.startswith("gpt-4o-mini-tts"):
+        if model in (*MODELS, *OTHER_MODELS) or model.startswith("gpt-4o-mini-tts"):
             return rollout.choose(rollout.names[0], listener, voice)
         raise ApiError(
             f"no such model; GET /v1/models lists them: {', '.join(self.ids)}",

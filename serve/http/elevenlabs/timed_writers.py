@@ -15,12 +15,9 @@ from pipeline.errors import SynthesisError
 from pipeline.types import TimedItem
 from serve.http.elevenlabs.alignment import Characters, in_seconds
 from serve.http.elevenlabs.turns import Turns
-from serve.http.speech_writers import Connection, coverage_header, reply_headers
+from serve.http.speech_writers import MOST_LINE_AUDIO_BYTES, Connection, coverage_header, reply_headers
 from serve.speech.events import Audio, Finished, SpeechEvent, Started, Timed
 from serve.speech.job import SpeechJob
-
-MOST_AUDIO_BYTES = 72 * 1024
-"""of one line: 96 KiB of base64; aiohttp's older readers refuse lines of 128 KiB"""
 
 
 class Told:
@@ -115,8 +112,8 @@ class LinesWriter:
                 assert self._told is not None, "Started comes first"
                 self._told.add(event.items)
             case Audio():
-                for place in range(0, len(event.data), MOST_AUDIO_BYTES):
-                    await self._line(event.data[place : place + MOST_AUDIO_BYTES])
+                for place in range(0, len(event.data), MOST_LINE_AUDIO_BYTES):
+                    await self._line(event.data[place : place + MOST_LINE_AUDIO_BYTES])
             case Finished():
                 assert self._told is not None
                 self._told.finish(event.audio_s)

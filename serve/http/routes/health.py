@@ -51,12 +51,23 @@ async def health(services: RequestServices) -> dict[str, Any]:
     return {"name": NAME, "version": version(), "admission": admission, **await services.status.health()}
 
 
+@router.get("/v1/")
+@open_to_all
+async def base() -> dict[str, Any]:
+    return about()
+
+
 @router.get("/", response_class=Response)
 @open_to_all
 async def front(request: Request) -> Response:
     if "text/html" in request.headers.get("accept", ""):
         return HTMLResponse(page())
-    return JSONResponse({"name": NAME, "version": version(), "formats": list(CONTAINERS), "source": "/source"})
+    return JSONResponse(about())
+
+
+def about() -> dict[str, Any]:
+    """Returns what programs are told at the address that they are given."""
+    return {"name": NAME, "version": version(), "formats": list(CONTAINERS), "source": "/source"}
 
 
 @cache

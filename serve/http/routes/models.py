@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from serve.errors import plain_status
 from serve.http.dependencies import RequestServices
 from serve.http.elevenlabs.cards import model_cards
-from serve.http.route_access import any_key
+from serve.http.route_access import any_key, listing
 from serve.speech.model_selection import ModelSelector
 
 KEY_OF_ELEVENLABS = "xi-api-key"
@@ -28,6 +28,12 @@ async def models(request: Request, services: RequestServices) -> Any:
     if KEY_OF_ELEVENLABS in request.headers:
         return model_cards(services.speech.models, services.speech.limits)
     return {"object": "list", "data": [model_card(name, services.speech.models) for name in services.speech.models.ids]}
+
+
+@router.get("/v1/audio/models")
+@listing
+async def audio_models(services: RequestServices) -> dict[str, Any]:
+    return {"models": [{"id": name, "name": name} for name in services.speech.models.ids]}
 
 
 @router.get("/v1/models/{name}")

@@ -9,6 +9,7 @@ Never: Ray, torch; a client's words in an error; a recording kept longer than it
 import asyncio
 from collections.abc import Awaitable
 from contextlib import aclosing
+from datetime import datetime
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
@@ -27,7 +28,7 @@ from serve.errors import ApiError, ErrorSpec, bad_request
 from serve.http.body_reader import FORM, check_content, media_type_of, too_large
 from serve.http.dependencies import RequestServices
 from serve.http.openapi import answers, takes
-from serve.http.route_access import any_key, requires
+from serve.http.route_access import any_key, listing, requires
 from serve.http.schemas.voices import BlendBody, EditBody, FormBody, NewVoiceBody, RandomBody, blend_expression, takes_form
 from serve.http.services import Services
 from serve.http.speech_writers import GENERATED
@@ -46,7 +47,7 @@ router = APIRouter()
 
 
 @router.get("/v1/audio/voices")
-@any_key
+@listing
 async def voices(services: RequestServices, legacy: str = "0") -> dict[str, Any]:
     entries = services.voices.library.list()
     if legacy in ("1", "true"):
@@ -140,11 +141,11 @@ async def edit(name: str, request: Request, services: RequestServices) -> Respon
     return JSONResponse(voice_card(services.voices.library.info(stored), services.speech.models))
 
 
-@router.delete("/v1/audio/voices/{name}", status_code=204, response_class=Response, responses=answers(400, 403, 404, 503))
+@router.delete("/v1/audio/voices/{name}", responses=answers(400, 403, 404, 503))
 @requires(Scope.VOICES)
-async def delete(name: str, services: RequestServices) -> Response:
+async def delete(name: str, services: RequestServices) -> dict[str, Any]:
     await or_404(services.voices.maker.delete(name))
-    return Response(status_code=204)
+    return {"id": name, "object": "audio.voice.deleted", "deleted": True}
 
 
 @router.get(
@@ -275,6 +276,8 @@ def voice_card(info: VoiceInfo, models: ModelSelector) -> dict[str, Any]:
     """Returns the public metadata of a voice; a voice without languages has those of the checkpoint."""
     return {
         "id": info.name,
+        "object": "audio.voice",
+        "type": "audio_sample" if info.origin == "upload" else info.origin,
         "name": info.title or info.name,
         "aliases": list(info.aliases),
         "languages": list(info.languages or models.languages()),
@@ -285,7 +288,7 @@ def voice_card(info: VoiceInfo, models: ModelSelector) -> dict[str, Any]:
         "version": info.version,
         "read_only": info.version is None,
         "consent": info.consent,
-        "created_at": info.created_at or None,
+        "created_at": int(datetime.fromisoformat(info.created_at).timestamp()) if info.created_at else 0,
         "gain_db": info.gain_db,
         "loudness_lufs": info.loudness_lufs,
         "stability": info.stability,

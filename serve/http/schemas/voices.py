@@ -6,7 +6,7 @@ Owns:  nothing
 Never: a client's words in an error
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -96,6 +96,7 @@ class FormBody(MetadataBody):
     """POST /v1/audio/voices as a form: a recording."""
 
     ref_text: str = Field(min_length=1, max_length=MAX_NOTE_CHARS, description="exact transcript of the recording")
+    type: Literal["audio_sample"] = Field("audio_sample", description="as OpenAI's clients say what the form brings")
 
 
 def takes_form() -> dict[str, Any]:

@@ -34,6 +34,8 @@ REFINE = RefineParams()
 
 MODEL = "chattts"
 MODELS = (MODEL, "tts-1", "tts-1-hd", "gpt-4o-mini-tts")
+OTHER_MODELS = ("kokoro",)
+"""names that clients of other services are fixed on; they mean the first model, and no list has them"""
 # Accepted for client libraries; it has no effect here.
 WITHOUT_EFFECT = ("instructions",)
 

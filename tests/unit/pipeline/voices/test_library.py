@@ -128,7 +128,8 @@ def test_there_is_an_end_to_voices(library: VoiceLibrary):
 
 def test_without_a_store_nothing_is_kept_and_everything_else_works(catalogue: VoiceCatalogue):
     library = VoiceLibrary(catalogue)
-    assert library.canonical("blend:alloy(1)+seed:1(1)")
+    assert library.canonical("blend:alloy(1)+seed:1(1)") == library.canonical("alloy+seed:1")
+    assert library.canonical("blend:alloy(2.5)+seed:1(1)") == library.canonical("alloy(2.5)+seed:1")
     assert not library.refresh()
     with pytest.raises(StoreUnavailable):
         library.add("anna", record("Anna"))

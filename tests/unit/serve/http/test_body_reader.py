@@ -180,6 +180,9 @@ ROUTES = [
     ("POST", "/v1/text-to-dialogue/with-timestamps"),
     ("POST", "/v1/text-to-dialogue/stream/with-timestamps"),
     ("POST", "/v1/speak"),
+    ("POST", "/dev/captioned_speech"),
+    ("POST", "/piper"),
+    ("POST", "/vapi"),
     ("POST", "/v1/text/normalize"),
     ("POST", "/v1/text/ssml"),
     ("POST", "/v1/audio/speech/plan"),
@@ -197,7 +200,10 @@ def error_in(reply: requests.Response) -> dict[str, str]:
     told = reply.json()
     if "err_code" in told:
         return {"code": told["err_code"].lower(), "message": told["err_msg"]}
-    return told["error"] if "error" in told else {**told["detail"], "code": told["detail"]["status"]}
+    if "error" in told:
+        return told["error"]
+    detail = told["detail"]  # of ElevenLabs, or of Kokoro
+    return {**detail, "code": detail["status"] if "status" in detail else detail["error"]}
 
 
 def test_every_route_with_a_body_is_in_the_list():

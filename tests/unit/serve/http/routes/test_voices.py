@@ -2,15 +2,18 @@
 
 import asyncio
 import concurrent.futures
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import requests
+from openai import OpenAI
 
 from pipeline.store.poll import follow
 from serve.voices.voice_maker import VoiceMetadata
 from tests.support.live_server import Live, serving
+from tests.support.recordings import SAID, spoken, written
 from tests.support.services import RedisServer
 from tests.support.voice_routes import refused, services_with, voice_server, voices
 from tests.support.waiting import until
@@ -44,10 +47,23 @@ def test_a_voice_is_made_listed_spoken_renamed_and_deleted(live: Live):
     assert live.speak(voice="Anna Berg").headers["X-Voice-Id"] == "anna@2"
     assert voices(live, path="/anna@1").json()["name"] == "anna"
 
-    assert voices(live, "DELETE", "/anna").status_code == 204
+    assert voices(live, "DELETE", "/anna").status_code == 200
     refused(voices(live, path="/anna"), 404, "voice_not_found")
     refused(live.speak(voice="anna"), 400, "voice_not_found")
     refused(live.speak(voice="anna@1"), 400, "voice_not_found")
+
+
+@pytest.mark.slow
+def test_openais_package_makes_and_deletes_a_voice_of_a_recording(live: Live, tmp_path: Path):
+    client = OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0)
+    sample = ("me.wav", written(*spoken(SAID, tmp_path)), "audio/wav")
+    made = client.audio.voices.create(name="mine", consent="true", audio_sample=sample, extra_body={"ref_text": SAID})
+    assert (made.id, made.object, made.name, made.type) == ("mine", "audio.voice", "mine", "audio_sample")
+    assert abs(made.created_at - time.time()) < 3600
+    gone = client.audio.voices.delete("mine")
+    assert (gone.id, gone.object, gone.deleted) == ("mine", "audio.voice.deleted", True)
+    listed = {voice["id"]: voice for voice in voices(live).json()["voices"]}
+    assert (listed["voice-2"]["object"], listed["voice-2"]["created_at"]) == ("audio.voice", 0)
 
 
 @pytest.mark.slow

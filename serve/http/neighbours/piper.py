@@ -1,0 +1,43 @@
+"""Piper: the request of Piper's HTTP server.
+
+In:    bodies
+Out:   fields of POST /v1/audio/speech
+Owns:  nothing
+Never: a field without effect that the reply does not name
+"""
+
+import json
+
+from pydantic import ConfigDict, Field
+
+from serve.http.ignored_fields import ignored_fields
+from serve.speech.schemas.base import Body, read_body
+
+PATH = "/piper"
+
+
+class PiperBody(Body):
+    """POST /piper. Unknown fields are kept, so that the reply can name them."""
+
+    model_config = ConfigDict(extra="allow")
+
+    text: str = Field(min_length=1)
+    voice: str | None = Field(None, description="any name of a voice; null: the operator's default")
+    length_scale: float | None = Field(None, ge=0.25, le=4.0, description="how long the speech takes: 1 / speed")
+
+
+def speech_json(raw: bytes) -> bytes:
+    """Returns the body of POST /v1/audio/speech that asks for the same, as WAV.
+
+    Raises:
+        ApiError: 400
+    """
+    body = read_body(PiperBody, raw)
+    fields = {
+        "input": body.text,
+        "voice": body.voice,
+        "response_format": "wav",
+        "speed": None if body.length_scale is None else 1 / body.length_scale,
+        **ignored_fields(body.model_extra or {}),
+    }
+    return json.dumps({name: value for name, value in fields.items() if value is not None}).encode()
