@@ -49,6 +49,10 @@ class EngineStats:
     """steps emitted since start, by all sequences"""
     sequences: int
     """sequences that have ended by themselves since start"""
+    prefill_s: float
+    """time in prefill calls since start [s]"""
+    decode_s: float
+    """time in decode rounds since start [s]"""
     round_s: float
     """running mean duration of a decode round [s]"""
     kv_bytes: int
@@ -194,6 +198,8 @@ class Engine:
                 rounds=self._loop.rounds,
                 steps=self._loop.steps,
                 sequences=self._loop.sequences,
+                prefill_s=self._loop.prefill_s,
+                decode_s=self._loop.decode_s,
                 round_s=self._loop.round_s.value,
                 kv_bytes=self._runner.kv_bytes,
             )

@@ -62,8 +62,10 @@ class EngineLoop:
         """why the loop has ended"""
         self.rounds = self.steps = self.sequences = 0
         """rounds delivered, steps emitted, sequences finished by themselves since start"""
+        self.prefill_s = self.decode_s = 0.0
+        """time in prefill calls and in rounds since start [s]"""
         self.round_s = ClippedEwma(EWMA_WEIGHT, 0.0, most_times=MOST_TIMES)
-        self._prefill_s = ClippedEwma(EWMA_WEIGHT, 0.0, most_times=MOST_TIMES)
+        self._prefill_call_s = ClippedEwma(EWMA_WEIGHT, 0.0, most_times=MOST_TIMES)
         self._sequence_s = ClippedEwma(EWMA_WEIGHT, 1.0, most_times=MOST_TIMES)
         self._closing = False
         self._may_sleep = False
@@ -170,7 +172,9 @@ class EngineLoop:
                 self._observer.scheduled(started - sequence.submitted_at, sequence.lane)
                 sequence.scheduled_at = sequence.scheduled_at or started
             runner.prefill(plan.prefill)
-            self._prefill_s.add(self._clock() - started)
+            taken_s = self._clock() - started
+            self._prefill_call_s.add(taken_s)
+            self.prefill_s += taken_s
         launched = _InFlightRound(plan, self._clock())
         for sequence in plan.prefill:
             sequence.prefilled_at = sequence.prefilled_at or launched.launched_at
@@ -185,6 +189,7 @@ class EngineLoop:
         with self.wake:
             self._deliver(runner, launched.plan, output, now)
             self.rounds += 1
+            self.decode_s += round_s
             self.round_s.add(round_s)
 
     def _deliver(self, runner: DeviceRunner, plan: Plan, output: RoundOutput, now: float) -> None:
@@ -224,7 +229,7 @@ class EngineLoop:
         if not self.rounds:
             return None
         return ThroughputEstimate(
-            self._clock(), RESERVE * self.round_s.value / self._config.steps_per_round, RESERVE * self._prefill_s.value
+            self._clock(), RESERVE * self.round_s.value / self._config.steps_per_round, RESERVE * self._prefill_call_s.value
         )
 
     def retry_after_s(self) -> float:

@@ -24,6 +24,7 @@ from scripts.bench.client import Endpoint
 from scripts.bench.plots import draw_all
 from scripts.bench.record import RESULTS, ROOT, Result, is_done, publish
 from scripts.bench.scenarios import (
+    account,
     cold_start,
     determinism,
     disconnect_storm,
@@ -53,6 +54,7 @@ SCENARIOS = {
     "b8": determinism,
     "b9": disconnect_storm,
     "b13": house,
+    "b15": account,
     "b14": turn,
     "b12": soak,
     "b10": serve_overhead,
@@ -151,6 +153,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--kv", default="int8", help="engine.kv of the service; `dtype` keeps --dtype")
     parser.add_argument(
+        "--placement", choices=("separate", "with_acoustic"), default="with_acoustic", help="vocoder.placement of the service"
+    )
+    parser.add_argument(
         "--device", choices=("cpu", "cuda"), help="device of the ChatTTS package too; default: the one of the configuration"
     )
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of the engine, and of the ChatTTS package")
@@ -202,6 +207,7 @@ def options_of(args: argparse.Namespace) -> Options:
         dtype=args.dtype,
         weights=args.weights or ("dtype" if args.url else best_weights(args.config)),
         kv=args.kv,
+        placement=args.placement,
         path=args.path,
         device=args.device or "cpu",
         threads=args.threads,

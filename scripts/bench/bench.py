@@ -54,8 +54,9 @@ class Options:
     config: Path = Path("configs/dev.yaml")
     checkpoint: str = "full-random"
     dtype: str = "bfloat16"
-    weights: str = "int8"  # as configs/cpu.yaml, like the next one
+    weights: str = "int8"  # as configs/cpu.yaml, like the next two
     kv: str = "int8"
+    placement: str = "with_acoustic"
     path: str = "fast"
     device: str = "cpu"
     threads: int = os.cpu_count() or 1
@@ -83,6 +84,7 @@ class Options:
         changes: dict[str, Any] = {f"pipeline.engine.{key}": value for key, value in engine.items()}
         if self.device == "cpu":
             changes |= {"pipeline.engine.threads": self.threads, "pipeline.vocoder.threads": self.vocoder_threads}
+            changes |= {"pipeline.vocoder.placement": self.placement}
         return Settings(self.config, self.checkpoint, self.path, changes)
 
     @property

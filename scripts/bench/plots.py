@@ -85,8 +85,25 @@ def draw_growth(axes: Axes, found: Result) -> None:
     axes.legend(frameon=False, fontsize=8)
 
 
+def draw_account(axes: Axes, found: Result) -> None:
+    """Draws B15: which processes hold the cores, stacked, over time."""
+    timeline, cores = found["timeline"], found["cores"]
+    kinds = sorted(cores, key=lambda kind: -cores[kind]["running"])
+    colours = dict(zip(kinds, ("#1a73e8", "#8ab4f8", "#e8a33d", "#f6d08a", "#9aa0a6", "#c8ccd0", "#e3e5e8"), strict=False))
+    axes.stackplot(
+        timeline["times_s"],
+        [timeline["cores"][kind] for kind in kinds],
+        labels=[f"{kind} {cores[kind]['running']:.2f}" for kind in kinds],
+        colors=[colours.get(kind, "#e3e5e8") for kind in kinds],
+    )
+    axes.set_xlabel("seconds of the load")
+    axes.set_ylabel("cores in use")
+    axes.legend(frameon=False, fontsize=7, ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.2))
+
+
 PLOTS: tuple[tuple[str, str, Callable[[Axes, Result], None]], ...] = (
     ("comparison.png", "b3", draw_comparison),
     ("latency-over-load.png", "b4", draw_load),
     ("growth.png", "b7", draw_growth),
+    ("cores.png", "b15", draw_account),
 )

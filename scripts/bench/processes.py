@@ -59,6 +59,17 @@ def cpu_s(pid: int) -> float:
         return 0.0
 
 
+def core_use(pid: int) -> tuple[float, float]:
+    """Returns the time that all threads of a process have run, and have waited for a core [s]; zeros if it has ended."""
+    ran = waited = 0
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                numbers = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()
+                ran, waited = ran + int(numbers[0]), waited + int(numbers[1])
+    return ran / 1e9, waited / 1e9
+
+
 def title(pid: int) -> str:
     """Returns the command line of a process, which Ray replaces by what it runs; empty if it has ended."""
     try:

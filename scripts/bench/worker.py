@@ -94,6 +94,7 @@ def run_pipeline(pipe: Connection, pipeline: dict[str, Any]) -> None:
                 {
                     "load": lambda load: runner.run(drive(load, ours.speak)),
                     "decode": lambda utterances: runner.run(ours.decode(utterances)),
+                    "rounds": lambda utterances: runner.run(ours.rounds(utterances)),
                     "vocode": lambda steps: runner.run(ours.vocode(steps)),
                     "memory": ours.memory_use,
                 },
@@ -189,6 +190,14 @@ class PipelineSpeaker:
         began = time.perf_counter()
         await asyncio.gather(*(one(plan, what.seed) for plan, what in zip(plans, utterances, strict=True)))
         return time.perf_counter() - began
+
+    async def rounds(self, utterances: list[Utterance]) -> tuple[float, float]:
+        """Returns the mean number of rows in a round, and its mean duration [s], for requests that arrive together."""
+        before = self._pipeline.engine.stats()
+        await self.decode(utterances)
+        after = self._pipeline.engine.stats()
+        rounds = after.rounds - before.rounds
+        return (after.steps - before.steps) / rounds, (after.decode_s - before.decode_s) / rounds
 
     async def vocode(self, steps: int) -> float:
         """Returns the core-seconds that the vocoder takes per second of audio, fed as by a stream, with nothing beside it."""

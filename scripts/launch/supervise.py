@@ -17,6 +17,7 @@ from scripts.launch.processes import Process, end_session, listeners, members, p
 POLL_S = 0.5
 # Ray restarts every other process; if one of these ends, Serve cannot recover.
 VITAL = frozenset({"gcs_server", "raylet"})
+PORT_POLL_S = 5.0  # the kernel walks through a large table for the list of ports
 CLOSED_PORT_LIMIT_S = 90.0  # Serve replaces a dead proxy within 45 s on a busy machine
 LAST_STEPS_S = 10.0  # when a cluster shuts down, its vital processes end before the command does
 TERM_PATIENCE_S = 5.0
@@ -67,6 +68,7 @@ class Service:
         self._command = subprocess.Popen(command, env=environment, start_new_session=True)
         self._vital: dict[str, Process] = {}
         self._closed_since: float | None = None
+        self._next_look = 0.0
 
     @property
     def session(self) -> int:
@@ -139,10 +141,13 @@ class Service:
 
     def _why_closed(self, port: int) -> str | None:
         """Returns a reason if no process has listened for too long. Sends no request: a slow answer is no failure."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return None
+        self._next_look = now + PORT_POLL_S
         if any(listener.port == port for listener in listeners()):
             self._closed_since = None
             return None
-        now = time.monotonic()
         self._closed_since = self._closed_since or now
         is_too_long = now - self._closed_since > CLOSED_PORT_LIMIT_S
         return f"nothing listened on port {port} for {CLOSED_PORT_LIMIT_S:g} s" if is_too_long else None
