@@ -11,7 +11,7 @@ Reading order: types/, synthesizer.py (the spine), engine/engine.py, vocoder/str
 Floors, from the top; every import goes to a lower floor or stays in its folder:
 
     7  synthesizer
-    6  timing
+    6  books timing
     5  cache engine takes text vocoder voices
     4  model
     3  audio checkpoint native store

@@ -18,7 +18,7 @@ import struct
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
-from typing import Protocol, Self
+from typing import BinaryIO, Protocol, Self
 
 import av
 import numpy as np
@@ -78,15 +78,17 @@ def encode_whole(samples: NDArray[np.float32], audio: AudioFormat) -> bytes:
 class Encoder:
     """Encodes one stream. Use it with `with`, or close it: it holds an FFmpeg encoder."""
 
-    def __init__(self, audio: AudioFormat, *, streamed: bool = True) -> None:
+    def __init__(self, audio: AudioFormat, *, streamed: bool = True, sink: BinaryIO | None = None) -> None:
         """
         Args:
             streamed: bytes are returned as soon as they are final, and headers state no size; else all
                 bytes come from finish() and sizes are exact.
+            sink: of a compressed format, not streamed: a file that gets the bytes in place of the caller.
         """
         self._writer: _Writer
+        assert sink is None or (audio.container in _CODECS and not streamed), "only compressed whole files are written"
         if audio.container in _CODECS:
-            self._writer = _FfmpegWriter(audio, streamed=streamed)
+            self._writer = _FfmpegWriter(audio, streamed=streamed, sink=sink)
         elif audio.container in _COMPANDED:
             self._writer = _CompandedWriter(_COMPANDED[audio.container](), streamed=streamed)
         else:
@@ -258,11 +260,11 @@ class _Pipe:
 class _FfmpegWriter:
     """Passes samples through an FFmpeg encoder and muxer, in frames of the codec's own size."""
 
-    def __init__(self, audio: AudioFormat, *, streamed: bool) -> None:
+    def __init__(self, audio: AudioFormat, *, streamed: bool, sink: BinaryIO | None) -> None:
         codec = _CODECS[audio.container]
         options = codec.muxer_options | (_STREAMED.get(audio.container, {}) if streamed else {})
         self._sample_rate = audio.sample_rate
-        self._sink: io.BytesIO | _Pipe = _Pipe() if streamed else io.BytesIO()
+        self._sink: BinaryIO | _Pipe = sink or (_Pipe() if streamed else io.BytesIO())
         self._position = 0
         self._container = av.open(self._sink, "w", format=codec.muxer, options=_DETERMINISTIC | options)
         self._container.metadata["comment"] = MARK  # ID3v2 or Vorbis comments; ADTS has no place for any
@@ -295,7 +297,9 @@ class _FfmpegWriter:
             self._container.close()  # writes the trailer, and corrects the header where the sink can seek
         except FFmpegError as error:
             raise EngineFault(f"the {self._context.name} encoder failed: {error}") from error
-        return self._sink.take() if isinstance(self._sink, _Pipe) else self._sink.getvalue()
+        if isinstance(self._sink, _Pipe):
+            return self._sink.take()
+        return self._sink.getvalue() if isinstance(self._sink, io.BytesIO) else b""
 
     def close(self) -> None:
         try:

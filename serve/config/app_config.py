@@ -16,6 +16,7 @@ from pipeline.config import PipelineConfig, StrictModel
 from pipeline.errors import ConfigError
 from pipeline.store.open import check_store_url
 from serve.config.bounded import LoudnessLufs
+from serve.config.jobs import JobsConfig
 from serve.config.messages import explain
 from serve.config.model_versions import ModelConfig, Version, versions_of, wrong_models
 from serve.config.policies import BreakerConfig, DegradationStep, DegradeConfig, QuarantineConfig, VersionId
@@ -23,6 +24,7 @@ from serve.config.policies import BreakerConfig, DegradationStep, DegradeConfig,
 IMPORT_PATH = "serve.app:build_app"
 
 STORE_FILE = "store.sqlite"  # in $CHATTTS_HOME, where no store is named
+JOBS_FOLDER = "jobs"  # in $CHATTTS_HOME, where no folder is named
 PROJECT = Path(__file__).resolve().parents[2]
 
 
@@ -239,6 +241,7 @@ class AppConfig(StrictModel):
     )
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
     conversations: ConversationsConfig = Field(default_factory=ConversationsConfig)
+    jobs: JobsConfig = Field(default_factory=JobsConfig)
     breaker: BreakerConfig = Field(default_factory=BreakerConfig)
     quarantine: QuarantineConfig = Field(default_factory=QuarantineConfig)
     degrade: DegradeConfig = Field(default_factory=DegradeConfig)

@@ -40,6 +40,8 @@ Speakers = tuple[int, NDArray[np.float16] | None]
 class IngressRecords:
     """The records of one ingress replica."""
 
+    store: Store
+    """of voices, lexicons and jobs"""
     voices: VoiceLibrary
     lexicons: LexiconLibrary
     keys: KeyRing
@@ -54,7 +56,7 @@ async def open_records(config: AppConfig, speakers: Speakers) -> IngressRecords:
     voices = await open_voices(config.voices, speakers, store)
     keys, quotas = await open_keys(config, store)
     cache, idempotency = open_cache(config.cache, store)
-    return IngressRecords(voices, LexiconLibrary(store), keys, quotas, cache, idempotency)
+    return IngressRecords(store, voices, LexiconLibrary(store), keys, quotas, cache, idempotency)
 
 
 async def open_voices(config: VoicesConfig, speakers: Speakers, store: Store) -> VoiceLibrary:

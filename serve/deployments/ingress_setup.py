@@ -19,6 +19,7 @@ from ray.serve._private.constants import RAY_SERVE_ENABLE_HA_PROXY
 from ray.util import get_node_ip_address
 
 from pipeline.errors import SynthesisError
+from pipeline.paths import cache_home
 from pipeline.protocols import SpeechStream
 from pipeline.store.poll import follow
 from pipeline.types import Refined, SpeechText, SynthesisRequest
@@ -26,13 +27,15 @@ from serve.access.admission import AdmissionLimiter
 from serve.access.authentication import Authenticator, local_peer_check
 from serve.access.cross_origin import CrossOriginPolicy
 from serve.access.redis_quotas import RedisQuotas
-from serve.config.app_config import AppConfig
+from serve.config.app_config import JOBS_FOLDER, AppConfig, project_path
 from serve.deployments.ingress_records import IngressRecords, open_records
 from serve.deployments.ingress_status import IngressStatus
 from serve.deployments.replica_info import replica_info
-from serve.deployments.replica_stop import leave_when_stopped
+from serve.deployments.replica_stop import is_stopping, leave_when_stopped
 from serve.http.body_reader import BodyReader
 from serve.http.services import Services
+from serve.jobs.desk import JobDesk
+from serve.jobs.runner import JobRunner
 from serve.observability.metrics.ingress import IngressMetrics
 from serve.observability.metrics.registry import every_period
 from serve.observability.request_log import RefusalTally
@@ -110,6 +113,7 @@ async def build_parts(config: AppConfig, stages: Mapping[str, Handle], listens: 
     services = Services(
         speech=speech,
         conversations=Conversations(config.conversations),
+        jobs=build_jobs(config, records, speech),
         text=QuarantinedText(quarantine, pipelines),
         voices=build_voices(config, records, speech, acoustic, pipelines),
         bodies=BodyReader(config.limits),
@@ -145,6 +149,12 @@ def build_speech(
         refusals=RefusalTally(),
         tracing=Tracing(config.tracing, "Ingress", replica_info()["replica"]),
     )
+
+
+def build_jobs(config: AppConfig, records: IngressRecords, speech: SpeechServices) -> JobDesk:
+    """Returns the jobs, whose files are in the configured folder."""
+    folder = cache_home() / JOBS_FOLDER if config.jobs.folder is None else project_path(config.jobs.folder)
+    return JobDesk(config.jobs, records.store, folder, speech)
 
 
 def build_voices(
@@ -189,6 +199,7 @@ def background_work(config: AppConfig, parts: IngressParts) -> Iterator[tuple[st
     for following in parts.pipelines.follow_fingerprints():
         yield "fingerprints", following
     yield "silent stages", parts.pipelines.watch_silence()
+    yield "jobs", JobRunner(parts.services.jobs, parts.services.speech, is_leaving=is_stopping).run()
     yield "conversations", leave_when_stopped(parts.services.conversations)
     if config.degrade.steps:
         yield "load", shed_load(parts.services.speech, parts.pipelines, parts.metrics)

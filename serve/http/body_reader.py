@@ -47,15 +47,18 @@ class BodyReader:
         """How many bodies are being received."""
         return len(self._arriving)
 
-    async def read_json(self, request: Request) -> bytes:
+    async def read_json(self, request: Request, most_bytes: int | None = None) -> bytes:
         """Receives the whole of a body of type application/json.
+
+        Args:
+            most_bytes: None: limits.max_body_bytes.
 
         Raises:
             ApiError: 408, 413, 415
         """
         check_content(request, JSON)
         received = bytearray()
-        async for piece in self.pieces(request, self._limits.max_body_bytes):
+        async for piece in self.pieces(request, self._limits.max_body_bytes if most_bytes is None else most_bytes):
             received += piece
         return bytes(received)
 

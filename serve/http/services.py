@@ -14,6 +14,7 @@ from pipeline.types import Refined, SpeechText, SynthesisRequest
 from serve.access.authentication import Authenticator
 from serve.config.app_config import SourceOfferConfig
 from serve.http.body_reader import BodyReader
+from serve.jobs.desk import JobDesk
 from serve.speech.conversation.conversation import Conversations
 from serve.speech.services import SpeechServices
 from serve.voices.voice_service import VoiceService
@@ -50,6 +51,7 @@ class Services:
     speech: SpeechServices
     """what every request for speech passes"""
     conversations: Conversations
+    jobs: JobDesk
     text: TextServices
     voices: VoiceService
     bodies: BodyReader

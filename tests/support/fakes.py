@@ -8,9 +8,12 @@ ToneDecoder     protocols.WaveDecoder, one that carries: a tone a step
 
 import asyncio
 import math
+import os
+import tempfile
 import threading
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,7 @@ from pipeline.config import TextConfig
 from pipeline.errors import EngineFault
 from pipeline.protocols import SpeechStream
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
+from pipeline.store.sqlite import SqliteStore
 from pipeline.text.lexicon.library import LexiconLibrary
 from pipeline.text.refine_guard import accepts, diff
 from pipeline.text.segment import least_steps
@@ -53,8 +57,10 @@ from serve.access.admission import AdmissionLimiter
 from serve.access.authentication import Authenticator
 from serve.access.idempotency import Idempotency
 from serve.config.app_config import ConversationsConfig, LanesConfig, LimitsConfig, SourceOfferConfig, VoicesConfig
+from serve.config.jobs import JobsConfig
 from serve.http.body_reader import BodyReader
 from serve.http.services import Services
+from serve.jobs.desk import JobDesk
 from serve.observability.reply_stats import NullReplyObserver, ReplyStats
 from serve.observability.request_log import RefusalTally
 from serve.observability.tracing import Tracing
@@ -226,6 +232,7 @@ def make_services(
     return Services(
         speech=speech,
         conversations=Conversations(conversations or ConversationsConfig()),
+        jobs=make_jobs(speech),
         text=FakeText(speaker),
         voices=make_voices(speaker.stream),
         bodies=BodyReader(speech.limits),
@@ -234,6 +241,12 @@ def make_services(
         purge=purge,
         source_offer=SourceOfferConfig(),
     )
+
+
+def make_jobs(speech: SpeechServices, config: JobsConfig | None = None, folder: Path | None = None) -> JobDesk:
+    """Jobs in a file and a folder that are made with the first job; nothing speaks them."""
+    folder = folder or Path(tempfile.gettempdir()) / f"chattts-jobs-{os.getpid()}"
+    return JobDesk(config or JobsConfig(), SqliteStore(folder / "store.sqlite"), folder, speech)
 
 
 def make_voices(stream: SpeechStream, library: VoiceLibrary | None = None, config: VoicesConfig | None = None) -> VoiceService:

@@ -186,6 +186,8 @@ ROUTES = [
     ("POST", "/v1/text/normalize"),
     ("POST", "/v1/text/ssml"),
     ("POST", "/v1/audio/speech/plan"),
+    ("POST", "/v1/audio/jobs"),
+    ("POST", "/v1/audio/jobs/plan"),
     ("POST", "/v1/text/refine"),
     ("PUT", "/v1/lexicons/x"),
     ("POST", "/v1/audio/voices"),

@@ -37,6 +37,19 @@ ACCESS = {
     ("POST", "/v1/audio/speech"): SPEECH,
     ("POST", "/v1/audio/speech/plan"): TEXT,
     ("DELETE", "/v1/audio/speech/cache"): RouteAccess(frozenset({Scope.SPEECH})),
+    **{
+        (method, f"/v1/audio/jobs{path}"): RouteAccess(frozenset({Scope.SPEECH}))
+        for method, path in (
+            *(("POST", ""), ("GET", ""), ("POST", "/plan"), ("GET", "/{job_id}"), ("DELETE", "/{job_id}")),
+            *(
+                ("GET", "/{job_id}/parts"),
+                ("POST", "/{job_id}/pause"),
+                ("POST", "/{job_id}/resume"),
+                ("POST", "/{job_id}/cancel"),
+            ),
+        )
+    },
+    ("GET", "/v1/audio/jobs/{job_id}/audio"): SPEECH,
     ("POST", "/admin/cache/purge"): ADMIN,
     ("POST", "/v1/text/normalize"): TEXT,
     ("POST", "/v1/text/ssml"): TEXT,

@@ -1,0 +1,74 @@
+"""Assemble: one file of the samples of a script.
+
+In:    a track, a format
+Out:   a file, the same bytes for the same samples
+Owns:  nothing
+Never: all samples in memory; a half-written file under its own name
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipeline.audio.encode import UNKNOWN_SIZE, Encoder, wav_header
+from pipeline.audio.formats import AudioFormat
+from pipeline.books.shelf import SAMPLE_BYTES, Shelf
+from pipeline.books.track import Track
+
+RAW_CONTAINERS = ("wav", "pcm")
+"""any range of them is known without encoding"""
+CONTAINERS = ("mp3", "opus", "aac", "flac", *RAW_CONTAINERS)
+
+
+def assemble(shelf: Shelf, track: Track, audio: AudioFormat, path: Path) -> None:
+    """Writes a complete file, with exact sizes in its header.
+
+    Raises:
+        EngineFault: the encoder failed.
+        OSError: the disk is full, for example.
+    """
+    draft = path.with_name(f".{os.getpid()}-{id(track)}-{path.name}")  # no other process or thread writes it
+    try:
+        with draft.open("w+b") as file:
+            if audio.container in RAW_CONTAINERS:
+                for piece in raw(shelf, track, audio, 0, raw_size(track, audio)):
+                    file.write(piece)
+            else:
+                with Encoder(audio, streamed=False, sink=file) as encoder:
+                    for samples in track.blocks(shelf):
+                        encoder.feed(samples)
+                    encoder.finish()
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def encoded(shelf: Shelf, track: Track, audio: AudioFormat) -> Iterator[bytes]:
+    """Yields a file as it is encoded, without sizes in its header."""
+    with Encoder(audio) as encoder:
+        for samples in track.blocks(shelf):
+            if piece := encoder.feed(samples):
+                yield piece
+        yield encoder.finish()
+
+
+def raw_size(track: Track, audio: AudioFormat) -> int:
+    """Returns the bytes of a wav or pcm file."""
+    return len(_header(track, audio)) + track.samples * SAMPLE_BYTES
+
+
+def raw(shelf: Shelf, track: Track, audio: AudioFormat, first: int, stop: int) -> Iterator[bytes]:
+    """Yields bytes [first, stop) of a wav or pcm file."""
+    header = _header(track, audio)
+    if first < len(header):
+        yield header[first:stop]
+    yield from track.pcm(shelf, max(0, first - len(header)), stop - len(header))
+
+
+def _header(track: Track, audio: AudioFormat) -> bytes:
+    if audio.container == "pcm":
+        return b""
+    size = track.samples * SAMPLE_BYTES
+    return wav_header(audio.sample_rate, size if size < UNKNOWN_SIZE - 1024 else UNKNOWN_SIZE)

@@ -1,0 +1,122 @@
+"""Book: a document as chapters of paragraphs, and its script.
+
+In:    plain text, or Markdown
+Out:   Book; Script
+Owns:  how long the silences of a book are
+Never: how a paragraph is read: pipeline/text reads its Markdown, numbers and signs
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.books.cutting import cut_paragraph
+from pipeline.books.script import Part, Script
+
+PARAGRAPH_MS = 350
+CHAPTER_MS = 1500
+HEADING_MS = 700
+"""silence after a heading"""
+
+_BLANK = re.compile(r"\n[^\S\n]*\n\s*")
+_HEADING = re.compile(r"[ ]{0,3}(#{1,6})[ \t]+(.+?)[ \t]*#*[ \t]*")
+_FENCE = re.compile(r"[ ]{0,3}(```|~~~)")
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """A title and what stands below it."""
+
+    title: str
+    """empty: it has none, and nothing is spoken for it"""
+    paragraphs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """A document in the order in which it is read."""
+
+    chapters: tuple[Chapter, ...]
+    title: str = ""
+    author: str = ""
+    language: str = ""
+    cover: bytes = b""
+    """a JPEG or PNG picture; empty: it has none"""
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """Silences between the parts of a book [ms]."""
+
+    paragraph_ms: int = PARAGRAPH_MS
+    chapter_ms: int = CHAPTER_MS
+    heading_ms: int = HEADING_MS
+
+
+def read_plain(text: str) -> Book:
+    """Returns a text as one chapter; blank lines end its paragraphs."""
+    return Book((Chapter("", tuple(filter(str.strip, _BLANK.split(_lines(text))))),))
+
+
+def read_markdown(text: str) -> Book:
+    """Returns a Markdown text, whose largest headings begin chapters.
+
+    One heading alone at the top level is the title of the book, and those of the next level begin its chapters.
+    """
+    blocks = list(_blocks(_lines(text)))
+    levels = [level for level, _ in blocks if level]
+    top = min(levels, default=0)
+    title = ""
+    if levels.count(top) == 1 and len(set(levels)) > 1 and blocks[0][0] == top:
+        title = blocks.pop(0)[1]
+        top = min(level for level, _ in blocks if level)
+    chapters: list[tuple[str, list[str]]] = [(title, [])]
+    for level, block in blocks:
+        if level and level == top:
+            chapters.append((block, []))
+        else:
+            chapters[-1][1].append(block)
+    kept = (Chapter(name, tuple(paragraphs)) for name, paragraphs in chapters if name or paragraphs)
+    return Book(tuple(kept), title)
+
+
+def script_of(book: Book, speech: Mapping[str, Any], pauses: Pauses) -> Script:
+    """Returns what is spoken of a book, in which order and with which silences."""
+    parts: list[Part] = []
+    titles: list[str] = []
+    for chapter in book.chapters:
+        first, pause_ms = len(parts), pauses.chapter_ms if parts else 0
+        for index, paragraph in enumerate((chapter.title, *chapter.paragraphs)):
+            for text in cut_paragraph(paragraph):
+                parts.append(Part(text, len(titles), pause_ms))
+                pause_ms = 0
+            if len(parts) > first:
+                pause_ms = pauses.heading_ms if index == 0 else pauses.paragraph_ms
+        if len(parts) > first:
+            titles.append(chapter.title)
+    return Script(tuple(parts), tuple(titles), book.title, book.author, book.language, speech)
+
+
+def _lines(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
+
+
+def _blocks(text: str) -> Iterator[tuple[int, str]]:
+    """Yields headings with their level, and with level 0 the blocks between them; a fence with code is one block."""
+    held: list[str] = []
+    fence = ""
+    for line in text.split("\n"):
+        opened = _FENCE.match(line)
+        if opened and (not fence or opened[1] == fence):
+            fence = "" if fence else opened[1]
+        heading = None if fence else _HEADING.fullmatch(line)
+        if (heading or (not fence and not line.strip())) and held:
+            yield 0, "\n".join(held)
+            held = []
+        if heading:
+            yield len(heading[1]), heading[2]
+        elif line.strip() or fence:
+            held.append(line)
+    if held:
+        yield 0, "\n".join(held)

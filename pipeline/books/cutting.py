@@ -1,0 +1,63 @@
+"""Cutting: a paragraph as parts, each of them whole sentences.
+
+In:    a paragraph
+Out:   texts, in order
+Owns:  nothing
+Never: a part that is longer than MOST characters; a part without a letter or digit
+
+A part is what is spoken, listened to, and spoken again, at once: a sentence or two.
+"""
+
+import re
+from collections.abc import Iterator
+
+from pipeline.text.incremental import GrowingText
+from pipeline.text.segment import letter_weight
+
+ENOUGH = 120
+"""a part ends with the sentence that makes it so long [letters; a Chinese character counts as three]"""
+MOST = 600
+"""longest part; one sentence that is longer is cut at a comma or a space [characters]"""
+
+_CUTS = (
+    re.compile(r".*[;；:：](?=\s|[\u3000-\u9fff])", re.DOTALL),
+    re.compile(r".*[,，、]", re.DOTALL),
+    re.compile(r".*\s", re.DOTALL),
+)
+
+
+def cut_paragraph(paragraph: str) -> Iterator[str]:
+    """Yields the parts of a paragraph."""
+    held = ""
+    for sentence in _sentences(paragraph):
+        if held and len(held) + len(sentence) > MOST:
+            yield held.strip()
+            held = ""
+        held += sentence
+        if letter_weight(held) >= ENOUGH:
+            yield held.strip()
+            held = ""
+    if is_speakable(held):
+        yield held.strip()
+
+
+def is_speakable(text: str) -> bool:
+    """True if a text has a letter or a digit."""
+    return any(map(str.isalnum, text))
+
+
+def _sentences(paragraph: str) -> Iterator[str]:
+    growing = GrowingText(sentences=True)
+    parts = growing.add(paragraph)
+    rest = growing.flush()
+    for part in (*parts, *(() if rest is None else (rest,))):
+        yield from filter(is_speakable, _short_enough(part.text))
+
+
+def _short_enough(sentence: str) -> Iterator[str]:
+    while len(sentence) > MOST:
+        window = sentence[:MOST]
+        cut = next((found.end() for pattern in _CUTS if (found := pattern.match(window))), MOST)
+        yield sentence[:cut]
+        sentence = sentence[cut:]
+    yield sentence

@@ -1,0 +1,139 @@
+"""Shelf: the files of one job: its script, the samples of each part, and what is assembled of them.
+
+In:    scripts, samples, notes about them
+Out:   the same, after any crash
+Owns:  one folder
+Never: a half-written file under its own name; a second copy of what equal requests share
+
+    script-<hash>.json    what is spoken
+    <key>.pcm             the samples of a part: 16 bits, little-endian, mono
+    <key>.json            what is known of these samples; written before them, so who finds samples finds their notes
+    result-<hash>.<ext>   assembled from all of that, and made again if it is lost
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from pipeline.books.script import Script, content_hash, read_script
+from pipeline.durable_file import write_durably
+
+SAMPLE_BYTES = 2
+_MODE = 0o600
+_SCRIPTS_IN_MEMORY = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Cue:
+    """What is said when, within one part."""
+
+    start: int
+    stop: int
+    """samples [start, stop)"""
+    text: str
+    voice: str | None = None
+    """who says it; None: the voice of the part"""
+
+
+@dataclass(frozen=True, slots=True)
+class PartNotes:
+    """What is known of the samples of a part."""
+
+    cues: tuple[Cue, ...] = ()
+    warnings: Mapping[str, int] | None = None
+    """code of a text warning -> how often"""
+
+
+class Shelf:
+    """The files of one job. Several processes may write the same ones: equal names have equal contents."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def keep_script(self, script: Script) -> str:
+        """Writes a script and returns its hash."""
+        content = script.to_json()
+        name = content_hash(content.decode())
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_durably(self._script_file(name), content, mode=_MODE)
+        return name
+
+    def script(self, name: str) -> Script:
+        """Returns the script of a hash.
+
+        Raises:
+            FileNotFoundError
+        """
+        return _read_script(self._script_file(name))
+
+    def forget_script(self, name: str) -> None:
+        """Removes a script that another one has replaced."""
+        self._script_file(name).unlink(missing_ok=True)
+
+    def keep(self, key: str, pcm: bytes, notes: PartNotes) -> None:
+        """Writes the samples of a part; returns when they are on disk."""
+        write_durably(self.folder / f"{key}.json", json.dumps(asdict(notes)).encode(), mode=_MODE)
+        write_durably(self.pcm_file(key), pcm, mode=_MODE)
+
+    def lengths(self) -> dict[str, int]:
+        """Returns how many samples each finished part has, by its key."""
+        found = {}
+        try:
+            with os.scandir(self.folder) as entries:
+                for entry in entries:
+                    if entry.name.endswith(".pcm") and not entry.name.startswith("."):
+                        found[entry.name.removesuffix(".pcm")] = entry.stat().st_size // SAMPLE_BYTES
+        except FileNotFoundError:
+            return {}
+        return found
+
+    def notes(self, key: str) -> PartNotes:
+        """Returns what is known of the samples of a finished part."""
+        fields = json.loads((self.folder / f"{key}.json").read_bytes())
+        return PartNotes(tuple(Cue(**cue) for cue in fields["cues"]), fields["warnings"])
+
+    def pcm_file(self, key: str) -> Path:
+        """Returns the path of a part's samples."""
+        return self.folder / f"{key}.pcm"
+
+    def result_file(self, name: str) -> Path:
+        """Returns the path of an assembled file."""
+        return self.folder / f"result-{name}"
+
+    def keep_only(self, keys: frozenset[str], script: str, result: str) -> None:
+        """Removes what belongs to other parts, scripts and results, and drafts that a crash has left.
+
+        Who writes a draft meanwhile has to write it again.
+        """
+        names = {f"script-{script}.json", f"result-{result}", *(f"{key}{end}" for key in keys for end in (".pcm", ".json"))}
+        for path in list(self.folder.iterdir()):
+            if path.name not in names:
+                path.unlink(missing_ok=True)
+
+    def size(self) -> int:
+        """Returns how many bytes the files have."""
+        try:
+            return sum(path.stat().st_size for path in self.folder.iterdir())
+        except FileNotFoundError:
+            return 0
+
+    def remove(self) -> None:
+        """Removes all files, those too that somebody is writing now: their folder is first given another name."""
+        removed = self.folder.with_name(f".{self.folder.name}")
+        shutil.rmtree(removed, ignore_errors=True)
+        with suppress(FileNotFoundError):
+            self.folder.rename(removed)
+        shutil.rmtree(removed, ignore_errors=True)
+
+    def _script_file(self, name: str) -> Path:
+        return self.folder / f"script-{name}.json"
+
+
+@lru_cache(maxsize=_SCRIPTS_IN_MEMORY)
+def _read_script(path: Path) -> Script:
+    return read_script(path.read_bytes())

@@ -1,0 +1,70 @@
+"""Ranged: replies of which a client may ask for a part (RFC 9110, 14).
+
+In:    a size, a function that yields bytes [first, stop), the headers of a request
+Out:   200, 206 or 416
+Owns:  nothing
+Never: more than one range at once: several are answered with the whole, as the RFC allows
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from fastapi.responses import Response, StreamingResponse
+from starlette.datastructures import Headers
+
+BLOCK = 1 << 18
+_RANGE = re.compile(r"bytes=\s*(\d*)-(\d*)\s*")
+
+Reader = Callable[[int, int], Iterator[bytes]]
+"""yields bytes [first, stop); called in a thread"""
+
+
+def ranged(request: Headers, read: Reader, size: int, *, etag: str, media_type: str, headers: Mapping[str, str]) -> Response:
+    """Returns the bytes that the headers ask for.
+
+    Args:
+        etag: of the whole, without quotes.
+    """
+    also = {**headers, "Accept-Ranges": "bytes", "ETag": f'"{etag}"'}
+    wanted = request.get("range") if request.get("if-range", f'"{etag}"') == f'"{etag}"' else None
+    first, stop = 0, size
+    if wanted is not None and (span := _span(wanted, size)) is not None:
+        first, stop = span
+        if first >= stop:
+            return Response(status_code=416, headers={**also, "Content-Range": f"bytes */{size}"})
+        also["Content-Range"] = f"bytes {first}-{stop - 1}/{size}"
+    also["Content-Length"] = str(stop - first)
+    status = 206 if "Content-Range" in also else 200
+    return StreamingResponse(read(first, stop), status, also, media_type)
+
+
+def file_reader(path: Path) -> Reader:
+    """Returns the reader of a file, which may be removed or replaced meanwhile.
+
+    Raises:
+        FileNotFoundError
+    """
+    file = path.open("rb")
+
+    def read(first: int, stop: int) -> Iterator[bytes]:
+        with file:
+            file.seek(first)
+            while first < stop and (piece := file.read(min(BLOCK, stop - first))):
+                first += len(piece)
+                yield piece
+
+    return read
+
+
+def _span(wanted: str, size: int) -> tuple[int, int] | None:
+    """Returns [first, stop) of a Range header; None: it is to be ignored."""
+    found = _RANGE.fullmatch(wanted)
+    if found is None or found.groups() == ("", ""):
+        return None
+    first, last = found.groups()
+    if not first:
+        return max(0, size - int(last)), size
+    if last and int(last) < int(first):
+        return None
+    return int(first), min(size, int(last) + 1) if last else size

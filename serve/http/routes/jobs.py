@@ -1,0 +1,189 @@
+"""Jobs: the routes of long texts that are spoken in the background.
+
+In:    HTTP
+Out:   jobs as JSON, their audio
+Owns:  nothing
+Never: Ray, torch; a job of another key
+"""
+
+import asyncio
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from pipeline.audio.formats import AudioFormat, audio_format
+from pipeline.books.assemble import CONTAINERS, RAW_CONTAINERS, encoded, raw, raw_size
+from pipeline.errors import UnsupportedFormat
+from serve.access.api_keys import Scope
+from serve.errors import ApiError, ErrorSpec
+from serve.http.dependencies import RequestServices
+from serve.http.middleware import caller_of
+from serve.http.openapi import AUDIO_TYPES, answers, takes
+from serve.http.ranged import file_reader, ranged
+from serve.http.request_context import context_of
+from serve.http.route_access import requires
+from serve.http.schemas.jobs import JobList, JobReply, PartList, PlanReply, job_reply, part_reply, plan_reply, view_reply
+from serve.http.services import Services
+from serve.jobs.body import JobBody
+from serve.jobs.desk import JobView
+from serve.jobs.record import JobStatus
+from serve.speech.schemas.base import read_body
+
+router = APIRouter()
+
+PATH = "/v1/audio/jobs"
+ONE = f"{PATH}/{{job_id}}"
+
+Limit = Annotated[int, Query(ge=1, le=1000)]
+AUDIO: dict[int | str, dict[str, Any]] = {
+    status: {"description": what, "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in AUDIO_TYPES}}
+    for status, what in {200: "the audio", 206: "the range of it that was asked for"}.items()
+}
+
+
+@router.post(
+    f"{PATH}/plan",
+    openapi_extra=takes(JobBody),
+    response_model=PlanReply,
+    responses=answers(400, 403, 404, 408, 413, 415, 503),
+)
+@requires(Scope.SPEECH)
+async def plan(request: Request, services: RequestServices) -> PlanReply:
+    body = read_body(JobBody, await _raw(request, services))
+    planned = await services.jobs.plan(body, context_of(request))
+    return plan_reply(planned, await services.jobs.load())
+
+
+@router.post(
+    PATH,
+    status_code=202,
+    openapi_extra=takes(JobBody),
+    response_model=JobReply,
+    responses=answers(400, 403, 404, 408, 409, 413, 415, 429, 503, 507),
+)
+@requires(Scope.SPEECH)
+async def create(request: Request, services: RequestServices) -> Response:
+    raw_body = await _raw(request, services)
+    job, planned = await services.jobs.create(read_body(JobBody, raw_body), context_of(request), raw_body)
+    reply = job_reply(job, services.jobs.config.keep_s)
+    if planned is not None:
+        reply = reply.model_copy(update={"ignored_fields": list(planned.ignored)})
+    headers = {"Location": f"{request.scope.get('root_path', '')}{PATH}/{job.id}"}
+    if context_of(request).idempotency_key is not None:
+        headers["Idempotency-Replayed"] = str(planned is None).lower()
+    return JSONResponse(reply.model_dump(mode="json"), 202, headers)
+
+
+@router.get(PATH, response_model=JobList, responses=answers(400, 503))
+@requires(Scope.SPEECH)
+async def jobs(
+    request: Request, services: RequestServices, status: JobStatus | None = None, after: str = "", limit: Limit = 100
+) -> JobList:
+    found = await services.jobs.listed(caller_of(request).id)
+    if after:
+        places = [place for place, job in enumerate(found, start=1) if job.id == after]
+        found = found[places[0] if places else len(found) :]
+    wanted = [job for job in found if status in (None, job.record.status)]
+    data = [job_reply(job, services.jobs.config.keep_s) for job in wanted[:limit]]
+    return JobList(data=data, has_more=len(wanted) > limit)
+
+
+@router.get(ONE, response_model=JobReply, responses=answers(404, 503))
+@requires(Scope.SPEECH)
+async def job(job_id: str, request: Request, services: RequestServices) -> JobReply:
+    return view_reply(await services.jobs.view(caller_of(request).id, job_id), services.jobs.config.keep_s)
+
+
+@router.get(f"{ONE}/parts", response_model=PartList, responses=answers(400, 404, 503))
+@requires(Scope.SPEECH)
+async def parts(
+    job_id: str, request: Request, services: RequestServices, first: Annotated[int, Query(ge=0)] = 0, limit: Limit = 100
+) -> PartList:
+    view = await services.jobs.view(caller_of(request).id, job_id)
+    shelf, keys = services.jobs.shelf(job_id), view.script.keys
+
+    def read() -> PartList:
+        numbers = range(len(keys))[first : first + limit]
+        warned = {number: shelf.notes(keys[number]).warnings or {} for number in numbers if keys[number] in view.finished}
+        data = [part_reply(view, number, dict(warned.get(number, {}))) for number in numbers]
+        return PartList(data=data, has_more=len(keys) > first + limit)
+
+    return await asyncio.to_thread(read)
+
+
+@router.post(f"{ONE}/pause", response_model=JobReply, responses=answers(404, 409, 503))
+@requires(Scope.SPEECH)
+async def pause(job_id: str, request: Request, services: RequestServices) -> JobReply:
+    return job_reply(await services.jobs.pause(caller_of(request).id, job_id), services.jobs.config.keep_s)
+
+
+@router.post(f"{ONE}/resume", response_model=JobReply, responses=answers(404, 409, 503))
+@requires(Scope.SPEECH)
+async def resume(job_id: str, request: Request, services: RequestServices) -> JobReply:
+    return job_reply(await services.jobs.resume(caller_of(request).id, job_id), services.jobs.config.keep_s)
+
+
+@router.post(f"{ONE}/cancel", response_model=JobReply, responses=answers(404, 409, 503))
+@requires(Scope.SPEECH)
+async def cancel(job_id: str, request: Request, services: RequestServices) -> JobReply:
+    return job_reply(await services.jobs.cancel(caller_of(request).id, job_id), services.jobs.config.keep_s)
+
+
+@router.delete(ONE, status_code=204, response_class=Response, responses=answers(404, 503))
+@requires(Scope.SPEECH)
+async def delete(job_id: str, request: Request, services: RequestServices) -> Response:
+    await services.jobs.delete(caller_of(request).id, job_id)
+    return Response(status_code=204)
+
+
+@router.get(f"{ONE}/audio", response_class=Response, responses={**AUDIO, **answers(400, 404, 409, 416, 503)})
+@requires(Scope.SPEECH, stream=True)
+async def audio(job_id: str, request: Request, services: RequestServices, format: str = "") -> Response:  # the API's name
+    """The finished file, or what is finished from the beginning on."""
+    view = await services.jobs.view(caller_of(request).id, job_id)
+    if not view.track.parts:
+        message = "nothing of this job is finished yet; progress.playable_s of the job says how much is"
+        raise ApiError(message, ErrorSpec(409, "conflict_error", "not_ready", True))
+    return await asyncio.to_thread(_audio, request, services, view, format)
+
+
+def _audio(request: Request, services: Services, view: JobView, container: str) -> Response:
+    record, shelf, track = view.job.record, services.jobs.shelf(view.job.id), view.track
+    chosen = _chosen(view, container)
+    headers = {
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(record.title or view.job.id, safe='')}.{chosen.container}",
+        "X-Audio-Complete": str(track.is_whole).lower(),
+        "X-AI-Generated": "true",
+    }
+    kind = chosen.content_type
+    if chosen.container in RAW_CONTAINERS:
+        etag = f"{record.script}-{track.parts}"
+        size = raw_size(track, chosen)
+        return ranged(
+            request.headers, lambda a, b: raw(shelf, track, chosen, a, b), size, etag=etag, media_type=kind, headers=headers
+        )
+    if record.status is JobStatus.SUCCEEDED and record.result and chosen == record.output.audio:
+        path = shelf.result_file(record.result)
+        read, size = file_reader(path), path.stat().st_size
+        return ranged(request.headers, read, size, etag=record.result, media_type=kind, headers=headers)
+    return StreamingResponse(encoded(shelf, track, chosen), headers=headers, media_type=kind)
+
+
+def _chosen(view: JobView, container: str) -> AudioFormat:
+    """Returns the format of a download, at the rate of the job.
+
+    Raises:
+        UnsupportedFormat
+    """
+    output = view.job.record.output
+    if container in ("", output.container):
+        return output.audio
+    if container not in CONTAINERS:
+        raise UnsupportedFormat(f"the format must be one of {', '.join(CONTAINERS)}", param="format")
+    return audio_format(container, output.sample_rate)
+
+
+async def _raw(request: Request, services: Services) -> bytes:
+    return await services.bodies.read_json(request, services.jobs.config.max_body_bytes)

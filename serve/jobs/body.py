@@ -1,0 +1,85 @@
+"""Job body: what a client asks for with a long text, checked once.
+
+In:    a JSON object
+Out:   JobBody
+Owns:  nothing
+Never: a client's text in an error message; a field that is ignored without a note
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from pipeline.audio.formats import AudioFormat, audio_format
+from pipeline.books.assemble import CONTAINERS
+from pipeline.books.book import CHAPTER_MS, HEADING_MS, PARAGRAPH_MS, Pauses
+from pipeline.errors import UnsupportedFormat
+from serve.errors import bad_request
+from serve.speech.schemas.base import Body
+from serve.speech.schemas.speech import SpeechBody
+
+NOT_OF_A_JOB = ("stream", "stream_format", "output_format", "subtitles", "priority", "deadline_ms", "latency", "cache", "user")
+"""fields of a request for speech that mean nothing for a job"""
+NOT_OF_A_PART = (
+    *NOT_OF_A_JOB,
+    "input",
+    "input_type",
+    "response_format",
+    "bitrate",
+    "instructions",
+    "title",
+    "author",
+    "pauses",
+)
+
+Silence = Annotated[int, Field(ge=0, le=10_000)]
+
+
+class PausesBody(Body):
+    """Silences between the parts of a text [ms]."""
+
+    paragraph_ms: Silence = PARAGRAPH_MS
+    chapter_ms: Silence = CHAPTER_MS
+    heading_ms: Silence = Field(HEADING_MS, description="behind the title of a chapter")
+
+    def of_book(self) -> Pauses:
+        """Returns them as the domain knows them."""
+        return Pauses(self.paragraph_ms, self.chapter_ms, self.heading_ms)
+
+
+class JobBody(SpeechBody):
+    """POST /v1/audio/jobs: the fields of POST /v1/audio/speech, and those of a document."""
+
+    input: str = Field(min_length=1, description="the text, the Markdown or the SSML document")
+    input_type: Literal["text", "markdown", "ssml"] = Field(  # type: ignore[assignment]  # one more than speech has
+        "text", description="markdown: its largest headings begin chapters"
+    )
+    response_format: str = Field("mp3", max_length=32, description=", ".join(CONTAINERS))
+    title: str = Field("", max_length=300, description="of the whole; empty: that of the document")
+    author: str = Field("", max_length=300)
+    pauses: PausesBody = Field(default_factory=PausesBody)
+
+    def check(self) -> None:
+        """Checks that no field is set that means nothing for a job.
+
+        Raises:
+            ApiError: 400
+        """
+        found = next((name for name in NOT_OF_A_JOB if name in self.model_fields_set), None)
+        if found is not None:
+            raise bad_request("conflicting_fields", f"a job has no {found}: leave it out", param=found)
+
+    def audio(self) -> AudioFormat:
+        """Returns the format of the finished file.
+
+        Raises:
+            UnsupportedFormat
+        """
+        if self.response_format not in CONTAINERS:
+            raise UnsupportedFormat(f"the format of a job must be one of {', '.join(CONTAINERS)}", param="response_format")
+        return audio_format(self.response_format, self.sample_rate, self.bitrate)
+
+    def shared_fields(self) -> dict[str, Any]:
+        """Returns the fields that all parts have in common, with their defaults: a later default changes no part."""
+        fields = self.model_dump(mode="json", by_alias=True, include=set(SpeechBody.model_fields) - set(NOT_OF_A_PART))
+        return {**fields, "timestamps": "segment" if self.timestamps is None else "word"}

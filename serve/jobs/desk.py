@@ -1,0 +1,266 @@
+"""Desk: everything that clients do with jobs.
+
+In:    bodies, the context of a request, ids
+Out:   jobs of the caller; or a refusal
+Owns:  nothing: records are in the store, files on the shelf
+Never: a job of another key; speaking, which the runner does
+"""
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.books.script import Script
+from pipeline.books.shelf import Shelf
+from pipeline.books.track import Track
+from pipeline.errors import AtCapacity, Conflict, StoreFull, StoreUnavailable
+from pipeline.store.store import Store
+from serve.access.idempotency import checked_key
+from serve.config.jobs import JobsConfig
+from serve.errors import ApiError, ErrorSpec
+from serve.jobs.body import JobBody
+from serve.jobs.planning import JobPlan, plan_job
+from serve.jobs.record import UNFINISHED, JobRecord, JobStatus
+from serve.jobs.records import Job, JobRecords
+from serve.speech.job import RequestContext
+from serve.speech.services import SpeechServices
+
+RETRY_AFTER_S = 60.0
+ID_LETTERS = 24
+PREFIX = "job-"
+WAITING = (JobStatus.QUEUED, JobStatus.RUNNING)
+RESUMABLE = (JobStatus.PAUSED, JobStatus.CANCELLED, JobStatus.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job with what is finished of it."""
+
+    job: Job
+    script: Script
+    track: Track
+    finished: Mapping[str, int]
+    """samples of the finished parts, by their keys"""
+    audio_s: float
+    """of the finished parts"""
+
+
+@dataclass(frozen=True, slots=True)
+class JobLoad:
+    """The work of all jobs together."""
+
+    jobs: int
+    """that are spoken or wait for it"""
+    backlog_s: float
+    """of audio that is missing [s]"""
+    rate: float | None
+    """seconds of audio per second; None: not known, because nothing is spoken"""
+
+
+class JobDesk:
+    """The jobs as the clients of one replica see them."""
+
+    def __init__(self, config: JobsConfig, store: Store, folder: Path, speech: SpeechServices) -> None:
+        self.config = config
+        self.records = JobRecords(store)
+        self.wake: Callable[[], None] = lambda: None
+        """told when a job of this replica's clients wants to be spoken"""
+        self._folder = folder
+        self._speech = speech
+
+    def shelf(self, job_id: str) -> Shelf:
+        """Returns the files of a job."""
+        return Shelf(self._folder / job_id)
+
+    def folders(self) -> list[Path]:
+        """Returns the folders of all jobs that have files."""
+        return [path for path in self._folder.glob(f"{PREFIX}*") if path.is_dir()]
+
+    async def plan(self, body: JobBody, context: RequestContext) -> JobPlan:
+        """Returns what a job would do.
+
+        Raises:
+            InvalidRequest, ApiError
+        """
+        return await asyncio.to_thread(plan_job, body, context, self._speech, self.config)
+
+    async def create(self, body: JobBody, context: RequestContext, raw: bytes) -> tuple[Job, JobPlan | None]:
+        """Accepts a job and charges for all of its text.
+
+        Returns:
+            the job and its plan; None for the plan of a job that its idempotency key has made before.
+
+        Raises:
+            InvalidRequest, ApiError, AtCapacity, StoreFull, StoreUnavailable
+        """
+        tenant, key = context.caller.id, checked_key(context.idempotency_key)
+        job_id = PREFIX + (secrets.token_hex(ID_LETTERS // 2) if key is None else _digest(f"{tenant}\n{key}".encode()))
+        request = _digest(raw)
+        if key is not None and (known := await asyncio.to_thread(self.records.read, job_id)) is not None:
+            return _repeated(known, request), None
+        plan = await self.plan(body, context)
+        await asyncio.to_thread(self._check_room, tenant, plan)
+        await context.caller.charge_characters(plan.script.characters)
+        record = await asyncio.to_thread(self._write, job_id, tenant, request, plan)
+        self.wake()
+        return Job(job_id, 1, record), plan
+
+    async def get(self, tenant: str, job_id: str) -> Job:
+        """Returns a job of a tenant.
+
+        Raises:
+            ApiError: 404
+            StoreUnavailable
+        """
+        found = await asyncio.to_thread(self.records.read, job_id)
+        if found is None or found.record.tenant != tenant or found.record.status is JobStatus.DELETED:
+            raise not_found()
+        return found
+
+    async def view(self, tenant: str, job_id: str) -> JobView:
+        """Returns a job with what is finished of it.
+
+        Raises:
+            ApiError: 404
+            StoreUnavailable
+        """
+        return await asyncio.to_thread(self._view, await self.get(tenant, job_id))
+
+    async def load(self) -> JobLoad:
+        """Returns how much is to be spoken, and how fast it is.
+
+        Raises:
+            StoreUnavailable
+        """
+
+        def measure() -> JobLoad:
+            records = [job.record for job in self.records.refresh().values() if job.record.status in WAITING]
+            backlog_s = sum(record.predicted_s * (1 - record.done / record.parts) for record in records)
+            return JobLoad(len(records), backlog_s, sum(record.rate or 0.0 for record in records) or None)
+
+        return await asyncio.to_thread(measure)
+
+    async def listed(self, tenant: str) -> list[Job]:
+        """Returns the jobs of a tenant, the newest first.
+
+        Raises:
+            StoreUnavailable
+        """
+
+        def find() -> list[Job]:
+            jobs = self.records.refresh().values()
+            own = [job for job in jobs if job.record.tenant == tenant and job.record.status is not JobStatus.DELETED]
+            return sorted(own, key=lambda job: (job.record.created_at, job.id), reverse=True)
+
+        return await asyncio.to_thread(find)
+
+    async def pause(self, tenant: str, job_id: str) -> Job:
+        """Stops a job until it is resumed; finished parts stay."""
+        return await self._move(tenant, job_id, JobStatus.PAUSED, among=WAITING)
+
+    async def resume(self, tenant: str, job_id: str) -> Job:
+        """Goes on with a job that was paused, cancelled or has failed: only missing parts are spoken."""
+        return await self._move(
+            tenant, job_id, JobStatus.QUEUED, among=(JobStatus.PAUSED, JobStatus.CANCELLED, JobStatus.FAILED)
+        )
+
+    async def cancel(self, tenant: str, job_id: str) -> Job:
+        """Ends a job; finished parts stay until it is deleted."""
+        return await self._move(tenant, job_id, JobStatus.CANCELLED, among=UNFINISHED)
+
+    async def delete(self, tenant: str, job_id: str) -> None:
+        """Removes a job and everything that was made for it."""
+        await self.get(tenant, job_id)
+        await asyncio.to_thread(self.remove, job_id)
+
+    def remove(self, job_id: str) -> None:
+        """Removes a job, whatever a crash left of it: first it is marked, so that a crash meanwhile leaves work, not waste."""
+        self.records.move(job_id, JobStatus.DELETED, among=tuple(JobStatus))
+        self.shelf(job_id).remove()
+        self.records.remove(job_id)
+
+    async def _move(self, tenant: str, job_id: str, to: JobStatus, *, among: tuple[JobStatus, ...]) -> Job:
+        job = await self.get(tenant, job_id)
+        if job.record.status is not to:
+            if await asyncio.to_thread(self.records.move, job_id, to, among=among) is None:
+                names = ", ".join(among)
+                raise Conflict(f"the job is {job.record.status.value}; this is for jobs that are {names}")
+            job = await self.get(tenant, job_id)
+        self.wake()
+        return job
+
+    def _check_room(self, tenant: str, plan: JobPlan) -> None:
+        records = [job.record for job in self.records.refresh().values()]
+        waiting = [record.tenant for record in records if not record.is_finished]
+        if len(waiting) >= self.config.max_jobs:
+            raise AtCapacity(f"{self.config.max_jobs} jobs are not finished (jobs.max_jobs)", retry_after_s=RETRY_AFTER_S)
+        if waiting.count(tenant) >= self.config.max_jobs_per_key:
+            most = self.config.max_jobs_per_key
+            message = f"{most} jobs of this key are not finished (jobs.max_jobs_per_key): wait, or cancel one"
+            raise AtCapacity(message, retry_after_s=RETRY_AFTER_S)
+        used, budget = sum(record.size for record in records), self.config.disk_mib << 20
+        if used + plan.size > budget:
+            free = max(0, budget - used) >> 20
+            raise StoreFull(
+                f"the job needs about {plan.size >> 20} MiB, and {free} of {self.config.disk_mib} MiB (jobs.disk_mib) are "
+                "free: delete jobs, or send a shorter one"
+            )
+
+    def _write(self, job_id: str, tenant: str, request: str, plan: JobPlan) -> JobRecord:
+        script, now = plan.script, self.records.now()
+        try:
+            name = self.shelf(job_id).keep_script(script)
+        except OSError as error:
+            message = f"the text of the job cannot be written: {error.strerror}; try again"
+            raise StoreUnavailable(message, place=str(self._folder)) from error
+        record = JobRecord(
+            tenant=tenant,
+            status=JobStatus.QUEUED,
+            created_at=now,
+            changed_at=now,
+            script=name,
+            request=request,
+            output=plan.output,
+            title=script.title,
+            model=script.speech["model"],
+            voice=script.speech["voice"],
+            seed=script.speech["seed"],
+            parts=len(script.parts),
+            characters=script.characters,
+            predicted_s=plan.predicted_s,
+            size=plan.size,
+        )
+        self.records.create(job_id, record)
+        return record
+
+    def _view(self, job: Job) -> JobView:
+        shelf, rate = self.shelf(job.id), job.record.output.sample_rate
+        try:
+            script = shelf.script(job.record.script)
+        except FileNotFoundError:
+            raise StoreUnavailable(
+                "the files of this job are not on this machine (jobs.folder)", place=str(shelf.folder)
+            ) from None
+        lengths = shelf.lengths()
+        audio_s = sum(lengths[key] for key in script.keys if key in lengths) / rate
+        return JobView(job, script, Track(script, lengths, rate), lengths, audio_s)
+
+
+def not_found() -> ApiError:
+    """Returns the refusal of a job that this caller does not have."""
+    message = "no such job; GET /v1/audio/jobs lists yours"
+    return ApiError(message, ErrorSpec(404, "not_found_error", "job_not_found", False), param="job_id")
+
+
+def _repeated(known: Job, request: str) -> Job:
+    if known.record.request != request:
+        message = "this Idempotency-Key was sent with another body; a new request takes a new key"
+        raise ApiError(message, ErrorSpec(409, "conflict_error", "idempotency_mismatch", False))
+    return known
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:ID_LETTERS]

@@ -1,0 +1,90 @@
+"""Held job: a job that this replica speaks, with what is missing of it.
+
+In:    a record, a script, the finished parts
+Out:   the next part; how far it is
+Owns:  which parts wait, which are in progress, and when a failed one is tried again
+Never: the store, tasks of other jobs
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+
+from pipeline.books.script import Script
+from pipeline.books.shelf import Shelf
+from serve.jobs.record import JobRecord
+
+FIRST_RETRY_S = 1.0
+LONGEST_RETRY_S = 30.0
+
+
+class HeldJob:
+    """One job of a runner."""
+
+    def __init__(self, job_id: str, record: JobRecord, shelf: Shelf, script: Script, lengths: Mapping[str, int]) -> None:
+        """
+        Args:
+            lengths: of the parts that are finished, by their keys.
+        """
+        self.id = job_id
+        self.record = record
+        self.shelf = shelf
+        self.script = script
+        self.waiting = deque(key for key in dict.fromkeys(script.keys) if key not in lengths)
+        """keys of the parts that nobody speaks yet, in the order of the text"""
+        self.speaking: set[str] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.retry_at = 0.0
+        """before that nothing of it begins, by the loop's clock"""
+        self.began_at = 0.0
+        self.beat_at = 0.0
+        """when the store is told next that this replica speaks it"""
+        self.attempts = 0
+        """failures so far"""
+        self.is_finishing = False
+        self._numbers = {key: number for number, key in reversed(list(enumerate(script.keys)))}
+        self._made_s = 0.0
+        self._retry_s = FIRST_RETRY_S
+
+    @property
+    def missing(self) -> int:
+        """How many different parts are to be spoken."""
+        return len(self.waiting) + len(self.speaking)
+
+    @property
+    def done(self) -> int:
+        """How many parts are finished."""
+        missing = {*self.waiting, *self.speaking}
+        return sum(key not in missing for key in self.script.keys) if missing else len(self.script.keys)
+
+    def number_of(self, key: str) -> int:
+        """Returns the first part with a key."""
+        return self._numbers[key]
+
+    def take(self) -> str:
+        """Returns the key of the next part, which is in progress from now on."""
+        key = self.waiting.popleft()
+        self.speaking.add(key)
+        return key
+
+    def keep(self, key: str, audio_s: float) -> None:
+        """A part is finished."""
+        self.speaking.discard(key)
+        self._made_s += audio_s
+        self._retry_s = FIRST_RETRY_S
+
+    def give_back(self, key: str) -> None:
+        """A part is to be spoken again."""
+        self.speaking.discard(key)
+        self.waiting.appendleft(key)
+
+    def failed(self, key: str, now: float, after_s: float = 0.0) -> None:
+        """A part is tried again, not before `after_s`, and each time later."""
+        self.give_back(key)
+        self.attempts += 1
+        self.retry_at = now + max(after_s, self._retry_s)
+        self._retry_s = min(2 * self._retry_s, LONGEST_RETRY_S)
+
+    def rate(self, now: float) -> float | None:
+        """Returns the seconds of audio per second so far; None: nothing is finished yet."""
+        return self._made_s / (now - self.began_at) if self._made_s and now > self.began_at else None

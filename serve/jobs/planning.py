@@ -1,0 +1,101 @@
+"""Planning: a body becomes what is spoken, part by part, with everything settled that could change later.
+
+In:    JobBody, RequestContext
+Out:   JobPlan; or the refusal
+Owns:  nothing
+Never: audio, the store; a part that this service would refuse for its voice, its model or its format
+"""
+
+import secrets
+from dataclasses import dataclass, replace
+
+from pipeline.books.book import read_markdown, read_plain, script_of
+from pipeline.books.script import Part, Script
+from pipeline.books.shelf import SAMPLE_BYTES
+from pipeline.books.ssml import cut_ssml
+from pipeline.errors import NoSpeakableText, TextTooLong
+from pipeline.types import MAX_SEED, Lane
+from serve.config.jobs import JobsConfig
+from serve.jobs.body import JobBody
+from serve.jobs.record import Output
+from serve.speech.job import RequestContext
+from serve.speech.resolve import build_request, select_version
+from serve.speech.schemas.base import read_values
+from serve.speech.schemas.speech import SpeechBody
+from serve.speech.services import SpeechServices
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """What a job will do."""
+
+    script: Script
+    output: Output
+    ignored: tuple[str, ...]
+    """fields of the body that have no effect"""
+
+    @property
+    def predicted_s(self) -> float:
+        """About how long the audio will be [s]."""
+        return sum(self.script.predicted_s)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the files will have."""
+        rate, result = self.output.sample_rate, 16_000  # bytes per second of a compressed file, at most
+        return round(self.predicted_s * (rate * SAMPLE_BYTES + result)) + 2 * len(self.script.to_json())
+
+
+def plan_job(body: JobBody, context: RequestContext, speech: SpeechServices, config: JobsConfig) -> JobPlan:
+    """Returns the plan of a body. It takes a second for a long book: call it in a thread.
+
+    Raises:
+        InvalidRequest, ApiError: the body is wrong, or the caller may not have it.
+    """
+    body.check()
+    context.caller.lane(Lane.BULK)
+    audio = body.audio()
+    if len(body.input) > config.max_chars:
+        message = f"input has {len(body.input)} characters; the limit of a job is {config.max_chars} (jobs.max_chars)"
+        raise TextTooLong(message, param="input")
+    seed = secrets.randbelow(MAX_SEED + 1) if body.seed is None else body.seed
+    script = _cut(body.model_copy(update={"seed": seed, "sample_rate": audio.sample_rate}))
+    if not script.parts:
+        raise NoSpeakableText("the text has no letter and no digit", param="input")
+    script, ignored = _settled(script, body, context, speech)
+    return JobPlan(script, Output(container=audio.container, sample_rate=audio.sample_rate, kbps=audio.kbps), ignored)
+
+
+def _cut(body: JobBody) -> Script:
+    """Returns the script of a body; its voice and its model are as the client names them."""
+    fields, pauses = body.shared_fields(), body.pauses.of_book()
+    if body.input_type == "ssml":
+        parts = (Part(text, pause_ms=pauses.paragraph_ms if at else 0) for at, text in enumerate(cut_ssml(body.input)))
+        script = Script(tuple(parts), speech={**fields, "input_type": "ssml"})
+    else:
+        book = read_markdown(body.input) if body.input_type == "markdown" else read_plain(body.input)
+        script = script_of(book, fields, pauses)
+    return replace(script, title=body.title or script.title, author=body.author or script.author)
+
+
+def _settled(script: Script, body: JobBody, context: RequestContext, speech: SpeechServices) -> tuple[Script, tuple[str, ...]]:
+    """Returns the script with the ids of its voice and of its version of the model, and the fields without effect."""
+    limit = speech.limits.max_text_chars
+    longest = max(map(script.characters_of, range(len(script.parts))))
+    if longest > limit:
+        raise TextTooLong(
+            f"a passage without an end of a sentence has {longest} characters; the limit is {limit} (limits.max_text_chars)",
+            param="input",
+        )
+    ignored: tuple[str, ...] = ()
+    without_effect = {**(body.model_extra or {}), "instructions": body.instructions}
+    for number, part in enumerate(script.parts):
+        if number and not part.own and script.speech.get("input_type") != "ssml":
+            continue  # what the first one has shown
+        fields = read_values(SpeechBody, {**script.body_of(number), **without_effect})
+        selection = select_version(fields, context, speech)
+        request = build_request(selection, context, speech)
+        if not number:
+            ignored, without_effect = (*fields.ignored, *selection.lost), {}
+            settled = {"voice": request.voice, "model": request.model}
+    return replace(script, speech={**script.speech, **settled}), ignored

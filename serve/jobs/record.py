@@ -1,0 +1,110 @@
+"""Record: what the store knows of one job.
+
+In:    JSON
+Out:   JobRecord
+Owns:  nothing
+Never: the text of a job, its audio: they are on disk (pipeline/books/shelf.py)
+"""
+
+from enum import StrEnum
+
+from pydantic import ValidationError
+
+from pipeline.audio.formats import AudioFormat
+from pipeline.config import StrictModel
+
+
+class JobStatus(StrEnum):
+    """What becomes of a job now."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    PAUSED = "paused"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    DELETED = "deleted"
+    """its files are being removed; no client sees it any more"""
+
+
+UNFINISHED = (JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.PAUSED)
+
+
+class JobError(StrictModel):
+    """Why a job failed."""
+
+    code: str
+    message: str
+    part: int | None = None
+    """the part that could not be spoken"""
+
+
+class Output(StrictModel):
+    """The file that is made of a finished job."""
+
+    container: str
+    sample_rate: int
+    kbps: int | None = None
+
+    @property
+    def audio(self) -> AudioFormat:
+        """The format of its samples."""
+        return AudioFormat(self.container, self.sample_rate, self.kbps)
+
+
+class JobRecord(StrictModel):
+    """The state of one job; everything else is in its files."""
+
+    tenant: str
+    """id of the key that it belongs to"""
+    status: JobStatus
+    created_at: float
+    changed_at: float
+    """by a client or by its end; seconds since 1970, as above"""
+    script: str
+    """hash of what is spoken"""
+    request: str = ""
+    """hash of the request that made it"""
+    output: Output
+    title: str = ""
+    model: str
+    voice: str
+    seed: int
+    parts: int
+    characters: int
+    predicted_s: float
+    """of audio"""
+    size: int
+    """of its files; expected until it has finished [bytes]"""
+    done: int = 0
+    """finished parts, as its runner last said"""
+    rate: float | None = None
+    """seconds of audio per second, as its runner measures it"""
+    holder: str = ""
+    """the runner that speaks it"""
+    beat: int = 0
+    """raised by its holder again and again: one that stands still has no holder any more"""
+    result: str = ""
+    """name of its finished file"""
+    error: JobError | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """True if nothing more is spoken unless a client asks for it."""
+        return self.status not in UNFINISHED
+
+    def to_json(self) -> bytes:
+        """Returns the record as bytes of the store."""
+        return self.model_dump_json(exclude_defaults=True).encode()
+
+
+def read_record(content: bytes) -> JobRecord:
+    """Returns the record of bytes.
+
+    Raises:
+        ValueError: they are none.
+    """
+    try:
+        return JobRecord.model_validate_json(content)
+    except ValidationError as error:
+        raise ValueError(f"no record of a job: {error.error_count()} mistakes") from None

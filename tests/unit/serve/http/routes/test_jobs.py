@@ -1,0 +1,239 @@
+"""Jobs over HTTP: planned, spoken in the background, listened to, stopped, and gone when they are deleted."""
+
+import asyncio
+import contextlib
+import io
+import threading
+import wave
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import requests
+
+from pipeline.audio.encode import encode_whole
+from pipeline.audio.formats import audio_format
+from pipeline.errors import EngineDead, TextTooHard
+from serve.config.app_config import LimitsConfig
+from serve.config.jobs import JobsConfig
+from serve.jobs.runner import JobRunner
+from tests.support.fakes import CHUNK, Speaker, make_jobs, make_services
+from tests.support.live_server import CANARY, Live, error_of, serving
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+BOOK = "# One\n\nThe first words.\n\nMore words follow here.\n\n# Two\n\nThe last words."
+
+
+@contextlib.contextmanager
+def living(
+    folder: Path, speaker: Speaker | None = None, *, speaks: bool = True, runners: int = 1, **config: Any
+) -> Iterator[Live]:
+    """A server whose jobs are spoken, in a loop of their own."""
+    services = make_services(speaker or Speaker(chunks=2), LimitsConfig(max_in_flight=8))
+    desk = make_jobs(services.speech, JobsConfig(**{"lease_s": 0.5, **config}), folder)
+    object.__setattr__(services, "jobs", desk)
+
+    async def speak() -> None:
+        await asyncio.gather(*(JobRunner(desk, services.speech, look_s=0.02).run() for _ in range(runners)))
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    running = asyncio.run_coroutine_threadsafe(speak(), loop) if speaks else None
+    try:
+        with serving(services) as live:
+            yield live
+    finally:
+        if running is not None:
+            running.cancel()
+            with contextlib.suppress(BaseException):
+                asyncio.run_coroutine_threadsafe(asyncio.sleep(0.05), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def create(live: Live, status: int = 202, headers: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
+    body = {"input": BOOK, "input_type": "markdown", "seed": 7, **fields}
+    reply = requests.post(f"{live.url}/v1/audio/jobs", json=body, headers=headers, timeout=60)
+    assert reply.status_code == status, reply.text
+    if status != 202:
+        return error_of(reply)
+    found: dict[str, Any] = reply.json()
+    assert reply.headers["Location"] == f"/v1/audio/jobs/{found['id']}"
+    return found
+
+
+def get(live: Live, job_id: str, below: str = "", **headers: str) -> requests.Response:
+    return requests.get(f"{live.url}/v1/audio/jobs/{job_id}{below}", headers=headers, timeout=60)
+
+
+def post(live: Live, job_id: str, below: str) -> requests.Response:
+    return requests.post(f"{live.url}/v1/audio/jobs/{job_id}{below}", timeout=60)
+
+
+def finished(live: Live, job_id: str, status: str = "succeeded") -> dict[str, Any]:
+    wait_until(lambda: get(live, job_id).json()["status"] == status)
+    found: dict[str, Any] = get(live, job_id).json()
+    return found
+
+
+def test_a_book_is_planned_spoken_and_listened_to(tmp_path: Path):
+    body = {"input": BOOK, "input_type": "markdown"}
+    with living(tmp_path) as live:
+        planned = requests.post(f"{live.url}/v1/audio/jobs/plan", json=body, timeout=60).json()
+        assert [(chapter["title"], chapter["parts"]) for chapter in planned["chapters"]] == [("One", 3), ("Two", 2)]
+        assert (planned["parts"], planned["finishes_in_s"]) == (5, None)
+        job = create(live, response_format="wav", pauses={"paragraph_ms": 100, "heading_ms": 200, "chapter_ms": 1000})
+        assert (job["status"], job["characters"]) == ("queued", planned["characters"])
+        found = finished(live, job["id"])
+        part_s = 2 * CHUNK / 24_000
+        assert found["progress"]["done"] == 5
+        assert found["progress"]["playable_s"] == pytest.approx(5 * part_s + 0.2 + 0.1 + 1.0 + 0.2)
+        assert [chapter["start_s"] for chapter in found["chapters"]] == [0.0, pytest.approx(3 * part_s + 0.3 + 1.0)]
+        whole = get(live, job["id"], "/audio")
+        assert (whole.headers["Content-Type"], whole.headers["X-Audio-Complete"]) == ("audio/wav", "true")
+        with wave.open(io.BytesIO(whole.content)) as file:
+            assert file.getnframes() == round(24_000 * found["progress"]["playable_s"])
+        parts = get(live, job["id"], "/parts?first=1&limit=2").json()
+        assert [part["text"] for part in parts["data"]] == ["The first words.", "More words follow here."]
+        assert parts["has_more"]
+        assert parts["data"][0]["start_s"] == pytest.approx(part_s + 0.2)
+
+
+def test_a_part_has_the_bytes_of_a_request_for_its_text(tmp_path: Path):
+    with living(tmp_path) as live:
+        job = create(live, response_format="pcm", input="The only words.", input_type="text")
+        finished(live, job["id"])
+        assert get(live, job["id"], "/audio").content == live.speak(input="The only words.", seed=7).content
+
+
+@pytest.mark.parametrize("container", ["mp3", "flac", "opus", "aac"])
+def test_a_finished_file_is_the_samples_in_its_format_and_has_ranges(tmp_path: Path, container: str):
+    with living(tmp_path) as live:
+        job = create(live, response_format=container)
+        finished(live, job["id"])
+        whole = get(live, job["id"], "/audio")
+        samples = np.frombuffer(get(live, job["id"], "/audio?format=pcm").content, "<i2")
+        assert whole.content == encode_whole(samples.astype(np.float32) / 32_767, audio_format(container))
+        size = len(whole.content)
+        assert whole.headers["Content-Length"] == str(size)
+        piece = get(live, job["id"], "/audio", Range=f"bytes=10-{size - 11}")
+        assert (piece.status_code, piece.content) == (206, whole.content[10:-10])
+        assert piece.headers["Content-Range"] == f"bytes 10-{size - 11}/{size}"
+        assert get(live, job["id"], "/audio", Range="bytes=-5").content == whole.content[-5:]
+        assert get(live, job["id"], "/audio", Range=f"bytes={size}-").status_code == 416
+        again = get(live, job["id"], "/audio", Range="bytes=0-1", **{"If-Range": '"another"'})
+        assert (again.status_code, again.content) == (200, whole.content)
+
+
+def test_what_is_finished_is_heard_before_the_rest(tmp_path: Path):
+    speaker = Speaker(chunks=2, first_pause_s=0.05)
+    with living(tmp_path, speaker, parallel=1) as live:
+        job = create(live, response_format="mp3", input="\n\n".join(["Some words."] * 3 + [f"Part {n}." for n in range(30)]))
+        wait_until(lambda: get(live, job["id"]).json()["progress"]["done"] >= 5)
+        assert post(live, job["id"], "/pause").json()["status"] == "paused"
+        wait_until(lambda: speaker.opened == speaker.closed)
+        paused = get(live, job["id"]).json()
+        assert paused["progress"]["done"] < 33
+        early = get(live, job["id"], "/audio?format=wav")
+        assert early.headers["X-Audio-Complete"] == "false"
+        assert get(live, job["id"], "/audio?format=wav", Range="bytes=100-199").content == early.content[100:200]
+        streamed = get(live, job["id"], "/audio")
+        assert (streamed.headers["Content-Type"], "Content-Length" in streamed.headers) == ("audio/mpeg", False)
+        assert len(streamed.content) > 1000
+        assert post(live, job["id"], "/resume").json()["status"] == "queued"
+        assert finished(live, job["id"])["progress"]["done"] == 33
+        assert 31 <= speaker.opened <= 32, "equal parts are spoken once, and the one that was stopped again"
+        whole = get(live, job["id"], "/audio?format=wav").content
+        assert whole[300 : len(early.content)] == early.content[300:]
+
+
+def test_jobs_that_a_runner_leaves_are_taken_over(tmp_path: Path):
+    speaker = Speaker(chunks=2, first_pause_s=0.02)
+    with living(tmp_path, speaker, runners=3) as live:
+        jobs = [create(live, seed=seed) for seed in range(6)]
+        for job in jobs:
+            finished(live, job["id"])
+        assert speaker.opened == 30, "nothing was spoken twice"
+
+
+def test_a_cancelled_job_stops_and_a_deleted_one_is_gone(tmp_path: Path):
+    speaker = Speaker(chunks=None, pause_s=0.01)
+    with living(tmp_path, speaker) as live:
+        job = create(live)
+        wait_until(lambda: speaker.opened > 0)
+        assert post(live, job["id"], "/cancel").json()["status"] == "cancelled"
+        wait_until(lambda: speaker.opened == speaker.closed)
+        assert error_of(post(live, job["id"], "/pause"))["code"] == "conflict"
+        assert error_of(get(live, job["id"], "/audio"))["code"] == "not_ready"
+        assert requests.delete(f"{live.url}/v1/audio/jobs/{job['id']}", timeout=60).status_code == 204
+        assert error_of(get(live, job["id"]))["code"] == "job_not_found"
+        assert not [path for path in tmp_path.iterdir() if "job-" in path.name]
+        assert requests.get(f"{live.url}/v1/audio/jobs", timeout=60).json()["data"] == []
+
+
+def test_a_part_that_is_refused_fails_the_job_and_names_itself(tmp_path: Path):
+    speaker = Speaker(chunks=2, fails_at=0, error=TextTooHard("too hard"))
+    with living(tmp_path, speaker, parallel=1) as live:
+        job = create(live)
+        found = finished(live, job["id"], "failed")
+        assert found["error"] == {"code": "text_too_hard", "message": "too hard", "part": 0}
+        speaker.fails_at = None
+        post(live, job["id"], "/resume")
+        assert finished(live, job["id"])["error"] is None
+
+
+def test_a_failure_that_passes_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("serve.jobs.held.FIRST_RETRY_S", 0.01)
+    speaker = Speaker(chunks=2, fails_at=1, error=EngineDead("gone"))
+    with living(tmp_path, speaker) as live:
+        job = create(live)
+        wait_until(lambda: speaker.opened > 3)
+        assert get(live, job["id"]).json()["status"] == "running"
+        speaker.fails_at = None
+        finished(live, job["id"])
+
+
+def test_wrong_jobs_are_refused_in_words(tmp_path: Path):
+    with living(tmp_path, speaks=False, max_chars=500, max_jobs_per_key=2, disk_mib=4) as live:
+        assert create(live, 400, stream=True)["param"] == "stream"
+        assert create(live, 400, response_format="ulaw")["code"] == "unsupported_format"
+        assert create(live, 400, voice="nobody")["code"] == "voice_not_found"
+        assert create(live, 404, model="nothing")["code"] == "model_not_found"
+        assert create(live, 400, input=" ... ")["code"] == "no_speakable_text"
+        assert create(live, 413, input="a" * 501)["code"] == "input_too_long"
+        assert create(live, 400, input=f"<speak>{CANARY}", input_type="ssml")["code"] == "invalid_ssml"
+        assert create(live, 400, input_type="html")["param"] == "input_type"
+        assert create(live, 400, pauses={"paragraph_ms": -1})["param"] == "pauses"
+        first = create(live, wrong=CANARY, instructions="cheerfully")
+        assert first["ignored_fields"] == ["instructions", "wrong"]
+        assert create(live, 507, input="words " * 80, speed=0.25)["code"] == "store_full"
+        create(live)
+        assert create(live, 429)["code"] == "overloaded"
+        listed = requests.get(f"{live.url}/v1/audio/jobs?limit=1&status=queued", timeout=60).json()
+        assert (len(listed["data"]), listed["has_more"]) == (1, True)
+        rest = requests.get(f"{live.url}/v1/audio/jobs?after={listed['data'][0]['id']}", timeout=60).json()
+        assert [job["id"] for job in rest["data"]] == [first["id"]]
+
+
+def test_an_idempotency_key_makes_one_job(tmp_path: Path):
+    with living(tmp_path, speaks=False) as live:
+        headers = {"Idempotency-Key": "once"}
+        assert create(live, headers=headers)["id"] == create(live, headers=headers)["id"]
+        assert create(live, 409, headers=headers, seed=8)["code"] == "idempotency_mismatch"
+
+
+def test_ssml_is_cut_between_its_paragraphs(tmp_path: Path):
+    document = '<speak><voice name="calm"><p>One &amp; two.</p><p>Three.</p></voice><p>Four.</p></speak>'
+    speaker = Speaker(chunks=1)
+    with living(tmp_path, speaker) as live:
+        job = create(live, input=document, input_type="ssml")
+        assert (job["parts"], job["characters"]) == (3, len("One & two.Three.Four."))
+        finished(live, job["id"])
+        voices = {request.text.strip(): request.passages[0].prosody.voice for request in speaker.requests}
+        assert {text: voice is None for text, voice in voices.items()} == {"One & two.": False, "Three.": False, "Four.": True}
