@@ -12,6 +12,7 @@ from serve.config.jobs import JobsConfig
 from serve.jobs.desk import JobDesk
 from serve.jobs.record import UNFINISHED
 from serve.jobs.runner import JobRunner
+from serve.speech.services import SpeechServices
 from tests.support.fakes import Speaker, make_speech_services
 from tests.support.waiting import until
 
@@ -19,7 +20,7 @@ CONFIG = JobsConfig(lease_s=0.5, parallel=2)
 PRELOADED = ["tests.support.job_process"]
 
 
-def make_desk(folder: Path, url: str, speech=None) -> JobDesk:
+def make_desk(folder: Path, url: str, speech: SpeechServices | None = None) -> JobDesk:
     """The jobs of a store and a folder."""
     return JobDesk(CONFIG, open_store(url), folder / "jobs", speech or make_speech_services(Speaker()))
 
