@@ -25,6 +25,8 @@ class Track:
         self.sample_rate = sample_rate
         self.starts: list[int] = []
         """the first sample of each part, behind its silence"""
+        self.lengths: list[int] = []
+        """samples of each part"""
         self.samples = 0
         """of all of them"""
         self._runs: list[tuple[int, str | None]] = []  # first sample, and whose samples follow; None: silence
@@ -35,6 +37,7 @@ class Track:
             self.samples += samples_of(part.pause_ms, sample_rate)
             self.starts.append(self.samples)
             self._runs.append((self.samples, key))
+            self.lengths.append(lengths[key])
             self.samples += lengths[key]
         self.is_whole = len(self.starts) == len(script.parts)
 
@@ -60,7 +63,7 @@ class Track:
             begin, key = self._runs[run]
             follows = self._runs[run + 1][0] if run + 1 < len(self._runs) else self.samples
             end = min(stop, follows * SAMPLE_BYTES)
-            yield from _silence(end - at) if key is None else _of_file(shelf, key, at - begin * SAMPLE_BYTES, end - at)
+            yield from _silence(end - at) if key is None else samples_in(shelf, key, at - begin * SAMPLE_BYTES, end - at)
             at, run = max(at, end), run + 1
 
     def blocks(self, shelf: Shelf) -> Iterator[NDArray[np.float32]]:
@@ -75,7 +78,8 @@ def _silence(count: int) -> Iterator[bytes]:
         count -= BLOCK * SAMPLE_BYTES
 
 
-def _of_file(shelf: Shelf, key: str, offset: int, count: int) -> Iterator[bytes]:
+def samples_in(shelf: Shelf, key: str, offset: int, count: int) -> Iterator[bytes]:
+    """Yields bytes [offset, offset + count) of the samples of a finished part."""
     with shelf.pcm_file(key).open("rb") as file:
         file.seek(offset)
         while count > 0:

@@ -154,7 +154,7 @@ def build_speech(
 def build_jobs(config: AppConfig, records: IngressRecords, speech: SpeechServices) -> JobDesk:
     """Returns the jobs, whose files are in the configured folder."""
     folder = cache_home() / JOBS_FOLDER if config.jobs.folder is None else project_path(config.jobs.folder)
-    return JobDesk(config.jobs, records.store, folder, speech)
+    return JobDesk(config.jobs, records.store, folder, speech, is_leaving=is_stopping)
 
 
 def build_voices(
@@ -199,7 +199,7 @@ def background_work(config: AppConfig, parts: IngressParts) -> Iterator[tuple[st
     for following in parts.pipelines.follow_fingerprints():
         yield "fingerprints", following
     yield "silent stages", parts.pipelines.watch_silence()
-    yield "jobs", JobRunner(parts.services.jobs, parts.services.speech, is_leaving=is_stopping).run()
+    yield "jobs", JobRunner(parts.services.jobs, parts.services.speech).run()
     yield "conversations", leave_when_stopped(parts.services.conversations)
     if config.degrade.steps:
         yield "load", shed_load(parts.services.speech, parts.pipelines, parts.metrics)

@@ -6,6 +6,8 @@ Owns:  nothing
 Never: a client's text in an error message; a field that is ignored without a note
 """
 
+import secrets
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -13,7 +15,10 @@ from pydantic import Field
 from pipeline.audio.formats import AudioFormat, audio_format
 from pipeline.books.assemble import CONTAINERS
 from pipeline.books.book import CHAPTER_MS, HEADING_MS, PARAGRAPH_MS, Pauses
+from pipeline.books.script import Part
 from pipeline.errors import UnsupportedFormat
+from pipeline.types import MAX_SEED
+from serve.config.bounded import Seed, Speed
 from serve.errors import bad_request
 from serve.speech.schemas.base import Body
 from serve.speech.schemas.speech import SpeechBody
@@ -31,6 +36,8 @@ NOT_OF_A_PART = (
     "author",
     "pauses",
 )
+
+PART_CHARACTERS = 4096
 
 Silence = Annotated[int, Field(ge=0, le=10_000)]
 
@@ -83,3 +90,24 @@ class JobBody(SpeechBody):
         """Returns the fields that all parts have in common, with their defaults: a later default changes no part."""
         fields = self.model_dump(mode="json", by_alias=True, include=set(SpeechBody.model_fields) - set(NOT_OF_A_PART))
         return {**fields, "timestamps": "segment" if self.timestamps is None else "word"}
+
+
+class PartBody(Body):
+    """POST /v1/audio/jobs/{id}/parts/{number}. Without a field, another seed is drawn."""
+
+    text: str | None = Field(
+        None, min_length=1, max_length=PART_CHARACTERS, description="what is said in place of the part's text"
+    )
+    seed: Seed | None = Field(None, description="null: the part's own if there is a text, else one is drawn")
+    speed: Speed | None = Field(None, description="null: the part's own")
+    voice: str | None = Field(None, max_length=4096, description="null: the part's own")
+
+    def changed(self, part: Part) -> Part:
+        """Returns the part with the changes."""
+        own = dict(part.own)
+        if self.seed is not None:
+            own["seed"] = self.seed
+        elif self.text is None and self.speed is None and self.voice is None:
+            own["seed"] = secrets.randbelow(MAX_SEED + 1)
+        own |= {name: value for name, value in (("speed", self.speed), ("voice", self.voice)) if value is not None}
+        return replace(part, own=own, text=part.text if self.text is None else self.text)

@@ -20,9 +20,9 @@ from pipeline.errors import AtCapacity, Conflict, StoreFull, StoreUnavailable
 from pipeline.store.store import Store
 from serve.access.idempotency import checked_key
 from serve.config.jobs import JobsConfig
-from serve.errors import ApiError, ErrorSpec
-from serve.jobs.body import JobBody
-from serve.jobs.planning import JobPlan, plan_job
+from serve.errors import ApiError, ErrorSpec, bad_request
+from serve.jobs.body import JobBody, PartBody
+from serve.jobs.planning import JobPlan, check_part, plan_job
 from serve.jobs.record import UNFINISHED, JobRecord, JobStatus
 from serve.jobs.records import Job, JobRecords
 from serve.speech.job import RequestContext
@@ -63,8 +63,21 @@ class JobLoad:
 class JobDesk:
     """The jobs as the clients of one replica see them."""
 
-    def __init__(self, config: JobsConfig, store: Store, folder: Path, speech: SpeechServices) -> None:
+    def __init__(
+        self,
+        config: JobsConfig,
+        store: Store,
+        folder: Path,
+        speech: SpeechServices,
+        *,
+        is_leaving: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """
+        Args:
+            is_leaving: True once this replica should begin nothing new.
+        """
         self.config = config
+        self.is_leaving = is_leaving
         self.records = JobRecords(store)
         self.wake: Callable[[], None] = lambda: None
         """told when a job of this replica's clients wants to be spoken"""
@@ -170,6 +183,34 @@ class JobDesk:
     async def cancel(self, tenant: str, job_id: str) -> Job:
         """Ends a job; finished parts stay until it is deleted."""
         return await self._move(tenant, job_id, JobStatus.CANCELLED, among=UNFINISHED)
+
+    async def speak_again(self, context: RequestContext, job_id: str, number: int, body: PartBody) -> Job:
+        """Has one part spoken with another seed or text; all others stay as they are.
+
+        Raises:
+            InvalidRequest, ApiError, StoreUnavailable
+            Conflict: the job is changed by somebody else at the same moment.
+        """
+        job = await self.get(context.caller.id, job_id)
+        shelf = self.shelf(job_id)
+        before = await asyncio.to_thread(shelf.script, job.record.script)
+        if number >= len(before.parts):
+            raise bad_request("out_of_range", f"the job has parts 0 to {len(before.parts) - 1}", status=404)
+        script = before.with_part(number, body.changed(before.parts[number]))
+        check_part(script, number, context, self._speech)
+        await context.caller.charge_characters(script.characters_of(number))
+
+        def change(record: JobRecord) -> JobRecord:
+            if record.script != job.record.script:
+                raise Conflict("another part of this job was changed at the same moment: send it again")
+            status = record.status if record.status in UNFINISHED else JobStatus.QUEUED
+            fields = {"script": name, "status": status, "result": "", "changed_at": self.records.now(), "error": None}
+            return record.model_copy(update={**fields, "predicted_s": sum(script.predicted_s)})
+
+        name = await asyncio.to_thread(shelf.keep_script, script)
+        await asyncio.to_thread(self.records.change, job_id, change)
+        self.wake()
+        return await self.get(context.caller.id, job_id)
 
     async def delete(self, tenant: str, job_id: str) -> None:
         """Removes a job and everything that was made for it."""

@@ -87,15 +87,22 @@ def _settled(script: Script, body: JobBody, context: RequestContext, speech: Spe
             f"a passage without an end of a sentence has {longest} characters; the limit is {limit} (limits.max_text_chars)",
             param="input",
         )
-    ignored: tuple[str, ...] = ()
     without_effect = {**(body.model_extra or {}), "instructions": body.instructions}
-    for number, part in enumerate(script.parts):
-        if number and not part.own and script.speech.get("input_type") != "ssml":
-            continue  # what the first one has shown
-        fields = read_values(SpeechBody, {**script.body_of(number), **without_effect})
-        selection = select_version(fields, context, speech)
-        request = build_request(selection, context, speech)
-        if not number:
-            ignored, without_effect = (*fields.ignored, *selection.lost), {}
-            settled = {"voice": request.voice, "model": request.model}
-    return replace(script, speech={**script.speech, **settled}), ignored
+    fields = read_values(SpeechBody, {**script.body_of(0), **without_effect})
+    selection = select_version(fields, context, speech)
+    request = build_request(selection, context, speech)
+    script = replace(script, speech={**script.speech, "voice": request.voice, "model": request.model})
+    if script.speech.get("input_type") == "ssml":
+        for number in range(len(script.parts)):
+            check_part(script, number, context, speech)
+    return script, (*fields.ignored, *selection.lost)
+
+
+def check_part(script: Script, number: int, context: RequestContext, speech: SpeechServices) -> None:
+    """Checks that a part can be spoken.
+
+    Raises:
+        InvalidRequest, ApiError
+    """
+    fields = read_values(SpeechBody, script.body_of(number))
+    build_request(select_version(fields, context, speech), context, speech)

@@ -45,18 +45,12 @@ TURN_S = 30.0  # a job is held at least so long, before it makes room for anothe
 class JobRunner:
     """Speaks jobs in one ingress replica."""
 
-    def __init__(
-        self, desk: JobDesk, speech: SpeechServices, *, is_leaving: Callable[[], bool] = lambda: False, look_s: float = LOOK_S
-    ) -> None:
-        """
-        Args:
-            is_leaving: True once this replica should begin nothing new.
-        """
+    def __init__(self, desk: JobDesk, speech: SpeechServices, *, look_s: float = LOOK_S) -> None:
         self.name = secrets.token_hex(6)
         self._desk = desk
         self._speech = speech
         self._config = desk.config
-        self._is_leaving = is_leaving
+        self._is_leaving = desk.is_leaving
         self._look_s = look_s
         self._claims = Claims(self.name, desk.config.lease_s)
         self._held: dict[str, HeldJob] = {}

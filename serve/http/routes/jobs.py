@@ -11,14 +11,17 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request
+from fastapi import Path as PathParameter
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from pipeline.audio.formats import AudioFormat, audio_format
+from pipeline.books.archive import archive
 from pipeline.books.assemble import CONTAINERS, RAW_CONTAINERS, encoded, raw, raw_size
 from pipeline.errors import UnsupportedFormat
 from serve.access.api_keys import Scope
 from serve.errors import ApiError, ErrorSpec
 from serve.http.dependencies import RequestServices
+from serve.http.job_events import has_seen_the_end, job_events
 from serve.http.middleware import caller_of
 from serve.http.openapi import AUDIO_TYPES, answers, takes
 from serve.http.ranged import file_reader, ranged
@@ -26,15 +29,28 @@ from serve.http.request_context import context_of
 from serve.http.route_access import requires
 from serve.http.schemas.jobs import JobList, JobReply, PartList, PlanReply, job_reply, part_reply, plan_reply, view_reply
 from serve.http.services import Services
-from serve.jobs.body import JobBody
+from serve.jobs.body import JobBody, PartBody
 from serve.jobs.desk import JobView
+from serve.jobs.job_subtitles import job_subtitles
 from serve.jobs.record import JobStatus
+from serve.speech.job import SubtitlesIn
 from serve.speech.schemas.base import read_body
 
 router = APIRouter()
 
 PATH = "/v1/audio/jobs"
 ONE = f"{PATH}/{{job_id}}"
+
+ZIP = "zip"
+"""format of a download: each part as a file of its own"""
+SUBTITLE_TYPES: dict[SubtitlesIn, str] = {"srt": "application/x-subrip", "vtt": "text/vtt"}
+SUBTITLES: dict[int | str, dict[str, Any]] = {
+    200: {"description": "the subtitles", "content": {kind: {"schema": {"type": "string"}} for kind in SUBTITLE_TYPES.values()}}
+}
+EVENTS: dict[int | str, dict[str, Any]] = {
+    200: {"description": "events; docs/jobs.md names them", "content": {"text/event-stream": {}}},
+    204: {"description": "there is nothing more to tell"},
+}
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
 AUDIO: dict[int | str, dict[str, Any]] = {
@@ -113,6 +129,49 @@ async def parts(
     return await asyncio.to_thread(read)
 
 
+@router.post(
+    f"{ONE}/parts/{{number}}",
+    status_code=202,
+    openapi_extra=takes(PartBody),
+    response_model=JobReply,
+    responses=answers(400, 404, 408, 409, 413, 415, 429, 503, 507),
+)
+@requires(Scope.SPEECH)
+async def speak_again(
+    job_id: str, number: Annotated[int, PathParameter(ge=0)], request: Request, services: RequestServices
+) -> JobReply:
+    """Has one part spoken with another seed or text."""
+    body = read_body(PartBody, await services.bodies.read_json(request))
+    changed = await services.jobs.speak_again(context_of(request), job_id, number, body)
+    return job_reply(changed, services.jobs.config.keep_s)
+
+
+@router.get(f"{ONE}/events", response_class=Response, responses={**EVENTS, **answers(404, 503)})
+@requires(Scope.SPEECH, stream=True)
+async def events(job_id: str, request: Request, services: RequestServices) -> Response:
+    """Progress as server-sent events; 204 once there is nothing more to tell."""
+    tenant, last = caller_of(request).id, request.headers.get("last-event-id", "")
+    view = await services.jobs.view(tenant, job_id)
+    if has_seen_the_end(view, last):
+        return Response(status_code=204)
+    told = job_events(services.jobs, tenant, view, last)
+    return StreamingResponse(told, headers={"Cache-Control": "no-store"}, media_type="text/event-stream")
+
+
+@router.get(f"{ONE}/subtitles", response_class=Response, responses={**SUBTITLES, **answers(400, 404, 503)})
+@requires(Scope.SPEECH)
+async def subtitles(
+    job_id: str,
+    request: Request,
+    services: RequestServices,
+    format: SubtitlesIn = "srt",  # the API's name
+) -> Response:
+    """Subtitles of what is finished from the beginning on."""
+    view = await services.jobs.view(caller_of(request).id, job_id)
+    text = await asyncio.to_thread(job_subtitles, view, services.jobs.shelf(job_id), format)
+    return Response(text, headers=_headers(view, format), media_type=SUBTITLE_TYPES[format])
+
+
 @router.post(f"{ONE}/pause", response_model=JobReply, responses=answers(404, 409, 503))
 @requires(Scope.SPEECH)
 async def pause(job_id: str, request: Request, services: RequestServices) -> JobReply:
@@ -151,12 +210,13 @@ async def audio(job_id: str, request: Request, services: RequestServices, format
 
 def _audio(request: Request, services: Services, view: JobView, container: str) -> Response:
     record, shelf, track = view.job.record, services.jobs.shelf(view.job.id), view.track
+    if container == ZIP:
+        beside = {f"subtitles.{kind}": job_subtitles(view, shelf, kind).encode() for kind in SUBTITLE_TYPES}
+        return StreamingResponse(
+            archive(shelf, view.script, track, beside), headers=_headers(view, ZIP), media_type="application/zip"
+        )
     chosen = _chosen(view, container)
-    headers = {
-        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(record.title or view.job.id, safe='')}.{chosen.container}",
-        "X-Audio-Complete": str(track.is_whole).lower(),
-        "X-AI-Generated": "true",
-    }
+    headers = _headers(view, chosen.container)
     kind = chosen.content_type
     if chosen.container in RAW_CONTAINERS:
         etag = f"{record.script}-{track.parts}"
@@ -171,6 +231,15 @@ def _audio(request: Request, services: Services, view: JobView, container: str) 
     return StreamingResponse(encoded(shelf, track, chosen), headers=headers, media_type=kind)
 
 
+def _headers(view: JobView, extension: str) -> dict[str, str]:
+    name = quote(view.job.record.title or view.job.id, safe="")
+    return {
+        "Content-Disposition": f"attachment; filename*=UTF-8''{name}.{extension}",
+        "X-Audio-Complete": str(view.track.is_whole).lower(),
+        "X-AI-Generated": "true",
+    }
+
+
 def _chosen(view: JobView, container: str) -> AudioFormat:
     """Returns the format of a download, at the rate of the job.
 
@@ -181,7 +250,7 @@ def _chosen(view: JobView, container: str) -> AudioFormat:
     if container in ("", output.container):
         return output.audio
     if container not in CONTAINERS:
-        raise UnsupportedFormat(f"the format must be one of {', '.join(CONTAINERS)}", param="format")
+        raise UnsupportedFormat(f"the format must be one of {', '.join((*CONTAINERS, ZIP))}", param="format")
     return audio_format(container, output.sample_rate)
 
 

@@ -22,6 +22,11 @@ def test_a_job_is_spoken_beside_requests_and_has_their_bytes(cluster: Cluster):
         first = round(part["start_s"] * 24_000) * 2
         spoken = cluster.speak(input=part["text"], seed=3, response_format="pcm").content
         assert pcm[first : first + len(spoken)] == spoken
+    shown = requests.get(f"{one}/subtitles?format=vtt", timeout=30).text
+    assert [line for line in shown.splitlines() if line.startswith(("The", "More", "One", "Two"))] == [
+        *("One", "The first words of a short book.", "More of them.", "Two", "The end.")
+    ]
+    assert requests.get(f"{one}/events", timeout=30).text.count("event: job.part\n") == 5
     piece = requests.get(f"{one}/audio", headers={"Range": "bytes=0-3"}, timeout=30)
     assert (piece.status_code, piece.content) == (206, b"fLaC")
     assert requests.delete(one, timeout=30).status_code == 204

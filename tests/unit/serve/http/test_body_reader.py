@@ -188,6 +188,7 @@ ROUTES = [
     ("POST", "/v1/audio/speech/plan"),
     ("POST", "/v1/audio/jobs"),
     ("POST", "/v1/audio/jobs/plan"),
+    ("POST", "/v1/audio/jobs/x/parts/0"),
     ("POST", "/v1/text/refine"),
     ("PUT", "/v1/lexicons/x"),
     ("POST", "/v1/audio/voices"),
@@ -216,8 +217,10 @@ def test_every_route_with_a_body_is_in_the_list():
         for method, one in methods.items()
         if "application/json" in one.get("requestBody", {}).get("content", {})
     }
+    names = {"lexicons": "lexicon_id", "jobs": "job_id"}
     assert found == {
-        (method, path.replace("/x", "/{lexicon_id}" if "lexicons" in path else "/{name}")) for method, path in ROUTES
+        (method, path.replace("/x", f"/{{{names.get(path.split('/x')[0].split('/')[-1], 'name')}}}").replace("/0", "/{number}"))
+        for method, path in ROUTES
     }
 
 

@@ -43,6 +43,8 @@ ACCESS = {
             *(("POST", ""), ("GET", ""), ("POST", "/plan"), ("GET", "/{job_id}"), ("DELETE", "/{job_id}")),
             *(
                 ("GET", "/{job_id}/parts"),
+                ("POST", "/{job_id}/parts/{number}"),
+                ("GET", "/{job_id}/subtitles"),
                 ("POST", "/{job_id}/pause"),
                 ("POST", "/{job_id}/resume"),
                 ("POST", "/{job_id}/cancel"),
@@ -50,6 +52,7 @@ ACCESS = {
         )
     },
     ("GET", "/v1/audio/jobs/{job_id}/audio"): SPEECH,
+    ("GET", "/v1/audio/jobs/{job_id}/events"): SPEECH,
     ("POST", "/admin/cache/purge"): ADMIN,
     ("POST", "/v1/text/normalize"): TEXT,
     ("POST", "/v1/text/ssml"): TEXT,

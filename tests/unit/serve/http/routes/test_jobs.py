@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import io
+import json
 import threading
 import wave
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -237,3 +239,96 @@ def test_ssml_is_cut_between_its_paragraphs(tmp_path: Path):
         finished(live, job["id"])
         voices = {request.text.strip(): request.passages[0].prosody.voice for request in speaker.requests}
         assert {text: voice is None for text, voice in voices.items()} == {"One & two.": False, "Three.": False, "Four.": True}
+
+
+def events_of(live: Live, job_id: str, last: str = "", most: int = 1000) -> list[dict[str, Any]]:
+    """The events of a job until its end, or the first ones."""
+    headers = {"Last-Event-ID": last} if last else {}
+    found: list[dict[str, Any]] = []
+    with requests.get(f"{live.url}/v1/audio/jobs/{job_id}/events", headers=headers, stream=True, timeout=60) as reply:
+        assert reply.status_code in (200, 204)
+        event: dict[str, Any] = {}
+        for line in reply.iter_lines(decode_unicode=True):
+            if line:
+                name, _, value = line.partition(": ")
+                event[name] = json.loads(value) if name == "data" else value
+            elif event:
+                found.append(event)
+                event = {}
+                if len(found) == most:
+                    break
+    return found
+
+
+def test_events_tell_each_part_once_and_go_on_where_a_client_stopped(tmp_path: Path):
+    with living(tmp_path, Speaker(chunks=2, first_pause_s=0.1), parallel=1) as live:
+        job = create(live)
+        early = events_of(live, job["id"], most=4)
+        last = [event["id"] for event in early if "id" in event][-1]
+        rest = events_of(live, job["id"], last)
+        parts = [event["data"]["index"] for event in early + rest if event["event"] == "job.part"]
+        assert parts == [0, 1, 2, 3, 4]
+        assert (rest[-1]["event"], rest[-1]["data"]["status"]) == ("job.status", "succeeded")
+        assert events_of(live, job["id"], rest[-1]["id"]) == []
+        again = events_of(live, job["id"])
+        assert [event["data"]["index"] for event in again if event["event"] == "job.part"] == [0, 1, 2, 3, 4]
+        assert again[0]["data"]["start_s"] == 0.0
+
+
+def test_one_part_is_spoken_again_and_only_that_one(tmp_path: Path):
+    speaker = Speaker(chunks=2)
+    with living(tmp_path, speaker) as live:
+        job = create(live, response_format="flac")
+        finished(live, job["id"])
+        before = get(live, job["id"], "/audio?format=pcm").content
+        place = get(live, job["id"], "/parts").json()["data"][2]
+        changed = requests.post(f"{live.url}/v1/audio/jobs/{job['id']}/parts/2", json={"seed": 8}, timeout=60)
+        assert (changed.status_code, changed.json()["status"]) == (202, "queued")
+        finished(live, job["id"])
+        assert speaker.opened == 6
+        after = get(live, job["id"], "/audio?format=pcm").content
+        first = round(place["start_s"] * 24_000) * 2
+        stop = first + round(place["duration_s"] * 24_000) * 2
+        assert after[:first] == before[:first]
+        assert after[stop:] == before[stop:]
+        assert after[first:stop] != before[first:stop]
+        requests.post(f"{live.url}/v1/audio/jobs/{job['id']}/parts/2", json={"text": "Other words."}, timeout=60)
+        finished(live, job["id"])
+        parts = get(live, job["id"], "/parts").json()["data"]
+        assert [(part["text"], part["seed"]) for part in parts][2] == ("Other words.", 8)
+        requests.post(f"{live.url}/v1/audio/jobs/{job['id']}/parts/2", json={}, timeout=60)
+        finished(live, job["id"])
+        assert get(live, job["id"], "/parts").json()["data"][2]["seed"] != 8
+        assert len([path for path in (tmp_path / job["id"]).iterdir() if path.suffix == ".pcm"]) == 5, "the old audio is gone"
+        wrong = requests.post(f"{live.url}/v1/audio/jobs/{job['id']}/parts/5", json={}, timeout=60)
+        assert (wrong.status_code, error_of(wrong)["code"]) == (404, "out_of_range")
+        wrong = requests.post(f"{live.url}/v1/audio/jobs/{job['id']}/parts/0", json={"voice": "nobody"}, timeout=60)
+        assert error_of(wrong)["code"] == "voice_not_found"
+
+
+def test_a_part_can_be_changed_while_the_job_is_spoken(tmp_path: Path):
+    with living(tmp_path, Speaker(chunks=2, first_pause_s=0.05), parallel=1) as live:
+        job = create(live)
+        wait_until(lambda: get(live, job["id"]).json()["progress"]["done"] >= 2)
+        requests.post(f"{live.url}/v1/audio/jobs/{job['id']}/parts/0", json={"seed": 99}, timeout=60).raise_for_status()
+        finished(live, job["id"])
+        assert [part["seed"] for part in get(live, job["id"], "/parts").json()["data"]] == [99, 7, 7, 7, 7]
+
+
+def test_the_parts_come_in_a_zip_with_their_places(tmp_path: Path):
+    with living(tmp_path) as live:
+        job = create(live)
+        finished(live, job["id"])
+        packed = get(live, job["id"], "/audio?format=zip")
+        assert packed.headers["Content-Type"] == "application/zip"
+        assert packed.content == get(live, job["id"], "/audio?format=zip").content
+        whole = get(live, job["id"], "/audio?format=pcm").content
+        with zipfile.ZipFile(io.BytesIO(packed.content)) as file:
+            assert file.testzip() is None
+            summary = json.loads(file.read("summary.json"))
+            assert [part["text"] for part in summary["parts"]][::4] == ["One", "The last words."]
+            for part in summary["parts"]:
+                with wave.open(io.BytesIO(file.read(part["file"]))) as one:
+                    first = 2 * round(24_000 * part["start_s"])
+                    assert one.readframes(one.getnframes()) == whole[first : first + 2 * one.getnframes()]
+            assert file.read("subtitles.vtt").decode().startswith("WEBVTT")

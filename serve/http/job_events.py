@@ -1,0 +1,78 @@
+"""Job events: the progress of a job as server-sent events, which go on where a client stopped reading.
+
+In:    the desk, the last event that a client has seen
+Out:   events, until the job has ended or this replica leaves
+Owns:  nothing: every event follows from the state of the job, on any replica
+Never: an event without a place to go on from, but for progress, which only counts when it is new
+
+    job.status      the job, at first and when its status changes
+    job.part        a part that is finished, in the order of the text; its id is <script>-<number>
+    job.progress    how far the job is
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from serve.http.schemas.jobs import part_reply, progress_of, view_reply
+from serve.jobs.desk import JobDesk, JobView
+
+LOOK_S = 0.5
+QUIET_S = 15.0
+"""after so long without an event, a comment keeps the connection open"""
+END = "end"
+
+
+async def job_events(desk: JobDesk, tenant: str, view: JobView, last: str) -> AsyncGenerator[str, None]:
+    """Yields events as text/event-stream.
+
+    Args:
+        last: the id of the last event that the client has seen; empty: it has seen none.
+    """
+    told, status, progress, script = parts_seen(view, last), None, None, view.job.record.script
+    quiet_from = time.monotonic()
+    while True:
+        record = view.job.record
+        if record.script != script:  # a part is spoken again: the places of those behind it change
+            told, status, script = 0, None, record.script
+        events = [_part(view, number) for number in range(told, view.track.parts)]
+        told = max(told, view.track.parts)
+        if (now := progress_of(view).model_dump(mode="json")) != progress:
+            progress = now
+            events.append(_event("job.progress", now))
+        if record.status is not status:
+            status = record.status
+            job = view_reply(view, desk.config.keep_s).model_dump(mode="json")
+            events.append(_event("job.status", job, f"{script}-{END}" if record.is_finished else ""))
+        if not events and time.monotonic() - quiet_from > QUIET_S:
+            events = [": \n\n"]
+        if events:
+            quiet_from = time.monotonic()
+            yield "".join(events)
+        if record.is_finished or desk.is_leaving():
+            return
+        await asyncio.sleep(LOOK_S)
+        view = await desk.view(tenant, view.job.id)
+
+
+def has_seen_the_end(view: JobView, last: str) -> bool:
+    """True if a client has seen how the job ended, and nothing has changed since."""
+    return view.job.record.is_finished and last == f"{view.job.record.script}-{END}"
+
+
+def parts_seen(view: JobView, last: str) -> int:
+    """Returns how many parts a client has seen, of this script."""
+    script, _, number = last.partition("-")
+    return int(number) + 1 if script == view.job.record.script and number.isdecimal() else 0
+
+
+def _part(view: JobView, number: int) -> str:
+    part = part_reply(view, number, {}).model_dump(mode="json", exclude={"warnings", "state"})
+    return _event("job.part", part, f"{view.job.record.script}-{number}")
+
+
+def _event(name: str, data: dict[str, Any], place: str = "") -> str:
+    fields = {"event": name, "id": place, "data": json.dumps(data, ensure_ascii=False)}
+    return "".join(f"{field}: {value}\n" for field, value in fields.items() if value) + "\n"
