@@ -16,5 +16,5 @@ Floors, from the top; every import goes to a lower floor or stays in its folder:
     4  model
     3  audio checkpoint native store
     2  config protocols yaml_loader
-    1  durable_file errors ewma paths spec types
+    1  child durable_file errors ewma paths spec types
 """

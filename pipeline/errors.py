@@ -10,6 +10,7 @@ SynthesisError
 |   |-- ReadOnlyVoice         it is built in
 |   |-- ReferenceRejected     a recording is not good enough to be a voice
 |   |-- InvalidSsml
+|   |-- InvalidDocument       a book cannot be read
 |   |-- InvalidLexicon
 |   |-- UnknownLexicon
 |   |-- RefineRejected        the refine pass changed the words, and the guard is strict
@@ -89,6 +90,10 @@ class UnsupportedFormat(InvalidRequest):
 
 class InvalidSsml(InvalidRequest):
     """Not a document of the SSML subset, or too large a one."""
+
+
+class InvalidDocument(InvalidRequest):
+    """A book that is not what it claims to be, protected, or too large."""
 
 
 class InvalidLexicon(InvalidRequest):

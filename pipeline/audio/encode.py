@@ -17,18 +17,21 @@ import io
 import struct
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache
-from typing import BinaryIO, Protocol, Self
+from pathlib import Path
+from typing import Protocol, Self
 
 import av
 import numpy as np
 from av.audio.stream import AudioStream
 from av.codec.context import Flags
 from av.error import FFmpegError
+from av.stream import Disposition
 from numpy.typing import NDArray
 
+from pipeline.audio.companding import COMPANDED
 from pipeline.audio.formats import AudioFormat
 from pipeline.audio.framing import Blocks
+from pipeline.audio.labels import FileLabels, Picture, picture_of
 from pipeline.errors import EngineFault, NonFiniteOutput
 
 # Written into every container that has a comment field. No date and no version: bytes depend on the samples alone.
@@ -46,15 +49,18 @@ class _Codec:
     codec: str
     sample_format: str
     muxer_options: dict[str, str] = field(default_factory=dict)
+    has_cover: bool = False
 
 
 _CODECS = {
-    "mp3": _Codec("mp3", "libmp3lame", "s16p", {"id3v2_version": "3"}),
+    "mp3": _Codec("mp3", "libmp3lame", "s16p", {"id3v2_version": "3"}, has_cover=True),
+    # Of FFmpeg's muxers for this format, the one that takes a cover; the index at the front, so that players begin at once.
+    "m4b": _Codec("mp4", "aac", "fltp", {"movflags": "+faststart", "brand": "M4B "}, has_cover=True),
     # A page every 60 ms (in microseconds): the muxer's own second would add to the latency.
     "opus": _Codec("ogg", "libopus", "s16", {"page_duration": "60000"}),
     "aac": _Codec("adts", "aac", "fltp"),
     # The muxer would begin with 8 KiB reserved for tags.
-    "flac": _Codec("flac", "flac", "s16", {"metadata_header_padding": "0"}),
+    "flac": _Codec("flac", "flac", "s16", {"metadata_header_padding": "0"}, has_cover=True),
 }
 # Bit-exact muxing leaves out the random Ogg serial number, dates and version strings.
 _STREAMED = {"mp3": {"write_xing": "0"}}  # the frame with the length comes first, and is only known last
@@ -78,19 +84,24 @@ def encode_whole(samples: NDArray[np.float32], audio: AudioFormat) -> bytes:
 class Encoder:
     """Encodes one stream. Use it with `with`, or close it: it holds an FFmpeg encoder."""
 
-    def __init__(self, audio: AudioFormat, *, streamed: bool = True, sink: BinaryIO | None = None) -> None:
+    def __init__(
+        self, audio: AudioFormat, *, streamed: bool = True, file: Path | None = None, labels: FileLabels | None = None
+    ) -> None:
         """
         Args:
             streamed: bytes are returned as soon as they are final, and headers state no size; else all
                 bytes come from finish() and sizes are exact.
-            sink: of a compressed format, not streamed: a file that gets the bytes in place of the caller.
+            file: of a compressed format, not streamed: where the bytes are written in place of being returned.
+            labels: of a compressed format: what the file says about itself.
         """
         self._writer: _Writer
-        assert sink is None or (audio.container in _CODECS and not streamed), "only compressed whole files are written"
+        assert (file is None and labels is None) or (audio.container in _CODECS and not streamed), (
+            "only compressed whole files are written"
+        )
         if audio.container in _CODECS:
-            self._writer = _FfmpegWriter(audio, streamed=streamed, sink=sink)
-        elif audio.container in _COMPANDED:
-            self._writer = _CompandedWriter(_COMPANDED[audio.container](), streamed=streamed)
+            self._writer = _FfmpegWriter(audio, streamed=streamed, file=file, labels=labels or FileLabels())
+        elif audio.container in COMPANDED:
+            self._writer = _CompandedWriter(COMPANDED[audio.container](), streamed=streamed)
         else:
             self._writer = _PcmWriter(wav_rate=audio.sample_rate if audio.container == "wav" else None, streamed=streamed)
         self._open = True
@@ -213,34 +224,6 @@ class _CompandedWriter:
         self._held.clear()
 
 
-@cache
-def _ulaw_table() -> NDArray[np.uint8]:
-    """Returns the byte of each 16-bit sample, by its bits: (65536,)."""
-    code = ~np.arange(256) & 0xFF
-    magnitude = ((((code & 15) << 3) + 132) << (code >> 4 & 7)) - 132
-    return _nearest(np.where(code & 128, -magnitude, magnitude))
-
-
-@cache
-def _alaw_table() -> NDArray[np.uint8]:
-    """Returns the byte of each 16-bit sample, by its bits: (65536,)."""
-    code = np.arange(256) ^ 0x55
-    exponent, mantissa = code >> 4 & 7, code & 15
-    magnitude = np.where(exponent == 0, (mantissa << 4) + 8, ((mantissa << 4) + 264) << np.maximum(exponent - 1, 0))
-    return _nearest(np.where(code & 128, magnitude, -magnitude))
-
-
-def _nearest(levels: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Returns for each 16-bit sample the byte with the nearest of the 256 levels; zero is +0."""
-    order = np.argsort(levels, kind="stable")
-    borders = (levels[order][:-1] + levels[order][1:]) / 2
-    samples = np.arange(65_536).astype(np.uint16).view(np.int16)
-    return order[np.searchsorted(borders, samples, side="right")].astype(np.uint8)
-
-
-_COMPANDED = {"ulaw": _ulaw_table, "alaw": _alaw_table}
-
-
 class _Pipe:
     """Output of a muxer that must not seek."""
 
@@ -260,14 +243,23 @@ class _Pipe:
 class _FfmpegWriter:
     """Passes samples through an FFmpeg encoder and muxer, in frames of the codec's own size."""
 
-    def __init__(self, audio: AudioFormat, *, streamed: bool, sink: BinaryIO | None) -> None:
+    def __init__(self, audio: AudioFormat, *, streamed: bool, file: Path | None, labels: FileLabels) -> None:
         codec = _CODECS[audio.container]
         options = codec.muxer_options | (_STREAMED.get(audio.container, {}) if streamed else {})
         self._sample_rate = audio.sample_rate
-        self._sink: BinaryIO | _Pipe = sink or (_Pipe() if streamed else io.BytesIO())
+        self._sink: io.BytesIO | _Pipe | None = _Pipe() if streamed else io.BytesIO() if file is None else None
         self._position = 0
-        self._container = av.open(self._sink, "w", format=codec.muxer, options=_DETERMINISTIC | options)
-        self._container.metadata["comment"] = MARK  # ID3v2 or Vorbis comments; ADTS has no place for any
+        target = self._sink or str(file)
+        self._container = av.open(target, "w", format=codec.muxer, options=_DETERMINISTIC | options)
+        # ID3v2 or Vorbis comments; ADTS has no place for any.
+        self._container.metadata.update({"comment": MARK, **labels.tags})
+        second = Fraction(1, audio.sample_rate)
+        self._container.set_chapters(
+            [
+                {"id": at, "start": first, "end": stop, "time_base": second, "metadata": {"title": title}}
+                for at, (title, first, stop) in enumerate(labels.chapters)
+            ]
+        )
         stream = self._container.add_stream(codec.codec, rate=audio.sample_rate)
         assert isinstance(stream, AudioStream)
         self._stream = stream
@@ -278,6 +270,8 @@ class _FfmpegWriter:
         if audio.kbps is not None:
             self._context.bit_rate = 1000 * audio.kbps
         self._context.open()
+        if labels.cover and codec.has_cover and (picture := picture_of(labels.cover)):
+            self._show(picture, labels.cover)
         self._blocks = Blocks(self._context.frame_size, np.int16)
 
     def feed(self, samples: NDArray[np.int16]) -> bytes:
@@ -299,13 +293,23 @@ class _FfmpegWriter:
             raise EngineFault(f"the {self._context.name} encoder failed: {error}") from error
         if isinstance(self._sink, _Pipe):
             return self._sink.take()
-        return self._sink.getvalue() if isinstance(self._sink, io.BytesIO) else b""
+        return b"" if self._sink is None else self._sink.getvalue()
 
     def close(self) -> None:
         try:
             self._container.close()
         except FFmpegError as error:
             raise EngineFault(f"the {self._context.name} encoder did not close: {error}") from error
+
+    def _show(self, picture: Picture, content: bytes) -> None:
+        """Adds a cover."""
+        stream = self._container.add_mux_stream(picture.codec, width=picture.width, height=picture.height)
+        stream.disposition = Disposition.attached_pic
+        self._container.start_encoding()
+        packet = av.Packet(content)
+        packet.stream = stream
+        packet.pts = packet.dts = 0
+        self._container.mux(packet)
 
     def _encode(self, samples: NDArray[np.int16]) -> None:
         """Encodes one frame; the last one of a stream may be short."""

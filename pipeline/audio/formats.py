@@ -85,7 +85,7 @@ def named_format(name: str) -> AudioFormat:
         raise UnsupportedFormat(error.message, param="output_format") from None
 
 
-_SUBTYPES = {"mp3": "mpeg", "aac": "aac", "flac": "flac", "wav": "wav"}
+_SUBTYPES = {"mp3": "mpeg", "aac": "aac", "flac": "flac", "wav": "wav", "m4b": "mp4"}
 
 
 def _raw_content_type(container: str, rate: int) -> str:

@@ -8,20 +8,25 @@ Never: all samples in memory; a half-written file under its own name
 
 import os
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from pipeline.audio.encode import UNKNOWN_SIZE, Encoder, wav_header
 from pipeline.audio.formats import AudioFormat
+from pipeline.audio.labels import FileLabels
+from pipeline.books.script import Script
 from pipeline.books.shelf import SAMPLE_BYTES, Shelf
 from pipeline.books.track import Track
 
 RAW_CONTAINERS = ("wav", "pcm")
 """any range of them is known without encoding"""
-CONTAINERS = ("mp3", "opus", "aac", "flac", *RAW_CONTAINERS)
+M4B = "m4b"
+"""of audiobooks: chapters, a cover, an index at the front; only as a finished file"""
+CONTAINERS = ("mp3", M4B, "opus", "aac", "flac", *RAW_CONTAINERS)
 
 
-def assemble(shelf: Shelf, track: Track, audio: AudioFormat, path: Path) -> None:
-    """Writes a complete file, with exact sizes in its header.
+def assemble(shelf: Shelf, script: Script, track: Track, audio: AudioFormat, path: Path) -> None:
+    """Writes a complete file, with exact sizes in its header, and with chapters and cover where the format has them.
 
     Raises:
         EngineFault: the encoder failed.
@@ -29,20 +34,28 @@ def assemble(shelf: Shelf, track: Track, audio: AudioFormat, path: Path) -> None
     """
     draft = path.with_name(f".{os.getpid()}-{id(track)}-{path.name}")  # no other process or thread writes it
     try:
-        with draft.open("w+b") as file:
-            if audio.container in RAW_CONTAINERS:
-                for piece in raw(shelf, track, audio, 0, raw_size(track, audio)):
-                    file.write(piece)
-            else:
-                with Encoder(audio, streamed=False, sink=file) as encoder:
-                    for samples in track.blocks(shelf):
-                        encoder.feed(samples)
-                    encoder.finish()
-            file.flush()
+        if audio.container in RAW_CONTAINERS:
+            with draft.open("wb") as file:
+                file.writelines(raw(shelf, track, audio, 0, raw_size(track, audio)))
+        else:
+            with Encoder(audio, streamed=False, file=draft, labels=labels_of(shelf, script, track)) as encoder:
+                for samples in track.blocks(shelf):
+                    encoder.feed(samples)
+                encoder.finish()
+        with draft.open("rb") as file:
             os.fsync(file.fileno())
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def labels_of(shelf: Shelf, script: Script, track: Track) -> FileLabels:
+    """Returns what the file of a script says about itself; nothing if the script has neither title, chapters nor cover."""
+    starts = [*track.chapter_starts(script), track.samples]
+    spans = zip(script.chapters, pairwise(starts), strict=False)
+    chapters = tuple((title or f"{at}", *span) for at, (title, span) in enumerate(spans, start=1))
+    named = chapters if any(script.chapters) else ()
+    return FileLabels(script.title, script.author, named, shelf.cover(script.cover))
 
 
 def encoded(shelf: Shelf, track: Track, audio: AudioFormat) -> Iterator[bytes]:

@@ -44,6 +44,11 @@ class Book:
     cover: bytes = b""
     """a JPEG or PNG picture; empty: it has none"""
 
+    @property
+    def characters(self) -> int:
+        """Number of characters of its titles and paragraphs."""
+        return sum(len(text) for chapter in self.chapters for text in (chapter.title, *chapter.paragraphs))
+
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
@@ -95,7 +100,7 @@ def script_of(book: Book, speech: Mapping[str, Any], pauses: Pauses) -> Script:
                 pause_ms = pauses.heading_ms if index == 0 else pauses.paragraph_ms
         if len(parts) > first:
             titles.append(chapter.title)
-    return Script(tuple(parts), tuple(titles), book.title, book.author, book.language, speech)
+    return Script(tuple(parts), tuple(titles), book.title, book.author, book.language, speech=speech)
 
 
 def _lines(text: str) -> str:

@@ -51,6 +51,8 @@ class Script:
     author: str = ""
     language: str = ""
     """of the text, as the document names it; empty: not named"""
+    cover: str = ""
+    """hash of its picture; empty: it has none"""
     speech: Mapping[str, Any] = field(default_factory=dict)
     """fields of a request that all parts share"""
 

@@ -6,11 +6,13 @@ Owns:  one folder
 Never: a half-written file under its own name; a second copy of what equal requests share
 
     script-<hash>.json    what is spoken
+    cover-<hash>          its picture
     <key>.pcm             the samples of a part: 16 bits, little-endian, mono
     <key>.json            what is known of these samples; written before them, so who finds samples finds their notes
     result-<hash>.<ext>   assembled from all of that, and made again if it is lost
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -20,7 +22,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from pipeline.books.script import Script, content_hash, read_script
+from pipeline.books.script import KEY_LETTERS, Script, content_hash, read_script
 from pipeline.durable_file import write_durably
 
 SAMPLE_BYTES = 2
@@ -71,9 +73,16 @@ class Shelf:
         """
         return _read_script(self._script_file(name))
 
-    def forget_script(self, name: str) -> None:
-        """Removes a script that another one has replaced."""
-        self._script_file(name).unlink(missing_ok=True)
+    def keep_cover(self, picture: bytes) -> str:
+        """Writes a picture and returns its hash."""
+        name = hashlib.sha256(picture).hexdigest()[:KEY_LETTERS]
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_durably(self._cover_file(name), picture, mode=_MODE)
+        return name
+
+    def cover(self, name: str) -> bytes:
+        """Returns a picture; nothing for no name."""
+        return self._cover_file(name).read_bytes() if name else b""
 
     def keep(self, key: str, pcm: bytes, notes: PartNotes) -> None:
         """Writes the samples of a part; returns when they are on disk."""
@@ -110,7 +119,12 @@ class Shelf:
 
         Who writes a draft meanwhile has to write it again.
         """
-        names = {f"script-{script}.json", f"result-{result}", *(f"{key}{end}" for key in keys for end in (".pcm", ".json"))}
+        names = {
+            f"script-{script}.json",
+            f"cover-{self.script(script).cover}",
+            f"result-{result}",
+            *(f"{key}{end}" for key in keys for end in (".pcm", ".json")),
+        }
         for path in list(self.folder.iterdir()):
             if path.name not in names:
                 path.unlink(missing_ok=True)
@@ -129,6 +143,9 @@ class Shelf:
         with suppress(FileNotFoundError):
             self.folder.rename(removed)
         shutil.rmtree(removed, ignore_errors=True)
+
+    def _cover_file(self, name: str) -> Path:
+        return self.folder / f"cover-{name}"
 
     def _script_file(self, name: str) -> Path:
         return self.folder / f"script-{name}.json"

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from pipeline.audio.formats import AudioFormat, audio_format
-from pipeline.books.assemble import CONTAINERS
+from pipeline.books.assemble import CONTAINERS, M4B
 from pipeline.books.book import CHAPTER_MS, HEADING_MS, PARAGRAPH_MS, Pauses
 from pipeline.books.script import Part
 from pipeline.errors import UnsupportedFormat
@@ -59,7 +59,7 @@ class JobBody(SpeechBody):
 
     input: str = Field(min_length=1, description="the text, the Markdown or the SSML document")
     input_type: Literal["text", "markdown", "ssml"] = Field(  # type: ignore[assignment]  # one more than speech has
-        "text", description="markdown: its largest headings begin chapters"
+        "text", description="markdown: its largest headings begin chapters; an EPUB is sent as a file of a form"
     )
     response_format: str = Field("mp3", max_length=32, description=", ".join(CONTAINERS))
     title: str = Field("", max_length=300, description="of the whole; empty: that of the document")
@@ -84,6 +84,8 @@ class JobBody(SpeechBody):
         """
         if self.response_format not in CONTAINERS:
             raise UnsupportedFormat(f"the format of a job must be one of {', '.join(CONTAINERS)}", param="response_format")
+        if self.response_format == M4B:
+            return replace(audio_format("aac", self.sample_rate, self.bitrate), container=M4B)
         return audio_format(self.response_format, self.sample_rate, self.bitrate)
 
     def shared_fields(self) -> dict[str, Any]:

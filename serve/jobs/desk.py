@@ -10,9 +10,10 @@ import asyncio
 import hashlib
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pipeline.books.book import Book
 from pipeline.books.script import Script
 from pipeline.books.shelf import Shelf
 from pipeline.books.track import Track
@@ -22,6 +23,7 @@ from serve.access.idempotency import checked_key
 from serve.config.jobs import JobsConfig
 from serve.errors import ApiError, ErrorSpec, bad_request
 from serve.jobs.body import JobBody, PartBody
+from serve.jobs.document import DocumentReader
 from serve.jobs.planning import JobPlan, check_part, plan_job
 from serve.jobs.record import UNFINISHED, JobRecord, JobStatus
 from serve.jobs.records import Job, JobRecords
@@ -81,6 +83,7 @@ class JobDesk:
         self.records = JobRecords(store)
         self.wake: Callable[[], None] = lambda: None
         """told when a job of this replica's clients wants to be spoken"""
+        self.documents = DocumentReader()
         self._folder = folder
         self._speech = speech
 
@@ -92,16 +95,25 @@ class JobDesk:
         """Returns the folders of all jobs that have files."""
         return [path for path in self._folder.glob(f"{PREFIX}*") if path.is_dir()]
 
-    async def plan(self, body: JobBody, context: RequestContext) -> JobPlan:
+    async def plan(self, body: JobBody, context: RequestContext, book: Book | None = None) -> JobPlan:
         """Returns what a job would do.
+
+        Args:
+            book: what is spoken in place of the body's input.
 
         Raises:
             InvalidRequest, ApiError
         """
-        return await asyncio.to_thread(plan_job, body, context, self._speech, self.config)
+        return await asyncio.to_thread(plan_job, body, context, self._speech, self.config, book)
 
-    async def create(self, body: JobBody, context: RequestContext, raw: bytes) -> tuple[Job, JobPlan | None]:
+    async def create(
+        self, body: JobBody, context: RequestContext, raw: bytes, book: Book | None = None
+    ) -> tuple[Job, JobPlan | None]:
         """Accepts a job and charges for all of its text.
+
+        Args:
+            raw: the request, to which its idempotency key belongs.
+            book: as for plan().
 
         Returns:
             the job and its plan; None for the plan of a job that its idempotency key has made before.
@@ -114,7 +126,7 @@ class JobDesk:
         request = _digest(raw)
         if key is not None and (known := await asyncio.to_thread(self.records.read, job_id)) is not None:
             return _repeated(known, request), None
-        plan = await self.plan(body, context)
+        plan = await self.plan(body, context, book)
         await asyncio.to_thread(self._check_room, tenant, plan)
         await context.caller.charge_characters(plan.script.characters)
         record = await asyncio.to_thread(self._write, job_id, tenant, request, plan)
@@ -251,9 +263,11 @@ class JobDesk:
             )
 
     def _write(self, job_id: str, tenant: str, request: str, plan: JobPlan) -> JobRecord:
-        script, now = plan.script, self.records.now()
+        script, now, shelf = plan.script, self.records.now(), self.shelf(job_id)
         try:
-            name = self.shelf(job_id).keep_script(script)
+            if plan.cover:
+                script = replace(script, cover=shelf.keep_cover(plan.cover))
+            name = shelf.keep_script(script)
         except OSError as error:
             message = f"the text of the job cannot be written: {error.strerror}; try again"
             raise StoreUnavailable(message, place=str(self._folder)) from error

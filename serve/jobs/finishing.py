@@ -43,5 +43,5 @@ def _assembled(held: HeldJob) -> str:
     shelf.keep_only(frozenset(held.script.keys), script, name)
     if not is_raw and not shelf.result_file(name).exists():
         track = Track(held.script, shelf.lengths(), output.sample_rate)
-        assemble(shelf, track, output.audio, shelf.result_file(name))
+        assemble(shelf, held.script, track, output.audio, shelf.result_file(name))
     return name

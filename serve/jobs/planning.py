@@ -9,7 +9,7 @@ Never: audio, the store; a part that this service would refuse for its voice, it
 import secrets
 from dataclasses import dataclass, replace
 
-from pipeline.books.book import read_markdown, read_plain, script_of
+from pipeline.books.book import Book, read_markdown, read_plain, script_of
 from pipeline.books.script import Part, Script
 from pipeline.books.shelf import SAMPLE_BYTES
 from pipeline.books.ssml import cut_ssml
@@ -33,6 +33,7 @@ class JobPlan:
     output: Output
     ignored: tuple[str, ...]
     """fields of the body that have no effect"""
+    cover: bytes = b""
 
     @property
     def predicted_s(self) -> float:
@@ -46,8 +47,13 @@ class JobPlan:
         return round(self.predicted_s * (rate * SAMPLE_BYTES + result)) + 2 * len(self.script.to_json())
 
 
-def plan_job(body: JobBody, context: RequestContext, speech: SpeechServices, config: JobsConfig) -> JobPlan:
+def plan_job(
+    body: JobBody, context: RequestContext, speech: SpeechServices, config: JobsConfig, book: Book | None = None
+) -> JobPlan:
     """Returns the plan of a body. It takes a second for a long book: call it in a thread.
+
+    Args:
+        book: what is spoken in place of the body's input.
 
     Raises:
         InvalidRequest, ApiError: the body is wrong, or the caller may not have it.
@@ -55,25 +61,28 @@ def plan_job(body: JobBody, context: RequestContext, speech: SpeechServices, con
     body.check()
     context.caller.lane(Lane.BULK)
     audio = body.audio()
-    if len(body.input) > config.max_chars:
-        message = f"input has {len(body.input)} characters; the limit of a job is {config.max_chars} (jobs.max_chars)"
+    characters = len(body.input) if book is None else book.characters
+    if characters > config.max_chars:
+        message = f"the text has {characters} characters; the limit of a job is {config.max_chars} (jobs.max_chars)"
         raise TextTooLong(message, param="input")
     seed = secrets.randbelow(MAX_SEED + 1) if body.seed is None else body.seed
-    script = _cut(body.model_copy(update={"seed": seed, "sample_rate": audio.sample_rate}))
+    script = _cut(body.model_copy(update={"seed": seed, "sample_rate": audio.sample_rate}), book)
     if not script.parts:
         raise NoSpeakableText("the text has no letter and no digit", param="input")
     script, ignored = _settled(script, body, context, speech)
-    return JobPlan(script, Output(container=audio.container, sample_rate=audio.sample_rate, kbps=audio.kbps), ignored)
+    output = Output(container=audio.container, sample_rate=audio.sample_rate, kbps=audio.kbps)
+    return JobPlan(script, output, ignored, b"" if book is None else book.cover)
 
 
-def _cut(body: JobBody) -> Script:
+def _cut(body: JobBody, book: Book | None) -> Script:
     """Returns the script of a body; its voice and its model are as the client names them."""
     fields, pauses = body.shared_fields(), body.pauses.of_book()
-    if body.input_type == "ssml":
+    if body.input_type == "ssml" and book is None:
         parts = (Part(text, pause_ms=pauses.paragraph_ms if at else 0) for at, text in enumerate(cut_ssml(body.input)))
         script = Script(tuple(parts), speech={**fields, "input_type": "ssml"})
     else:
-        book = read_markdown(body.input) if body.input_type == "markdown" else read_plain(body.input)
+        if book is None:
+            book = read_markdown(body.input) if body.input_type == "markdown" else read_plain(body.input)
         script = script_of(book, fields, pauses)
     return replace(script, title=body.title or script.title, author=body.author or script.author)
 

@@ -2,21 +2,19 @@
 
 In:    the bytes of a file
 Out:   Reference, or the refusal of pipeline/voices/reference.py
-Owns:  the process, until it has answered or timed out
+Owns:  the number of recordings that are read at this moment
 Never: decoding in this process: a decoder that crashes, hangs or runs out of memory must not end the service
 """
 
-import asyncio
-import contextlib
 import json
-import sys
 
 import numpy as np
 
+from pipeline.child import ChildFailed, ask_child
 from pipeline.errors import AtCapacity, ReferenceRejected, UnsupportedFormat
 from pipeline.voices.reference import Reference, Report
-from serve.config.app_config import PROJECT
 
+READER = "pipeline.voices.reference"
 READ_TIMEOUT_S = 30.0
 NO_CHILD_RETRY_S = 5.0
 AT_ONCE = 2  # recordings in one ingress replica
@@ -52,31 +50,15 @@ class UploadReader:
 
 async def _ask_child(content: bytes) -> bytes:
     try:
-        child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "pipeline.voices.reference"),
-            cwd=PROJECT,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
+        return await ask_child(READER, content, timeout_s=READ_TIMEOUT_S)
+    except TimeoutError:
+        raise _undecodable(f"{READ_TIMEOUT_S:g} s") from None
+    except ChildFailed:
+        raise _undecodable("its limits of memory and time") from None
     except OSError as error:  # no more file descriptors, processes or memory
         raise AtCapacity(
             f"no recording can be read at this moment ({error.strerror}); try again", retry_after_s=NO_CHILD_RETRY_S
         ) from error
-    try:
-        async with asyncio.timeout(READ_TIMEOUT_S):
-            answer, _ = await child.communicate(content)
-    except TimeoutError:
-        raise ReferenceRejected(
-            f"the recording could not be decoded within {READ_TIMEOUT_S:g} s", param="audio_sample"
-        ) from None
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            child.kill()
-        await child.wait()
-    if child.returncode != 0:
-        raise _undecodable("its limits of memory and time")
-    return answer
 
 
 def _undecodable(limit: str) -> ReferenceRejected:

@@ -21,7 +21,7 @@ TOPS = ("pipeline", "serve", "scripts")
 FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
     # From the ground up. A folder imports from floors below its own, never from its own floor or above.
     "pipeline": (
-        ("durable_file", "errors", "ewma", "paths", "spec", "types"),
+        ("child", "durable_file", "errors", "ewma", "paths", "spec", "types"),
         ("config", "protocols", "yaml_loader"),
         ("audio", "checkpoint", "native", "store"),
         ("model",),

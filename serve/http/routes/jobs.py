@@ -7,20 +7,26 @@ Never: Ray, torch; a job of another key
 """
 
 import asyncio
+import hashlib
+import json
 from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.datastructures import UploadFile
 
 from pipeline.audio.formats import AudioFormat, audio_format
 from pipeline.books.archive import archive
-from pipeline.books.assemble import CONTAINERS, RAW_CONTAINERS, encoded, raw, raw_size
+from pipeline.books.assemble import CONTAINERS, M4B, RAW_CONTAINERS, encoded, raw, raw_size
+from pipeline.books.book import Book
 from pipeline.errors import UnsupportedFormat
 from serve.access.api_keys import Scope
-from serve.errors import ApiError, ErrorSpec
+from serve.errors import ApiError, ErrorSpec, bad_request
+from serve.http.body_reader import FORM, media_type_of
 from serve.http.dependencies import RequestServices
+from serve.http.forms import FORM_ROOM, read_form
 from serve.http.job_events import has_seen_the_end, job_events
 from serve.http.middleware import caller_of
 from serve.http.openapi import AUDIO_TYPES, answers, takes
@@ -52,6 +58,17 @@ EVENTS: dict[int | str, dict[str, Any]] = {
     204: {"description": "there is nothing more to tell"},
 }
 
+
+def takes_document() -> dict[str, Any]:
+    """Returns the description of the two bodies of a job."""
+    described = takes(JobBody)
+    file = {"type": "string", "format": "binary", "description": "an EPUB, Markdown, text or SSML"}
+    job = {"type": "string", "description": "the fields of the JSON body but input, as JSON"}
+    form = {"type": "object", "properties": {"file": file, "job": job}, "required": ["file"]}
+    described["requestBody"]["content"]["multipart/form-data"] = {"schema": form}
+    return described
+
+
 Limit = Annotated[int, Query(ge=1, le=1000)]
 AUDIO: dict[int | str, dict[str, Any]] = {
     status: {"description": what, "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in AUDIO_TYPES}}
@@ -61,28 +78,28 @@ AUDIO: dict[int | str, dict[str, Any]] = {
 
 @router.post(
     f"{PATH}/plan",
-    openapi_extra=takes(JobBody),
+    openapi_extra=takes_document(),
     response_model=PlanReply,
     responses=answers(400, 403, 404, 408, 413, 415, 503),
 )
 @requires(Scope.SPEECH)
 async def plan(request: Request, services: RequestServices) -> PlanReply:
-    body = read_body(JobBody, await _raw(request, services))
-    planned = await services.jobs.plan(body, context_of(request))
+    body, book, _ = await _document(request, services)
+    planned = await services.jobs.plan(body, context_of(request), book)
     return plan_reply(planned, await services.jobs.load())
 
 
 @router.post(
     PATH,
     status_code=202,
-    openapi_extra=takes(JobBody),
+    openapi_extra=takes_document(),
     response_model=JobReply,
     responses=answers(400, 403, 404, 408, 409, 413, 415, 429, 503, 507),
 )
 @requires(Scope.SPEECH)
 async def create(request: Request, services: RequestServices) -> Response:
-    raw_body = await _raw(request, services)
-    job, planned = await services.jobs.create(read_body(JobBody, raw_body), context_of(request), raw_body)
+    body, book, raw_body = await _document(request, services)
+    job, planned = await services.jobs.create(body, context_of(request), raw_body, book)
     reply = job_reply(job, services.jobs.config.keep_s)
     if planned is not None:
         reply = reply.model_copy(update={"ignored_fields": list(planned.ignored)})
@@ -210,12 +227,13 @@ async def audio(job_id: str, request: Request, services: RequestServices, format
 
 def _audio(request: Request, services: Services, view: JobView, container: str) -> Response:
     record, shelf, track = view.job.record, services.jobs.shelf(view.job.id), view.track
+    is_done = record.status is JobStatus.SUCCEEDED and record.result != ""
     if container == ZIP:
         beside = {f"subtitles.{kind}": job_subtitles(view, shelf, kind).encode() for kind in SUBTITLE_TYPES}
         return StreamingResponse(
             archive(shelf, view.script, track, beside), headers=_headers(view, ZIP), media_type="application/zip"
         )
-    chosen = _chosen(view, container)
+    chosen = _chosen(view, container, is_done=is_done)
     headers = _headers(view, chosen.container)
     kind = chosen.content_type
     if chosen.container in RAW_CONTAINERS:
@@ -224,7 +242,7 @@ def _audio(request: Request, services: Services, view: JobView, container: str) 
         return ranged(
             request.headers, lambda a, b: raw(shelf, track, chosen, a, b), size, etag=etag, media_type=kind, headers=headers
         )
-    if record.status is JobStatus.SUCCEEDED and record.result and chosen == record.output.audio:
+    if is_done and chosen == record.output.audio:
         path = shelf.result_file(record.result)
         read, size = file_reader(path), path.stat().st_size
         return ranged(request.headers, read, size, etag=record.result, media_type=kind, headers=headers)
@@ -240,19 +258,51 @@ def _headers(view: JobView, extension: str) -> dict[str, str]:
     }
 
 
-def _chosen(view: JobView, container: str) -> AudioFormat:
+def _chosen(view: JobView, container: str, *, is_done: bool) -> AudioFormat:
     """Returns the format of a download, at the rate of the job.
 
     Raises:
         UnsupportedFormat
     """
     output = view.job.record.output
-    if container in ("", output.container):
+    if container in ("", output.container) and (is_done or output.container != M4B):
         return output.audio
-    if container not in CONTAINERS:
-        raise UnsupportedFormat(f"the format must be one of {', '.join((*CONTAINERS, ZIP))}", param="format")
-    return audio_format(container, output.sample_rate)
+    known = [name for name in (*CONTAINERS, ZIP) if name != M4B]
+    if container not in ("", *known):
+        message = f"the format must be one of {', '.join(known)}; m4b is only made as the finished file of a job"
+        raise UnsupportedFormat(message, param="format")
+    return audio_format(container or "aac", output.sample_rate)
 
 
-async def _raw(request: Request, services: Services) -> bytes:
-    return await services.bodies.read_json(request, services.jobs.config.max_body_bytes)
+async def _document(request: Request, services: Services) -> tuple[JobBody, Book | None, bytes]:
+    """Returns a body, the book in place of its input if it is a form with one, and bytes that stand for both.
+
+    Raises:
+        ApiError, InvalidDocument, AtCapacity
+    """
+    most = services.jobs.config.max_body_bytes
+    if media_type_of(request) != FORM:
+        raw_body = await services.bodies.read_json(request, most)
+        return read_body(JobBody, raw_body), None, raw_body
+    form = await read_form(request, services, most + FORM_ROOM)
+    try:
+        upload, fields = form.get("file"), str(form.get("job", "{}"))
+        if not isinstance(upload, UploadFile):
+            raise bad_request("missing_field", "file is required: an EPUB, Markdown, text or SSML", param="file")
+        content = await upload.read()
+    finally:
+        await form.close()
+    document = await services.jobs.documents.read(content)
+    raw_body = _with_input(fields, document if isinstance(document, str) else "EPUB")
+    book = document if isinstance(document, Book) else None
+    return read_body(JobBody, raw_body), book, raw_body + hashlib.sha256(content).digest()
+
+
+def _with_input(fields: str, text: str) -> bytes:
+    try:
+        body = json.loads(fields)
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict) or "input" in body:
+        raise bad_request("invalid_form", "job is a JSON object with the fields of a job but input", param="job")
+    return json.dumps({**body, "input": text}).encode()

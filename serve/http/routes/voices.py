@@ -8,14 +8,12 @@ Never: Ray, torch; a client's words in an error; a recording kept longer than it
 
 import asyncio
 from collections.abc import Awaitable
-from contextlib import aclosing
 from datetime import datetime
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.datastructures import FormData, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
 
 from pipeline.errors import UnknownVoice
 from pipeline.voices.catalogue import VoiceInfo
@@ -25,8 +23,9 @@ from pipeline.voices.reference import Report
 from pipeline.voices.strings import decode_embedding, encode_embedding
 from serve.access.api_keys import Scope
 from serve.errors import ApiError, ErrorSpec, bad_request
-from serve.http.body_reader import FORM, check_content, media_type_of, too_large
+from serve.http.body_reader import FORM, media_type_of, too_large
 from serve.http.dependencies import RequestServices
+from serve.http.forms import FORM_ROOM, read_form
 from serve.http.openapi import answers, takes
 from serve.http.route_access import any_key, listing, requires
 from serve.http.schemas.voices import BlendBody, EditBody, FormBody, NewVoiceBody, RandomBody, blend_expression, takes_form
@@ -37,8 +36,6 @@ from serve.speech.schemas.base import read_body, read_values
 from serve.speech.schemas.speech import MODELS
 from serve.voices.similar_seeds import similar_seeds
 
-FORM_ROOM = 64 << 10  # bytes of a form beside its recording
-FORM_FIELDS = 12
 NO_CONSENT = ("", "0", "false", "no", "off")
 
 R = TypeVar("R")
@@ -222,21 +219,6 @@ async def from_recording(
     content = await recording(form, field, services.voices.maker.config.max_upload_bytes)
     with services.speech.admission.acquire():
         return await services.voices.maker.from_recording(body.metadata(), content, body.ref_text, consent[:MAX_NOTE_CHARS])
-
-
-async def read_form(request: Request, services: Services, most_bytes: int) -> FormData:
-    """Returns a form of one file and a few fields.
-
-    Raises:
-        ApiError: 400, 408, 413, 415
-    """
-    check_content(request, FORM)
-    async with aclosing(services.bodies.pieces(request, most_bytes)) as pieces:
-        parser = MultiPartParser(request.headers, pieces, max_files=1, max_fields=FORM_FIELDS, max_part_size=FORM_ROOM)
-        try:
-            return await parser.parse()
-        except (MultiPartException, UnicodeError, KeyError):
-            raise bad_request("invalid_form", "the body is no form with one file and a few fields") from None
 
 
 async def recording(form: FormData, field: str, limit: int) -> bytes:

@@ -1,16 +1,13 @@
 """Jobs over HTTP: planned, spoken in the background, listened to, stopped, and gone when they are deleted."""
 
-import asyncio
-import contextlib
 import io
 import json
-import threading
 import wave
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 import requests
@@ -18,45 +15,15 @@ import requests
 from pipeline.audio.encode import encode_whole
 from pipeline.audio.formats import audio_format
 from pipeline.errors import EngineDead, TextTooHard
-from serve.config.app_config import LimitsConfig
-from serve.config.jobs import JobsConfig
-from serve.jobs.runner import JobRunner
-from tests.support.fakes import CHUNK, Speaker, make_jobs, make_services
-from tests.support.live_server import CANARY, Live, error_of, serving
+from tests.support.books import epub, picture
+from tests.support.fakes import CHUNK, Speaker
+from tests.support.jobs import living
+from tests.support.live_server import CANARY, Live, error_of
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
 BOOK = "# One\n\nThe first words.\n\nMore words follow here.\n\n# Two\n\nThe last words."
-
-
-@contextlib.contextmanager
-def living(
-    folder: Path, speaker: Speaker | None = None, *, speaks: bool = True, runners: int = 1, **config: Any
-) -> Iterator[Live]:
-    """A server whose jobs are spoken, in a loop of their own."""
-    services = make_services(speaker or Speaker(chunks=2), LimitsConfig(max_in_flight=8))
-    desk = make_jobs(services.speech, JobsConfig(**{"lease_s": 0.5, **config}), folder)
-    object.__setattr__(services, "jobs", desk)
-
-    async def speak() -> None:
-        await asyncio.gather(*(JobRunner(desk, services.speech, look_s=0.02).run() for _ in range(runners)))
-
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    running = asyncio.run_coroutine_threadsafe(speak(), loop) if speaks else None
-    try:
-        with serving(services) as live:
-            yield live
-    finally:
-        if running is not None:
-            running.cancel()
-            with contextlib.suppress(BaseException):
-                asyncio.run_coroutine_threadsafe(asyncio.sleep(0.05), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
 
 
 def create(live: Live, status: int = 202, headers: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
@@ -117,7 +84,7 @@ def test_a_part_has_the_bytes_of_a_request_for_its_text(tmp_path: Path):
 @pytest.mark.parametrize("container", ["mp3", "flac", "opus", "aac"])
 def test_a_finished_file_is_the_samples_in_its_format_and_has_ranges(tmp_path: Path, container: str):
     with living(tmp_path) as live:
-        job = create(live, response_format=container)
+        job = create(live, response_format=container, input_type="text")
         finished(live, job["id"])
         whole = get(live, job["id"], "/audio")
         samples = np.frombuffer(get(live, job["id"], "/audio?format=pcm").content, "<i2")
@@ -332,3 +299,39 @@ def test_the_parts_come_in_a_zip_with_their_places(tmp_path: Path):
                     first = 2 * round(24_000 * part["start_s"])
                     assert one.readframes(one.getnframes()) == whole[first : first + 2 * one.getnframes()]
             assert file.read("subtitles.vtt").decode().startswith("WEBVTT")
+
+
+def test_an_epub_becomes_an_m4b_with_chapters_and_cover(tmp_path: Path):
+    with living(tmp_path) as live:
+        form = {"files": {"file": ("book.epub", epub())}, "data": {"job": '{"response_format": "m4b", "seed": 1}'}}
+        reply = requests.post(f"{live.url}/v1/audio/jobs", timeout=60, **form)
+        assert reply.status_code == 202, reply.text
+        job = reply.json()
+        assert job["title"] == "A Book"
+        found = finished(live, job["id"])
+        whole = get(live, job["id"], "/audio")
+        assert whole.headers["Content-Type"] == "audio/mp4"
+        assert "A%20Book.m4b" in whole.headers["Content-Disposition"]
+        with av.open(io.BytesIO(whole.content)) as file:
+            starts = [(one["metadata"]["title"], float(one["start"] * one["time_base"])) for one in file.chapters()]
+            assert starts == [(chapter["title"], pytest.approx(chapter["start_s"], abs=0.001)) for chapter in found["chapters"]]
+            assert (file.metadata["title"], file.metadata["artist"]) == ("A Book", "Ann Author")
+            (shown,) = [stream for stream in file.streams if stream.type == "video"]
+            assert bytes(next(file.demux(shown))) == picture()
+        assert whole.content.index(b"moov") < whole.content.index(b"mdat")
+        assert error_of(get(live, create(live)["id"], "/audio?format=m4b"))["code"] in ("unsupported_format", "not_ready")
+
+
+def test_files_that_are_no_books_are_refused(tmp_path: Path):
+    def sent(content: bytes, job: str = "{}") -> dict[str, Any]:
+        reply = requests.post(f"{live.url}/v1/audio/jobs/plan", files={"file": ("x", content)}, data={"job": job}, timeout=60)
+        return reply.json() if reply.ok else error_of(reply)
+
+    with living(tmp_path, speaks=False) as live:
+        assert sent(b"PK\x03\x04nothing")["code"] == "invalid_document"
+        assert sent(b"\xff\x00")["code"] == "invalid_document"
+        assert sent(b"text", "[]")["code"] == "invalid_form"
+        assert sent(b"text", '{"input": "x"}')["code"] == "invalid_form"
+        assert sent(b"# One\n\ntext", '{"input_type": "markdown"}')["chapters"][0]["title"] == "One"
+        wrong = requests.post(f"{live.url}/v1/audio/jobs", files={"other": ("x", b"y")}, timeout=60)
+        assert error_of(wrong)["param"] == "file"

@@ -1,0 +1,80 @@
+"""EPUBs: read in their order, with their chapters, and refused in words where they are wrong, protected or too large."""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+
+import pytest
+
+from pipeline.books import epub as reader
+from pipeline.books.book import Chapter
+from pipeline.books.epub import book_of, read_epub
+from pipeline.errors import InvalidDocument
+from tests.support.books import CONTAINER, ONE, PAGE, epub, package, picture
+
+CHAPTERS = (
+    Chapter("One", ("The first words here.", "More words\nfollow.", "Still one.")),
+    Chapter("Chapter Two", ("The last words.", "漢")),
+)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_book_has_the_chapters_of_its_contents(version: int):
+    book = read_epub(epub(version=version))
+    assert (book.title, book.author, book.language) == ("A Book", "Ann Author", "en")
+    assert book.chapters == CHAPTERS
+    assert book.cover == picture()
+
+
+def test_without_contents_each_file_is_a_chapter():
+    book = read_epub(epub(version=2, toc_ncx=None, book_opf=package(version=2).replace(' toc="ncx"', "")))
+    assert [chapter.title for chapter in book.chapters] == ["One", ""]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"PK\x03\x04 no zip", "not an EPUB"),
+        (epub(container_xml=None), "does not contain"),
+        (epub(container_xml=CONTAINER.replace("book.opf", "none.opf")), "does not contain"),
+        (epub(book_opf="<package>"), "not an EPUB"),
+        (epub(book_opf=f'<!DOCTYPE x [<!ENTITY a "{"b" * 9}">]>{package().replace("A Book", "&a;")}'), "not an EPUB"),
+        (epub(one_a_xhtml=PAGE.format(""), two_xhtml=PAGE.format("")), "no text"),
+        (epub(**{"META-INF/encryption.xml": '<e><EncryptionMethod Algorithm="http://w3.org/aes"/></e>'}), "protected"),
+    ],
+)
+def test_what_is_no_book_is_refused(content: bytes, says: str):
+    with pytest.raises(InvalidDocument, match=says):
+        read_epub(content)
+
+
+def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch):
+    bomb = epub(one_a_xhtml=b"a" * (17 << 20))
+    assert len(bomb) < 100_000
+    with pytest.raises(InvalidDocument, match="unpacks to more"):
+        read_epub(bomb)
+    monkeypatch.setattr(reader, "MOST_OF_ALL", 1000)
+    with pytest.raises(InvalidDocument, match="unpacks to more"):
+        read_epub(epub())
+    monkeypatch.setattr(reader, "MOST_FILES", 5)
+    with pytest.raises(InvalidDocument, match="7 files"):
+        read_epub(epub())
+
+
+def test_markup_that_is_wrong_is_read_all_the_same():
+    wrong = PAGE.format(f"{ONE}<p>open <b>tags <p>and & signs &bogus; <table><td>cell").encode("utf-16")
+    assert read_epub(epub(one_a_xhtml=wrong)).chapters[0].paragraphs[2:5] == ("open tags", "and & signs &bogus;", "cell")
+
+
+@pytest.mark.slow
+def test_a_process_of_its_own_answers_with_the_book_or_a_refusal():
+    def answer(content: bytes) -> bytes:
+        return subprocess.run(
+            [sys.executable, "-m", "pipeline.books.epub"], input=content, capture_output=True, check=True
+        ).stdout
+
+    assert asdict(book_of(answer(epub()))) == asdict(read_epub(epub()))
+    with pytest.raises(InvalidDocument, match="not an EPUB"):
+        book_of(answer(b"nothing"))
+    assert "refused" in json.loads(answer(b"nothing"))
