@@ -149,6 +149,11 @@ class KeyRing:
         """True if there is no key. A record that cannot be read counts as one: a broken record must not grant access."""
         return self._mirror.is_empty
 
+    def named(self, key_id: str) -> Key | None:
+        """Returns the key with this id; None if there is none."""
+        record = self._mirror.get(key_id)
+        return None if record is None else Key(key_id, record)
+
     def find(self, claimed: str) -> Key | None:
         """Returns the key with this text; None if there is none."""
         parts = KEY.fullmatch(claimed)

@@ -157,6 +157,34 @@ class Authenticator:
             raise unauthorised("invalid_api_key", "no such key; it may have been revoked")
         return key
 
+    def key_of_door(self, key_id: str | None, peer: str, setting: str) -> Key | None:
+        """Returns the key that the clients of a protocol without keys speak by; None if they may go without.
+
+        Args:
+            key_id: of the key that the operator names for them; None: the operator names none.
+            setting: where that is said.
+
+        Raises:
+            ApiError: 401, 403; 503 as long as the keys have not been read.
+        """
+        if key_id is None:
+            try:
+                return self.key_of(Headers(), peer)
+            except ApiError as refusal:
+                if refusal.spec.code != "missing_api_key":
+                    raise
+                raise unauthorised(
+                    "missing_api_key", f"this protocol has no keys: the operator names one ({setting})"
+                ) from None
+        ring = self._ring
+        if ring is None or not ring.is_known:
+            raise to_api_error(StoreUnavailable("the keys could not be read yet (keys.store); /health and the log say why"))
+        key = ring.named(key_id)
+        if key is None:
+            raise unauthorised("invalid_api_key", f"there is no key of the id that the operator names here ({setting})")
+        check_scope(key, frozenset({Scope.SPEECH}))
+        return key
+
     def check_browser(self, headers: Headers, peer: str, *, opens_page: bool) -> None:
         """Refuses requests that a page of another site sends through a browser of this machine, as long as no key exists.
 

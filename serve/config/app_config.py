@@ -16,6 +16,7 @@ from pipeline.config import PipelineConfig, StrictModel
 from pipeline.errors import ConfigError
 from pipeline.store.open import check_store_url
 from serve.config.bounded import LoudnessLufs
+from serve.config.doors import WyomingConfig
 from serve.config.jobs import JobsConfig
 from serve.config.messages import explain
 from serve.config.model_versions import ModelConfig, Version, versions_of, wrong_models
@@ -234,6 +235,7 @@ class AppConfig(StrictModel):
     voices: VoicesConfig = Field(default_factory=VoicesConfig)
     keys: KeysConfig = Field(default_factory=KeysConfig)
     http: HttpConfig = Field(default_factory=HttpConfig)
+    wyoming: WyomingConfig = Field(default_factory=WyomingConfig)
     lanes: LanesConfig = Field(default_factory=LanesConfig)
     pipeline: PipelineConfig = Field(default_factory=PipelineConfig)
     models: dict[VersionId, ModelConfig] = Field(

@@ -277,6 +277,13 @@ def _unstated_access(document: dict[str, Any]) -> Iterator[str]:
             f"http_options.host: {host} can be reached by other machines: set applications[0].args.keys.open, false to require "
             "keys (chattts-serve keys add NAME), true behind another gateway"
         )
+    app = read_app_config(application.get("args", {}))
+    door = app.wyoming
+    if door.port is not None and not is_local_host(door.host) and door.key is None and app.keys.open is not True:
+        yield (
+            f"applications[0].args.wyoming.host: {door.host} can be reached by other machines, and Wyoming has no keys: set "
+            "wyoming.key, the id of a key whose lanes and quotas its clients have, or keys.open: true"
+        )
 
 
 def _option(deployments: Mapping[str, Mapping[str, Any]], name: str, key: str) -> Any:

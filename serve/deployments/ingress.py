@@ -53,6 +53,7 @@ class Ingress:
             self._background.start(name, work)
         parts.status.first_audio_s = await speak_first_words(parts.services.speech)
         await parts.pipelines.probe_once()  # before the first request: a version without replicas would keep it waiting
+        await parts.wyoming.start()
         self._background.start("probes", parts.pipelines.probe())
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
@@ -76,4 +77,11 @@ class Ingress:
     async def drain(self) -> int:
         """Stops admitting requests, and ends conversations once they have spoken. Returns how many replies are not complete."""
         self.services.conversations.leave()
+        self._parts.wyoming.leave()
         return max(self.services.speech.admission.close(), self.services.conversations.busy)
+
+    async def __del__(self) -> None:
+        """Speaks what other doors have accepted. Serve awaits this within graceful_shutdown_timeout_s, once its own requests
+        are complete."""
+        if hasattr(self, "_parts"):
+            await self._parts.wyoming.stop()

@@ -32,6 +32,7 @@ from serve.deployments.ingress_records import IngressRecords, open_records
 from serve.deployments.ingress_status import IngressStatus
 from serve.deployments.replica_info import replica_info
 from serve.deployments.replica_stop import is_stopping, leave_when_stopped
+from serve.doors.wyoming.listener import WyomingListener
 from serve.http.body_reader import BodyReader
 from serve.http.services import Services
 from serve.jobs.desk import JobDesk
@@ -68,6 +69,7 @@ class IngressParts:
     records: IngressRecords
     pipelines: VersionPipelines
     metrics: IngressMetrics
+    wyoming: WyomingListener
 
 
 class QuarantinedText:
@@ -122,7 +124,7 @@ async def build_parts(config: AppConfig, stages: Mapping[str, Handle], listens: 
         purge=records.cache.purge,
         source_offer=config.source_offer,
     )
-    return IngressParts(services, status, records, pipelines, metrics)
+    return IngressParts(services, status, records, pipelines, metrics, WyomingListener(config.wyoming, services))
 
 
 def build_speech(
@@ -200,7 +202,7 @@ def background_work(config: AppConfig, parts: IngressParts) -> Iterator[tuple[st
         yield "fingerprints", following
     yield "silent stages", parts.pipelines.watch_silence()
     yield "jobs", JobRunner(parts.services.jobs, parts.services.speech).run()
-    yield "conversations", leave_when_stopped(parts.services.conversations)
+    yield "conversations", leave_when_stopped(parts.services.conversations, parts.wyoming)
     if config.degrade.steps:
         yield "load", shed_load(parts.services.speech, parts.pipelines, parts.metrics)
 

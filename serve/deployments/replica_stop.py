@@ -1,7 +1,7 @@
-"""Replica stop: tells the conversations of an ingress replica that Serve has begun to stop it.
+"""Replica stop: tells the conversations and listeners of an ingress replica that Serve has begun to stop it.
 
 In:    Serve's own state of this replica
-Out:   Conversations.leave()
+Out:   calls of leave()
 Owns:  nothing
 Never: admission: Serve sends a replica that stops no new requests, and waits for those it has
 
@@ -11,20 +11,28 @@ without it.
 """
 
 import asyncio
+from typing import Protocol
 
 from ray._private import worker
-
-from serve.speech.conversation.conversation import Conversations
 
 LOOK_S = 0.5
 
 
-async def leave_when_stopped(conversations: Conversations) -> None:
-    """Tells the conversations when Serve stops this replica; looks every LOOK_S, until cancelled."""
+class Leaver(Protocol):
+    """What clients stay at for longer than for one request."""
+
+    def leave(self) -> None:
+        """Takes nothing new, and speaks what it has."""
+        ...
+
+
+async def leave_when_stopped(*leavers: Leaver) -> None:
+    """Tells them when Serve stops this replica; looks every LOOK_S, until cancelled."""
     while True:
         await asyncio.sleep(LOOK_S)
         if is_stopping():
-            conversations.leave()
+            for leaver in leavers:
+                leaver.leave()
 
 
 def is_stopping() -> bool:

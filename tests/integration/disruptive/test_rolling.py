@@ -1,5 +1,6 @@
 """Rolling updates under constant load: a changed setting, other weights, other code. Nobody notices."""
 
+import asyncio
 import base64
 import copy
 import json
@@ -18,6 +19,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from serve.config.app_config import PROJECT
 from tests.support.cluster import FLAT, LONG, Cluster, deploy, document_of
+from tests.support.home_assistant import home_assistant_reads
+from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
 ROUTE = "/rolling"
@@ -219,6 +222,33 @@ def test_a_conversation_goes_on_while_the_acoustic_model_alone_is_replaced(
         assert not before & {stats["replica"] for stats in cluster.health(ROUTE)["acoustic"]}
     assert "going_away" not in {message["type"] for message in heard}
     assert audio_of(heard) == parts * expected
+
+
+def test_home_assistant_notices_no_update(cluster: Cluster, update: Callable[[dict[str, Any]], None]):
+    """Each message has a connection of its own, and none of them is refused or cut."""
+    port = free_port()
+    update(version(wyoming={"port": port}))
+    heard: list[bytes | None] = []
+    over = threading.Event()
+
+    def client() -> None:
+        while not over.is_set():
+            heard.append(asyncio.run(home_assistant_reads(port, BODY["input"], None)))
+
+    before = replicas(cluster)
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        clients = [pool.submit(client) for _ in range(CLIENTS)]
+        try:
+            wait_until(lambda: len(heard) >= CLIENTS, UPDATE_S)
+            update(version(wyoming={"port": port}, limits={"max_text_chars": 3998}))
+            wait_until(lambda: replicas(cluster) and not replicas(cluster) & before, UPDATE_S)
+            so_far = len(heard)
+            wait_until(lambda: len(heard) >= so_far + 2 * CLIENTS, UPDATE_S)
+        finally:
+            over.set()
+        for one in clients:
+            one.result()
+    assert all(spoken and len(spoken) > 10_000 for spoken in heard)
 
 
 def talk(cluster: Cluster) -> ClientConnection:

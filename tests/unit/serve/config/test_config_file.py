@@ -4,6 +4,7 @@ import copy
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -208,6 +209,26 @@ def test_a_service_that_other_machines_reach_must_set_keys_open():
     for said in (True, False):
         document["applications"][0]["args"] = {"keys": {"open": said}}
         assert find_mistakes(document) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "is_right"),
+    [
+        ({"wyoming": {"port": 10200}}, True),
+        ({"wyoming": {"host": "0.0.0.0"}}, True),
+        ({"wyoming": {"port": 10200, "host": "0.0.0.0"}}, False),
+        ({"wyoming": {"port": 10200, "host": "0.0.0.0"}, "keys": {"open": False}}, False),
+        ({"wyoming": {"port": 10200, "host": "0.0.0.0"}, "keys": {"open": True}}, True),
+        ({"wyoming": {"port": 10200, "host": "0.0.0.0", "key": "3kh7hhhnmt"}}, True),
+    ],
+)
+def test_a_door_without_keys_that_other_machines_reach_must_have_one_of_the_operator(args: dict[str, Any], is_right: bool):
+    application = {"name": "x", "route_prefix": "/", "import_path": "serve.app:build_app", "args": args, "deployments": []}
+    document: dict[str, Any] = {"http_options": {"host": "127.0.0.1"}, "applications": [application]}
+    for name, most in (("Ingress", 400), ("AcousticModel", 1000), ("Vocoder", 64)):
+        application["deployments"].append({"name": name, "max_ongoing_requests": most})
+    mistakes = find_mistakes(document)
+    assert mistakes == [] if is_right else "wyoming.key" in mistakes[0]
 
 
 def test_a_vocoder_beside_its_engine_has_no_deployment():
