@@ -134,6 +134,13 @@ class EngineConfig(StrictModel):
     )
     block_steps: int = Field(4, ge=1, le=256, description="size of a delivered block if the request sets none [steps]")
     max_waiting: int = Field(32, ge=0, le=4096, description="requests that may wait for a slot; further ones are refused")
+    max_rtf: float | None = Field(
+        0.8,
+        gt=0,
+        le=1,
+        description="a sequence waits for a slot while one more would make the running ones slower than this real-time factor, "
+        "so that listeners hear no pause; bulk sequences among themselves do not; null: none does",
+    )
     standard_patience_s: float = Field(
         2.0,
         ge=0,

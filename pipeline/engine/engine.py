@@ -41,6 +41,8 @@ class EngineStats:
     """The engine's load and counters at one moment."""
 
     slots: int
+    slots_usable: int
+    """the most that may be taken at the present pace (engine.max_rtf)"""
     slots_used: int
     waiting: int
     rounds: int
@@ -193,6 +195,7 @@ class Engine:
         with self._loop.wake:
             return EngineStats(
                 slots=self._config.slots,
+                slots_usable=self._scheduler.usable_slots,
                 slots_used=self._scheduler.num_running,
                 waiting=self._scheduler.num_waiting,
                 rounds=self._loop.rounds,

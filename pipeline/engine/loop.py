@@ -39,6 +39,8 @@ class _InFlightRound:
     plan: Plan
     launched_at: float
     """monotonic seconds"""
+    prefill_s: float
+    """duration of the prefill call before it [s]"""
 
 
 class EngineLoop:
@@ -167,15 +169,16 @@ class EngineLoop:
         for sequence in plan.restore:
             runner.restore(slot_of(sequence), sequence.preempted_state)
             sequence.preempted_state = None
+        prefill_s = 0.0
         if plan.prefill:
             for sequence in plan.prefill:
                 self._observer.scheduled(started - sequence.submitted_at, sequence.lane)
                 sequence.scheduled_at = sequence.scheduled_at or started
             runner.prefill(plan.prefill)
-            taken_s = self._clock() - started
-            self._prefill_call_s.add(taken_s)
-            self.prefill_s += taken_s
-        launched = _InFlightRound(plan, self._clock())
+            prefill_s = self._clock() - started
+            self._prefill_call_s.add(prefill_s)
+            self.prefill_s += prefill_s
+        launched = _InFlightRound(plan, self._clock(), prefill_s)
         for sequence in plan.prefill:
             sequence.prefilled_at = sequence.prefilled_at or launched.launched_at
         runner.launch(plan)
@@ -191,6 +194,8 @@ class EngineLoop:
             self.rounds += 1
             self.decode_s += round_s
             self.round_s.add(round_s)
+            steps = self._config.steps_per_round
+            self._scheduler.pace.add(len(launched.plan.decode), round_s / steps, launched.prefill_s / steps)
 
     def _deliver(self, runner: DeviceRunner, plan: Plan, output: RoundOutput, now: float) -> None:
         for sequence in plan.decode:
@@ -234,7 +239,7 @@ class EngineLoop:
 
     def retry_after_s(self) -> float:
         """Returns after how long a slot will probably be free, at least 0.1 [s]."""
-        return max(self._sequence_s.value * (self._scheduler.num_waiting + 1) / self._config.slots, 0.1)
+        return max(self._sequence_s.value * (self._scheduler.num_waiting + 1) / self._scheduler.usable_slots, 0.1)
 
 
 def _why_wasted(error: SynthesisError | None) -> str:

@@ -35,7 +35,8 @@ class ThroughputEstimate:
 class Occupancy:
     """The slots at present."""
 
-    free_slots: int
+    usable: int
+    """the most that may be taken"""
     running: tuple[Sequence, ...]
     preemptible: tuple[Sequence, ...]
     """those of `running` that an interactive sequence may preempt"""
@@ -82,10 +83,11 @@ def predicted_starts(
     def remaining_s(sequence: Sequence) -> float:
         return max(1.0, queue.predict(sequence) - sequence.steps) * throughput.step_s
 
-    ends = [now] * slots.free_slots + [now + remaining_s(row) for row in slots.running]
-    heapq.heapify(ends)
+    ends = sorted(now + remaining_s(row) for row in slots.running)
+    # Where more run than may, the first ones that end leave no slot.
+    ends = [now] * (slots.usable - len(ends)) + ends[max(0, len(ends) - slots.usable) :]
     preemptible = {id(row) for row in slots.preemptible}
-    preemptible_ends = [now + remaining_s(row) for row in slots.running if id(row) in preemptible]
+    preemptible_ends = [end for row in slots.running if id(row) in preemptible and (end := now + remaining_s(row)) in ends]
     for sequence in queue.order(newcomer):
         takes_s = throughput.prefill_s + remaining_s(sequence)
         soonest = ends[0]

@@ -12,13 +12,15 @@ Where an interactive sequence finds no slot, preemption.py chooses a bulk one th
 keys and values included, is kept as it is and put back later: no bit of its steps is computed again, so none can differ.
 
 An admitted sequence is promised its first audio: promises.py refuses a newcomer whose own would be late, or that would make
-another one's late, before it costs a step.
+another one's late, before it costs a step. And those that are listened to stay smooth: no sequence gets a slot while one more
+would make the others slower than they must be (pace.py). Bulk sequences among themselves have no such limit.
 """
 
 import heapq
 from dataclasses import dataclass
 
 from pipeline.config import EngineConfig
+from pipeline.engine.pace import Pace
 from pipeline.engine.preemption import choose_preempted, num_preempted, preemptible
 from pipeline.engine.promises import Occupancy, ThroughputEstimate, check_promises
 from pipeline.engine.sequence import Sequence, slot_of
@@ -62,6 +64,7 @@ class Scheduler:
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
         self.queue = WaitQueue(config)
+        self.pace = Pace(config.max_rtf, config.slots)
         self._plans = 0
         self._slots: list[Sequence | None] = [None] * config.slots
         # The lowest free slot first keeps the used ones together, so that a step can leave out the rest.
@@ -76,6 +79,15 @@ class Scheduler:
     @property
     def num_running(self) -> int:
         return self._config.slots - len(self._free)
+
+    @property
+    def usable_slots(self) -> int:
+        """Slots that may be taken while those that are listened to keep pace; at least one. Paused ones slow nobody."""
+        running = self._running()
+        if all(sequence.lane is Lane.BULK for sequence in running):
+            return self._config.slots
+        paused = sum(sequence.paused_since is not None for sequence in running)
+        return min(self._config.slots, self.pace.most_rows + paused)
 
     def submit(
         self, sequence: Sequence, *, admitted: bool, retry_after_s: float, throughput: ThroughputEstimate | None = None
@@ -174,7 +186,7 @@ class Scheduler:
     def _occupancy(self) -> Occupancy:
         running = self._running()
         may_yield = preemptible(self.queue, running, max_preempted=self._config.max_preempted)
-        return Occupancy(len(self._free), tuple(running), tuple(may_yield))
+        return Occupancy(self.usable_slots, tuple(running), tuple(may_yield))
 
     def _check_room(self, lane: Lane, retry_after_s: float) -> None:
         """Checks that one more sequence of this lane may wait; bulk leaves half of the waiting room to the others.
@@ -229,9 +241,8 @@ class Scheduler:
         running, preempted = self._running(), []
         for sequence in running:
             sequence.preempt_pending = False
-        for sequence in choose_preempted(
-            self.queue, running, free_slots=len(self._free), max_preempted=self._config.max_preempted
-        ):
+        free_slots = max(0, self.usable_slots - len(running))
+        for sequence in choose_preempted(self.queue, running, free_slots=free_slots, max_preempted=self._config.max_preempted):
             if self._plans - sequence.last_planned <= self.rounds_ahead:
                 sequence.preempt_pending = True
                 continue
@@ -253,7 +264,7 @@ class Scheduler:
         if not self._free or not self.queue:
             return (), ()
         for sequence in self.queue.order():
-            if not self._free or len(placed) == self._config.prefill_rows:
+            if self.num_running >= self.usable_slots or len(placed) == self._config.prefill_rows:
                 break
             if sequence.preempted_state is None:
                 if prefill and prefill_bucket(len(sequence.prompt.ids)) != prefill_bucket(len(prefill[0].prompt.ids)):

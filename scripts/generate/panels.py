@@ -71,6 +71,7 @@ PANELS: tuple[Panel, ...] = (
             "decoding": "sum(ray_chattts_running_sequences)",
             "waiting": "sum(ray_chattts_waiting_sequences)",
             "slots": "sum(ray_chattts_slots)",
+            "slots while all stay smooth": "sum(ray_chattts_usable_slots)",
         },
         "Waiting above zero for long: add replicas, or slots while a step stays below 21 ms.",
     ),

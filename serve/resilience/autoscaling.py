@@ -104,11 +104,11 @@ class EngineLoad:
             stats: EngineStats as a mapping.
             now: monotonic time [s].
         """
-        slots, round_s = stats["slots"], stats["round_s"]
+        slots, round_s = stats["slots_usable"], stats["round_s"]
         steps_per_s = slots * self._steps_per_round / round_s if round_s > 0 else math.inf
         computed = self._computed.per_s(stats["steps"], now) / steps_per_s
         # A slot whose client is slow computes nothing and is occupied all the same.
-        return Load(max(computed, stats["slots_used"] / slots), self._waiting_steps / steps_per_s)
+        return Load(max(computed, min(1.0, stats["slots_used"] / slots)), self._waiting_steps / steps_per_s)
 
 
 class Waiting:

@@ -134,6 +134,9 @@ SHADOW_LOUDNESS = Metric(
 )
 
 SLOTS = Metric(MetricType.GAUGE, "chattts_slots", "sequences the engine can decode together")
+USABLE = Metric(
+    MetricType.GAUGE, "chattts_usable_slots", "slots that may be taken while every stream stays smooth (engine.max_rtf)"
+)
 RUNNING = Metric(MetricType.GAUGE, "chattts_running_sequences", "sequences the engine decodes now")
 WAITING = Metric(MetricType.GAUGE, "chattts_waiting_sequences", "sequences that wait for a slot")
 STEP = Metric(MetricType.GAUGE, "chattts_step_seconds", "running mean of the time per decode step")
@@ -168,7 +171,7 @@ METRICS: tuple[Metric, ...] = (
     CACHE, CACHED_STEPS, CACHE_BYTES, CACHE_EVICTIONS,
     DEGRADATION_LEVEL,
     VERSION_REQUESTS, VERSION_FAILED, VERSION_SHARE, VERSION_OUT, ROLLBACKS, SHADOWS, SHADOW_DURATION, SHADOW_LOUDNESS,
-    SLOTS, RUNNING, WAITING, STEP, STEPS, SEGMENTS, QUEUE_WAIT, PREEMPTED, WASTED, KV_CACHE,
+    SLOTS, USABLE, RUNNING, WAITING, STEP, STEPS, SEGMENTS, QUEUE_WAIT, PREEMPTED, WASTED, KV_CACHE,
     UTILISATION, BACKLOG, TEXT_WAITING, TEXT_ANSWER, TEXT_ANSWERS, TEXT_RESTARTS,
     VOCODER_WAITING, VOCODER_CALL, VOCODER_CALLS, VOCODER_JOBS,
 )  # fmt: skip

@@ -19,6 +19,7 @@ from serve.observability.metrics.definitions import (
     SLOTS,
     STEP,
     STEPS,
+    USABLE,
     WAITING,
     WASTED,
 )
@@ -49,6 +50,7 @@ class EngineMetrics:
         registry = self._registry
         registry.set_load(load)
         registry.set_gauge(SLOTS, stats["slots"])
+        registry.set_gauge(USABLE, stats["slots_usable"])
         registry.set_gauge(RUNNING, stats["slots_used"])
         registry.set_gauge(WAITING, stats["waiting"])
         registry.set_gauge(STEP, stats["round_s"] / steps_per_round)

@@ -65,7 +65,7 @@ def test_values_out_of_range_are_named(wrong: dict[str, float]):
         StepBacklogPolicy(**wrong)
 
 
-ENGINE = {"slots": 8, "slots_used": 0, "round_s": 0.1, "steps": 0}  # 4 steps a round: 320 steps a second
+ENGINE = {"slots_usable": 8, "slots_used": 0, "round_s": 0.1, "steps": 0}  # 4 steps a round: 320 steps a second
 
 
 def test_an_engine_is_busy_by_the_steps_it_makes():
