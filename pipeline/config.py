@@ -89,10 +89,10 @@ class EngineConfig(StrictModel):
         description="decode step on a CPU: native machine code, compiled once (AVX2 or AVX-512, and a C++ compiler), or torch; "
         "auto: native if it can be compiled; affects the bits of the audio",
     )
-    weights: Literal["dtype", "int8"] = Field(
+    weights: Literal["dtype", "int8", "int4"] = Field(
         "dtype",
-        description="number format of the weights: dtype's, or int8 with one scale per output; int8 needs dtype bfloat16 and "
-        "a GPU, or native decoding",
+        description="number format of the weights: dtype's, int8 with one scale per output, or int4 with one per 32 inputs, "
+        "faster and coarser; both need dtype bfloat16 and native decoding, or int8 a GPU; affects the bits of the audio",
     )
     kv: Literal["dtype", "int8"] = Field(
         "dtype",
@@ -179,11 +179,15 @@ class EngineConfig(StrictModel):
         return 1 if self.device == "cpu" else 2
 
     @model_validator(mode="after")
-    def _int8_weights_can_be_read(self) -> "EngineConfig":
-        if self.weights == "int8" and self.dtype != "bfloat16":
-            raise ValueError(f"weights int8 need dtype bfloat16, not {self.dtype}")
-        if self.weights == "int8" and (self.device, self.decode) == ("cpu", "torch"):
-            raise ValueError("weights int8 need decode native or auto on a CPU: torch decodes in dtype there")
+    def _rounded_weights_can_be_read(self) -> "EngineConfig":
+        if self.weights == "dtype":
+            return self
+        if self.dtype != "bfloat16":
+            raise ValueError(f"weights {self.weights} need dtype bfloat16, not {self.dtype}")
+        if (self.device, self.decode) == ("cpu", "torch"):
+            raise ValueError(f"weights {self.weights} need decode native or auto on a CPU: torch decodes in dtype there")
+        if self.weights == "int4" and self.device == "cuda":
+            raise ValueError("weights int4 are for a CPU, with decode native or auto; on a GPU set weights to int8 or dtype")
         return self
 
     @model_validator(mode="after")

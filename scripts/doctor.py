@@ -207,7 +207,7 @@ def machine_code(pipeline: PipelineConfig) -> Iterator[Finding]:
     """Compiles the decode step and the vocoder for this CPU, as a start does. The first time needs a C++ compiler."""
     engine, vocoder = pipeline.engine, pipeline.vocoder
     if engine.device == "cpu" and engine.decode != "torch":
-        needed = engine.decode == "native" or engine.weights == "int8"
+        needed = engine.decode == "native" or engine.weights != "dtype"
         yield compiled("decode step", DECODE_STEP, "engine.decode torch, engine.weights dtype: several times as long", needed)
     if vocoder.allows_incremental:
         yield compiled("vocoder", VOCODER, "vocoder.method windows: three times the cost", vocoder.method == "incremental")

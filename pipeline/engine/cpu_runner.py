@@ -31,6 +31,7 @@ from pipeline.engine.scheduler import Plan, prefill_bucket
 from pipeline.engine.sequence import Sequence, slot_of
 from pipeline.errors import ConfigError
 from pipeline.model.cpu.native_step import NativeStep
+from pipeline.model.cpu.packing import Weights
 from pipeline.model.embedding import Embedding
 from pipeline.model.gpt import ActiveExtent, Gpt
 from pipeline.model.sampling import draw, filter_logits
@@ -39,6 +40,9 @@ from pipeline.spec import CODEBOOKS
 from pipeline.types import Head
 
 logger = logging.getLogger(__name__)
+
+ROUNDED: dict[str, Weights] = {"int8": torch.int8, "int4": "int4"}
+"""engine.weights -> how native code reads the weights"""
 
 
 class CpuRunner:
@@ -230,9 +234,9 @@ def _build_gpt(config: EngineConfig, checkpoint: Checkpoint) -> Gpt:
     if config.device != "cpu" or config.decode == "torch":
         return build()
     try:
-        return build(native=torch.int8 if config.weights == "int8" else dtype)
+        return build(native=ROUNDED.get(config.weights, dtype))
     except NativeUnavailable as reason:
-        if config.decode == "native" or config.weights == "int8":
+        if config.decode == "native" or config.weights != "dtype":
             raise ConfigError(
                 f"engine.decode {config.decode} with engine.weights {config.weights} decodes natively, which here is "
                 f"impossible: {reason}; set decode to torch and weights to dtype"

@@ -26,6 +26,7 @@ import torch.nn.functional as F
 
 from pipeline.checkpoint.weights import GptSpec
 from pipeline.model.cpu.native import NativeDecoder
+from pipeline.model.cpu.packing import Weights
 from pipeline.model.linear import Linear, Product
 from pipeline.model.quantise import dequantise, quantise
 
@@ -152,7 +153,7 @@ class Gpt:
         rows: int,
         device: torch.device,
         dtype: torch.dtype,
-        native: torch.dtype | None = None,
+        native: Weights | None = None,
         product: Callable[[torch.Tensor], Product] | None = None,
     ) -> None:
         """
@@ -160,7 +161,7 @@ class Gpt:
             tensors: upstream's names, as in gpt/model.safetensors.
             positions: length of the longest sequence [positions].
             rows: number of slots in a decode step.
-            native: the type in which native code reads the weights, `dtype` or int8; None: torch computes.
+            native: the type in which native code reads the weights, `dtype`, int8 or int4; None: torch computes.
             product: makes a Product of a weight (out, in) float32 on the device; None: Linear, in `dtype`.
 
         Raises:

@@ -119,6 +119,37 @@ inline IntegerRegister multiply_pairs(ShortRegister a, ShortRegister b, IntegerR
 #endif
 }
 
+// Thirty-two bytes.
+using ByteRegister = __m256i;
+
+inline IntegerRegister same(int32_t x) { return _mm256_set1_epi32(x); }
+inline ByteRegister same_sixteen(const uint8_t* from) { return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
+
+// Four bytes in every lane.
+inline ByteRegister same_four(const int8_t* from) {
+    int32_t four;
+    __builtin_memcpy(&four, from, sizeof(four));
+    return _mm256_set1_epi32(four);
+}
+
+// What codes of 4 bits stand for: the low half of every byte, and the high one.
+inline void look_up(ByteRegister sixteen, const uint8_t* from, ByteRegister& low, ByteRegister& high) {
+    const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)), half = _mm256_set1_epi8(15);
+    low = _mm256_shuffle_epi8(sixteen, _mm256_and_si256(codes, half));
+    high = _mm256_shuffle_epi8(sixteen, _mm256_and_si256(_mm256_srli_epi16(codes, 4), half));
+}
+
+// Adds to each lane the products of its four bytes; those of a are below 128.
+inline IntegerRegister multiply_fours(ByteRegister a, ByteRegister b, IntegerRegister sums) {
+#if defined(__AVXVNNI__)
+    return _mm256_dpbusd_avx_epi32(sums, a, b);
+#elif defined(__AVX512VNNI__) && defined(__AVX512VL__)
+    return _mm256_dpbusd_epi32(sums, a, b);
+#else
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), _mm256_set1_epi16(1)));
+#endif
+}
+
 // In every 128 bits, lane i: the sum of the four numbers of a, b, c or d, as (0 + 2) + (1 + 3).
 inline Register sums_of_fours(Register a, Register b, Register c, Register d) {
     const Register low = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));

@@ -104,6 +104,35 @@ inline IntegerRegister multiply_pairs(ShortRegister a, ShortRegister b, IntegerR
 #endif
 }
 
+// Sixty-four bytes.
+using ByteRegister = __m512i;
+
+inline IntegerRegister same(int32_t x) { return _mm512_set1_epi32(x); }
+inline ByteRegister same_sixteen(const uint8_t* from) { return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))); }
+
+// Four bytes in every lane.
+inline ByteRegister same_four(const int8_t* from) {
+    int32_t four;
+    __builtin_memcpy(&four, from, sizeof(four));
+    return _mm512_set1_epi32(four);
+}
+
+// What codes of 4 bits stand for: the low half of every byte, and the high one.
+inline void look_up(ByteRegister sixteen, const uint8_t* from, ByteRegister& low, ByteRegister& high) {
+    const __m512i codes = _mm512_loadu_si512(from), half = _mm512_set1_epi8(15);
+    low = _mm512_shuffle_epi8(sixteen, _mm512_and_si512(codes, half));
+    high = _mm512_shuffle_epi8(sixteen, _mm512_and_si512(_mm512_srli_epi16(codes, 4), half));
+}
+
+// Adds to each lane the products of its four bytes; those of a are below 128.
+inline IntegerRegister multiply_fours(ByteRegister a, ByteRegister b, IntegerRegister sums) {
+#if defined(__AVX512VNNI__)
+    return _mm512_dpbusd_epi32(sums, a, b);
+#else
+    return _mm512_add_epi32(sums, _mm512_madd_epi16(_mm512_maddubs_epi16(a, b), _mm512_set1_epi16(1)));
+#endif
+}
+
 // In every 128 bits, lane i: the sum of the four numbers of a, b, c or d, as (0 + 2) + (1 + 3).
 inline Register sums_of_fours(Register a, Register b, Register c, Register d) {
     const Register low = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));

@@ -112,6 +112,32 @@ inline IntegerRegister multiply_pairs(ShortRegister a, ShortRegister b, IntegerR
     return vaddq_s32(sums, vpaddq_s32(vmull_s16(vget_low_s16(a), vget_low_s16(b)), vmull_high_s16(a, b)));
 }
 
+// Sixteen bytes.
+using ByteRegister = uint8x16_t;
+
+inline IntegerRegister same(int32_t x) { return vdupq_n_s32(x); }
+inline ByteRegister same_sixteen(const uint8_t* from) { return vld1q_u8(from); }
+
+// Four bytes in every lane.
+inline ByteRegister same_four(const int8_t* from) {
+    int32_t four;
+    __builtin_memcpy(&four, from, sizeof(four));
+    return vreinterpretq_u8_s32(vdupq_n_s32(four));
+}
+
+// What codes of 4 bits stand for: the low half of every byte, and the high one.
+inline void look_up(ByteRegister sixteen, const uint8_t* from, ByteRegister& low, ByteRegister& high) {
+    const uint8x16_t codes = vld1q_u8(from);
+    low = vqtbl1q_u8(sixteen, vandq_u8(codes, vdupq_n_u8(15)));
+    high = vqtbl1q_u8(sixteen, vshrq_n_u8(codes, 4));
+}
+
+// Adds to each lane the products of its four bytes; those of a are below 128.
+inline IntegerRegister multiply_fours(ByteRegister a, ByteRegister b, IntegerRegister sums) {
+    const int8x16_t x = vreinterpretq_s8_u8(a), y = vreinterpretq_s8_u8(b);
+    return vpadalq_s16(sums, vpaddq_s16(vmull_s8(vget_low_s8(x), vget_low_s8(y)), vmull_high_s8(x, y)));
+}
+
 // Lane i: the sum of the four numbers of a, b, c or d, as (0 + 2) + (1 + 3).
 inline Register sums_of_fours(Register a, Register b, Register c, Register d) {
     const auto halves = [](Register x, Register y) {  // x0 + x2, x1 + x3, y0 + y2, y1 + y3

@@ -39,6 +39,7 @@ from scripts.bench.scenarios import (
     soak,
     streaming,
     turn,
+    weights,
 )
 from scripts.bench.summary import LIMIT_KEPT, TARGET_REACHED, markdown, summarise, write_pages
 from scripts.config_path import DEFAULT, config_path
@@ -55,6 +56,7 @@ SCENARIOS = {
     "b9": disconnect_storm,
     "b13": house,
     "b15": account,
+    "b16": weights,
     "b14": turn,
     "b12": soak,
     "b10": serve_overhead,

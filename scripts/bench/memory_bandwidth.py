@@ -14,9 +14,10 @@ import torch
 
 from pipeline.checkpoint.weights import GptSpec
 from pipeline.engine.kv_cache import SCALE_BYTES
+from pipeline.model.cpu import four_bit
 from scripts.bench.device_clock import mean_seconds
 
-ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1, "int4": four_bit.BYTES}
 COPIED_BYTES = 1 << 28
 COPIES = 10
 
@@ -35,7 +36,7 @@ def step_bytes(spec: GptSpec, weights: str, cache: str, *, rows: int, context: f
     heads = spec.codebooks * spec.audio_vocab * spec.width
     head = spec.head_dim * ITEM_BYTES[cache] + (SCALE_BYTES if cache == "int8" else 0)
     cached = rows * context * 2 * spec.layers * spec.heads * head
-    return decoder * ITEM_BYTES[weights] + heads * 4 + cached
+    return decoder * ITEM_BYTES[weights] + heads * (1 if weights == "int4" else 4) + cached
 
 
 def copy_bandwidth(device: str = "cpu") -> float:

@@ -40,7 +40,6 @@ from scripts.evaluate.listening import KINDS, TEACHERS, Listener, Recording, has
 from scripts.say import open_pipeline
 from scripts.train_demo.held_out import Kind, held_out
 
-SEED = 1
 TIMEOUT_S = 120.0
 LOCAL_SLOTS = 4
 ABOVE_TEACHER: dict[Kind, float] = {
@@ -85,12 +84,12 @@ class Score:
 Voice = Callable[[str], Recording]
 
 
-def service(url: str, voice: str) -> Voice:
+def service(url: str, voice: str, seed: int) -> Voice:
     """Returns a function that synthesises a sentence with a running service."""
 
     def synthesise(sentence: str) -> Recording:
         started = time.perf_counter()
-        body = {"input": sentence, "voice": voice, "seed": SEED, "response_format": "wav", "stream": False}
+        body = {"input": sentence, "voice": voice, "seed": seed, "response_format": "wav", "stream": False}
         reply = requests.post(f"{url.rstrip('/')}/v1/audio/speech", json=body, timeout=TIMEOUT_S)
         reply.raise_for_status()
         samples, rate = soundfile.read(io.BytesIO(reply.content), dtype="float32")
@@ -99,13 +98,13 @@ def service(url: str, voice: str) -> Voice:
     return synthesise
 
 
-async def synthesise_all(config: PipelineConfig, voice: str, sentences: Iterable[str]) -> list[Recording]:
+async def synthesise_all(config: PipelineConfig, voice: str, seed: int, sentences: Iterable[str]) -> list[Recording]:
     """Synthesises the sentences in this process, one after another."""
     recordings = []
     async with open_pipeline(config) as local:
         for index, sentence in enumerate(sentences):
             request = SynthesisRequest(
-                f"judge-{index}", sentence, voice, sampling=SamplingParams(seed=SEED), timeout_s=TIMEOUT_S
+                f"judge-{index}", sentence, voice, sampling=SamplingParams(seed=seed), timeout_s=TIMEOUT_S
             )
             started = time.perf_counter()
             async with aclosing(local.synthesizer.stream(request)) as stream:
@@ -137,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     audio_s = sum(len(one.samples) / one.rate for one in recordings)
-    result: dict[str, Any] = {"voice": args.voice}
+    result: dict[str, Any] = {"voice": args.voice, "seed": args.seed}
     result |= {"dtype": args.dtype, "weights": args.weights, "kv": args.kv} if args.local else {}
     result |= figures(list(zip(chosen, recordings, strict=True)), shown=args.show)
     result |= {"audio_s": round(audio_s, 1), "real_time_factor": round(sum(one.took_s for one in recordings) / audio_s, 3)}
@@ -156,10 +155,12 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--local", action="store_true", help="synthesise in this process, without a service")
     parser.add_argument("--checkpoint", default="demo", help="with --local: the weights (default: %(default)s)")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="with --local: number format")
-    parser.add_argument("--weights", choices=("dtype", "int8"), default="dtype", help="with --local: format of the weights")
+    formats = ("dtype", "int8", "int4")
+    parser.add_argument("--weights", choices=formats, default="dtype", help="with --local: format of the weights")
     parser.add_argument("--kv", choices=("dtype", "int8"), default="dtype", help="with --local: format of keys and values")
     parser.add_argument("--codes", action="store_true", help="with --local: decode from the codes (use_decoder false)")
     parser.add_argument("--voice", default="default", help="name of the voice")
+    parser.add_argument("--seed", type=int, default=1, help="of every sentence (default: %(default)s)")
     parser.add_argument("--parallel", type=int, default=1, help="requests at once, with a URL")
     parser.add_argument("--kinds", nargs="+", choices=ABOVE_TEACHER, help="kinds of sentences (default: those it can speak)")
     parser.add_argument("--sentences", type=int, help="use only this many of each kind")
@@ -202,13 +203,13 @@ def synthesise_locally(args: argparse.Namespace, sentences: list[str]) -> list[R
             "vocoder": {"use_decoder": not args.codes},
         }
     )
-    return asyncio.run(synthesise_all(config, args.voice, sentences))
+    return asyncio.run(synthesise_all(config, args.voice, args.seed, sentences))
 
 
 def request_all(args: argparse.Namespace, sentences: list[str]) -> list[Recording]:
     """Requests each sentence from a running service."""
     with ThreadPoolExecutor(args.parallel) as pool:
-        return list(pool.map(service(args.url, args.voice), sentences))
+        return list(pool.map(service(args.url, args.voice, args.seed), sentences))
 
 
 def figures(recordings: list[tuple[Spoken, Recording]], *, shown: bool) -> dict[str, dict[str, float]]:

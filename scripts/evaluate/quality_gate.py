@@ -1,7 +1,7 @@
 """Quality gate: compares fast number formats with float32. `python -m scripts.evaluate.quality_gate CHECKPOINT`
 
 In:    a checkpoint
-Out:   a table, one JSON line; exit code 1 if an 8-bit format fails
+Out:   a table, one JSON line; exit code 1 if a format fails
 Owns:  one decoder per format, one after another
 Never: the GPU kernels (scripts/evaluate/gpu_check)
 
@@ -13,8 +13,10 @@ again in every later step, and all formats answer the same question:
   top 20         how many of the 20 likeliest codes are among float32's
   moved          probability that lies elsewhere than float32's (total variation), at the default temperature
 
-An 8-bit format passes if it moves at most MOST_TIMES as much as torch's bfloat16, the usual format. The GPU's formats are
-judged by their counterparts in torch, so no GPU is needed. --fp8 compares 8-bit floating point, which the engine does not have.
+An 8-bit format passes if it moves at most MOST_TIMES as much as torch's bfloat16, the usual format. The limit of weights of 4
+bits, MOST_TIMES_4, is exceeded by damage only: whether they can be heard is for the judge to say (intelligibility.py). The
+GPU's formats are judged by their counterparts in torch, so no GPU is needed. --fp8 compares 8-bit floating point, which the
+engine does not have.
 """
 
 import argparse
@@ -35,6 +37,7 @@ from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
 from pipeline.engine import kv_cache
 from pipeline.errors import CheckpointError
+from pipeline.model.cpu.packing import Weights
 from pipeline.model.embedding import Embedding
 from pipeline.model.gpt import ActiveExtent, Gpt
 from pipeline.model.linear import Product, QuantisedLinear
@@ -55,15 +58,18 @@ class Way:
     """How a step is computed: number formats and implementation."""
 
     dtype: torch.dtype
-    native: torch.dtype | None = None
+    native: Weights | None = None
     """weights of native decoding on a CPU"""
     weights: str = "dtype"
     """weights on a GPU; fp8: computed as fp8.py says; fp8 x fp8: the activations too"""
     kv: str = "dtype"
 
     @property
-    def has_8_bits(self) -> bool:
-        return self.native is torch.int8 or {self.weights, self.kv} != {"dtype"}
+    def most_times(self) -> float | None:
+        """How many times as much as torch's bfloat16 it may move; None: it is not judged."""
+        if self.native == "int4":
+            return MOST_TIMES_4
+        return MOST_TIMES if self.native is torch.int8 or {self.weights, self.kv} != {"dtype"} else None
 
 
 EXACT, YARDSTICK = "float32", "bfloat16, torch"
@@ -74,6 +80,8 @@ WAYS = {
     "weights int8, native": Way(torch.bfloat16, native=torch.int8),
     "kv int8, native": Way(torch.bfloat16, native=torch.bfloat16, kv="int8"),
     "weights and kv int8, native": Way(torch.bfloat16, native=torch.int8, kv="int8"),
+    "weights int4, native": Way(torch.bfloat16, native="int4"),
+    "weights int4 and kv int8, native": Way(torch.bfloat16, native="int4", kv="int8"),
     "weights int8, GPU": Way(torch.bfloat16, weights="int8"),
     "kv int8, GPU": Way(torch.bfloat16, kv="int8"),
     "weights and kv int8, GPU": Way(torch.bfloat16, weights="int8", kv="int8"),
@@ -90,7 +98,7 @@ PRODUCTS: dict[str, Callable[[torch.Tensor], Product] | None] = {
     "fp8": partial(Fp8Linear, with_activations=False),
     "fp8 x fp8": partial(Fp8Linear, with_activations=True),
 }
-MOST_TIMES = 4.0
+MOST_TIMES, MOST_TIMES_4 = 4.0, 32.0
 CPU = torch.device("cpu")
 
 
@@ -207,15 +215,14 @@ def measure(root: Path, *, texts: int, steps: int, ways: Iterable[str] = tuple(W
 
 
 def passes(results: dict[str, Agreement]) -> bool:
-    """True if every 8-bit format is near enough to float32."""
-    return all(
-        row.moved <= MOST_TIMES * results[YARDSTICK].moved for way, row in results.items() if (WAYS | FP8)[way].has_8_bits
-    )
+    """True if every format of fewer bits is near enough to float32."""
+    limits = {way: (WAYS | FP8)[way].most_times for way in results}
+    return all(results[way].moved <= times * results[YARDSTICK].moved for way, times in limits.items() if times)
 
 
 def main() -> int:
-    """Measures every format; exit code 1 if an 8-bit format fails or there is no such checkpoint."""
-    parser = argparse.ArgumentParser(description="Compare 8-bit decoding with float32.")
+    """Measures every format; exit code 1 if one fails or there is no such checkpoint."""
+    parser = argparse.ArgumentParser(description="Compare decoding of fewer bits with float32.")
     parser.add_argument("checkpoint", nargs="?", default="demo", help="demo, full-random ... or a folder")
     parser.add_argument("--texts", type=int, default=4, choices=range(1, 65), metavar="1..64")
     parser.add_argument("--steps", type=int, default=64, choices=range(1, 1025), metavar="1..1024", help="steps per text")
@@ -233,7 +240,8 @@ def main() -> int:
         table.add_row(way, f"{row.hidden_error:.2%}", f"{row.argmax:.1%}", f"{row.top_20:.1%}", f"{row.moved:.2%}")
     console.print(table)
     verdict = passes(results)
-    console.print(f"8 bits move {'at most' if verdict else 'more than'} {MOST_TIMES:g} times what torch's bfloat16 moves")
+    found = "every format is within its limit" if verdict else "a format is beyond its limit"
+    console.print(f"{found}: {MOST_TIMES:g} times what torch's bfloat16 moves for 8 bits, {MOST_TIMES_4:g} times for 4")
     figures = {way: {name: getattr(row, name) for name in row.__slots__} for way, row in results.items()}
     print(json.dumps({"checkpoint": args.checkpoint, "passes": verdict, "ways": figures}))
     return 0 if verdict else 1

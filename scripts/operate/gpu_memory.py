@@ -8,9 +8,11 @@ Never: a device
 
 from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
 from pipeline.engine.kv_cache import bytes_of_head
+from pipeline.model.cpu import four_bit
 
 MIB = 1 << 20
 KV_BYTES = {"float32": 4, "bfloat16": 2}  # bytes per number
+ROUNDED_BYTES = {"int8": 1, "int4": four_bit.BYTES}  # of a weight
 
 # Dimensions of ChatTTS's GPT, for keys and values per position and the weights of the decoder.
 LAYERS, WIDTH, HEADS, MLP_WIDTH = 20, 768, 12, 3072
@@ -68,5 +70,5 @@ def kv_cache_bytes(engine: EngineConfig) -> int:
 
 def weight_bytes(engine: EngineConfig) -> int:
     """Returns the size of the decoder's weights [bytes]; embeddings and heads, a tenth of it, are not counted."""
-    item = 1 if engine.weights == "int8" else KV_BYTES[engine.dtype]
-    return LAYERS * (4 * WIDTH**2 + 3 * WIDTH * MLP_WIDTH) * item
+    item = ROUNDED_BYTES.get(engine.weights, KV_BYTES[engine.dtype])
+    return int(LAYERS * (4 * WIDTH**2 + 3 * WIDTH * MLP_WIDTH) * item)

@@ -28,6 +28,7 @@ NUMERICS = [
             {"decode": "native", "dtype": "bfloat16", "weights": "int8"},
             {"decode": "native", "dtype": "float32", "kv": "int8"},
             {"decode": "native", "dtype": "bfloat16", "weights": "int8", "kv": "int8"},
+            {"decode": "native", "dtype": "bfloat16", "weights": "int4", "kv": "int8"},
         )
     ),
 ]

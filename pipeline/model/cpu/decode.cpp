@@ -20,9 +20,11 @@
 
 #include "draw.h"
 #include "product.h"
+#include "product_groups.h"
 #ifdef __AMX_TILE__
 #include "product_tiles.h"
 #endif
+#include "round_groups.h"
 #include "simd.h"
 #include "team.h"
 
@@ -235,8 +237,8 @@ struct Layer {
     Product gate_up, down;  // gate_up: panels of 16 gates and the 16 values they belong to
 };
 
-// Of the products of all layers: product.h and product_tiles.h.
-enum ArithmeticKind : int64_t { PLAIN_FLOAT, PLAIN_BF16, PLAIN_INT8, PAIRS_INT8, TILE_BF16, TILE_INT8 };
+// Of the products of all layers: product.h, product_tiles.h and product_groups.h.
+enum ArithmeticKind : int64_t { PLAIN_FLOAT, PLAIN_BF16, PLAIN_INT8, PAIRS_INT8, TILE_BF16, TILE_INT8, GROUPS_INT4 };
 
 struct Model {
     int64_t arithmetic, layers, width, heads, head_dim, mlp_width, positions, threads;
@@ -269,7 +271,7 @@ struct Rows {
 // One vocabulary.
 struct Head {
     int64_t books, vocab, panels;
-    Product product;       // (books x vocab, width) float32
+    Product product;       // (books x vocab, width) float32, or int8 with scales
     const float* table;    // (books, vocab, width): embeddings
     const float* noise;    // (slots, books, vocab)
     int64_t* recent;       // (slots, books, WINDOW)
@@ -435,6 +437,7 @@ void run_layers(Team& team, const Model& model, const Rows& rows, const Cache& c
         case PLAIN_BF16: return run.template operator()<Plain<bf16>>();
         case PLAIN_INT8: return run.template operator()<Plain<int8_t>>();
         case PAIRS_INT8: return run.template operator()<Pairs>();
+        case GROUPS_INT4: return run.template operator()<Groups>();
 #ifdef __AMX_TILE__
         case TILE_BF16: return run.template operator()<TileBf16>();
         case TILE_INT8: return run.template operator()<TileInt8>();
@@ -443,9 +446,9 @@ void run_layers(Team& team, const Model& model, const Rows& rows, const Cache& c
 }
 
 // The logits of rows of states, each head.panels * PANEL numbers.
-void score(Team& team, const Head& head, const float* states, int64_t rows, int64_t width) {
-    if (!rows) return;
-    Multiplier<Plain<float>> multiplier(nullptr);
+template <class Weight>
+void score_with(Team& team, const Head& head, const float* states, int64_t rows, int64_t width) {
+    Multiplier<Plain<Weight>> multiplier(nullptr);
     multiplier.take(states, rows, width);
     team.share(head.panels, [&](int64_t panel) {
         multiplier.panel(head.product, panel, [&](int64_t row, const Sums& sums) {
@@ -456,7 +459,18 @@ void score(Team& team, const Head& head, const float* states, int64_t rows, int6
     });
 }
 
+void score(Team& team, const Head& head, const float* states, int64_t rows, int64_t width) {
+    if (!rows) return;
+    if (head.product.scales) return score_with<int8_t>(team, head, states, rows, width);
+    score_with<float>(team, head, states, rows, width);
+}
+
 }  // namespace
+
+// Rounds groups of 32 weights to codes and scales, before the first step.
+extern "C" void round_weights(const float* weights, int64_t groups, int64_t threads, uint8_t* codes, uint16_t* scales) {
+    round_groups(weights, groups, static_cast<int>(threads), codes, scales);
+}
 
 // Advance rows by the embeddings `in` (count, width); `out` (count, width) gets their states.
 extern "C" void advance(const Model* model, const Rows* rows, const Cache* cache, const float* in, float* out) {

@@ -8,6 +8,7 @@ Never: sampling (native_step.py), the choice whether it is used
 torch runs a step of 20 layers as some 600 small operations. This is one parallel region that reads every weight once;
 docs/decisions has the measurements. pipeline/native/compiler.py says what it needs. With AMX, bfloat16 and int8 weights are
 multiplied in tiles, and with AVX-512 or AVX2 int8 weights as integers (pipeline/native/product.h): other sums, other last bits.
+Weights of 4 bits have the same bits everywhere.
 """
 
 import ctypes
@@ -17,7 +18,7 @@ from pathlib import Path
 import torch
 
 from pipeline.checkpoint.weights import GptSpec
-from pipeline.model.cpu.packing import Layer, arithmetic, pack_weights
+from pipeline.model.cpu.packing import Layer, Weights, arithmetic, pack_weights
 from pipeline.native.compiler import NativeUnavailable, best_instructions, library
 from pipeline.native.instructions import Instructions
 from pipeline.native.memory import ALIGNMENT, LANES, PANEL, aligned
@@ -67,7 +68,7 @@ class NativeDecoder:
         *,
         rotary: tuple[torch.Tensor, torch.Tensor],
         rows: int,
-        weights: torch.dtype,
+        weights: Weights,
         instructions: Instructions | None = None,
     ) -> None:
         """
@@ -75,8 +76,8 @@ class NativeDecoder:
             tensors: upstream's names, as in gpt/model.safetensors.
             rotary: cosines and signed sines, each (positions, head_dim) float32.
             rows: number of slots.
-            weights: float32 or bfloat16, with a KV cache of the same type or of int8; int8, one scale per output, with a KV
-                cache of bfloat16 or int8.
+            weights: float32 or bfloat16, with a KV cache of the same type or of int8; int8, one scale per output, or int4, in
+                groups, with a KV cache of bfloat16 or int8.
             instructions: those to compute with; None: the best of this machine.
 
         Raises:
@@ -90,9 +91,9 @@ class NativeDecoder:
         self._advance.restype = None
         self.spec, self._slots, self._rows = spec, rows, max(rows, PROMPT_ROWS)
         self.arithmetic = arithmetic(weights, self.instructions)
-        self._weights = pack_weights(tensors, spec, self.arithmetic)
-        self._rotary = tuple(table.float().contiguous() for table in rotary)
         threads = torch.get_num_threads()
+        self._weights = pack_weights(tensors, spec, self.arithmetic, self.library, threads=threads)
+        self._rotary = tuple(table.float().contiguous() for table in rotary)
         self._scratch = allocate_scratch(spec, rows=self._rows, positions=len(self._rotary[0]), threads=threads)
         self.model = self._model(threads)
         self.cache_dtype = torch.float32 if weights is torch.float32 else torch.bfloat16  # where the cache is not int8

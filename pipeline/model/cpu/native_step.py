@@ -12,9 +12,10 @@ from dataclasses import dataclass, fields
 import torch
 
 from pipeline.model.cpu.native import Cache, Model, NativeDecoder
-from pipeline.model.cpu.packing import Product
+from pipeline.model.cpu.packing import Arithmetic, Product
 from pipeline.model.embedding import Embedding
 from pipeline.model.gpt import KeysValues
+from pipeline.model.quantise import quantise
 from pipeline.native.memory import ALIGNMENT, PANEL, Arena, aligned, pack
 from pipeline.spec import CODEBOOKS
 
@@ -130,13 +131,16 @@ class NativeStep:
         """Packs a head's weight (books * vocab, width) and describes its vocabulary."""
         slots, books, vocab = tensors.noise.shape
         panels = -(-len(weight) // PANEL)
-        arena = Arena(panels * PANEL * weight[0].nbytes)
         padded = torch.cat([weight, weight.new_zeros(panels * PANEL - len(weight), weight.shape[1])])
+        scales = None
+        if self._decoder.arithmetic is Arithmetic.GROUPS_INT4:  # beside those, heads of float32 are a fifteenth of all bytes
+            padded, scales = quantise(padded)
+        arena = Arena(padded.nbytes)
         return _Head(
             books=books,
             vocab=vocab,
             panels=panels,
-            product=Product(self._address(arena.keep(pack(padded))), None),
+            product=Product(self._address(arena.keep(pack(padded))), None if scales is None else self._address(scales)),
             table=self._address(table),
             noise=self._address(tensors.noise),
             recent=self._address(tensors.recent),

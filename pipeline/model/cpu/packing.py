@@ -7,18 +7,24 @@ Never: activations, the KV cache, the calls into decode.cpp (native.py)
 """
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
+from typing import Literal
 
 import torch
 
 from pipeline.checkpoint.weights import GptSpec
+from pipeline.model.cpu.four_bit import FourBits, pack_groups, rounded
 from pipeline.model.quantise import quantise
 from pipeline.native.instructions import Instructions
 from pipeline.native.memory import ALIGNMENT, LANES, PANEL, Arena, pack, pack_tiles
 
 PRODUCTS_PER_LAYER = 4
+
+Weights = torch.dtype | Literal["int4"]
+"""float32, bfloat16, int8 with one scale per output, int4 in groups of 32 inputs"""
 
 
 class Arithmetic(IntEnum):
@@ -30,15 +36,19 @@ class Arithmetic(IntEnum):
     PAIRS_INT8 = 3
     TILE_BF16 = 4
     TILE_INT8 = 5
+    GROUPS_INT4 = 6
 
     @property
     def weights(self) -> torch.dtype:
-        """The type of the weights."""
-        return {"FLOAT": torch.float32, "BF16": torch.bfloat16, "INT8": torch.int8}[self.name.partition("_")[2]]
+        """The type of the weights; two of 4 bits share a byte."""
+        names = {"FLOAT": torch.float32, "BF16": torch.bfloat16, "INT8": torch.int8, "INT4": torch.uint8}
+        return names[self.name.partition("_")[2]]
 
 
-def arithmetic(weights: torch.dtype, instructions: Instructions) -> Arithmetic:
-    """Returns the fastest arithmetic for weights of a type; float32 has but one."""
+def arithmetic(weights: Weights, instructions: Instructions) -> Arithmetic:
+    """Returns the fastest arithmetic for weights of a type; float32 and int4 have but one."""
+    if weights == "int4":
+        return Arithmetic.GROUPS_INT4
     if weights is torch.float32:
         return Arithmetic.PLAIN_FLOAT
     if instructions is Instructions.AMX:
@@ -77,15 +87,19 @@ class PackedWeights:
     """every tensor that `layers` points into; they must live as long as the layers are used"""
 
 
-def pack_weights(tensors: dict[str, torch.Tensor], spec: GptSpec, arithmetic: Arithmetic) -> PackedWeights:
+def pack_weights(
+    tensors: dict[str, torch.Tensor], spec: GptSpec, arithmetic: Arithmetic, library: ctypes.CDLL, *, threads: int
+) -> PackedWeights:
     """Packs the weights of all layers into one arena.
 
     Args:
         tensors: upstream's names, as in gpt/model.safetensors.
         arithmetic: weights are packed as it reads them; int8 has one scale per output.
+        library: decode.cpp, compiled: it rounds to 4 bits, on so many threads.
     """
     numbers = sum(tensor.numel() for name, tensor in tensors.items() if "_proj" in name)
-    packer = _Packer(numbers * arithmetic.weights.itemsize + spec.layers * PRODUCTS_PER_LAYER * ALIGNMENT, arithmetic)
+    size = numbers * arithmetic.weights.itemsize + spec.layers * PRODUCTS_PER_LAYER * ALIGNMENT
+    packer = _Packer(size, arithmetic, partial(rounded, library=library, threads=threads))
     layers = (packer.layer(tensors, f"layers.{index}", spec) for index in range(spec.layers))
     stack = (Layer * spec.layers)(*layers)
     return PackedWeights(stack, tensors["norm.weight"].float().contiguous(), tuple(packer.kept))
@@ -94,9 +108,9 @@ def pack_weights(tensors: dict[str, torch.Tensor], spec: GptSpec, arithmetic: Ar
 class _Packer:
     """Packs products into an arena, and collects every tensor that a structure points into."""
 
-    def __init__(self, size: int, arithmetic: Arithmetic) -> None:
+    def __init__(self, size: int, arithmetic: Arithmetic, rounded: Callable[..., FourBits]) -> None:
         self._arena = Arena(size)
-        self._weights = arithmetic.weights
+        self._weights, self._rounded = arithmetic.weights, rounded
         in_tiles = arithmetic in (Arithmetic.TILE_BF16, Arithmetic.TILE_INT8)
         self._pack = pack_tiles if in_tiles else partial(pack, in_pairs=arithmetic is Arithmetic.PAIRS_INT8)
         self.kept: list[torch.Tensor] = []
@@ -123,6 +137,9 @@ class _Packer:
 
     def _product(self, weight: torch.Tensor) -> Product:
         """Packs one weight (out, in)."""
+        if self._weights is torch.uint8:
+            packed = torch.from_numpy(pack_groups(*self._rounded(weight.contiguous().numpy())))
+            return Product(self._address(self._arena.keep(packed)), None)
         if self._weights is not torch.int8:
             return Product(self._address(self._arena.keep(self._pack(weight.to(self._weights)))), None)
         quantised, scales = quantise(weight)

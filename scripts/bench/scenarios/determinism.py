@@ -28,6 +28,7 @@ FORMATS = {
     "bfloat16": ("bfloat16", "dtype", "dtype"),
     "int8 weights": ("bfloat16", "int8", "dtype"),
     "int8 weights, keys and values": ("bfloat16", "int8", "int8"),
+    "int4 weights, int8 keys and values": ("bfloat16", "int4", "int8"),
 }
 """engine.dtype, engine.weights and engine.kv"""
 

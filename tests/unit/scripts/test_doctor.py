@@ -124,6 +124,7 @@ def test_machine_code_that_is_built_needs_no_compiler():
     ("engine", "vocoder", "statuses"),
     [
         ({"dtype": "bfloat16", "weights": "int8"}, {}, {"decode step": "fail", "vocoder": "warn"}),
+        ({"dtype": "bfloat16", "weights": "int4"}, {}, {"decode step": "fail", "vocoder": "warn"}),
         ({"decode": "native"}, {"method": "incremental"}, {"decode step": "fail", "vocoder": "fail"}),
         ({}, {}, {"decode step": "warn", "vocoder": "warn"}),
         ({"decode": "torch"}, {"method": "windows"}, {}),

@@ -8,7 +8,7 @@ import torch
 from pipeline.model.embedding import Embedding
 from pipeline.native.compiler import NativeUnavailable
 from scripts.evaluate.fp8 import LARGEST, rounded, rounded_rows
-from scripts.evaluate.quality_gate import FP8, MOST_TIMES, WAYS, YARDSTICK, Agreement, agreement, measure, passes
+from scripts.evaluate.quality_gate import FP8, WAYS, YARDSTICK, Agreement, agreement, measure, passes
 from tests.support.machine import needs_native
 
 
@@ -24,19 +24,20 @@ def test_equal_states_agree_wholly_and_disturbed_ones_less_and_less(demo):
     assert little.argmax > much.argmax
 
 
-@pytest.mark.parametrize(("times", "verdict"), [(1.0, True), (MOST_TIMES + 0.1, False)])
-@pytest.mark.parametrize("way", [way for way, how in WAYS.items() if how.has_8_bits])
-def test_8_bits_are_judged_by_what_bfloat16_moves(times, verdict, way):
+@pytest.mark.parametrize(("more", "verdict"), [(-0.1, True), (0.1, False)])
+@pytest.mark.parametrize("way", [way for way, how in WAYS.items() if how.most_times])
+def test_fewer_bits_are_judged_by_what_bfloat16_moves(more, verdict, way):
     bfloat16 = Agreement(hidden_error=0.01, argmax=0.9, top_20=0.9, moved=0.02)
-    assert passes({YARDSTICK: bfloat16, way: replace(bfloat16, moved=0.02 * times)}) is verdict
+    assert passes({YARDSTICK: bfloat16, way: replace(bfloat16, moved=0.02 * (WAYS[way].most_times + more))}) is verdict
 
 
 @needs_native
-def test_8_bits_pass_on_the_demo_checkpoint(demo_root):
+def test_fewer_bits_pass_on_the_demo_checkpoint(demo_root):
     results = measure(demo_root, texts=1, steps=12)
     assert list(results) == list(WAYS)[1:]
     assert passes(results)
-    assert all(0 < row.moved < 0.1 for row in results.values()), "every way differs from float32, a little"
+    assert all(0 < row.moved < 0.2 for row in results.values()), "every way differs from float32, a little"
+    assert results["weights int8, native"].moved < results["weights int4, native"].moved / 4, "a bit is worth a factor"
 
 
 def test_a_machine_that_cannot_decode_natively_judges_the_rest_and_says_so(demo_root, monkeypatch, caplog):

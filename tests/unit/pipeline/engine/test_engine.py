@@ -375,7 +375,9 @@ def test_round_that_hangs_fails_the_health_check_with_its_age(make_engine, monke
     engine.check_health()
 
 
-@pytest.mark.parametrize("settings", [{"decode": "native"}, {"dtype": "bfloat16", "weights": "int8"}])
+@pytest.mark.parametrize(
+    "settings", [{"decode": "native"}, *({"dtype": "bfloat16", "weights": weights} for weights in ("int8", "int4"))]
+)
 def test_machine_that_cannot_decode_natively_says_so_when_told_to(make_engine, monkeypatch, settings):
     monkeypatch.setattr(instructions.platform, "machine", lambda: "riscv64")
     compiler.library.cache_clear()
@@ -422,6 +424,9 @@ def test_a_cache_of_8_bits_takes_what_its_numbers_and_scales_take(make_engine, d
         ({"kv": "int8", "decode": "torch", "dtype": "bfloat16", "weights": "int8"}, "weights int8 need decode native or auto"),
         ({"kv": "int4"}, "Input should be 'dtype' or 'int8'"),
         ({"weights": "int8"}, "weights int8 need dtype bfloat16, not float32"),
+        ({"weights": "int4"}, "weights int4 need dtype bfloat16, not float32"),
+        ({"decode": "torch", "dtype": "bfloat16", "weights": "int4"}, "weights int4 need decode native or auto"),
+        ({"device": "cuda", "dtype": "bfloat16", "weights": "int4"}, "weights int4 are for a CPU, with decode native or auto"),
         ({"weights": "int8", "device": "cuda"}, "weights int8 need dtype bfloat16, not float32"),
     ],
 )

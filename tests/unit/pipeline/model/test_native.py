@@ -11,20 +11,32 @@ from hypothesis import strategies as st
 from pipeline.checkpoint.weights import Checkpoint, GptSpec
 from pipeline.model.cpu import native
 from pipeline.model.cpu.native import NativeDecoder
-from pipeline.model.cpu.packing import Arithmetic
+from pipeline.model.cpu.packing import Arithmetic, Weights
 from pipeline.model.gpt import ActiveExtent, Gpt, KeysValues, rotary_tables
 from pipeline.model.quantise import dequantise, quantise
 from pipeline.native.compiler import NativeUnavailable
 from pipeline.native.instructions import Instructions, usable
 from tests.support.effort import examples
+from tests.support.four_bit import FourBitLinear
 from tests.support.machine import needs_instructions, needs_native, needs_tiles
 
+SAME_BITS = {torch.bfloat16: (Instructions.AVX2,), "int4": (Instructions.AVX2, Instructions.AMX)}
+"""weights -> instructions that compute them as AVX-512 does, to the last bit: see below"""
 SLOTS, POSITIONS = 11, 200  # more slots than the eight rows one block holds
 
 
-def make_gpt(demo: Checkpoint, weights: torch.dtype | None, *, dtype: torch.dtype, tensors=None) -> Gpt:
+def make_gpt(demo: Checkpoint, weights: Weights | None, *, dtype: torch.dtype, tensors=None, product=None) -> Gpt:
     tensors = demo.gpt() if tensors is None else tensors
-    return Gpt(tensors, demo.gpt_spec, positions=POSITIONS, rows=SLOTS, device=torch.device("cpu"), dtype=dtype, native=weights)
+    return Gpt(
+        tensors,
+        demo.gpt_spec,
+        positions=POSITIONS,
+        rows=SLOTS,
+        device=torch.device("cpu"),
+        dtype=dtype,
+        native=weights,
+        product=product,
+    )
 
 
 def make_cache(demo: Checkpoint, dtype: torch.dtype, seed: int = 0, spec: GptSpec | None = None) -> KeysValues:
@@ -43,7 +55,7 @@ def make_x(demo: Checkpoint, seed: int) -> torch.Tensor:
 
 
 def make_native(
-    demo: Checkpoint, weights: torch.dtype, instructions: Instructions | None = None, *, spec: GptSpec | None = None
+    demo: Checkpoint, weights: Weights, instructions: Instructions | None = None, *, spec: GptSpec | None = None
 ) -> NativeDecoder:
     spec = spec or demo.gpt_spec
     rotary = rotary_tables(POSITIONS, spec.head_dim, spec.rope_theta, torch.device("cpu"))
@@ -57,8 +69,8 @@ def make_native(
         *(
             pytest.param((weights, one), marks=needs_instructions(one))
             for one in (Instructions.AVX512_VNNI, Instructions.AVX2, Instructions.NEON, Instructions.AMX)
-            for weights in (torch.bfloat16, torch.int8)
-            if (weights, one) != (torch.bfloat16, Instructions.AVX2)  # as AVX-512, to the last bit: see below
+            for weights in (torch.bfloat16, torch.int8, "int4")
+            if one not in SAME_BITS.get(weights, ())
         ),
     ],
     ids=lambda way: f"{way[0]}-{way[1]}",
@@ -130,6 +142,26 @@ def test_int8_is_exactly_the_rounded_weights(demo):
             x, positions, exact_cache, ActiveExtent(SLOTS, 200)
         )
     assert (step - exact).abs().max() < 5e-3
+
+
+@needs_native
+def test_int4_is_its_slow_twin(demo):
+    """Both round weights and inputs alike. What is left: the cache's bfloat16, and inputs that it moves to the next integer."""
+    positions, x = torch.arange(SLOTS) * 19, make_x(demo, 1)
+
+    def float32_cache() -> KeysValues:
+        return KeysValues(*(part.float() for part in make_cache(demo, torch.bfloat16).tensors))
+
+    with torch.inference_mode():
+        step = make_gpt(demo, "int4", dtype=torch.bfloat16).decode(
+            x, positions, make_cache(demo, torch.bfloat16), ActiveExtent(SLOTS, 200)
+        )
+        twin, exact = (
+            make_gpt(demo, None, dtype=torch.float32, product=product).decode(x, positions, cache, ActiveExtent(SLOTS, 200))
+            for product, cache in ((FourBitLinear, float32_cache()), (None, float32_cache()))
+        )
+    assert (step - twin).norm() < 1e-2 * twin.norm()
+    assert (step - twin).norm() < 0.1 * (exact - twin).norm(), "the rounding of the weights is the twin's"
 
 
 @needs_native
@@ -231,7 +263,7 @@ def states_and_cache(decoder: NativeDecoder, demo: Checkpoint, cache_dtype: torc
 
 
 @needs_instructions(Instructions.AVX512)
-@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16, torch.int8, "int4"])
 @pytest.mark.parametrize("kept", ["dtype", "int8"])
 def test_avx2_has_the_bits_of_avx512(demo, weights, kept):
     dtype = torch.float32 if weights is torch.float32 else torch.bfloat16

@@ -1,6 +1,6 @@
 """The native step against torch's sampler: the same tokens for any logits and any wishes, each row its own."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.model.cpu.native import NativeDecoder
 from pipeline.model.cpu.native_step import HeadTensors, NativeStep, SlotTensors
+from pipeline.model.cpu.packing import Weights
 from pipeline.model.gpt import KeysValues, rotary_tables
+from pipeline.model.quantise import dequantise, quantise
 from pipeline.model.sampling import RowParams, draw, filter_logits, penalty_powers
 from pipeline.spec import CODEBOOKS, REPETITION_WINDOW
 from tests.support.effort import examples
@@ -48,10 +50,10 @@ class Bench:
 
 
 @cache
-def make_decoder(demo: Checkpoint) -> NativeDecoder:
+def make_decoder(demo: Checkpoint, weights: Weights = torch.float32) -> NativeDecoder:
     spec = demo.gpt_spec
     rotary = rotary_tables(POSITIONS, spec.head_dim, spec.rope_theta, torch.device("cpu"))
-    return NativeDecoder(demo.gpt(), spec, rotary=rotary, rows=SLOTS, weights=torch.float32)
+    return NativeDecoder(demo.gpt(), spec, rotary=rotary, rows=SLOTS, weights=weights)
 
 
 def make_bench(demo: Checkpoint, seed: int, **changes: torch.Tensor) -> Bench:
@@ -229,6 +231,21 @@ def test_a_rows_bits_are_its_own_in_any_company(demo, seed, watched, others, is_
         part = (slice(None), watched) if name.startswith("out_") else watched
         assert torch.equal(mine[part], theirs[part]), name
     assert torch.equal(alone.cache.keys[:, watched], crowd.cache.keys[:, watched])
+
+
+def test_heads_beside_weights_of_four_bits_have_eight(demo):
+    """Rows of a head that hardly differ: rounding them decides what is drawn."""
+    bench, generator = make_bench(demo, 2), torch.Generator().manual_seed(3)
+    head = torch.randn(WIDTH, generator=generator) + 0.02 * torch.randn(WIDTH, WIDTH, generator=generator)
+    exact, rounded = (
+        torch_draw(make_bench(demo, 2, hidden=bench.slots.hidden @ weight.T), text=False)
+        for weight in (head, dequantise(*quantise(head)))
+    )
+    cache = KeysValues(bench.cache.keys.bfloat16(), bench.cache.values.bfloat16())
+    vocabularies = replace(bench.vocabularies, code_heads=head)
+    NativeStep(make_decoder(demo, "int4"), vocabularies, bench.slots, bench.code, bench.text, cache)(0)
+    assert torch.equal(bench.slots.out_tokens[0], rounded)
+    assert not torch.equal(rounded, exact)
 
 
 def test_a_full_slots_position_stays_in_range(demo):

@@ -6,6 +6,8 @@
 
 #include "../../../../pipeline/vocoder/incremental/functions.h"
 #include "product.h"
+#include "product_groups.h"
+#include "round_groups.h"
 
 // x (rows, inputs) times packed weights (outputs, inputs) into out (rows, outputs); `kind` names the arithmetic.
 extern "C" void product(int64_t kind, const void* weights, const float* scales, const float* x, int64_t rows, int64_t inputs, int64_t outputs,
@@ -23,6 +25,11 @@ extern "C" void product(int64_t kind, const void* weights, const float* scales, 
     if (kind == 1) run.operator()<Plain<bf16>>();
     if (kind == 2) run.operator()<Plain<int8_t>>();
     if (kind == 3) run.operator()<Pairs>();
+    if (kind == 6) run.operator()<Groups>();
+}
+
+extern "C" void round_weights(const float* weights, int64_t groups, int64_t threads, uint8_t* codes, uint16_t* scales) {
+    round_groups(weights, groups, static_cast<int>(threads), codes, scales);
 }
 
 // Every function on sixteen numbers, or on four times sixteen; `count` of them are read by load_first.
@@ -67,6 +74,12 @@ int main() {
             std::vector<float> scratch(rows * (inputs + 1)), out(rows * outputs);
             product(kind, weights.data(), kind < 2 ? nullptr : scales.data(), x.data(), rows, inputs, outputs, scratch.data(), out.data());
             answer(out);
+        } else if (kind == -2) {
+            const auto weights = next<float>(rows * GROUP_INPUTS);
+            std::vector<uint8_t> codes(rows * GROUP_INPUTS);
+            std::vector<uint16_t> scales(rows);
+            round_weights(weights.data(), rows, 1, codes.data(), scales.data());
+            answer(codes), answer(scales);
         } else {
             const auto x = next<float>(4 * LANES);
             std::vector<float> exponentials(LANES), first(LANES), sums(LANES), gelus(LANES), sines(LANES), cosines(LANES);

@@ -15,13 +15,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
+from pipeline.model.cpu.four_bit import GROUP, LEVELS, FourBits, pack_groups, rounded, weights_of
 from pipeline.model.cpu.packing import Arithmetic
 from pipeline.model.quantise import quantise
 from pipeline.native import instructions as sets
 from pipeline.native.compiler import COMMON_FLAGS, HEADERS, library
 from pipeline.native.instructions import FLAGS, Instructions, usable
 from pipeline.native.memory import PANEL, pack
+from tests.support.four_bit import rounded_inputs
 from tests.support.machine import needs_native
 from tests.support.services import needed_program
 
@@ -29,13 +32,19 @@ SOURCE = Path(__file__).with_name("kernels.cpp")
 VNNI_OF_AVX512 = ("-march=x86-64-v3", "-mavx512vnni", "-mavx512vl", "-U__AVX512F__")
 KINDS = [kind for kind in Arithmetic if not kind.name.startswith("TILE")]
 OUTPUTS, LANES = 3 * PANEL, 16
-ERRORS = {torch.float32: 2e-6, torch.bfloat16: 2e-6, torch.int8: 4e-5}  # of a sum, relative to the sum of sizes
+ERRORS = {
+    torch.float32: 2e-6,
+    torch.bfloat16: 2e-6,
+    torch.int8: 4e-5,
+    torch.uint8: 2e-6,
+}  # of a sum, relative to the sum of sizes
+ROUND = -2  # as a kind: weights in float32 -> codes and the bits of scales
 ANSWERS = (torch.float32, torch.bfloat16, torch.int8, torch.int16, *[torch.float32] * 5)  # of `functions`
 
 pytestmark = [needs_native, pytest.mark.slow]
 
 Kernels = Callable[..., list[torch.Tensor]]
-"""kind or -1, rows or count, inputs, outputs, tensors -> tensors"""
+"""kind, -1 or -2, rows or count, inputs, outputs, tensors -> tensors"""
 
 
 def _sets() -> list[Instructions]:
@@ -59,6 +68,9 @@ def kernels(instructions: Instructions) -> Kernels:
 
     def call(kind: int, rows: int, inputs: int, outputs: int, *tensors: torch.Tensor) -> list[torch.Tensor]:
         addresses = [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
+        if kind == ROUND:
+            codes, scales = rounded(tensors[0].numpy(), loaded, threads=2)
+            return [torch.from_numpy(codes), torch.from_numpy(scales.view(np.int16))]
         if kind < 0:
             answers = [torch.zeros(LANES, dtype=dtype) for dtype in ANSWERS]
             places = [ctypes.c_void_p(answer.data_ptr()) for answer in answers]
@@ -89,6 +101,9 @@ def _emulated() -> Kernels:
         done = subprocess.run([emulator, str(program)], input=asked + b"".join(contents), capture_output=True, check=True)
         if kind >= 0:
             return [torch.frombuffer(bytearray(done.stdout), dtype=torch.float32).view(rows, outputs)]
+        if kind == ROUND:
+            codes, scales = (bytearray(part) for part in (done.stdout[: rows * GROUP], done.stdout[rows * GROUP :]))
+            return [torch.frombuffer(codes, dtype=torch.uint8), torch.frombuffer(scales, dtype=torch.int16)]
         answers, at = [], 0
         for dtype in ANSWERS:
             answers.append(torch.frombuffer(bytearray(done.stdout[at : at + LANES * dtype.itemsize]), dtype=dtype))
@@ -102,12 +117,28 @@ def product(
     instructions: Instructions, kind: Arithmetic, weight: torch.Tensor, x: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The product of x and a weight, and what float64 makes of the same numbers."""
-    rounded, scales = weight.to(kind.weights), torch.ones(len(weight))
+    if kind is Arithmetic.GROUPS_INT4:
+        return grouped_product(instructions, *four_bits(SETS[0], weight), x)
+    numbers, scales = weight.to(kind.weights), torch.ones(len(weight))
     if kind.weights is torch.int8:
-        rounded, scales = quantise(weight)
-    packed = pack(rounded, in_pairs=kind is Arithmetic.PAIRS_INT8)
+        numbers, scales = quantise(weight)
+    packed = pack(numbers, in_pairs=kind is Arithmetic.PAIRS_INT8)
     (out,) = kernels(instructions)(kind, *x.shape, len(weight), packed, scales, x)
-    return out, x.double() @ (rounded.double() * scales.double().view(-1, 1)).T
+    return out, x.double() @ (numbers.double() * scales.double().view(-1, 1)).T
+
+
+def four_bits(instructions: Instructions, weight: torch.Tensor) -> FourBits:
+    """Codes and scales of a weight (out, in)."""
+    codes, scales = kernels(instructions)(ROUND, weight.numel() // GROUP, 0, 0, weight)
+    return codes.view(weight.shape).numpy(), scales.view(len(weight), -1).numpy().view(np.uint16)
+
+
+def grouped_product(
+    instructions: Instructions, codes: NDArray[np.uint8], scales: NDArray[np.uint16], x: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    packed, unused = torch.from_numpy(pack_groups(codes, scales)), torch.ones(len(codes))
+    (out,) = kernels(instructions)(Arithmetic.GROUPS_INT4, *x.shape, len(codes), packed, unused, x)
+    return out, rounded_inputs(x).double() @ torch.from_numpy(weights_of(codes, scales)).double().T
 
 
 @pytest.mark.parametrize("instructions", SETS)
@@ -115,6 +146,7 @@ def product(
 @pytest.mark.parametrize("inputs", [16, 528, 1600])
 def test_a_product_is_float64s_for_any_number_of_rows_and_a_row_is_its_own(instructions, kind, inputs):
     generator = torch.Generator().manual_seed(inputs)
+    inputs += inputs % GROUP if kind is Arithmetic.GROUPS_INT4 else 0  # whole groups
     weight = torch.randn(OUTPUTS, inputs, generator=generator)
     x = torch.randn(19, inputs, generator=generator) * torch.logspace(-3, 3, 19)[:, None]
     alone = torch.cat([product(instructions, kind, weight, row[None])[0] for row in x])
@@ -129,7 +161,7 @@ def test_a_product_is_float64s_for_any_number_of_rows_and_a_row_is_its_own(instr
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_all_sets_of_instructions_have_the_same_bits(instructions, kind):
     generator = torch.Generator().manual_seed(1)
-    weight, x = torch.randn(OUTPUTS, 784, generator=generator), torch.randn(11, 784, generator=generator)
+    weight, x = torch.randn(OUTPUTS, 800, generator=generator), torch.randn(11, 800, generator=generator)
     assert torch.equal(product(instructions, kind, weight, x)[0], product(SETS[0], kind, weight, x)[0])
 
 
@@ -138,6 +170,42 @@ def test_the_largest_integers_do_not_overflow(instructions):
     """Inputs and weights at their limits: 512 products of 32767 and 127 are as much as 32 bits hold."""
     sums, exact = product(instructions, Arithmetic.PAIRS_INT8, torch.ones(PANEL, 1600), torch.ones(2, 1600))
     assert torch.allclose(sums.double(), exact, rtol=1e-6)
+
+
+@pytest.mark.parametrize("instructions", SETS)
+@pytest.mark.parametrize("code", [0, 15])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_the_outermost_levels_do_not_overflow(instructions, code, sign):
+    """Two products of a level and an input share 16 bits."""
+    codes, ones = np.full((PANEL, 64), code, np.uint8), np.full((PANEL, 2), 0x3F80, np.uint16)
+    sums, exact = grouped_product(instructions, codes, ones, torch.full((2, 64), float(sign)))
+    assert torch.allclose(sums.double(), exact, rtol=1e-6)
+
+
+@pytest.mark.parametrize("instructions", SETS[1:])
+def test_all_sets_of_instructions_round_to_the_same_four_bits(instructions):
+    weight = torch.randn(PANEL, 800, generator=torch.Generator().manual_seed(2))
+    weight[0, :32], weight[1, 3], weight[2, 40] = 0, torch.nan, torch.inf
+    for one, other in zip(four_bits(SETS[0], weight), four_bits(instructions, weight), strict=True):
+        assert np.array_equal(one[3:], other[3:])
+    first = torch.from_numpy(weights_of(*four_bits(instructions, weight)))
+    assert torch.equal(first[0, :32], torch.zeros(32))
+    assert not first[1, :32].isfinite().any()
+    assert not first[2, 32:64].isfinite().any()
+    assert first[1:3, 64:].isfinite().all()
+
+
+def test_four_bits_lose_hardly_more_than_with_the_best_scale_of_each_group():
+    weight = torch.randn(PANEL, 128, generator=torch.Generator().manual_seed(3)) * torch.logspace(-4, 4, PANEL)[:, None]
+    groups, levels = weight.view(-1, GROUP), torch.from_numpy(LEVELS)
+    largest = groups.abs().amax(1)
+    best = torch.full_like(largest, torch.inf)
+    for factor in torch.linspace(-1.5, 1.5, 301):
+        near = groups[:, :, None] - levels * (largest * factor / 63)[:, None, None]
+        best = torch.minimum(best, near.abs().amin(2).square().sum(1))
+    lost = (torch.from_numpy(weights_of(*four_bits(SETS[0], weight))).view(-1, GROUP) - groups).square().sum(1)
+    assert (lost / best).mean() < 1.05
+    assert 0.004 < (lost / groups.square().sum(1)).mean() < 0.006
 
 
 @pytest.mark.parametrize("instructions", SETS)
