@@ -35,6 +35,7 @@ from serve.http.routes import (
     neighbours,
     source,
     speech,
+    speech_batch,
     text,
     voices,
 )
@@ -45,7 +46,7 @@ CLIENT_CLOSED_REQUEST = 499  # nginx's: the client left before its body was comp
 
 ELEVENLABS = (elevenlabs, elevenlabs_dialogue, elevenlabs_voices, elevenlabs_account)
 SPEECH = (text, speech, conversation, *ELEVENLABS, deepgram, neighbours)
-ROUTERS = tuple(module.router for module in (*SPEECH, jobs, voices, cache, source, models, health))
+ROUTERS = tuple(module.router for module in (*SPEECH, speech_batch, jobs, voices, cache, source, models, health))
 
 
 def create_api(get_services: Callable[[], Services], *, announce_request_id: bool = True) -> FastAPI:

@@ -25,19 +25,12 @@ from serve.speech.schemas.speech import SpeechBody
 
 NOT_OF_A_JOB = ("stream", "stream_format", "output_format", "subtitles", "priority", "deadline_ms", "latency", "cache", "user")
 """fields of a request for speech that mean nothing for a job"""
-NOT_OF_A_PART = (
-    *NOT_OF_A_JOB,
-    "input",
-    "input_type",
-    "response_format",
-    "bitrate",
-    "instructions",
-    "title",
-    "author",
-    "pauses",
-)
+NOT_OF_A_PART = (*NOT_OF_A_JOB, "input", "input_type", "turns", "response_format", "bitrate", "instructions")
 
 PART_CHARACTERS = 4096
+TURN_CHARACTERS = 20_000
+MOST_TURNS = 10_000
+TURN_MS = 250
 
 Silence = Annotated[int, Field(ge=0, le=10_000)]
 
@@ -54,10 +47,26 @@ class PausesBody(Body):
         return Pauses(self.paragraph_ms, self.chapter_ms, self.heading_ms)
 
 
+class TurnBody(Body):
+    """What one speaker of a dialogue says."""
+
+    text: str = Field(min_length=1, max_length=TURN_CHARACTERS)
+    voice: str | None = Field(None, min_length=1, max_length=4096, description="null: the job's")
+    speed: Speed | None = Field(None, description="null: the job's")
+    seed: Seed | None = Field(None, description="null: the job's")
+    gap_ms: Silence | None = Field(None, description=f"silence before it; null: {TURN_MS}, none before the first [ms]")
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The fields in which it differs from the job."""
+        return self.model_dump(include={"voice", "speed", "seed"}, exclude_none=True)
+
+
 class JobBody(SpeechBody):
     """POST /v1/audio/jobs: the fields of POST /v1/audio/speech, and those of a document."""
 
-    input: str = Field(min_length=1, description="the text, the Markdown or the SSML document")
+    input: str = Field("", description="the text, the Markdown or the SSML document; required without turns")
+    turns: tuple[TurnBody, ...] = Field((), max_length=MOST_TURNS, description="a dialogue, in place of input")
     input_type: Literal["text", "markdown", "ssml"] = Field(  # type: ignore[assignment]  # one more than speech has
         "text", description="markdown: its largest headings begin chapters; an EPUB is sent as a file of a form"
     )
@@ -67,11 +76,15 @@ class JobBody(SpeechBody):
     pauses: PausesBody = Field(default_factory=PausesBody)
 
     def check(self) -> None:
-        """Checks that no field is set that means nothing for a job.
+        """Checks that there is one text, and that no field is set that means nothing for a job.
 
         Raises:
             ApiError: 400
         """
+        if bool(self.input) == bool(self.turns):
+            raise bad_request("conflicting_fields", "give either input, which is not empty, or turns", param="input")
+        if self.turns and self.input_type != "text":
+            raise bad_request("conflicting_fields", "turns are plain text: leave input_type out", param="input_type")
         found = next((name for name in NOT_OF_A_JOB if name in self.model_fields_set), None)
         if found is not None:
             raise bad_request("conflicting_fields", f"a job has no {found}: leave it out", param=found)

@@ -24,7 +24,7 @@ from serve.config.jobs import JobsConfig
 from serve.errors import ApiError, ErrorSpec, bad_request
 from serve.jobs.body import JobBody, PartBody
 from serve.jobs.document import DocumentReader
-from serve.jobs.planning import JobPlan, check_part, plan_job
+from serve.jobs.planning import JobPlan, plan_job, settled_part
 from serve.jobs.record import UNFINISHED, JobRecord, JobStatus
 from serve.jobs.records import Job, JobRecords
 from serve.speech.job import RequestContext
@@ -209,7 +209,7 @@ class JobDesk:
         if number >= len(before.parts):
             raise bad_request("out_of_range", f"the job has parts 0 to {len(before.parts) - 1}", status=404)
         script = before.with_part(number, body.changed(before.parts[number]))
-        check_part(script, number, context, self._speech)
+        script = script.with_part(number, settled_part(script, number, context, self._speech))
         await context.caller.charge_characters(script.characters_of(number))
 
         def change(record: JobRecord) -> JobRecord:

@@ -6,17 +6,20 @@ Owns:  nothing
 Never: audio, the store; a part that this service would refuse for its voice, its model or its format
 """
 
+import json
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from pipeline.books.book import Book, read_markdown, read_plain, script_of
+from pipeline.books.cutting import cut_paragraph
 from pipeline.books.script import Part, Script
 from pipeline.books.shelf import SAMPLE_BYTES
 from pipeline.books.ssml import cut_ssml
 from pipeline.errors import NoSpeakableText, TextTooLong
 from pipeline.types import MAX_SEED, Lane
 from serve.config.jobs import JobsConfig
-from serve.jobs.body import JobBody
+from serve.jobs.body import TURN_MS, JobBody
 from serve.jobs.record import Output
 from serve.speech.job import RequestContext
 from serve.speech.resolve import build_request, select_version
@@ -61,7 +64,7 @@ def plan_job(
     body.check()
     context.caller.lane(Lane.BULK)
     audio = body.audio()
-    characters = len(body.input) if book is None else book.characters
+    characters = len(body.input) + sum(len(turn.text) for turn in body.turns) if book is None else book.characters
     if characters > config.max_chars:
         message = f"the text has {characters} characters; the limit of a job is {config.max_chars} (jobs.max_chars)"
         raise TextTooLong(message, param="input")
@@ -77,7 +80,9 @@ def plan_job(
 def _cut(body: JobBody, book: Book | None) -> Script:
     """Returns the script of a body; its voice and its model are as the client names them."""
     fields, pauses = body.shared_fields(), body.pauses.of_book()
-    if body.input_type == "ssml" and book is None:
+    if body.turns:
+        script = Script(tuple(_parts_of(body)), speech=fields)
+    elif body.input_type == "ssml" and book is None:
         parts = (Part(text, pause_ms=pauses.paragraph_ms if at else 0) for at, text in enumerate(cut_ssml(body.input)))
         script = Script(tuple(parts), speech={**fields, "input_type": "ssml"})
     else:
@@ -85,6 +90,15 @@ def _cut(body: JobBody, book: Book | None) -> Script:
             book = read_markdown(body.input) if body.input_type == "markdown" else read_plain(body.input)
         script = script_of(book, fields, pauses)
     return replace(script, title=body.title or script.title, author=body.author or script.author)
+
+
+def _parts_of(body: JobBody) -> Iterator[Part]:
+    """Yields the parts of a dialogue."""
+    for number, turn in enumerate(body.turns):
+        pause_ms = (TURN_MS if number else 0) if turn.gap_ms is None else turn.gap_ms
+        for text in cut_paragraph(turn.text):
+            yield Part(text, pause_ms=pause_ms, own=turn.own)
+            pause_ms = 0
 
 
 def _settled(script: Script, body: JobBody, context: RequestContext, speech: SpeechServices) -> tuple[Script, tuple[str, ...]]:
@@ -97,21 +111,26 @@ def _settled(script: Script, body: JobBody, context: RequestContext, speech: Spe
             param="input",
         )
     without_effect = {**(body.model_extra or {}), "instructions": body.instructions}
-    fields = read_values(SpeechBody, {**script.body_of(0), **without_effect})
+    fields = read_values(SpeechBody, {**script.speech, "input": script.parts[0].text, **without_effect})
     selection = select_version(fields, context, speech)
     request = build_request(selection, context, speech)
     script = replace(script, speech={**script.speech, "voice": request.voice, "model": request.model})
-    if script.speech.get("input_type") == "ssml":
-        for number in range(len(script.parts)):
-            check_part(script, number, context, speech)
-    return script, (*fields.ignored, *selection.lost)
+    parts, settled = list(script.parts), dict[str, Part]()
+    for number, part in enumerate(script.parts):
+        if part.own or script.speech.get("input_type") == "ssml":
+            kind = part.text if not part.own else json.dumps(part.own, sort_keys=True)
+            if kind not in settled:
+                settled[kind] = settled_part(script, number, context, speech)
+            parts[number] = replace(part, own=settled[kind].own)
+    return replace(script, parts=tuple(parts)), (*fields.ignored, *selection.lost)
 
 
-def check_part(script: Script, number: int, context: RequestContext, speech: SpeechServices) -> None:
-    """Checks that a part can be spoken.
+def settled_part(script: Script, number: int, context: RequestContext, speech: SpeechServices) -> Part:
+    """Returns a part with the id of its voice.
 
     Raises:
-        InvalidRequest, ApiError
+        InvalidRequest, ApiError: it cannot be spoken.
     """
-    fields = read_values(SpeechBody, script.body_of(number))
-    build_request(select_version(fields, context, speech), context, speech)
+    part, fields = script.parts[number], read_values(SpeechBody, script.body_of(number))
+    request = build_request(select_version(fields, context, speech), context, speech)
+    return replace(part, own={**part.own, "voice": request.voice}) if "voice" in part.own else part

@@ -185,6 +185,7 @@ ROUTES = [
     ("POST", "/vapi"),
     ("POST", "/v1/text/normalize"),
     ("POST", "/v1/text/ssml"),
+    ("POST", "/v1/audio/speech/batch"),
     ("POST", "/v1/audio/speech/plan"),
     ("POST", "/v1/audio/jobs"),
     ("POST", "/v1/audio/jobs/plan"),

@@ -115,7 +115,7 @@ def test_what_is_finished_is_heard_before_the_rest(tmp_path: Path):
         streamed = get(live, job["id"], "/audio")
         assert (streamed.headers["Content-Type"], "Content-Length" in streamed.headers) == ("audio/mpeg", False)
         assert len(streamed.content) > 1000
-        assert post(live, job["id"], "/resume").json()["status"] == "queued"
+        assert post(live, job["id"], "/resume").json()["status"] in ("queued", "running")
         assert finished(live, job["id"])["progress"]["done"] == 33
         assert 31 <= speaker.opened <= 32, "equal parts are spoken once, and the one that was stopped again"
         whole = get(live, job["id"], "/audio?format=wav").content
@@ -335,3 +335,33 @@ def test_files_that_are_no_books_are_refused(tmp_path: Path):
         assert sent(b"# One\n\ntext", '{"input_type": "markdown"}')["chapters"][0]["title"] == "One"
         wrong = requests.post(f"{live.url}/v1/audio/jobs", files={"other": ("x", b"y")}, timeout=60)
         assert error_of(wrong)["param"] == "file"
+
+
+def test_a_dialogue_has_a_voice_for_each_turn(tmp_path: Path):
+    speaker = Speaker(chunks=2)
+    turns = [
+        {"text": "Who is there?", "voice": "calm"},
+        {"text": "It is me.", "voice": "nova", "gap_ms": 600, "speed": 2.0, "seed": 5},
+        {"text": "Come in."},
+    ]
+    with living(tmp_path, speaker) as live:
+        body = {"turns": turns, "seed": 1, "response_format": "wav"}
+        job = requests.post(f"{live.url}/v1/audio/jobs", json=body, timeout=60).json()
+        finished(live, job["id"])
+        said = {request.text: (request.voice, request.sampling.seed, request.speed) for request in speaker.requests}
+        assert said["Come in."][1:] == (1, 1.0)
+        assert said["It is me."] == (said["Come in."][0], 5, 2.0), "nova is a name of the default voice"
+        assert said["Who is there?"][0] != said["Come in."][0]
+        parts = get(live, job["id"], "/parts").json()["data"]
+        part_s = parts[0]["duration_s"]
+        assert [part["start_s"] for part in parts] == pytest.approx([0, part_s + 0.6, 2 * part_s + 0.6 + 0.25])
+        for wrong in (
+            {"turns": turns, "input": "x"},
+            {"turns": []},
+            {"turns": turns, "input_type": "markdown"},
+            {"turns": [{"text": "x", "voice": "nobody"}]},
+            {"turns": [{"text": ""}]},
+        ):
+            reply = requests.post(f"{live.url}/v1/audio/jobs/plan", json=wrong, timeout=60)
+            assert reply.status_code == 400, wrong
+            error_of(reply)
