@@ -10,10 +10,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from scripts.generate import configuration_reference, k8s_config, monitoring, pinyin_table
+from scripts.generate import configuration_reference, k8s_config, monitoring, pinyin_table, riva_protocol
 
 ROOT = Path(__file__).resolve().parents[2]
-GENERATORS = (configuration_reference, k8s_config, monitoring, pinyin_table)
+GENERATORS = (configuration_reference, k8s_config, monitoring, pinyin_table, riva_protocol)
 
 
 def all_files() -> dict[Path, str]:

@@ -1,13 +1,14 @@
 """Ingress: the routes and the spine, deployed.
 
-In:    HTTP, through Serve
-Out:   HTTP
+In:    HTTP and gRPC, through Serve
+Out:   HTTP and gRPC
 Owns:  the parts of one ingress replica and its background work
 Never: torch, mathematics
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any
 
 from fastapi import FastAPI
@@ -19,6 +20,7 @@ from serve.config.messages import explain
 from serve.config.model_versions import RoutesConfig, wrong_routes
 from serve.deployments.background_tasks import Background
 from serve.deployments.ingress_setup import background_work, build_parts, speak_first_words
+from serve.doors.riva.calls import CallContext, RivaDoor
 from serve.http.api import create_api
 from serve.http.services import Services
 from serve.remote.remote_stages import Handle
@@ -53,6 +55,7 @@ class Ingress:
             self._background.start(name, work)
         parts.status.first_audio_s = await speak_first_words(parts.services.speech)
         await parts.pipelines.probe_once()  # before the first request: a version without replicas would keep it waiting
+        self._riva = RivaDoor(parts.services)
         await parts.wyoming.start()
         self._background.start("probes", parts.pipelines.probe())
 
@@ -69,6 +72,20 @@ class Ingress:
             LOG.error("versions: the weights stay as they were: %s", status.routes_error)
         else:
             rollout.configure(routes)
+
+    async def Synthesize(self, request: Any, grpc_context: CallContext) -> Any:
+        """As RivaDoor.synthesize; Serve finds a method of gRPC by its name."""
+        return await self._riva.synthesize(request, grpc_context)
+
+    async def SynthesizeOnline(self, request: Any, grpc_context: CallContext) -> AsyncGenerator[Any, None]:
+        """As RivaDoor.synthesize_online; the request is a stream of them."""
+        async with aclosing(self._riva.synthesize_online(request, grpc_context)) as replies:
+            async for reply in replies:
+                yield reply
+
+    async def GetRivaSynthesisConfig(self, request: Any, grpc_context: CallContext) -> Any:
+        """As RivaDoor.config."""
+        return await self._riva.config(request, grpc_context)
 
     def check_health(self) -> None:
         """Serve replaces the replica when this raises three times in a row, or its loop is too busy to answer."""

@@ -97,20 +97,29 @@ class VoiceMaker:
             ReferenceRejected, UnsupportedFormat, AtCapacity
         """
         self._check_new(metadata)
+        voice, report = await self.heard(content, transcript)
+        assert voice.sample_codes is not None
+        fields = {
+            "origin": "upload",
+            "width": self._library.width,
+            "consent": Consent(statement=consent, given_at=_now()),
+            **sample_fields(voice.sample_codes, voice.sample_text),
+        }
+        return await self._make(metadata, fields, voice), report
+
+    async def heard(self, content: bytes, transcript: str) -> tuple[Voice, Report]:
+        """Returns the voice of a recording, which has no name and is not stored.
+
+        Raises:
+            ReferenceRejected, UnsupportedFormat, AtCapacity
+        """
         # The model was trained on normalised transcripts: numbers as words, no stray signs.
         transcript = (await asyncio.to_thread(normalize, transcript, language="auto")).text
         if not is_speakable(transcript):
             raise ReferenceRejected("ref_text has no words; it is the exact transcript of the recording", param="ref_text")
         reference = await self._uploads.read(content)
         self._check_length(reference, transcript)
-        codes = await self._encoder.encode(reference.samples)
-        fields = {
-            "origin": "upload",
-            "width": self._library.width,
-            "consent": Consent(statement=consent, given_at=_now()),
-            **sample_fields(codes, transcript),
-        }
-        return await self._make(metadata, fields, Voice("", None, codes, transcript)), reference.report
+        return Voice("", None, await self._encoder.encode(reference.samples), transcript), reference.report
 
     async def edit(self, voice_id: str, changes: dict[str, Any]) -> StoredVoice:
         """Stores the next version of a voice, with other metadata or another gain. Its sound cannot change.

@@ -1,29 +1,33 @@
-"""Clients of other projects in a virtual environment of their own, made from tests/foreign/requirements.txt once."""
+"""Clients of other projects in virtual environments of their own, made once from the files in tests/foreign."""
 
 import hashlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from serve.config.app_config import PROJECT
 
-FOLDER = PROJECT / ".clients"
 REQUIREMENTS = PROJECT / "tests/foreign/requirements.txt"
 SCENARIOS = PROJECT / "tests/foreign/scenarios.py"
+RIVA = PROJECT / "tests/foreign/riva.txt"
+RIVA_SCENARIOS = PROJECT / "tests/foreign/riva_scenarios.py"
+FOLDERS = {REQUIREMENTS: PROJECT / ".clients", RIVA: PROJECT / ".clients-riva"}
 
 
-def python_of_clients() -> str:
-    """The interpreter of that environment. Where it cannot be made the test is skipped, or fails with CHATTTS_ALL_TOOLS=1."""
-    python = FOLDER / "bin/python"
-    ready = FOLDER / f"ready-{hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:12]}"
+def python_of_clients(requirements: Path = REQUIREMENTS) -> str:
+    """The interpreter of an environment. Where it cannot be made the test is skipped, or fails with CHATTTS_ALL_TOOLS=1."""
+    folder = FOLDERS[requirements]
+    python = folder / "bin/python"
+    ready = folder / f"ready-{hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]}"
     if not ready.exists():
-        made = _run(sys.executable, "-m", "venv", "--clear", str(FOLDER)) or _run(
-            str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement", str(REQUIREMENTS)
+        made = _run(sys.executable, "-m", "venv", "--clear", str(folder)) or _run(
+            str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement", str(requirements)
         )
         if made:
-            sentence = f"{FOLDER.name} could not be made from {REQUIREMENTS.relative_to(PROJECT)}: {made[-500:]}"
+            sentence = f"{folder.name} could not be made from {requirements.relative_to(PROJECT)}: {made[-500:]}"
             if os.environ.get("CHATTTS_ALL_TOOLS") == "1":
                 pytest.fail(sentence)
             pytest.skip(sentence)

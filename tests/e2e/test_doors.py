@@ -1,0 +1,103 @@
+"""Wyoming's listener and Riva's gRPC of a whole service, through HAProxy and through Serve's own proxy."""
+
+import asyncio
+import json
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.support.cluster import is_idle
+from tests.support.foreign import RIVA, RIVA_SCENARIOS, python_of_clients
+from tests.support.home_assistant import home_assistant_reads, home_assistant_streams
+from tests.support.ports import free_port
+from tests.support.riva_server import Caller, refusal
+from tests.support.started import Started, started
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.nightly
+
+SERVICER = "serve.doors.riva.protocol:add_RivaSpeechSynthesisServicer_to_server"
+TEXT = "Hello there."
+LONG = "So this is the first sentence. And here is the second one. " * 20
+ASKED: dict[str, Any] = {"sample_rate_hz": 24_000, "custom_configuration": {"seed": "5"}}
+
+
+@dataclass
+class Doors:
+    """A service and its ports."""
+
+    of: Started
+    grpc: int
+    wyoming: int
+
+    @property
+    def riva(self) -> Caller:
+        return Caller(f"127.0.0.1:{self.grpc}")
+
+    def health(self) -> dict[str, Any]:
+        found: dict[str, Any] = requests.get(f"{self.of.url}/health", timeout=60).json()
+        return found
+
+    def speaks(self) -> bytes:
+        body = {"input": TEXT, "response_format": "pcm", "seed": 5}
+        return requests.post(f"{self.of.url}/v1/audio/speech", json=body, timeout=120).content
+
+
+@pytest.fixture(scope="module", params=[(), ("--plain",)], ids=["through HAProxy", "through Serve's own proxy"])
+def doors(home: Path, folder: Path, request: pytest.FixtureRequest) -> Iterator[Doors]:
+    grpc, wyoming = free_port(), free_port()
+    changes = {
+        "logging_config: {": f"grpc_options: {{port: {grpc}, grpc_servicer_functions: ['{SERVICER}']}}\nlogging_config: {{",
+        "limits: {": f"wyoming: {{port: {wyoming}}}\n      limits: {{first_audio_timeout_s: 300, ",
+    }
+    patience = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60"}
+    with started(*request.param, home=home, folder=folder, changes=changes, **patience) as found:
+        found.wait_until_ready()
+        yield Doors(found, grpc, wyoming)
+
+
+def test_riva_speaks_the_bytes_of_http(doors: Doors):
+    expected = doors.speaks()
+    assert doors.riva.whole(text=TEXT, **ASKED, timeout=120)[0].audio == expected
+    assert b"".join(one.audio for one in doors.riva.stream({"text": TEXT, **ASKED}, timeout=120)) == expected
+    assert b"".join(one.audio for one in doors.riva.older(text=TEXT, **ASKED, timeout=120)) == expected
+    assert "alloy" not in [one.parameters["voice_name"] for one in doors.riva.config().model_config], "an alias"
+
+
+def test_errors_of_riva_have_a_status_and_details(doors: Doors):
+    assert refusal(lambda: doors.riva.whole(text=TEXT, voice_name="nobody")) == ("INVALID_ARGUMENT", "voice_not_found")
+    assert refusal(lambda: doors.riva.stream({"text": ""})) == ("INVALID_ARGUMENT", "out_of_range")
+
+
+@pytest.mark.parametrize("leaves", ["cancels", "deadline"])
+def test_who_leaves_a_call_frees_the_slot(doors: Doors, leaves: str):
+    replies = doors.riva.stream({"text": LONG, **ASKED}, timeout=600 if leaves == "cancels" else 10)
+    next(replies)
+    if leaves == "cancels":
+        replies.cancel()
+    else:
+        assert refusal(lambda: replies)[0] == "DEADLINE_EXCEEDED"
+    wait_until(lambda: is_idle(doors.health()), 10.0)
+
+
+def test_nvidias_client_makes_all_three_calls(doors: Doors):
+    command = [python_of_clients(RIVA), str(RIVA_SCENARIOS), f"127.0.0.1:{doors.grpc}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found.pop("words") == ["Hello", "there"]
+    assert found.pop("refused") == ["INVALID_ARGUMENT", "voice_not_found"]
+    assert all(found.values()), found
+
+
+def test_home_assistant_is_spoken_to(doors: Doors):
+    spoken = asyncio.run(home_assistant_reads(doors.wyoming, TEXT, None))
+    assert spoken is not None
+    assert len(spoken) > 10_000
+    headers, audio = asyncio.run(home_assistant_streams(doors.wyoming, list(LONG[:60]), None))
+    assert (headers, len(audio) > 10_000) == (1, True)
