@@ -6,9 +6,13 @@ Owns:  nothing
 Never: Ray, torch
 """
 
+from typing import Annotated
+
 from pydantic import Field
 
 from pipeline.config import StrictModel
+
+WebhookHost = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
 
 
 class JobsConfig(StrictModel):
@@ -34,6 +38,9 @@ class JobsConfig(StrictModel):
     max_jobs_per_key: int = Field(100, ge=1, le=1_000_000, description="jobs of one key that are not finished")
     keep_s: float = Field(
         604_800.0, ge=1, le=31_536_000, description="how long a job and its audio are kept after its last change [s]"
+    )
+    webhook_hosts: tuple[WebhookHost, ...] = Field(
+        (), description="hosts, in lower case and without a port, to which clients may have the end of a job told; empty: none"
     )
     disk_mib: int = Field(
         10_240, ge=1, le=1 << 30, description="disk space for all jobs, with what unfinished ones are expected to need [MiB]"

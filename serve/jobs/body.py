@@ -47,6 +47,13 @@ class PausesBody(Body):
         return Pauses(self.paragraph_ms, self.chapter_ms, self.heading_ms)
 
 
+class WebhookBody(Body):
+    """Who is told when the job ends, as Standard Webhooks says."""
+
+    url: str = Field(min_length=1, max_length=2000, description="http(s)://host/path, of a host that the operator allows")
+    secret: str = Field(min_length=1, max_length=200, description="whsec_ and 24 to 64 bytes in base64; signs the messages")
+
+
 class TurnBody(Body):
     """What one speaker of a dialogue says."""
 
@@ -74,6 +81,7 @@ class JobBody(SpeechBody):
     title: str = Field("", max_length=300, description="of the whole; empty: that of the document")
     author: str = Field("", max_length=300)
     pauses: PausesBody = Field(default_factory=PausesBody)
+    webhook: WebhookBody | None = None
 
     def check(self) -> None:
         """Checks that there is one text, and that no field is set that means nothing for a job.

@@ -25,8 +25,9 @@ from serve.errors import ApiError, ErrorSpec, bad_request
 from serve.jobs.body import JobBody, PartBody
 from serve.jobs.document import DocumentReader
 from serve.jobs.planning import JobPlan, plan_job, settled_part
-from serve.jobs.record import UNFINISHED, JobRecord, JobStatus
+from serve.jobs.record import UNFINISHED, JobRecord, JobStatus, Webhook
 from serve.jobs.records import Job, JobRecords
+from serve.jobs.webhooks import checked_webhook
 from serve.speech.job import RequestContext
 from serve.speech.services import SpeechServices
 
@@ -127,9 +128,11 @@ class JobDesk:
         if key is not None and (known := await asyncio.to_thread(self.records.read, job_id)) is not None:
             return _repeated(known, request), None
         plan = await self.plan(body, context, book)
+        asked, hosts = body.webhook, self.config.webhook_hosts
+        hook = None if asked is None else checked_webhook(asked.url, asked.secret, hosts)
         await asyncio.to_thread(self._check_room, tenant, plan)
         await context.caller.charge_characters(plan.script.characters)
-        record = await asyncio.to_thread(self._write, job_id, tenant, request, plan)
+        record = await asyncio.to_thread(self._write, job_id, tenant, request, plan, hook)
         self.wake()
         return Job(job_id, 1, record), plan
 
@@ -262,7 +265,7 @@ class JobDesk:
                 "free: delete jobs, or send a shorter one"
             )
 
-    def _write(self, job_id: str, tenant: str, request: str, plan: JobPlan) -> JobRecord:
+    def _write(self, job_id: str, tenant: str, request: str, plan: JobPlan, hook: Webhook | None) -> JobRecord:
         script, now, shelf = plan.script, self.records.now(), self.shelf(job_id)
         try:
             if plan.cover:
@@ -287,6 +290,7 @@ class JobDesk:
             characters=script.characters,
             predicted_s=plan.predicted_s,
             size=plan.size,
+            webhook=hook,
         )
         self.records.create(job_id, record)
         return record

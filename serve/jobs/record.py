@@ -52,6 +52,20 @@ class Output(StrictModel):
         return AudioFormat(self.container, self.sample_rate, self.kbps)
 
 
+class Webhook(StrictModel):
+    """Who is told when a job ends, and what was told."""
+
+    url: str
+    secret: str
+    end: str = ""
+    """the end that the fields below are about"""
+    attempts: int = 0
+    next_at: float = 0.0
+    """when it is tried again; seconds since 1970"""
+    is_told: bool = False
+    """told, or given up"""
+
+
 class JobRecord(StrictModel):
     """The state of one job; everything else is in its files."""
 
@@ -87,6 +101,7 @@ class JobRecord(StrictModel):
     result: str = ""
     """name of its finished file"""
     error: JobError | None = None
+    webhook: Webhook | None = None
 
     @property
     def is_finished(self) -> bool:

@@ -31,6 +31,7 @@ from serve.jobs.part_speech import speak_part
 from serve.jobs.record import JobError, JobRecord, JobStatus
 from serve.jobs.records import Job
 from serve.jobs.upkeep import tidy
+from serve.jobs.webhooks import due, tell
 from serve.speech.services import SpeechServices
 
 LOG = logging.getLogger("ray.serve.chattts")
@@ -56,6 +57,7 @@ class JobRunner:
         self._held: dict[str, HeldJob] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._speaking: Counter[str] = Counter()  # tenant -> parts in progress
+        self._telling: set[str] = set()  # jobs whose end is being told
         self._turn = 0
         self._last_turn: dict[str, int] = {}  # tenant -> when it had its last turn
         self._woken = asyncio.Event()
@@ -111,6 +113,8 @@ class JobRunner:
         for held in list(self._held.values()):
             if held.beat_at <= _now():
                 await self._beat(held)
+        for job in await asyncio.to_thread(due, jobs.values(), self._desk.records.now()):
+            self._tell(job)
         if self._is_leaving() or self._speech.admission.closed:
             await self._leave()
         elif self._config.parallel:
@@ -181,6 +185,22 @@ class JobRunner:
 
     def _holds(self, record: JobRecord) -> bool:
         return record.status is JobStatus.RUNNING and record.holder == self.name
+
+    def _tell(self, job: Job) -> None:
+        """Has the end of a job told to its client's server, beside everything else."""
+        if job.id in self._telling:
+            return
+        self._telling.add(job.id)
+
+        async def work() -> None:
+            try:
+                await self._guarded(lambda: asyncio.to_thread(tell, job, self._desk.records))
+            finally:
+                self._telling.discard(job.id)
+
+        task = asyncio.create_task(work())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _let_go(self, job_id: str) -> None:
         """Stops working on a job; what is finished stays."""

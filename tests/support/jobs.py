@@ -16,7 +16,7 @@ from tests.support.live_server import Live, serving
 
 @contextlib.contextmanager
 def living(
-    folder: Path, speaker: Speaker | None = None, *, speaks: bool = True, runners: int = 1, **config: Any
+    folder: Path, speaker: Speaker | None = None, *, speaks: bool = True, runners: int = 1, look_s: float = 0.02, **config: Any
 ) -> Iterator[Live]:
     """A server whose jobs are spoken, in a loop of their own."""
     services = make_services(speaker or Speaker(chunks=2), LimitsConfig(max_in_flight=8))
@@ -24,7 +24,7 @@ def living(
     object.__setattr__(services, "jobs", desk)
 
     async def speak() -> None:
-        await asyncio.gather(*(JobRunner(desk, services.speech, look_s=0.02).run() for _ in range(runners)))
+        await asyncio.gather(*(JobRunner(desk, services.speech, look_s=look_s).run() for _ in range(runners)))
 
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)

@@ -1,0 +1,143 @@
+"""Webhooks: tells a client's own server that a job has ended, signed as Standard Webhooks says.
+
+In:    finished jobs that named an address
+Out:   POST requests with webhook-id, webhook-timestamp and webhook-signature
+Owns:  nothing: what was told, and when to try again, is in the record
+Never: an address whose host the operator has not listed; a redirect; a proxy of the environment; a secret in a log or a reply
+
+A message is sent at least once, and always with the same id for the same end, so that receivers can drop repetitions.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import logging
+from collections.abc import Collection, Iterable
+from urllib.parse import urlsplit
+
+import requests
+
+from serve.errors import bad_request
+from serve.jobs.record import JobRecord, JobStatus, Webhook
+from serve.jobs.records import Job, JobRecords
+
+LOG = logging.getLogger("ray.serve.chattts")
+
+TIMEOUT_S = 10.0
+RETRIES_S = (5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0)
+"""from one attempt to the next; after the last one the message is given up [s]"""
+MOST_AT_ONCE = 20
+SECRET_PREFIX = "whsec_"
+_ENDS = (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED)
+
+
+def checked_webhook(url: str, secret: str, hosts: Collection[str]) -> Webhook:
+    """Returns the webhook of a request.
+
+    Args:
+        hosts: those that the operator allows.
+
+    Raises:
+        ApiError: 400
+    """
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        host = ""
+    if not host or parts.scheme not in ("http", "https") or parts.username is not None or host not in hosts:
+        allowed = ", ".join(hosts) or "none: this service sends no webhooks"
+        raise bad_request(
+            "invalid_webhook", f"webhook.url is http(s)://host/path of an allowed host: {allowed}", param="webhook"
+        )
+    try:
+        key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+    except ValueError:
+        key = b""
+    if not 24 <= len(key) <= 64:
+        message = f"webhook.secret is {SECRET_PREFIX} and 24 to 64 bytes in base64"
+        raise bad_request("invalid_webhook", message, param="webhook")
+    return Webhook(url=url, secret=secret)
+
+
+def due(jobs: Iterable[Job], now: float) -> list[Job]:
+    """Returns the jobs whose end is to be told now."""
+    found = [job for job in jobs if job.record.webhook is not None and job.record.status in _ENDS]
+    return [job for job in found if _is_due(job.record, now)][:MOST_AT_ONCE]
+
+
+def tell(job: Job, records: JobRecords) -> None:
+    """Sends the message of a job once, if no other replica does so at this moment.
+
+    Raises:
+        StoreUnavailable
+    """
+    end = _end_of(job.record)
+
+    def attempted(record: JobRecord) -> JobRecord | None:
+        hook = record.webhook
+        if hook is None or _end_of(record) != end or not _is_due(record, records.now()):
+            return None
+        attempts = hook.attempts + 1 if hook.end == end else 1
+        wait_s = RETRIES_S[attempts - 1] if attempts <= len(RETRIES_S) else 0.0
+        update = {"end": end, "attempts": attempts, "next_at": records.now() + wait_s, "is_told": attempts > len(RETRIES_S)}
+        return record.model_copy(update={"webhook": hook.model_copy(update=update)})
+
+    record = records.change(job.id, attempted)
+    if record is None or record.webhook is None or not _send(job.id, record, records.now()):
+        return
+
+    def told(record: JobRecord) -> JobRecord | None:
+        hook = record.webhook
+        if hook is None or hook.end != end:
+            return None
+        return record.model_copy(update={"webhook": hook.model_copy(update={"is_told": True})})
+
+    records.change(job.id, told)
+
+
+def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
+    """Returns the value of webhook-signature."""
+    key = base64.b64decode(secret.removeprefix(SECRET_PREFIX))
+    signed = hmac.new(key, f"{message_id}.{timestamp}.".encode() + body, hashlib.sha256).digest()
+    return f"v1,{base64.b64encode(signed).decode()}"
+
+
+def _send(job_id: str, record: JobRecord, now: float) -> bool:
+    """Returns True if the receiver has taken the message."""
+    assert record.webhook is not None
+    error = None if record.error is None else record.error.model_dump()
+    data = {"id": job_id, "status": record.status.value, "title": record.title, "parts": record.parts, "error": error}
+    message = {"type": f"audio.job.{record.status.value}", "timestamp": int(record.changed_at), "data": data}
+    body, name = json.dumps(message).encode(), f"msg-{job_id}-{record.webhook.end}"
+    headers = {
+        "Content-Type": "application/json",
+        "webhook-id": name,
+        "webhook-timestamp": str(int(now)),
+        "webhook-signature": signature(record.webhook.secret, name, int(now), body),
+    }
+    try:
+        with requests.Session() as session:
+            session.trust_env = False
+            reply = session.post(
+                record.webhook.url, data=body, headers=headers, timeout=TIMEOUT_S, allow_redirects=False, stream=True
+            )
+            reply.close()
+    except requests.RequestException as failed:
+        LOG.info("job %s: its webhook does not answer (%s)", job_id, type(failed).__name__)
+        return False
+    if not reply.ok or reply.is_redirect:
+        LOG.info("job %s: its webhook answers %d", job_id, reply.status_code)
+        return False
+    return True
+
+
+def _is_due(record: JobRecord, now: float) -> bool:
+    hook = record.webhook
+    return hook is not None and (hook.end != _end_of(record) or (not hook.is_told and hook.next_at <= now))
+
+
+def _end_of(record: JobRecord) -> str:
+    """Returns a name for one end of a job: a job that is spoken again ends again."""
+    return f"{record.status.value}-{round(1000 * record.changed_at)}"
