@@ -55,7 +55,7 @@ class StepBlock:
     admission: Admission | None = None
     """on the first block"""
     fingerprint: str = ""
-    """on the last block: the weights, code and configuration that generated the steps; empty: unknown"""
+    """on the first and the last block: the weights, code and configuration that generated the steps; empty: unknown"""
     samples: NDArray[np.float32] | None = None  # (m,)
     """what the steps so far complete, if the model decodes what it generates; None: `hidden` is decoded elsewhere"""
     first_sample: int = 0
@@ -77,6 +77,7 @@ class StepBlock:
         rest = self
         if skipped > 0:
             rest = replace(rest, hidden=self.hidden[skipped:], codes=self.codes[skipped:], first_step=position.step)
+            rest = replace(rest, admission=None)
         if self.samples is not None and unheard > 0:
             rest = replace(rest, samples=self.samples[unheard:], first_sample=position.sample)
         return rest

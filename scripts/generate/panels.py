@@ -174,6 +174,7 @@ PANELS: tuple[Panel, ...] = (
         {
             "{{stage}}, open": "max by (stage) (ray_chattts_breaker_open)",
             "{{stage}}, retries per second": "sum by (stage) (rate(ray_chattts_retries_total[5m]))",
+            "fail-overs per second": "sum(rate(ray_chattts_fail_overs_total[5m]))",
             "requests in quarantine": "sum(ray_chattts_quarantined)",
         },
         "An open breaker means that a stage fails for every client. Retries are deaths of replicas that no client noticed.",

@@ -115,7 +115,8 @@ class AcousticModel:
                     async for block in blocks:
                         took(block)
                         waiting.begun()
-                        yield block if block.finish is None else replace(block, fingerprint=self._fingerprint)
+                        is_at_an_end = block.first_step == 0 or block.finish is not None
+                        yield replace(block, fingerprint=self._fingerprint) if is_at_an_end else block
         except EngineDead as death:
             end_process(death)
         except SynthesisError as error:

@@ -40,6 +40,11 @@ class ReplyStats:
     audio_s: float = 0.0
     stalled_s: float = 0.0
     """how long playback that begins with the first audio had to wait later"""
+    fail_overs: int = 0
+    """segments that another replica went on with"""
+    repeated_steps: int = 0
+    interrupted_s: float = 0.0
+    """from the deaths of replicas to the next new step; the listener hears only what exceeds the lead"""
     characters: int = 0
     warnings: Mapping[str, int] = field(default_factory=dict)
     """code of a text warning: how often"""

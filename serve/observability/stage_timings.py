@@ -30,6 +30,12 @@ class StageTimings:
     segments: int = 0
     steps: int = 0
     vocoder_calls: int = 0
+    fail_overs: int = 0
+    """segments that another replica went on with"""
+    repeated_steps: int = 0
+    """steps that were generated a second time for it"""
+    interrupted_s: float = 0.0
+    """from the deaths to the next new step"""
     cache: str = ""
     """where the first segment came from: hit, miss, joined, bypass"""
     finish: dict[str, int] = field(default_factory=dict)
@@ -58,6 +64,12 @@ class StageTimings:
         if self.vocoder_s is None and samples:
             self.vocoder_s = time.perf_counter() - began
 
+    def failed_over(self, repeated_steps: int, interrupted_s: float) -> None:
+        """Record that another replica goes on with a segment."""
+        self.fail_overs += 1
+        self.repeated_steps += repeated_steps
+        self.interrupted_s += interrupted_s
+
     def milliseconds(self) -> dict[str, float]:
         """The stages that were passed, in their order [ms]."""
         stages = {"text": self.text_s, "queue": self.queue_s, "gpt": self.gpt_s, "vocoder": self.vocoder_s}
@@ -71,9 +83,16 @@ class StageTimings:
             "segments": self.segments,
             "steps": self.steps,
             "vocoder_calls": self.vocoder_calls,
+            **self._fail_overs(),
             **{f"ended_by_{reason}": count for reason, count in sorted(self.finish.items())},
             **{name: round(took_s, 4) for name, took_s in seconds.items() if took_s is not None},
         }
+
+    def _fail_overs(self) -> Fields:
+        if not self.fail_overs:
+            return {}
+        seconds = round(self.interrupted_s, 3)
+        return {"fail_overs": self.fail_overs, "repeated_steps": self.repeated_steps, "interrupted_s": seconds}
 
 
 CURRENT_TIMINGS: ContextVar[StageTimings | None] = ContextVar("chattts_stage_timings", default=None)

@@ -3,7 +3,7 @@
 In:    protocol calls
 Out:   the answer of the replica behind the handle, errors as the domain's own
 Owns:  the configured handles, the breaker of each
-Never: business rules; a second try of steps whose audio the client has received
+Never: business rules; steps of two builds in one segment
 
 Serve's router drops a replica as soon as its death is noticed, so the second try reaches another replica if there is one. (A
 replica whose engine or vocoder has died ends its process for that reason: serve/deployments/process_exit.py.)
@@ -13,6 +13,8 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
+from itertools import count
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,6 +31,7 @@ from pipeline.types import (
     DecoderTraits,
     Followed,
     HiddenWindow,
+    Lane,
     Position,
     Prompt,
     SamplingParams,
@@ -51,6 +54,9 @@ T = TypeVar("T")
 
 SERVE_ERRORS = (BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError)
 
+MOST_TRIES = 2  # of a call, if nothing has come of it
+MOST_FAIL_OVERS = 4  # of a segment that has begun
+BACK_OFF_S = 0.1  # before the second fail-over; each further one waits longer by that: the router may not know of the death yet
 ANSWER_TIMEOUT_S = 2.0  # a replica that takes longer to report its state counts as one that does not answer
 
 
@@ -83,8 +89,8 @@ class RemoteGenerator:
     ) -> AsyncGenerator[StepBlock, None]:
         """Streams the steps of one segment, as protocols.CodeGenerator.
 
-        If a replica dies, another one generates the same steps from the same prompt and seed, and those that were already
-        yielded are left out. Once audio of the request has been sent, only a segment without any step is tried again.
+        If a replica dies, another one of the same build generates the same steps from the same prompt and seed, and those that
+        were already yielded are left out: the segment goes on at the exact step and sample.
         """
         timings, began = current_timings(), time.perf_counter()
         with self.breaker.watch() as call:
@@ -97,27 +103,40 @@ class RemoteGenerator:
     async def _tries(
         self, prompt: Prompt, sampling: SamplingParams, deadline: float, admitted: bool, call: Call
     ) -> AsyncGenerator[StepBlock, None]:
-        tracked, yielded = CURRENT_REQUEST.get(), Position()
-        for last in (False, True):
+        yielded, build, died_at = Position(), "", 0.0
+        for tries in count(1):
             began = time.monotonic()
-            blocks: Any = self._handle.generate.remote(prompt, sampling, deadline - time.monotonic(), admitted, carried())
+            has_begun = yielded != Position()
+            blocks: Any = self._handle.generate.remote(
+                _at_once(prompt) if has_begun else prompt, sampling, deadline - began, admitted or has_begun, carried()
+            )
             try:
                 async for item in blocks:
-                    block: StepBlock = raised(item).after(yielded)
+                    block: StepBlock = raised(item)
+                    if has_begun and block.fingerprint not in ("", build):
+                        raise _OtherBuild("the replica that spoke has died, and the others are of another build")
+                    build = block.fingerprint or build
+                    block = block.after(yielded)
                     call.gave_sign()
-                    if not block.is_empty:
-                        yielded |= block.end
-                        yield block
+                    if block.is_empty:
+                        continue
+                    if died_at:
+                        current_timings().failed_over(yielded.step, time.monotonic() - died_at)
+                        died_at = 0.0
+                    yielded |= block.end
+                    yield block
                 return
             except (RayError, SynthesisError, *SERVE_ERRORS) as error:
                 failure = to_domain(error)
                 _record_death(error, self.breaker.stage, began)
-                begun_and_sent = yielded != Position() and (tracked is None or tracked.has_sent_audio)
-                if last or begun_and_sent or not _may_try_again(failure) or time.monotonic() >= deadline:
+                most = MOST_TRIES if yielded == Position() else 1 + MOST_FAIL_OVERS
+                if tries >= most or not _may_try_again(failure) or time.monotonic() >= deadline:
                     raise failure from None
                 self.breaker.retries += 1
+                died_at = died_at or (time.monotonic() if yielded != Position() else 0.0)
             finally:
                 blocks.cancel()  # leaving the loop alone would let the replica's generator run to its end
+            await asyncio.sleep(BACK_OFF_S * (tries - 1))
 
 
 class RemoteDecoder:
@@ -298,7 +317,22 @@ def _record_death(error: BaseException, stage: str, began: float) -> None:
         tracked.record_death(error.worker, stage, began)
 
 
+class _OtherBuild(EngineDead):
+    """No replica is left that generates the same steps."""
+
+
+def _at_once(prompt: Prompt) -> Prompt:
+    """Returns the prompt of a segment that somebody is listening to: it is more urgent than any that has not begun."""
+    if prompt.scheduling.lane is Lane.BULK:
+        return prompt
+    return replace(prompt, scheduling=replace(prompt.scheduling, lane=Lane.INTERACTIVE, first_audio_s=None))
+
+
 def _may_try_again(failure: SynthesisError) -> bool:
     """True if another replica may be tried: one has died, and no record blames this request for it."""
     tracked = CURRENT_REQUEST.get()
-    return isinstance(failure, EngineDead) and not (tracked is not None and tracked.is_poisonous)
+    return (
+        type(failure) is not _OtherBuild
+        and isinstance(failure, EngineDead)
+        and not (tracked is not None and tracked.is_poisonous)
+    )

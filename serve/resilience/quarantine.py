@@ -32,8 +32,6 @@ class TrackedRequest:
     """One request in progress."""
 
     def __init__(self, quarantine: "Quarantine", digest: bytes) -> None:
-        self.has_sent_audio = False
-        """whether audio has left; from then on no stage is retried"""
         self._quarantine = quarantine
         self._digest = digest
 
@@ -79,7 +77,6 @@ class Quarantine:
             CURRENT_REQUEST.set(tracked)  # never reset: a task works for one request, and a generator may end in another task
             async with aclosing(inner(request)) as chunks:
                 async for chunk in chunks:
-                    tracked.has_sent_audio = tracked.has_sent_audio or len(chunk.samples) > 0
                     yield chunk
 
     async def answer(self, inner: Callable[[SynthesisRequest], Awaitable[T]], request: SynthesisRequest) -> T:

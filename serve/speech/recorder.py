@@ -88,6 +88,9 @@ class ReplyRecorder:
             took_s=time.perf_counter() - self._arrived_at,
             audio_s=self.audio_s,
             stalled_s=self._cursor.stalled_s,
+            fail_overs=self.timings.fail_overs,
+            repeated_steps=self.timings.repeated_steps,
+            interrupted_s=self.timings.interrupted_s,
             characters=0 if job is None else job.characters,
             warnings=self.warnings,
         )

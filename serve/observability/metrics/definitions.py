@@ -97,6 +97,19 @@ BREAKER = Metric(
 RETRIES = Metric(
     MetricType.COUNTER, "chattts_retries_total", "calls of a stage that were retried because a replica died", ("stage",)
 )
+FAIL_OVERS = Metric(
+    MetricType.COUNTER, "chattts_fail_overs_total", "segments that another replica went on with, because theirs died"
+)
+REPEATED_STEPS = Metric(
+    MetricType.COUNTER, "chattts_repeated_steps_total", "steps that were generated a second time to go on with a segment"
+)
+INTERRUPTED = Metric(
+    MetricType.HISTOGRAM,
+    "chattts_fail_over_seconds",
+    "time in a reply from the deaths of replicas to the next new steps",
+    (),
+    WAIT_BUCKETS,
+)
 QUARANTINED = Metric(MetricType.GAUGE, "chattts_quarantined", "requests that are refused now because they ended replicas")
 QUOTAS_UNSHARED = Metric(
     MetricType.GAUGE,
@@ -167,7 +180,7 @@ VOCODER_JOBS = Metric(MetricType.COUNTER, "chattts_vocoder_jobs_total", "decoded
 METRICS: tuple[Metric, ...] = (
     FIRST_AUDIO, RTF, UNDERRUN, STREAMS, CONTINUOUS, REQUESTS, REJECTS, IN_FLIGHT, AUDIO, CHARACTERS, TEXT_WARNINGS,
     INTERRUPTIONS, UNHEARD,
-    BREAKER, RETRIES, QUARANTINED, QUOTAS_UNSHARED,
+    BREAKER, RETRIES, FAIL_OVERS, REPEATED_STEPS, INTERRUPTED, QUARANTINED, QUOTAS_UNSHARED,
     CACHE, CACHED_STEPS, CACHE_BYTES, CACHE_EVICTIONS,
     DEGRADATION_LEVEL,
     VERSION_REQUESTS, VERSION_FAILED, VERSION_SHARE, VERSION_OUT, ROLLBACKS, SHADOWS, SHADOW_DURATION, SHADOW_LOUDNESS,

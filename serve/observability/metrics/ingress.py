@@ -19,12 +19,15 @@ from serve.observability.metrics.definitions import (
     CHARACTERS,
     CONTINUOUS,
     DEGRADATION_LEVEL,
+    FAIL_OVERS,
     FIRST_AUDIO,
     IN_FLIGHT,
+    INTERRUPTED,
     INTERRUPTIONS,
     QUARANTINED,
     QUOTAS_UNSHARED,
     REJECTS,
+    REPEATED_STEPS,
     REQUESTS,
     RETRIES,
     ROLLBACKS,
@@ -68,6 +71,10 @@ class IngressMetrics:
         registry.add(AUDIO, stats.audio_s)
         for code, count in stats.warnings.items():
             registry.add(TEXT_WARNINGS, count, code=code)
+        if stats.fail_overs:
+            registry.add(FAIL_OVERS, stats.fail_overs)
+            registry.add(REPEATED_STEPS, stats.repeated_steps)
+            registry.observe(INTERRUPTED, stats.interrupted_s)
         if stats.outcome is not Outcome.DONE:
             return
         registry.add(CHARACTERS, stats.characters)

@@ -7,6 +7,7 @@ import pytest
 import requests
 
 from tests.support.cluster import Cluster, deploy, document_of
+from tests.support.waiting import wait_until
 
 ROUTE = "/beside"
 LINES = [f"Speaker {number} has this to say. It is not much, and it is soon over." for number in range(6)]
@@ -58,3 +59,15 @@ def test_its_state_is_that_of_one_replica(beside: Cluster):
     assert vocoder["trouble"] == ""
     assert set(health["breakers"]) == {"text", "acoustic"}
     assert requests.get(beside.url(f"{ROUTE}/ready"), timeout=10).json() == {"status": "ready"}
+
+
+def test_the_next_replica_goes_on_with_the_samples_of_a_killed_one(beside: Cluster):
+    text = {"input": " ".join(LINES * 4)}
+    twin = speak(beside, ROUTE, **text).content
+    body = {"response_format": "pcm", "seed": 3, "cache": "no-store", **text}
+    reply = requests.post(beside.url(f"{ROUTE}/v1/audio/speech"), json=body, stream=True, timeout=120)
+    pieces = reply.iter_content(4096)
+    first = next(pieces)
+    beside.kill_replica("beside", "AcousticModel")
+    assert first + b"".join(pieces) == twin
+    wait_until(lambda: requests.get(beside.url(f"{ROUTE}/ready"), timeout=10).status_code == 200, 60.0)

@@ -1,19 +1,16 @@
 """The quarantine: which requests are refused, which are not, and for how long. On a held clock."""
 
-import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import ExitStack, aclosing
+from contextlib import ExitStack
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import AtCapacity, EngineDead, RequestQuarantined
-from pipeline.types import AudioChunk, AudioOptions, RefineParams, SamplingParams, SynthesisRequest
+from pipeline.types import AudioOptions, RefineParams, SamplingParams, SynthesisRequest
 from serve.config.policies import QuarantineConfig
-from serve.resilience.quarantine import CURRENT_REQUEST, Quarantine, TrackedRequest
+from serve.resilience.quarantine import Quarantine, TrackedRequest
 from tests.support.clock import HeldClock
 
 REQUEST = SynthesisRequest("r1", "Some words.", "nova", sampling=SamplingParams(seed=3))
@@ -244,21 +241,3 @@ def test_a_digest_depends_on_what_reaches_the_model_and_on_the_process():
     assert len({base, *(quarantine.digest(one) for one in other)}) == len(other) + 1
     assert make()[0].digest(REQUEST) != base
     assert b"words" not in repr(vars(quarantine)).encode()
-
-
-def test_a_stream_has_sent_audio_from_its_first_sample_on():
-    quarantine, _ = make()
-    seen = []
-
-    async def inner(request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
-        for samples in (0, 5):
-            seen.append(CURRENT_REQUEST.get().has_sent_audio)
-            yield AudioChunk(np.zeros(samples, np.float32), 0, is_last=False)
-        seen.append(CURRENT_REQUEST.get().has_sent_audio)
-
-    async def listen() -> None:
-        async with aclosing(quarantine.stream(inner, REQUEST)) as chunks:
-            assert [len(chunk.samples) async for chunk in chunks] == [0, 5]
-
-    asyncio.run(listen())
-    assert seen == [False, False, True]
