@@ -15,6 +15,6 @@ Floors, from the top; every import goes to a lower floor or stays in its folder:
     5  cache engine takes text vocoder voices
     4  model
     3  audio checkpoint native store
-    2  config protocols yaml_loader
-    1  child durable_file errors ewma paths spec types
+    2  config protocols with_torch yaml_loader
+    1  bfloat16 child durable_file errors ewma paths spec types
 """

@@ -8,7 +8,9 @@ Never: torch, files
 Names are those of the ChatTTS 0.2.5 package; tests/parity/test_checkpoint_layout.py compares each table with its modules.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pipeline.spec import FFT_SIZE, MEL_BANDS
 
@@ -44,9 +46,15 @@ NEEDED_FILES = tuple(file for file in FILES if file not in (SPECIAL_TOKENS_FILE,
 
 VQ_GROUPS = 2  # the quantiser splits its width in two and quantises each half twice: 4 codes
 VQ_LEVELS = (5, 5, 5, 5)  # 5**4 = 625 values per code
+# Scale of each refinement, per digit: one interval of the code before, over its range.
+# vector_quantize_pytorch defined it this way when ChatTTS's weights were trained. Since its release 1.27 it is 1 / level,
+# which decodes every second code of those weights 20 % too small; so pyproject.toml limits the package's version.
+RESIDUAL_SCALES = tuple(1 / (level - 1) for level in VQ_LEVELS)
 KERNEL = 7  # frames of a ConvNeXt convolution
+DILATION = 2  # of the mel decoder's and the encoder's depthwise convolutions; not stored in a checkpoint
 
 Shapes = dict[str, tuple[int, ...]]
+Stored = TypeVar("Stored")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +186,8 @@ def _mel_shapes(prefix: str) -> Shapes:
         f"{prefix}.mel_spec.spectrogram.window": (FFT_SIZE,),
         f"{prefix}.mel_spec.mel_scale.fb": (FFT_SIZE // 2 + 1, MEL_BANDS),
     }
+
+
+def below(tensors: Mapping[str, Stored], prefix: str) -> dict[str, Stored]:
+    """Returns the tensors whose names start with `prefix`, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

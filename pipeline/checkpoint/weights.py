@@ -1,11 +1,12 @@
 """Weights: reads and checks a checkpoint's tensors; the only module that opens them.
 
 In:    a checkpoint's folder (pipeline/checkpoint/locate.py finds it)
-Out:   GptSpec, and one dictionary of float32 tensors per part, under upstream's names, on the CPU
+Out:   GptSpec, and one dictionary of float32 arrays per part, under upstream's names
 Owns:  nothing: every call reads its part again
-Never: modules, devices, the network
+Never: modules, devices, the network, torch (in_torch.py)
 
-With a SHA256SUMS, the bytes that are parsed are those that were hashed.
+With a SHA256SUMS, the bytes that are parsed are those that were hashed. They are read into memory of this process: a file that
+changes later changes nothing.
 """
 
 import json
@@ -13,11 +14,13 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, deserialize, safe_open
 
+from pipeline.bfloat16 import widened
 from pipeline.checkpoint.layout import (
     DVAE_FILE,
     EMBED_FILE,
@@ -38,10 +41,11 @@ from pipeline.checkpoint.manifest import read_verified, verify_files
 from pipeline.errors import CheckpointError
 from pipeline.spec import CODEBOOKS, MEL_FRAMES_PER_STEP
 
-Tensors = dict[str, torch.Tensor]
+Tensors = dict[str, NDArray[np.float32]]
 
 DEFAULT_ROPE_THETA = 10_000.0  # transformers' default
-FLOATS = frozenset({torch.float32, torch.float16, torch.bfloat16})
+STORED: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
+"""types of numbers in a file -> how numpy reads them"""
 REMEDY = "generate or fetch the checkpoint again"
 
 
@@ -83,21 +87,21 @@ class Checkpoint:
 
     def mel_decoder(self) -> Tensors:
         """Returns the part that turns hidden states into mel frames (upstream's Decoder)."""
-        tensors = _read(self.root, MEL_DECODER_FILE)
-        stack = _conv_stack(tensors, "decoder", self.root / MEL_DECODER_FILE)
+        stored = _read(self.root, MEL_DECODER_FILE)
+        stack = _conv_stack(stored.shapes, "decoder", self.root / MEL_DECODER_FILE)
         expected = self.gpt_spec.width / MEL_FRAMES_PER_STEP
         if stack.inputs != expected:
             raise CheckpointError(
                 f"{self.root / MEL_DECODER_FILE}: takes {stack.inputs} channels, but the GPT's width {self.gpt_spec.width} "
                 f"over {MEL_FRAMES_PER_STEP} frames per step gives {expected:g}; the files are not of one checkpoint: {REMEDY}"
             )
-        return require(tensors, mel_decoder_shapes(stack), self.root / MEL_DECODER_FILE)
+        return stored.floats(mel_decoder_shapes(stack))
 
     def dvae(self) -> Tensors:
         """Returns the part that turns recordings into codes, and codes into mel frames."""
         path = self.root / DVAE_FILE
-        tensors = _read(self.root, DVAE_FILE)
-        encoder, decoder = _conv_stack(tensors, "encoder", path), _conv_stack(tensors, "decoder", path)
+        stored = _read(self.root, DVAE_FILE)
+        encoder, decoder = _conv_stack(stored.shapes, "encoder", path), _conv_stack(stored.shapes, "decoder", path)
         # Two mel frames per step: a quantised vector of twice the decoder's width becomes two frames of it.
         if (encoder.inputs, encoder.outputs) != (decoder.inputs, MEL_FRAMES_PER_STEP * decoder.inputs):
             raise CheckpointError(
@@ -108,16 +112,16 @@ class Checkpoint:
             raise CheckpointError(
                 f"{path}: {encoder.outputs} channels do not split into {VQ_GROUPS} quantiser groups: {REMEDY}"
             )
-        return require(tensors, dvae_shapes(encoder=encoder, decoder=decoder), path)
+        return stored.floats(dvae_shapes(encoder=encoder, decoder=decoder))
 
     def vocos(self) -> Tensors:
         """Returns the part that turns mel frames into the waveform."""
         path = self.root / VOCOS_FILE
-        tensors = _read(self.root, VOCOS_FILE)
-        width, *_ = _shape(tensors, "backbone.embed.weight", 3, path)
-        mlp_width, _ = _shape(tensors, "backbone.convnext.0.pwconv1.weight", 2, path)
-        layers = _num_layers(tensors, "backbone.convnext")
-        return require(tensors, vocos_shapes(width=width, mlp_width=mlp_width, layers=layers), path)
+        stored = _read(self.root, VOCOS_FILE)
+        width, *_ = _shape(stored.shapes, "backbone.embed.weight", 3, path)
+        mlp_width, _ = _shape(stored.shapes, "backbone.convnext.0.pwconv1.weight", 2, path)
+        layers = _num_layers(stored.shapes, "backbone.convnext")
+        return stored.floats(vocos_shapes(width=width, mlp_width=mlp_width, layers=layers))
 
 
 def open_checkpoint(root: Path) -> Checkpoint:
@@ -161,21 +165,6 @@ def verify(root: Path) -> tuple[str, ...]:
     return verify_files(root)
 
 
-def require(tensors: Tensors, shapes: Shapes, path: Path) -> Tensors:
-    """Returns the expected tensors as float32, each compared with its shape; others are left out.
-
-    Raises:
-        CheckpointError: a tensor is missing, has another shape, or holds no floating-point numbers.
-    """
-    check_shapes({name: tuple(tensor.shape) for name, tensor in tensors.items()}, shapes, path)
-    for name in shapes:
-        if tensors[name].dtype not in FLOATS:
-            raise CheckpointError(
-                f"{path}: {name} is {tensors[name].dtype}, expected one of {', '.join(sorted(map(str, FLOATS)))}: {REMEDY}"
-            )
-    return {name: tensors[name].float() for name in shapes}
-
-
 def check_shapes(found: Mapping[str, tuple[int, ...]], shapes: Shapes, path: Path) -> None:
     """Compares the shapes in a file with the expected ones.
 
@@ -202,13 +191,43 @@ def _embed_shapes(spec: GptSpec) -> Shapes:
 
 
 def _checked(root: Path, file: str, shapes: Shapes) -> Tensors:
-    return require(_read(root, file), shapes, root / file)
+    return _read(root, file).floats(shapes)
 
 
-def _read(root: Path, file: str) -> Tensors:
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """The tensors of one file as they are stored."""
+
+    path: Path
+    tensors: dict[str, dict[str, Any]]
+    """name -> dtype in safetensors' words, shape, data"""
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(stored["shape"]) for name, stored in self.tensors.items()}
+
+    def floats(self, shapes: Shapes) -> Tensors:
+        """Returns the expected tensors as float32, each compared with its shape; others are left out.
+
+        Raises:
+            CheckpointError: a tensor is missing, has another shape, or holds no floating-point numbers.
+        """
+        check_shapes(self.shapes, shapes, self.path)
+        return {name: self._float(name) for name in shapes}
+
+    def _float(self, name: str) -> NDArray[np.float32]:
+        stored = self.tensors.pop(name)  # its bytes are not needed twice
+        kind = stored["dtype"]
+        if kind not in STORED:
+            raise CheckpointError(f"{self.path}: {name} is {kind}, expected one of {', '.join(sorted(STORED))}: {REMEDY}")
+        numbers = np.frombuffer(stored["data"], STORED[kind]).reshape(stored["shape"])
+        return widened(numbers) if kind == "BF16" else numbers.astype(np.float32, copy=False)
+
+
+def _read(root: Path, file: str) -> _Stored:
     content = read_verified(root, file)
     try:
-        return load(content)
+        return _Stored(root / file, dict(deserialize(content)))  # type: ignore[no-untyped-call]
     except (SafetensorError, ValueError, KeyError) as error:
         raise _damaged(root / file, error) from error
 
@@ -216,7 +235,7 @@ def _read(root: Path, file: str) -> Tensors:
 def _header(path: Path) -> dict[str, tuple[int, ...]]:
     """Returns name -> shape of every tensor, without reading any."""
     try:
-        with safe_open(path, framework="pt") as opened:
+        with safe_open(path, framework="np") as opened:
             return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: the file is missing: {REMEDY}") from error
@@ -230,19 +249,18 @@ def _damaged(path: Path, error: Exception) -> CheckpointError:
     )
 
 
-def _conv_stack(tensors: Tensors, prefix: str, path: Path) -> ConvStack:
-    bottleneck, inputs, _ = _shape(tensors, f"{prefix}.conv_in.0.weight", 3, path)
-    outputs, hidden, _ = _shape(tensors, f"{prefix}.conv_out.weight", 3, path)
-    layers = _num_layers(tensors, f"{prefix}.decoder_block")
+def _conv_stack(shapes: Mapping[str, tuple[int, ...]], prefix: str, path: Path) -> ConvStack:
+    bottleneck, inputs, _ = _shape(shapes, f"{prefix}.conv_in.0.weight", 3, path)
+    outputs, hidden, _ = _shape(shapes, f"{prefix}.conv_out.weight", 3, path)
+    layers = _num_layers(shapes, f"{prefix}.decoder_block")
     return ConvStack(inputs=inputs, bottleneck=bottleneck, hidden=hidden, outputs=outputs, layers=layers)
 
 
-def _shape(found: Mapping[str, torch.Tensor | tuple[int, ...]], name: str, axes: int, path: Path) -> tuple[int, ...]:
+def _shape(found: Mapping[str, tuple[int, ...]], name: str, axes: int, path: Path) -> tuple[int, ...]:
     """Returns the shape of a tensor that defines dimensions, after checking its number of axes."""
     if name not in found:
         raise CheckpointError(f"{path}: tensor {name} is missing: {REMEDY}")
-    value = found[name]
-    shape = tuple(value.shape) if isinstance(value, torch.Tensor) else value
+    shape = found[name]
     if len(shape) != axes or 0 in shape:
         raise CheckpointError(f"{path}: {name} has shape {shape}, expected {axes} axes, none of them empty: {REMEDY}")
     return shape

@@ -3,21 +3,18 @@
 In:    nothing
 Out:   DeviceRunner, and the results of its rounds and preemptions
 Owns:  nothing
-Never: a device's own arithmetic: cpu_runner.py and gpu_runner.py
+Never: torch; a device's own arithmetic: cpu_runner.py and gpu_runner.py
 """
 
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from pipeline.engine.scheduler import Plan
 from pipeline.engine.sequence import Sequence
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,13 +78,7 @@ class DeviceRunner(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreemptedSlot:
-    """A preempted sequence's slot, on the host."""
+    """A preempted sequence's slot, on the host: arrays of a CPU's runner, tensors of a GPU's."""
 
-    cached: tuple[torch.Tensor, ...]  # one per tensor of the cache: (layers, heads, length, ...)
-    state: tuple[torch.Tensor, ...]  # one per tensor of per-slot state: the slot's row
-
-
-def remember(recent: torch.Tensor, drawn: torch.Tensor, rows: torch.Tensor) -> None:
-    """Shifts the tokens `drawn` (S, C) into the windows `recent` (S, C, R) of the rows marked in `rows` (S,) bool."""
-    shifted = torch.cat([recent[..., 1:], drawn.unsqueeze(-1)], -1)
-    recent.copy_(torch.where(rows[:, None, None], shifted, recent))
+    cached: tuple[Any, ...]  # one per array of the cache: (layers, heads, length, ...)
+    state: tuple[Any, ...]  # one per array of per-slot state: the slot's row

@@ -14,7 +14,6 @@ A sequence has one slot of fixed shape, so its numbers depend on its prompt, its
 configuration, never on its neighbours, its slot or its time of arrival (tests/unit, test_engine.py).
 """
 
-import importlib
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
@@ -32,6 +31,7 @@ from pipeline.errors import SynthesisError, TextTooLong
 from pipeline.model.gpu.placement import on_this_machine
 from pipeline.model.out_of_memory import named_out_of_memory
 from pipeline.types import Prompt, SamplingParams, StepBlock
+from pipeline.with_torch import check_seed_mode, torch_part
 
 WARM_UP_TIMEOUT_S = 600.0
 
@@ -66,7 +66,9 @@ def make_runner(config: EngineConfig, checkpoint: Checkpoint) -> DeviceRunner:
     if config.device == "cpu":
         return CpuRunner(config, checkpoint)
     # Looked up here: it needs Triton, which not every machine without a GPU has.
-    runner: DeviceRunner = importlib.import_module("pipeline.engine.gpu_runner").GpuRunner(config, checkpoint)
+    runner: DeviceRunner = torch_part("pipeline.engine.gpu_runner", wanted_for="engine.device cuda").GpuRunner(
+        config, checkpoint
+    )
     return runner
 
 
@@ -106,8 +108,9 @@ class Engine:
             timeout_s: from now until the sequence must be finished [s].
 
         Raises:
-            TextTooLong: the prompt does not fit a slot.
+            TextTooLong: the prompt does not fit a slot. InvalidRequest: its randomness cannot be drawn here.
         """
+        check_seed_mode(sampling.seed_mode)
         length = len(prompt.ids)
         if length > self._config.max_prompt:
             raise TextTooLong(

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from pipeline.engine.sequence import Sequence, slot_of
 from pipeline.model.gpu.kernels.prompt import FLOAT_FIELDS, PLACE_FIELDS, Prompts
-from pipeline.model.sampling import counter_uniforms
+from pipeline.model.uniforms import counter_uniforms
 from pipeline.spec import CODEBOOKS
 from pipeline.types import Head, SeedMode
 

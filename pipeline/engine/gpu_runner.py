@@ -23,21 +23,23 @@ from functools import partial
 
 import torch
 
+from pipeline.checkpoint.in_torch import in_torch
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
-from pipeline.engine import kv_cache
-from pipeline.engine.device import DTYPES, PreemptedSlot, RoundOutput, remember
+from pipeline.engine import tensor_cache
+from pipeline.engine.device import PreemptedSlot, RoundOutput
 from pipeline.engine.gpu_prompts import empty_prompts, fill
 from pipeline.engine.gpu_state import empty_state, split_numbers
 from pipeline.engine.scheduler import PREFILL_BUCKET, Plan, prefill_bucket
 from pipeline.engine.sequence import Sequence, slot_of
+from pipeline.engine.tensor_cache import DTYPES
 from pipeline.model.embedding import Embedding
 from pipeline.model.gpu.gpu_gpt import GpuGpt
 from pipeline.model.gpu.graphs import record, use_own_stream
 from pipeline.model.gpu.kernels import prompt, step
 from pipeline.model.gpu.kernels.prompt import Prompts
 from pipeline.model.gpu.prepare import prepare_gpu
-from pipeline.model.sampling import RowParams, draw, filter_logits, upstream_noise
+from pipeline.model.sampling import RowParams, draw, filter_logits, remember, upstream_noise
 from pipeline.spec import CODEBOOKS
 from pipeline.types import Head, SeedMode
 
@@ -61,6 +63,8 @@ class GpuRunner:
     """rounds that may be launched before the one before them is read"""
 
     def __init__(self, config: EngineConfig, checkpoint: Checkpoint) -> None:
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)  # counts for the thread that calls it
         self._config = config
         self._device = device = torch.device(config.device)
         self._is_cuda = device.type == "cuda"
@@ -69,7 +73,7 @@ class GpuRunner:
             use_own_stream(urgent=True)
             prepare_gpu(rows=config.slots, dtype=dtype)
         self._gpt = GpuGpt(
-            checkpoint.gpt(),
+            in_torch(checkpoint.gpt()),
             spec,
             positions=config.positions,
             rows=config.slots,
@@ -79,8 +83,8 @@ class GpuRunner:
             attention="sdpa" if config.attention == "sdpa" else "triton",
             split=config.attention_split,
         )
-        self._embedding = Embedding(checkpoint.embed(), device=device)
-        self._cache = kv_cache.allocate(config, spec, dtype, device)
+        self._embedding = Embedding(in_torch(checkpoint.embed()), device=device)
+        self._cache = tensor_cache.allocate(config, spec, device)
         self._width, self._code_vocab, self._text_vocab = spec.width, self._embedding.code_vocab, self._embedding.text_vocab
         self._state = empty_state(
             config, width=spec.width, code_vocab=self._code_vocab, text_vocab=self._text_vocab, device=device
@@ -265,7 +269,7 @@ class GpuRunner:
     @torch.inference_mode()
     def reset_slot(self, slot: int) -> None:
         """Zeroes the cache and the state that a broken sequence left: an idle slot must be finite too."""
-        kv_cache.scrub(self._cache, slot)
+        tensor_cache.scrub(self._cache, slot)
         self._state.hidden[slot].zero_()
 
     @property

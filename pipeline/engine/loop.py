@@ -13,8 +13,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-import torch
-
 from pipeline.config import EngineConfig
 from pipeline.engine.device import DeviceRunner, RoundOutput
 from pipeline.engine.observer import EngineObserver
@@ -113,8 +111,6 @@ class EngineLoop:
 
     def _run(self, factory: Callable[[], DeviceRunner], started: "Future[DeviceRunner]") -> None:
         try:
-            if self._config.threads is not None:
-                torch.set_num_threads(self._config.threads)  # counts for the thread that calls it
             # The model is created on the thread that runs it. OpenMP keeps a team of workers for every thread that ever ran
             # in parallel, and once teams outnumber the cores it puts them to sleep between operations: a step of full
             # size took 45 ms instead of 29 on two cores.

@@ -11,16 +11,18 @@ import platform
 from collections.abc import Container, Iterable
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from pipeline.checkpoint.manifest import file_sha256, read_manifest
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig, VocoderConfig
-from pipeline.model.gpu.identity import gpu_identity
 from pipeline.native.compiler import NativeUnavailable, best_instructions, library
+from pipeline.native.threads import default_threads
+from pipeline.with_torch import torch_part
 
 PIPELINE = Path(__file__).resolve().parents[1]
 CODE = {".py", ".cpp", ".h"}
+NATIVE = "native"
 
 
 def fingerprint_of(
@@ -46,8 +48,7 @@ def fingerprint_of(
         *(f"{name}={value}" for name, value in sorted(config.model_dump().items()) if name not in without_effect),
         *(f"{file}={manifest.get(file) or file_sha256(root / file)}" for file in files),
         *(f"{source}={digest}" for source, digest in _code(sources)),
-        f"torch={torch.__version__}",
-        f"processor={_processor(config.device)}",
+        *(_for_native() if form.startswith(NATIVE) else _for_torch(config.device)),
         f"form={form}",
     ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
@@ -57,7 +58,7 @@ def native_form(source: Path) -> str | None:
     """Returns with which instructions a native source computes here; None: it cannot be built."""
     try:
         library(source)
-        return f"native {best_instructions()}"
+        return f"{NATIVE} {best_instructions()}"
     except NativeUnavailable:
         return None
 
@@ -73,8 +74,16 @@ def _code(sources: Iterable[str]) -> list[tuple[str, str]]:
     return [(str(source.relative_to(PIPELINE)), file_sha256(source)) for source in sorted(found)]
 
 
-def _processor(device: str) -> str:
-    """Returns the kind of processor, by which libraries choose their kernels."""
+def _for_native() -> tuple[str, ...]:
+    """Returns what native code's numbers may depend on, besides its own form."""
+    return f"numpy={np.__version__}", f"processor={platform.machine()} threads {default_threads()}"
+
+
+def _for_torch(device: str) -> tuple[str, ...]:
+    """Returns torch's version and the kind of processor, by which it chooses its kernels."""
+    torch = torch_part("torch", wanted_for="decoding without native code")
     if device == "cuda":
-        return gpu_identity()
-    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} threads {torch.get_num_threads()}"
+        processor = torch_part("pipeline.model.gpu.identity", wanted_for="device cuda").gpu_identity()
+    else:
+        processor = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} threads {torch.get_num_threads()}"
+    return f"torch={torch.__version__}", f"processor={processor}"

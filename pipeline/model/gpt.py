@@ -25,8 +25,6 @@ import torch
 import torch.nn.functional as F
 
 from pipeline.checkpoint.weights import GptSpec
-from pipeline.model.cpu.native import NativeDecoder
-from pipeline.model.cpu.packing import Weights
 from pipeline.model.linear import Linear, Product
 from pipeline.model.quantise import dequantise, quantise
 
@@ -153,7 +151,6 @@ class Gpt:
         rows: int,
         device: torch.device,
         dtype: torch.dtype,
-        native: Weights | None = None,
         product: Callable[[torch.Tensor], Product] | None = None,
     ) -> None:
         """
@@ -161,21 +158,14 @@ class Gpt:
             tensors: upstream's names, as in gpt/model.safetensors.
             positions: length of the longest sequence [positions].
             rows: number of slots in a decode step.
-            native: the type in which native code reads the weights, `dtype`, int8 or int4; None: torch computes.
             product: makes a Product of a weight (out, in) float32 on the device; None: Linear, in `dtype`.
-
-        Raises:
-            NativeUnavailable: this machine cannot decode natively.
         """
         self._spec = spec
         self._dtype = dtype
-        # Native code packs its own copy of the layers.
-        layers = spec.layers if native is None else 0
-        self._weights = pack_weights(tensors, layers, product or (lambda weight: Linear(weight.to(dtype), rows=rows)), device)
-        self._cos, self._sin = rotary_tables(positions, spec.head_dim, spec.rope_theta, device)
-        self.native = (
-            None if native is None else NativeDecoder(tensors, spec, rotary=(self._cos, self._sin), rows=rows, weights=native)
+        self._weights = pack_weights(
+            tensors, spec.layers, product or (lambda weight: Linear(weight.to(dtype), rows=rows)), device
         )
+        self._cos, self._sin = rotary_tables(positions, spec.head_dim, spec.rope_theta, device)
         self._slot_index = torch.arange(rows, device=device)
         self._position_index = torch.arange(positions, device=device)
 
@@ -189,9 +179,6 @@ class Gpt:
         Returns:
             (S, width) float32, or its first rows. Row i depends on slot i alone; rows outside `extent` are undefined.
         """
-        if self.native:
-            used = slice(extent.slots)
-            return self.native(x[used], self._slot_index[used], positions[used], cache.tensors)
         cos, sin = self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1)  # (S, 1, head_dim)
         in_reach = self._position_index[: extent.positions] <= positions[: extent.slots, None]
         mask = torch.zeros_like(in_reach, dtype=self._dtype).masked_fill_(~in_reach, float("-inf"))
@@ -223,8 +210,6 @@ class Gpt:
         Returns:
             (P, width) float32: the state at `last`. Row i depends on prompt i and on L alone.
         """
-        if self.native:
-            return self._prefill_natively(self.native, x, slots, last, cache)
         rows, length, width = x.shape
         x = x.reshape(rows * length, width)
         cos = self._cos[:length].repeat(rows, 1).unsqueeze(1)  # (P * L, 1, head_dim)
@@ -241,19 +226,6 @@ class Gpt:
             x = self._finish_layer(layer, x, seen.transpose(1, 2).reshape(rows * length, -1))
         ends = torch.arange(rows, device=x.device) * length + last
         return self._norm(x[ends], self._weights.final_norm)
-
-    def _prefill_natively(
-        self, native: NativeDecoder, x: torch.Tensor, slots: torch.Tensor, last: torch.Tensor, cache: KeysValues
-    ) -> torch.Tensor:
-        """Does the same natively: a prompt's positions are rows of one call."""
-        lengths = (last + 1).tolist()
-        states = native(
-            torch.cat([prompt[:length] for prompt, length in zip(x, lengths, strict=True)]),
-            slots.repeat_interleave(last + 1),
-            torch.cat([self._position_index[:length] for length in lengths]),
-            cache.tensors,
-        )
-        return states[(last + 1).cumsum(0) - 1]
 
     def _project(
         self, layer: LayerWeights, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor

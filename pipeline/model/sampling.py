@@ -18,12 +18,9 @@ order, draws the same tokens.
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from pipeline.spec import CODEBOOKS, MIN_TOKENS_TO_KEEP, REPETITION_WINDOW
-from pipeline.types import Head, SamplingParams
+from pipeline.spec import MIN_TOKENS_TO_KEEP, REPETITION_WINDOW
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,19 +85,6 @@ def draw(logits: torch.Tensor, uniforms: torch.Tensor, noise: torch.Tensor, from
     return torch.where(from_noise, by_noise, by_uniform)
 
 
-def counter_uniforms(params: SamplingParams, head: Head, segment: int, steps: int) -> NDArray[np.float32]:
-    """Returns the COUNTER uniforms of one sequence: element (step, codebook) is a pure function of the key and its index.
-
-    Returns:
-        (steps, 4) float32 in (0, 1); a TEXT sequence uses the first column.
-    """
-    stream = (segment << 32) | (params.attempt << 1) | (head is Head.TEXT)
-    words = np.random.Philox(key=np.array([params.seed, stream], dtype=np.uint64)).random_raw(steps * CODEBOOKS)
-    # 23 bits and a half: exactly representable, never 0 and never 1
-    uniforms = ((words >> np.uint64(41)).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23)
-    return uniforms.reshape(steps, CODEBOOKS)
-
-
 def upstream_noise(seed: int, draws: int, vocab: int) -> torch.Tensor:
     """Returns the UPSTREAM noise of one seed: (draws, vocab) float32 on the CPU, as torch.multinomial draws it at batch 1."""
     generator = torch.Generator().manual_seed(seed)
@@ -120,3 +104,9 @@ def _penalise_repetition(logits: torch.Tensor, recent: torch.Tensor, penalty: to
     powers = penalty_powers(penalty[..., 0]).expand(rows, draws, REPETITION_WINDOW + 1)
     factor = powers.gather(-1, counts[..., :vocab])
     return torch.where(logits < 0, logits * factor, logits / factor)
+
+
+def remember(recent: torch.Tensor, drawn: torch.Tensor, rows: torch.Tensor) -> None:
+    """Shifts the tokens `drawn` (S, C) into the windows `recent` (S, C, R) of the rows marked in `rows` (S,) bool."""
+    shifted = torch.cat([recent[..., 1:], drawn.unsqueeze(-1)], -1)
+    recent.copy_(torch.where(rows[:, None, None], shifted, recent))

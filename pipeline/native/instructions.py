@@ -1,17 +1,32 @@
 """Instructions: the sets of vector instructions that native code is written for, and which of them this machine has.
 
-In:    the processor, and what the system and torch's ATEN_CPU_CAPABILITY permit
+In:    the processor, as Linux reports it, and what CHATTTS_INSTRUCTIONS permits
 Out:   sets of instructions, the best one first
 Owns:  the compiler's flags of each
-Never: compiling (compiler.py)
+Never: compiling (compiler.py), torch
 
-ATEN_CPU_CAPABILITY=avx2 makes torch, and native code with it, behave as on a processor without AVX-512.
+CHATTTS_INSTRUCTIONS=avx2 makes native code behave as on a processor with nothing better than AVX2; `none` turns it off.
+torch has a variable of its own, ATEN_CPU_CAPABILITY.
 """
 
+import ctypes
+import os
 import platform
 from enum import StrEnum
+from functools import cache
+from pathlib import Path
 
-import torch
+from pipeline.errors import ConfigError
+
+VARIABLE = "CHATTTS_INSTRUCTIONS"
+NONE = "none"
+CPUINFO = Path("/proc/cpuinfo")
+# Names in /proc/cpuinfo: Linux leaves out what it does not save at a change of threads.
+AVX2_FLAGS = frozenset({"avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "abm"})
+AVX512_FLAGS = AVX2_FLAGS | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+AMX_FLAGS = AVX512_FLAGS | {"avx512_vnni", "amx_tile", "amx_bf16", "amx_int8"}
+# arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA): a process asks Linux for the tiles before it uses them.
+ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18
 
 
 class Instructions(StrEnum):
@@ -42,23 +57,54 @@ FLAGS = {
 
 
 def usable() -> tuple[Instructions, ...]:
-    """Returns the sets of instructions that this process may use, the best one first; none on another kind of machine."""
+    """Returns the sets of instructions that this process may use, the best one first; none on another kind of machine.
+
+    Raises:
+        ConfigError: CHATTTS_INSTRUCTIONS names no set of instructions.
+    """
+    found = _of_machine()
+    best = os.environ.get(VARIABLE, "")
+    if not best:
+        return found
+    if best == NONE:
+        return ()
+    names = [str(one) for one in Instructions]
+    if best not in names:
+        raise ConfigError(f"{VARIABLE} is {best!r}; it may be {', '.join(names)} or {NONE}: the best set that native code uses")
+    return tuple(one for one in found if names.index(one) >= names.index(best))
+
+
+def _of_machine() -> tuple[Instructions, ...]:
     if platform.system() != "Linux":
         return ()
     if platform.machine() == "aarch64":
         return (Instructions.NEON,)
     if platform.machine() != "x86_64":
         return ()
-    permitted, has = torch.backends.cpu.get_cpu_capability(), torch.cpu.get_capabilities()
-    found = []
-    if permitted.startswith("AVX512") and torch.cpu._is_avx512_supported():
-        if torch.cpu._is_amx_tile_supported() and torch.cpu._init_amx():
-            found.append(Instructions.AMX)
-        if has.get("avx512_vnni"):
-            found.append(Instructions.AVX512_VNNI)
+    flags, found = processor_flags(), []
+    if flags >= AMX_FLAGS and _tiles_permitted():
+        found.append(Instructions.AMX)
+    if flags >= AVX512_FLAGS | {"avx512_vnni"}:
+        found.append(Instructions.AVX512_VNNI)
+    if flags >= AVX512_FLAGS:
         found.append(Instructions.AVX512)
-    if permitted.startswith("AVX") and torch.cpu._is_avx2_supported():
-        if has.get("avx_vnni"):
-            found.append(Instructions.AVX_VNNI)
+    if flags >= AVX2_FLAGS | {"avx_vnni"}:
+        found.append(Instructions.AVX_VNNI)
+    if flags >= AVX2_FLAGS:
         found.append(Instructions.AVX2)
     return tuple(found)
+
+
+@cache
+def processor_flags() -> frozenset[str]:
+    """Returns what the first processor of this machine can do, in Linux's names; none if Linux does not say."""
+    try:
+        lines = CPUINFO.read_text().splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), ()))
+
+
+@cache
+def _tiles_permitted() -> bool:
+    return bool(ctypes.CDLL(None).syscall(ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA) == 0)

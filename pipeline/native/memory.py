@@ -1,37 +1,48 @@
 """Memory: alignment, packing and pages of native code's weights and counters.
 
-In:    sizes, tensors
+In:    sizes, arrays
 Out:   aligned memory, weights in the order in which they are read
 Owns:  an arena's pages
 Never: computation
 """
 
+import math
 import mmap
+from typing import Any
 
-import torch
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 PANEL, LANES = 32, 16  # outputs computed together, numbers of a vector; as in simd.h
 ALIGNMENT = 64  # bytes: a register, a cache line
 HUGE_PAGE = 1 << 21  # bytes
+BFLOAT16 = np.dtype(np.uint16)  # its bits: pipeline/bfloat16.py
 
 
-def aligned(size: int) -> torch.Tensor:
+def address(array: NDArray[Any]) -> int:
+    """Returns where an array begins. Whoever keeps the address keeps the array."""
+    assert array.flags.c_contiguous, "native code sees plain arrays"
+    return array.ctypes.data
+
+
+def aligned(size: int) -> NDArray[np.uint8]:
     """Returns `size` or more zeroed bytes, aligned to a cache line."""
-    memory = torch.zeros(size + ALIGNMENT, dtype=torch.uint8)
-    return memory[-memory.data_ptr() % ALIGNMENT :]
+    memory = np.zeros(size + ALIGNMENT, np.uint8)
+    return memory[-memory.ctypes.data % ALIGNMENT :]
 
 
-def pack(weight: torch.Tensor, *, in_pairs: bool = False) -> torch.Tensor:
+def pack(weight: NDArray[Any], *, in_pairs: bool = False) -> NDArray[Any]:
     """Returns weights (out, in) as panels of 32 outputs, each input's weights together: (out / 32, in, 32).
 
     In bfloat16, and if `in_pairs`, two inputs alternate, one pair per output: (out / 32, in / 2, 32, 2).
     """
     outputs, inputs = weight.shape
-    pair = 2 if in_pairs or weight.dtype is torch.bfloat16 else 1
-    return weight.view(outputs // PANEL, PANEL, inputs // pair, pair).transpose(1, 2).contiguous()
+    if not in_pairs and weight.dtype != BFLOAT16:
+        return np.ascontiguousarray(weight.reshape(outputs // PANEL, PANEL, inputs).transpose(0, 2, 1))
+    return np.ascontiguousarray(weight.reshape(outputs // PANEL, PANEL, inputs // 2, 2).transpose(0, 2, 1, 3))
 
 
-def pack_tiles(weight: torch.Tensor) -> torch.Tensor:
+def pack_tiles(weight: NDArray[Any]) -> NDArray[Any]:
     """Returns weights (out, in) as panels of 32 outputs, each a row of pairs of AMX tiles.
 
     The shape is (out / 32, in / depth, 2, 16, 16, 4 bytes). A tile holds 64 bytes of inputs (its depth) of 16 outputs; four
@@ -39,8 +50,8 @@ def pack_tiles(weight: torch.Tensor) -> torch.Tensor:
     """
     outputs, inputs = weight.shape
     together = 4 // weight.itemsize
-    split = weight.view(outputs // PANEL, 2, LANES, inputs // (LANES * together), LANES, together)
-    return split.permute(0, 3, 1, 4, 2, 5).contiguous()
+    split = weight.reshape(outputs // PANEL, 2, LANES, inputs // (LANES * together), LANES, together)
+    return np.ascontiguousarray(split.transpose(0, 3, 1, 4, 2, 5))
 
 
 class Arena:
@@ -51,16 +62,18 @@ class Arena:
         self._pages = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self._pages.madvise(mmap.MADV_HUGEPAGE)
-        self._bytes = torch.frombuffer(self._pages, dtype=torch.uint8)
-        self._used = -self._bytes.data_ptr() % HUGE_PAGE
+        self._bytes = np.frombuffer(self._pages, np.uint8)
+        self._used = -self._bytes.ctypes.data % HUGE_PAGE
 
-    def zeros(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
-        """Returns a new tensor of zeros; the system provides its pages when they are first touched."""
-        size = torch.Size(shape).numel() * dtype.itemsize
-        place = self._bytes[self._used : self._used + size].view(dtype).view(shape)
+    def zeros(self, *shape: int, dtype: DTypeLike) -> NDArray[Any]:
+        """Returns a new array of zeros; the system provides its pages when they are first touched."""
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        place = self._bytes[self._used : self._used + size].view(dtype).reshape(shape)
         self._used += -(-size // ALIGNMENT) * ALIGNMENT
         return place
 
-    def keep(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns a copy of a tensor in this memory."""
-        return self.zeros(*tensor.shape, dtype=tensor.dtype).copy_(tensor)
+    def keep(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Returns a copy of an array in this memory."""
+        kept = self.zeros(*array.shape, dtype=array.dtype)
+        kept[...] = array
+        return kept

@@ -21,11 +21,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipeline.checkpoint.layout import VQ_GROUPS, VQ_LEVELS
+from pipeline.checkpoint.layout import DILATION, RESIDUAL_SCALES, VQ_GROUPS, VQ_LEVELS, below
 from pipeline.spec import CODEBOOKS, CONV_NORM_EPS, FFT_SIZE, HOP
-from pipeline.vocoder.windowed.code_embedding import RESIDUAL_SCALES
-from pipeline.vocoder.windowed.convnext import below
-from pipeline.vocoder.windowed.mel_decoder import DILATION
 
 MEL_FLOOR = 1e-5  # lower values are raised to it before the logarithm
 BOUND_MARGIN = 1e-3  # how far beyond the outermost levels the quantiser's tanh reaches

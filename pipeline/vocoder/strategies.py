@@ -3,7 +3,7 @@
 In:    HiddenWindows, or StepBatches
 Out:   samples, or DecodedAudio
 Owns:  the network, in the form its method needs
-Never: threads, queues
+Never: threads, queues; torch, unless it decodes in windows
 
 The incremental method decodes every step once, on a CPU with AVX2 or AVX-512 and a C++ compiler. Windows serve GPUs and other
 CPUs.
@@ -21,8 +21,9 @@ from pipeline.errors import ConfigError, EngineFault
 from pipeline.native.compiler import NativeUnavailable
 from pipeline.types import DecodedAudio, DecoderTraits, HiddenWindow, StepBatch
 from pipeline.vocoder.incremental.network import IncrementalVocoder
-from pipeline.vocoder.windowed.network import WindowCalls, build_window_calls
+from pipeline.vocoder.windowed.calls import WindowCalls
 from pipeline.vocoder.windowed.windows import Schedule
+from pipeline.with_torch import torch_part
 
 logger = logging.getLogger(__name__)
 
@@ -170,7 +171,8 @@ def make_strategy(config: VocoderConfig, checkpoint: Checkpoint) -> DecodeStrate
     """Builds the strategy that the configuration names and this machine supports.
 
     Raises:
-        ConfigError: vocoder.method is incremental, which this machine does not support.
+        ConfigError: vocoder.method is incremental, which this machine does not support, or windows need torch, which is not
+            installed.
     """
     if config.allows_incremental:
         try:
@@ -181,4 +183,5 @@ def make_strategy(config: VocoderConfig, checkpoint: Checkpoint) -> DecodeStrate
                     f"vocoder.method incremental is not possible here: {reason}; set it to auto or windows"
                 ) from reason
             logger.warning("the vocoder decodes in windows, at three times the cost or more: %s (vocoder.method)", reason)
-    return WindowedStrategy(config, build_window_calls(config, checkpoint))
+    network = torch_part("pipeline.vocoder.windowed.network", wanted_for="a vocoder that decodes in windows (vocoder.method)")
+    return WindowedStrategy(config, network.build_window_calls(config, checkpoint))

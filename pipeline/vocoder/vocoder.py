@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from pipeline.checkpoint.weights import Checkpoint
@@ -185,8 +184,6 @@ class Vocoder:
     def _work(self, factory: Callable[[], DecodeStrategy], built: "Future[DecodeStrategy]") -> None:
         """The worker: builds the strategy, then takes, decodes and delivers work until the end."""
         try:
-            if self._config.threads is not None:
-                torch.set_num_threads(self._config.threads)  # applies to the calling thread
             # Built on the thread that runs it; pipeline/engine/loop.py says why (OpenMP teams).
             strategy = factory()
         except Exception as error:
@@ -194,9 +191,8 @@ class Vocoder:
             return
         built.set_result(strategy)
         try:
-            with torch.inference_mode():
-                while jobs := self._take():
-                    self._deliver(jobs, strategy.run([job.work for job in jobs]))
+            while jobs := self._take():
+                self._deliver(jobs, strategy.run([job.work for job in jobs]))
         except BaseException as failure:
             # The input was checked on submission, so this is a fault of the device or of this code: do not go on.
             self._end(f"the vocoder's thread died of {type(failure).__name__}: {failure}")

@@ -33,20 +33,24 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from pipeline.checkpoint.in_torch import in_torch
 from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
-from pipeline.engine import kv_cache
+from pipeline.engine import tensor_cache
 from pipeline.errors import CheckpointError
+from pipeline.model.cpu.native import NativeDecoder
 from pipeline.model.cpu.packing import Weights
 from pipeline.model.embedding import Embedding
 from pipeline.model.gpt import ActiveExtent, Gpt
 from pipeline.model.linear import Product, QuantisedLinear
-from pipeline.model.sampling import RowParams, counter_uniforms, draw, filter_logits
+from pipeline.model.sampling import RowParams, draw, filter_logits
+from pipeline.model.uniforms import counter_uniforms
 from pipeline.native.compiler import NativeUnavailable
 from pipeline.paths import cache_home
 from pipeline.text.tokenizer import PromptTokenizer
 from pipeline.types import Head, Prompt, SamplingParams, Segment, Voice
 from scripts.evaluate.fp8 import Fp8KeysValues, Fp8Linear
+from scripts.evaluate.native_gpt import NativeGpt
 
 logger = logging.getLogger(__name__)
 
@@ -69,17 +73,17 @@ class Way:
         """How many times as much as torch's bfloat16 it may move; None: it is not judged."""
         if self.native == "int4":
             return MOST_TIMES_4
-        return MOST_TIMES if self.native is torch.int8 or {self.weights, self.kv} != {"dtype"} else None
+        return MOST_TIMES if self.native == "int8" or {self.weights, self.kv} != {"dtype"} else None
 
 
 EXACT, YARDSTICK = "float32", "bfloat16, torch"
 WAYS = {
     EXACT: Way(torch.float32),
     YARDSTICK: Way(torch.bfloat16),
-    "bfloat16, native": Way(torch.bfloat16, native=torch.bfloat16),
-    "weights int8, native": Way(torch.bfloat16, native=torch.int8),
-    "kv int8, native": Way(torch.bfloat16, native=torch.bfloat16, kv="int8"),
-    "weights and kv int8, native": Way(torch.bfloat16, native=torch.int8, kv="int8"),
+    "bfloat16, native": Way(torch.bfloat16, native="bfloat16"),
+    "weights int8, native": Way(torch.bfloat16, native="int8"),
+    "kv int8, native": Way(torch.bfloat16, native="bfloat16", kv="int8"),
+    "weights and kv int8, native": Way(torch.bfloat16, native="int8", kv="int8"),
     "weights int4, native": Way(torch.bfloat16, native="int4"),
     "weights int4 and kv int8, native": Way(torch.bfloat16, native="int4", kv="int8"),
     "weights int8, GPU": Way(torch.bfloat16, weights="int8"),
@@ -117,19 +121,25 @@ class Stepper:
 
     def __init__(self, checkpoint: Checkpoint, way: str, positions: int) -> None:
         how, spec = (WAYS | FP8)[way], checkpoint.gpt_spec
-        self._gpt = Gpt(
-            checkpoint.gpt(),
-            spec,
-            positions=positions,
-            rows=1,
-            device=CPU,
-            dtype=how.dtype,
-            native=how.native,
-            product=PRODUCTS[how.weights],
-        )
-        self.embedding = Embedding(checkpoint.embed(), device=CPU)
+        self._gpt: Gpt | NativeGpt
+        if how.native is None:
+            self._gpt = Gpt(
+                in_torch(checkpoint.gpt()),
+                spec,
+                positions=positions,
+                rows=1,
+                device=CPU,
+                dtype=how.dtype,
+                product=PRODUCTS[how.weights],
+            )
+        else:
+            threads = torch.get_num_threads()
+            self._gpt = NativeGpt(
+                NativeDecoder(checkpoint.gpt(), spec, positions=positions, rows=1, weights=how.native, threads=threads)
+            )
+        self.embedding = Embedding(in_torch(checkpoint.embed()), device=CPU)
         is_fp8 = how.kv == "fp8"
-        self._cache = kv_cache.zeros(spec, 1, positions, how.dtype, "dtype" if is_fp8 else how.kv, CPU)
+        self._cache = tensor_cache.zeros(spec, 1, positions, how.dtype, "dtype" if is_fp8 else how.kv, CPU)
         if is_fp8:
             self._cache = Fp8KeysValues(self._cache.keys, self._cache.values)
         self._extent = ActiveExtent(1, positions)

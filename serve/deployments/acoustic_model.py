@@ -2,7 +2,7 @@
 
 In:    handle calls generate, follow, encode, speakers, traits, fingerprint, stats
 Out:   StepBlocks, with their samples where its vocoder is beside it; codes of recordings
-Owns:  one Engine and its health; that vocoder; the encoder of recordings, loaded at its first use
+Owns:  one Engine and its health; that vocoder
 Never: scheduling: @serve.batch only gathers arrivals for admission, the engine's slots are decoded together
 """
 
@@ -31,7 +31,7 @@ from pipeline.paths import cache_home
 from pipeline.text.segment import predicted_steps
 from pipeline.timing.following import Following
 from pipeline.types import DecoderTraits, Followed, Head, Prompt, SamplingParams, Segment, StepBlock
-from pipeline.vocoder.reference_encoder import ReferenceEncoder
+from pipeline.vocoder.encode_apart import encode_apart
 from pipeline.voices.seeds import read_statistics
 from serve.config.app_config import TracingConfig
 from serve.deployments.background_tasks import Background, trouble_of
@@ -72,7 +72,6 @@ class AcousticModel:
         self._device = config.device
         if config.device == "cuda":
             sys.setswitchinterval(GIL_SWITCH_S)
-        self._encoder: ReferenceEncoder | None = None
         self._following = Following(files, positions=config.positions)
         self._encoding = asyncio.Lock()
         metrics = EngineMetrics()
@@ -154,12 +153,10 @@ class AcousticModel:
         """Returns the fingerprint of everything here that affects what `generate` returns."""
         return self._fingerprint
 
-    async def encode(self, samples: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Returns the codes (n, 4) of a recording (m,). One at a time: it takes a core from the engine while it runs."""
+    async def encode(self, samples: NDArray[np.float32]) -> NDArray[np.int64] | SynthesisError:
+        """Returns the codes (n, 4) of a recording (m,); errors are values. One at a time: it takes a core from the engine."""
         async with self._encoding:
-            if self._encoder is None:
-                self._encoder = await asyncio.to_thread(lambda: ReferenceEncoder(self._files.dvae()))
-            return await asyncio.to_thread(self._encoder.encode_alone, samples)
+            return await as_value(encode_apart(self._files.root, samples))
 
     async def stats(self) -> dict[str, Any]:
         """Returns the state of the engine, and where it runs."""

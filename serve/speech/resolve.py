@@ -29,6 +29,7 @@ from pipeline.types import (
     SynthesisRequest,
     TimeDetail,
 )
+from pipeline.with_torch import check_seed_mode
 from serve.config.policies import DegradationStep
 from serve.errors import bad_request
 from serve.speech.job import RequestContext, SpeechJob
@@ -159,6 +160,7 @@ def _scheduling(body: SpeechBody, context: RequestContext, services: SpeechServi
 
 
 def _sampling(body: SpeechBody, seed: int | None) -> SamplingParams:
+    check_seed_mode(SeedMode(body.seed_mode))
     return SamplingParams(
         temperature=body.temperature,
         top_p=body.top_p,

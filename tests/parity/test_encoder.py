@@ -1,5 +1,6 @@
 """The encoder of reference recordings against the ChatTTS package: codes exactly."""
 
+import asyncio
 from functools import cache
 
 import numpy as np
@@ -7,10 +8,12 @@ import pytest
 import torch
 from ChatTTS.model.speaker import Speaker
 
+from pipeline.checkpoint.in_torch import in_torch
 from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
 from pipeline.paths import cache_home
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
+from pipeline.vocoder.encode_apart import encode_apart
 from pipeline.vocoder.reference_encoder import MIN_SAMPLES, ReferenceEncoder
 from scripts.bench.upstream import load_chat
 
@@ -40,7 +43,7 @@ def recording(seconds: float, number: int) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_codes_are_the_packages(kind):
-    encoder = ReferenceEncoder(checkpoint(kind).dvae())
+    encoder = ReferenceEncoder(in_torch(checkpoint(kind).dvae()))
     for number, seconds in enumerate([3.0, 3.01, 4.999, 12.34, 30.0]):
         samples = recording(seconds, number)
         expected = Speaker.decode_prompt(package(kind).sample_audio_speaker(samples.copy())).numpy().T
@@ -51,7 +54,7 @@ def test_codes_are_the_packages(kind):
 
 
 def test_every_length_to_the_sample_and_any_number_of_threads():
-    encoder = ReferenceEncoder(checkpoint("small-random").dvae())
+    encoder = ReferenceEncoder(in_torch(checkpoint("small-random").dvae()))
     threads = torch.get_num_threads()
     try:
         for samples in [*range(MIN_SAMPLES, MIN_SAMPLES + 600, 97), 5000, 5001]:
@@ -62,3 +65,10 @@ def test_every_length_to_the_sample_and_any_number_of_threads():
                 assert np.array_equal(encoder(sound), expected)
     finally:
         torch.set_num_threads(threads)
+
+
+def test_a_process_of_its_own_encodes_alike():
+    own = checkpoint("small-random")
+    samples = np.random.default_rng(3).standard_normal(30_000).astype(np.float32) * np.float32(0.1)
+    apart = asyncio.run(encode_apart(own.root, samples))
+    assert np.array_equal(apart, ReferenceEncoder(in_torch(own.dvae())).encode_alone(samples))

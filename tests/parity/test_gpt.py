@@ -18,6 +18,7 @@ from ChatTTS.model.speaker import Speaker
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from pipeline.checkpoint.in_torch import in_torch
 from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.config import EngineConfig
 from pipeline.engine.engine import Engine
@@ -159,7 +160,7 @@ def test_prefill_and_step_states_agree(pair):
     """Without the engine: one forward over a prompt, one over the next position, against transformers' model."""
     checkpoint = open_checkpoint(pair.root)
     spec = checkpoint.gpt_spec
-    gpt = Gpt(checkpoint.gpt(), spec, positions=64, rows=2, device=torch.device("cpu"), dtype=torch.float32)
+    gpt = Gpt(in_torch(checkpoint.gpt()), spec, positions=64, rows=2, device=torch.device("cpu"), dtype=torch.float32)
     x = torch.randn(1, 33, spec.width, generator=torch.Generator().manual_seed(0)) * 0.5
     cache = KeysValues(*(torch.zeros(spec.layers, 2, spec.heads, 64, spec.head_dim) for _ in range(2)))
     with torch.inference_mode():

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.checkpoint.in_torch import in_torch
 from pipeline.checkpoint.locate import resolve
 from pipeline.checkpoint.weights import Checkpoint, open_checkpoint
 from pipeline.config import VocoderConfig
@@ -133,7 +134,7 @@ def test_code_embedding_equals_the_quantiser():
     codes = torch.from_numpy(make_rows("small-random", 625, use_decoder=False))[None]
     codes[0, :, 0] = torch.arange(625)
     chat = upstream("small-random")
-    tensors = checkpoint("small-random").dvae()
+    tensors = in_torch(checkpoint("small-random").dvae())
     expected = chat.dvae.vq_layer._embed(codes.transpose(1, 2)).transpose(1, 2)
     ours = CodeEmbedding(tensors)(codes.float())
     assert torch.allclose(ours, expected, atol=1e-6)

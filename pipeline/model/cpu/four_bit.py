@@ -13,6 +13,7 @@ import ctypes
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.bfloat16 import widened
 from pipeline.native.memory import LANES, PANEL
 
 GROUP = 32  # inputs that share a scale; as in product_groups.h
@@ -48,8 +49,7 @@ def rounded(weight: NDArray[np.float32], library: ctypes.CDLL, *, threads: int) 
 
 def weights_of(codes: NDArray[np.uint8], scales: NDArray[np.uint16]) -> NDArray[np.float32]:
     """Returns the weights (out, in) that codes and scales stand for."""
-    widened = (scales.astype(np.uint32) << 16).view(np.float32)
-    return LEVELS[codes] * np.repeat(widened, GROUP, 1)
+    return LEVELS[codes] * np.repeat(widened(scales), GROUP, 1)
 
 
 def pack_groups(codes: NDArray[np.uint8], scales: NDArray[np.uint16]) -> NDArray[np.uint8]:

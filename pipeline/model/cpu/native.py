@@ -13,15 +13,19 @@ Weights of 4 bits have the same bits everywhere.
 
 import ctypes
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
-from pipeline.checkpoint.weights import GptSpec
-from pipeline.model.cpu.packing import Layer, Weights, arithmetic, pack_weights
+from pipeline.checkpoint.weights import GptSpec, Tensors
+from pipeline.model.cpu.packing import STORED, Layer, Weights, arithmetic, pack_weights
+from pipeline.model.cpu.rotary import rotary_tables
 from pipeline.native.compiler import NativeUnavailable, best_instructions, library
 from pipeline.native.instructions import Instructions
-from pipeline.native.memory import ALIGNMENT, LANES, PANEL, aligned
+from pipeline.native.memory import ALIGNMENT, LANES, PANEL, address, aligned
 
 SOURCE = Path(__file__).with_name("decode.cpp")
 PROMPT_ROWS = 128
@@ -63,21 +67,23 @@ class NativeDecoder:
 
     def __init__(
         self,
-        tensors: dict[str, torch.Tensor],
+        tensors: Tensors,
         spec: GptSpec,
         *,
-        rotary: tuple[torch.Tensor, torch.Tensor],
+        positions: int,
         rows: int,
         weights: Weights,
+        threads: int,
         instructions: Instructions | None = None,
     ) -> None:
         """
         Args:
             tensors: upstream's names, as in gpt/model.safetensors.
-            rotary: cosines and signed sines, each (positions, head_dim) float32.
+            positions: length of the longest sequence [positions].
             rows: number of slots.
             weights: float32 or bfloat16, with a KV cache of the same type or of int8; int8, one scale per output, or int4, in
                 groups, with a KV cache of bfloat16 or int8.
+            threads: that compute, the calling one included.
             instructions: those to compute with; None: the best of this machine.
 
         Raises:
@@ -91,16 +97,16 @@ class NativeDecoder:
         self._advance.restype = None
         self.spec, self._slots, self._rows = spec, rows, max(rows, PROMPT_ROWS)
         self.arithmetic = arithmetic(weights, self.instructions)
-        threads = torch.get_num_threads()
         self._weights = pack_weights(tensors, spec, self.arithmetic, self.library, threads=threads)
-        self._rotary = tuple(table.float().contiguous() for table in rotary)
-        self._scratch = allocate_scratch(spec, rows=self._rows, positions=len(self._rotary[0]), threads=threads)
+        self._rotary = rotary_tables(positions, spec.head_dim, spec.rope_theta)
+        self._scratch = allocate_scratch(spec, rows=self._rows, positions=positions, threads=threads)
         self.model = self._model(threads)
-        self.cache_dtype = torch.float32 if weights is torch.float32 else torch.bfloat16  # where the cache is not int8
+        self.cache_dtype = STORED["float32" if weights == "float32" else "bfloat16"]
+        """of a cache that is not int8"""
 
     def __call__(
-        self, x: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor, cache: tuple[torch.Tensor, ...]
-    ) -> torch.Tensor:
+        self, x: NDArray[np.float32], slots: NDArray[np.int64], positions: NDArray[np.int64], cache: tuple[NDArray[Any], ...]
+    ) -> NDArray[np.float32]:
         """Advances slots: several by one position each, or one by consecutive positions.
 
         Args:
@@ -113,21 +119,39 @@ class NativeDecoder:
         """
         assert x.shape == (len(x), self.spec.width), "x is (M, width)"
         assert slots.shape == positions.shape == (len(x),), "a slot and a position for each row"
-        out, places = torch.empty_like(x), self.cache(*cache)
-        for tensor, dtype in ((x, torch.float32), (slots, torch.int64), (positions, torch.int64)):
+        out, places = np.empty_like(x), self.cache(*cache)
+        for array, dtype in ((x, np.float32), (slots, np.int64), (positions, np.int64)):
             # The C++ code checks no address.
-            assert tensor.dtype is dtype, f"{tensor.dtype} where {dtype} is declared"
-            assert tensor.is_contiguous(), "rows are contiguous"
+            assert array.dtype == dtype, f"{array.dtype} where {dtype} is declared"
+            assert array.flags.c_contiguous, "rows are contiguous"
         for first in range(0, len(x), self._rows):
             some = slice(first, first + self._rows)
-            rows = _Rows(len(x[some]), slots[some].data_ptr(), positions[some].data_ptr())
+            rows = _Rows(len(x[some]), address(slots[some]), address(positions[some]))
             self._advance(
-                ctypes.byref(self.model), ctypes.byref(rows), ctypes.byref(places), x[some].data_ptr(), out[some].data_ptr()
+                ctypes.byref(self.model), ctypes.byref(rows), ctypes.byref(places), address(x[some]), address(out[some])
             )
         return out
 
-    def cache(self, keys: torch.Tensor, values: torch.Tensor, *scales: torch.Tensor) -> Cache:
-        """Returns the KV cache as decode.cpp takes it. The structure points into the tensors, which must outlive it.
+    def prefill(
+        self, prompts: Sequence[NDArray[np.float32]], slots: Sequence[int], cache: tuple[NDArray[Any], ...]
+    ) -> NDArray[np.float32]:
+        """Computes prompts: their positions are rows of one call.
+
+        Args:
+            prompts: (L, width) float32 each, the embeddings.
+            slots: where each one's keys and values are written, from position 0 on.
+
+        Returns:
+            (prompts, width) float32, the states at their last positions.
+        """
+        lengths = [len(prompt) for prompt in prompts]
+        places = [np.arange(length, dtype=np.int64) for length in lengths]
+        states = self(np.concatenate(prompts), np.repeat(np.array(slots, np.int64), lengths), np.concatenate(places), cache)
+        last: NDArray[np.float32] = states[np.cumsum(lengths) - 1]
+        return last
+
+    def cache(self, keys: NDArray[Any], values: NDArray[Any], *scales: NDArray[np.float32]) -> Cache:
+        """Returns the KV cache as decode.cpp takes it. The structure points into the arrays, which must outlive it.
 
         Args:
             keys, values: (layers, slots, heads, positions, head_dim) of `cache_dtype`, or of int8.
@@ -137,12 +161,13 @@ class NativeDecoder:
         places = (self.spec.layers, slots, self.spec.heads, self.model.positions)
         assert slots >= self._slots, "the cache has every slot"
         assert len(scales) in (0, 2), "of keys and of values"
-        numbers = (torch.int8 if scales else self.cache_dtype, (*places, self.spec.head_dim), True)
-        for tensor, expected in ((keys, numbers), (values, numbers), *((one, (torch.float32, places, True)) for one in scales)):
-            declared = (tensor.dtype, tensor.shape, tensor.is_contiguous())
+        numbers = (STORED["int8"] if scales else self.cache_dtype, (*places, self.spec.head_dim), True)
+        floats = (STORED["float32"], places, True)
+        for array, expected in ((keys, numbers), (values, numbers), *((one, floats) for one in scales)):
+            declared = (array.dtype, array.shape, array.flags.c_contiguous)
             assert declared == expected, f"a cache of {declared}"
-        key_scales, value_scales = (tensor.data_ptr() for tensor in scales) if scales else (None, None)
-        return Cache(keys.data_ptr(), values.data_ptr(), key_scales, value_scales, slots)
+        key_scales, value_scales = map(address, scales) if scales else (None, None)
+        return Cache(address(keys), address(values), key_scales, value_scales, slots)
 
     def _model(self, threads: int) -> Model:
         """Returns the structure that decode.cpp takes; it points into the weights, the tables and the scratch memory."""
@@ -158,11 +183,11 @@ class NativeDecoder:
             threads=threads,
             rows=self._rows,
             eps=spec.rms_eps,
-            final_norm=self._weights.final_norm.data_ptr(),
-            cos=cos.data_ptr(),
-            sin=sin.data_ptr(),
+            final_norm=address(self._weights.final_norm),
+            cos=address(cos),
+            sin=address(sin),
             stack=self._weights.layers,
-            **{name: memory.data_ptr() for name, memory in self._scratch.items()},
+            **{name: address(memory) for name, memory in self._scratch.items()},
         )
 
 
@@ -179,11 +204,11 @@ def check_dimensions(spec: GptSpec) -> None:
         )
 
 
-def allocate_scratch(spec: GptSpec, *, rows: int, positions: int, threads: int) -> dict[str, torch.Tensor]:
+def allocate_scratch(spec: GptSpec, *, rows: int, positions: int, threads: int) -> dict[str, NDArray[np.uint8]]:
     """Returns the memory that a call writes its intermediate values to, by field of Model."""
 
-    def scratch(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        return aligned(math.prod(shape) * dtype.itemsize)
+    def scratch(*shape: int, itemsize: int = 4) -> NDArray[np.uint8]:
+        return aligned(math.prod(shape) * itemsize)
 
     return {
         "x": scratch(rows, spec.width),
@@ -194,6 +219,6 @@ def allocate_scratch(spec: GptSpec, *, rows: int, positions: int, threads: int) 
         "scores": scratch(threads, positions + LANES),
         "fresh": scratch(threads, rows, spec.head_dim),
         "taken": scratch(threads, rows, max(spec.width, spec.mlp_width) + 1),
-        "places": scratch(threads + 1, 3, rows, dtype=torch.int64),
+        "places": scratch(threads + 1, 3, rows, itemsize=8),
         "counts": aligned(ALIGNMENT * (5 * spec.layers + 5) * (threads + 1)),
     }

@@ -6,12 +6,14 @@ Owns:  nothing
 Never: a choice between several GPUs: a process uses the first one it sees, and Ray shows each replica its own
 """
 
+import ctypes
 from typing import TypeVar
-
-import torch
 
 from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
 from pipeline.errors import ConfigError
+from pipeline.with_torch import has_torch, torch_part
+
+DRIVER = "libcuda.so.1"
 
 Placed = TypeVar("Placed", EngineConfig, VocoderConfig)
 
@@ -24,11 +26,20 @@ def on_this_machine(config: Placed) -> Placed:
     """
     if config.device != "auto":
         return config
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = "cuda" if sees_gpu() else "cpu"
     try:
         return type(config).model_validate(config.model_dump() | {"device": device})
     except ValueError as error:
         raise ConfigError(f"device auto is {device} in this process, which the other settings do not fit: {error}") from error
+
+
+def sees_gpu() -> bool:
+    """True if this process can use a GPU. Imports torch only where NVIDIA's driver is."""
+    try:
+        ctypes.CDLL(DRIVER)
+    except OSError:
+        return False
+    return has_torch() and bool(torch_part("torch", wanted_for="device cuda").cuda.is_available())
 
 
 def pipeline_on_this_machine(pipeline: PipelineConfig) -> PipelineConfig:

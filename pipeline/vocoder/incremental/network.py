@@ -17,9 +17,7 @@ import math
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from pipeline.checkpoint.layout import VQ_GROUPS
 from pipeline.checkpoint.weights import Checkpoint
@@ -27,7 +25,8 @@ from pipeline.config import VocoderConfig
 from pipeline.errors import EngineFault
 from pipeline.native.compiler import best_instructions, library
 from pipeline.native.instructions import Instructions
-from pipeline.native.memory import ALIGNMENT, LANES, aligned
+from pipeline.native.memory import ALIGNMENT, LANES, address, aligned
+from pipeline.native.threads import default_threads
 from pipeline.spec import CODEBOOKS, CONV_NORM_EPS, HOP, MEL_FRAMES_PER_STEP
 from pipeline.types import DecodedAudio, DecoderState, StepBatch
 from pipeline.vocoder.incremental.packing import Stage, pack_weights
@@ -78,7 +77,7 @@ class IncrementalVocoder:
         instructions = instructions or best_instructions()
         self._decode = library(SOURCE, instructions=instructions).decode
         self._decode.argtypes, self._decode.restype = (ctypes.POINTER(_Network), ctypes.POINTER(_Call)), ctypes.c_int64
-        self._threads = torch.get_num_threads()
+        self._threads = config.threads or default_threads()
         in_tiles = instructions is Instructions.AMX
         self._weights = pack_weights(config, checkpoint, tiles=in_tiles)
         stages = list(self._weights.stages)
@@ -89,7 +88,7 @@ class IncrementalVocoder:
         """the same in steps"""
         self.width = CODEBOOKS if self._weights.tables else MEL_FRAMES_PER_STEP * stages[0].channels
         """numbers per step: 4 codes, or the size of a hidden state"""
-        self._scratch: list[Tensor] = []
+        self._scratch: list[NDArray[np.uint8]] = []
         self._network = self._make_network(stages, in_tiles=in_tiles)
 
     def __call__(self, batch: StepBatch) -> DecodedAudio:
@@ -152,7 +151,7 @@ class IncrementalVocoder:
 
         def scratch(size: int) -> int:
             self._scratch.append(aligned(size))
-            return self._scratch[-1].data_ptr()
+            return address(self._scratch[-1])
 
         def floats(*shape: int) -> int:
             return scratch(4 * math.prod(shape))
@@ -167,7 +166,7 @@ class IncrementalVocoder:
             tiles=in_tiles,
             stages=self._weights.stages,
             eps=CONV_NORM_EPS,
-            squares=self._weights.squares.data_ptr(),
+            squares=address(self._weights.squares),
             frames=(ctypes.c_void_p * 2)(*(floats(rows + room, widest) for _ in range(2))),
             normed=floats(rows, widest + SKEW),
             hidden=floats(rows, wide),

@@ -11,22 +11,21 @@ import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
 
+from pipeline.bfloat16 import rounded, widened
+from pipeline.checkpoint.layout import DILATION, below
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import VocoderConfig
 from pipeline.native.compiler import NativeUnavailable
-from pipeline.native.memory import LANES, PANEL, Arena, pack, pack_tiles
+from pipeline.native.memory import LANES, PANEL, Arena, address, pack, pack_tiles
 from pipeline.spec import FFT_SIZE
-from pipeline.vocoder.windowed.code_embedding import CodeEmbedding
-from pipeline.vocoder.windowed.convnext import below
-from pipeline.vocoder.windowed.mel_decoder import DILATION
+from pipeline.vocoder.incremental.code_tables import code_tables
+
+Floats = NDArray[np.float32]
 
 # As in incremental.cpp.
 TILE_DEPTH = 32
@@ -71,8 +70,8 @@ class Stage(ctypes.Structure):
 class _Matrix(NamedTuple):
     """A product before it is packed, its outputs and inputs in the stage's order."""
 
-    weight: Tensor  # (outputs, inputs)
-    bias: Tensor | None = None  # (outputs,)
+    weight: Floats  # (outputs, inputs)
+    bias: Floats | None = None  # (outputs,)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,13 +79,13 @@ class PackedWeights:
     """One vocoder's weights as incremental.cpp reads them."""
 
     stages: "ctypes.Array[Stage]"
-    squares: Tensor  # (FFT_SIZE,) float32: the squared window
-    tables: tuple[NDArray[np.float32], ...]
+    squares: Floats  # (FFT_SIZE,) float32: the squared window
+    tables: tuple[Floats, ...]
     """what each of the four codes adds to its part of the embedding, one row per value; none if steps are hidden states"""
     fingerprint: int
     """a hash of the weights: the state of an utterance belongs to one vocoder"""
-    kept: tuple[Tensor, ...]
-    """every tensor that `stages` points into; they must live as long as the stages are used"""
+    kept: tuple[NDArray[Any], ...]
+    """every array that `stages` points into; they must live as long as the stages are used"""
 
 
 def pack_weights(config: VocoderConfig, checkpoint: Checkpoint, *, tiles: bool) -> PackedWeights:
@@ -99,13 +98,13 @@ def pack_weights(config: VocoderConfig, checkpoint: Checkpoint, *, tiles: bool) 
         NativeUnavailable: incremental.cpp cannot compute a model of these dimensions.
     """
     mel, vocos = checkpoint.mel_decoder() if config.use_decoder else checkpoint.dvae(), checkpoint.vocos()
-    tables = () if config.use_decoder else tuple(table.numpy() for group in CodeEmbedding(mel).tables() for table in group)
+    tables = () if config.use_decoder else code_tables(mel)
     # The padded copies are at most this much larger than the tensors.
     packer = _Packer(2 * sum(tensor.nbytes for part in (mel, vocos) for tensor in part.values()) + SPARE_BYTES, tiles=tiles)
     stages = [*packer.mel_stages(mel), *packer.vocos_stages(vocos)]
     return PackedWeights(
         stages=(Stage * len(stages))(*stages),
-        squares=vocos["head.istft.window"].square().contiguous(),
+        squares=np.square(vocos["head.istft.window"]),
         tables=tables,
         fingerprint=packer.fingerprint,
         kept=tuple(packer.kept),
@@ -113,41 +112,42 @@ def pack_weights(config: VocoderConfig, checkpoint: Checkpoint, *, tiles: bool) 
 
 
 class _Packer:
-    """Packs products into an arena, hashes them, and collects every tensor that a stage points into."""
+    """Packs products into an arena, hashes them, and collects every array that a stage points into."""
 
     def __init__(self, size: int, *, tiles: bool) -> None:
         self._arena = Arena(size)
         self._tiles = tiles
         self.fingerprint = 0
-        self.kept: list[Tensor] = []
+        self.kept: list[NDArray[Any]] = []
 
-    def mel_stages(self, tensors: Mapping[str, Tensor]) -> list[Stage]:
+    def mel_stages(self, tensors: Mapping[str, Floats]) -> list[Stage]:
         """Packs the mel decoder: two convolutions, ConvNeXt blocks, the product to mel bands."""
         # No bias between the two, and zeros stay zeros: one convolution does the work of both.
-        leave = tensors["decoder.conv_out.weight"].squeeze(2).double()
-        to_bands = torch.einsum("omk,mi->oik", (tensors["out_conv.weight"] * tensors["coef"].view(-1, 1, 1)).double(), leave)
+        leave = tensors["decoder.conv_out.weight"].squeeze(2).astype(np.float64)
+        bands = (tensors["out_conv.weight"] * tensors["coef"].reshape(-1, 1, 1)).astype(np.float64)
+        to_bands = np.einsum("omk,mi->oik", bands, leave, optimize=True)
         return [
             self._convolution(CONVOLUTION_GELU, *_named(tensors, "decoder.conv_in.0")),
             self._convolution(CONVOLUTION, *_named(tensors, "decoder.conv_in.2")),
             *self._blocks(tensors, "decoder.decoder_block.", scale="weight", dilation=DILATION),
-            self._convolution(CONVOLUTION, to_bands.float(), None),
+            self._convolution(CONVOLUTION, to_bands.astype(np.float32), None),
         ]
 
-    def vocos_stages(self, tensors: Mapping[str, Tensor]) -> list[Stage]:
+    def vocos_stages(self, tensors: Mapping[str, Floats]) -> list[Stage]:
         """Packs Vocos: a convolution, ConvNeXt blocks, the spectrum and its inverse transform, the overlap of pieces."""
         weight, bias = _named(tensors, "head.out")
         width = weight.shape[1]
         lanes = -(-BINS // LANES) * LANES
 
-        def by_lanes(rows: Tensor) -> Tensor:  # (2 x bins, ...): sixteen of the first half, then their partners
-            halves = _padded(rows.view(2, BINS, -1), 1, lanes)
-            return halves.view(2, lanes // LANES, LANES, -1).transpose(0, 1).reshape(2 * lanes, -1)
+        def by_lanes(rows: Floats) -> Floats:  # (2 x bins, ...): sixteen of the first half, then their partners
+            halves = _padded(rows.reshape(2, BINS, -1), 1, lanes)
+            return halves.reshape(2, lanes // LANES, LANES, -1).swapaxes(0, 1).reshape(2 * lanes, -1)
 
         spectrum = Stage(
             kind=SPECTRUM,
             channels=width,
             norm=self._norm(tensors, "backbone.final_layer_norm"),
-            first=self._product(_Matrix(by_lanes(weight), by_lanes(bias[:, None]).flatten())),
+            first=self._product(_Matrix(by_lanes(weight), by_lanes(bias[:, None]).ravel())),
             second=self._product(_Matrix(by_lanes(inverse_transform(tensors["head.istft.window"]).T).T)),
         )
         overlap = Stage(kind=OVERLAP, channels=FFT_SIZE, before=OVERLAP_BEFORE, after=OVERLAP_AFTER)
@@ -158,12 +158,12 @@ class _Packer:
             overlap,
         ]
 
-    def _convolution(self, kind: int, weight: Tensor, bias: Tensor | None, *, norm: Norm | None = None) -> Stage:
+    def _convolution(self, kind: int, weight: Floats, bias: Floats | None, *, norm: Norm | None = None) -> Stage:
         """Packs a dense convolution (outputs, inputs, kernel) as one product with the frames around a frame, in a row."""
         _, inputs, kernel = weight.shape
         # The previous stage pads its outputs with zeros; the first stage reads its input unpadded.
         channels = inputs if kind == CONVOLUTION_GELU else -(-inputs // PANEL) * PANEL
-        rows = _padded(weight.transpose(1, 2), 2, channels).flatten(1)
+        rows = _padded(weight.swapaxes(1, 2), 2, channels).reshape(len(weight), -1)
         reach = kernel // 2
         return Stage(
             kind=kind,
@@ -174,7 +174,7 @@ class _Packer:
             first=self._product(_Matrix(rows, bias)),
         )
 
-    def _blocks(self, tensors: Mapping[str, Tensor], prefix: str, *, scale: str, dilation: int) -> list[Stage]:
+    def _blocks(self, tensors: Mapping[str, Floats], prefix: str, *, scale: str, dilation: int) -> list[Stage]:
         """Packs the ConvNeXt blocks whose names begin with `prefix`.
 
         Raises:
@@ -196,7 +196,7 @@ class _Packer:
                     after=reach,
                     kernel=kernel,
                     dilation=dilation,
-                    taps=self._address(own["dwconv.weight"].squeeze(1).T.contiguous()),
+                    taps=self._address(own["dwconv.weight"].squeeze(1).T),
                     taps_bias=self._address(own["dwconv.bias"]),
                     norm=self._norm(own, "norm"),
                     first=self._product(_Matrix(own["pwconv1.weight"], own["pwconv1.bias"])),
@@ -208,9 +208,9 @@ class _Packer:
     def _product(self, matrix: _Matrix) -> Product:
         outputs, inputs = matrix.weight.shape
         panels = -(-outputs // PANEL)
-        weight = _padded(matrix.weight, 0, panels * PANEL).contiguous()
-        bias = torch.zeros(outputs) if matrix.bias is None else matrix.bias
-        self.fingerprint = zlib.crc32(weight.numpy().data, self.fingerprint)
+        weight = np.ascontiguousarray(_padded(matrix.weight, 0, panels * PANEL))
+        bias = np.zeros(outputs, np.float32) if matrix.bias is None else matrix.bias
+        self.fingerprint = zlib.crc32(weight.data, self.fingerprint)
         in_tiles = self._tiles and inputs % TILE_DEPTH == 0
         return Product(
             weights=self._address(self._arena.keep(_pack_halves(weight) if in_tiles else pack(weight))),
@@ -220,38 +220,38 @@ class _Packer:
             in_tiles=in_tiles,
         )
 
-    def _norm(self, tensors: Mapping[str, Tensor], name: str) -> Norm:
+    def _norm(self, tensors: Mapping[str, Floats], name: str) -> Norm:
         return Norm(*map(self._address, _named(tensors, name)))
 
-    def _address(self, tensor: Tensor) -> int:
-        self.kept.append(tensor.contiguous())
-        return self.kept[-1].data_ptr()
+    def _address(self, array: NDArray[Any]) -> int:
+        self.kept.append(np.ascontiguousarray(array))
+        return address(self.kept[-1])
 
 
-def inverse_transform(window: Tensor) -> Tensor:
+def inverse_transform(window: Floats) -> Floats:
     """Returns the inverse Fourier transform of a piece times its window, as a matrix (FFT_SIZE, 2 x bins) float32.
 
     The columns are the real parts of the bins, then the imaginary parts.
     """
-    place, frequency = torch.arange(FFT_SIZE).view(-1, 1), torch.arange(BINS)
+    place, frequency = np.arange(FFT_SIZE)[:, None], np.arange(BINS)
     # place x frequency is a whole number: reduced before it becomes an angle, no digit is lost.
-    angle = (place * frequency % FFT_SIZE).double() * (2 * math.pi / FFT_SIZE)
+    angle = (place * frequency % FFT_SIZE).astype(np.float64) * (2 * math.pi / FFT_SIZE)
     inner = (frequency > 0) & (frequency < BINS - 1)  # stands for its mirror image too
-    weight = (1 + inner.double()) / FFT_SIZE * window.double().view(-1, 1)
-    return torch.cat([weight * angle.cos(), -weight * angle.sin() * inner], 1).float()
+    weight = (1 + inner.astype(np.float64)) / FFT_SIZE * window.astype(np.float64)[:, None]
+    return np.concatenate([weight * np.cos(angle), -weight * np.sin(angle) * inner], 1).astype(np.float32)
 
 
-def _pack_halves(weight: Tensor) -> Tensor:
+def _pack_halves(weight: Floats) -> NDArray[np.uint16]:
     """Packs (out, in) float32 as pipeline/native/tiles.h reads it: tiles of the nearest bfloat16 and of the rest alternate."""
-    nearest = weight.bfloat16()
-    return torch.stack([pack_tiles(half) for half in (nearest, (weight - nearest.float()).bfloat16())], 2)
+    nearest = rounded(weight)
+    return np.stack([pack_tiles(half) for half in (nearest, rounded(weight - widened(nearest)))], 2)
 
 
-def _named(tensors: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor]:
+def _named(tensors: Mapping[str, Floats], name: str) -> tuple[Floats, Floats]:
     return tensors[f"{name}.weight"], tensors[f"{name}.bias"]
 
 
-def _padded(tensor: Tensor, axis: int, size: int) -> Tensor:
-    """Returns the tensor padded with zeros at the end of an axis, to `size`."""
-    missing = [0, 0] * (tensor.ndim - 1 - axis) + [0, size - tensor.shape[axis]]
-    return F.pad(tensor, missing)
+def _padded(array: Floats, axis: int, size: int) -> Floats:
+    """Returns the array padded with zeros at the end of an axis, to `size`."""
+    missing = [(0, size - length if index == axis else 0) for index, length in enumerate(array.shape)]
+    return np.pad(array, missing)

@@ -18,14 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pipeline.checkpoint.layout import VQ_GROUPS, VQ_LEVELS
-from pipeline.spec import CODEBOOKS
-from pipeline.vocoder.windowed.convnext import below
-
-# Scale of each refinement, per digit: one interval of the code before, over its range.
-# vector_quantize_pytorch defined it this way when ChatTTS's weights were trained. Since its release 1.27 it is 1 / level,
-# which decodes every second code of those weights 20 % too small; so pyproject.toml limits the package's version.
-RESIDUAL_SCALES = tuple(1 / (level - 1) for level in VQ_LEVELS)
+from pipeline.checkpoint.layout import RESIDUAL_SCALES, VQ_GROUPS, VQ_LEVELS, below
 
 
 class CodeEmbedding:
@@ -47,21 +40,6 @@ class CodeEmbedding:
         values = self._values(codes)
         groups = [self._refined(codes_of_group) for codes_of_group in values.chunk(VQ_GROUPS, dim=2)]
         return torch.cat([F.linear(group, *own) for group, own in zip(groups, self._projections, strict=True)], dim=-1)
-
-    def tables(self) -> list[list[Tensor]]:
-        """Returns the embedding of every code value as tables: per group, per code of the group, (625, width / groups).
-
-        The sum over a group's codes is its part of the embedding. Unlike a matrix product, its order does not depend on
-        the number of rows.
-        """
-        values = self._values(torch.arange(int(self._levels.prod()), device=self._levels.device))
-        return [
-            [
-                F.linear(values * self._residual_scales**refinement, weight, None if refinement else bias)
-                for refinement in range(CODEBOOKS // VQ_GROUPS)
-            ]
-            for weight, bias in self._projections
-        ]
 
     def _values(self, codes: Tensor) -> Tensor:
         """Returns codes (...) as digits (..., digits), -1 .. 1."""

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pipeline.checkpoint.layout import below
 from pipeline.spec import CONV_NORM_EPS
 
 
@@ -94,8 +95,3 @@ def convnext_blocks(tensors: Mapping[str, Tensor], prefix: str, *, scale: str, d
     while own := below(tensors, f"{prefix}{len(blocks)}."):
         blocks.append(ConvNeXtBlock(own, scale=scale, dilation=dilation))
     return blocks
-
-
-def below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Returns the tensors whose names start with `prefix`, without it."""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -15,10 +15,9 @@ from collections.abc import Mapping
 import torch.nn.functional as F
 from torch import Tensor
 
+from pipeline.checkpoint.layout import DILATION
 from pipeline.spec import MEL_FRAMES_PER_STEP
 from pipeline.vocoder.windowed.convnext import Convolution, convnext_blocks, gelu_
-
-DILATION = 2  # of the blocks' depthwise convolutions; not stored in the checkpoint
 
 
 class MelDecoder:

@@ -9,8 +9,7 @@ On a CPU a call always computes all its rows, and unused rows are zeros. On a GP
 So there is one matrix shape, one kernel and one order of summation, and a window's samples depend on that window alone.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -18,12 +17,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipeline.checkpoint.weights import Checkpoint
+from pipeline.checkpoint.in_torch import in_torch
+from pipeline.checkpoint.weights import Checkpoint, Tensors
 from pipeline.config import VocoderConfig
 from pipeline.model.gpu.graphs import GraphPool, record, use_own_stream
 from pipeline.model.gpu.prepare import prepare_gpu
 from pipeline.spec import CODEBOOKS, HOP, MEL_FRAMES_PER_STEP, SAMPLES_PER_STEP
 from pipeline.types import HiddenWindow
+from pipeline.vocoder.windowed.calls import WindowCalls
 from pipeline.vocoder.windowed.code_embedding import CodeEmbedding
 from pipeline.vocoder.windowed.mel_decoder import MelDecoder
 from pipeline.vocoder.windowed.vocos import Vocos
@@ -62,8 +63,8 @@ class Network:
 def build_network(config: VocoderConfig, checkpoint: Checkpoint) -> Network:
     """Reads the parts of the checkpoint that the configuration needs, and puts them on its device."""
 
-    def placed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: tensor.to(config.device) for name, tensor in tensors.items()}
+    def placed(tensors: Tensors) -> dict[str, Tensor]:
+        return {name: tensor.to(config.device) for name, tensor in in_torch(tensors).items()}
 
     vocos = Vocos(placed(checkpoint.vocos()))
     if config.use_decoder:
@@ -73,7 +74,7 @@ def build_network(config: VocoderConfig, checkpoint: Checkpoint) -> Network:
 
 
 class WindowCall:
-    """Decodes windows of one shape, without a graph. Call it from one thread, in inference mode."""
+    """Decodes windows of one shape, without a graph. Call it from one thread."""
 
     def __init__(self, network: Network, *, rows: int, steps: int, look_ahead: int, pinned: bool = False) -> None:
         """Allocates the buffers.
@@ -89,6 +90,7 @@ class WindowCall:
         self._steps = torch.zeros(rows, steps, network.width, pin_memory=pinned)
         self._valid = torch.zeros(rows, 2, dtype=torch.int64, pin_memory=pinned)
 
+    @torch.inference_mode()
     def __call__(self, windows: Sequence[HiddenWindow]) -> list[NDArray[np.float32]]:
         """Decodes up to `rows` windows of this shape. Returns one array of samples (m,) per window."""
         steps, valid = self._steps.numpy(), self._valid.numpy()
@@ -175,18 +177,10 @@ class RecordedCall(WindowCall):
             trunk.wait_stream(branch)
 
 
-@dataclass(frozen=True, slots=True)
-class WindowCalls:
-    """One call per window shape of a configuration."""
-
-    width: int
-    """numbers per step"""
-    by_steps: Mapping[int, Callable[[Sequence[HiddenWindow]], list[NDArray[np.float32]]]]
-    """steps per window -> the call that decodes up to `rows` such windows"""
-
-
 def build_window_calls(config: VocoderConfig, checkpoint: Checkpoint) -> WindowCalls:
-    """Reads the network and builds one call per shape of the schedule."""
+    """Reads the network and builds one call per shape of the schedule, for the thread that calls this."""
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)  # counts for the thread that calls it
     if config.device == "cuda":
         use_own_stream(urgent=False)
         prepare_gpu(rows=config.rows, dtype=torch.float32)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pipeline.checkpoint.weights import Checkpoint
-from pipeline.engine import kv_cache
+from pipeline.engine import tensor_cache
 from pipeline.model.gpt import KeysValues, rotary_tables
 from pipeline.model.gpu.graphs import record, use_own_stream
 from scripts.evaluate.gpu_check.device_clock import seconds_on
@@ -33,7 +33,7 @@ def measure_attention(report: Report, checkpoint: Checkpoint, device: str, slots
     spec, place = checkpoint.gpt_spec, torch.device(device)
     if device == "cuda":
         use_own_stream(urgent=False)
-    cache = kv_cache.zeros(spec, slots, POSITIONS, torch.bfloat16, "dtype", place)
+    cache = tensor_cache.zeros(spec, slots, POSITIONS, torch.bfloat16, "dtype", place)
     for tensor in cache.tensors:
         tensor.normal_()
     now = attention.chosen_shape(slots, spec.heads, POSITIONS)

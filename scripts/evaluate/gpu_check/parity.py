@@ -14,11 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pipeline.checkpoint.in_torch import in_torch
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig
-from pipeline.engine import kv_cache
-from pipeline.engine.device import DTYPES
+from pipeline.engine import tensor_cache
 from pipeline.engine.engine import Engine
+from pipeline.engine.tensor_cache import DTYPES
 from pipeline.model.embedding import Embedding
 from pipeline.model.gpt import ActiveExtent, Gpt
 from pipeline.model.linear import QuantisedLinear
@@ -69,20 +70,20 @@ def check_agreement(report: Report, checkpoint: Checkpoint, device: str, steps: 
 def _along(checkpoint: Checkpoint, device: str, how: Format, history: torch.Tensor) -> torch.Tensor:
     """Returns probabilities (steps, rows, 4, V) along a history (steps, rows, 4); float32 runs without the device's kernels."""
     spec, (steps, rows, _), place, dtype = checkpoint.gpt_spec, history.shape, torch.device(device), DTYPES[how.dtype]
-    embedding = Embedding(checkpoint.embed(), device=place)
-    cache = kv_cache.zeros(spec, rows, steps, dtype, how.kv, place)
+    embedding = Embedding(in_torch(checkpoint.embed()), device=place)
+    cache = tensor_cache.zeros(spec, rows, steps, dtype, how.kv, place)
     build: dict[str, Any] = {"positions": steps, "rows": rows, "device": place, "dtype": dtype}
     busy = torch.ones(rows, dtype=torch.int32, device=place)
     if device == "cuda" and how != FLOAT32:
         fast = importlib.import_module("pipeline.model.gpu.gpu_gpt").GpuGpt(
-            checkpoint.gpt(), spec, **build, weights=how.weights, attention="triton"
+            in_torch(checkpoint.gpt()), spec, **build, weights=how.weights, attention="triton"
         )
 
         def advance(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
             delta = fast.run_layers(x, at.int(), busy, cache)
             return torch.nn.functional.rms_norm(x + delta.sum(0), x.shape[-1:], fast.final_norm, fast.rms_eps)
     else:
-        slow = Gpt(checkpoint.gpt(), spec, **build, product=QuantisedLinear if how.weights == "int8" else None)
+        slow = Gpt(in_torch(checkpoint.gpt()), spec, **build, product=QuantisedLinear if how.weights == "int8" else None)
 
         def advance(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
             return slow.decode(x, at, cache, ActiveExtent(rows, steps))

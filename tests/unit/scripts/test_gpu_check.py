@@ -15,9 +15,10 @@ import torch
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from pipeline.checkpoint.in_torch import in_torch
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
-from pipeline.engine import kv_cache
+from pipeline.engine import tensor_cache
 from pipeline.model.gpt import Gpt
 from scripts.evaluate.gpu_check import __main__ as gpu_check
 from scripts.evaluate.gpu_check import bare_pydantic
@@ -133,8 +134,8 @@ def test_a_shallow_model_is_the_first_layers_of_the_whole_one(demo):
     place = torch.tensor([0]), torch.tensor([3])
 
     def state(checkpoint: Checkpoint) -> torch.Tensor:
-        cache = kv_cache.zeros(checkpoint.gpt_spec, 1, 8, torch.float32, "dtype", torch.device("cpu"))
-        return Gpt(checkpoint.gpt(), checkpoint.gpt_spec, **spec).prefill(x, *place, cache)
+        cache = tensor_cache.zeros(checkpoint.gpt_spec, 1, 8, torch.float32, "dtype", torch.device("cpu"))
+        return Gpt(in_torch(checkpoint.gpt()), checkpoint.gpt_spec, **spec).prefill(x, *place, cache)
 
     assert torch.isfinite(state(shallow)).all()
     assert not torch.allclose(state(shallow), state(demo))

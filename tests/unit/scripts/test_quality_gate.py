@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from pipeline.checkpoint.in_torch import in_torch
 from pipeline.model.embedding import Embedding
 from pipeline.native.compiler import NativeUnavailable
 from scripts.evaluate.fp8 import LARGEST, rounded, rounded_rows
@@ -13,7 +14,7 @@ from tests.support.machine import needs_native
 
 
 def test_equal_states_agree_wholly_and_disturbed_ones_less_and_less(demo):
-    embedding = Embedding(demo.embed(), device=torch.device("cpu"))
+    embedding = Embedding(in_torch(demo.embed()), device=torch.device("cpu"))
     generator = torch.Generator().manual_seed(0)
     exact, noise = (torch.randn(20, demo.gpt_spec.width, generator=generator) for _ in range(2))
     assert agreement(embedding, exact, exact) == Agreement(hidden_error=0.0, argmax=1.0, top_20=1.0, moved=0.0)
@@ -44,7 +45,7 @@ def test_a_machine_that_cannot_decode_natively_judges_the_rest_and_says_so(demo_
     def unavailable(*_: object, **__: object) -> None:
         raise NativeUnavailable("it needs AVX-512")
 
-    monkeypatch.setattr("pipeline.model.gpt.NativeDecoder", unavailable)
+    monkeypatch.setattr("scripts.evaluate.quality_gate.NativeDecoder", unavailable)
     results = measure(demo_root, texts=1, steps=2)
     assert list(results) == [way for way, how in list(WAYS.items())[1:] if how.native is None]
     assert "weights int8, native is left out: it needs AVX-512" in caplog.text

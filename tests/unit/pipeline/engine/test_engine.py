@@ -334,7 +334,7 @@ def test_loop_that_dies_tells_its_readers_and_the_health_check(make_engine, monk
     async def running() -> None:
         async with aclosing(engine.generate(make_prompt(max_steps=128), SamplingParams(min_steps=128), timeout_s=60)) as blocks:
             await anext(blocks)
-            monkeypatch.setattr(engine._runner, "_step", broken)
+            monkeypatch.setattr(engine._runner._model, "step", broken)
             with pytest.raises(EngineDead):
                 async for _ in blocks:
                     pass
@@ -349,14 +349,14 @@ def test_loop_that_dies_tells_its_readers_and_the_health_check(make_engine, monk
 def test_round_that_hangs_fails_the_health_check_with_its_age(make_engine, monkeypatch):
     clock = HeldClock()
     engine = make_engine(round_timeout_s=10, clock=clock)
-    step, hanging, go_on = engine._runner._step, threading.Event(), threading.Event()
+    step, hanging, go_on = engine._runner._model.step, threading.Event(), threading.Event()
 
     def hang(*args: object, **kwargs: object) -> None:
         hanging.set()
         assert go_on.wait(60)
         step(*args, **kwargs)
 
-    monkeypatch.setattr(engine._runner, "_step", hang)
+    monkeypatch.setattr(engine._runner._model, "step", hang)
 
     async def ask() -> None:
         task = asyncio.create_task(collect(engine.generate(make_prompt(max_steps=2), SamplingParams(), timeout_s=60)))

@@ -134,17 +134,21 @@ def test_a_preempted_sequence_is_bit_equal_on_the_gpus_runner(demo, kv):
 
 @pytest.mark.parametrize("kind", [CpuRunner, GpuRunner])
 def test_nothing_of_a_slot_is_forgotten(demo, kind):
-    """Every tensor with one row per slot is kept, or is computed again by every step."""
+    """Every array with one row per slot is kept, or is computed again by every step."""
     slots = 13  # a size nothing else has
     runner = kind(EngineConfig(slots=slots, threads=1, max_prompt=64, max_steps=64), demo)
     made_anew = {"_x", "_slot_index", "_residual", "active", "tokens", "ends", "finite", "emitted", "ended", "broken"}
-    kept = {tensor.data_ptr() for tensor in runner._state.kept()}
+    kept = {place_of(rows) for rows in runner._state.kept()}
     for place in (runner, runner._state):
         names = [field.name for field in fields(place)] if is_dataclass(place) else vars(place)
         for name in names:
             value = getattr(place, name)
-            if isinstance(value, torch.Tensor) and len(value) in (slots, slots + 1) and name not in made_anew:
-                assert value.data_ptr() in kept, f"{name} is not kept when a sequence is preempted"
+            if isinstance(value, torch.Tensor | np.ndarray) and len(value) in (slots, slots + 1) and name not in made_anew:
+                assert place_of(value) in kept, f"{name} is not kept when a sequence is preempted"
+
+
+def place_of(rows: torch.Tensor | np.ndarray) -> int:
+    return rows.data_ptr() if isinstance(rows, torch.Tensor) else rows.ctypes.data
 
 
 # Without a model: a fake clock, steps of 20 ms.

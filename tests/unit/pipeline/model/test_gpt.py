@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from pipeline.checkpoint.in_torch import in_torch
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.model.embedding import Embedding
 from pipeline.model.gpt import ActiveExtent, Gpt, KeysValues
@@ -15,7 +16,7 @@ CACHES = [(torch.float32, "dtype"), (torch.bfloat16, "dtype"), (torch.bfloat16, 
 
 
 def make_gpt(demo: Checkpoint, dtype: torch.dtype) -> Gpt:
-    return Gpt(demo.gpt(), demo.gpt_spec, positions=POSITIONS, rows=SLOTS, device=torch.device("cpu"), dtype=dtype)
+    return Gpt(in_torch(demo.gpt()), demo.gpt_spec, positions=POSITIONS, rows=SLOTS, device=torch.device("cpu"), dtype=dtype)
 
 
 def make_cache(demo: Checkpoint, dtype: torch.dtype, kv: str = "dtype", *, seed: int = 0) -> KeysValues:
@@ -127,7 +128,7 @@ def test_a_packed_product_is_the_plain_one(dtype, rows):
 
 
 def test_heads_are_folded_once_and_right(demo):
-    tensors = demo.embed()
+    tensors = in_torch(demo.embed())
     embedding = Embedding(tensors, device=torch.device("cpu"))
     hidden = inputs(demo)
     gain, direction = (tensors[f"head_code.2.parametrizations.weight.original{part}"] for part in (0, 1))

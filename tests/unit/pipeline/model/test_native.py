@@ -3,11 +3,13 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.checkpoint.in_torch import in_torch
 from pipeline.checkpoint.weights import Checkpoint, GptSpec
 from pipeline.model.cpu import native
 from pipeline.model.cpu.native import NativeDecoder
@@ -16,26 +18,22 @@ from pipeline.model.gpt import ActiveExtent, Gpt, KeysValues, rotary_tables
 from pipeline.model.quantise import dequantise, quantise
 from pipeline.native.compiler import NativeUnavailable
 from pipeline.native.instructions import Instructions, usable
+from scripts.evaluate.native_gpt import NativeGpt
 from tests.support.effort import examples
 from tests.support.four_bit import FourBitLinear
 from tests.support.machine import needs_instructions, needs_native, needs_tiles
 
-SAME_BITS = {torch.bfloat16: (Instructions.AVX2,), "int4": (Instructions.AVX2, Instructions.AMX)}
+SAME_BITS = {"bfloat16": (Instructions.AVX2,), "int4": (Instructions.AVX2, Instructions.AMX)}
 """weights -> instructions that compute them as AVX-512 does, to the last bit: see below"""
 SLOTS, POSITIONS = 11, 200  # more slots than the eight rows one block holds
 
 
-def make_gpt(demo: Checkpoint, weights: Weights | None, *, dtype: torch.dtype, tensors=None, product=None) -> Gpt:
-    tensors = demo.gpt() if tensors is None else tensors
+def make_gpt(demo: Checkpoint, weights: Weights | None, *, dtype: torch.dtype, tensors=None, product=None) -> Gpt | NativeGpt:
+    if weights is not None:
+        return make_native(demo, weights)
+    tensors = in_torch(demo.gpt()) if tensors is None else tensors
     return Gpt(
-        tensors,
-        demo.gpt_spec,
-        positions=POSITIONS,
-        rows=SLOTS,
-        device=torch.device("cpu"),
-        dtype=dtype,
-        native=weights,
-        product=product,
+        tensors, demo.gpt_spec, positions=POSITIONS, rows=SLOTS, device=torch.device("cpu"), dtype=dtype, product=product
     )
 
 
@@ -50,45 +48,52 @@ def make_cache(demo: Checkpoint, dtype: torch.dtype, seed: int = 0, spec: GptSpe
     return KeysValues(keys, values, key_scales, value_scales)
 
 
+def numbers_of(decoder: NativeGpt) -> torch.dtype:
+    """What a cache holds that is not int8."""
+    return torch.float32 if decoder.decoder.cache_dtype == np.float32 else torch.bfloat16
+
+
 def make_x(demo: Checkpoint, seed: int) -> torch.Tensor:
     return torch.randn(SLOTS, demo.gpt_spec.width, generator=torch.Generator().manual_seed(seed))
 
 
 def make_native(
     demo: Checkpoint, weights: Weights, instructions: Instructions | None = None, *, spec: GptSpec | None = None
-) -> NativeDecoder:
-    spec = spec or demo.gpt_spec
-    rotary = rotary_tables(POSITIONS, spec.head_dim, spec.rope_theta, torch.device("cpu"))
-    return NativeDecoder(demo.gpt(), spec, rotary=rotary, rows=SLOTS, weights=weights, instructions=instructions)
+) -> NativeGpt:
+    decoder = NativeDecoder(
+        demo.gpt(),
+        spec or demo.gpt_spec,
+        positions=POSITIONS,
+        rows=SLOTS,
+        weights=weights,
+        threads=2,
+        instructions=instructions,
+    )
+    return NativeGpt(decoder)
 
 
 @pytest.fixture(
     scope="module",
     params=[
-        (torch.float32, None),
+        ("float32", None),
         *(
             pytest.param((weights, one), marks=needs_instructions(one))
             for one in (Instructions.AVX512_VNNI, Instructions.AVX2, Instructions.NEON, Instructions.AMX)
-            for weights in (torch.bfloat16, torch.int8, "int4")
+            for weights in ("bfloat16", "int8", "int4")
             if one not in SAME_BITS.get(weights, ())
         ),
     ],
     ids=lambda way: f"{way[0]}-{way[1]}",
 )
-def decoder(request: pytest.FixtureRequest, demo: Checkpoint) -> NativeDecoder:
+def decoder(request: pytest.FixtureRequest, demo: Checkpoint) -> NativeGpt:
     weights, instructions = request.param
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)  # as many as it keeps scratch for
-    try:
-        return make_native(demo, weights, instructions)
-    finally:
-        torch.set_num_threads(threads)
+    return make_native(demo, weights, instructions)
 
 
 @pytest.fixture(scope="module", params=["dtype", "int8"], ids=lambda kv: f"kv-{kv}")
-def cache_dtype(request: pytest.FixtureRequest, decoder: NativeDecoder) -> torch.dtype:
+def cache_dtype(request: pytest.FixtureRequest, decoder: NativeGpt) -> torch.dtype:
     """What the cache holds: numbers of the decoder's own type, or int8."""
-    return decoder.cache_dtype if request.param == "dtype" else torch.int8
+    return numbers_of(decoder) if request.param == "dtype" else torch.int8
 
 
 @needs_native
@@ -100,7 +105,7 @@ def test_float32_is_torchs_step(demo):
             make_gpt(demo, weights, dtype=torch.float32).decode(
                 make_x(demo, 1), positions, cache, ActiveExtent(SLOTS, POSITIONS)
             )
-            for weights, cache in ((torch.float32, mine), (None, theirs))
+            for weights, cache in (("float32", mine), (None, theirs))
         ]
     assert (steps[0] - steps[1]).abs().max() < 1e-5
     assert (mine.keys - theirs.keys).abs().max() < 1e-5
@@ -123,7 +128,7 @@ def test_bfloat16_is_nearer_to_float32_than_torchs_bfloat16(demo):
             (make_gpt(demo, weights, dtype=torch.bfloat16).decode(x, positions, cache, ActiveExtent(SLOTS, 200)) - exact)
             .abs()
             .mean()
-            for weights, cache in ((torch.bfloat16, make_cache(demo, torch.bfloat16)), (None, make_cache(demo, torch.bfloat16)))
+            for weights, cache in (("bfloat16", make_cache(demo, torch.bfloat16)), (None, make_cache(demo, torch.bfloat16)))
         ]
     assert errors[0] < errors[1]
 
@@ -131,11 +136,13 @@ def test_bfloat16_is_nearer_to_float32_than_torchs_bfloat16(demo):
 @needs_native
 def test_int8_is_exactly_the_rounded_weights(demo):
     """Held against torch in float32 on the dequantised weights: what is left is the cache's bfloat16."""
-    rounded = {name: dequantise(*quantise(tensor)) if "_proj" in name else tensor for name, tensor in demo.gpt().items()}
+    rounded = {
+        name: dequantise(*quantise(tensor)) if "_proj" in name else tensor for name, tensor in in_torch(demo.gpt()).items()
+    }
     positions, x = torch.arange(SLOTS) * 19, make_x(demo, 1)
     exact_cache = KeysValues(*(part.float() for part in make_cache(demo, torch.bfloat16).tensors))
     with torch.inference_mode():
-        step = make_gpt(demo, torch.int8, dtype=torch.bfloat16).decode(
+        step = make_gpt(demo, "int8", dtype=torch.bfloat16).decode(
             x, positions, make_cache(demo, torch.bfloat16), ActiveExtent(SLOTS, 200)
         )
         exact = make_gpt(demo, None, dtype=torch.float32, tensors=rounded).decode(
@@ -181,12 +188,12 @@ def test_a_rows_bits_are_its_own_in_any_company(decoder, cache_dtype, demo, rows
     noisy = x.clone()
     if broken:
         noisy[torch.arange(SLOTS) != watched] = torch.nan
-    threads = decoder.model.threads
+    threads = decoder.decoder.model.threads
     try:
-        decoder.model.threads = 1
+        decoder.decoder.model.threads = 1
         crowd = decoder(noisy[slots], slots, positions[slots], crowd_cache.tensors)
     finally:
-        decoder.model.threads = threads
+        decoder.decoder.model.threads = threads
     assert torch.equal(crowd[0], alone)
     assert alone.isfinite().all()
     for one, other in zip(alone_cache.tensors, crowd_cache.tensors, strict=True):
@@ -232,7 +239,7 @@ def test_prefill_is_torchs_prefill(demo):
     with torch.inference_mode():
         mine, theirs = (
             make_gpt(demo, weights, dtype=torch.float32).prefill(x, slots, last, cache)
-            for weights, cache in zip((torch.float32, None), caches, strict=True)
+            for weights, cache in zip(("float32", None), caches, strict=True)
         )
     assert (mine - theirs).abs().max() < 1e-5
     assert (caches[0].keys[:, 7, :, :40] - caches[1].keys[:, 7, :, :40]).abs().max() < 1e-5
@@ -240,7 +247,7 @@ def test_prefill_is_torchs_prefill(demo):
 
 
 @needs_tiles
-@pytest.mark.parametrize("weights", [torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("weights", ["bfloat16", "int8"])
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e3])
 def test_tiles_lose_less_than_a_bfloat16_activation_would(demo, weights, scale):
     """Sixteen bits of every input: the states are float32's to 1e-3 of their size, whatever the size of the inputs."""
@@ -255,7 +262,7 @@ def test_tiles_lose_less_than_a_bfloat16_activation_would(demo, weights, scale):
     assert (states[0] - states[1]).norm() < 1e-3 * states[1].norm()
 
 
-def states_and_cache(decoder: NativeDecoder, demo: Checkpoint, cache_dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+def states_and_cache(decoder: NativeGpt, demo: Checkpoint, cache_dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
     """Of a step of all slots, and what it has kept."""
     cache = make_cache(demo, cache_dtype)
     states = decoder(make_x(demo, 1), torch.arange(SLOTS), torch.arange(SLOTS) * 19, cache.tensors)
@@ -263,10 +270,10 @@ def states_and_cache(decoder: NativeDecoder, demo: Checkpoint, cache_dtype: torc
 
 
 @needs_instructions(Instructions.AVX512)
-@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16, torch.int8, "int4"])
+@pytest.mark.parametrize("weights", ["float32", "bfloat16", "int8", "int4"])
 @pytest.mark.parametrize("kept", ["dtype", "int8"])
 def test_avx2_has_the_bits_of_avx512(demo, weights, kept):
-    dtype = torch.float32 if weights is torch.float32 else torch.bfloat16
+    dtype = torch.float32 if weights == "float32" else torch.bfloat16
     sets = [one for one in usable() if one is not Instructions.AMX]
     assert len(sets) > 1
     decoders = (make_native(demo, weights, one) for one in sets)
@@ -282,7 +289,7 @@ def test_integers_lose_less_than_a_bfloat16_activation_would(demo, scale, monkey
     states = []
     for kind in (Arithmetic.PAIRS_INT8, Arithmetic.PLAIN_INT8):
         monkeypatch.setattr(native, "arithmetic", lambda weights, instructions, kind=kind: kind)
-        decoder = make_native(demo, torch.int8)
+        decoder = make_native(demo, "int8")
         cache = make_cache(demo, torch.bfloat16)
         states.append(decoder(make_x(demo, 1) * scale, torch.arange(SLOTS), torch.arange(SLOTS) * 19, cache.tensors))
     assert not torch.equal(*states), "another arithmetic"
@@ -341,10 +348,10 @@ places_of_slots = st.lists(st.integers(0, POSITIONS - 1), min_size=SLOTS, max_si
 
 
 @pytest.fixture(scope="module", params=[32, 64], ids=lambda size: f"heads-of-{size}")
-def exact_decoder(request: pytest.FixtureRequest, demo: Checkpoint) -> NativeDecoder:
+def exact_decoder(request: pytest.FixtureRequest, demo: Checkpoint) -> NativeGpt:
     """The demo's weights in float32 as heads of either size."""
     spec = replace(demo.gpt_spec, heads=demo.gpt_spec.width // request.param, head_dim=request.param)
-    return make_native(demo, torch.float32, spec=spec)
+    return make_native(demo, "float32", spec=spec)
 
 
 @needs_native
@@ -352,10 +359,10 @@ def exact_decoder(request: pytest.FixtureRequest, demo: Checkpoint) -> NativeDec
 @given(places=places_of_slots, seed=st.integers(0, 1000))
 def test_a_cache_of_int8_is_attended_to_as_the_numbers_it_stands_for(exact_decoder, demo, places, seed):
     """Held against float64: what is left are float32's roundings and the 16 bits of a query."""
-    spec, positions, x = exact_decoder.spec, torch.tensor(places), make_x(demo, seed)
+    spec, positions, x = exact_decoder.decoder.spec, torch.tensor(places), make_x(demo, seed)
     cache = make_cache(demo, torch.int8, seed, spec)
     states = exact_decoder(x, torch.arange(SLOTS), positions, cache.tensors)
-    assert (states - slow_twin(demo.gpt(), spec, x, positions, cache)).abs().max() < 2e-4
+    assert (states - slow_twin(in_torch(demo.gpt()), spec, x, positions, cache)).abs().max() < 2e-4
 
 
 @needs_native
@@ -368,7 +375,7 @@ def test_a_cache_of_int8_is_attended_to_as_the_numbers_it_stands_for(exact_decod
 )
 def test_what_is_kept_in_int8_is_quantises_to_the_last_bit(exact_decoder, demo, places, seed, size, bad):
     """The same step over a cache of float32 shows what there was to round; of the first layer, where both know the same."""
-    spec, positions, x = exact_decoder.spec, torch.tensor(places), make_x(demo, seed) * size
+    spec, positions, x = exact_decoder.decoder.spec, torch.tensor(places), make_x(demo, seed) * size
     if bad is not None:
         x[1, 5] = bad
     exact, rounded = (make_cache(demo, dtype, seed, spec) for dtype in (torch.float32, torch.int8))
@@ -398,12 +405,12 @@ def test_a_number_that_is_not_finite_is_seen_by_who_looks_at_it_and_by_nobody_el
 
 @needs_native
 def test_a_cache_it_does_not_know_is_refused(decoder, demo):
-    own, rounded = make_cache(demo, decoder.cache_dtype), make_cache(demo, torch.int8)
+    own, rounded = make_cache(demo, numbers_of(decoder)), make_cache(demo, torch.int8)
     for tensors in (
         rounded.tensors[:2],
         (*own.tensors, *rounded.tensors[2:]),
         rounded.tensors[:3],
-        (*rounded.tensors[:3], rounded.value_scales[:, :, :, :-1]),
+        (*rounded.tensors[:3], rounded.value_scales[:, :, :, :-1].contiguous()),
     ):
         with pytest.raises(AssertionError, match=r"a cache of|of keys and of values"):
             decoder.cache(*tensors)
@@ -412,4 +419,4 @@ def test_a_cache_it_does_not_know_is_refused(decoder, demo):
 def test_dimensions_it_does_not_take_are_refused(demo):
     odd = demo.gpt_spec.__class__(**{name: getattr(demo.gpt_spec, name) for name in demo.gpt_spec.__slots__} | {"head_dim": 48})
     with pytest.raises(NativeUnavailable, match="head size 48"):
-        native.NativeDecoder({}, odd, rotary=(torch.zeros(4, 48), torch.zeros(4, 48)), rows=2, weights=torch.float32)
+        NativeDecoder({}, odd, positions=4, rows=2, weights="float32", threads=1)

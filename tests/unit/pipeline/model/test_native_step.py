@@ -1,20 +1,23 @@
 """The native step against torch's sampler: the same tokens for any logits and any wishes, each row its own."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
+from types import SimpleNamespace
 
+import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.model.cpu.native import NativeDecoder
-from pipeline.model.cpu.native_step import HeadTensors, NativeStep, SlotTensors
+from pipeline.model.cpu.native_step import HeadArrays, NativeStep, SlotArrays
 from pipeline.model.cpu.packing import Weights
-from pipeline.model.gpt import KeysValues, rotary_tables
+from pipeline.model.gpt import KeysValues
 from pipeline.model.quantise import dequantise, quantise
 from pipeline.model.sampling import RowParams, draw, filter_logits, penalty_powers
 from pipeline.spec import CODEBOOKS, REPETITION_WINDOW
+from scripts.evaluate.native_gpt import NativeGpt, as_array
 from tests.support.effort import examples
 from tests.support.machine import needs_native
 
@@ -27,37 +30,35 @@ pytestmark = needs_native
 
 @dataclass(frozen=True, eq=False)
 class Vocabularies:
-    """What a NativeStep takes of an Embedding."""
+    """What a NativeStep takes of a Vocabulary."""
 
     code_heads: torch.Tensor
     text_head: torch.Tensor
     code_table: torch.Tensor
     text_table: torch.Tensor
-    text_vocab: int
 
 
 @dataclass(frozen=True, eq=False)
 class Bench:
-    """A step and everything it works on."""
+    """A step and everything it works on: tensors of the memory of the arrays that it takes."""
 
     step: NativeStep
-    decoder: NativeDecoder
+    decoder: NativeGpt
     vocabularies: Vocabularies
-    slots: SlotTensors
-    code: HeadTensors
-    text: HeadTensors
+    slots: SimpleNamespace
+    code: SimpleNamespace
+    text: SimpleNamespace
     cache: KeysValues
 
 
 @cache
-def make_decoder(demo: Checkpoint, weights: Weights = torch.float32) -> NativeDecoder:
+def make_decoder(demo: Checkpoint, weights: Weights = "float32") -> NativeDecoder:
     spec = demo.gpt_spec
-    rotary = rotary_tables(POSITIONS, spec.head_dim, spec.rope_theta, torch.device("cpu"))
-    return NativeDecoder(demo.gpt(), spec, rotary=rotary, rows=SLOTS, weights=weights)
+    return NativeDecoder(demo.gpt(), spec, positions=POSITIONS, rows=SLOTS, weights=weights, threads=1)
 
 
 def make_bench(demo: Checkpoint, seed: int, **changes: torch.Tensor) -> Bench:
-    """Five slots in the middle of their sequences; `changes` are SlotTensors of another kind."""
+    """Five slots in the middle of their sequences; `changes` are SlotArrays of another kind."""
     generator, spec = torch.Generator().manual_seed(seed), demo.gpt_spec
 
     def normal(*shape: int) -> torch.Tensor:
@@ -88,21 +89,41 @@ def make_bench(demo: Checkpoint, seed: int, **changes: torch.Tensor) -> Bench:
         "broken": torch.zeros(SLOTS, dtype=torch.bool),
     } | changes
     vocabularies = Vocabularies(
-        torch.eye(WIDTH), torch.eye(WIDTH), normal(CODEBOOKS, CODE_VOCAB, WIDTH), normal(TEXT_VOCAB, WIDTH), TEXT_VOCAB
+        torch.eye(WIDTH), torch.eye(WIDTH), normal(CODEBOOKS, CODE_VOCAB, WIDTH), normal(TEXT_VOCAB, WIDTH)
     )
     code, text = (
-        HeadTensors(
-            torch.empty(SLOTS, books, vocab).exponential_(1, generator=generator),
-            whole(0, vocab + 1, SLOTS, books, REPETITION_WINDOW),  # vocab: not yet used
+        SimpleNamespace(
+            noise=torch.empty(SLOTS, books, vocab).exponential_(1, generator=generator),
+            recent=whole(0, vocab + 1, SLOTS, books, REPETITION_WINDOW),  # vocab: not yet used
         )
         for books, vocab in ((CODEBOOKS, CODE_VOCAB), (1, TEXT_VOCAB))
     )
     shape = (spec.layers, SLOTS, spec.heads, POSITIONS, spec.head_dim)
-    cache, tensors = KeysValues(normal(*shape), normal(*shape)), SlotTensors(**slots)
-    decoder = make_decoder(demo)
-    return Bench(
-        NativeStep(decoder, vocabularies, tensors, code, text, cache), decoder, vocabularies, tensors, code, text, cache
+    cache, decoder = KeysValues(normal(*shape), normal(*shape)), make_decoder(demo)
+    step = make_step(decoder, vocabularies, slots, code, text, cache)
+    return Bench(step, NativeGpt(decoder), vocabularies, SimpleNamespace(**slots), code, text, cache)
+
+
+def make_step(
+    decoder: NativeDecoder,
+    vocabularies: Vocabularies,
+    slots: dict[str, torch.Tensor],
+    code: SimpleNamespace,
+    text: SimpleNamespace,
+    cache: KeysValues,
+) -> NativeStep:
+    return NativeStep(
+        decoder,
+        SimpleNamespace(**{field.name: getattr(vocabularies, field.name).numpy() for field in fields(vocabularies)}),
+        SlotArrays(**as_arrays(slots)),
+        HeadArrays(**as_arrays(vars(code))),
+        HeadArrays(**as_arrays(vars(text))),
+        tuple(map(as_array, cache.tensors)),
     )
+
+
+def as_arrays(tensors: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    return {name: as_array(tensor) for name, tensor in tensors.items()}
 
 
 def torch_draw(bench: Bench, *, text: bool) -> torch.Tensor:
@@ -176,7 +197,7 @@ def test_who_has_made_a_step_moves_on_and_nobody_else(demo):
     slots.max_steps[3] = slots.steps[3] + 1  # this one is at its last step
     slots.min_steps[3] = STEPS
     slots.is_text[4], slots.eos[4] = True, 3
-    before = {name: getattr(slots, name).clone() for name in SlotTensors.__slots__}
+    before = {name: getattr(slots, name).clone() for name in SlotArrays.__slots__}
     recent = bench.code.recent.clone(), bench.text.recent.clone()
     tokens = torch.where(slots.is_text[:, None], torch_draw(bench, text=True), torch_draw(bench, text=False))
     x = bench.vocabularies.code_table[torch.arange(CODEBOOKS), tokens.clamp(max=CODE_VOCAB - 1)].sum(1)
@@ -226,7 +247,7 @@ def test_a_rows_bits_are_its_own_in_any_company(demo, seed, watched, others, is_
     for number in (0, 1):
         alone.step(number)
         crowd.step(number)
-    for name in SlotTensors.__slots__:
+    for name in SlotArrays.__slots__:
         mine, theirs = getattr(alone.slots, name), getattr(crowd.slots, name)
         part = (slice(None), watched) if name.startswith("out_") else watched
         assert torch.equal(mine[part], theirs[part]), name
@@ -243,7 +264,7 @@ def test_heads_beside_weights_of_four_bits_have_eight(demo):
     )
     cache = KeysValues(bench.cache.keys.bfloat16(), bench.cache.values.bfloat16())
     vocabularies = replace(bench.vocabularies, code_heads=head)
-    NativeStep(make_decoder(demo, "int4"), vocabularies, bench.slots, bench.code, bench.text, cache)(0)
+    make_step(make_decoder(demo, "int4"), vocabularies, vars(bench.slots), bench.code, bench.text, cache)(0)
     assert torch.equal(bench.slots.out_tokens[0], rounded)
     assert not torch.equal(rounded, exact)
 

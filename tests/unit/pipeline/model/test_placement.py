@@ -10,7 +10,7 @@ from pipeline.model.gpu import placement
 
 @pytest.mark.parametrize(("has_gpu", "device"), [(True, "cuda"), (False, "cpu")])
 def test_auto_is_the_gpu_that_the_process_sees(monkeypatch, has_gpu, device):
-    monkeypatch.setattr(placement.torch.cuda, "is_available", lambda: has_gpu)
+    monkeypatch.setattr(placement, "sees_gpu", lambda: has_gpu)
     asked = EngineConfig(device="auto", slots=3, buffer_steps=512)
     assert placement.on_this_machine(asked) == EngineConfig(device=device, slots=3, buffer_steps=512)
     assert placement.on_this_machine(VocoderConfig(device="auto")).device == device
@@ -21,7 +21,7 @@ def test_auto_is_the_gpu_that_the_process_sees(monkeypatch, has_gpu, device):
 
 
 def test_settings_that_the_found_device_cannot_take_are_refused(monkeypatch):
-    monkeypatch.setattr(placement.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(placement, "sees_gpu", lambda: False)
     asked = EngineConfig(device="auto", dtype="bfloat16", weights="int8", decode="torch")
     with pytest.raises(ConfigError, match="device auto is cpu in this process"):
         placement.on_this_machine(asked)
@@ -35,5 +35,5 @@ def test_a_buffer_that_holds_a_round_of_a_cpu_only_is_refused_for_auto_too():
 
 
 def test_the_fingerprint_is_that_of_the_device_found(monkeypatch, demo):
-    monkeypatch.setattr(placement.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(placement, "sees_gpu", lambda: False)
     assert engine_fingerprint(EngineConfig(device="auto"), demo) == engine_fingerprint(EngineConfig(), demo)

@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
+from pipeline.checkpoint.in_torch import in_torch
 from pipeline.checkpoint.weights import Checkpoint
 from pipeline.errors import ConfigError
 from pipeline.model.gpt import ActiveExtent, Gpt, KeysValues
@@ -101,8 +102,8 @@ def test_the_stack_over_int8_weights_agrees_with_its_twin_in_torch(demo: Checkpo
     """A prompt, then a step."""
     spec = demo.gpt_spec
     settings = {"positions": POSITIONS, "rows": SLOTS, "device": CPU, "dtype": dtype}
-    fast = GpuGpt(demo.gpt(), spec, **settings, weights="int8", attention="triton")
-    slow = Gpt(demo.gpt(), spec, **settings, product=QuantisedLinear)
+    fast = GpuGpt(in_torch(demo.gpt()), spec, **settings, weights="int8", attention="triton")
+    slow = Gpt(in_torch(demo.gpt()), spec, **settings, product=QuantisedLinear)
     prompt, x = random(2, 20, spec.width, seed=4), random(SLOTS, spec.width, seed=5)
     slots, last, positions = torch.tensor([2, 0]), torch.tensor([19, 12]), torch.tensor([13, 0, 20])
     caches = [

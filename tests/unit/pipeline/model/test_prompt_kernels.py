@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pipeline.engine import kv_cache
+from pipeline.checkpoint.in_torch import in_torch
+from pipeline.engine import tensor_cache
 from pipeline.engine.gpu_prompts import empty_prompts
 from pipeline.model.embedding import Embedding
 from pipeline.model.gpt import Gpt, KeysValues
@@ -32,7 +33,7 @@ def make_prompts(width: int, **columns: list[int]) -> Prompts:
 
 
 def test_rows_begin_with_their_text_their_codes_or_the_voice(demo):
-    embedding, width = Embedding(demo.embed(), device=CPU), demo.gpt_spec.width
+    embedding, width = Embedding(in_torch(demo.embed()), device=CPU), demo.gpt_spec.width
     generator = torch.Generator().manual_seed(0)
     prompts = make_prompts(width, speaker_at=[1, -1, 0])
     prompts.tokens[..., :4] = torch.randint(0, embedding.code_vocab, (ROWS, LENGTH, 4), generator=generator)
@@ -55,11 +56,11 @@ def test_rows_begin_with_their_text_their_codes_or_the_voice(demo):
 def test_layers_are_torchs_and_fill_the_slots_of_the_prompts_alone(demo, kv, weights):
     spec = demo.gpt_spec
     settings = {"positions": 64, "rows": SPARE, "device": CPU, "dtype": torch.float32}
-    slow = Gpt(demo.gpt(), spec, **settings, product=QuantisedLinear if weights == "int8" else None)
-    fast = GpuGpt(demo.gpt(), spec, **settings, weights=weights, attention="triton")
+    slow = Gpt(in_torch(demo.gpt()), spec, **settings, product=QuantisedLinear if weights == "int8" else None)
+    fast = GpuGpt(in_torch(demo.gpt()), spec, **settings, weights=weights, attention="triton")
     prompts = make_prompts(spec.width, slot=[2, SPARE, 0], last=[31, 0, 11])
     x = torch.randn(ROWS, LENGTH, spec.width, generator=torch.Generator().manual_seed(1))
-    ours, twins = (filled(kv_cache.zeros(spec, SPARE + 1, 64, torch.float32, kv, CPU)) for _ in range(2))
+    ours, twins = (filled(tensor_cache.zeros(spec, SPARE + 1, 64, torch.float32, kv, CPU)) for _ in range(2))
     residual = x.reshape(-1, spec.width).clone()
     with torch.inference_mode():
         delta = fast.run_prompts(residual, prompts, ours)

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.model.sampling import RowParams, counter_uniforms, draw, filter_logits, upstream_noise
+from pipeline.model.sampling import RowParams, draw, filter_logits, upstream_noise
+from pipeline.model.uniforms import counter_uniforms
 from pipeline.types import Head, SamplingParams
 from tests.support import reference
 from tests.support.effort import examples

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pipeline.errors import ConfigError
 from pipeline.native import instructions
 from pipeline.native.instructions import Instructions, usable
 from tests.support.machine import needs_instructions
@@ -21,36 +22,52 @@ print(best_instructions(), fingerprint._form(EngineConfig()))
 """
 
 
+AVX2, AVX512 = instructions.AVX2_FLAGS, instructions.AVX512_FLAGS
+
+
 @pytest.mark.parametrize(
-    ("machine", "capability", "has", "expected"),
+    ("machine", "flags", "permitted", "expected"),
     [
-        ("x86_64", "AVX512", {"avx512", "avx512_vnni", "amx", "avx2"}, ("amx", "avx512-vnni", "avx512", "avx2")),
-        ("x86_64", "AVX512", {"avx512", "avx512_vnni", "avx2"}, ("avx512-vnni", "avx512", "avx2")),
-        ("x86_64", "AVX512", {"avx512", "avx2"}, ("avx512", "avx2")),
-        ("x86_64", "AVX2", {"avx512", "avx512_vnni", "amx", "avx2"}, ("avx2",)),
-        ("x86_64", "AVX2", {"avx2", "avx_vnni"}, ("avx-vnni", "avx2")),
-        ("x86_64", "DEFAULT", {"avx512", "avx2"}, ()),
-        ("x86_64", "DEFAULT", set(), ()),
-        ("aarch64", "DEFAULT", set(), ("neon",)),
-        ("riscv64", "DEFAULT", set(), ()),
+        ("x86_64", instructions.AMX_FLAGS, "", ("amx", "avx512-vnni", "avx512", "avx2")),
+        ("x86_64", AVX512 | {"avx512_vnni"}, "", ("avx512-vnni", "avx512", "avx2")),
+        ("x86_64", AVX512, "", ("avx512", "avx2")),
+        ("x86_64", AVX512 - {"avx512vl"}, "", ("avx2",)),
+        ("x86_64", AVX2 | {"avx_vnni"}, "", ("avx-vnni", "avx2")),
+        ("x86_64", {"avx"}, "", ()),
+        ("x86_64", frozenset(), "", ()),
+        ("aarch64", frozenset(), "", ("neon",)),
+        ("riscv64", frozenset(), "", ()),
+        ("x86_64", instructions.AMX_FLAGS | {"avx_vnni"}, "amx", ("amx", "avx512-vnni", "avx512", "avx-vnni", "avx2")),
+        ("x86_64", instructions.AMX_FLAGS | {"avx_vnni"}, "avx512", ("avx512", "avx-vnni", "avx2")),
+        ("x86_64", instructions.AMX_FLAGS | {"avx_vnni"}, "avx2", ("avx2",)),
+        ("x86_64", AVX512, "none", ()),
+        ("aarch64", frozenset(), "avx2", ("neon",)),
     ],
 )
-def test_the_best_that_is_there_and_permitted_comes_first(monkeypatch, machine, capability, has, expected):
+def test_the_best_that_is_there_and_permitted_comes_first(monkeypatch, machine, flags, permitted, expected):
     monkeypatch.setattr(instructions.platform, "machine", lambda: machine)
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: "avx512" in has)
-    monkeypatch.setattr(torch.cpu, "_is_avx2_supported", lambda: "avx2" in has)
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: "amx" in has)
-    monkeypatch.setattr(torch.cpu, "_init_amx", lambda: True)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(has, True))
+    monkeypatch.setattr(instructions, "processor_flags", lambda: frozenset(flags))
+    monkeypatch.setattr(instructions, "_tiles_permitted", lambda: True)
+    monkeypatch.setenv(instructions.VARIABLE, permitted)
     assert usable() == tuple(map(Instructions, expected))
+
+
+def test_a_set_of_instructions_that_there_is_not_is_refused_with_those_there_are(monkeypatch):
+    monkeypatch.setenv(instructions.VARIABLE, "sse2")
+    with pytest.raises(ConfigError, match=r"CHATTTS_INSTRUCTIONS is 'sse2'; it may be amx, .*, avx2, neon or none"):
+        usable()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux says what a processor can do")
+def test_torch_knows_the_same_processor():
+    flags = instructions.processor_flags()
+    assert (flags >= AVX2) == torch.cpu._is_avx2_supported()
+    assert (flags >= AVX512) == torch.cpu._is_avx512_supported()
 
 
 @needs_instructions(Instructions.AVX512)
 @pytest.mark.slow
 def test_a_user_takes_avx512_away():
-    environment = os.environ | {"ATEN_CPU_CAPABILITY": "avx2"}
+    environment = os.environ | {instructions.VARIABLE: "avx2"}
     done = subprocess.run([sys.executable, "-c", SHOW], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    name, *decode = done.stdout.split()
-    assert name in ("avx2", "avx-vnni")
-    assert decode == ["native", name], "and the fingerprint knows"
+    assert done.stdout.split() == ["avx2", "native", "avx2"], "and the fingerprint knows"

@@ -1,0 +1,76 @@
+"""Vocabulary: turns the ids of a prompt into vectors, and holds the heads; numpy's twin of pipeline/model/embedding.py.
+
+In:    a checkpoint's embedding part; prompts, codes
+Out:   embeddings float32; tables and heads
+Owns:  the tables and the heads, their weight norm folded once
+Never: torch, logits: native_step.py multiplies
+
+Its numbers are torch's to the last bit: sums are added in torch's order.
+Source: ChatTTS/model/embed.py; weight norm is w = g * v / |v| per row.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.spec import CODEBOOKS
+from pipeline.types import Prompt
+
+ADDED_TOGETHER = 8
+"""partial sums of a row's squares that torch keeps, on any processor"""
+SMALLEST_NORM = np.float16(1e-12)  # as torch's: 0 in float16
+
+
+class Vocabulary:
+    """Tables and heads of both vocabularies: text, and four codebooks of audio codes."""
+
+    def __init__(self, tensors: Mapping[str, NDArray[np.float32]]) -> None:
+        """
+        Args:
+            tensors: upstream's names, as in Embed.safetensors.
+        """
+        self.text_table = tensors["emb_text.weight"]  # (text vocabulary, width)
+        self.code_table = np.stack([tensors[f"emb_code.{book}.weight"] for book in range(CODEBOOKS)])  # (4, V, width)
+        heads = [_folded(tensors, f"head_code.{book}") for book in range(CODEBOOKS)]
+        self.code_heads = np.concatenate(heads)  # (4 * V, width)
+        self.text_head = _folded(tensors, "head_text")  # (text vocabulary, width)
+
+    def embed_prompt(self, prompt: Prompt) -> NDArray[np.float32]:
+        """Returns the embeddings (L, width) of one prompt, its speaker normalised in float16 as upstream does."""
+        is_text = prompt.text_mask
+        x = self.embed_codes(np.where(is_text[:, None], 0, prompt.ids))
+        x[is_text] = self.text_table[prompt.ids[is_text, 0]]
+        if prompt.speaker is not None and prompt.speaker_position is not None:
+            x[prompt.speaker_position] = _normalised(prompt.speaker)
+        return x
+
+    def embed_codes(self, codes: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Returns (M, width) float32 for codes (M, 4) int64: the sum over the codebooks."""
+        total: NDArray[np.float32] = self.code_table[0][codes[:, 0]]
+        for book in range(1, CODEBOOKS):
+            total += self.code_table[book][codes[:, book]]
+        return total
+
+
+def _folded(tensors: Mapping[str, NDArray[np.float32]], name: str) -> NDArray[np.float32]:
+    """Returns the weights (V, width) of a head."""
+    gain = tensors[f"{name}.parametrizations.weight.original0"]  # (V, 1)
+    direction = tensors[f"{name}.parametrizations.weight.original1"]  # (V, width)
+    squares: NDArray[np.float32] = np.square(direction).reshape(len(direction), -1, ADDED_TOGETHER)
+    sums: NDArray[Any] = squares[:, 0].copy()
+    for index in range(1, squares.shape[1]):
+        sums += squares[:, index]
+    while sums.shape[1] > 1:
+        half = sums.shape[1] // 2
+        sums = sums[:, :half] + sums[:, half:]
+    folded: NDArray[np.float32] = direction * (gain / np.sqrt(sums))
+    return folded
+
+
+def _normalised(speaker: NDArray[np.float16]) -> NDArray[np.float32]:
+    norm = np.float16(np.sqrt(np.square(speaker.astype(np.float64)).sum()))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        unit: NDArray[np.float16] = speaker / np.maximum(norm, SMALLEST_NORM)
+    return unit.astype(np.float32)
