@@ -151,6 +151,7 @@ def test_who_leaves_frees_the_model(leaves: str):
         wait_until(lambda: speaker.closed == speaker.opened == 1 and not services.speech.admission.in_flight, 30)
 
 
+@pytest.mark.slow
 def test_who_reads_nothing_does_not_keep_the_model():
     speaker = Speaker(chunks=None)
     with riva_serving(make_services(speaker, LimitsConfig(stall_timeout_s=0.2))) as address:
