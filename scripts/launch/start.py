@@ -47,6 +47,8 @@ ENVIRONMENT = {
 # For both data paths. Ray's switch for clusters of one machine, named after the two systems where it is the default: Ray's
 # own address is then 127.0.0.1, so GCS, raylet, workers and agents listen on loopback only.
 ONE_MACHINE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+# Also for both: numpy's products are small, and its threads would take the cores from the native code's.
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 HAPROXY_PORTS = {
     "RAY_SERVE_HAPROXY_METRICS_PORT": (9101, "HAProxy's metrics"),
@@ -157,7 +159,7 @@ def interpreter(folder: Path) -> str:
 def environment_of(outside: Mapping[str, str], run: Run, *, is_plain: bool) -> dict[str, str]:
     """Returns the environment of Ray's processes. Variables of `outside` win, except those that name another cluster."""
     fast = {} if is_plain else ENVIRONMENT | haproxy.environment(run.sockets)
-    environment = fast | ONE_MACHINE | token_access(outside, run.token) | dict(outside)
+    environment = fast | ONE_MACHINE | ONE_THREAD | token_access(outside, run.token) | dict(outside)
     environment.pop("RAY_ADDRESS", None)
     environment |= without_proxy(outside)
     name, _, value = run.variable.partition("=")

@@ -48,7 +48,9 @@ DEAD_KEYS: dict[type[BaseModel], set[str]] = {ServeApplicationSchema: {"host", "
 # The environment a file may set for Ray's processes: a misspelt variable would be ignored silently.
 ENVIRONMENT = frozenset(
     {
+        "CHATTTS_INSTRUCTIONS",
         "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
         "PYTHONPATH",
         "PYTORCH_CUDA_ALLOC_CONF",
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH",

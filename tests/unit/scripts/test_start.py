@@ -52,6 +52,13 @@ def test_ray_asks_for_the_token_of_the_run_and_stays_on_loopback(run: Run, is_pl
     assert run.token.read_text() not in str(environment)
 
 
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_numpys_threads_leave_the_cores_to_native_code(run: Run, is_plain: bool):
+    assert start.environment_of({}, run, is_plain=is_plain)["OPENBLAS_NUM_THREADS"] == "1"
+    chosen = {"OPENBLAS_NUM_THREADS": "2"}
+    assert chosen.items() <= start.environment_of(chosen, run, is_plain=is_plain).items()
+
+
 @pytest.mark.parametrize("chosen", [{"RAY_AUTH_TOKEN": "mine"}, {"RAY_AUTH_TOKEN_PATH": "/mine"}])
 def test_a_token_chosen_outside_is_kept(run: Run, chosen: dict[str, str]):
     environment = start.environment_of(chosen, run, is_plain=True)
