@@ -173,10 +173,14 @@ class Bench:
         upstream: WorkerProcess = self._awake(names.UPSTREAM, key, lambda: start_upstream(key, threads, device))
         return upstream
 
-    def in_process(self, settings: Settings) -> WorkerProcess:
-        """Returns this engine in one process, awake and warm, with the settings of a service."""
+    def in_process(self, settings: Settings, *, beside: str = "") -> WorkerProcess:
+        """Returns this engine in one process, awake and warm, with the settings of a service.
+
+        Args:
+            beside: the name of a second one, which does not replace the first.
+        """
         key = replace(settings, path="")
-        ours: WorkerProcess = self._awake(names.IN_PROCESS, key, lambda: start_in_process(settings))
+        ours: WorkerProcess = self._awake(f"{names.IN_PROCESS}{beside}", key, lambda: start_in_process(settings))
         return ours
 
     def static(self, batch_size: int) -> Served:

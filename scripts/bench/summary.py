@@ -73,6 +73,7 @@ CPU = (
     Judged("rtf_growth", "b7", "real-time factor of a stream, 25 s / 5 s of audio", 1.1, 1.0, less_is_better=True),
     Judged("same_seed_equality", "b8", "same seed, same bytes: share of all comparisons, every number format", 1.0, 1.0, ""),
     Judged("house_core_ms", "b13", "core-time of the house for a second of audio", 3.5, 2.0, "ms", less_is_better=True),
+    Judged("step_int4_over_int8", "b16", "a decode step alone, int4 weights / int8 weights", 0.75, 0.6, less_is_better=True),
     Judged("added_by_serve_ms", "b10", "added by Ray Serve to the first audio", 15.0, 4.0, "ms", less_is_better=True),
     Judged("added_by_socket_ms", "b14", "added by a socket to HTTP's first audio, p50", 5.0, 0.0, "ms", less_is_better=True),
     Judged("stalled_in_a_turn_ms", "b14", "longest stop of playback in a turn", 100.0, 0.0, "ms", less_is_better=True),

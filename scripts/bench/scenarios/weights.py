@@ -27,6 +27,8 @@ def run(bench: Bench) -> Report:
     """Measures both formats in turns."""
     table = Table("", *FORMATS, RATIO, title="B16  milliseconds per decode step, by the weights")
     result = {f"decode_{rows}": measure(bench, rows, table) for rows in ROWS}
+    for name in FORMATS:
+        bench.systems.drop(f"{IN_PROCESS} {name}")
     return Report(result, [table], {"step_int4_over_int8": result["decode_1"][RATIO]})
 
 
@@ -35,7 +37,7 @@ def measure(bench: Bench, rows: int, table: Table) -> dict[str, dict[str, float 
     options, taken = bench.options, {name: list[float]() for name in FORMATS}
     batch = [bench.utterance(2.0 if options.quick else 4.0, "decode", row) for row in range(rows)]
     for turn, name in bench.turns(FORMATS, TURNS * options.repeats):
-        engine = bench.in_process(with_format(options.settings, "bfloat16", name, options.kv))
+        engine = bench.in_process(with_format(options.settings, "bfloat16", name, options.kv), beside=f" {name}")
         bench.progress(f"{IN_PROCESS}, {name} weights, decode loop of {rows}, turn {turn + 1}")
         taken[name].append(1e3 * engine.call("decode", batch) / batch[0].steps)
     of_each = {name: spread(values) for name, values in taken.items()}
