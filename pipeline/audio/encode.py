@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from pipeline.audio.companding import COMPANDED
 from pipeline.audio.formats import AudioFormat
 from pipeline.audio.framing import Blocks
-from pipeline.audio.labels import FileLabels, Picture, picture_of
+from pipeline.audio.labels import FileLabels, Picture, picture_of, plain
 from pipeline.errors import EngineFault, NonFiniteOutput
 
 # Written into every container that has a comment field. No date and no version: bytes depend on the samples alone.
@@ -256,7 +256,7 @@ class _FfmpegWriter:
         second = Fraction(1, audio.sample_rate)
         self._container.set_chapters(
             [
-                {"id": at, "start": first, "end": stop, "time_base": second, "metadata": {"title": title}}
+                {"id": at, "start": first, "end": stop, "time_base": second, "metadata": {"title": plain(title)}}
                 for at, (title, first, stop) in enumerate(labels.chapters)
             ]
         )

@@ -27,7 +27,12 @@ class FileLabels:
     def tags(self) -> dict[str, str]:
         """The names that FFmpeg translates for each container."""
         named = {"title": self.title, "album": self.title, "artist": self.author, "album_artist": self.author}
-        return {name: value for name, value in named.items() if value} | ({"genre": "Audiobook"} if self.title else {})
+        return {name: plain(value) for name, value in named.items() if value} | ({"genre": "Audiobook"} if self.title else {})
+
+
+def plain(text: str) -> str:
+    """Returns a text without control characters: FFmpeg's tags end at the first zero."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 @dataclass(frozen=True, slots=True)

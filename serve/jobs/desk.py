@@ -8,6 +8,7 @@ Never: a job of another key; speaking, which the runner does
 
 import asyncio
 import hashlib
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ from serve.speech.services import SpeechServices
 RETRY_AFTER_S = 60.0
 ID_LETTERS = 24
 PREFIX = "job-"
+ID = re.compile(rf"{PREFIX}[0-9a-f]{{{ID_LETTERS}}}")
 WAITING = (JobStatus.QUEUED, JobStatus.RUNNING)
 RESUMABLE = (JobStatus.PAUSED, JobStatus.CANCELLED, JobStatus.FAILED)
 
@@ -143,7 +145,7 @@ class JobDesk:
             ApiError: 404
             StoreUnavailable
         """
-        found = await asyncio.to_thread(self.records.read, job_id)
+        found = await asyncio.to_thread(self.records.read, job_id) if ID.fullmatch(job_id) else None
         if found is None or found.record.tenant != tenant or found.record.status is JobStatus.DELETED:
             raise not_found()
         return found

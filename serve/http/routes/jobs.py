@@ -70,8 +70,9 @@ def takes_document() -> dict[str, Any]:
 
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
+DOWNLOADS = (*AUDIO_TYPES, "audio/mp4", "application/zip")
 AUDIO: dict[int | str, dict[str, Any]] = {
-    status: {"description": what, "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in AUDIO_TYPES}}
+    status: {"description": what, "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in DOWNLOADS}}
     for status, what in {200: "the audio", 206: "the range of it that was asked for"}.items()
 }
 

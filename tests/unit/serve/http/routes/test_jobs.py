@@ -190,6 +190,23 @@ def test_wrong_jobs_are_refused_in_words(tmp_path: Path):
         assert [job["id"] for job in rest["data"]] == [first["id"]]
 
 
+def test_odd_ids_numbers_and_titles_are_no_defects(tmp_path: Path):
+    with living(tmp_path) as live:
+        for odd in ("x", "%20", "job-", "job-" + "a" * 24, "..%2f..", "%00", "job-" + "A" * 24, "ä" * 90):
+            for below in ("", "/parts", "/audio", "/events", "/subtitles"):
+                reply = get(live, odd, below)
+                assert reply.status_code == 404, (odd, below)
+            assert post(live, odd, "/resume").status_code == 404
+        job = create(live, response_format="mp3", title='a\x00b/\n\u202e"', input="# x\x00y\n\nText.\n\n# \x07z\n\nMore.")
+        finished(live, job["id"])
+        assert get(live, job["id"], "/audio").status_code == 200
+        assert get(live, job["id"], "/audio", Range="bytes=" + "9" * 40 + "-").status_code == 416
+        assert get(live, job["id"], "/audio", Range="bytes=5-2").status_code == 200
+        assert get(live, job["id"], "/events", **{"Last-Event-ID": "x-²"}).status_code == 200
+        assert post(live, job["id"], "/parts/99999999999999999999").status_code == 415
+        assert error_of(get(live, job["id"], "/audio?format=exe"))["param"] == "format"
+
+
 def test_an_idempotency_key_makes_one_job(tmp_path: Path):
     with living(tmp_path, speaks=False) as live:
         headers = {"Idempotency-Key": "once"}
