@@ -35,7 +35,7 @@ def check_seed_mode(mode: SeedMode) -> None:
     if mode is SeedMode.UPSTREAM and not has_torch():
         raise InvalidRequest(
             f"seed_mode is {mode}, whose randomness PyTorch draws, and PyTorch is not installed where this service runs; "
-            f"allowed here is {SeedMode.COUNTER}. The operator can add it: pip install 'chattts-serve[torch]'",
+            f"allowed here is {SeedMode.COUNTER}. The operator can add it: pip install torch",
             param="seed_mode",
         )
 
@@ -52,7 +52,7 @@ def torch_part(module: str, *, wanted_for: str) -> Any:
     """
     if not has_torch():
         raise ConfigError(
-            f"{wanted_for} needs PyTorch, which is not installed: pip install 'chattts-serve[torch]', "
+            f"{wanted_for} needs PyTorch, which is not installed: pip install torch, "
             "or use native code on a CPU, which needs a C++ compiler and no PyTorch"
         )
     return importlib.import_module(module)

@@ -37,7 +37,7 @@ async def encode_apart(root: Path, samples: NDArray[np.float32]) -> NDArray[np.i
     if not has_torch():
         raise ReferenceRejected(
             "this service cannot clone a voice from a recording, because PyTorch is not installed where it runs; voices from a "
-            "seed, a blend or an embedding need none. Its operator can add it: pip install 'chattts-serve[torch]'",
+            "seed, a blend or an embedding need none. Its operator can add it: pip install torch",
             param="audio_sample",
         )
     try:
