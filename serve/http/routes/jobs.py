@@ -78,7 +78,7 @@ AUDIO: dict[int | str, dict[str, Any]] = {
 
 
 @router.post(
-    f"{PATH}/plan",
+    "/v1/audio/jobs/plan",
     openapi_extra=takes_document(),
     response_model=PlanReply,
     responses=answers(400, 403, 404, 408, 413, 415, 503),
