@@ -174,10 +174,19 @@ PANELS: tuple[Panel, ...] = (
         {
             "{{stage}}, open": "max by (stage) (ray_chattts_breaker_open)",
             "{{stage}}, retries per second": "sum by (stage) (rate(ray_chattts_retries_total[5m]))",
-            "fail-overs per second": "sum(rate(ray_chattts_fail_overs_total[5m]))",
             "requests in quarantine": "sum(ray_chattts_quarantined)",
         },
         "An open breaker means that a stage fails for every client. Retries are deaths of replicas that no client noticed.",
+    ),
+    Panel(
+        "Fail-overs in mid-stream",
+        "none",
+        {
+            "segments per minute": "sum(60 * rate(ray_chattts_fail_overs_total[5m]))",
+            "repeated steps per second": "sum(rate(ray_chattts_repeated_steps_total[5m]))",
+            "seconds to the next step, p95": quantile(0.95, "ray_chattts_fail_over_seconds"),
+        },
+        "A replica died while somebody listened, and another one went on. Listeners hear only what exceeds their lead.",
     ),
     Panel(
         "Quotas not shared",
