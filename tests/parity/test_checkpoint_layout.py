@@ -185,7 +185,7 @@ def test_weights_hands_out_exactly_what_upstream_loads(
     ours = getattr(checkpoint, part.__name__.removeprefix("upstream_"))()
     theirs = part(recipe, root).state_dict()
     assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
+    assert all(torch.equal(torch.from_numpy(ours[name]), tensor) for name, tensor in theirs.items())
 
 
 @pytest.mark.parametrize("text", TEXTS)
