@@ -10,6 +10,7 @@ import requests
 
 from tests.support.cluster import LONG_SPEECH, Cluster, deploy, document_of
 from tests.support.fragile import DEATHS_FILE, FRAGILE, POISON
+from tests.support.metrics import EXPORT_TIMEOUT_S, scrape, total
 from tests.support.waiting import wait_until
 
 ROUTE = "/fragile"
@@ -29,6 +30,8 @@ def test_a_listener_hears_a_pause_when_the_acoustic_replica_is_killed(cluster: C
     heard += pieces
     paused_s = time.monotonic() - died
     assert b"".join(heard) == twin
+    for name in ("fail_overs_total", "repeated_steps_total", "fail_over_seconds_count"):
+        wait_until(lambda name=name: total(scrape(cluster), name=f"ray_chattts_{name}") > 0, EXPORT_TIMEOUT_S)
     statuses = set()
     while (again := cluster.speak(seed=1)).status_code != 200:
         statuses.add(again.status_code)
