@@ -67,7 +67,7 @@ CPU = (
     Judged("rtf_one_request", "b1", "real-time factor of one request, upstream / this engine", 1.8, 2.5),
     Judged("ttfb_streaming", "b2", "first audio of an exact stream, upstream / this service", 6.5, 9.0),
     Judged("ttfb_low", "b2", "the same with `latency: low`", 10.0, 14.0),
-    Judged("audio_rate_to_upstream", "b3", "seconds of audio per second, 8 in flight, this service / upstream", 8.0, 15.0),
+    Judged("audio_rate_to_upstream", "b3", "seconds of audio per second, 8 in flight, this service / upstream", 16.0, 22.0),
     Judged("audio_rate_to_static", "b3", "the same, this service / static batches at their best size", 2.5, 5.0),
     Judged("smooth_listeners", "b5", "listeners at once of whom 95 % hear no gap", 5.0, 8.0, ""),
     Judged("rtf_growth", "b7", "real-time factor of a stream, 25 s / 5 s of audio", 1.1, 1.0, less_is_better=True),
