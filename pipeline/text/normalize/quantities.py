@@ -309,7 +309,7 @@ RULES: list[Rule] = [
     rule(
         "a", rf"(?P<name>{alternatives(REGNAL)})\s(?P<roman>[IVX]{{1,6}})(?P<own>'s)?(?!'?[A-Za-z])", _roman_monarch, "numbers"
     ),
-    rule("a", r"(?<=第)(?P<roman>[IVXL]{1,7})(?![A-Za-z])", _roman_zh, "numbers"),
+    rule("a", r"(?<=第)(?P<roman>[IVXL]{1,7})(?![A-Za-z]|\s[A-Z](?![A-Za-z]))", _roman_zh, "numbers"),
     rule("-–~", r"(?:(?<=\d:\d\d)|(?<=\d:\d\d\s)|(?<=[AaPp][Mm])|(?<=[AaPp][Mm]\s))[-–~]\s?(?=\d{1,2}:\d\d)", _to, "dates"),
     rule("-–~—", r"(?<=[年月日号点时分秒])[-–~—](?=\d)", _to, "dates"),
     rule("/", r"(?<=[元块])/(?=[天日月年周小次人个斤克米升平千公])", _each, "units"),

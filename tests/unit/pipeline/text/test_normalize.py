@@ -254,6 +254,7 @@ def test_the_same_text_is_always_normalized_to_the_same(text):
 @example("RU", "auto")
 @example("0/u", "auto")
 @example("#漢字", "en")
+@example("第LA", "zh")
 @given(ANY_TEXT, st.sampled_from(["auto", "zh", "en"]))
 def test_normalized_text_is_not_changed_again(text, language):
     """Nothing speakable is rewritten: a second pass changes no word."""
