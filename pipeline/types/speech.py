@@ -76,8 +76,9 @@ class StepBlock:
         skipped, unheard = position.step - self.first_step, position.sample - self.first_sample
         rest = self
         if skipped > 0:
-            rest = replace(rest, hidden=self.hidden[skipped:], codes=self.codes[skipped:], first_step=position.step)
-            rest = replace(rest, admission=None)
+            rest = replace(
+                rest, hidden=self.hidden[skipped:], codes=self.codes[skipped:], first_step=position.step, admission=None
+            )
         if self.samples is not None and unheard > 0:
             rest = replace(rest, samples=self.samples[unheard:], first_sample=position.sample)
         return rest

@@ -103,7 +103,8 @@ class RemoteGenerator:
     async def _tries(
         self, prompt: Prompt, sampling: SamplingParams, deadline: float, admitted: bool, call: Call
     ) -> AsyncGenerator[StepBlock, None]:
-        yielded, build, died_at = Position(), "", 0.0
+        yielded, build = Position(), ""
+        died_at: float | None = None
         for tries in count(1):
             began = time.monotonic()
             has_begun = yielded != Position()
@@ -120,9 +121,9 @@ class RemoteGenerator:
                     call.gave_sign()
                     if block.is_empty:
                         continue
-                    if died_at:
+                    if died_at is not None:
                         current_timings().failed_over(yielded.step, time.monotonic() - died_at)
-                        died_at = 0.0
+                        died_at = None
                     yielded |= block.end
                     yield block
                 return
@@ -133,7 +134,8 @@ class RemoteGenerator:
                 if tries >= most or not _may_try_again(failure) or time.monotonic() >= deadline:
                     raise failure from None
                 self.breaker.retries += 1
-                died_at = died_at or (time.monotonic() if yielded != Position() else 0.0)
+                if yielded != Position() and died_at is None:
+                    died_at = time.monotonic()
             finally:
                 blocks.cancel()  # leaving the loop alone would let the replica's generator run to its end
             await asyncio.sleep(BACK_OFF_S * (tries - 1))
