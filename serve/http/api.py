@@ -33,6 +33,7 @@ from serve.http.routes import (
     jobs,
     models,
     neighbours,
+    page,
     source,
     speech,
     speech_batch,
@@ -46,7 +47,7 @@ CLIENT_CLOSED_REQUEST = 499  # nginx's: the client left before its body was comp
 
 ELEVENLABS = (elevenlabs, elevenlabs_dialogue, elevenlabs_voices, elevenlabs_account)
 SPEECH = (text, speech, conversation, *ELEVENLABS, deepgram, neighbours)
-ROUTERS = tuple(module.router for module in (*SPEECH, speech_batch, jobs, voices, cache, source, models, health))
+ROUTERS = tuple(module.router for module in (*SPEECH, speech_batch, jobs, voices, cache, source, models, health, page))
 
 
 def create_api(get_services: Callable[[], Services], *, announce_request_id: bool = True) -> FastAPI:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 PACKAGE = "chattts-serve"
 FOLDERS = ("pipeline", "serve", "scripts", "tests", "docs")
-KINDS = frozenset({".py", ".sh", ".cpp", ".h", ".html", ".txt", ".tsv", ".npy", ".json", ".md", ".typed"})
+KINDS = frozenset({".py", ".sh", ".cpp", ".h", ".html", ".css", ".js", ".txt", ".tsv", ".npy", ".json", ".md", ".typed"})
 FILES = ("pyproject.toml", "constraints.txt", "Makefile", "README.md", "LICENSE", "NOTICE")
 MAX_BYTES = 32 << 20  # of one file: nothing larger is source
 

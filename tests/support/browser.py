@@ -32,6 +32,8 @@ class Page:
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self._asked = 0
+        self.problems: list[str] = []
+        """what the console was told: exceptions, what the page's policy forbids, files that are missing"""
 
     async def ask(self, method: str, **params: Any) -> dict[str, Any]:
         """One command of the protocol and its answer."""
@@ -40,10 +42,18 @@ class Page:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             while True:
                 message = await self._socket.receive_json()
+                self._note(message)
                 if message.get("id") == self._asked:
                     assert "error" not in message, message
                     answer: dict[str, Any] = message["result"]
                     return answer
+
+    def _note(self, message: dict[str, Any]) -> None:
+        params = message.get("params", {})
+        if message.get("method") == "Runtime.exceptionThrown":
+            self.problems.append(str(params["exceptionDetails"]))
+        elif message.get("method") == "Log.entryAdded" and params["entry"]["level"] == "error":
+            self.problems.append(f"{params['entry']['text']} {params['entry'].get('url', '')}")
 
     async def run(self, script: str) -> Any:
         """The value of an expression in the page, awaited."""
@@ -53,6 +63,8 @@ class Page:
 
     async def open(self, url: str) -> None:
         """Returns once the page is loaded."""
+        for domain in ("Runtime", "Log", "Page"):
+            await self.ask(f"{domain}.enable")
         await self.ask("Page.navigate", url=url)
         await self.until(f"location.href.startsWith({url!r}) && document.readyState === 'complete'")
 
@@ -61,6 +73,33 @@ class Page:
         await self.run(f"document.getElementById({element!r}).focus()")
         await self.ask("Input.insertText", text=text)
         await self.run(f"document.getElementById({element!r}).blur()")
+
+    async def click(self, selector: str) -> None:
+        """With the mouse, in the middle of the element: browsers start sound after a real click alone."""
+        box = f"document.querySelector({selector!r})"
+        await self.until(f"{box} !== null && !{box}.disabled")
+        await self.run(f"{box}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
+        place = await self.run(f"(box => [box.x + box.width / 2, box.y + box.height / 2])({box}.getBoundingClientRect())")
+        for kind in ("mousePressed", "mouseReleased"):
+            await self.ask(
+                "Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1, pointerType="mouse"
+            )
+
+    async def press(self, key: str, *, modifiers: int = 0) -> None:
+        """A key, on whatever has the focus; modifiers: 1 Alt, 2 Ctrl, 8 Shift."""
+        codes = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowLeft": 37, "ArrowRight": 39, "Home": 36, "End": 35, " ": 32}
+        text = {"text": "\r"} if key == "Enter" and not modifiers else {}
+        for kind in ("keyDown", "keyUp"):
+            about = {"key": key, "code": key, "windowsVirtualKeyCode": codes[key], "modifiers": modifiers, **text}
+            await self.ask("Input.dispatchKeyEvent", type=kind, **about)
+
+    async def look(self, *, width: int = 1000, height: int = 900, dark: bool = False) -> None:
+        """A window of that size on a system with that theme."""
+        await self.ask(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500
+        )
+        theme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        await self.ask("Emulation.setEmulatedMedia", features=[theme])
 
     async def until(self, condition: str) -> None:
         """Wait until an expression is true in the page."""

@@ -1,26 +1,22 @@
-"""Health: whether the service lives, is ready and how its parts are; and the front page.
+"""Health: whether the service lives, is ready and how its parts are.
 
 In:    HTTP
-Out:   JSON, one HTML page
-Owns:  the page, once it has been read
+Out:   JSON
+Owns:  nothing
 Never: Ray, torch
 """
 
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse, Response
 
-from pipeline.audio.formats import CONTAINERS
 from serve.http.about import NAME, version
 from serve.http.dependencies import RequestServices
 from serve.http.route_access import open_to_all, probe
 
 router = APIRouter()
 
-PAGE = Path(__file__).parents[1] / "page.html"
 READY_RETRY_S = "2"
 
 
@@ -49,28 +45,3 @@ async def health(services: RequestServices) -> dict[str, Any]:
         "receiving": services.bodies.arriving,
     }
     return {"name": NAME, "version": version(), "admission": admission, **await services.status.health()}
-
-
-@router.get("/v1/")
-@open_to_all
-async def base() -> dict[str, Any]:
-    return about()
-
-
-@router.get("/", response_class=Response)
-@open_to_all
-async def front(request: Request) -> Response:
-    if "text/html" in request.headers.get("accept", ""):
-        return HTMLResponse(page())
-    return JSONResponse(about())
-
-
-def about() -> dict[str, Any]:
-    """Returns what programs are told at the address that they are given."""
-    return {"name": NAME, "version": version(), "formats": list(CONTAINERS), "source": "/source"}
-
-
-@cache
-def page() -> str:
-    """Returns the page for browsers."""
-    return PAGE.read_text(encoding="utf-8")

@@ -1,0 +1,74 @@
+/* API: the one place that calls the service.
+ *
+ * In:    paths below the page's own address, bodies
+ * Out:   JSON, files, events; Refused, Unreachable
+ * Owns:  nothing
+ * Never: another host; a key anywhere but in one header
+ */
+
+import {Refused, Unreachable} from "./errors.js";
+import {service} from "./service.js";
+import {access} from "./state.js";
+
+/** The address of the service as programs need it. */
+export const BASE = new URL(".", document.baseURI).href;
+
+/** Returns the reply to a request. Throws Refused, Unreachable, or AbortError. */
+export async function call(path, {method = "GET", body, signal, headers = {}} = {}) {
+  const isForm = body instanceof FormData;
+  const sent = {...headers, ...(body && !isForm ? {"Content-Type": "application/json"} : {})};
+  if (access.value.key) sent.Authorization = `Bearer ${access.value.key}`;
+  let reply;
+  try {
+    reply = await fetch(path, {method, signal, headers: sent, body: isForm ? body : body && JSON.stringify(body)});
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    service.isAway();
+    throw new Unreachable();
+  }
+  if (reply.ok) return reply;
+  throw await refusal(reply);
+}
+
+/** Returns the JSON of a reply. */
+export const json = async (path, options) => whole(await call(path, options), "json");
+
+/** Returns the file of a reply. */
+export const file = async (path, options) => whole(await call(path, options), "blob");
+
+/** Yields the data of server-sent events, parsed; ends where the connection ends, however it ends. */
+export async function* events(reply) {
+  const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const {done, value} = await reader.read().catch(error => {
+      if (error.name === "AbortError") throw error;
+      service.isAway();
+      return {done: true};
+    });
+    if (done) return;
+    const blocks = (rest + value).split("\n\n");
+    rest = blocks.pop();
+    for (const block of blocks) {
+      const data = block.split("\n").find(line => line.startsWith("data: "));
+      if (data) yield JSON.parse(data.slice(6));
+    }
+  }
+}
+
+async function whole(reply, kind) {
+  try {
+    return await reply[kind]();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    service.isAway();
+    throw new Unreachable();
+  }
+}
+
+async function refusal(reply) {
+  if (reply.status === 401) document.dispatchEvent(new Event("key-needed"));
+  const body = await reply.json().catch(() => ({}));
+  const error = body.error ?? {message: `The service replied with status ${reply.status} and no reason.`};
+  return new Refused(reply.status, error, Number(reply.headers.get("Retry-After")));
+}

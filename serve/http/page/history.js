@@ -1,0 +1,33 @@
+/* History: what was spoken in this tab, newest first; gone with the tab.
+ *
+ * In:    Recordings
+ * Out:   the list, and a call whenever it changes
+ * Owns:  the list
+ * Never: a storage: audio stays in memory
+ */
+
+const MOST = 40;
+
+const listeners = new Set();
+export const takes = [];
+
+const changed = () => listeners.forEach(listener => listener(takes));
+
+export function remember(recording) {
+  takes.unshift(recording);
+  takes.length = Math.min(takes.length, MOST);
+  recording.addEventListener("ended", changed);
+  changed();
+}
+
+/** Removes every take that the test holds for. */
+export function forget(isOne) {
+  takes.splice(0, takes.length, ...takes.filter(take => !isOne(take)));
+  changed();
+}
+
+/** Calls the listener now and after every change. */
+export function watchTakes(listener) {
+  listeners.add(listener);
+  listener(takes);
+}

@@ -1,0 +1,71 @@
+/* Speaking: one request for speech, from the form to a recording that grows.
+ *
+ * In:    the draft, a body, a signal that stops it
+ * Out:   a Recording at once, which fills; a promise of its end
+ * Owns:  nothing
+ * Never: the DOM
+ */
+
+import {call, events} from "./api.js";
+import {Cut, Refused} from "./errors.js";
+import {Recording} from "./recording.js";
+import {draft} from "./state.js";
+
+export const newSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
+
+/** Returns the request that the form stands for; what is as the service has it anyway is left out. */
+export function bodyOf({input, input_type, voice, speed, temperature, language, latency, refine, lexicon} = draft.value) {
+  return {
+    input,
+    ...(input_type !== "text" && {input_type}),
+    ...(voice && {voice}),
+    ...(Number(speed) !== 1 && {speed: Number(speed)}),
+    ...(Number(temperature) !== 0.3 && {temperature: Number(temperature)}),
+    ...(language !== "auto" && {language}),
+    ...(latency && {latency}),
+    ...(refine && {refine}),
+    ...(lexicon && {lexicon: [lexicon]}),
+  };
+}
+
+/** Begins to speak a body with a seed. Returns {recording, done}; `done` throws Refused, Unreachable, Cut or AbortError. */
+export function speak(body, {readAlong = draft.value.readAlong, signal} = {}) {
+  const recording = new Recording({title: body.input.slice(0, 80), body});
+  const done = fill(recording, body, readAlong, signal).finally(() => recording.end());
+  return {recording, done};
+}
+
+async function fill(recording, body, readAlong, signal) {
+  const began = performance.now(), {facts} = recording;
+  const since = () => (performance.now() - began) / 1000;
+  const sent = {...body, response_format: "pcm", stream_format: "sse", ...(readAlong && {timestamps: "word"})};
+  const reply = await call("v1/audio/speech", {method: "POST", body: sent, signal});
+  Object.assign(facts, headerFacts(reply.headers));
+  for await (const event of events(reply)) {
+    if (event.type === "speech.audio.delta") {
+      facts.firstAudio ??= since();
+      recording.append(Uint8Array.from(atob(event.audio), letter => letter.charCodeAt(0)));
+    } else if (event.type === "speech.audio.timestamps") {
+      recording.addWords(event.words ?? []);
+    } else if (event.type === "speech.audio.error") {
+      throw new Refused(reply.status, event.error);
+    } else if (event.type === "speech.audio.done") {
+      Object.assign(facts, {took: since(), sha256: event.audio.sha256, warnings: event.warnings, coverage: event.coverage});
+      return;
+    }
+  }
+  throw new Cut(recording.duration);
+}
+
+function headerFacts(headers) {
+  return {
+    seed: headers.get("X-Audio-Seed"), voice: headers.get("X-Voice-Id"), cache: headers.get("X-Cache"),
+    model: headers.get("X-Model-Version"), ignored: headers.get("X-Ignored-Fields"), degraded: headers.get("X-Degraded"),
+  };
+}
+
+/** Returns warnings in words: `emoji: 2, unknown to model: 7`. */
+export function warningsText(warnings) {
+  const told = Object.entries(warnings ?? {}).map(([code, count]) => `${code.replaceAll("_", " ")}: ${count}`);
+  return told.join(", ") || "none";
+}

@@ -1,0 +1,36 @@
+/* Voice list: the voices and languages of the service, for every section that names voices.
+ *
+ * In:    GET /v1/audio/voices
+ * Out:   the list, and a call whenever it was read anew
+ * Owns:  the list
+ * Never: a voice's audio
+ */
+
+import {json} from "./api.js";
+
+const listeners = new Set();
+export const known = {voices: [], languages: []};
+
+/** Reads the list again. Throws Refused, Unreachable. */
+export async function readVoices() {
+  Object.assign(known, await json("v1/audio/voices"));
+  listeners.forEach(listener => listener(known));
+}
+
+/** Calls the listener now and whenever the list was read. */
+export function watchVoices(listener) {
+  listeners.add(listener);
+  listener(known);
+}
+
+/** Fills a select with the voices and keeps what was chosen. */
+export function offerVoices(select, first = []) {
+  watchVoices(({voices}) => {
+    const chosen = select.dataset.chosen ?? select.value;
+    const options = [...first, ...voices.map(voice => [voice.id, voice.name || voice.id])];
+    if (chosen && !options.some(([id]) => id === chosen)) options.push([chosen, chosen]);
+    select.replaceChildren(...options.map(([id, name]) => new Option(name, id)));
+    select.value = chosen;
+    if (select.selectedIndex < 0) select.selectedIndex = 0;
+  });
+}

@@ -1,0 +1,79 @@
+"""Relay: a connection to a server that can be cut, as the death of the server cuts it, and be there again on the same port."""
+
+import contextlib
+import select
+import socket
+import threading
+from collections.abc import Iterator
+
+ACCEPT_S = 0.05
+
+
+class Relay:
+    """Passes bytes both ways between whoever connects and one port of this machine."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._thread = self._begin()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def cut(self) -> None:
+        """Nobody listens any more, and every connection is reset."""
+        self._is_over = True
+        self._thread.join()
+        self._listener.close()
+        with self._lock:
+            for one in self._open:
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+
+    def restore(self) -> None:
+        """It is there again."""
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._is_over = False
+        self._thread = self._begin()
+
+    def _begin(self) -> threading.Thread:
+        thread = threading.Thread(target=self._accept, daemon=True)
+        thread.start()
+        return thread
+
+    def _accept(self) -> None:
+        while not self._is_over:
+            if not select.select([self._listener], [], [], ACCEPT_S)[0]:
+                continue
+            client, _ = self._listener.accept()
+            server = socket.create_connection(("127.0.0.1", self._to))
+            with self._lock:
+                self._open |= {client, server}
+            for here, there in ((client, server), (server, client)):
+                threading.Thread(target=self._pass, args=(here, there), daemon=True).start()
+
+    def _pass(self, here: socket.socket, there: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while piece := here.recv(65536):
+                there.sendall(piece)
+        for one in (here, there):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            self._open.discard(here)
+        here.close()
+
+
+@contextlib.contextmanager
+def relay(port: int) -> Iterator[Relay]:
+    """A relay to a port, until the block ends."""
+    made = Relay(port)
+    try:
+        yield made
+    finally:
+        made.cut()

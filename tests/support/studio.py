@@ -1,0 +1,110 @@
+"""Studio: what tests of the page do in it, as a person would, and what they hear."""
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.support.browser import Page, browsing
+from tests.support.waiting import until
+
+# Hears what the page gives to the audio device, block by block: a listener between the player and the device.
+EAR = """
+window.heard = [];
+const ear = URL.createObjectURL(new Blob([`registerProcessor("ear", class extends AudioWorkletProcessor {
+  process([[block]]) { if (block) this.port.postMessage(block.slice()); return true; } })`], {type: "text/javascript"}));
+const add = AudioWorklet.prototype.addModule;
+AudioWorklet.prototype.addModule = async function (address) { await add.call(this, ear); return add.call(this, address); };
+const connect = AudioNode.prototype.connect;
+AudioNode.prototype.connect = function (to, ...rest) {
+  if (this instanceof AudioWorkletNode && to === this.context.destination) {
+    const node = new AudioWorkletNode(this.context, "ear");
+    node.port.onmessage = message => window.heard.push(message.data);
+    connect.call(this, node);
+  }
+  return connect.call(this, to, ...rest);
+};
+"""
+HEARD = """(() => {
+  const all = new Int16Array(window.heard.reduce((sum, block) => sum + block.length, 0));
+  let at = 0;
+  for (const block of window.heard) for (const sample of block) all[at++] = Math.round(sample * 32768);
+  let text = "";
+  for (const byte of new Uint8Array(all.buffer)) text += String.fromCharCode(byte);
+  return btoa(text);
+})()"""
+
+FINISHED = "document.querySelector('#status').textContent === 'Finished.'"
+PLAYED = "document.querySelector('#play').getAttribute('aria-label') === 'Play'"
+ERROR = "document.querySelector('main .errors').textContent"
+FIRST_TEXT = "Hello there. This sentence is spoken while it is still being written."
+
+
+def visit(port: int, url: str, see: Callable[[Page], Awaitable[None]], *, hears: bool = False) -> None:
+    """Opens the page in a browser's tab and does what `see` does; nothing may be left in its console."""
+
+    async def go() -> None:
+        async with browsing(port) as page:
+            if hears:
+                await page.ask("Page.enable")
+                await page.ask("Page.setBypassCSP", enabled=True)
+                await page.ask("Page.addScriptToEvaluateOnNewDocument", source=EAR)
+            await page.look()
+            await open_studio(page, url)
+            await see(page)
+
+    asyncio.run(go())
+
+
+async def open_studio(page: Page, url: str) -> None:
+    """Returns once the page can be used."""
+    await page.open(f"{url}/")
+    await page.until("document.querySelector('main button') !== null")
+
+
+async def go_to(page: Page, section: str) -> None:
+    """By its link, as a person does."""
+    await page.click(f"nav a[href='#/{section}']")
+    await page.until(f"document.querySelector('nav a[aria-current]').hash === '#/{section}'")
+    await page.until("document.querySelector('main > :last-child') !== null")
+
+
+async def write(page: Page, selector: str, text: str) -> None:
+    """In place of what stands in a field."""
+    await page.run(f"(field => {{ field.focus(); field.select(); }})(document.querySelector({selector!r}))")
+    await page.ask("Input.insertText", text=text)
+    await page.run(f"document.querySelector({selector!r}).dispatchEvent(new Event('change', {{bubbles: true}}))")
+
+
+async def choose(page: Page, selector: str, value: str) -> None:
+    """An option of a select."""
+    field = f"document.querySelector({selector!r})"
+    await page.run(f"{field}.value = {value!r}; {field}.dispatchEvent(new Event('change', {{bubbles: true}}))")
+
+
+async def heard(page: Page) -> NDArray[np.int16]:
+    """What the audio device was given so far, but for silence: waiting adds some."""
+    samples = np.frombuffer(base64.b64decode(await page.run(HEARD)), "<i2")
+    sounding: NDArray[np.int16] = samples[samples != 0]
+    return sounding
+
+
+def sounding(pcm: bytes) -> NDArray[np.int16]:
+    """16-bit PCM but for silence, to compare with what was heard."""
+    samples = np.frombuffer(pcm, "<i2")
+    sounding: NDArray[np.int16] = samples[samples != 0]
+    return sounding
+
+
+async def downloads(page: Page, folder: Path) -> None:
+    """Lets the page save files there."""
+    await page.ask("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+
+
+async def file_in(folder: Path, name: str) -> bytes:
+    """A file, once it was saved whole: it lies beside its own unfinished form until then."""
+    await until(lambda: (folder / name).exists() and not list(folder.glob("*.crdownload")))
+    return await asyncio.to_thread((folder / name).read_bytes)

@@ -1,0 +1,103 @@
+"""How the page looks and is operated: rules of accessibility, two themes, a phone, a path prefix, no other host."""
+
+import json
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from tests.support.browser import Page
+from tests.support.fakes import Speaker, make_services
+from tests.support.live_server import serving
+from tests.support.studio import FINISHED, go_to, visit
+
+pytestmark = pytest.mark.slow
+
+SECTIONS = "[...document.querySelectorAll('nav a')].map(link => link.hash.slice(2))"
+AXE = files("axe_playwright_python").joinpath("axe.min.js")
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+async def broken_rules(page: Page) -> list[str]:
+    """What axe finds in what is shown."""
+    if not await page.run("'axe' in window"):
+        await page.ask("Runtime.evaluate", expression=AXE.read_text(encoding="utf-8"))
+    found = await page.run(f"axe.run(document, {json.dumps(RULES)}).then(({{violations}}) => violations)")
+    return [f"{rule['id']}: {node['html'][:150]} {node['failureSummary']}" for rule in found for node in rule["nodes"]]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1000, 390])
+def test_every_section_keeps_the_rules_of_accessibility(browser, tmp_path: Path, dark, width):
+    async def see(page: Page) -> None:
+        await page.look(width=width, height=844, dark=dark)
+        await page.click("#go")
+        await page.until(FINISHED)
+        for section in await page.run(SECTIONS):
+            await go_to(page, section)
+            await page.run("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+            assert await broken_rules(page) == [], section
+            assert await page.run(TOO_WIDE) == 0, section
+            (tmp_path / f"{section}.png").write_bytes(await page.picture())
+        assert page.problems == []
+
+    with serving(make_services(Speaker())) as live:
+        visit(browser, live.url, see)
+
+
+def test_what_breaks_a_rule_is_found(browser):
+    async def see(page: Page) -> None:
+        await page.run("document.querySelector('main').append(document.createElement('input'))")
+        assert any(rule.startswith("label:") for rule in await broken_rules(page))
+
+    with serving(make_services(Speaker())) as live:
+        visit(browser, live.url, see)
+
+
+def test_the_theme_is_the_systems_or_ones_own(browser):
+    paper = "getComputedStyle(document.body).backgroundColor"
+
+    async def see(page: Page) -> None:
+        light = await page.run(paper)
+        await page.look(dark=True)
+        dark = await page.run(paper)
+        assert light != dark
+        for theme, shown in (("light", light), ("dark", dark)):
+            await page.run(f"theme.value = '{theme}'; theme.dispatchEvent(new Event('change'))")
+            assert await page.run(paper) == shown
+        await page.look()
+        await page.open(f"{live.url}/?again")
+        await page.until(f"{paper} === {dark!r}")
+        await page.run("localStorage.clear()")
+
+    with serving(make_services(Speaker())) as live:
+        visit(browser, live.url, see)
+
+
+def test_it_works_behind_a_path_prefix_and_asks_no_other_host(browser):
+    async def see(page: Page) -> None:
+        await page.click("#go")
+        await page.until(FINISHED)
+        asked = await page.run("performance.getEntriesByType('resource').map(entry => entry.name)")
+        assert len(asked) > 20
+        assert not [address for address in asked if not address.startswith(f"{live.url}/deep/tts/")]
+        assert page.problems == []
+
+    with serving(make_services(Speaker()), wrap=lambda app: Starlette(routes=[Mount("/deep/tts", app)])) as live:
+        visit(browser, f"{live.url}/deep/tts", see)
+
+
+def test_the_keyboard_reaches_everything(browser):
+    async def see(page: Page) -> None:
+        seen = set()
+        await page.run("document.body.focus()")
+        for _ in range(40):
+            await page.press("Tab")
+            seen.add(await page.run("document.activeElement.id"))
+        assert {"theme", "key", "input", "voice", "seed", "locked", "speed", "go"} <= seen
+
+    with serving(make_services(Speaker())) as live:
+        visit(browser, live.url, see)

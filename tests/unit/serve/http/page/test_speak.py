@@ -1,0 +1,272 @@
+"""Speak, in a real browser: what is heard are the API's bytes, and a key, a stop and a dead service are a person's everyday."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.store.open import open_store
+from pipeline.types import AudioChunk, SynthesisRequest
+from serve.access.api_keys import Scope
+from serve.access.authentication import Authenticator
+from tests.support.browser import Page
+from tests.support.demo_voice import demo_speaker
+from tests.support.fakes import Speaker, make_services
+from tests.support.guarded import add, ring_of
+from tests.support.live_server import serving
+from tests.support.relay import relay
+from tests.support.services import needed_program
+from tests.support.studio import (
+    ERROR,
+    FINISHED,
+    FIRST_TEXT,
+    PLAYED,
+    choose,
+    downloads,
+    file_in,
+    heard,
+    open_studio,
+    sounding,
+    visit,
+    write,
+)
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.slow
+
+VOICES = "document.querySelector('#voice').options.length"
+STATUS = "document.querySelector('#status').textContent"
+SEED = "document.querySelector('#seed').value"
+
+
+def text_of(selector: str) -> str:
+    return f"document.querySelector({selector!r}).textContent"
+
+
+def test_what_is_heard_are_the_samples_of_the_api(browser):
+    async def see(page: Page) -> None:
+        await page.until(f"{VOICES} > 1")
+        await page.click("#go")
+        await page.until(f"{FINISHED} && {PLAYED}")
+        seed = int(await page.run(SEED))
+        said = live.speak(input=FIRST_TEXT, seed=seed).content
+        assert np.array_equal(await heard(page), sounding(said))
+        assert (await page.run(text_of("#fact-first"))).endswith(" s")
+        assert await page.run(text_of("#fact-length")) == "1.00 s"
+        assert await page.run(text_of("#fact-seed")) == str(seed)
+        assert page.problems == []
+
+    with serving(make_services(Speaker())) as live:
+        visit(browser, live.url, see, hears=True)
+
+
+def test_the_demo_voice_is_heard_and_read_along(browser):
+    async def see(page: Page) -> None:
+        await write(page, "#seed", "7")
+        await page.press("Enter", modifiers=2)
+        await page.until(f"{FINISHED} && {PLAYED}")
+        body = live.speak(input=FIRST_TEXT, seed=7, stream=False, timestamps="word").json()
+        assert np.array_equal(await heard(page), sounding(live.speak(input=FIRST_TEXT, seed=7).content))
+        assert await page.run("[...document.querySelectorAll('.word')].map(word => word.textContent)") == [
+            word["text"] for word in body["words"]
+        ]
+        assert await page.run(text_of("#read-along")) == FIRST_TEXT
+        place = "Number(document.querySelector('#wave').getAttribute('aria-valuenow'))"
+        # From the text to the sound ...
+        await page.click("#play")
+        await page.click("#play")
+        await page.click(".word:nth-of-type(4)")
+        await page.until("document.querySelector('.word.now') === document.querySelectorAll('.word')[3]")
+        assert await page.run(place) >= round(body["words"][3]["start"], 1) - 0.05
+        # ... and from the sound to the text.
+        await page.press("Escape")
+        await page.run("document.querySelector('#wave').focus()")
+        await page.press("End")
+        await page.until(f"document.querySelectorAll('.word')[{len(body['words']) - 1}].classList.contains('now')")
+        await page.run("document.querySelector('#read-along').focus()")
+        await page.press("ArrowLeft")
+        await page.until(f"document.querySelectorAll('.word')[{len(body['words']) - 2}].classList.contains('now')")
+
+    with demo_speaker() as speaker, serving(make_services(speaker)) as live:
+        visit(browser, live.url, see, hears=True)
+
+
+def test_stop_frees_the_server(browser):
+    speaker = Speaker(chunks=None, pause_s=0.02)
+
+    async def see(page: Page) -> None:
+        await page.click("#go")
+        await page.until(f"{text_of('#fact-length')}.endsWith(' s')")
+        await page.click("#stop")
+        await until(lambda: speaker.closed == speaker.opened == 1)
+        await page.until(f"{STATUS} === 'Stopped.' && {PLAYED}")
+        assert await page.run(ERROR) == ""
+        await page.click("#go")
+        await page.until(f"{STATUS} === 'Speaking …'")
+        await page.press("Escape")
+        await until(lambda: speaker.closed == speaker.opened == 2)
+
+    with serving(make_services(speaker)) as live:
+        visit(browser, live.url, see)
+
+
+def test_sound_that_comes_too_late_is_counted_and_lost_nowhere(browser):
+    async def see(page: Page) -> None:
+        await page.click("#go")
+        await page.until(f"{FINISHED} && {PLAYED}")
+        assert int(await page.run(text_of("#fact-dry"))) >= 1
+        said = live.speak(input=FIRST_TEXT, seed=int(await page.run(SEED))).content
+        assert np.array_equal(await heard(page), sounding(said))
+
+    # Each chunk lasts 200 ms and takes longer than that to come, on any machine.
+    with serving(make_services(Speaker(chunks=3, pause_s=0.6))) as live:
+        visit(browser, live.url, see, hears=True)
+
+
+def test_a_browser_without_worklets_plays_all_the_same(browser):
+    async def see(page: Page) -> None:
+        await page.run("Object.defineProperty(BaseAudioContext.prototype, 'audioWorklet', {get: () => undefined}); 0")
+        await page.click("#go")
+        await page.until(f"{FINISHED} && {PLAYED}")
+        assert await page.run(text_of("#time")) == "0:01 / 0:01"
+
+    with serving(make_services(Speaker())) as live:
+        visit(browser, live.url, see)
+
+
+def test_what_is_not_spoken_is_shown_with_the_languages(browser):
+    async def stream(request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
+        lost = () if request.text == "Hello." else (("emoji", 2), ("unknown_to_model", 7))
+        async with aclosing(Speaker().stream(request)) as chunks:
+            async for chunk in chunks:
+                yield replace(chunk, warnings=() if chunk.first_sample else lost)
+
+    async def see(page: Page) -> None:
+        await page.until("[...document.querySelector('#language').options].map(each => each.value).join() === 'auto,zh,en'")
+        for text, shown in (("Hello 世界.", "emoji: 2, unknown to model: 7"), ("Hello.", "none")):
+            await write(page, "#input", text)
+            await page.click("#go")
+            await page.until(f"{FINISHED} && {text_of('#fact-warnings')} === {json.dumps(shown)}")
+
+    with serving(make_services(Speaker(), stream=stream)) as live:
+        visit(browser, live.url, see)
+
+
+def test_a_take_is_saved_in_every_format_with_the_bytes_of_the_api(browser, tmp_path: Path):
+    async def see(page: Page) -> None:
+        await downloads(page, tmp_path)
+        await write(page, "#seed", "11")
+        await page.click("#go")
+        await page.until(FINISHED)
+        for container in ("mp3", "wav", "opus", "aac", "flac", "pcm"):
+            await choose(page, "#download-format", container)
+            await page.click("#download")
+            saved = await file_in(tmp_path, f"default-hello-there-this-sentence-is-11.{container}")
+            assert saved == live.speak(input=FIRST_TEXT, seed=11, response_format=container).content
+
+    with serving(make_services(Speaker())) as live:
+        visit(browser, live.url, see)
+
+
+def test_the_shown_code_gets_the_same_bytes(browser, tmp_path: Path):
+    needed_program("curl", "curl")
+    text = 'It\'s "5 > 4" & \\ $HOME,\n你好 😀.'
+
+    async def see(page: Page) -> None:
+        await write(page, "#input", text)
+        await write(page, "#seed", "12")
+        await choose(page, "#download-format", "wav")
+        codes.extend([await page.run(text_of(f"#code-{name}")) for name in ("curl", "python")])
+
+    codes: list[str] = []
+    with serving(make_services(Speaker())) as live:
+        visit(browser, live.url, see)
+        said = live.speak(input=text, seed=12, response_format="wav").content
+        for command in (["sh", "-c", codes[0]], [sys.executable, "-c", codes[1]]):
+            subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
+            (file,) = tmp_path.iterdir()
+            assert file.name == "it-s-5-4-home-12.wav"
+            assert file.read_bytes() == said
+            file.unlink()
+
+
+def test_a_service_with_keys_is_spoken_to_with_the_key_of_the_tab(browser, tmp_path: Path):
+    store = open_store(str(tmp_path / "store.sqlite"))
+    key, _ = add(store, scopes=(Scope.SPEECH, Scope.VOICES))
+    services = make_services(Speaker())
+    object.__setattr__(services, "authenticator", Authenticator(ring_of(store)))
+
+    async def see(page: Page) -> None:
+        await page.click("#go")
+        await page.until(f"{ERROR}.includes('send a key')")
+        assert await page.run("document.querySelector('#key').classList.contains('needed')")
+        assert await page.run(VOICES) == 1
+        await page.type("key", f" {key} ")
+        await page.until(f"{VOICES} > 1")
+        await page.click("#go")
+        await page.until(FINISHED)
+        assert await page.run(ERROR) == ""
+        assert key not in await page.run("document.querySelector('#code-curl').textContent")
+        # The tab remembers it, and nothing that outlives the tab or leaves it.
+        await open_studio(page, f"{live.url}/?again=")
+        assert await page.run("document.querySelector('#key').value") == key
+        await page.until(f"{VOICES} > 1")
+        kept = await page.run("JSON.stringify([document.cookie, {...localStorage}, location.href])")
+        assert key not in kept
+        await page.type("key", "x")
+        await page.click("#go")
+        await page.until(f"{ERROR}.includes('no such key')")
+        assert key not in await page.run("document.body.innerText")
+
+    try:
+        with serving(services) as live:
+            visit(browser, live.url, see)
+    finally:
+        store.close()
+
+
+def test_a_service_that_dies_in_the_middle_is_named_and_found_again(browser):
+    speaker = Speaker(chunks=None, pause_s=0.05)
+
+    async def see(page: Page) -> None:
+        await write(page, "#input", "What I wrote.")
+        await page.click("#go")
+        await page.until(f"{text_of('#fact-length')}.endsWith(' s')")
+        seed = await page.run(SEED)
+        await asyncio.to_thread(link.cut)
+        await page.until(f"{ERROR}.includes('went away in the middle')")
+        await page.until(f"{text_of('#notice')}.includes('does not answer')")
+        # What has arrived is still there, and so is the form.
+        assert await page.run("Number(document.querySelector('#wave').getAttribute('aria-valuemax'))") > 0
+        await page.click(".error button")
+        await page.until(f"{ERROR}.includes('does not answer')")
+        link.restore()
+        await page.until(f"{text_of('#notice')} === 'The service answers again.'")
+        speaker.chunks, speaker.pause_s = 3, 0
+        await page.click(".error button")
+        await page.until(f"{FINISHED} && {ERROR} === ''")
+        assert await page.run("document.querySelector('#input').value") == "What I wrote."
+        assert (await page.run(text_of("#fact-seed"))) == seed, "the same request again"
+
+    with serving(make_services(speaker)) as live, relay(live.port) as link:
+        visit(browser, link.url, see)
+
+
+def test_an_error_of_the_service_says_what_to_do(browser):
+    async def see(page: Page) -> None:
+        await write(page, "#seed", "seven")
+        await page.click("#go")
+        await page.until(f"{ERROR}.includes('seed') && {ERROR}.includes('request ')")
+        await write(page, "#seed", "7")
+        await page.click("#go")
+        await page.until(f"{FINISHED} && {ERROR} === ''")
+
+    with serving(make_services(Speaker())) as live:
+        visit(browser, live.url, see)
