@@ -70,7 +70,7 @@ class Takes:
             DeadlineExceeded, or what the generator raises.
         """
         counts = self._counts if counts is None else counts
-        sampling = replace(self._sampling, attempt=self._sampling.attempt + attempt)
+        sampling = replace(self._sampling.of(prompt.segment.prosody), attempt=self._sampling.attempt + attempt)
         first = self._take(prompt, sampling, admitted=admitted)
         async with aclosing(first):
             opening = await _opening(first, self._held_steps(prompt))

@@ -19,7 +19,8 @@ from pipeline.books.script import Script
 from pipeline.books.shelf import SAMPLE_BYTES, Shelf
 from pipeline.books.track import Track, samples_in
 
-_DATE = (1980, 1, 1, 0, 0, 0)  # the first that a ZIP can have
+DATE = (1980, 1, 1, 0, 0, 0)
+"""of every file in a ZIP: the first that one can have"""
 
 
 def archive(shelf: Shelf, script: Script, track: Track, beside: Mapping[str, bytes]) -> Iterator[bytes]:
@@ -28,16 +29,16 @@ def archive(shelf: Shelf, script: Script, track: Track, beside: Mapping[str, byt
     Args:
         beside: contents of other files, by their names.
     """
-    sink = _Sink()
+    sink = Sink()
     with zipfile.ZipFile(sink, "w") as file:  # stored: samples hardly shrink
         for number, size in enumerate(track.lengths):
-            with file.open(zipfile.ZipInfo(name_of(number), _DATE), "w") as member:
+            with file.open(zipfile.ZipInfo(name_of(number), DATE), "w") as member:
                 member.write(wav_header(track.sample_rate, size * SAMPLE_BYTES))
                 for piece in samples_in(shelf, script.keys[number], 0, size * SAMPLE_BYTES):
                     member.write(piece)
                     yield sink.take()
         for name, content in {"summary.json": _summary(script, track), **beside}.items():
-            file.writestr(zipfile.ZipInfo(name, _DATE), content)
+            file.writestr(zipfile.ZipInfo(name, DATE), content)
     yield sink.take()
 
 
@@ -59,7 +60,7 @@ def _summary(script: Script, track: Track) -> bytes:
     return json.dumps(summary, ensure_ascii=False, indent=1).encode()
 
 
-class _Sink:
+class Sink:
     """A file that cannot seek, so that sizes follow the contents."""
 
     def __init__(self) -> None:

@@ -109,5 +109,6 @@ class CachedGenerator:
         if self._control.mode is not CacheMode.ONLY_IF_CACHED:
             return
         for prompt in prompts:
-            if not await self._model.cache.has(self._model.entry_key(prompt, sampling, self._control.tenant)):
+            drawn = sampling.of(prompt.segment.prosody)
+            if not await self._model.cache.has(self._model.entry_key(prompt, drawn, self._control.tenant)):
                 raise NotCached(NOT_THERE, param="cache")

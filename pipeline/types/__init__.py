@@ -20,6 +20,7 @@ from pipeline.types.request import (
     SchedulingParams,
     SeedMode,
     SynthesisRequest,
+    Turn,
     Voice,
 )
 from pipeline.types.speech import Admission, CacheResult, FinishReason, Position, StepBlock
@@ -77,5 +78,6 @@ __all__ = [
     "TimeKind",
     "TimeQuality",
     "TimedItem",
+    "Turn",
     "Voice",
 ]

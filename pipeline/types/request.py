@@ -6,7 +6,7 @@ Owns:  their defaults; bounds.py has the bounds of what a client may choose
 Never: text rules, tokens, I/O
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -82,6 +82,10 @@ class SamplingParams:
     min_steps: int = 1
     """EOS cannot be drawn before this many steps: 1 makes an empty segment impossible without any retry"""
 
+    def of(self, prosody: "Prosody") -> "SamplingParams":
+        """Returns how the tokens of a stretch of text are drawn, which may have a seed of its own."""
+        return self if prosody.seed is None else replace(self, seed=prosody.seed)
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulingParams:
@@ -135,13 +139,15 @@ class Voice:
 
 @dataclass(frozen=True, slots=True)
 class Prosody:
-    """Voice, rate and volume of a stretch of text."""
+    """Voice, rate, volume and seed of a stretch of text."""
 
     voice: str | None = None
     """name; None: the request's"""
     rate: float = 1.0
     """factor on the request's speed"""
     gain_db: float = 0.0
+    seed: int | None = None
+    """of its draws; None: the request's"""
 
 
 class PronunciationKind(StrEnum):
@@ -190,6 +196,17 @@ class Passage:
     prosody: Prosody = Prosody()
     silence_ms: int = 0
     """exact silence before the text [ms]"""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one speaker of a dialogue says at a time."""
+
+    speaker: str
+    """display name"""
+    voice: str
+    source: tuple[int, int]
+    """characters of the request's text: [start, stop)"""
 
 
 class Denoise(StrEnum):
@@ -269,6 +286,8 @@ class SynthesisRequest:
     """how often a segment is spoken again that lost or repeated a word; needs the times of words"""
     marks: tuple[Mark, ...] = ()
     """in the order of the text"""
+    turns: tuple[Turn, ...] = ()
+    """of a dialogue, in order; else empty"""
     timeout_s: float = 120.0
     """time left; each process turns it into a deadline of its own monotonic clock"""
     cache: CacheControl = CacheControl()

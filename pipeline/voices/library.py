@@ -8,10 +8,11 @@ Never: waiting for the store during a lookup; a client's own words in a message
 Lookups read memory only. Writing, deleting and refresh() block; call them from a thread.
 """
 
+import hashlib
 import json
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,7 @@ from pipeline.voices.strings import decode_embedding
 VOICES = "voices"
 PREVIEWS = "voice-previews"
 SCORES = "voice-scores"
+LOUDNESS = "voice-loudness"
 MAX_VERSIONS = 100  # of one voice; every replica holds all of them in memory
 
 UNKNOWN = "no such voice; GET /v1/audio/voices lists them, and seed:<number> is one"
@@ -235,6 +237,22 @@ class VoiceLibrary:
         store.put(SCORES, stored.name, json.dumps(score).encode(), replaces=newest[0] if newest else 0)
         self.refresh()
 
+    def loudness(self, name: str, checkpoint: str) -> float | None:
+        """Returns how loud a shipped voice is as a checkpoint speaks it [LUFS]; None: not known."""
+        try:
+            found = None if self._store is None else self._store.get(LOUDNESS, _loudness_key(name, checkpoint))
+        except StoreUnavailable:
+            return None
+        return None if found is None else float(json.loads(found[1])["lufs"])
+
+    def keep_loudness(self, name: str, checkpoint: str, lufs: float) -> None:
+        """Keeps what was measured, if there is a store and it answers: whoever finds nothing measures the same again."""
+        if self._store is None:
+            return
+        with suppress(Conflict, StoreUnavailable):
+            value = json.dumps({"voice": name, "checkpoint": checkpoint, "lufs": lufs}).encode()
+            self._store.put(LOUDNESS, _loudness_key(name, checkpoint), value, replaces=0)
+
     def _put(self, voice_id: str, record: VoiceRecord, preview: bytes, *, replaces: int) -> StoredVoice:
         store = self._writable()
         assert self._voices is not None
@@ -282,6 +300,10 @@ class VoiceLibrary:
 
     def _blend(self, parts: tuple[tuple[str, float], ...]) -> NDArray[np.float16]:
         return blend(tuple((self.embedding_of(name), weight) for name, weight in parts))
+
+
+def _loudness_key(name: str, checkpoint: str) -> str:
+    return hashlib.sha256(f"{checkpoint}\n{name}".encode()).hexdigest()[:32]
 
 
 def blend(parts: tuple[tuple[NDArray[np.float16], float], ...]) -> NDArray[np.float16]:

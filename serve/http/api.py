@@ -25,6 +25,7 @@ from serve.http.routes import (
     cache,
     conversation,
     deepgram,
+    dialogue,
     elevenlabs,
     elevenlabs_account,
     elevenlabs_dialogue,
@@ -46,7 +47,7 @@ DOCS, DOCUMENT = "/docs", "/openapi.json"
 CLIENT_CLOSED_REQUEST = 499  # nginx's: the client left before its body was complete, and reads no reply
 
 ELEVENLABS = (elevenlabs, elevenlabs_dialogue, elevenlabs_voices, elevenlabs_account)
-SPEECH = (text, speech, conversation, *ELEVENLABS, deepgram, neighbours)
+SPEECH = (text, speech, dialogue, conversation, *ELEVENLABS, deepgram, neighbours)
 ROUTERS = tuple(module.router for module in (*SPEECH, speech_batch, jobs, voices, cache, source, models, health, page))
 
 

@@ -76,7 +76,7 @@ class SpeechResponse(Response):
         writer = writer_for(body, connection, accept=accept) if self._writer is None else self._writer(connection)
         job = await speech.accept(body, raw)
         connection.also = self._names_of(job)
-        await unless_the_client_leaves(receive, _write_reply(speech, job, writer))
+        await unless_the_client_leaves(receive, write_reply(speech, job, writer))
 
 
 def writer_for(body: SpeechBody, connection: Connection, *, accept: str) -> SpeechWriter:
@@ -120,7 +120,12 @@ async def unless_the_client_leaves(receive: Receive, reply: Coroutine[None, None
         await asyncio.gather(work, leaving, return_exceptions=True)
 
 
-async def _write_reply(speech: SpeechSession, job: SpeechJob, writer: SpeechWriter) -> None:
+async def write_reply(speech: SpeechSession, job: SpeechJob, writer: SpeechWriter) -> None:
+    """Speaks a job and writes its events.
+
+    Raises:
+        SynthesisError: one that the writer could not tell.
+    """
     try:
         async with aclosing(speech.speak(job)) as events:
             async for event in events:

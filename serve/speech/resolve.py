@@ -106,6 +106,9 @@ def build_request(
     """
     body, compat = selection.body, selection.version.compat
     text = written_text(body, context, services)
+    if text.turns and not compat.ssml:
+        message = f"{selection.version.id} has one voice per request: choose another model, or send the turns one by one"
+        raise bad_request("unsupported_dialogue", message, param="model")
     if not compat.ssml:
         text = without_markup(text, strict=context.strict)
     check_ignored(body.ignored, WITHOUT_EFFECT, strict=context.strict)
@@ -130,6 +133,7 @@ def build_request(
         language=body.reading,
         times=_times(body, text),
         marks=text.marks,
+        turns=text.turns,
         retries=body.retries,
         model=selection.version.id,
         timeout_s=services.limits.total_timeout_s,
@@ -198,7 +202,7 @@ def _times(body: SpeechBody, text: WrittenText) -> TimeDetail:
     if body.retries and body.seed_mode == "upstream":
         raise bad_request("conflicting_fields", "seed_mode upstream has one take: leave retries out", param="retries")
     if body.timestamps is None and body.subtitles is None and not body.retries:
-        return TimeDetail.OFF
+        return TimeDetail.SEGMENT if text.turns else TimeDetail.OFF
     if body.refine is False:
         needs_words = body.timestamps in ("word", "char") or text.marks or body.subtitles or body.retries
         return TimeDetail.WORD if needs_words else TimeDetail.SEGMENT

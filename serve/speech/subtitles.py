@@ -6,18 +6,19 @@ Owns:  how long a cue and a line may be
 Never: a time of its own: a cue begins with its first word and ends with its last
 
 A cue ends where the voice changes, with a sentence, at a comma or between words, before it has more than two lines or lasts too
-long. WebVTT names the voices of a dialogue. Lengths are those
+long. WebVTT names the voices of a dialogue, and SubRip its speakers where they change. Lengths are those
 that broadcasters agree on: 42 letters a line, 16 Chinese characters, 7 seconds.
 """
 
 import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from pipeline.types import TimedItem, TimeKind
 from pipeline.voices.names import display_name
+from serve.speech.dialogue import turn_at
 from serve.speech.job import SpeechJob, SubtitlesIn
 
 LINE = 42
@@ -46,7 +47,10 @@ class Cue:
 def subtitles(items: Sequence[TimedItem], job: SpeechJob) -> str:
     """Returns the subtitles of a job in the format that it asked for."""
     assert job.subtitles is not None
-    return written(list(cues(items, job)), job.subtitles)
+    shown = cues(items, job)
+    if job.request.turns and job.subtitles == "srt":
+        shown = _named(shown)
+    return written(shown, job.subtitles)
 
 
 def cues(items: Sequence[TimedItem], job: SpeechJob) -> Iterator[Cue]:
@@ -54,7 +58,7 @@ def cues(items: Sequence[TimedItem], job: SpeechJob) -> Iterator[Cue]:
     wanted = TimeKind.WORD if any(item.kind is TimeKind.WORD for item in items) else TimeKind.SEGMENT
     timed = [item for item in items if item.kind is wanted]
     text, rate = job.request.text, job.audio.sample_rate
-    voices = {item.segment: item.voice for item in items if item.kind is TimeKind.SEGMENT}
+    voices = {item.segment: _speaker(item, job) for item in items if item.kind is TimeKind.SEGMENT}
     stops = [_between(text, *pair) for pair in pairwise(timed)] + [len(text)]
     begin = place = 0
     for index, item in enumerate(timed):
@@ -83,6 +87,20 @@ def written(shown: Iterable[Cue], kind: SubtitlesIn) -> str:
             text = speaker + html.escape(text, quote=False)
         blocks.append(f"{head}{_clock(cue.start, point)} --> {_clock(cue.end, point)}\n{text}\n")
     return "\n".join(blocks)
+
+
+def _speaker(segment: TimedItem, job: SpeechJob) -> str | None:
+    """Returns who speaks a segment: of a dialogue the speaker, else the voice if it is not the request's."""
+    turns = job.request.turns
+    return turns[turn_at(job.request, segment.source[0])].speaker if turns else segment.voice
+
+
+def _named(shown: Iterable[Cue]) -> Iterator[Cue]:
+    """Yields cues that begin with the name of their speaker where it changes, since SubRip has no place for it."""
+    before = None
+    for cue in shown:
+        yield cue if cue.voice == before else replace(cue, text=f"{cue.voice}: {cue.text}")
+        before = cue.voice
 
 
 def _between(text: str, word: TimedItem, following: TimedItem) -> int:

@@ -13,9 +13,9 @@ from typing import Any
 
 from pipeline.types import Coverage, TimedItem, TimeKind, TimeQuality
 from pipeline.voices.names import display_name
+from serve.speech.dialogue import DIGITS, dialogue_fields
 from serve.speech.job import SpeechJob
 
-DIGITS = 6  # of a second; more than a sample of any rate needs
 LISTS = {TimeKind.SEGMENT: "segments", TimeKind.BREAK: "breaks", TimeKind.MARK: "marks"}
 
 Fields = dict[str, Any]
@@ -48,6 +48,8 @@ def turns_fields(items: Iterable[TimedItem], job: SpeechJob) -> dict[str, list[F
     Args:
         items: all of the job.
     """
+    if job.request.turns:
+        return dialogue_fields(items, job)
     segments = [item for item in items if item.kind is TimeKind.SEGMENT]
     if len({item.voice for item in segments}) < 2:
         return {}

@@ -11,6 +11,7 @@ import contextlib
 import secrets
 from collections.abc import Sequence
 from contextlib import aclosing
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,13 +78,18 @@ class VoiceSampler:
             await asyncio.to_thread(self._library.keep_score, stored, score)
         return score
 
-    async def say_preview(self, name: str, languages: tuple[str, ...]) -> NDArray[np.float32]:
-        """Returns samples (m,) of the preview's sentence in a voice of these languages."""
-        return await self._say(name, PREVIEW_TEXT[self._language(languages)], PREVIEW_SEED)
+    async def say_preview(self, name: str, languages: tuple[str, ...], **how: Any) -> NDArray[np.float32]:
+        """Returns samples (m,) of the preview's sentence in a voice of these languages.
 
-    async def _say(self, name: str, text: str, seed: int) -> NDArray[np.float32]:
+        Args:
+            how: fields of the request, such as its model.
+        """
+        return await self._say(name, PREVIEW_TEXT[self._language(languages)], PREVIEW_SEED, **how)
+
+    async def _say(self, name: str, text: str, seed: int, **how: Any) -> NDArray[np.float32]:
+        sampling = SamplingParams(seed=seed)
         request = SynthesisRequest(
-            f"voice-{secrets.token_hex(4)}", text, name, sampling=SamplingParams(seed=seed), timeout_s=self._timeout_s
+            f"voice-{secrets.token_hex(4)}", text, name, sampling=sampling, timeout_s=self._timeout_s, **how
         )
         async with aclosing(self._stream(request)) as chunks:
             pieces = [chunk.samples async for chunk in chunks]

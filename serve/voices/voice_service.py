@@ -1,7 +1,7 @@
 """Voice service: the parts that work on voices, built around one library.
 
 In:    the library, the configuration, the service's own synthesis
-Out:   library for plain reads, maker for changes, sampler for previews and scores
+Out:   library for plain reads, maker for changes, sampler for previews and scores, loudness for dialogues
 Owns:  the parts
 Never: HTTP, Ray
 """
@@ -9,6 +9,7 @@ Never: HTTP, Ray
 from pipeline.protocols import RecordingEncoder, SpeechStream
 from pipeline.voices.library import VoiceLibrary
 from serve.config.app_config import VoicesConfig
+from serve.voices.voice_loudness import VoiceLoudness
 from serve.voices.voice_maker import VoiceMaker
 from serve.voices.voice_sampler import VoiceSampler
 
@@ -36,4 +37,5 @@ class VoiceService:
         """
         self.library = library
         self.sampler = VoiceSampler(library, stream, timeout_s=config.creation_timeout_s, speaks=speaks)
+        self.loudness = VoiceLoudness(library, self.sampler, config.loudness_lufs)
         self.maker = VoiceMaker(library, config, self.sampler, encoder, model=model, max_prompt=max_prompt)

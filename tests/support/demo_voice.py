@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,18 @@ from pipeline.checkpoint.locate import DEMO_FOLDER
 from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.config import EngineConfig, SpeechConfig, TextConfig, VocoderConfig
 from pipeline.engine.engine import Engine
+from pipeline.store.store import Store
 from pipeline.synthesizer import Synthesizer
 from pipeline.text.frontend import LocalTextFrontend
 from pipeline.timing.following import Following
 from pipeline.types import AudioChunk, SynthesisRequest
 from pipeline.vocoder.vocoder import Vocoder
+from pipeline.voices.catalogue import VoiceCatalogue
+from pipeline.voices.library import VoiceLibrary
+from pipeline.voices.seeds import read_statistics
 from tests.support.fakes import Speaker, make_library
+
+VOICES = Path(__file__).resolve().parents[2] / "configs" / "voices.yaml"
 
 
 class DemoSpeaker(Speaker):
@@ -56,12 +63,21 @@ class Deaf:
         return replace(followed, looked=np.full_like(followed.looked, tokens[1] - 1)) if is_deaf else followed
 
 
+def demo_library(store: Store | None = None) -> VoiceLibrary:
+    """The shipped voices and seeds, as the demo voice speaks them."""
+    width = open_checkpoint(DEMO_FOLDER).gpt_spec.width
+    return VoiceLibrary(VoiceCatalogue.load(VOICES, width, read_statistics(DEMO_FOLDER, width)), store)
+
+
 @contextmanager
-def demo_speaker(heard_by: Callable[[Any], Any] = lambda follower: follower) -> Iterator[DemoSpeaker]:
+def demo_speaker(
+    heard_by: Callable[[Any], Any] = lambda follower: follower, library: VoiceLibrary | None = None
+) -> Iterator[DemoSpeaker]:
     """Opens engine and vocoder until the block ends.
 
     Args:
         heard_by: returns what stands in place of the follower.
+        library: None: two names of one voice.
     """
     checkpoint, config = open_checkpoint(DEMO_FOLDER), EngineConfig(slots=4, threads=1)
     engine = Engine(config, checkpoint)
@@ -71,7 +87,7 @@ def demo_speaker(heard_by: Callable[[Any], Any] = lambda follower: follower) -> 
     speaker = DemoSpeaker()
     model = CachedModel(engine, CodeCache(1 << 24), kept=Kept.HIDDEN, fingerprint="demo")
     follower = heard_by(following)
-    speaker.synthesizer = Synthesizer(frontend, engine, vocoder, make_library(), SpeechConfig(), model, follower)
+    speaker.synthesizer = Synthesizer(frontend, engine, vocoder, library or make_library(), SpeechConfig(), model, follower)
     speaker.engine = engine
     yield speaker
     following.close()

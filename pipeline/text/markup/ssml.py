@@ -20,20 +20,22 @@ from defusedxml.ElementTree import fromstring
 
 from pipeline.text.markup.ssml_elements import ELEMENTS
 from pipeline.text.markup.ssml_reader import SsmlReader, element_name, invalid
-from pipeline.types import Mark, Passage
+from pipeline.types import Mark, Passage, Turn
 
 MAX_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The content of an SSML document."""
+    """A marked-up text: the content of an SSML document, or a dialogue."""
 
     passages: tuple[Passage, ...]
     marks: tuple[Mark, ...]
     """name, and the number of characters of text before it"""
     warnings: tuple[tuple[str, int], ...]
     """code and count of everything that is not supported"""
+    turns: tuple[Turn, ...] = ()
+    """of a dialogue, whose passages they are"""
 
     @property
     def text(self) -> str:

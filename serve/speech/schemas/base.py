@@ -6,6 +6,7 @@ Owns:  nothing
 Never: a client's text in an error message
 """
 
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -57,8 +58,15 @@ def _refusal(kind_of_body: type[BaseModel], error: ValidationError) -> ApiError:
     param = field if field in kind_of_body.model_fields else None
     if kind.startswith("json"):
         return bad_request("invalid_json", "the body is not valid JSON (UTF-8, finite numbers, no lone surrogates)")
+    inside = len(mistake["loc"]) > 1
+    where = _place(mistake["loc"])
     if kind == "missing":
-        return bad_request("missing_field", f"{param} is required", param=param)
+        return bad_request("missing_field", f"{where} is required", param=param)
+    if kind == "extra_forbidden" and inside:
+        holder = where.rpartition(".")[0] or where
+        return bad_request(
+            "unknown_field", f"{holder} has an unknown field; GET /openapi.json has those there are", param=param
+        )
     if kind == "extra_forbidden":
         known = ", ".join(kind_of_body.model_fields)
         return bad_request("unknown_field", f"there is an unknown field; known are {known}", param=param)
@@ -69,4 +77,15 @@ def _refusal(kind_of_body: type[BaseModel], error: ValidationError) -> ApiError:
         code = "invalid_type" if kind == "string_type" else "out_of_range"
         return bad_request(code, f"{param} is {shape}", param=param)
     code = "invalid_type" if kind.endswith("_type") else "out_of_range"
-    return bad_request(code, f"{param}: {words_of(mistake)}", param=param)
+    return bad_request(code, f"{where}: {words_of(mistake)}", param=param)
+
+
+def _place(parts: tuple[int | str, ...]) -> str:
+    """Returns where in a body something is: turns[3].speed. Names of a mapping are the client's own and are left out."""
+    written = str(parts[0]) if parts else ""
+    for before, part in pairwise(parts):
+        if isinstance(part, int):
+            written += f"[{part}]"
+        elif isinstance(before, int):
+            written += f".{part}"
+    return written

@@ -6,7 +6,7 @@ Owns:  nothing
 Never: a client's text in an error message
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Literal
 
@@ -16,9 +16,9 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pipeline.errors import InvalidSsml, TextTooLong, UnknownVoice
 from pipeline.text.language_tags import KNOWN, reading_of
 from pipeline.text.lexicon.library import LEXICON_ID, MAX_ENTRIES, Entries
-from pipeline.text.markup.ssml import parse
+from pipeline.text.markup.ssml import Document, parse
 from pipeline.text.normalize import PLAIN, NormalizeOptions
-from pipeline.types import LexiconEntry, Mark, Passage, PronunciationKind, Prosody
+from pipeline.types import LexiconEntry, Mark, Passage, PronunciationKind, Prosody, Turn
 from serve.config.app_config import LimitsConfig
 from serve.errors import bad_request
 from serve.speech.schemas.base import Body
@@ -81,6 +81,14 @@ class TextBody(Body):
         """Fields without effect, unknown ones included."""
         return list(self.model_extra or {})
 
+    def marked_up(self, *, control_tags: bool, strict: bool) -> Document | None:
+        """Returns a text of several passages; None for one that is spoken as it stands.
+
+        Raises:
+            InvalidSsml
+        """
+        return parse(self.input, control_tags=control_tags, strict=strict) if self.input_type == "ssml" else None
+
     @property
     def reading(self) -> str:
         """The reading of `language`: auto, zh, en or dialect."""
@@ -105,6 +113,8 @@ class WrittenText:
     warnings: tuple[tuple[str, int], ...]
     marks: tuple[Mark, ...] = ()
     """of an SSML document"""
+    turns: tuple[Turn, ...] = ()
+    """of a dialogue"""
 
 
 def read_text(
@@ -126,18 +136,19 @@ def read_text(
         InvalidRequest, ApiError
     """
     allowed = _control_tags(body.allow_control_tags, limits)
-    marks: tuple[Mark, ...] = ()
-    if body.input_type == "ssml":
-        document = parse(body.input, control_tags=allowed, strict=strict)
-        text, passages, warnings, marks = document.text, document.passages, document.warnings, document.marks
-        passages = tuple(_with_voice_id(_in_language(passage, body.reading), voice_id) for passage in passages)
-    else:
-        text, passages, warnings = body.input, (), ()
+    document = body.marked_up(control_tags=allowed, strict=strict)
+    text, document = (body.input, Document((), (), ())) if document is None else (document.text, document)
+    in_language = (_in_language(passage, body.reading) for passage in document.passages)
+    passages = tuple(_with_voice_ids(in_language, voice_id, is_dialogue=bool(document.turns)))
     if len(text) > limits.max_text_chars:
         raise TextTooLong(
             f"input has {len(text)} characters; the limit is {limits.max_text_chars} (limits.max_text_chars)", param="input"
         )
-    return WrittenText(text, passages, allowed, _entries(body, lexicon), _normalize(body), warnings, marks)
+    turns = tuple(
+        replace(turn, voice=passage.prosody.voice or "") for turn, passage in zip(document.turns, passages, strict=False)
+    )
+    lexicon_entries, normalized = _entries(body, lexicon), _normalize(body)
+    return WrittenText(text, passages, allowed, lexicon_entries, normalized, document.warnings, document.marks, turns)
 
 
 def without_markup(text: WrittenText, *, strict: bool) -> WrittenText:
@@ -233,11 +244,17 @@ def _in_language(passage: Passage, language: str) -> Passage:
     return replace(passage, language=language) if passage.language == "auto" else passage
 
 
-def _with_voice_id(passage: Passage, voice_id: Callable[[str | None], str]) -> Passage:
-    name = passage.prosody.voice
-    if name is None:
-        return passage
-    try:
-        return replace(passage, prosody=replace(passage.prosody, voice=voice_id(name)))
-    except UnknownVoice:
-        raise UnknownVoice("SSML: no voice of that name; GET /v1/audio/voices lists them", param="input") from None
+def _with_voice_ids(
+    passages: Iterable[Passage], voice_id: Callable[[str | None], str], *, is_dialogue: bool
+) -> Iterator[Passage]:
+    """Yields passages with the ids of their voices; those of a dialogue all have one."""
+    for number, passage in enumerate(passages, start=1):
+        name = passage.prosody.voice
+        if name is None and not is_dialogue:
+            yield passage
+            continue
+        try:
+            yield replace(passage, prosody=replace(passage.prosody, voice=voice_id(name)))
+        except UnknownVoice:
+            what, param = (f"turn {number}", "turns") if is_dialogue else ("SSML", "input")
+            raise UnknownVoice(f"{what}: no voice of that name; GET /v1/audio/voices lists them", param=param) from None

@@ -37,6 +37,7 @@ ACCESS = {
     ("GET", "/v1/styles"): ANY_KEY,
     ("POST", "/v1/audio/speech"): SPEECH,
     ("POST", "/v1/audio/speech/batch"): SPEECH,
+    ("POST", "/v1/audio/dialogue"): SPEECH,
     ("POST", "/v1/audio/speech/plan"): TEXT,
     ("DELETE", "/v1/audio/speech/cache"): RouteAccess(frozenset({Scope.SPEECH})),
     **{

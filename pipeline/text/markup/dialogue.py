@@ -1,0 +1,85 @@
+"""Dialogue: a script of `Name: text` lines as what its speakers say, in order.
+
+In:    a script: str, the names of the speakers
+Out:   Said
+Owns:  what a line with a name looks like
+Never: voices; a client's text in an error message
+
+    Anna: Who is there?          a name of the cast and a colon begin a turn
+    It is late.                  any other line goes on with it
+      Note: an indented line       goes on too, whatever it looks like
+
+A line that begins like one of a speaker whom the cast does not have is refused: else someone else would say it, name and all.
+"""
+
+import re
+import textwrap
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+from pipeline.errors import InvalidRequest
+
+MOST_NAME = 64
+"""longest name of a speaker [characters]"""
+NAME = rf"[^\W_][\w .'’\-]{{0,{MOST_NAME - 1}}}"
+"""a name of a speaker begins with a letter or digit"""
+
+_MOST_WORDS = 4  # of a line's beginning that is taken for a name
+_BEGINNING = re.compile(rf"({NAME}?)[^\S\n]*(?:：|:(?!\S))[^\S\n]*(.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one speaker says at a time."""
+
+    speaker: str
+    text: str
+    """its lines, each as it stands"""
+
+
+def read_script(script: str, speakers: Collection[str]) -> list[Said]:
+    """Returns what is said in a script.
+
+    Args:
+        speakers: names, in any case.
+
+    Raises:
+        InvalidRequest: a line that belongs to no speaker, or a speaker who says nothing; the message has its number.
+    """
+    known = {name.casefold(): name for name in speakers}
+    said: list[Said] = []
+    for number, line in _lines(script):
+        name, text = _beginning(line)
+        if name.casefold() in known:
+            said.append(Said(known[name.casefold()], text))
+        elif _looks_like_a_name(name):
+            raise _refused(
+                number,
+                "begins with a name that cast does not have: add it to cast, begin the line with one of the "
+                f"{len(known)} names there, or with a space if it goes on with what was said before",
+            )
+        elif not said:
+            raise _refused(number, "has no speaker before it: begin it with a name of cast and a colon")
+        else:
+            said[-1] = replace(said[-1], text=f"{said[-1].text}\n{line.strip()}".strip())
+    return said
+
+
+def _lines(script: str) -> Iterator[tuple[int, str]]:
+    """Yields the lines that are not blank, with their numbers."""
+    lines = textwrap.dedent(script.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")).split("\n")
+    return ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
+
+
+def _beginning(line: str) -> tuple[str, str]:
+    """Returns the name at the beginning of a line and what follows; an empty name if there is none."""
+    found = _BEGINNING.fullmatch(line)
+    return (found[1].strip(), found[2]) if found else ("", line)
+
+
+def _looks_like_a_name(name: str) -> bool:
+    return any(map(str.isalpha, name)) and len(name.split()) <= _MOST_WORDS
+
+
+def _refused(number: int, what: str) -> InvalidRequest:
+    return InvalidRequest(f"line {number} of script {what}", param="script")

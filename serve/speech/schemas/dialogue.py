@@ -1,0 +1,198 @@
+"""Dialogue schemas: what several speakers say, as turns or as a script with a cast, checked once.
+
+In:    a JSON object
+Out:   DialogueBody; the lines of a dialogue, and its passages in the domain
+Owns:  how long a dialogue may be, and the silence between two turns
+Never: a client's text in an error message; a field without effect that is neither refused nor named
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+
+from pipeline.errors import NoSpeakableText
+from pipeline.text.markup.dialogue import MOST_NAME, NAME, read_script
+from pipeline.text.markup.ssml import Document
+from pipeline.text.markup.ssml_elements import STYLES
+from pipeline.types import Passage, Prosody, Turn
+from pipeline.voices.names import display_name
+from serve.config.bounded import Seed, Speed
+from serve.errors import bad_request
+from serve.speech.schemas.base import Body
+from serve.speech.schemas.speech import SpeechBody
+
+TURN_MS = 250
+MOST_TURNS = 500
+MOST_SPEAKERS = 20
+TURN_CHARACTERS = 20_000
+SCRIPT_CHARACTERS = 200_000
+
+NOT_OF_A_DIALOGUE = ("input", "input_type", "output_format")
+"""fields of a request for speech that mean nothing for a dialogue"""
+
+
+def _known_style(name: str) -> str:
+    if name not in STYLES:
+        raise ValueError(f"must be one of {', '.join(STYLES)}")
+    return name
+
+
+def _speaker_name(name: str) -> str:
+    if not re.fullmatch(NAME, name):
+        raise ValueError(f"a name begins with a letter or digit, and has up to {MOST_NAME} letters, digits, spaces and . ' - _")
+    return name
+
+
+def _speaker(who: Any) -> Any:
+    return {"voice": who} if isinstance(who, str) else who
+
+
+Silence = Annotated[int, Field(ge=0, le=10_000)]
+Style = Annotated[str, AfterValidator(_known_style)]
+VoiceName = Annotated[str, Field(min_length=1, max_length=4096)]
+Name = Annotated[str, AfterValidator(_speaker_name)]
+
+
+class SpeakerBody(Body):
+    """How a speaker of a script speaks."""
+
+    voice: VoiceName | None = Field(None, description="null: the dialogue's")
+    speed: Speed | None = Field(None, description="null: the dialogue's")
+    seed: Seed | None = Field(None, description="null: the dialogue's")
+    style: Style | None = Field(None, description="one of GET /v1/styles")
+
+
+class TurnBody(SpeakerBody):
+    """What one speaker of a dialogue says at a time."""
+
+    text: str = Field(min_length=1, max_length=TURN_CHARACTERS)
+    gap_ms: Silence | None = Field(None, description="silence before it; null: the dialogue's, none before the first [ms]")
+
+
+Speaker = Annotated[SpeakerBody, BeforeValidator(_speaker, json_schema_input_type=VoiceName | SpeakerBody)]
+Cast = Annotated[dict[Name, Speaker], Field(max_length=MOST_SPEAKERS)]
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenTurn:
+    """A turn with the name of its speaker."""
+
+    speaker: str | None
+    """None: its voice"""
+    said: TurnBody
+
+
+def cast_turns(script: str, cast: Mapping[str, SpeakerBody]) -> list[SpokenTurn]:
+    """Returns the turns of a script.
+
+    Raises:
+        InvalidRequest: a line of an unknown speaker.
+        ApiError: two names differ in their case alone.
+    """
+    if len({name.casefold() for name in cast}) < len(cast):
+        raise bad_request("conflicting_fields", "two names of cast differ only in their case: change one", param="cast")
+    said = read_script(script, cast)
+    return [SpokenTurn(one.speaker, TurnBody.model_construct(text=one.text, **dict(cast[one.speaker]))) for one in said]
+
+
+class DialogueBody(SpeechBody):
+    """POST /v1/audio/dialogue: turns, or a script with a cast, and the fields of POST /v1/audio/speech."""
+
+    model_config = ConfigDict(json_schema_extra=lambda schema: _without(schema, NOT_OF_A_DIALOGUE))
+
+    input: str = ""
+    turns: Annotated[tuple[TurnBody, ...], Field(max_length=MOST_TURNS)] = Field((), description="what is said, in this order")
+    script: str = Field("", max_length=SCRIPT_CHARACTERS, description="in place of turns: lines like `Name: text`; needs cast")
+    cast: Cast | None = Field(None, description="name -> voice, or {voice, speed, seed, style}; of a script")
+    gap_ms: Silence = Field(TURN_MS, description="silence before each turn but the first [ms]")
+    level: bool = Field(True, description="bring voices that nobody has levelled to the loudness of the others")
+    stems: bool = Field(False, description="a zip with a file for each speaker, each as long as the whole")
+
+    @property
+    def voice_name(self) -> str | None:
+        """The voice of the first turn, as the client names it."""
+        return self.spoken_turns()[0].said.voice or super().voice_name
+
+    @property
+    def ignored(self) -> list[str]:
+        """Fields without effect: unknown ones, and speakers who say nothing."""
+        speaking = {turn.speaker for turn in self.spoken_turns()}
+        return [*super().ignored, *(f"cast.{name}" for name in self.cast or {} if name not in speaking)]
+
+    def marked_up(self, *, control_tags: bool, strict: bool) -> Document:
+        """Returns the turns as passages, each with its voice as the client names it."""
+        passages: list[Passage] = []
+        turns: list[Turn] = []
+        place, spoken = 0, self.spoken_turns()
+        for number, turn in enumerate(spoken):
+            said = turn.said
+            # A line end is a space between two words, and no sound.
+            text = said.text.strip() + ("\n" if number + 1 < len(spoken) else "")
+            voice = said.voice or super().voice_name
+            gap_ms = (self.gap_ms if number else 0) if said.gap_ms is None else said.gap_ms
+            passages.append(Passage(text, control_tags=control_tags, prosody=self._prosody(said, voice), silence_ms=gap_ms))
+            speaker = turn.speaker or display_name(voice or "default")
+            turns.append(Turn(speaker, voice or "", (place, place + len(text.rstrip("\n")))))
+            place += len(text)
+        if len({turn.speaker for turn in turns}) > MOST_SPEAKERS:
+            raise bad_request("out_of_range", f"a dialogue has at most {MOST_SPEAKERS} speakers", param="turns")
+        return Document(tuple(passages), (), (), tuple(turns))
+
+    def spoken_turns(self) -> list[SpokenTurn]:
+        """Returns the turns, of a script too.
+
+        Raises:
+            ApiError, InvalidRequest: 400
+        """
+        given = self.model_fields_set
+        found = next((name for name in NOT_OF_A_DIALOGUE if name in given), None)
+        if found is not None:
+            raise bad_request("conflicting_fields", f"a dialogue has no {found}: leave it out", param=found)
+        if bool(self.turns) == bool(self.script):
+            raise bad_request("conflicting_fields", "give either turns or script, which are not empty", param="turns")
+        if bool(self.cast) != bool(self.script) or (self.turns and self.cast is not None):
+            raise bad_request("conflicting_fields", "script and cast belong together; a turn names its voice", param="cast")
+        if self.cast:
+            turns = cast_turns(self.script, self.cast)
+            if len(turns) > MOST_TURNS:
+                message = f"script has {len(turns)} turns; the limit is {MOST_TURNS}: send it as a job (POST /v1/audio/jobs)"
+                raise bad_request("out_of_range", message, param="script")
+        else:
+            turns = [SpokenTurn(None, turn) for turn in self.turns]
+        check_turns(turns)
+        self._check_effect([turn.said for turn in turns])
+        return turns
+
+    def _check_effect(self, said: Sequence[TurnBody]) -> None:
+        """Checks that no field is set in which every turn has its own."""
+        without = [name for name in ("voice", "speed", "seed") if all(getattr(turn, name) is not None for turn in said)]
+        if all(turn.gap_ms is not None for turn in said[1:]):
+            without.append("gap_ms")
+        found = next((name for name in without if name in self.model_fields_set), None)
+        if found is not None:
+            message = f"every turn has its own {found}, so that of the dialogue has no effect: leave it out"
+            raise bad_request("conflicting_fields", message, param=found)
+
+    def _prosody(self, said: TurnBody, voice: str | None) -> Prosody:
+        style = STYLES[said.style] if said.style else Prosody()
+        rate = 1.0 if said.speed is None else said.speed / self.speed
+        return Prosody(voice, rate * style.rate, style.gain_db, said.seed)
+
+
+def check_turns(turns: Sequence[SpokenTurn]) -> None:
+    """Checks that every turn has something to say.
+
+    Raises:
+        NoSpeakableText
+    """
+    for number, turn in enumerate(turns, start=1):
+        if not any(map(str.isalnum, turn.said.text)):
+            raise NoSpeakableText(f"turn {number} has no letter and no digit: leave it out, or give it words", param="turns")
+
+
+def _without(schema: dict[str, Any], names: Sequence[str]) -> None:
+    for name in names:
+        schema["properties"].pop(name, None)
