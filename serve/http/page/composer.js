@@ -63,7 +63,7 @@ function moreFields() {
     field("Temperature", bound(el("input", {type: "number", min: 0.01, max: 2, step: 0.01}), "temperature")),
     field("First audio", bound(select({}, [["", "as configured"], ["exact", "exact"], ["low", "sooner, approximate"]]), "latency")),
     field("Stored lexicon", bound(el("input", {autocomplete: "off", spellcheck: false, placeholder: "none"}), "lexicon"))),
-  el("div", {class: "inline"}, checkbox("refine", "refine the text first"), checkbox("readAlong", "read along")));
+  el("div", {class: "inline"}, checkbox("refine", "refine the text first"), checkbox("allow_control_tags", "control tags"), checkbox("readAlong", "read along")));
 }
 
 /** Returns the seed to speak with: the one that is kept, or a new one, which the form then shows. */

@@ -26,6 +26,9 @@ export function forget(isOne) {
   changed();
 }
 
+/** Ends what is still being made. */
+export const stopAll = () => takes.forEach(take => take.stop());
+
 /** Calls the listener now and after every change. */
 export function watchTakes(listener) {
   listeners.add(listener);

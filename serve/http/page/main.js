@@ -8,6 +8,7 @@
 
 import {composer} from "./composer.js";
 import {button, el} from "./dom.js";
+import {stopAll} from "./history.js";
 import {player} from "./player.js";
 import {playerBar} from "./player_bar.js";
 import {SECTIONS} from "./sections/index.js";
@@ -16,11 +17,13 @@ import {tools} from "./tools.js";
 const [nav, main] = ["nav", "main"].map(id => document.getElementById(id));
 const opened = new Map();
 const text = composer();
+let actHere = null;
 
 async function show() {
   const section = SECTIONS.find(({id}) => location.hash === `#/${id}`) ?? SECTIONS[0];
   if (!opened.has(section)) opened.set(section, load(section));
-  const {element, open} = await opened.get(section);
+  const {element, act, open} = await opened.get(section);
+  actHere = act;
   for (const link of nav.children) {
     const isHere = link.hash === `#/${section.id}`;
     link.toggleAttribute("aria-current", isHere);
@@ -49,9 +52,11 @@ tools(document.getElementById("tools"));
 playerBar(document.getElementById("player"));
 window.addEventListener("hashchange", show);
 document.addEventListener("keydown", event => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) document.dispatchEvent(new Event("speak"));
-  else if (event.key === "Escape") {
-    document.dispatchEvent(new Event("stop"));
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+    event.preventDefault();  // on a link it would open a window
+    actHere?.();
+  } else if (event.key === "Escape") {
+    stopAll();
     player.pause();
   }
 });

@@ -20,10 +20,10 @@ export class Recording extends EventTarget {
   isFinished = false;
   id = ++made;
 
-  /** @param about title, and where it has one the `body` of the request; `facts` are added as they become known */
+  /** @param about title; where it has one the `body` of the request, and `stop`; `facts` are added as they become known */
   constructor(about) {
     super();
-    Object.assign(this, {body: null, facts: {}, ...about});
+    Object.assign(this, {body: null, facts: {}, stop: () => {}, ...about});
   }
 
   /** Returns a recording of finished samples, numbers from -1 to 1. */

@@ -1,7 +1,7 @@
 /* Speaking: one request for speech, from the form to a recording that grows.
  *
- * In:    the draft, a body, a signal that stops it
- * Out:   a Recording at once, which fills; a promise of its end
+ * In:    the draft, a body
+ * Out:   a Recording at once, which fills and can be stopped; a promise of its end
  * Owns:  nothing
  * Never: the DOM
  */
@@ -14,24 +14,33 @@ import {draft} from "./state.js";
 export const newSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
 
 /** Returns the request that the form stands for; what is as the service has it anyway is left out. */
-export function bodyOf({input, input_type, voice, speed, temperature, language, latency, refine, lexicon} = draft.value) {
+export function bodyOf({voice, speed, temperature, latency, refine, ...text} = draft.value) {
   return {
-    input,
-    ...(input_type !== "text" && {input_type}),
+    ...textOf(text),
     ...(voice && {voice}),
     ...(Number(speed) !== 1 && {speed: Number(speed)}),
     ...(Number(temperature) !== 0.3 && {temperature: Number(temperature)}),
-    ...(language !== "auto" && {language}),
     ...(latency && {latency}),
     ...(refine && {refine}),
+  };
+}
+
+/** Returns the part of the request that is the text and how it is read. */
+export function textOf({input, input_type, language, lexicon, allow_control_tags} = draft.value) {
+  return {
+    input,
+    ...(input_type !== "text" && {input_type}),
+    ...(language !== "auto" && {language}),
     ...(lexicon && {lexicon: [lexicon]}),
+    ...(allow_control_tags && {allow_control_tags}),
   };
 }
 
 /** Begins to speak a body with a seed. Returns {recording, done}; `done` throws Refused, Unreachable, Cut or AbortError. */
-export function speak(body, {readAlong = draft.value.readAlong, signal} = {}) {
-  const recording = new Recording({title: body.input.slice(0, 80), body});
-  const done = fill(recording, body, readAlong, signal).finally(() => recording.end());
+export function speak(body, {readAlong = draft.value.readAlong} = {}) {
+  const leaving = new AbortController();
+  const recording = new Recording({title: body.input.slice(0, 80), body, stop: () => leaving.abort()});
+  const done = fill(recording, body, readAlong, leaving.signal).finally(() => recording.end());
   return {recording, done};
 }
 

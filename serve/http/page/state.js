@@ -9,7 +9,7 @@
 const DRAFT = {
   input: "Hello there. This sentence is spoken while it is still being written.",
   input_type: "text", voice: "", seed: "", locked: false, speed: 1, temperature: 0.3, language: "auto", latency: "",
-  refine: false, lexicon: "", readAlong: true, format: "mp3",
+  refine: false, allow_control_tags: false, lexicon: "", readAlong: true, format: "mp3",
 };
 
 function read(storage, name, otherwise) {

@@ -11,7 +11,7 @@ import {seedToUse} from "../composer.js";
 import {button, el, facts, seconds} from "../dom.js";
 import {fileName, requestOf} from "../download.js";
 import {attempt, errorPlace} from "../errors.js";
-import {remember} from "../history.js";
+import {forget, remember} from "../history.js";
 import {player} from "../player.js";
 import {readAlong} from "../read_along.js";
 import {bodyOf, speak, warningsText} from "../speaking.js";
@@ -26,7 +26,7 @@ export function create() {
   const figures = facts(FACTS), code = codeBox();
   const speakButton = button("Speak", () => begin(), {class: "go", id: "go"});
   const stopButton = button("Stop", () => stop(), {id: "stop", disabled: true});
-  let leaving = null;
+  let speaking = null;
 
   function begin() {
     stop();
@@ -36,8 +36,8 @@ export function create() {
 
   async function speakOnce(body) {
     stop();
-    const mine = leaving = new AbortController();
-    const {recording, done} = speak(body, {signal: mine.signal});
+    const {recording, done} = speak(body);
+    speaking = recording;
     figures.clear();
     show("Speaking …", true);
     remember(recording);
@@ -50,15 +50,16 @@ export function create() {
       show(error.name === "AbortError" ? "Stopped." : "");
       throw error;
     } finally {
-      if (leaving === mine) [leaving, stopButton.disabled] = [null, true];
+      if (speaking === recording) [speaking, stopButton.disabled] = [null, true];
+      if (!recording.length) forget(take => take === recording);
       tell(recording);
     }
   }
 
   function stop() {
-    leaving?.abort();
-    if (leaving) player.pause();
-    leaving = null;
+    speaking?.stop();
+    if (speaking) player.pause();
+    speaking = null;
   }
 
   function show(text, isBusy = false) {
@@ -86,9 +87,7 @@ export function create() {
   player.addEventListener("load", () => player.recording && tell(player.recording));
   player.addEventListener("position", () => { figures.values.dry.textContent = String(player.underruns); });
   draft.watch(showCode);
-  document.addEventListener("speak", begin);
-  document.addEventListener("stop", stop);
   const element = el("div", {},
     el("div", {class: "buttons"}, speakButton, stopButton, status), errors, readAlong(), figures.list, code.box);
-  return {element, open: showCode};
+  return {element, act: begin, open: showCode};
 }

@@ -1,0 +1,102 @@
+"""Takes: several seeds at once, keep one; and the history of the tab."""
+
+import pytest
+
+from tests.support.browser import Page
+from tests.support.fakes import Speaker, make_services
+from tests.support.live_server import serving
+from tests.support.relay import relay
+from tests.support.studio import FINISHED, PLAYED, go_to, visit, write
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.slow
+
+CARDS = "[...document.querySelectorAll('.take')]"
+DONE = f"{CARDS}.every(card => !card.textContent.includes('…'))"
+ABOUT = f"{CARDS}.map(card => card.querySelector('.figures').textContent)"
+
+
+def test_several_seeds_are_spoken_at_once_and_one_is_kept(browser):
+    speaker = Speaker(first_pause_s=0.2)
+
+    async def see(page: Page) -> None:
+        await write(page, "#seed", "100")
+        await go_to(page, "takes")
+        await page.click("#make-takes")
+        await until(lambda: speaker.opened == 3)
+        assert speaker.closed == 0, "all at once"
+        await page.until(f"{CARDS}.length === 3 && {DONE}")
+        assert sorted(await page.run(ABOUT)) == [f"seed {seed} · default · 1.00 s" for seed in (100, 101, 102)]
+        await page.click(".take:nth-child(2) .play")
+        await page.until(PLAYED)
+        await page.click(".take:nth-child(2) .keep")
+        await page.until(f"{CARDS}.length === 1")
+        assert await page.run(ABOUT) == ["seed 101 · default · 1.00 s"]
+        assert await page.run("[seed.value, locked.checked]") == ["101", True]
+        await go_to(page, "speak")
+        await page.click("#go")
+        await page.until(FINISHED)
+        assert await page.run("document.querySelector('#fact-seed').textContent") == "101"
+
+    with serving(make_services(speaker)) as live:
+        visit(browser, live.url, see)
+
+
+def test_the_history_replays_fills_the_form_and_forgets(browser):
+    async def see(page: Page) -> None:
+        for text in ("First.", "Second."):
+            await write(page, "#input", text)
+            await page.click("#go")
+            await page.until(f"{FINISHED} && document.querySelector('#playing').textContent === '{text}'")
+        await go_to(page, "takes")
+        assert await page.run(f"{CARDS}.map(card => card.querySelector('.title').textContent)") == ["Second.", "First."]
+        await page.click(".take:nth-child(2) .play")
+        await page.until("document.querySelector('#playing').textContent === 'First.'")
+        await page.click(".take:nth-child(2) .use")
+        assert await page.run("document.querySelector('#input').value") == "First."
+        await page.click(".take:nth-child(1) .copy")
+        await page.until("document.querySelector('#takes-status').textContent.startsWith('Seed ')")
+        await page.click(".take:nth-child(1) .delete")
+        await page.until(f"{CARDS}.length === 1")
+        await page.click("#delete-all")
+        await page.until(f"{CARDS}.length === 0 && document.body.textContent.includes('Nothing was spoken')")
+
+    with serving(make_services(Speaker())) as live:
+        visit(browser, live.url, see)
+
+
+def test_stop_ends_all_takes(browser):
+    speaker = Speaker(chunks=None, pause_s=0.02)
+
+    async def see(page: Page) -> None:
+        await go_to(page, "takes")
+        await page.click("#make-takes")
+        await until(lambda: speaker.opened == 3)
+        await page.press("Escape")
+        await until(lambda: speaker.closed == 3)
+        await page.until(DONE)
+
+    with serving(make_services(speaker)) as live:
+        visit(browser, live.url, see)
+
+
+def test_takes_that_a_dead_service_cut_are_made_again(browser):
+    speaker = Speaker(chunks=None, pause_s=0.05)
+
+    async def see(page: Page) -> None:
+        await write(page, "#seed", "5")
+        await go_to(page, "takes")
+        await page.click("#make-takes")
+        await page.until(f"{ABOUT}.filter(about => about.includes('default')).length === 3")
+        link.cut()
+        await page.until(f"{CARDS}.every(card => card.textContent.includes('went away in the middle'))")
+        link.restore()
+        await page.until("document.querySelector('#notice').textContent === 'The service answers again.'")
+        speaker.chunks = 2
+        for _ in range(3):
+            await page.click(".take .error button")
+        await page.until(f"{ABOUT}.join().split('0.40 s').length === 4 && !document.querySelector('.take .error')")
+        assert sorted(await page.run(ABOUT)) == [f"seed {seed} · default · 0.40 s" for seed in (5, 6, 7)]
+
+    with serving(make_services(speaker)) as live, relay(live.port) as link:
+        visit(browser, link.url, see)
