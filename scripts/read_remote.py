@@ -27,8 +27,11 @@ class Refused(Exception):
     """What the service says against it."""
 
 
-def read(args: argparse.Namespace, advance: Callable[[int, int], None]) -> float:
+def read(args: argparse.Namespace, input_type: str, advance: Callable[[int, int], None]) -> float:
     """Sends the book, waits for it, writes the file, and deletes the job. Returns how long it is [s].
+
+    Args:
+        input_type: of the job.
 
     Raises:
         Refused
@@ -37,8 +40,8 @@ def read(args: argparse.Namespace, advance: Callable[[int, int], None]) -> float
     service = _Service(args.url, args.key)
     content = args.book.read_bytes()
     given = {name: value for name in FIELDS if (value := getattr(args, name)) is not None}
-    kind = {"response_format": args.output.suffix.removeprefix("."), "input_type": _kind(args.book.suffix)}
-    fields = json.dumps({**given, **kind})
+    kind = {"response_format": args.output.suffix.removeprefix("."), "input_type": input_type}
+    fields = json.dumps({**given, **kind, **({"cast": args.cast} if args.cast else {})})
     key = hashlib.sha256(fields.encode() + content).hexdigest()
     form: dict[str, Any] = {"files": {"file": (args.book.name, content)}, "data": {"job": fields}}
     job = service.call("POST", "/v1/audio/jobs", headers={"Idempotency-Key": key}, **form).json()
@@ -56,10 +59,6 @@ def read(args: argparse.Namespace, advance: Callable[[int, int], None]) -> float
     draft.replace(args.output)
     service.call("DELETE", one)
     return float(job["progress"]["playable_s"])
-
-
-def _kind(suffix: str) -> str:
-    return "markdown" if suffix in (".md", ".markdown") else "text"
 
 
 class _Service:

@@ -53,6 +53,8 @@ def _summary(script: Script, track: Track) -> bytes:
     for number, (start, size) in enumerate(zip(track.starts, track.lengths, strict=True)):
         fields, part = script.body_of(number), script.parts[number]
         said = {"text": part.text, "voice": fields.get("voice"), "seed": fields.get("seed"), "chapter": part.chapter}
+        if part.speaker:
+            said["speaker"] = part.speaker
         times = {"start_s": round(start / rate, 6), "duration_s": round(size / rate, 6)}
         parts.append({"file": name_of(number), **said, **times})
     about = {"title": script.title, "author": script.author, "model": script.speech.get("model"), "sample_rate": rate}

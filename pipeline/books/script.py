@@ -38,6 +38,8 @@ class Part:
     """silence before it"""
     own: Mapping[str, Any] = field(default_factory=dict)
     """fields of the request that differ from those of the script, such as a voice or a seed"""
+    speaker: str = ""
+    """who says it in a dialogue; empty: called by the voice"""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from xml.etree.ElementTree import Element, ParseError, tostring
 from defusedxml import DefusedXmlException
 from defusedxml.ElementTree import fromstring
 
+from pipeline.books.book import Pauses
+from pipeline.books.script import Part
 from pipeline.errors import InvalidSsml
 
 Node = Element | str
@@ -22,6 +24,11 @@ Node = Element | str
 
 _BLOCKS = frozenset(["p", "s", "voice", "prosody", "lang", "express-as"])
 _PARAGRAPHS = frozenset(["p", "s"])
+
+
+def ssml_parts(written: str, pauses: Pauses) -> tuple[Part, ...]:
+    """Returns the documents as parts; raises as cut_ssml()."""
+    return tuple(Part(text, pause_ms=pauses.paragraph_ms if at else 0) for at, text in enumerate(cut_ssml(written)))
 
 
 def cut_ssml(written: str) -> Iterator[str]:

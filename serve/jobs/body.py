@@ -8,7 +8,7 @@ Never: a client's text in an error message; a field that is ignored without a no
 
 import secrets
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -17,22 +17,21 @@ from pipeline.books.assemble import CONTAINERS, M4B
 from pipeline.books.book import CHAPTER_MS, HEADING_MS, PARAGRAPH_MS, Pauses
 from pipeline.books.script import Part
 from pipeline.errors import UnsupportedFormat
-from pipeline.types import MAX_SEED
+from pipeline.text.markup.ssml_elements import STYLES
+from pipeline.types import MAX_SEED, SPEED
+from pipeline.types.bounds import GAIN_DB
 from serve.config.bounded import Seed, Speed
 from serve.errors import bad_request
 from serve.speech.schemas.base import Body
-from serve.speech.schemas.speech import SpeechBody
+from serve.speech.schemas.dialogue import Cast, Silence, SpokenTurn, TurnBody, cast_turns, check_turns
+from serve.speech.schemas.speech import TIDY, PostBody, SpeechBody
 
 NOT_OF_A_JOB = ("stream", "stream_format", "output_format", "subtitles", "priority", "deadline_ms", "latency", "cache", "user")
 """fields of a request for speech that mean nothing for a job"""
-NOT_OF_A_PART = (*NOT_OF_A_JOB, "input", "input_type", "turns", "response_format", "bitrate", "instructions")
+NOT_OF_A_PART = (*NOT_OF_A_JOB, "input", "input_type", "turns", "cast", "response_format", "bitrate", "instructions")
 
 PART_CHARACTERS = 4096
-TURN_CHARACTERS = 20_000
 MOST_TURNS = 10_000
-TURN_MS = 250
-
-Silence = Annotated[int, Field(ge=0, le=10_000)]
 
 
 class PausesBody(Body):
@@ -54,29 +53,17 @@ class WebhookBody(Body):
     secret: str = Field(min_length=1, max_length=200, description="whsec_ and 24 to 64 bytes in base64; signs the messages")
 
 
-class TurnBody(Body):
-    """What one speaker of a dialogue says."""
-
-    text: str = Field(min_length=1, max_length=TURN_CHARACTERS)
-    voice: str | None = Field(None, min_length=1, max_length=4096, description="null: the job's")
-    speed: Speed | None = Field(None, description="null: the job's")
-    seed: Seed | None = Field(None, description="null: the job's")
-    gap_ms: Silence | None = Field(None, description=f"silence before it; null: {TURN_MS}, none before the first [ms]")
-
-    @property
-    def own(self) -> dict[str, Any]:
-        """The fields in which it differs from the job."""
-        return self.model_dump(include={"voice", "speed", "seed"}, exclude_none=True)
-
-
 class JobBody(SpeechBody):
     """POST /v1/audio/jobs: the fields of POST /v1/audio/speech, and those of a document."""
 
     input: str = Field("", description="the text, the Markdown or the SSML document; required without turns")
     turns: tuple[TurnBody, ...] = Field((), max_length=MOST_TURNS, description="a dialogue, in place of input")
-    input_type: Literal["text", "markdown", "ssml"] = Field(  # type: ignore[assignment]  # one more than speech has
-        "text", description="markdown: its largest headings begin chapters; an EPUB is sent as a file of a form"
+    input_type: Literal["text", "markdown", "ssml", "script"] = Field(  # type: ignore[assignment]  # more than speech has
+        "text",
+        description="markdown: its largest headings begin chapters; script: lines like `Name: text`, with a cast; an EPUB is "
+        "sent as a file of a form",
     )
+    cast: Cast | None = Field(None, description="name -> voice, or {voice, speed, seed, style}; of a script")
     response_format: str = Field("mp3", max_length=32, description=", ".join(CONTAINERS))
     title: str = Field("", max_length=300, description="of the whole; empty: that of the document")
     author: str = Field("", max_length=300)
@@ -93,9 +80,33 @@ class JobBody(SpeechBody):
             raise bad_request("conflicting_fields", "give either input, which is not empty, or turns", param="input")
         if self.turns and self.input_type != "text":
             raise bad_request("conflicting_fields", "turns are plain text: leave input_type out", param="input_type")
+        if bool(self.cast) != (self.input_type == "script"):
+            raise bad_request("conflicting_fields", "input_type script and cast belong together", param="cast")
         found = next((name for name in NOT_OF_A_JOB if name in self.model_fields_set), None)
         if found is not None:
             raise bad_request("conflicting_fields", f"a job has no {found}: leave it out", param=found)
+
+    def spoken_turns(self) -> list[SpokenTurn]:
+        """Returns the turns of a dialogue, those of a script too; none of another text.
+
+        Raises:
+            ApiError, InvalidRequest: 400
+        """
+        turns = [SpokenTurn(None, turn) for turn in self.turns]
+        if self.cast:
+            turns = cast_turns(self.input, self.cast, param="input")
+        check_turns(turns, "input" if self.cast else "turns")
+        return turns
+
+    def own_fields(self, turn: TurnBody) -> dict[str, Any]:
+        """Returns the fields in which a turn differs from the job."""
+        own = turn.model_dump(include={"voice", "speed", "seed"}, exclude_none=True)
+        if turn.style is None:
+            return own
+        style, post = STYLES[turn.style], TIDY if self.post is True else self.post or PostBody()
+        gain_db = GAIN_DB.clamp(post.gain_db + style.gain_db)
+        speed = SPEED.clamp((self.speed if turn.speed is None else turn.speed) * style.rate)
+        return {**own, "speed": speed, "post": post.model_copy(update={"gain_db": gain_db}).model_dump()}
 
     def audio(self) -> AudioFormat:
         """Returns the format of the finished file.

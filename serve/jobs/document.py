@@ -14,6 +14,7 @@ from pipeline.errors import AtCapacity, InvalidDocument
 READER = "pipeline.books.epub"
 TIMEOUT_S = 60.0
 AT_ONCE = 2  # books in one ingress replica
+EPUB = ".epub"
 _ZIP = b"PK\x03\x04"
 
 
@@ -23,14 +24,20 @@ class DocumentReader:
     def __init__(self) -> None:
         self._reading = 0
 
-    async def read(self, content: bytes) -> Book | str:
+    async def read(self, content: bytes, name: str = "") -> Book | str:
         """Returns the book of an EPUB, and the text of any other file.
+
+        Args:
+            name: of the file; empty: it has none.
 
         Raises:
             InvalidDocument: it is neither an EPUB nor a text in UTF-8.
             AtCapacity: others are being read, or the machine has no room for a process.
         """
         if not content.startswith(_ZIP):
+            if name.lower().endswith(EPUB):
+                message = "not an EPUB: the file does not begin like an archive; a text has a name that ends otherwise"
+                raise InvalidDocument(message, param="file")
             try:
                 return content.decode("utf-8-sig")
             except UnicodeDecodeError:

@@ -22,6 +22,7 @@ def job_subtitles(view: JobView, shelf: Shelf, kind: SubtitlesIn) -> str:
 def _cues(view: JobView, shelf: Shelf) -> Iterator[Cue]:
     script, track, rate = view.script, view.track, view.track.sample_rate
     for number, start in enumerate(track.starts):
-        speaker = script.parts[number].own.get("voice")
+        part = script.parts[number]
+        speaker = part.speaker or part.own.get("voice")
         for cue in shelf.notes(script.keys[number]).cues:
             yield Cue((start + cue.start) / rate, (start + cue.stop) / rate, cue.text, cue.voice or speaker)

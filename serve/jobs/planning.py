@@ -8,18 +8,17 @@ Never: audio, the store; a part that this service would refuse for its voice, it
 
 import json
 import secrets
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from pipeline.books.book import Book, read_markdown, read_plain, script_of
-from pipeline.books.cutting import cut_paragraph
+from pipeline.books.dialogue import PartsOfTurn, dialogue_parts
 from pipeline.books.script import Part, Script
 from pipeline.books.shelf import SAMPLE_BYTES
-from pipeline.books.ssml import cut_ssml
+from pipeline.books.ssml import ssml_parts
 from pipeline.errors import NoSpeakableText, TextTooLong
 from pipeline.types import MAX_SEED, Lane
 from serve.config.jobs import JobsConfig
-from serve.jobs.body import TURN_MS, JobBody
+from serve.jobs.body import JobBody
 from serve.jobs.record import Output
 from serve.speech.job import RequestContext
 from serve.speech.resolve import build_request, select_version
@@ -80,25 +79,16 @@ def plan_job(
 def _cut(body: JobBody, book: Book | None) -> Script:
     """Returns the script of a body; its voice and its model are as the client names them."""
     fields, pauses = body.shared_fields(), body.pauses.of_book()
-    if body.turns:
-        script = Script(tuple(_parts_of(body)), speech=fields)
+    if turns := body.spoken_turns():
+        parts = (PartsOfTurn(one.said.text, body.own_fields(one.said), one.speaker or "", one.said.gap_ms) for one in turns)
+        script = Script(tuple(dialogue_parts(parts)), speech=fields)
     elif body.input_type == "ssml" and book is None:
-        parts = (Part(text, pause_ms=pauses.paragraph_ms if at else 0) for at, text in enumerate(cut_ssml(body.input)))
-        script = Script(tuple(parts), speech={**fields, "input_type": "ssml"})
+        script = Script(ssml_parts(body.input, pauses), speech={**fields, "input_type": "ssml"})
     else:
         if book is None:
             book = read_markdown(body.input) if body.input_type == "markdown" else read_plain(body.input)
         script = script_of(book, fields, pauses)
     return replace(script, title=body.title or script.title, author=body.author or script.author)
-
-
-def _parts_of(body: JobBody) -> Iterator[Part]:
-    """Yields the parts of a dialogue."""
-    for number, turn in enumerate(body.turns):
-        pause_ms = (TURN_MS if number else 0) if turn.gap_ms is None else turn.gap_ms
-        for text in cut_paragraph(turn.text):
-            yield Part(text, pause_ms=pause_ms, own=turn.own)
-            pause_ms = 0
 
 
 def _settled(script: Script, body: JobBody, context: RequestContext, speech: SpeechServices) -> tuple[Script, tuple[str, ...]]:

@@ -37,11 +37,12 @@ class Said:
     """its lines, each as it stands"""
 
 
-def read_script(script: str, speakers: Collection[str]) -> list[Said]:
+def read_script(script: str, speakers: Collection[str], *, param: str = "script") -> list[Said]:
     """Returns what is said in a script.
 
     Args:
         speakers: names, in any case.
+        param: the field of the request that has it.
 
     Raises:
         InvalidRequest: a line that belongs to no speaker, or a speaker who says nothing; the message has its number.
@@ -54,12 +55,13 @@ def read_script(script: str, speakers: Collection[str]) -> list[Said]:
             said.append(Said(known[name.casefold()], text))
         elif _looks_like_a_name(name):
             raise _refused(
+                param,
                 number,
                 "begins with a name that cast does not have: add it to cast, begin the line with one of the "
                 f"{len(known)} names there, or with a space if it goes on with what was said before",
             )
         elif not said:
-            raise _refused(number, "has no speaker before it: begin it with a name of cast and a colon")
+            raise _refused(param, number, "has no speaker before it: begin it with a name of cast and a colon")
         else:
             said[-1] = replace(said[-1], text=f"{said[-1].text}\n{line.strip()}".strip())
     return said
@@ -81,5 +83,5 @@ def _looks_like_a_name(name: str) -> bool:
     return any(map(str.isalpha, name)) and len(name.split()) <= _MOST_WORDS
 
 
-def _refused(number: int, what: str) -> InvalidRequest:
-    return InvalidRequest(f"line {number} of script {what}", param="script")
+def _refused(param: str, number: int, what: str) -> InvalidRequest:
+    return InvalidRequest(f"line {number} of the script {what}", param=param)

@@ -293,7 +293,7 @@ async def _document(request: Request, services: Services) -> tuple[JobBody, Book
         content = await upload.read()
     finally:
         await form.close()
-    document = await services.jobs.documents.read(content)
+    document = await services.jobs.documents.read(content, upload.filename or "")
     raw_body = _with_input(fields, document if isinstance(document, str) else "EPUB")
     book = document if isinstance(document, Book) else None
     return read_body(JobBody, raw_body), book, raw_body + hashlib.sha256(content).digest()

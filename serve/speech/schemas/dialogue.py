@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
+from pipeline.books.dialogue import TURN_MS
 from pipeline.errors import NoSpeakableText
 from pipeline.text.markup.dialogue import MOST_NAME, NAME, read_script
 from pipeline.text.markup.ssml import Document
@@ -24,7 +25,6 @@ from serve.errors import bad_request
 from serve.speech.schemas.base import Body
 from serve.speech.schemas.speech import SpeechBody
 
-TURN_MS = 250
 MOST_TURNS = 500
 MOST_SPEAKERS = 20
 TURN_CHARACTERS = 20_000
@@ -85,8 +85,11 @@ class SpokenTurn:
     said: TurnBody
 
 
-def cast_turns(script: str, cast: Mapping[str, SpeakerBody]) -> list[SpokenTurn]:
+def cast_turns(script: str, cast: Mapping[str, SpeakerBody], *, param: str = "script") -> list[SpokenTurn]:
     """Returns the turns of a script.
+
+    Args:
+        param: the field of the request that has it.
 
     Raises:
         InvalidRequest: a line of an unknown speaker.
@@ -94,7 +97,7 @@ def cast_turns(script: str, cast: Mapping[str, SpeakerBody]) -> list[SpokenTurn]
     """
     if len({name.casefold() for name in cast}) < len(cast):
         raise bad_request("conflicting_fields", "two names of cast differ only in their case: change one", param="cast")
-    said = read_script(script, cast)
+    said = read_script(script, cast, param=param)
     return [SpokenTurn(one.speaker, TurnBody.model_construct(text=one.text, **dict(cast[one.speaker]))) for one in said]
 
 
@@ -182,15 +185,18 @@ class DialogueBody(SpeechBody):
         return Prosody(voice, rate * style.rate, style.gain_db, said.seed)
 
 
-def check_turns(turns: Sequence[SpokenTurn]) -> None:
+def check_turns(turns: Sequence[SpokenTurn], param: str = "turns") -> None:
     """Checks that every turn has something to say.
+
+    Args:
+        param: the field of the request that has them.
 
     Raises:
         NoSpeakableText
     """
     for number, turn in enumerate(turns, start=1):
         if not any(map(str.isalnum, turn.said.text)):
-            raise NoSpeakableText(f"turn {number} has no letter and no digit: leave it out, or give it words", param="turns")
+            raise NoSpeakableText(f"turn {number} has no letter and no digit: leave it out, or give it words", param=param)
 
 
 def _without(schema: dict[str, Any], names: Sequence[str]) -> None:

@@ -68,8 +68,39 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, capsys):
     book.write_bytes(b"nothing")
     assert read.main([str(book), "-o", str(tmp_path / "a.mp3")]) == 1
     assert "not an EPUB" in capsys.readouterr().err
+    text = tmp_path / "book.txt"
+    text.write_text("Some words.")
     with living(tmp_path / "jobs", speaks=False) as live:
-        assert read.main([str(book), "-o", str(tmp_path / "a.mp3"), "--url", live.url, "--voice", "nobody"]) == 1
+        assert read.main([str(book), "-o", str(tmp_path / "a.mp3"), "--url", live.url]) == 1
+        assert "not an EPUB" in capsys.readouterr().err, "it is not spoken as text"
+        assert read.main([str(text), "-o", str(tmp_path / "a.mp3"), "--url", live.url, "--voice", "nobody"]) == 1
     assert "no such voice" in capsys.readouterr().err.lower()
     with pytest.raises(SystemExit):
         read.main([str(book), "-o", str(tmp_path / "a.ogg")])
+
+
+SCRIPT = "Anna: Who is there?\nBen: It is me.\n"
+
+
+def test_a_script_is_read_here_and_by_a_service_with_the_voices_of_its_cast(tmp_path: Path, demo_root, capsys):
+    play, output = tmp_path / "play.txt", tmp_path / "play.wav"
+    play.write_text(SCRIPT)
+    cast = ["--cast", "Anna=alloy", "--cast", "Ben=nova"]
+    command = [str(play), "-o", str(output), *cast]
+    assert read.main([*command, "--checkpoint", "small-random"]) == 0
+    whole = output.read_bytes()
+    ssml = tmp_path / "play.ssml"
+    who, me = "<p><voice name='alloy'>Who is there?</voice></p>", "<p><voice name='nova'>It is me.</voice></p>"
+    ssml.write_text(f"<speak>{who}{me}</speak>")
+    assert read.main([str(ssml), *command[1:3], "--checkpoint", "small-random"]) == 0
+    quiet = 2 * 24 * (350 - 250)  # paragraphs are further apart than turns
+    assert len(output.read_bytes()) == len(whole) + quiet
+    speaker = Speaker(chunks=2)
+    with living(tmp_path / "jobs", speaker) as live:
+        assert read.main([*command, "--url", live.url]) == 0
+        assert [(request.text, request.voice) for request in speaker.requests] == [
+            ("Who is there?", "default"),
+            ("It is me.", "default"),
+        ], "alloy and nova are names of one voice there"
+        assert read.main([str(play), "-o", str(output), "--url", live.url, "--cast", "Anna=alloy"]) == 1
+    assert "line 2 of the script" in capsys.readouterr().err

@@ -31,10 +31,10 @@ def test_a_script_is_what_its_speakers_say_in_order():
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("Anna: Hello.\n\nCarl: Who?", "line 3 of script begins with a name that cast does not have: .* one of the 3 names"),
-        ("Anna: Hello.\nHe said: no.", "line 2 of script begins with a name"),
-        ("\nHello.", "line 2 of script has no speaker before it"),
-        ("Carl：你好", "line 1 of script begins with a name"),
+        ("Anna: Hello.\n\nCarl: Who?", "line 3 of the script begins with a name that cast .*: .* one of the 3 names"),
+        ("Anna: Hello.\nHe said: no.", "line 2 of the script begins with a name"),
+        ("\nHello.", "line 2 of the script has no speaker before it"),
+        ("Carl：你好", "line 1 of the script begins with a name"),
     ],
 )
 def test_a_line_of_nobody_is_refused_with_its_number(script, said):

@@ -382,3 +382,25 @@ def test_a_dialogue_has_a_voice_for_each_turn(tmp_path: Path):
             reply = requests.post(f"{live.url}/v1/audio/jobs/plan", json=wrong, timeout=60)
             assert reply.status_code == 400, wrong
             error_of(reply)
+
+
+def test_a_script_is_a_dialogue_of_its_cast(tmp_path: Path):
+    speaker = Speaker(chunks=2)
+    script = "Anna: Who is there?\nBen: It is me.\nIt is late."
+    cast = {"Anna": "calm", "Ben": {"voice": "nova", "speed": 2.0, "seed": 5, "style": "calm"}}
+    with living(tmp_path, speaker) as live:
+        job = create(live, input=script, input_type="script", cast=cast, response_format="wav", timestamps="segment")
+        finished(live, job["id"])
+        said = {request.text: request for request in speaker.requests}
+        assert list(said) == ["Who is there?", "It is me.\nIt is late."]
+        ben = said["It is me.\nIt is late."]
+        assert (ben.voice, ben.sampling.seed, ben.speed, ben.audio.gain_db) == ("default", 5, 2.0 * 0.9, -2.0)
+        with zipfile.ZipFile(io.BytesIO(get(live, job["id"], "/audio?format=zip").content)) as archive:
+            assert [part["speaker"] for part in json.loads(archive.read("summary.json"))["parts"]] == ["Anna", "Ben"]
+        for wrong, param in (
+            ({"input": script, "input_type": "script"}, "cast"),
+            ({"input": script, "cast": cast}, "cast"),
+            ({"input": script, "input_type": "script", "cast": {"Anna": "calm"}}, "input"),
+            ({"input": "Anna: ...", "input_type": "script", "cast": cast}, "input"),
+        ):
+            assert error_of(requests.post(f"{live.url}/v1/audio/jobs/plan", json=wrong, timeout=60))["param"] == param
