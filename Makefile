@@ -5,9 +5,15 @@ VENV   := .venv
 RUN    := $(VENV)/bin/python
 SERVE  := $(VENV)/bin/chattts-serve
 CONFIG ?= configs/dev.yaml
+# What serving needs besides the CPU's native code: `make serve EXTRAS=torch CONFIG=configs/gpu.yaml`. docs/installing.md
+EXTRAS ?=
+# Another index with builds of PyTorch, for CPUs only for example: they are 180 MB instead of 1.7 GB.
+TORCH_INDEX ?=
 TEXT   ?= Five one one, two five five.
 CHECKPOINT ?= demo
 GPU_PYTHON ?= python3
+INSTALL := $(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL="$(TORCH_INDEX)") $(RUN) -m pip install
+SERVING := $(VENV)/ready-serve$(addprefix -,$(EXTRAS))
 
 .DEFAULT_GOAL := help
 .PHONY: help serve check test test-all lint fast-ring promises say judge bench gpu-check generate constraints clean
@@ -15,7 +21,7 @@ GPU_PYTHON ?= python3
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-serve: $(VENV)/ready-serve  ## install what serving needs, start the server (CONFIG=configs/dev.yaml)
+serve: $(SERVING)  ## install what serving needs, start the server (CONFIG=configs/dev.yaml; for a GPU: EXTRAS=torch)
 	@$(SERVE) start $(CONFIG)
 
 # Three rings of tests, each inside the next one. What takes long is marked slow, what breaks a cluster or fuzzes for long nightly.
@@ -44,7 +50,7 @@ promises: $(VENV)/ready-test
 	CHATTTS_TEST_EFFORT=quick OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/unit tests/parity -m "(slow or parity) and not nightly" -n auto --dist worksteal
 	CHATTTS_TEST_EFFORT=quick $(RUN) -m pytest tests/integration tests/e2e -m "not nightly"
 
-say: $(VENV)/ready-serve  ## speak TEXT into hello.wav, without Ray
+say: $(SERVING)  ## speak TEXT into hello.wav, without Ray
 	$(SERVE) say "$(TEXT)" -o hello.wav
 
 judge: $(VENV)/ready-test  ## how many words a recogniser mishears in held-out sentences (CHECKPOINT=demo), beside the teacher's own
@@ -59,7 +65,7 @@ gpu-check:  ## on a GPU machine: parity, bit-equality, step times, speech, aims 
 generate: $(VENV)/ready-test  ## write the files that are made from others: manifests, dashboards, generated pages
 	$(RUN) -m scripts.generate
 
-constraints: $(VENV)/ready-serve  ## pin in constraints.txt what serving needs, in the versions installed here
+constraints: $(VENV)/ready-test  ## pin in constraints.txt what serving needs, in the versions installed here
 	$(RUN) -m scripts.generate.constraints
 
 clean:  ## remove the virtual environment and every cache of the tools
@@ -68,16 +74,19 @@ clean:  ## remove the virtual environment and every cache of the tools
 
 # The installed project is the folder itself, so that Ray's processes import it wherever they start.
 $(VENV)/ready-serve: pyproject.toml
-	@echo "Installing what serving needs into $(VENV): Ray, PyTorch and some 140 packages. This takes minutes, once."
-	@echo "1/3  a virtual environment"
+	@echo "Installing what serving on a CPU needs into $(VENV), once: 100 packages, 190 MB to download, 700 MB on the disk."
+	@echo "1/2  a virtual environment"
 	@$(PYTHON) -m venv $(VENV)
-	@echo "2/3  pip"
-	@$(RUN) -m pip install --quiet --upgrade pip
-	@echo "3/3  packages"
-	@$(RUN) -m pip install --editable .
+	@echo "2/2  packages, Ray is the largest (80 MB)"
+	@$(INSTALL) --progress-bar on --editable .
+	@touch $@
+
+$(VENV)/ready-serve-torch: $(VENV)/ready-serve
+	@echo "Adding PyTorch to $(VENV), once: on Linux with CUDA, 1.7 GB to download, 4.6 GB on the disk (TORCH_INDEX: less)."
+	@$(INSTALL) --progress-bar on --editable '.[torch]'
 	@touch $@
 
 $(VENV)/ready-test: $(VENV)/ready-serve
-	@echo "Installing what tests, benchmarks and training need into $(VENV)"
-	@$(RUN) -m pip install --editable '.[dev]'
+	@echo "Installing what tests, benchmarks and training need into $(VENV), once: with PyTorch and the ChatTTS package, 6 GB."
+	@$(INSTALL) --progress-bar on --editable '.[dev]'
 	@touch $@

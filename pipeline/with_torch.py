@@ -16,6 +16,8 @@ from typing import Any
 from pipeline.errors import ConfigError, InvalidRequest
 from pipeline.types import SeedMode
 
+INSTALL = "pip install 'chattts-serve[torch]'"
+
 
 @cache
 def has_torch() -> bool:
@@ -35,7 +37,7 @@ def check_seed_mode(mode: SeedMode) -> None:
     if mode is SeedMode.UPSTREAM and not has_torch():
         raise InvalidRequest(
             f"seed_mode is {mode}, whose randomness PyTorch draws, and PyTorch is not installed where this service runs; "
-            f"allowed here is {SeedMode.COUNTER}. The operator can add it: pip install torch",
+            f"allowed here is {SeedMode.COUNTER}. The operator can add it: {INSTALL}",
             param="seed_mode",
         )
 
@@ -52,7 +54,7 @@ def torch_part(module: str, *, wanted_for: str) -> Any:
     """
     if not has_torch():
         raise ConfigError(
-            f"{wanted_for} needs PyTorch, which is not installed: pip install torch, "
-            "or use native code on a CPU, which needs a C++ compiler and no PyTorch"
+            f"{wanted_for} needs PyTorch, which is not installed: {INSTALL}, "
+            "or use native code on a CPU, which needs a C++ compiler (Debian: g++) and no PyTorch"
         )
     return importlib.import_module(module)

@@ -22,7 +22,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
-import torch
 from packaging.requirements import Requirement
 from rich.console import Console
 
@@ -41,9 +40,10 @@ from pipeline.spec import SAMPLE_RATE
 from pipeline.store.open import REDIS_SCHEMES
 from pipeline.store.redis_link import FAILURES, connect
 from pipeline.vocoder.incremental.network import SOURCE as VOCODER
+from pipeline.with_torch import INSTALL, has_torch, torch_part
 from scripts.bench.record import RESULTS
 from scripts.config_path import CONFIG_HELP, DEFAULT, config_path
-from scripts.doctor_gpu import described, gpu_problem, triton_problem
+from scripts.launch.needs_torch import torch_problem, unused_gpu
 from scripts.launch.processes import is_free
 from scripts.launch.start import OPEN_FILES
 from scripts.operate.gpu_sizes import table
@@ -110,8 +110,13 @@ def examine(path: Path) -> Iterator[Finding]:
         return
     yield Finding("configuration", Status.FINE, f"{path} is valid")
     yield checkpoint(pipeline.checkpoint)
-    yield device(pipeline)
-    yield from triton(pipeline)
+    if problem := torch_problem(checked.app.pipeline):
+        yield Finding("torch", Status.FAIL, *problem)
+    else:
+        yield device(pipeline)
+        yield from triton(pipeline)
+    if note := unused_gpu(checked.app.pipeline):
+        yield Finding("torch", Status.WARN, *note)
     yield processor(pipeline)
     yield from machine_code(pipeline)
     yield from redis_servers(checked.app)
@@ -148,7 +153,12 @@ def packages() -> Finding:
             wrong.append(f"{requirement.name} {installed} is not {requirement.specifier}")
     if wrong:
         return Finding("packages", Status.FAIL, "; ".join(wrong), "pip install -e . in the environment the service runs in")
-    return Finding("packages", Status.FINE, f"{len(wanted)} as in pyproject.toml, torch {torch.__version__}")
+    return Finding("packages", Status.FINE, f"{len(wanted)} as in pyproject.toml, {torch_here()}")
+
+
+def torch_here() -> str:
+    """Returns the version of PyTorch, without importing it, or what lacks without it."""
+    return f"torch {version('torch')}" if has_torch() else f"no torch: no GPU and no clones of recordings ({INSTALL})"
 
 
 def checkpoint(name: str) -> Finding:
@@ -168,15 +178,16 @@ def device(pipeline: PipelineConfig) -> Finding:
     devices = {pipeline.engine.device, pipeline.vocoder.device}
     if devices == {"cpu"}:
         return Finding("device", Status.FINE, "the configuration runs on the CPU")
-    if problem := gpu_problem(pipeline):
+    gpu = torch_part("scripts.doctor_gpu", wanted_for="device cuda")
+    if problem := gpu.gpu_problem(pipeline):
         return Finding("device", Status.FAIL, *problem)
-    return Finding("device", Status.FINE, described(pipeline))
+    return Finding("device", Status.FINE, gpu.described(pipeline))
 
 
 def triton(pipeline: PipelineConfig) -> Iterator[Finding]:
     """Checks that Triton can compile the engine's kernels, if the engine runs on a GPU."""
     if pipeline.engine.device == "cuda":
-        problem = triton_problem()
+        problem = torch_part("scripts.doctor_gpu", wanted_for="device cuda").triton_problem()
         yield Finding("triton", Status.FAIL, *problem) if problem else Finding("triton", Status.FINE, "can compile kernels")
 
 
@@ -276,18 +287,11 @@ def ports(checked: ConfigFile) -> Iterator[Finding]:
     for number, whose in HAPROXY_PORTS.items():
         if not is_free("0.0.0.0", number):
             yield Finding(
-                "port",
-                Status.WARN,
-                f"{number} ({whose}) is taken",
-                "start with --plain, or stop the other Ray Serve",
+                "port", Status.WARN, f"{number} ({whose}) is taken", "start with --plain, or stop the other Ray Serve"
             )
     if not is_free("127.0.0.1", DASHBOARD_PORT):
-        yield Finding(
-            "port",
-            Status.WARN,
-            f"{DASHBOARD_PORT} (Ray's dashboard) is taken: a Ray cluster runs here",
-            "`serve run` will join it; `ray stop` ends it",
-        )
+        found = f"{DASHBOARD_PORT} (Ray's dashboard) is taken: a Ray cluster runs here"
+        yield Finding("port", Status.WARN, found, "`serve run` will join it; `ray stop` ends it")
 
 
 def disk(home: Path) -> Finding:

@@ -16,7 +16,7 @@ from pipeline.checkpoint.weights import open_checkpoint
 from pipeline.child import ChildFailed, ask_child
 from pipeline.errors import AtCapacity, EngineFault, ReferenceRejected
 from pipeline.spec import CODEBOOKS
-from pipeline.with_torch import has_torch, torch_part
+from pipeline.with_torch import INSTALL, has_torch, torch_part
 
 TIMEOUT_S = 120.0
 RETRY_S = 2.0
@@ -37,7 +37,7 @@ async def encode_apart(root: Path, samples: NDArray[np.float32]) -> NDArray[np.i
     if not has_torch():
         raise ReferenceRejected(
             "this service cannot clone a voice from a recording, because PyTorch is not installed where it runs; voices from a "
-            "seed, a blend or an embedding need none. Its operator can add it: pip install torch",
+            f"seed, a blend or an embedding need none. Its operator can add it: {INSTALL}",
             param="audio_sample",
         )
     try:

@@ -2,13 +2,12 @@
 
 In:    samples (m,) float32, 16 kHz
 Out:   one probability of speech per frame of 32 ms
-Owns:  the weights, from the wheel of silero-vad
+Owns:  the weights, silero_vad_16k.safetensors of the package silero-vad, unchanged
 Never: torch, the package's own code
 
 Source: silero-vad 6.2 (MIT), silero_vad/tinygrad_model.py and silero_vad_16k.safetensors.
 """
 
-import importlib.util
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+WEIGHTS = Path(__file__).with_name("silero_vad_16k.safetensors")
 VAD_RATE = 16_000  # Hz
 FRAME = 512  # samples per decision
 CONTEXT = 64  # samples before a frame that are added to it
@@ -81,8 +81,4 @@ def _sigmoid(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @cache
 def _weights() -> Weights:
-    # The package is found, not imported: importing it would load torch.
-    package = importlib.util.find_spec("silero_vad")
-    assert package is not None
-    assert package.origin is not None
-    return load_file(Path(package.origin).parent / "data" / "silero_vad_16k.safetensors")
+    return load_file(WEIGHTS)

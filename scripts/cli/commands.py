@@ -50,7 +50,9 @@ COMMANDS = (
     ),
     Command("weights fetch", "scripts.weights.fetch", "Download and verify the real ChatTTS weights (1.2 GB)."),
     Command("weights make", "scripts.weights.make_random", "Generate a checkpoint with random weights."),
-    Command("weights convert", "scripts.weights.convert_voice", "Convert a .pt speaker file into a speaker string."),
+    Command(
+        "weights convert", "scripts.weights.convert_voice", "Convert a .pt speaker file into a speaker string.", extra="torch"
+    ),
     Command(
         "config show", "scripts.operate.show_config", "Print every value, its default, unit and meaning.", takes_config=True
     ),
@@ -67,7 +69,7 @@ COMMANDS = (
         "Refuse new requests, then wait until every stream has ended.",
         takes_config=True,
     ),
-    Command("fit", "scripts.operate.fit", "Write a configuration for this machine's GPU."),
+    Command("fit", "scripts.operate.fit", "Write a configuration for this machine's GPU.", extra="torch"),
     Command("leave", "scripts.operate.leave_node", "Take this machine out of a cluster without cutting a stream."),
     Command("bench", "scripts.bench.__main__", "Measure the service beside the ChatTTS package.", extra="bench"),
     Command("judge", "scripts.evaluate.intelligibility", "Measure the word error rate of a voice.", extra="judge"),

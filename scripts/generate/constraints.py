@@ -1,7 +1,8 @@
 """Constraints: pins what the service needs in the versions installed here. `make constraints`
 
 In:    pyproject.toml, the metadata of the installed packages
-Out:   constraints.txt: one `name==version` per package that serving and tracing need, by way of others included
+Out:   constraints.txt: one `name==version` per package that serving, with torch or without, and tracing need, by way of others
+       included
 Never: a package that only tests, benchmarks or training need; a path, an index, a local version label
 """
 
@@ -17,9 +18,9 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "constraints.txt"
-EXTRAS = ("tracing",)
+EXTRAS = ("tracing", "torch")
 HEAD = """\
-# Exact versions of everything that serving needs, for the image: pip install -c constraints.txt .
+# Exact versions of everything that serving needs, on CPUs and with [torch], for the image: pip install -c constraints.txt .
 # Written by `make constraints` from an environment in which the tests have passed.
 """
 
@@ -33,7 +34,7 @@ def main() -> int:
 
 
 def wanted() -> list[Requirement]:
-    """Returns what pyproject.toml asks for to serve and to export traces."""
+    """Returns what pyproject.toml asks for to serve, with torch or without, and to export traces."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines = [*project["dependencies"], *(line for extra in EXTRAS for line in project["optional-dependencies"][extra])]
     return [Requirement(line) for line in lines]

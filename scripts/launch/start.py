@@ -23,6 +23,7 @@ from pipeline.errors import CheckpointError, ConfigError
 from pipeline.paths import cache_home
 from scripts.config_path import CONFIG_HELP, DEFAULT, config_path
 from scripts.launch import announce
+from scripts.launch.needs_torch import torch_problem, unused_gpu
 from scripts.launch.processes import is_free, listeners, owners, process, processes
 from scripts.launch.runs import Run, end_leftovers
 from scripts.launch.supervise import Service, ServiceDied, Signals, StopRequested
@@ -75,6 +76,10 @@ def main(arguments: list[str] | None = None) -> int:
     signals, console = Signals(), Console()
     try:
         checked = check_file(args.config)
+        if problem := torch_problem(checked.app.pipeline):
+            raise ConfigError("; ".join(problem))
+        if note := unused_gpu(checked.app.pipeline):
+            print("; ".join(note), file=sys.stderr)
         checkpoint = checked.app.pipeline.checkpoint
         with console.status(f"checkpoint {checkpoint}"):
             resolve(checkpoint, cache_home())

@@ -1,4 +1,4 @@
-"""Homophones: the characters replaced are those of the ChatTTS package, and become the same ones."""
+"""Homophones: the characters replaced are those of the ChatTTS package, and become the same ones. Its files are unchanged."""
 
 from pathlib import Path
 
@@ -7,14 +7,21 @@ from ChatTTS.norm import Normalizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.text.normalize.chinese import homophones
+from pipeline.text.normalize.chinese import HOMOPHONES, homophones
+from scripts.weights.fetch import HASHES_FILE
 from tests.support.effort import examples
 
-UPSTREAM = Normalizer(str(Path(ChatTTS.__file__).parent / "res" / "homophones_map.json"))
+RESOURCES = Path(ChatTTS.__file__).parent / "res"
+UPSTREAM = Normalizer(str(RESOURCES / "homophones_map.json"))
 
 
 def upstream(text: str) -> str:
     return UPSTREAM(text, do_text_normalization=False, do_homophone_replacement=True)
+
+
+def test_the_files_of_the_package_are_unchanged():
+    assert HOMOPHONES.read_bytes() == (RESOURCES / HOMOPHONES.name).read_bytes()
+    assert HASHES_FILE.read_bytes() == (RESOURCES / HASHES_FILE.name).read_bytes()
 
 
 def test_every_character_of_the_map_is_replaced_as_upstream_does():

@@ -1,6 +1,8 @@
 """The VAD against silero-vad's own network. The wheel's TorchScript file holds other weights than its safetensors file, which
 pipeline/voices/vad.py reads: they are put into it first."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import silero_vad
@@ -24,6 +26,10 @@ def network():
             place = basis if layer == "stft_conv" else parameters[f"_model.{PLACES[layer]}.{kind}"]
             place.copy_(torch.from_numpy(values))
     return model
+
+
+def test_the_weights_are_those_of_the_package():
+    assert vad.WEIGHTS.read_bytes() == (Path(silero_vad.__file__).parent / "data" / vad.WEIGHTS.name).read_bytes()
 
 
 @pytest.mark.parametrize("samples", [1, 511, 512, 513, 16_000, 100_001])

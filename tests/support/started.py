@@ -84,6 +84,7 @@ def started(
     changes: Mapping[str, str] = {},
     program: tuple[str, ...] = ("-m", "scripts.launch.start"),
     where: Path = PROJECT,
+    prefix: Path = Path(sys.prefix),
     **variables: str,
 ) -> Iterator[Started]:
     """Run scripts.launch.start as a shell runs a background command: with SIGINT ignored, and few files allowed.
@@ -97,6 +98,7 @@ def started(
         changes: lines of configs/dev.yaml, and what stands in their place.
         program: what Python runs.
         where: the folder it runs in.
+        prefix: of the Python that runs it.
         variables: of the environment.
     """
     folder.mkdir(exist_ok=True)
@@ -111,7 +113,7 @@ def started(
     environment = inherited | {"CHATTTS_HOME": str(home), "RAY_TMPDIR": str(folder), "OMP_NUM_THREADS": "1"}
     environment |= {"PYTHONPATH": str(PROJECT)} | {name: str(free_port()) for name in HAPROXY_PORTS} | variables
     with contextlib.suppress(FileExistsError):
-        (home / "venv").symlink_to(sys.prefix)
+        (home / "venv").symlink_to(prefix)
     python = home / "venv" / Path(sys.executable).relative_to(sys.prefix)
     with log.open("w") as output:
         process = subprocess.Popen(

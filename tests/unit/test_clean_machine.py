@@ -13,6 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from scripts.generate.constraints import needed
 from tests.support.machine import WHY_NOT_NATIVE
 from tests.support.services import needed_program
 from tests.support.syntax import syntax_tree
@@ -22,11 +23,33 @@ PACKAGES = ROOT / "tests/debian-packages.txt"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OURS = {"pipeline", "serve", "scripts", "tests"}
 
+# What imports torch; pipeline/with_torch.py loads it, where it is needed.
+IN_TORCH = (
+    "pipeline/checkpoint/in_torch.py",
+    "pipeline/engine/gpu_prompts.py",
+    "pipeline/engine/gpu_runner.py",
+    "pipeline/engine/gpu_state.py",
+    "pipeline/engine/tensor_cache.py",
+    "pipeline/engine/torch_model.py",
+    "pipeline/model/embedding.py",
+    "pipeline/model/gpt.py",
+    "pipeline/model/gpu",
+    "pipeline/model/linear.py",
+    "pipeline/model/quantise.py",
+    "pipeline/model/sampling.py",
+    "pipeline/vocoder/reference_encoder.py",
+    "pipeline/vocoder/windowed",
+    "scripts/doctor_gpu.py",
+    "scripts/evaluate",
+    "scripts/operate/fit.py",
+    "scripts/weights/convert_voice.py",
+)
 # Sources -> the extras that are installed wherever they run; the longest prefix counts.
 EXTRAS: dict[str, tuple[str, ...]] = {
     "pipeline": (),
     "serve": (),
     "scripts": (),
+    **dict.fromkeys(IN_TORCH, ("torch",)),
     "scripts/bench": ("bench",),
     "scripts/evaluate/alignment_heads.py": ("judge",),
     "scripts/evaluate/intelligibility.py": ("judge",),
@@ -86,6 +109,18 @@ def test_the_checkout_knows_its_commit():
     git = needed_program("git", "git")
     done = subprocess.run([git, "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_serving_on_a_cpu_needs_no_torch():
+    """Nor anything of CUDA: not by way of another package either."""
+    brought = needed(map(Requirement, PROJECT["dependencies"]))
+    assert {"ray", "numpy", "av", "tokenizers", "uvloop"} <= brought
+    heavy = re.compile(r"torch|triton|nvidia|cuda|chattts|transformers|vocos|numba|llvmlite|scipy|silero")
+    assert not set(filter(heavy.match, brought))
+    extras = {name: names_in(lines) for name, lines in PROJECT["optional-dependencies"].items()}
+    assert (
+        {"torch", "torchaudio", "chattts", "vector-quantize-pytorch"} <= extras["upstream"] <= extras["bench"] <= extras["dev"]
+    )
 
 
 def names_in(requirements: list[str]) -> set[str]:

@@ -132,7 +132,7 @@ def test_a_word_rays_command_does_not_know_is_found():
 @pytest.mark.parametrize("line", commands("pip install"))
 def test_what_pip_is_asked_for_is_offered(line: str):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = Requirement(shlex.split(line)[2])
+    wanted = Requirement(re.sub(r"^\.", project["name"], shlex.split(line)[-1]))  # `.` is the checkout
     assert wanted.name == project["name"]
     assert wanted.extras <= set(project["optional-dependencies"])
 

@@ -87,7 +87,7 @@ def refused(kind, call):
     try:
         call()
     except kind as error:
-        assert "pip install torch" in str(error), error
+        assert "pip install 'chattts-serve[torch]'" in str(error), error
     else:
         raise AssertionError(f"{kind} expected")
 

@@ -35,11 +35,16 @@ def on_this_machine(config: Placed) -> Placed:
 
 def sees_gpu() -> bool:
     """True if this process can use a GPU. Imports torch only where NVIDIA's driver is."""
+    return has_driver() and has_torch() and bool(torch_part("torch", wanted_for="device cuda").cuda.is_available())
+
+
+def has_driver() -> bool:
+    """True if this process can load NVIDIA's driver."""
     try:
         ctypes.CDLL(DRIVER)
     except OSError:
         return False
-    return has_torch() and bool(torch_part("torch", wanted_for="device cuda").cuda.is_available())
+    return True
 
 
 def pipeline_on_this_machine(pipeline: PipelineConfig) -> PipelineConfig:

@@ -2,20 +2,20 @@
 
 In:    a run of Chinese characters
 Out:   a run of Chinese characters, of the same length if OpenCC keeps it
-Owns:  OpenCC's tables and the package's homophones, read once
+Owns:  OpenCC's tables and ChatTTS's homophones, read once
 Never: numbers, signs
 """
 
 import json
 import re
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
 import opencc
 
 from pipeline.text.normalize.chinese_words import words_of
 
+HOMOPHONES = Path(__file__).resolve().parents[1] / "homophones_map.json"
 FIRST, LAST = "一", "\u9fff"  # of the block ChatTTS was trained on
 DIALECT_WORD = re.compile(
     f"唔(?=[{FIRST}-{LAST}])|[佢哋喺嘢冇嘅咗啲嚟睇冚嗰噉咁喎啱瞓諗谂嘥攞嗮唞踎孭啩乜畀揾搵餸劏揸攰冧叻嗌嗱奀嚿掟閪覅朆伓嘸]"
@@ -34,12 +34,9 @@ def simplifier() -> opencc.OpenCC:
 def homophones() -> dict[int, str]:
     """Returns the characters ChatTTS misreads, each with a common one of the same sound.
 
-    Source: ChatTTS/res/homophones_map.json, read from the installed package without importing it, which loads torch.
+    Source: ChatTTS/res/homophones_map.json of the ChatTTS package, unchanged.
     """
-    spec = find_spec("ChatTTS")
-    assert spec is not None, "the ChatTTS package is a dependency of this one"
-    assert spec.origin is not None
-    table = json.loads((Path(spec.origin).parent / "res" / "homophones_map.json").read_text(encoding="utf-8"))
+    table = json.loads(HOMOPHONES.read_text(encoding="utf-8"))
     return {ord(rare): common for rare, common in table.items()}
 
 

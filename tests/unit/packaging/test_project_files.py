@@ -1,6 +1,7 @@
 """Project files: constraints, version, workflows and hooks say the same as pyproject.toml and the Makefile."""
 
 import re
+import subprocess
 import tomllib
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -49,11 +50,21 @@ def test_pins_satisfy_each_other():
 
 
 def test_what_only_tests_need_is_not_pinned():
-    assert not {"pytest", "ruff", "mypy", "hypothesis", "pocketsphinx", "matplotlib", "pyloudnorm"} & set(PINS)
+    only_tests = {"pytest", "ruff", "mypy", "hypothesis", "pocketsphinx", "matplotlib", "pyloudnorm"}
+    assert not (only_tests | {"chattts", "torchaudio", "transformers", "silero-vad"}) & set(PINS)
 
 
 def test_the_image_installs_what_is_pinned():
     assert "--constraint constraints.txt" in (ROOT / "k8s/Dockerfile").read_text()
+
+
+def test_extras_and_the_index_of_torch_are_passed_on_by_make():
+    command = ["make", "--dry-run", "--always-make", "serve", "EXTRAS=torch", "TORCH_INDEX=https://mirror.example/cpu"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.search(r"100 packages, 190 MB to download, 700 MB on the disk.*venv .*pip install.*pip install", said, re.DOTALL)
+    installs = [line for line in said.splitlines() if "pip install" in line]
+    assert [line.split()[-1].strip("'") for line in installs] == [".", ".[torch]"]
+    assert all(line.startswith('PIP_EXTRA_INDEX_URL="https://mirror.example/cpu"') for line in installs)
 
 
 def test_the_version_stands_in_one_place():

@@ -13,6 +13,7 @@ import yaml
 
 from pipeline.checkpoint.layout import MEL_DECODER_FILE
 from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
+from pipeline.model.gpu.placement import sees_gpu
 from pipeline.native.compiler import library
 from pipeline.native.instructions import Instructions
 from scripts import doctor
@@ -87,7 +88,7 @@ def test_a_checkpoint_that_is_not_there_says_how_to_get_it(monkeypatch, tmp_path
     assert "chattts-serve weights fetch" in found.found
 
 
-@pytest.mark.skipif(doctor.torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.skipif(sees_gpu(), reason="there is a GPU here")
 def test_a_gpu_that_is_not_there_is_missed():
     found = doctor.device(PipelineConfig(engine=EngineConfig(device="cuda"), vocoder=VocoderConfig()))
     assert found.status is Status.FAIL
