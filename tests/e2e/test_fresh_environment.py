@@ -55,18 +55,8 @@ def test_it_has_no_torch_and_is_small(fresh: Path, home: Path):
 
 
 def test_every_command_says_what_it_needs(fresh: Path, home: Path):
-    for command in (
-        "start",
-        "say",
-        "read",
-        "doctor",
-        "keys",
-        "weights fetch",
-        "weights make",
-        "config show",
-        "capacity",
-        "leave",
-    ):
+    plain = "start,say,read,doctor,keys,weights fetch,weights make,config show,capacity,drain,leave"
+    for command in plain.split(","):
         done = run(fresh, home, "chattts-serve", *command.split(), "--help")
         assert done.returncode == 0, done.stderr
     for command, extra in (("fit", "torch"), ("weights convert", "torch"), ("bench", "bench"), ("judge", "judge")):
