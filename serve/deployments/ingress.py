@@ -23,6 +23,7 @@ from serve.deployments.ingress_setup import background_work, build_parts, speak_
 from serve.doors.riva.calls import CallContext, RivaDoor
 from serve.http.api import create_api
 from serve.http.services import Services
+from serve.http.speech_gate import SpeechGate
 from serve.remote.remote_stages import Handle
 
 LOG = logging.getLogger("ray.serve.chattts")
@@ -50,6 +51,7 @@ class Ingress:
         """Takes the arguments of build_parts. Serve sends the replica no request before this returns."""
         self._parts = parts = await build_parts(config, stages, listens)
         self.services = parts.services
+        self.gate = SpeechGate(parts.services)
         self._background = Background()
         for name, work in background_work(config, parts):
             self._background.start(name, work)

@@ -3,56 +3,49 @@
 In:    headers of requests for speech
 Out:   the reply that the route would give while the replica is full, for a third of the work; other requests pass through
 Owns:  nothing
-Never: bodies; a reply to a request without access, which AuthMiddleware refuses
+Never: bodies; the decision, which is the replica's (speech_gate.py); an import that Serve's proxy would have to hold
 
 One process refuses a burst one request after the other, so the cost of each adds to the wait of the last.
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipeline.errors import SynthesisError
-from serve.errors import ApiError, to_api_error
 from serve.http.error_reply import named_error_reply
-from serve.http.middleware import peer_of
-from serve.http.route_access import SPEECH
-from serve.http.services import Services
-from serve.observability.reply_stats import Outcome, ReplyStats
+from serve.http.sender import peer_of
 
 METHOD, PATH = "POST", "/v1/audio/speech"
+
+
+class Gate(Protocol):
+    """A replica that may refuse."""
+
+    def refusal(self, headers: Headers, peer: str) -> SynthesisError | None:
+        """Returns why speech is refused now; None: the route answers."""
 
 
 class EarlyRefusal:
     """ASGI middleware around Serve's own HTTP server."""
 
-    def __init__(self, app: ASGIApp, *, services: Callable[[], Services | None]) -> None:
+    def __init__(self, app: ASGIApp, *, gate: Callable[[], Gate | None]) -> None:
         """Args:
-        services: the ingress replica of this process; None where there is none.
+        gate: that of the ingress replica of this process; None where there is none.
         """
         self._app = app
-        self._services = services
+        self._gate = gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        services = self._services() if is_speech(scope) else None
-        if services is None or not services.speech.admission.is_full:
-            await self._app(scope, receive, send)
-            return
+        gate = self._gate() if is_speech(scope) else None
         headers = Headers(scope=scope)
-        if "origin" in headers:  # a page needs CORS headers to read why
+        refusal = gate.refusal(headers, peer_of(scope)) if gate is not None else None
+        if refusal is None:
             await self._app(scope, receive, send)
-            return
-        try:
-            services.authenticator.authenticate(headers, peer_of(scope), SPEECH.scopes, opens_page=False)
-            services.speech.admission.check()
-        except ApiError:
-            await self._app(scope, receive, send)
-        except SynthesisError as error:
-            await named_error_reply(error, headers.get("x-request-id", ""))(scope, receive, send)
-            code = to_api_error(error).spec.code
-            services.speech.observer.finished(ReplyStats(Outcome.REFUSED, code))
-            services.speech.refusals.add(code)
+        else:
+            await named_error_reply(refusal, headers.get("x-request-id", ""))(scope, receive, send)
 
 
 def is_speech(scope: Scope) -> bool:

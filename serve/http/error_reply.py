@@ -14,7 +14,7 @@ from starlette.types import Scope
 from serve.errors import to_api_error
 from serve.http.deepgram import errors as deepgram
 from serve.http.elevenlabs import errors as elevenlabs
-from serve.http.neighbours import kokoro
+from serve.http.neighbours import kokoro_errors as kokoro
 
 
 def error_reply(

@@ -9,8 +9,6 @@ Never: Ray, bodies; a key in a log line
 import asyncio
 import json
 import logging
-import re
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -28,11 +26,11 @@ from serve.http.elevenlabs import errors as elevenlabs
 from serve.http.elevenlabs.frames import context_in
 from serve.http.error_reply import error_reply, path_in
 from serve.http.route_access import RouteAccessTable
+from serve.http.sender import peer_of, safe_request_id
 from serve.observability.reply_stats import ReplyObserver
 
 LOG = logging.getLogger("ray.serve.chattts")
 
-REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 FIRST_MESSAGE_S = 1.0  # a refused client's time to name its context: LiveKit's waits for ever for one that it is not told of
 
 # The wildcards stand for requests without cookies, the only ones there are here; Authorization has to be named beside them.
@@ -187,11 +185,6 @@ def subprotocol_of(scope: Scope) -> str | None:
     return next((name for name in scope.get("subprotocols") or () if name in SCHEMES), None)
 
 
-def safe_request_id(claimed: str | None) -> str:
-    """Returns the claimed id if it can stand in a log and a header, else a new one."""
-    return claimed if claimed is not None and REQUEST_ID.fullmatch(claimed) else uuid.uuid4().hex
-
-
 def request_id_of(request: HTTPConnection) -> str:
     """Returns the id that RequestIdMiddleware put on the request."""
     return str(request.state.request_id)
@@ -201,9 +194,3 @@ def caller_of(request: HTTPConnection) -> Caller:
     """Returns the caller that AuthMiddleware put on the request."""
     caller: Caller = getattr(request.state, "caller", ANONYMOUS_CALLER)
     return caller
-
-
-def peer_of(scope: Scope) -> str:
-    """Returns the address the connection comes from; empty if the server does not know it."""
-    client = scope.get("client")
-    return client[0] if client else ""

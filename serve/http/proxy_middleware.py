@@ -3,7 +3,7 @@
 In:    RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH=serve.http.proxy_middleware:middlewares in the environment of Ray's processes
 Out:   ASGI middleware around Serve's own HTTP server: the proxy's, or the ingress replica's under direct ingress
 Owns:  nothing
-Never: bodies
+Never: bodies; an import that a proxy does not need: it lives beside a service of some 100 MB
 
 Serve reads these headers before any application code runs: its time limit (0 switches it off), its check for clients that
 leave (?1 switches it off) and its routing hints. speech_response.py has limits and a check of its own in any case.
@@ -17,11 +17,10 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve.errors import bad_request
-from serve.http.early_refusal import EarlyRefusal
+from serve.http.early_refusal import EarlyRefusal, Gate
 from serve.http.error_envelope import ErrorEnvelope
 from serve.http.error_reply import named_error_reply, path_in
-from serve.http.middleware import safe_request_id
-from serve.http.services import Services
+from serve.http.sender import safe_request_id
 
 # Compared with `_` for `-`: Serve accepts both spellings of some of them.
 ROUTING_HEADERS = frozenset(
@@ -61,16 +60,16 @@ class StripRoutingHeaders:
 
 def middlewares() -> list[Middleware]:
     """Returns the middleware that Serve puts around its own, the last one outermost."""
-    return [Middleware(ErrorEnvelope), Middleware(EarlyRefusal, services=backend_here), Middleware(StripRoutingHeaders)]
+    return [Middleware(ErrorEnvelope), Middleware(EarlyRefusal, gate=gate_here), Middleware(StripRoutingHeaders)]
 
 
-def backend_here() -> Services | None:
-    """Returns the services of the ingress replica in this process; None in a proxy."""
+def gate_here() -> Gate | None:
+    """Returns the gate of the ingress replica in this process; None in a proxy, or while the replica starts."""
     try:
         replica = serve.get_replica_context().servable_object
     except RayServeException:
         return None
-    found: Services | None = getattr(replica, "services", None)
+    found: Gate | None = getattr(replica, "gate", None)
     return found
 
 

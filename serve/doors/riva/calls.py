@@ -24,8 +24,8 @@ from serve.access.authentication import ANONYMOUS_CALLER, check_scope
 from serve.access.idempotency import HEADER as IDEMPOTENCY_KEY
 from serve.doors.riva.translation import configuration, configuration_of, reply, speech_fields, status_of
 from serve.errors import ApiError, bad_request, to_api_error
-from serve.http.middleware import safe_request_id
 from serve.http.routes.voices import NO_CONSENT, check_cloning
+from serve.http.sender import safe_request_id
 from serve.http.services import Services
 from serve.http.speech_writers import ignored_header
 from serve.speech.conversation.context import ContextSettings

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field
 
 from pipeline.errors import SynthesisError
-from serve.errors import ApiError, bad_request
+from serve.errors import bad_request
 from serve.http.ignored_fields import ignored_fields
 from serve.http.speech_writers import MOST_LINE_AUDIO_BYTES, Connection, coverage_header, reply_headers
 from serve.speech.events import Audio, Finished, SpeechEvent, Started, Timed
@@ -24,7 +24,6 @@ from serve.speech.schemas.base import Body, read_body
 from serve.speech.schemas.speech import OTHER_MODELS
 from serve.speech.times import times_fields
 
-PATH = "/dev/captioned_speech"
 LANGUAGES: Mapping[str, str] = {"a": "en-US", "b": "en-GB", "z": "zh-CN"}
 """their letters -> tags; other letters are no tags and are refused"""
 
@@ -136,8 +135,3 @@ class CaptionedWriter:
                 "timestamps": None if job.timestamps is None else words,
             }
         ).encode()
-
-
-def error_body(refusal: ApiError) -> dict[str, Any]:
-    """Returns the envelope of an error."""
-    return {"detail": {"error": refusal.spec.code, "message": refusal.message, "type": refusal.spec.type}}

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from serve.access.api_keys import Scope
 from serve.http.dependencies import RequestServices
-from serve.http.neighbours import kokoro, piper, vapi
+from serve.http.neighbours import kokoro, kokoro_errors, piper, vapi
 from serve.http.openapi import answers, takes
 from serve.http.route_access import requires
 from serve.http.speech_response import SpeechResponse
@@ -50,7 +50,7 @@ def answers_with(media_type: str, description: str, content: dict[str, Any]) -> 
 
 
 @router.post(
-    kokoro.PATH,
+    kokoro_errors.PATH,
     openapi_extra=takes(kokoro.CaptionedBody),
     response_class=Response,
     responses={

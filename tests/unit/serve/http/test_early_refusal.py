@@ -11,6 +11,7 @@ from serve.access.authentication import Authenticator
 from serve.config.app_config import LimitsConfig
 from serve.http.early_refusal import EarlyRefusal
 from serve.http.services import Services
+from serve.http.speech_gate import SpeechGate
 from serve.observability.reply_stats import Outcome
 from tests.support.fakes import RecordingObserver, Speaker, make_services
 
@@ -38,7 +39,7 @@ def ask(
 
     raw = [(b"host", b"localhost"), (b"x-request-id", b"abc"), *((k.encode(), v.encode()) for k, v in headers.items())]
     scope = {"type": "http", "method": method, "path": path, "headers": raw, "client": (peer, 1)}
-    asyncio.run(EarlyRefusal(serve, services=lambda: services)(scope, receive, send))
+    asyncio.run(EarlyRefusal(serve, gate=lambda: SpeechGate(services) if services else None)(scope, receive, send))
     return sent
 
 

@@ -2,10 +2,15 @@
 
 import asyncio
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from serve.http import proxy_middleware as edge
+
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def headers_behind_the_edge(*headers: tuple[bytes, bytes]) -> dict[bytes, bytes]:
@@ -56,3 +61,26 @@ def test_headers_beyond_any_use_are_refused_before_anything_reads_them():
     assert sent[0]["status"] == 431
     assert json.loads(sent[1]["body"])["error"]["code"] == "headers_too_large"
     assert headers_behind_the_edge((b"x-filler", b"y" * (edge.MOST_HEADER_BYTES - 100)))
+
+
+WHAT_IT_LOADS = """
+import sys
+import ray.serve._private.proxy
+
+before = set(sys.modules)
+import serve.http.proxy_middleware
+
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+@pytest.mark.slow
+def test_serves_proxy_loads_little_for_it():
+    """One module more of the service's brings half of it: 50 MB in a process that only passes requests on."""
+    done = subprocess.run([sys.executable, "-c", WHAT_IT_LOADS], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    doors = {f"serve.http.{name}" for name in ("deepgram", "elevenlabs", "neighbours")}
+    doors |= {"serve.http.deepgram.errors", "serve.http.elevenlabs.errors", "serve.http.neighbours.kokoro_errors"}
+    own = {f"serve.http.{name}" for name in ("close_codes", "early_refusal", "error_envelope", "error_reply", "sender")}
+    floor = {"pipeline", "pipeline.errors", "serve", "serve.errors", "serve.http"}
+    assert set(loaded) == {"serve.http.proxy_middleware"} | own | doors | floor
