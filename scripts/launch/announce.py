@@ -16,8 +16,10 @@ import requests
 from scripts.launch.processes import Listener, Process, listeners, owners
 
 DASHBOARD_PORTS = range(8265, 8316)  # Ray takes the first free one
+INGRESS_PORTS = range(30_000, 31_001)  # Serve's: where ingress replicas speak HTTP to HAProxy
 RAY = "Ray's own processes"
 REPLICA_CALLS = "calls between replicas"
+BEHIND_HAPROXY = "API behind HAProxy"
 WITH_TOKEN = frozenset({RAY, REPLICA_CALLS, "Ray's dashboard"})
 FIRST_WORDS = '{"input": "Five one one, two five five.", "voice": "default", "seed": 1, "response_format": "wav"}'
 ANSWER_S = 2.0
@@ -53,9 +55,11 @@ def port_use(process: Process, listener: Listener, service_port: int, haproxy: M
         return "page and API"
     if is_dashboard(process, listener):
         return "Ray's dashboard"
-    if process.name == "haproxy":
+    if process.name == "haproxy" or listener.port in haproxy:
         return haproxy.get(listener.port, "HAProxy")
     title = process.command()
+    if title.startswith("ray::ServeReplica") and listener.port in INGRESS_PORTS:
+        return BEHIND_HAPROXY
     if "ray::ServeReplica" in title and not listener.is_local:
         return REPLICA_CALLS
     return RAY

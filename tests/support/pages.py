@@ -26,6 +26,12 @@ def section(page: str, title: str) -> str:
     return found[1]
 
 
+def table(page: str, title: str) -> list[list[str]]:
+    """The rows of the first table below one heading of a page, as cells, without its head."""
+    lines = re.findall(r"(?:^\|.*\n)+", section(page, title), re.MULTILINE)[0].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+
+
 def code_blocks(text: str) -> list[str]:
     """The indented blocks of a text, without their indentation."""
     blocks = re.findall(r"(?:^    .*\n)+", text, re.MULTILINE)

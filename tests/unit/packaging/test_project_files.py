@@ -54,10 +54,6 @@ def test_what_only_tests_need_is_not_pinned():
     assert not (only_tests | {"chattts", "torchaudio", "transformers", "silero-vad"}) & set(PINS)
 
 
-def test_the_image_installs_what_is_pinned():
-    assert "--constraint constraints.txt" in (ROOT / "k8s/Dockerfile").read_text()
-
-
 def test_extras_and_the_index_of_torch_are_passed_on_by_make():
     command = ["make", "--dry-run", "--always-make", "serve", "EXTRAS=torch", "TORCH_INDEX=https://mirror.example/cpu"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
