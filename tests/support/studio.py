@@ -108,3 +108,10 @@ async def file_in(folder: Path, name: str) -> bytes:
     """A file, once it was saved whole: it lies beside its own unfinished form until then."""
     await until(lambda: (folder / name).exists() and not list(folder.glob("*.crdownload")))
     return await asyncio.to_thread((folder / name).read_bytes)
+
+
+async def attach(page: Page, selector: str, file: Path) -> None:
+    """A file to an input of files, as its dialogue would."""
+    root = (await page.ask("DOM.getDocument"))["root"]["nodeId"]
+    node = (await page.ask("DOM.querySelector", nodeId=root, selector=selector))["nodeId"]
+    await page.ask("DOM.setFileInputFiles", nodeId=node, files=[str(file)])

@@ -23,10 +23,10 @@ export function watchVoices(listener) {
   listener(known);
 }
 
-/** Fills a select with the voices and keeps what was chosen. */
-export function offerVoices(select, first = []) {
-  watchVoices(({voices}) => {
-    const chosen = select.dataset.chosen ?? select.value;
+/** Fills a select with the voices, or those that a test holds for, and keeps what was chosen. */
+export function offerVoices(select, first = [], isOffered = () => true) {
+  watchVoices(listed => {
+    const voices = listed.voices.filter(isOffered), chosen = select.dataset.chosen ?? select.value;
     const options = [...first, ...voices.map(voice => [voice.id, voice.name || voice.id])];
     if (chosen && !options.some(([id]) => id === chosen)) options.push([chosen, chosen]);
     select.replaceChildren(...options.map(([id, name]) => new Option(name, id)));

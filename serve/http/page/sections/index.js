@@ -14,4 +14,5 @@ export const SECTIONS = [
   {id: "speak", title: "Speak", usesText: true, load: () => import("./speak.js")},
   {id: "takes", title: "Takes", usesText: true, load: () => import("./takes.js")},
   {id: "plan", title: "What will be said", usesText: true, load: () => import("./plan.js")},
+  {id: "voices", title: "Voices", load: () => import("./voices.js")},
 ];
