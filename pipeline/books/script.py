@@ -57,6 +57,8 @@ class Script:
     """hash of its picture; empty: it has none"""
     speech: Mapping[str, Any] = field(default_factory=dict)
     """fields of a request that all parts share"""
+    lines: tuple[Mapping[str, Any], ...] = ()
+    """of a batch: what is known of each part besides, in order"""
 
     def body_of(self, number: int) -> dict[str, Any]:
         """Returns the fields of the request for a part."""

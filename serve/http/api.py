@@ -22,6 +22,7 @@ from serve.http.middleware import AuthMiddleware, CrossOriginMiddleware, Request
 from serve.http.openapi import describe
 from serve.http.route_access import RouteAccessTable
 from serve.http.routes import (
+    batches,
     cache,
     conversation,
     deepgram,
@@ -48,7 +49,7 @@ CLIENT_CLOSED_REQUEST = 499  # nginx's: the client left before its body was comp
 
 ELEVENLABS = (elevenlabs, elevenlabs_dialogue, elevenlabs_voices, elevenlabs_account)
 SPEECH = (text, speech, dialogue, conversation, *ELEVENLABS, deepgram, neighbours)
-ROUTERS = tuple(module.router for module in (*SPEECH, speech_batch, jobs, voices, cache, source, models, health, page))
+ROUTERS = tuple(module.router for module in (*SPEECH, speech_batch, jobs, batches, voices, cache, source, models, health, page))
 
 
 def create_api(get_services: Callable[[], Services], *, announce_request_id: bool = True) -> FastAPI:

@@ -17,7 +17,8 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from serve.http.schemas.jobs import part_reply, progress_of, view_reply
-from serve.jobs.desk import JobDesk, JobView
+from serve.jobs.desk import JobDesk
+from serve.jobs.views import JobView
 
 LOOK_S = 0.5
 QUIET_S = 15.0

@@ -10,13 +10,12 @@ import asyncio
 import hashlib
 import re
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline.books.book import Book
-from pipeline.books.script import Script
-from pipeline.books.shelf import Shelf
+from pipeline.books.shelf import PartNotes, Shelf
 from pipeline.books.track import Track
 from pipeline.errors import AtCapacity, Conflict, StoreFull, StoreUnavailable
 from pipeline.store.store import Store
@@ -25,9 +24,11 @@ from serve.config.jobs import JobsConfig
 from serve.errors import ApiError, ErrorSpec, bad_request
 from serve.jobs.body import JobBody, PartBody
 from serve.jobs.document import DocumentReader
+from serve.jobs.files import Files
 from serve.jobs.planning import JobPlan, plan_job, settled_part
 from serve.jobs.record import UNFINISHED, JobRecord, JobStatus, Webhook
 from serve.jobs.records import Job, JobRecords
+from serve.jobs.views import JobLoad, JobView
 from serve.jobs.webhooks import checked_webhook
 from serve.speech.job import RequestContext
 from serve.speech.services import SpeechServices
@@ -38,31 +39,6 @@ PREFIX = "job-"
 ID = re.compile(rf"{PREFIX}[0-9a-f]{{{ID_LETTERS}}}")
 WAITING = (JobStatus.QUEUED, JobStatus.RUNNING)
 RESUMABLE = (JobStatus.PAUSED, JobStatus.CANCELLED, JobStatus.FAILED)
-
-
-@dataclass(frozen=True, slots=True)
-class JobView:
-    """A job with what is finished of it."""
-
-    job: Job
-    script: Script
-    track: Track
-    finished: Mapping[str, int]
-    """samples of the finished parts, by their keys"""
-    audio_s: float
-    """of the finished parts"""
-
-
-@dataclass(frozen=True, slots=True)
-class JobLoad:
-    """The work of all jobs together."""
-
-    jobs: int
-    """that are spoken or wait for it"""
-    backlog_s: float
-    """of audio that is missing [s]"""
-    rate: float | None
-    """seconds of audio per second; None: not known, because nothing is spoken"""
 
 
 class JobDesk:
@@ -87,8 +63,9 @@ class JobDesk:
         self.wake: Callable[[], None] = lambda: None
         """told when a job of this replica's clients wants to be spoken"""
         self.documents = DocumentReader()
+        self.files = Files(store, folder)
+        self.speech = speech
         self._folder = folder
-        self._speech = speech
 
     def shelf(self, job_id: str) -> Shelf:
         """Returns the files of a job."""
@@ -107,7 +84,7 @@ class JobDesk:
         Raises:
             InvalidRequest, ApiError
         """
-        return await asyncio.to_thread(plan_job, body, context, self._speech, self.config, book)
+        return await asyncio.to_thread(plan_job, body, context, self.speech, self.config, book)
 
     async def create(
         self, body: JobBody, context: RequestContext, raw: bytes, book: Book | None = None
@@ -132,11 +109,23 @@ class JobDesk:
         plan = await self.plan(body, context, book)
         asked, hosts = body.webhook, self.config.webhook_hosts
         hook = None if asked is None else checked_webhook(asked.url, asked.secret, hosts)
+        return await self.accept(job_id, context, request, plan, hook), plan
+
+    async def accept(self, job_id: str, context: RequestContext, request: str, plan: JobPlan, hook: Webhook | None) -> Job:
+        """Accepts what is planned, and charges for all of its text.
+
+        Args:
+            request: hash of the request; empty: it cannot be repeated.
+
+        Raises:
+            AtCapacity, StoreFull, StoreUnavailable, ApiError
+        """
+        tenant = context.caller.id
         await asyncio.to_thread(self._check_room, tenant, plan)
         await context.caller.charge_characters(plan.script.characters)
         record = await asyncio.to_thread(self._write, job_id, tenant, request, plan, hook)
         self.wake()
-        return Job(job_id, 1, record), plan
+        return Job(job_id, 1, record)
 
     async def get(self, tenant: str, job_id: str) -> Job:
         """Returns a job of a tenant.
@@ -146,7 +135,7 @@ class JobDesk:
             StoreUnavailable
         """
         found = await asyncio.to_thread(self.records.read, job_id) if ID.fullmatch(job_id) else None
-        if found is None or found.record.tenant != tenant or found.record.status is JobStatus.DELETED:
+        if found is None or found.record.tenant != tenant or found.record.status is JobStatus.DELETED or found.record.batch:
             raise not_found()
         return found
 
@@ -175,6 +164,14 @@ class JobDesk:
 
     async def listed(self, tenant: str) -> list[Job]:
         """Returns the jobs of a tenant, the newest first.
+
+        Raises:
+            StoreUnavailable
+        """
+        return [job for job in await self.owned(tenant) if job.record.batch is None]
+
+    async def owned(self, tenant: str) -> list[Job]:
+        """Returns the jobs and batches of a tenant, the newest first.
 
         Raises:
             StoreUnavailable
@@ -214,7 +211,7 @@ class JobDesk:
         if number >= len(before.parts):
             raise bad_request("out_of_range", f"the job has parts 0 to {len(before.parts) - 1}", status=404)
         script = before.with_part(number, body.changed(before.parts[number]))
-        script = script.with_part(number, settled_part(script, number, context, self._speech))
+        script = script.with_part(number, settled_part(script, number, context, self.speech))
         await context.caller.charge_characters(script.characters_of(number))
 
         def change(record: JobRecord) -> JobRecord:
@@ -250,6 +247,11 @@ class JobDesk:
         self.wake()
         return job
 
+    def used(self) -> int:
+        """Returns how many bytes all files have, with those that unfinished jobs are expected to need."""
+        jobs = sum(job.record.size for job in self.records.refresh().values())
+        return jobs + sum(record.bytes for record in self.files.all().values())
+
     def _check_room(self, tenant: str, plan: JobPlan) -> None:
         records = [job.record for job in self.records.refresh().values()]
         waiting = [record.tenant for record in records if not record.is_finished]
@@ -259,7 +261,7 @@ class JobDesk:
             most = self.config.max_jobs_per_key
             message = f"{most} jobs of this key are not finished (jobs.max_jobs_per_key): wait, or cancel one"
             raise AtCapacity(message, retry_after_s=RETRY_AFTER_S)
-        used, budget = sum(record.size for record in records), self.config.disk_mib << 20
+        used, budget = self.used(), self.config.disk_mib << 20
         if used + plan.size > budget:
             free = max(0, budget - used) >> 20
             raise StoreFull(
@@ -273,6 +275,8 @@ class JobDesk:
             if plan.cover:
                 script = replace(script, cover=shelf.keep_cover(plan.cover))
             name = shelf.keep_script(script)
+            for key, told in plan.refused.items():
+                shelf.keep(key, b"", PartNotes(error=told))
         except OSError as error:
             message = f"the text of the job cannot be written: {error.strerror}; try again"
             raise StoreUnavailable(message, place=str(self._folder)) from error
@@ -293,6 +297,7 @@ class JobDesk:
             predicted_s=plan.predicted_s,
             size=plan.size,
             webhook=hook,
+            batch=plan.batch,
         )
         self.records.create(job_id, record)
         return record

@@ -9,7 +9,7 @@ Never: a time of its own: cues lie where their parts are in the audio
 from collections.abc import Iterator
 
 from pipeline.books.shelf import Shelf
-from serve.jobs.desk import JobView
+from serve.jobs.views import JobView
 from serve.speech.job import SubtitlesIn
 from serve.speech.subtitles import Cue, written
 

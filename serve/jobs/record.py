@@ -66,6 +66,15 @@ class Webhook(StrictModel):
     """told, or given up"""
 
 
+class BatchNote(StrictModel):
+    """What a client says of a batch."""
+
+    input_file_id: str
+    endpoint: str
+    completion_window: str
+    metadata: dict[str, str] | None = None
+
+
 class JobRecord(StrictModel):
     """The state of one job; everything else is in its files."""
 
@@ -102,6 +111,8 @@ class JobRecord(StrictModel):
     """name of its finished file"""
     error: JobError | None = None
     webhook: Webhook | None = None
+    batch: BatchNote | None = None
+    """None: it is a job of its own"""
 
     @property
     def is_finished(self) -> bool:

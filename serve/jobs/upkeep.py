@@ -24,6 +24,7 @@ def tidy(desk: JobDesk) -> None:
         is_old = record.changed_at < before and record.status not in (JobStatus.QUEUED, JobStatus.RUNNING)
         if is_old or record.status is JobStatus.DELETED:
             desk.remove(job.id)
+    desk.files.tidy(before)
     for folder in desk.folders():
         if folder.name not in jobs and _changed_at(folder) < before:
             desk.shelf(folder.name).remove()

@@ -71,7 +71,7 @@ def resolve_job(
     assert scheduling.first_audio_s is not None, "every lane has a promise"
     return SpeechJob(
         request=request,
-        audio=_format(body),
+        audio=format_of(body),
         streamed=body.stream,
         first_audio_timeout_s=scheduling.first_audio_s,
         ignored=(*body.ignored, *selection.lost),
@@ -127,7 +127,7 @@ def build_request(
         voice=selection.voice,
         sampling=sampling,
         speed=stretch,
-        audio=_options(body.post, _format(body).sample_rate),
+        audio=_options(body.post, format_of(body).sample_rate),
         speed_token=token,
         refine=_refine(body, sampling),
         language=body.reading,
@@ -175,8 +175,12 @@ def _sampling(body: SpeechBody, seed: int | None) -> SamplingParams:
     )
 
 
-def _format(body: SpeechBody) -> AudioFormat:
-    """Returns the format; output_format excludes the other fields about it."""
+def format_of(body: SpeechBody) -> AudioFormat:
+    """Returns the format; output_format excludes the other fields about it.
+
+    Raises:
+        ApiError, UnsupportedFormat
+    """
     if body.output_format is None:
         return audio_format(body.response_format, body.sample_rate, body.bitrate)
     other = next((name for name in ("response_format", "sample_rate", "bitrate") if name in body.model_fields_set), None)

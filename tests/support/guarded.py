@@ -1,10 +1,13 @@
 """Guarded services: keys in a store, and a server that asks for them."""
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 import requests
 from starlette.datastructures import Headers
 
+from pipeline.store.open import open_store
 from pipeline.store.store import Store
 from pipeline.types import Lane
 from serve.access.api_keys import NAMESPACE, KeyRing, Quota, Scope, make_key
@@ -53,3 +56,16 @@ def status(authenticator: Authenticator, peer: str, **headers: str) -> str:
 def speak(live: Live, **headers: str) -> requests.Response:
     body = {"input": "Hello there.", "response_format": "pcm", "seed": 1}
     return requests.post(f"{live.url}/v1/audio/speech", json=body, headers=headers, timeout=60)
+
+
+@contextmanager
+def keys_of(live: Live, folder: Path, count: int) -> Iterator[list[str]]:
+    """Has a running server ask for keys until the block ends; yields so many of them."""
+    store, open_gate = open_store(str(folder / "keys.sqlite")), live.services.authenticator
+    keys = [add(store)[0] for _ in range(count)]
+    object.__setattr__(live.services, "authenticator", Authenticator(ring_of(store)))
+    try:
+        yield keys
+    finally:
+        object.__setattr__(live.services, "authenticator", open_gate)
+        store.close()

@@ -36,9 +36,9 @@ from serve.http.route_access import requires
 from serve.http.schemas.jobs import JobList, JobReply, PartList, PlanReply, job_reply, part_reply, plan_reply, view_reply
 from serve.http.services import Services
 from serve.jobs.body import JobBody, PartBody
-from serve.jobs.desk import JobView
 from serve.jobs.job_subtitles import job_subtitles
 from serve.jobs.record import JobStatus
+from serve.jobs.views import JobView
 from serve.speech.job import SubtitlesIn
 from serve.speech.schemas.base import read_body
 

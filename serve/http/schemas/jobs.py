@@ -9,10 +9,10 @@ Never: the text of a job that is not asked for
 from pydantic import BaseModel, Field
 
 from pipeline.books.script import Script
-from serve.jobs.desk import JobLoad, JobView
 from serve.jobs.planning import JobPlan
 from serve.jobs.record import JobError, JobStatus
 from serve.jobs.records import Job
+from serve.jobs.views import JobLoad, JobView
 
 
 class ChapterReply(BaseModel):
