@@ -25,6 +25,7 @@ from pipeline.native.instructions import FLAGS, Instructions, usable
 from pipeline.paths import cache_home
 
 HEADERS = Path(__file__).parent
+SHIPPED = HEADERS / "built"  # what an image brings, compiled by `python -m scripts.launch.ship`
 COMPILERS = ("c++", "g++", "clang++")
 # No contraction: a compiler may join product and sum in one row of a block and not in the next.
 COMMON_FLAGS = ("-std=c++20", "-O3", "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC")
@@ -50,18 +51,37 @@ def library(source: Path, folder: Path | None = None, *, instructions: Instructi
     Raises:
         NativeUnavailable: another kind of machine, no working compiler, or a folder that others may write to.
     """
-    flags = (*COMMON_FLAGS, *FLAGS[instructions or best_instructions()])
-    parts = (source, *sorted(HEADERS.glob("*.h")), *sorted(source.parent.glob("*.h")))
-    key = hashlib.sha256(b"".join([" ".join(flags).encode(), *(part.read_bytes() for part in parts)])).hexdigest()[:16]
-    built = (folder or cache_home() / "native") / f"{source.stem}-{key}.so"
+    chosen = instructions or best_instructions()
+    built = SHIPPED / _name(source, chosen)
     try:
-        _secure(built.parent)
         if not _is_whole(built):
-            code = _compile(source, flags)
-            write_durably(built, code + hashlib.sha256(code).digest(), mode=0o755)
+            built = build(source, folder or cache_home() / "native", chosen)
         return ctypes.CDLL(str(built))
     except OSError as error:
         raise NativeUnavailable(f"{built} cannot be compiled or loaded: {error}") from error
+
+
+def build(source: Path, folder: Path, instructions: Instructions) -> Path:
+    """Compiles a source file into a folder if it is not there yet, and returns the library's path.
+
+    Raises:
+        NativeUnavailable: no working compiler, or a folder that others may write to.
+        OSError
+    """
+    built = folder / _name(source, instructions)
+    _secure(folder)
+    if not _is_whole(built):
+        code = _compile(source, (*COMMON_FLAGS, *FLAGS[instructions]))
+        write_durably(built, code + hashlib.sha256(code).digest(), mode=0o755)
+    return built
+
+
+def _name(source: Path, instructions: Instructions) -> str:
+    """Returns the file name of a library: it changes with the flags, the source and every header."""
+    flags = (*COMMON_FLAGS, *FLAGS[instructions])
+    parts = (source, *sorted(HEADERS.glob("*.h")), *sorted(source.parent.glob("*.h")))
+    key = hashlib.sha256(b"".join([" ".join(flags).encode(), *(part.read_bytes() for part in parts)])).hexdigest()[:16]
+    return f"{source.stem}-{key}.so"
 
 
 def best_instructions() -> Instructions:

@@ -33,10 +33,10 @@ def main() -> int:
     return 0
 
 
-def wanted() -> list[Requirement]:
-    """Returns what pyproject.toml asks for to serve, with torch or without, and to export traces."""
+def wanted(extras: tuple[str, ...] = EXTRAS) -> list[Requirement]:
+    """Returns what pyproject.toml asks for to serve, with the extras named."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    lines = [*project["dependencies"], *(line for extra in EXTRAS for line in project["optional-dependencies"][extra])]
+    lines = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
     return [Requirement(line) for line in lines]
 
 

