@@ -1,8 +1,8 @@
 """Kubernetes config: embeds configs/*.yaml into the Kubernetes overlays.
 
 In:    the configuration each overlay deploys
-Out:   k8s/overlays/*/serve-config.yaml, the same text as a patch of the RayService; doors.yaml and doors-policy.yaml, which open
-       the ports of gRPC and Wyoming where the configuration has them; written by `python -m scripts.generate`
+Out:   k8s/overlays/*/serve-config.yaml, the same text as a patch of the RayService; doors.yaml and doors-policy.yaml, which
+       open the ports of gRPC and Wyoming where the configuration has them; written by `python -m scripts.generate`
 Owns:  those files
 Never: a value of its own
 """

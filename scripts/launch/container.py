@@ -5,8 +5,8 @@ Out:   a configuration in the cache folder, and the command that runs it in plac
 Owns:  that file
 Never: a setting that no shipped configuration has, except where a container differs: address, checkpoint, keys, Redis
 
-On a GPU it is configs/gpu.yaml, fitted to the card as `chattts-serve fit` does. On a CPU it is configs/cpu.yaml; for the demo voice
-and the small random one it is configs/dev.yaml.
+On a GPU it is configs/gpu.yaml, fitted to the card as `chattts-serve fit` does. On a CPU it is configs/cpu.yaml; for the demo
+voice and the small random one it is configs/dev.yaml.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The image's entry point, with no daemon: as another user, on a read-only tree, in a network of its own, with a real Prometheus."""
+"""The image's entry point without a daemon: another user, a read-only tree, a network of its own, a real Prometheus."""
 
 import json
 import os
@@ -63,13 +63,9 @@ def test_docker_run_speaks_and_prometheus_sees_it():
         health = json.loads(the("HEALTHCHECK").partition("CMD")[2])
         entry = " ".join(json.loads(the("ENTRYPOINT"))[1:])
         script = INSIDE.format(entry=entry, health=" ".join([f'"$PYTHON" -c "{health[2]}"']))
-        environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": "/nonexistent",
-            "PYTHONPATH": str(workdir),
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-        environment |= {"CHATTTS_HOME": str(data), "DATA": str(data), "RAY_TMPDIR": str(ray), "PYTHON": sys.executable}
+        inherited = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"}
+        folders = {"PYTHONPATH": str(workdir), "CHATTTS_HOME": str(data), "DATA": str(data), "RAY_TMPDIR": str(ray)}
+        environment = inherited | folders | {"PYTHON": sys.executable}
         command = [unshare, "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", script]
         done = subprocess.run(command, cwd=workdir, env=environment, capture_output=True, text=True, timeout=800)
         log = (data / "log").read_text()
