@@ -43,8 +43,10 @@ wait $service
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(os.getuid() != 0, reason="only root changes user and network")
 def test_docker_run_speaks_and_prometheus_sees_it():
-    for program, package in (("prometheus", "prometheus"), ("curl", "curl"), ("ip", "iproute2"), ("setpriv", "util-linux")):
-        needed_program(program, package)
+    needed_program("prometheus", "prometheus")
+    needed_program("curl", "curl")
+    needed_program("ip", "iproute2")
+    needed_program("setpriv", "util-linux")
     unshare = needed_program("unshare", "util-linux")
     with tempfile.TemporaryDirectory(prefix="image-", dir="/tmp", ignore_cleanup_errors=True) as name:
         root = Path(name)
