@@ -164,11 +164,12 @@ class KeysConfig(StrictModel):
 
 
 Host = Annotated[str, Field(pattern=r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\])$")]
+WebAddress = Annotated[str, Field(pattern=r"^https?://\S+$", max_length=2000)]
 Origin = Annotated[str, Field(pattern=r"^[a-z][a-z0-9+.-]*://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?$")]
 
 
 class HttpConfig(StrictModel):
-    """Web pages that may call the service from a browser."""
+    """Web pages that may call the service from a browser, and what the service's own page leads operators to."""
 
     allowed_hosts: tuple[Host, ...] = Field(
         (),
@@ -180,6 +181,8 @@ class HttpConfig(StrictModel):
         description="scheme://host[:port] of web pages that may call: they get CORS headers, and need no key where clients on "
         "this machine need none; empty: only the service's own page",
     )
+    ray_dashboard: WebAddress | None = Field(None, description="address of Ray's dashboard, for a link in the page's status")
+    grafana: WebAddress | None = Field(None, description="address of Grafana, for a link in the page's status")
 
 
 class TracingConfig(StrictModel):

@@ -39,6 +39,8 @@ from serve.jobs.desk import JobDesk
 from serve.jobs.runner import JobRunner
 from serve.observability.metrics.ingress import IngressMetrics
 from serve.observability.metrics.registry import every_period
+from serve.observability.recent_replies import RecentReplies
+from serve.observability.reply_stats import ReplyObserver
 from serve.observability.request_log import RefusalTally
 from serve.observability.tracing import Tracing
 from serve.remote.code_cache import follow_purges
@@ -58,6 +60,7 @@ LOG = logging.getLogger("ray.serve.chattts")
 FIRST_WORDS = "Ready."
 RETRY_S = 1.0
 LOOK_S = 1.0
+DASHBOARDS = ("ray_dashboard", "grafana")  # keys of http: what the page's status links to
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,7 +113,8 @@ async def build_parts(config: AppConfig, stages: Mapping[str, Handle], listens: 
         has_room=lambda share: admission.in_flight <= share * admission.capacity,
         on_result=metrics.compared,
     )
-    speech = build_speech(config, records, models, admission, metrics, partial(quarantine.stream, pipelines.stream))
+    recent = RecentReplies(metrics)
+    speech = build_speech(config, records, models, admission, recent, partial(quarantine.stream, pipelines.stream))
     status = IngressStatus(speech, records, pipelines, quarantine)
     services = Services(
         speech=speech,
@@ -123,6 +127,8 @@ async def build_parts(config: AppConfig, stages: Mapping[str, Handle], listens: 
         status=status,
         purge=records.cache.purge,
         source_offer=config.source_offer,
+        recent=recent,
+        dashboards={name: link for name in DASHBOARDS if (link := getattr(config.http, name)) is not None},
     )
     return IngressParts(services, status, records, pipelines, metrics, WyomingListener(config.wyoming, services))
 
@@ -132,7 +138,7 @@ def build_speech(
     records: IngressRecords,
     models: ModelSelector,
     admission: AdmissionLimiter,
-    metrics: IngressMetrics,
+    observer: ReplyObserver,
     stream: SpeechStream,
 ) -> SpeechServices:
     """Returns what every request for speech passes; `stream` synthesises."""
@@ -147,7 +153,7 @@ def build_speech(
         models=models,
         degrader=Degrader(config.degrade),
         overload=RecentOverload(),
-        observer=metrics,
+        observer=observer,
         refusals=RefusalTally(),
         tracing=Tracing(config.tracing, "Ingress", replica_info()["replica"]),
     )

@@ -6,7 +6,7 @@ Owns:  nothing
 Never: Ray, torch
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from serve.access.authentication import Authenticator
 from serve.config.app_config import SourceOfferConfig
 from serve.http.body_reader import BodyReader
 from serve.jobs.desk import JobDesk
+from serve.observability.recent_replies import RecentReplies
 from serve.speech.conversation.conversation import Conversations
 from serve.speech.services import SpeechServices
 from serve.voices.voice_service import VoiceService
@@ -60,3 +61,6 @@ class Services:
     purge: Callable[[str | None], Awaitable[None]]
     """deletes the cache entries of a tenant, of all tenants for None; raises StoreUnavailable"""
     source_offer: SourceOfferConfig
+    recent: RecentReplies
+    dashboards: Mapping[str, str]
+    """name -> address, of the operator's other tools"""

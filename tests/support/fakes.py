@@ -61,6 +61,7 @@ from serve.config.jobs import JobsConfig
 from serve.http.body_reader import BodyReader
 from serve.http.services import Services
 from serve.jobs.desk import JobDesk
+from serve.observability.recent_replies import RecentReplies
 from serve.observability.reply_stats import NullReplyObserver, ReplyStats
 from serve.observability.request_log import RefusalTally
 from serve.observability.tracing import Tracing
@@ -222,7 +223,8 @@ def make_services(
     **parts: Any,
 ) -> Services:
     """A whole ingress replica around a Speaker; `parts` are those of its speech."""
-    speech = make_speech_services(speaker, limits, **parts)
+    recent = RecentReplies(parts.pop("observer", NullReplyObserver()))
+    speech = make_speech_services(speaker, limits, observer=recent, **parts)
 
     async def purge(tenant: str | None) -> None:
         if speaker.purge_error is not None:
@@ -240,6 +242,8 @@ def make_services(
         status=FakeStatus(speaker, not_ready),
         purge=purge,
         source_offer=SourceOfferConfig(),
+        recent=recent,
+        dashboards={},
     )
 
 

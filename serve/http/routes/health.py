@@ -11,9 +11,12 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, Response
 
+from serve.access.api_keys import Scope
 from serve.http.about import NAME, version
 from serve.http.dependencies import RequestServices
-from serve.http.route_access import open_to_all, probe
+from serve.http.openapi import answers
+from serve.http.route_access import open_to_all, probe, requires
+from serve.http.services import Services
 
 router = APIRouter()
 
@@ -38,6 +41,18 @@ async def ready(services: RequestServices) -> Response:
 @router.get("/health")
 @open_to_all
 async def health(services: RequestServices) -> dict[str, Any]:
+    return await state_of(services)
+
+
+@router.get("/admin/status", responses=answers(401, 403))
+@requires(Scope.ADMIN)
+async def status(services: RequestServices) -> dict[str, Any]:
+    """Returns what /health does, how the last minutes of this ingress replica went, and where the operator's tools are."""
+    return {**await state_of(services), "recent": services.recent.summary(), "dashboards": dict(services.dashboards)}
+
+
+async def state_of(services: Services) -> dict[str, Any]:
+    """Returns the state of every part."""
     admission = {
         "in_flight": services.speech.admission.in_flight,
         "capacity": services.speech.admission.capacity,

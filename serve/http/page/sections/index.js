@@ -15,4 +15,5 @@ export const SECTIONS = [
   {id: "takes", title: "Takes", usesText: true, load: () => import("./takes.js")},
   {id: "plan", title: "What will be said", usesText: true, load: () => import("./plan.js")},
   {id: "voices", title: "Voices", load: () => import("./voices.js")},
+  {id: "status", title: "Status", load: () => import("./status.js")},
 ];

@@ -65,6 +65,7 @@ ACCESS = {
     },
     ("GET", "/v1/audio/jobs/{job_id}/audio"): SPEECH,
     ("GET", "/v1/audio/jobs/{job_id}/events"): SPEECH,
+    ("GET", "/admin/status"): ADMIN,
     ("POST", "/admin/cache/purge"): ADMIN,
     ("POST", "/v1/text/normalize"): TEXT,
     ("POST", "/v1/text/ssml"): TEXT,

@@ -1,0 +1,89 @@
+/* Status: how the service is, for its operator; read again every two seconds while it is looked at.
+ *
+ * In:    GET /admin/status, with a key of scope admin where keys are needed
+ * Out:   figures, tables of replicas, versions and refusals, links to other tools
+ * Owns:  the timer
+ * Never: a question while another section or another tab is shown
+ */
+
+import {json} from "../api.js";
+import {button, el, seconds} from "../dom.js";
+import {attempt, errorPlace} from "../errors.js";
+import {service} from "../service.js";
+
+const EVERY_MS = 2000;
+const LINKS = {ray_dashboard: "Ray's dashboard", grafana: "Grafana"};
+
+export function create() {
+  const errors = errorPlace(), shown = el("div", {id: "status-shown"});
+  const live = el("input", {type: "checkbox", id: "status-live", checked: true});
+  let timer = null;
+
+  async function read() {
+    clearTimeout(timer);
+    const isWell = await attempt(errors, async () => show(shown, await json("admin/status")));
+    if (isWell) next();
+  }
+
+  /** After an error nothing is asked again by itself: a wrong key does not become right, and `back` tells when a service is back. */
+  function next() {
+    clearTimeout(timer);
+    if (element.isConnected && live.checked) timer = setTimeout(() => document.hidden ? next() : read(), EVERY_MS);
+  }
+
+  live.addEventListener("change", next);
+  service.addEventListener("back", () => element.isConnected && read());
+  const element = el("div", {},
+    el("div", {class: "buttons"}, button("Read now", read, {class: "go", id: "read-status"}), el("label", {class: "check"}, live, " live")),
+    errors, shown);
+  return {element, act: read, open: read};
+}
+
+function show(place, state) {
+  const {acoustic = [], vocoder = [], text = [], versions = {}, recent, admission, cache, degrade, breakers = {}, stores = {}, quarantine} = state;
+  const sum = name => acoustic.reduce((all, one) => all + (one[name] ?? 0), 0);
+  const looked = cache && cache.memory_hits + cache.shared_hits + cache.joined + cache.misses;
+  const refusals = Object.entries(recent.errors).map(([code, count]) => [code, count]);
+  const trouble = [
+    ...Object.entries(stores).map(([name, why]) => `${name}: ${why}`),
+    ...Object.entries(breakers).filter(([, {state: now}]) => now !== "closed").map(([stage, {state: now}]) => `breaker of ${stage}: ${now}`),
+    ...[...text, ...acoustic, ...vocoder].filter(one => one.trouble).map(one => `${one.replica}: ${one.trouble}`),
+    state.routes_error].filter(Boolean);
+  place.replaceChildren(
+    el("p", {class: "quiet"}, `${state.name} ${state.version}, as one ingress replica sees it.`),
+    trouble.length ? el("ul", {class: "error", id: "trouble"}, trouble.map(one => el("li", {}, one))) : el("p", {class: "well"}, "No trouble."),
+    tiles({
+      "requests in flight": `${admission.in_flight} of ${admission.capacity}`,
+      "slots in use": acoustic.length ? `${sum("slots_used")} of ${sum("slots_usable")}${sum("slots_usable") < sum("slots") ? ` (${sum("slots")})` : ""}` : "–",
+      "waiting for a slot": acoustic.length ? sum("waiting") : "–",
+      "first audio": recent.first_audio_s === null ? "–" : seconds(recent.first_audio_s),
+      "95 % sooner than": recent.late_first_audio_s === null ? "–" : seconds(recent.late_first_audio_s),
+      "replies in 5 min": recent.replies, "refused": recent.outcomes.refused ?? 0, "cut": recent.outcomes.cut ?? 0, "stalled": recent.stalled,
+      "found in the cache": looked ? `${Math.round(100 - 100 * cache.misses / looked)} % of ${looked}` : "–",
+      "degradation": degrade ? `level ${degrade.level}${degrade.active_steps.length ? `: ${degrade.active_steps.join(", ")}` : ""}` : "–",
+      "in quarantine": quarantine?.quarantined ?? "–"}),
+    table("Replicas", ["stage", "replica", "slots", "waiting", "round", "GPU memory", "state"], [
+      ...text.map(one => replica("text", one)), ...acoustic.map(one => replica("acoustic", one)), ...vocoder.map(one => replica("vocoder", one))]),
+    table("Versions", ["version", "share", "state", "requests", "failed", "first audio"], Object.entries(versions).map(([name, one]) => [
+      name, `${Math.round(100 * one.share)} %`, one.state.replaceAll("_", " "), one.requests, one.failed, one.first_audio_s === null ? "–" : seconds(one.first_audio_s)])),
+    table("Errors in 5 min", ["code", "count"], refusals),
+    el("p", {id: "dashboards"}, Object.entries(state.dashboards).map(([name, href]) => [
+      el("a", {href, target: "_blank", rel: "noopener noreferrer"}, LINKS[name] ?? name), " "]).flat()));
+}
+
+const tiles = figures => el("dl", {class: "tiles"}, Object.entries(figures).map(([name, value]) => el("div", {class: "card"}, el("dt", {}, name), el("dd", {}, String(value)))));
+
+function replica(stage, one) {
+  const name = [one.deployment, one.replica].filter(Boolean).join(" · ");
+  return [stage, name, one.slots === undefined ? "–" : `${one.slots_used} of ${one.slots}`, one.waiting ?? "–",
+    one.round_s ? `${(1000 * one.round_s).toFixed(1)} ms` : one.call_s ? `${(1000 * one.call_s).toFixed(1)} ms` : "–",
+    one.gpu_mem_percent == null ? "–" : `${Math.round(one.gpu_mem_percent)} %`, one.trouble || "well"];
+}
+
+/** Returns a table below its title; nothing where it has no rows. */
+function table(title, head, rows) {
+  if (!rows.length) return el("div");
+  return el("div", {class: "table even", tabIndex: 0, role: "region", "aria-label": title}, el("h3", {}, title), el("table", {},
+    el("thead", {}, el("tr", {}, head.map(name => el("th", {scope: "col"}, name)))),
+    el("tbody", {}, rows.map(row => el("tr", {}, row.map(cell => el("td", {}, String(cell))))))));
+}
