@@ -63,7 +63,7 @@ class JobDesk:
         self.wake: Callable[[], None] = lambda: None
         """told when a job of this replica's clients wants to be spoken"""
         self.documents = DocumentReader()
-        self.files = Files(store, folder)
+        self.files = Files(store, folder, self.records.now)
         self.speech = speech
         self._folder = folder
 

@@ -7,7 +7,6 @@ Never: a file of another key; a half-written file under its own name
 """
 
 import secrets
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,10 +36,14 @@ class FileRecord(StrictModel):
 class Files:
     """Blocking; safe to share between threads."""
 
-    def __init__(self, store: Store, folder: Path, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, store: Store, folder: Path, now: Callable[[], float]) -> None:
+        """
+        Args:
+            now: seconds since 1970.
+        """
         self._store = store
         self._folder = folder
-        self._now = clock
+        self._now = now
 
     def add(self, tenant: str, filename: str, content: bytes) -> tuple[str, FileRecord]:
         """Keeps a file and returns its id.
