@@ -9,6 +9,7 @@ Never: a voice that is not the one asked for; a client's text in an error messag
 import json
 import re
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 from xml.sax.saxutils import escape, quoteattr
 
@@ -84,7 +85,11 @@ def dialogue_json(
 
 def document_of(turns: list[Turn]) -> str:
     """Returns turns as SSML; each line of a turn is a sentence of its own, as in a text without markup."""
-    return "<speak>" + "".join(_voiced(number, turn) for number, turn in enumerate(turns)) + "</speak>"
+    said = [_voiced(number, turn) for number, turn in enumerate(turns)]
+    for number, (before, turn) in enumerate(pairwise(turns)):
+        if before.voice_id == turn.voice_id:
+            said[number] += " "  # one voice goes on: its words stay apart
+    return f"<speak>{''.join(said)}</speak>"
 
 
 def _voiced(number: int, turn: Turn) -> str:

@@ -54,6 +54,12 @@ def test_a_dialogue_is_one_request_with_the_voice_of_each_turn(live: Live):
         assert reply.headers["request-id"] == reply.headers["X-Request-ID"] == request.request_id
 
 
+def test_turns_of_one_voice_in_a_row_stay_apart(live: Live):
+    inputs = [{"text": text, "voice_id": "alloy"} for text in ("It is", "late.")]
+    assert post(live, DIALOGUE, inputs=inputs, seed=7).status_code == 200
+    assert live.services.speech.stream.__self__.requests[-1].text == "It is late."
+
+
 def test_a_dialogue_takes_any_character(live: Live):
     said = "\x00 a\ud800\ufffe 'quoted' \"twice\" ]]> <!-- & \U0001f600".encode("utf-16", "surrogatepass").decode(
         "utf-16", "ignore"
