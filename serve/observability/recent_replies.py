@@ -9,6 +9,7 @@ Never: Ray, a client's text, ids or keys
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from math import ceil
 from statistics import median
 from typing import Any
 
@@ -59,7 +60,7 @@ class RecentReplies:
             "outcomes": dict(Counter(stats.outcome.value for stats in replies)),
             "errors": dict(Counter(stats.code for stats in replies if stats.code)),
             "first_audio_s": round(median(firsts), 3) if firsts else None,
-            "late_first_audio_s": round(firsts[int(LATE * (len(firsts) - 1))], 3) if firsts else None,
+            "late_first_audio_s": round(firsts[ceil(LATE * len(firsts)) - 1], 3) if firsts else None,
             "stalled": sum(stats.stalled_s >= CONTINUOUS_S for stats in replies),
             "audio_s": round(sum(stats.audio_s for stats in replies), 1),
         }

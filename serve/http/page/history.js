@@ -7,6 +7,7 @@
  */
 
 const MOST = 40;
+const MOST_S = 1800;  // of audio: some 90 MB
 
 const listeners = new Set();
 export const takes = [];
@@ -15,7 +16,9 @@ const changed = () => listeners.forEach(listener => listener(takes));
 
 export function remember(recording) {
   takes.unshift(recording);
-  takes.length = Math.min(takes.length, MOST);
+  let length = 0;
+  const isOne = (take, at) => at === 0 || (at < MOST && (length += take.duration) < MOST_S);
+  takes.splice(0, takes.length, ...takes.filter(isOne));
   recording.addEventListener("ended", changed);
   changed();
 }

@@ -27,7 +27,9 @@ async function show() {
   for (const link of nav.children) {
     const isHere = link.hash === `#/${section.id}`;
     link.toggleAttribute("aria-current", isHere);
-    if (isHere) link.setAttribute("aria-current", "page");
+    if (!isHere) continue;
+    link.setAttribute("aria-current", "page");
+    link.scrollIntoView({block: "nearest", inline: "center"});
   }
   main.replaceChildren(el("h2", {class: "hidden"}, section.title), ...(section.usesText ? [text] : []), element);
   document.title = `${section.title} · ChatTTS`;

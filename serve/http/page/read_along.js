@@ -11,15 +11,19 @@ import {player} from "./player.js";
 
 export function readAlong() {
   const text = el("p", {id: "read-along", class: "read", tabIndex: 0, role: "group", "aria-label": "Read along: arrow keys go from word to word"});
-  let recording = null, marks = [];
+  let recording = null, marks = [], marked = null;
 
   const mark = () => {
     if (player.recording !== recording || !recording) return;
-    const now = recording.wordAt(player.position);
-    marks.forEach((word, index) => word.classList.toggle("now", index === now));
+    const word = marks[recording.wordAt(player.position)] ?? null;
+    if (word === marked) return;
+    marked?.classList.remove("now");
+    word?.classList.add("now");
+    marked = word;
+    if (word) scrollTo(text, word);
   };
   const write = () => {
-    [marks, recording] = [[], player.recording];
+    [marks, marked, recording] = [[], null, player.recording];
     text.hidden = !recording?.words.length;
     if (!text.hidden) text.replaceChildren(...pieces(recording, marks));
     mark();
@@ -47,6 +51,12 @@ export function readAlong() {
   });
   write();
   return text;
+}
+
+/** Keeps a word in sight without moving the page. */
+function scrollTo(text, {offsetTop, offsetHeight}) {
+  const isSeen = offsetTop >= text.scrollTop && offsetTop + offsetHeight <= text.scrollTop + text.clientHeight;
+  if (!isSeen) text.scrollTop = offsetTop - text.clientHeight / 3;
 }
 
 /** Returns the words and what stands between them; places count characters, not JavaScript's halves of them. */

@@ -42,7 +42,12 @@ export class Recording extends EventTarget {
 
   /** Appends little-endian bytes; a sample may be cut in two. */
   append(bytes) {
-    if (this.#half !== null) bytes = Uint8Array.of(this.#half, ...bytes);
+    if (this.#half !== null) {
+      const joined = new Uint8Array(1 + bytes.length);
+      joined[0] = this.#half;
+      joined.set(bytes, 1);
+      bytes = joined;
+    }
     this.#half = bytes.length % 2 ? bytes[bytes.length - 1] : null;
     const view = new DataView(bytes.buffer, bytes.byteOffset), count = bytes.length >> 1;
     if (this.length + count > this.#pcm.length) {

@@ -23,7 +23,7 @@ def test_the_last_minutes_are_counted_and_older_ones_forgotten():
         "outcomes": {"done": 3, "cut": 1, "refused": 1},
         "errors": {"engine_error": 1, "overloaded": 1},
         "first_audio_s": 0.25,
-        "late_first_audio_s": 0.3,
+        "late_first_audio_s": 0.4,
         "stalled": 1,
         "audio_s": 6.0,
     }

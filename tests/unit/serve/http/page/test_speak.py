@@ -16,6 +16,7 @@ from pipeline.store.open import open_store
 from pipeline.types import AudioChunk, SynthesisRequest
 from serve.access.api_keys import Scope
 from serve.access.authentication import Authenticator
+from serve.config.app_config import LimitsConfig
 from tests.support.browser import Page
 from tests.support.demo_voice import demo_speaker
 from tests.support.fakes import Speaker, make_services
@@ -257,6 +258,26 @@ def test_a_service_that_dies_in_the_middle_is_named_and_found_again(browser):
 
     with serving(make_services(speaker)) as live, relay(live.port) as link:
         visit(browser, link.url, see)
+
+
+def test_a_service_without_room_is_asked_again_when_it_says(browser):
+    async def see(page: Page) -> None:
+        held = await asyncio.to_thread(live.connect, b'{"input": "Long.", "response_format": "pcm"}')
+        await until(lambda: speaker.opened == 1)
+        await page.click("#go")
+        await page.until(f"{ERROR}.includes('overloaded')")
+        assert await page.run("document.querySelector('.error button').disabled")
+        assert "(" in await page.run(text_of(".error button"))
+        held.close()
+        await until(lambda: speaker.closed == 1)
+        speaker.chunks = 2
+        await page.until("!document.querySelector('.error button').disabled")
+        await page.click(".error button")
+        await page.until(f"{FINISHED} && {ERROR} === ''")
+
+    speaker = Speaker(chunks=None, pause_s=0.02)
+    with serving(make_services(speaker, LimitsConfig(max_in_flight=1))) as live:
+        visit(browser, live.url, see)
 
 
 def test_an_error_of_the_service_says_what_to_do(browser):
