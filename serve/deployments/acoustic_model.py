@@ -49,7 +49,7 @@ WARM_UP_STEPS = 16
 GIL_SWITCH_S = 0.0005  # Python's own 5 ms are as long as a round on a GPU, which the engine's thread has to launch in time
 
 
-@serve.deployment(name="AcousticModel")
+@serve.deployment(name="AcousticModel", max_ongoing_requests=512)
 class AcousticModel:
     """Streams the steps of many segments at once."""
 
@@ -166,6 +166,7 @@ class AcousticModel:
             "trouble": trouble_of(self.check_health),
             "has_work": stats.slots_used + stats.waiting > 0,
             "gpu_mem_percent": gpu_mem_percent(self._device),
+            **self._latest.as_stats(),
             **asdict(stats),
             **({} if self._vocoder is None else {"vocoder": self._vocoder.stats()}),
         }

@@ -40,7 +40,7 @@ def build_api() -> FastAPI:
     return create_api(services, announce_request_id=False)
 
 
-@serve.deployment(name="Ingress")
+@serve.deployment(name="Ingress", max_ongoing_requests=512)
 @serve.ingress(build_api)
 class Ingress:
     """Takes requests once the whole chain has synthesised a sentence."""

@@ -28,10 +28,10 @@ from serve.observability.metrics.registry import every_period
 from serve.observability.metrics.text import TextMetrics
 from serve.observability.tracing import Tracing
 from serve.remote.remote_stages import as_value
-from serve.resilience.autoscaling import TextLoad
+from serve.resilience.autoscaling import Load, TextLoad
 
 
-@serve.deployment(name="TextNormalizer")
+@serve.deployment(name="TextNormalizer", max_ongoing_requests=64)
 class TextNormalizer:
     """CPU only; as many replicas as the text needs."""
 
@@ -55,10 +55,12 @@ class TextNormalizer:
             self._frontends[version] = created[key]
         self._workers = tuple(created.values())
         metrics, load = TextMetrics(), TextLoad()
+        self._latest = Load()
 
         def update() -> None:
             stats = asdict(self._stats())
-            metrics.update(stats, load.measure(stats, time.monotonic()))
+            self._latest = load.measure(stats, time.monotonic())
+            metrics.update(stats, self._latest)
 
         self._background = Background()
         self._background.start("metrics", every_period(update))
@@ -83,7 +85,8 @@ class TextNormalizer:
         """Returns the state of the text workers, and where they run."""
         trouble = next(filter(None, (worker.trouble for worker in self._workers)), "")
         stats = self._stats()
-        return {**replica_info(), "trouble": trouble, "has_work": stats.asked_s > 0, **asdict(stats)}
+        load = self._latest.as_stats()
+        return {**replica_info(), "trouble": trouble, "has_work": stats.asked_s > 0, **load, **asdict(stats)}
 
     async def check_health(self) -> None:
         """Serve replaces the replica when this raises three times in a row; a worker that died or hangs is replaced before."""

@@ -39,7 +39,7 @@ from serve.resilience.autoscaling import Load, VocoderLoad
 T = TypeVar("T")
 
 
-@serve.deployment(name="Vocoder")
+@serve.deployment(name="Vocoder", max_ongoing_requests=512)
 class Vocoder:
     """Decodes the steps of many streams."""
 
@@ -82,6 +82,7 @@ class Vocoder:
             "trouble": trouble_of(self.check_health),
             "has_work": self._load.inside > 0,
             "gpu_mem_percent": gpu_mem_percent(self._device),
+            **self._latest.as_stats(),
             **asdict(self._vocoder.stats()),
         }
 

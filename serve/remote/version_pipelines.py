@@ -37,13 +37,14 @@ from serve.remote.remote_stages import (
     ask_fingerprint,
     ask_stats,
 )
+from serve.resilience.autoscaling import BACKLOG_S, BUSY
 from serve.resilience.circuit_breaker import Breaker, is_fault
 from serve.versions.rollout import Rollout
 from serve.versions.shadow import Comparison, Shadow
 
 STEPS_PER_SECOND = SAMPLE_RATE / SAMPLES_PER_STEP
 TEXT = "TextNormalizer"
-OF_REPLICA = ("replica", "gpus", "trouble", "has_work", "gpu_mem_percent")  # what the stats of any stage have
+OF_REPLICA = ("replica", "gpus", "trouble", "has_work", "gpu_mem_percent", BUSY, BACKLOG_S)  # what the stats of any stage have
 LOOK_S = 1.0  # between two checks for calls without progress
 GIVEN_UP_S = 5.0  # a client that leaves after so long without audio counts as a failure of the version
 
