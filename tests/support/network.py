@@ -1,8 +1,10 @@
 """A network in which another machine would be: a namespace joined to this one by a pair of virtual interfaces."""
 
+import asyncio
 import contextlib
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 
 from tests.support.services import needed_program
@@ -35,6 +37,40 @@ def another_machine() -> Iterator[tuple[list[str], str]]:
     finally:
         _worked(f"{ip} link delete {ours}")
         _worked(f"{ip} netns delete {name}")
+
+
+def set_link(*, up: bool) -> None:
+    """Joins that network to this one, or parts them: packets are lost, and nobody is told. Joined at first."""
+    assert _worked(f"ip link set a{os.getpid()} {'up' if up else 'down'}"), "the link's state could not be changed"
+
+
+@contextlib.contextmanager
+def slow_relay(port: int, *, piece: int, pause_s: float) -> Iterator[int]:
+    """A port whose connections go on to another one of this machine, answers in small pieces with a pause after each."""
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, wait_s: float) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(piece):
+                writer.write(data)
+                await writer.drain()
+                await asyncio.sleep(wait_s)
+        writer.close()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(copy(reader, back, 0.0), copy(there, writer, pause_s))
+
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    server = asyncio.run_coroutine_threadsafe(asyncio.start_server(relay, "127.0.0.1", 0), loop).result()
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 def _worked(command: str) -> bool:
