@@ -32,7 +32,7 @@ class DialogueResponse(SpeechResponse):
             raw = await self._services.bodies.read_json(self._request)
         except ClientDisconnect:
             raise ClientLeft from None
-        body = read_body(DialogueBody, raw)
+        body = read_body(DialogueBody, raw).settled()
         accept, levels = self._request.headers.get("accept", ""), is_levelled(body)
         if body.stems:
             check_stems(body, accept=accept)

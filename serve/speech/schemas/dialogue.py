@@ -9,7 +9,7 @@ Never: a client's text in an error message; a field without effect that is neith
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
@@ -144,11 +144,11 @@ class DialogueBody(SpeechBody):
             raise bad_request("out_of_range", f"a dialogue has at most {MOST_SPEAKERS} speakers", param="turns")
         return Document(tuple(passages), (), (), tuple(turns))
 
-    def spoken_turns(self) -> list[SpokenTurn]:
-        """Returns the turns, of a script too.
+    def settled(self) -> Self:
+        """Returns the dialogue as it is spoken: if every turn has its own seed, that of the first one is the dialogue's.
 
         Raises:
-            ApiError, InvalidRequest: 400
+            ApiError, InvalidRequest: 400, a field excludes another one, has no effect or no meaning.
         """
         given = self.model_fields_set
         found = next((name for name in NOT_OF_A_DIALOGUE if name in given), None)
@@ -158,23 +158,29 @@ class DialogueBody(SpeechBody):
             raise bad_request("conflicting_fields", "give either turns or script, which are not empty", param="turns")
         if bool(self.cast) != bool(self.script) or (self.turns and self.cast is not None):
             raise bad_request("conflicting_fields", "script and cast belong together; a turn names its voice", param="cast")
-        if self.cast:
-            turns = cast_turns(self.script, self.cast)
-            if len(turns) > MOST_TURNS:
-                message = f"script has {len(turns)} turns; the limit is {MOST_TURNS}: send it as a job (POST /v1/audio/jobs)"
-                raise bad_request("out_of_range", message, param="script")
-        else:
-            turns = [SpokenTurn(None, turn) for turn in self.turns]
+        turns = self.spoken_turns()
+        if len(turns) > MOST_TURNS:
+            message = f"script has {len(turns)} turns; the limit is {MOST_TURNS}: send it as a job (POST /v1/audio/jobs)"
+            raise bad_request("out_of_range", message, param="script")
         check_turns(turns)
         self._check_effect([turn.said for turn in turns])
-        return turns
+        has_seeds = all(turn.said.seed is not None for turn in turns)
+        return self.model_copy(update={"seed": turns[0].said.seed}) if has_seeds else self
+
+    def spoken_turns(self) -> list[SpokenTurn]:
+        """Returns the turns, of a script too.
+
+        Raises:
+            ApiError, InvalidRequest: 400, the script has a line of nobody.
+        """
+        return cast_turns(self.script, self.cast) if self.cast else [SpokenTurn(None, turn) for turn in self.turns]
 
     def _check_effect(self, said: Sequence[TurnBody]) -> None:
         """Checks that no field is set in which every turn has its own."""
         without = [name for name in ("voice", "speed", "seed") if all(getattr(turn, name) is not None for turn in said)]
         if all(turn.gap_ms is not None for turn in said[1:]):
             without.append("gap_ms")
-        found = next((name for name in without if name in self.model_fields_set), None)
+        found = next((name for name in without if name in self.model_fields_set and getattr(self, name) is not None), None)
         if found is not None:
             message = f"every turn has its own {found}, so that of the dialogue has no effect: leave it out"
             raise bad_request("conflicting_fields", message, param=found)

@@ -65,6 +65,14 @@ def test_markup_that_a_version_does_not_support_is_counted_and_strict_refuses_it
     assert plain.status_code == 200
 
 
+def test_a_version_of_one_voice_speaks_no_dialogue():
+    versions = versions_of(PipelineConfig(), {V1: ModelConfig(compat=CompatConfig(ssml=False))})
+    with serving(make_services(Speaker(), models=ModelSelector(Rollout(versions)))) as live:
+        body = {"turns": [{"text": "One.", "voice": "calm"}, {"text": "Two."}]}
+        refused = requests.post(f"{live.url}/v1/audio/dialogue", json=body, timeout=60)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_dialogue")
+
+
 def test_the_version_that_answers_decides_about_languages():
     english, both, chinese = (Capabilities(languages=languages) for languages in (("en",), ("zh", "en"), ("zh",)))
 

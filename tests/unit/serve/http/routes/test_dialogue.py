@@ -119,6 +119,16 @@ def test_a_turn_of_its_own_seed_is_drawn_by_it_alone(talking):
     assert level_off.content.startswith(alone.content)
 
 
+def test_turns_come_from_the_cache_each_under_its_own_seed(talking):
+    turns = [{**turn, "seed": 70 + number} for number, turn in enumerate(TURNS)]
+    url, body = f"{talking.url}/v1/audio/dialogue", {"turns": turns, "response_format": "pcm", "cache": "only-if-cached"}
+    assert requests.post(url, json=body, timeout=60).status_code == 504
+    spoken = requests.post(url, json={**body, "cache": "default", "seed": None}, timeout=60)
+    assert (spoken.status_code, spoken.headers["X-Audio-Seed"]) == (200, "70")
+    cached = requests.post(url, json=body, timeout=60)
+    assert (cached.status_code, cached.content) == (200, spoken.content)
+
+
 def test_a_script_is_turns_and_subtitles_have_its_names(talking):
     told = whole(talking, script=SCRIPT, cast=CAST, timestamps="word", subtitles="vtt")
     assert [(turn["speaker"], turn["text"]) for turn in told["turns"]] == [
@@ -218,6 +228,7 @@ def test_ten_speakers_two_hundred_turns_and_two_languages(talking):
         ({"turns": TURNS, "input": CANARY}, "input"),
         ({"turns": TURNS, "input_type": "ssml"}, "input_type"),
         ({"turns": TURNS, "voice": "echo"}, "voice"),
+        ({"turns": [{**turn, "seed": 1} for turn in TURNS]}, "seed"),
         ({"turns": [{**turn, "gap_ms": 1} for turn in TURNS], "gap_ms": 5}, "gap_ms"),
         ({"turns": [{"text": "..."}]}, "turns"),
         ({"turns": [{"text": "Yes.", "style": CANARY}]}, "turns"),
