@@ -72,6 +72,11 @@ class RedisTier:
 
         return await self._link.ask(ask, timeout_s=ANSWER_TIMEOUT_S)
 
+    async def claimed(self, name: str) -> bytes | None:
+        """Returns the content under a name; None: there is none, or Redis is away."""
+        found = await self._link.ask(lambda: self._redis.get(f"{PREFIX}:{name}"), timeout_s=ANSWER_TIMEOUT_S)
+        return None if found is None else bytes(found)
+
     async def release(self, name: str) -> None:
         """Deletes the content under a name."""
         await self._link.ask(lambda: self._redis.unlink(f"{PREFIX}:{name}"), timeout_s=ANSWER_TIMEOUT_S)

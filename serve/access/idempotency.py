@@ -1,8 +1,8 @@
 """Idempotency: an Idempotency-Key stands for one request; sent again, it returns the same audio.
 
 In:    a tenant, its key, a body
-Out:   a seed; whether the request is a repetition; a 409 for another body
-Owns:  the bodies that keys in this process stand for, bounded
+Out:   a seed; whether the request is a repetition; a 409 for another body; the resume token of its reply
+Owns:  the bodies that keys in this process stand for, and the tokens of their replies, bounded
 Never: a body, a text: a hash that the key itself salts
 
 The seed is derived from tenant and key, so that every replica returns the same audio, whether or not it can reach the others.
@@ -22,15 +22,21 @@ from serve.errors import ApiError, ErrorSpec, bad_request
 
 HEADER = "Idempotency-Key"
 KEY = re.compile(r"[\x21-\x7e]{1,255}")
-MOST_KEYS = 10_000  # of this process
+MOST_KEYS = 20_000  # of this process, those with a token twice
 TTL_S = 86_400.0
+AMBIGUOUS = b"ambiguous"
+"""in the place of a token: the replies to its key differ"""
 
 
 class ClaimStore(Protocol):
-    """Claims shared by all replicas; pipeline/cache/redis.py implements it."""
+    """Claims shared by all replicas: pipeline/cache/redis.py, or serve/access/claims.py on one machine."""
 
     async def claim(self, name: str, content: bytes, ttl_s: float) -> bytes | None:
         """Stores the content unless the name is taken. Returns what is stored now; None if the store does not answer."""
+        ...
+
+    async def claimed(self, name: str) -> bytes | None:
+        """Returns what is stored under a name; None: nothing, or the store does not answer."""
         ...
 
     async def release(self, name: str) -> None:
@@ -59,10 +65,7 @@ class Idempotency:
         # The same object written otherwise is the same request.
         body = _digest("body", tenant, key, json.dumps(json.loads(raw), sort_keys=True))
         claim = body + secrets.token_bytes(8)
-        # Also in this process: Redis may be away.
-        kept = [self._claim(name, claim)]
-        if self._shared is not None:
-            kept.append(await self._shared.claim(name, claim, self._ttl_s) or claim)
+        kept = await self._claimed(name, claim)
         if any(each[: len(body)] != body for each in kept):
             raise ApiError(
                 f"this {HEADER} was sent with another body; a new request takes a new key",
@@ -72,7 +75,38 @@ class Idempotency:
 
     async def release(self, tenant: str, key: str) -> None:
         """Frees the key of a request that was refused."""
-        name = _name(tenant, key)
+        await self._release(_name(tenant, key))
+
+    async def keep_token(self, tenant: str, key: str, token: str, origin: str) -> None:
+        """Remembers the resume token of a reply; if a reply of another origin came before, that none is certain.
+
+        Args:
+            origin: the same for replies of the same bytes.
+        """
+        name, content = _name(tenant, key, "token"), f"{origin} {token}".encode()
+        kept = await self._claimed(name, content)
+        if any(each.partition(b" ")[0] != origin.encode() for each in kept):
+            await self._release(name)
+            await self._claimed(name, AMBIGUOUS)
+
+    async def token(self, tenant: str, key: str) -> str | None:
+        """Returns the resume token of a key's reply; None: it is not known, or not certain."""
+        name = _name(tenant, key, "token")
+        until, own = self._own.get(name, (0.0, b""))
+        shared = None if self._shared is None else await self._shared.claimed(name)
+        found = {shared or b"", own if until > self._clock() else b""} - {b""}
+        if not found or AMBIGUOUS in found:
+            return None
+        return found.pop().partition(b" ")[2].decode()
+
+    async def _claimed(self, name: str, content: bytes) -> list[bytes]:
+        """Returns what a name stands for, in this process and in the shared store, which may be away."""
+        kept = [self._claim(name, content)]
+        if self._shared is not None:
+            kept.append(await self._shared.claim(name, content, self._ttl_s) or content)
+        return kept
+
+    async def _release(self, name: str) -> None:
         self._own.pop(name, None)
         if self._shared is not None:
             await self._shared.release(name)
@@ -105,8 +139,8 @@ def seed_of(tenant: str, key: str) -> int:
     return int.from_bytes(_digest("seed", tenant, key)[:4], "big")
 
 
-def _name(tenant: str, key: str) -> str:
-    return f"idempotency:{_digest('key', tenant, key).hex()}"
+def _name(tenant: str, key: str, what: str = "key") -> str:
+    return f"idempotency:{_digest(what, tenant, key).hex()}"
 
 
 def _digest(*parts: str) -> bytes:

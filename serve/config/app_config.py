@@ -84,6 +84,12 @@ class LimitsConfig(StrictModel):
     )
     chunk_timeout_s: float = Field(30.0, gt=0, le=600, description="longest time between two chunks of audio [s]")
     total_timeout_s: float = Field(600.0, gt=0, le=7200, description="longest time per request [s]")
+    resume_s: float = Field(
+        600.0,
+        ge=0,
+        le=86_400,
+        description="how long after its beginning a reply can be resumed; 0: replies have no X-Resume [s]",
+    )
     stall_timeout_s: float = Field(
         30.0, gt=0, le=3600, description="time after which a client that reads nothing is disconnected [s]"
     )

@@ -8,6 +8,7 @@ Never: requests; a failed start because a store is away
 
 import asyncio
 import logging
+import secrets
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from ray import serve
 
 from pipeline.cache.cache import CodeCache
-from pipeline.errors import StoreUnavailable
+from pipeline.errors import StoreFull, StoreUnavailable
 from pipeline.paths import cache_home
 from pipeline.store.open import open_store
 from pipeline.store.store import Store
@@ -27,6 +28,7 @@ from serve.access.idempotency import Idempotency
 from serve.access.keys_marker import marker_for
 from serve.access.quotas import LocalQuotas, Quotas
 from serve.access.redis_quotas import RedisQuotas
+from serve.access.resume_tokens import SECRET_BYTES, shared_secret
 from serve.config.app_config import STORE_FILE, AppConfig, VoicesConfig, project_path
 from serve.remote.code_cache import open_cache
 
@@ -48,6 +50,8 @@ class IngressRecords:
     quotas: Quotas
     cache: CodeCache
     idempotency: Idempotency
+    secret: bytes
+    """of resume tokens"""
 
 
 async def open_records(config: AppConfig, speakers: Speakers) -> IngressRecords:
@@ -56,7 +60,8 @@ async def open_records(config: AppConfig, speakers: Speakers) -> IngressRecords:
     voices = await open_voices(config.voices, speakers, store)
     keys, quotas = await open_keys(config, store)
     cache, idempotency = open_cache(config.cache, store)
-    return IngressRecords(store, voices, LexiconLibrary(store), keys, quotas, cache, idempotency)
+    secret = await open_secret(store)
+    return IngressRecords(store, voices, LexiconLibrary(store), keys, quotas, cache, idempotency, secret)
 
 
 async def open_voices(config: VoicesConfig, speakers: Speakers, store: Store) -> VoiceLibrary:
@@ -68,6 +73,15 @@ async def open_voices(config: VoicesConfig, speakers: Speakers, store: Store) ->
     except StoreUnavailable as error:
         LOG.error("voices: %s; starting with the shipped ones", error)
     return library
+
+
+async def open_secret(store: Store) -> bytes:
+    """Returns the secret that all replicas sign resume tokens with; one of this replica alone while the store is away."""
+    try:
+        return await asyncio.to_thread(shared_secret, store)
+    except (StoreUnavailable, StoreFull) as error:
+        LOG.error("resume tokens: %s; only this replica goes on with its replies", error)
+        return secrets.token_bytes(SECRET_BYTES)
 
 
 async def open_keys(config: AppConfig, records: Store) -> tuple[KeyRing, Quotas]:

@@ -9,7 +9,7 @@ Never: requests
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +27,7 @@ from serve.access.admission import AdmissionLimiter
 from serve.access.authentication import Authenticator, local_peer_check
 from serve.access.cross_origin import CrossOriginPolicy
 from serve.access.redis_quotas import RedisQuotas
+from serve.access.resume_tokens import ResumeTokens
 from serve.config.app_config import JOBS_FOLDER, AppConfig, project_path
 from serve.deployments.ingress_records import IngressRecords, open_records
 from serve.deployments.ingress_status import IngressStatus
@@ -51,6 +52,8 @@ from serve.speech.conversation.conversation import Conversations
 from serve.speech.load_shedding import Degrader
 from serve.speech.model_selection import ModelSelector
 from serve.speech.recent_overload import RecentOverload
+from serve.speech.reply_build import reply_build
+from serve.speech.resuming import Resuming
 from serve.speech.services import SpeechServices
 from serve.versions.rollout import Rollout
 from serve.voices.voice_service import VoiceService
@@ -113,8 +116,8 @@ async def build_parts(config: AppConfig, stages: Mapping[str, Handle], listens: 
         has_room=lambda share: admission.in_flight <= share * admission.capacity,
         on_result=metrics.compared,
     )
-    recent = RecentReplies(metrics)
-    speech = build_speech(config, records, models, admission, recent, partial(quarantine.stream, pipelines.stream))
+    recent, stream = RecentReplies(metrics), partial(quarantine.stream, pipelines.stream)
+    speech = build_speech(config, records, models, admission, recent, stream, pipelines.fingerprint)
     status = IngressStatus(speech, records, pipelines, quarantine)
     services = Services(
         speech=speech,
@@ -140,8 +143,9 @@ def build_speech(
     admission: AdmissionLimiter,
     observer: ReplyObserver,
     stream: SpeechStream,
+    engine: Callable[[str], str],
 ) -> SpeechServices:
-    """Returns what every request for speech passes; `stream` synthesises."""
+    """Returns what every request for speech passes; `stream` synthesises, `engine` says with which build of a version's."""
     return SpeechServices(
         stream=stream,
         voice_id=records.voices.canonical,
@@ -150,6 +154,12 @@ def build_speech(
         lanes=config.lanes,
         admission=admission,
         idempotency=records.idempotency,
+        resuming=Resuming(
+            ResumeTokens(records.secret, config.limits.resume_s),
+            records.idempotency,
+            build={one.id: reply_build(one.pipeline) for one in config.versions}.__getitem__,
+            engine=engine,
+        ),
         models=models,
         degrader=Degrader(config.degrade),
         overload=RecentOverload(),

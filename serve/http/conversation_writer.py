@@ -100,6 +100,7 @@ def _start(started: Started, start: int, characters: int) -> Mapping[str, Any]:
         "warnings": dict(started.warnings),
         "ignored_fields": list(job.ignored),
         "degraded": list(job.degraded),
+        **({} if started.token is None else {"resume": started.token}),
     }
 
 

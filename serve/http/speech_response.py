@@ -9,6 +9,7 @@ Never: Ray; a clean end after a failure; what serve/speech decides for every ent
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -17,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from pipeline.errors import SynthesisError
 from serve.errors import bad_request, to_api_error
 from serve.http.request_context import context_of
+from serve.http.resume_request import resumption_of
 from serve.http.services import Services
 from serve.http.speech_writers import ChunkedWriter, Connection, JsonWriter, SpeechWriter, SseWriter, WholeWriter
 from serve.speech.job import SpeechJob
@@ -55,6 +57,7 @@ class SpeechResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services, context = self._services.speech, context_of(self._request)
+        context = replace(context, resumes=resumption_of(self._request.headers))
         connection = Connection(send, services.limits.stall_timeout_s)
         try:
             with open_speech(services, context) as speech:
@@ -74,6 +77,8 @@ class SpeechResponse(Response):
         body = read_body(SpeechBody, raw)
         accept = self._request.headers.get("accept", "")
         writer = writer_for(body, connection, accept=accept) if self._writer is None else self._writer(connection)
+        if speech.is_resumed:
+            check_resumable(writer)
         job = await speech.accept(body, raw)
         connection.also = self._names_of(job)
         await unless_the_client_leaves(receive, write_reply(speech, job, writer))
@@ -97,6 +102,16 @@ def writer_for(body: SpeechBody, connection: Connection, *, accept: str) -> Spee
     if not body.stream:
         return WholeWriter(connection) if timed is None else JsonWriter(connection)
     return ChunkedWriter(connection)
+
+
+def check_resumable(writer: SpeechWriter) -> None:
+    """Checks that a reply in this form has a place to go on at.
+
+    Raises:
+        ApiError: 400
+    """
+    if not isinstance(writer, ChunkedWriter | WholeWriter | SseWriter):
+        raise bad_request("not_resumable", "JSON cannot go on in its middle: send the request without Range", param="Range")
 
 
 async def unless_the_client_leaves(receive: Receive, reply: Coroutine[None, None, None]) -> None:

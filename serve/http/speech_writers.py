@@ -19,8 +19,10 @@ from starlette.types import Message, Send
 from pipeline.errors import ReaderStalled, SynthesisError
 from pipeline.types import TimedItem
 from pipeline.voices.names import display_name
+from serve.access.resume_tokens import HEADER as RESUME
 from serve.errors import to_api_error
-from serve.speech.events import Audio, Finished, SpeechEvent, Started, Timed
+from serve.http.resume_request import content_range, event_id
+from serve.speech.events import Audio, Digest, Finished, Resumed, SpeechEvent, Started, Timed
 from serve.speech.job import SpeechJob
 from serve.speech.subtitles import subtitles
 from serve.speech.times import coverage_fields, times_fields, turns_fields
@@ -44,11 +46,11 @@ class Connection:
         self._send = send
         self._stall_timeout_s = stall_timeout_s
 
-    async def begin(self, headers: Mapping[str, str]) -> None:
-        """Sends status 200 and the headers."""
+    async def begin(self, headers: Mapping[str, str], status: int = 200) -> None:
+        """Sends the status and the headers."""
         raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in {**headers, **self.also}.items()]
         self.has_begun = True
-        await self._send({"type": "http.response.start", "status": 200, "headers": raw})
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def write(self, data: bytes) -> None:
         """Sends a piece of the body.
@@ -101,7 +103,11 @@ class ChunkedWriter:
         """Writes the headers, a piece, or the end."""
         match event:
             case Started():
-                await self._connection.begin(reply_headers(event, event.job.audio.content_type))
+                headers = reply_headers(event, event.job.audio.content_type)
+                if event.resumed is None:
+                    await self._connection.begin(headers)
+                else:
+                    await self._connection.begin(headers | content_range(event.resumed), 206)
             case Audio():
                 await self._connection.write(event.data)
             case Finished():
@@ -119,16 +125,19 @@ class WholeWriter:
         self._connection = connection
         self._headers: dict[str, str] = {}
         self._data = b""
+        self._resumed: Resumed | None = None
 
     async def write(self, event: SpeechEvent) -> None:
         """Collects the audio; writes headers and body at the end."""
         match event:
             case Started():
                 self._headers = reply_headers(event, event.job.audio.content_type)
+                self._resumed = event.resumed
             case Audio():
                 self._data += event.data
             case Finished():
-                await self._connection.begin(self._headers | self._exact(event))
+                part = {} if self._resumed is None else content_range(self._resumed, len(self._data))
+                await self._connection.begin(self._headers | self._exact(event) | part, 206 if part else 200)
                 await self._connection.write(self._data)
                 await self._connection.end()
 
@@ -138,10 +147,12 @@ class WholeWriter:
 
     def _exact(self, finished: Finished) -> dict[str, str]:
         report, job = finished.report, finished.job
+        digest = hashlib.sha256() if self._resumed is None else self._resumed.digest.copy()
+        digest.update(self._data)  # of the whole, as the RFC says
         trimmed = {"X-Audio-Trimmed-Ms": ",".join(map(str, report.trimmed_ms))} if job.request.audio.trim else {}
         return {
             "Content-Length": str(len(self._data)),
-            "Digest": f"SHA-256={base64.b64encode(hashlib.sha256(self._data).digest()).decode()}",
+            "Digest": f"SHA-256={base64.b64encode(digest.digest()).decode()}",
             "X-Audio-Duration-Ms": str(round(1000 * finished.audio_s)),
             "X-Usage-Characters": str(job.characters),
             "X-Usage-Audio-Tokens": str(report.steps),
@@ -195,8 +206,8 @@ class SseWriter:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._digest = hashlib.sha256()
-        self._seq = 0
+        self._digest: Digest = hashlib.sha256()
+        self._sent = self._seq = 0
         self._request_id = ""
         self._items: list[TimedItem] = []
 
@@ -205,12 +216,19 @@ class SseWriter:
         match event:
             case Started():
                 self._request_id = event.job.request.request_id
+                if event.resumed is not None:
+                    self._digest, self._sent, self._seq = event.resumed.digest.copy(), event.resumed.first, event.resumed.seq
                 await self._connection.begin(reply_headers(event, "text/event-stream"))
             case Audio():
                 self._digest.update(event.data)
-                audio = base64.b64encode(event.data).decode()
-                await self._write_event({"type": "speech.audio.delta", "audio": audio, "seq": self._seq})
+                self._sent += len(event.data)
+                delta = {
+                    "type": "speech.audio.delta",
+                    "audio": base64.b64encode(event.data).decode(),
+                    "seq": self._seq,
+                }
                 self._seq += 1
+                await self._write_event(delta, event_id(self._seq, self._sent, self._digest))
             case Timed():
                 self._items += event.items
                 if event.job.timestamps is not None and (times := times_fields(event.items, event.job)):
@@ -227,8 +245,9 @@ class SseWriter:
         await self._connection.end()
         return True
 
-    async def _write_event(self, event: Mapping[str, object]) -> None:
-        await self._connection.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+    async def _write_event(self, event: Mapping[str, object], name: str = "") -> None:
+        named = f"id: {name}\n" if name else ""
+        await self._connection.write(f"{named}event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
 
 
 def done_event(finished: Finished, sha256: str) -> dict[str, Any]:
@@ -275,6 +294,8 @@ def reply_headers(started: Started, media_type: str) -> dict[str, str]:
         "Cache-Control": "no-store",
         "X-Accel-Buffering": "no",
     }
+    if started.token is not None:
+        headers[RESUME] = started.token
     if started.replayed is not None:
         headers["Idempotency-Replayed"] = str(started.replayed).lower()
     if started.warnings:

@@ -36,6 +36,8 @@ class StageTimings:
     """steps that were generated a second time for it"""
     interrupted_s: float = 0.0
     """from the deaths to the next new step"""
+    builds: set[str] = field(default_factory=set)
+    """fingerprints of the engines that generated"""
     cache: str = ""
     """where the first segment came from: hit, miss, joined, bypass"""
     finish: dict[str, int] = field(default_factory=dict)
@@ -48,6 +50,8 @@ class StageTimings:
 
     def generated(self, prompt: Prompt, block: StepBlock, began: float) -> None:
         """Record a block of the acoustic model; the refine pass does not count."""
+        if block.fingerprint:
+            self.builds.add(block.fingerprint)
         if prompt.head is not Head.CODE:
             return
         self.steps += len(block.codes)

@@ -16,6 +16,7 @@ from pipeline.cache.redis import RedisTier
 from pipeline.errors import SynthesisError
 from pipeline.store.poll import follow
 from pipeline.store.store import Store
+from serve.access.claims import StoreClaims
 from serve.access.idempotency import Idempotency
 from serve.config.app_config import CacheConfig
 
@@ -23,10 +24,12 @@ FINGERPRINT_PERIOD_S = 5.0  # how long after an update entries of the old finger
 
 
 def open_cache(config: CacheConfig, store: Store | None) -> tuple[CodeCache, Idempotency]:
-    """Returns the cache with the configured tiers, and the idempotency keys beside it. Purges travel through the store."""
+    """Returns the cache with the configured tiers, and the idempotency keys beside it. Purges travel through the store,
+    and keys where no Redis has them."""
     shared = None if config.redis is None else RedisTier(config.redis, config.ttl_s)
+    claims = StoreClaims(store) if shared is None and store is not None else shared
     return CodeCache(config.memory_mib << 20, shared=shared, generations=PurgeGenerations(store)), Idempotency(
-        shared, config.idempotency_ttl_s
+        claims, config.idempotency_ttl_s
     )
 
 

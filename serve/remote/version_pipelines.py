@@ -151,6 +151,10 @@ class VersionPipelines:
             follow_fingerprint(cached, partial(ask_fingerprint, handles[version])) for version, cached in self._cached.items()
         ]
 
+    def fingerprint(self, version: str) -> str:
+        """Returns the fingerprint of a version's engine as far as it is known; empty: not yet."""
+        return self._cached[version].fingerprint or ""
+
     async def stats(self, kind: str) -> list[dict[str, Any]]:
         """Returns the stats of every replica of one kind of stage, with the name of the deployment if there are several."""
         deployments = [TEXT] if kind == "text" else [getattr(version, kind) for version in self._rollout.versions.values()]

@@ -8,9 +8,44 @@ Never: HTTP, Ray
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from pipeline.types import AudioReport, CacheResult, TimedItem
 from serve.speech.job import SpeechJob
+
+
+class Digest(Protocol):
+    """A running SHA-256."""
+
+    def update(self, data: bytes, /) -> None:
+        """Appends bytes."""
+        ...
+
+    def copy(self) -> "Digest":
+        """Returns one that runs on by itself."""
+        ...
+
+    def digest(self) -> bytes:
+        """Returns the hash of all bytes so far."""
+        ...
+
+    def hexdigest(self) -> str:
+        """Returns it in hexadecimal."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The bytes of a reply that its client has, and that are left out."""
+
+    first: int
+    """byte of the audio that follows"""
+    seq: int
+    """number of the next event"""
+    digest: Digest
+    """of the bytes before"""
+    is_all: bool
+    """none follows"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +61,10 @@ class Started:
     """whether its idempotency key was used before; None: it has none"""
     timings_ms: Mapping[str, float]
     """time before the reply could begin, per stage, in the order of the stages [ms]"""
+    token: str | None = None
+    """with which any replica goes on with this reply; None: it cannot be resumed"""
+    resumed: Resumed | None = None
+    """None: it begins at its beginning"""
 
 
 @dataclass(frozen=True, slots=True)

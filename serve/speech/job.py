@@ -12,6 +12,7 @@ from typing import Literal
 from pipeline.audio.formats import AudioFormat
 from pipeline.types import Lane, SynthesisRequest
 from serve.access.authentication import ANONYMOUS_CALLER, Caller
+from serve.access.resume_tokens import Resumption
 from serve.observability.stage_timings import Fields
 
 TimestampsOf = Literal["segment", "word", "char"]
@@ -34,6 +35,8 @@ class RequestContext:
     """as HTTP's header of that name"""
     idempotency_key: str | None = None
     """as HTTP's header of that name, not yet checked"""
+    resumes: Resumption | None = None
+    """where an earlier reply goes on; None: it is a new one"""
     continues: bool = False
     """it speaks text that was accepted before, and does so even while the replica drains"""
 

@@ -7,7 +7,7 @@ Never: Ray; a change to a request with a seed of its own, unless degrade.seeded;
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from pipeline.errors import AtCapacity
 from pipeline.types import Lane
@@ -58,6 +58,10 @@ class Degrader:
         steps = [step for step in self.ladder.active_steps if step in EASING]
         if not steps or ((seeded or body.seed is not None) and not self.config.seeded):
             return body, ()
+        return self.without(body, steps)
+
+    def without(self, body: SpeechBody, steps: Iterable[DegradationStep]) -> tuple[SpeechBody, tuple[DegradationStep, ...]]:
+        """Returns the body without what the steps leave out, and those of them that apply to it."""
         applied = tuple(
             step
             for step in steps

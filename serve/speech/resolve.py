@@ -30,6 +30,7 @@ from pipeline.types import (
     TimeDetail,
 )
 from pipeline.with_torch import check_seed_mode
+from serve.access.resume_tokens import ANEW, Origin, not_resumable
 from serve.config.policies import DegradationStep
 from serve.errors import bad_request
 from serve.speech.job import RequestContext, SpeechJob
@@ -41,18 +42,30 @@ from serve.speech.services import SpeechServices
 
 
 def resolve_job(
-    body: SpeechBody, context: RequestContext, services: SpeechServices, *, key_seed: int | None = None
+    body: SpeechBody,
+    context: RequestContext,
+    services: SpeechServices,
+    *,
+    key_seed: int | None = None,
+    origin: Origin | None = None,
 ) -> SpeechJob:
     """Returns the job for a request at this moment.
 
     Args:
         key_seed: seed of its idempotency key, for a body without a seed; None: one is drawn.
+        origin: of the reply that it goes on with, which had its seed, version and degradation; None: it is a new one.
 
     Raises:
         InvalidRequest, ApiError: the body is wrong, or the caller may not have it.
         AtCapacity: its lane is refused at this moment.
     """
-    body, degraded = services.degrader.apply_to_body(body, seeded=key_seed is not None)
+    if origin is None:
+        body, degraded = services.degrader.apply_to_body(body, seeded=key_seed is not None)
+    else:
+        if origin.model not in services.models.rollout.versions:
+            raise not_resumable("resume_changed", f"{origin.model} is not served any more: {ANEW}")
+        key_seed, pinned = origin.seed, body.model_copy(update={"model": origin.model, "user": None})
+        body, degraded = services.degrader.without(pinned, map(DegradationStep, origin.degraded))
     selection = select_version(body, context, services)
     body = selection.body
     seed = key_seed if body.seed is None else body.seed

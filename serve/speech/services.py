@@ -20,6 +20,7 @@ from serve.observability.tracing import Tracing
 from serve.speech.load_shedding import Degrader
 from serve.speech.model_selection import ModelSelector
 from serve.speech.recent_overload import RecentOverload
+from serve.speech.resuming import Resuming
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,6 +36,7 @@ class SpeechServices:
     lanes: LanesConfig
     admission: AdmissionLimiter
     idempotency: Idempotency
+    resuming: Resuming
     models: ModelSelector
     degrader: Degrader
     overload: RecentOverload

@@ -13,7 +13,7 @@ An entry point (HTTP, a socket, a batch) reads a body and writes events in its o
             async for event in events:
                 ...
 
-Admission, quotas, idempotency, time limits, the cache, metrics, the trace and the log lines are handled here, once.
+Admission, quotas, idempotency, resuming, time limits, the cache, metrics, the trace and the log lines are handled here, once.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from contextlib import ExitStack, aclosing, contextmanager
 from pipeline.errors import AtCapacity, DeadlineExceeded
 from pipeline.types import AudioChunk, TimedItem
 from serve.access.idempotency import checked_key, seed_of
+from serve.access.resume_tokens import Origin
 from serve.errors import ApiError
 from serve.observability.request_log import WANT_OF_ROOM, log_finished, log_received, reply_fields
 from serve.observability.stage_timings import CURRENT_TIMINGS
@@ -31,6 +32,7 @@ from serve.speech.events import Audio, Finished, SpeechEvent, Started, Timed
 from serve.speech.job import RequestContext, SpeechJob
 from serve.speech.recorder import ReplyRecorder
 from serve.speech.resolve import resolve_job
+from serve.speech.resuming import KnownPart
 from serve.speech.schemas.speech import SpeechBody
 from serve.speech.services import SpeechServices
 
@@ -80,6 +82,9 @@ class SpeechSession:
         self._context = context
         self._recorder = recorder
         self._admitted = admitted
+        self._known = None if context.resumes is None else KnownPart(context.resumes)
+        self._origin: Origin | None = None  # of the reply that it goes on with
+        self._body: SpeechBody | None = None
         self._replayed: bool | None = None
         self._times: list[TimedItem] = []  # that have not been yielded
 
@@ -87,6 +92,11 @@ class SpeechSession:
     def audio_s(self) -> float:
         """Seconds of audio that were synthesised so far."""
         return self._recorder.audio_s
+
+    @property
+    def is_resumed(self) -> bool:
+        """True if the request goes on with an earlier reply."""
+        return self._known is not None
 
     async def accept(self, body: SpeechBody, raw: bytes = b"") -> SpeechJob:
         """Admits the request and charges for it, once per idempotency key.
@@ -96,14 +106,19 @@ class SpeechSession:
 
         Raises:
             AtCapacity, Draining: the replica is full, or about to stop.
-            InvalidRequest, ApiError: the body is wrong, or the caller may not have it.
+            InvalidRequest, ApiError: the body is wrong, or the caller may not have it, or the reply cannot go on where it was.
         """
         services, context = self._services, self._context
         self._admitted.enter_context(services.admission.acquire(continues=context.continues))
         services.observer.in_flight_changed(services.admission.in_flight)
         tenant, key = context.caller.id, checked_key(context.idempotency_key)
-        job = resolve_job(body, context, services, key_seed=None if key is None else seed_of(tenant, key))
-        if key is None:
+        self._origin = origin = await services.resuming.origin_of(body, context)
+        self._body = body
+        key_seed = None if key is None else seed_of(tenant, key)
+        job = resolve_job(body, context, services, key_seed=key_seed, origin=origin)
+        if origin is not None:  # its characters were charged
+            services.resuming.check(origin, body, job)
+        elif key is None:
             await context.caller.charge_characters(job.characters)
         else:
             await self._charge_once(job, tenant, key, raw)
@@ -119,17 +134,15 @@ class SpeechSession:
         recorder = self._recorder
         log_received(self._context.request_id, self._context.caller.id, job.summary())
         try:
-            async with aclosing(self._timely(job)) as chunks:
-                pieces = encode_stream(chunks, job.audio) if job.streamed else encode_at_once(chunks, job.audio)
-                async with aclosing(pieces):
-                    async for data in pieces:
-                        if not recorder.has_started:
-                            yield self._start(job)
-                        if self._times:
-                            yield self._timed(job)
-                        yield Audio(data)
+            async with aclosing(self._encoded(job)) as pieces:
+                async for data in pieces:
+                    if not recorder.has_started:
+                        yield await self._start(job)
+                    if self._times:
+                        yield self._timed(job)
+                    yield Audio(data)
             if not recorder.has_started:
-                yield self._start(job)
+                yield await self._start(job, is_all=True)
             if self._times:
                 yield self._timed(job)
             yield Finished(job, recorder.audio_s, recorder.report, recorder.warnings)
@@ -140,10 +153,35 @@ class SpeechSession:
             raise
         recorder.finished()
 
-    def _start(self, job: SpeechJob) -> Started:
+    async def _start(self, job: SpeechJob, *, is_all: bool = False) -> Started:
         recorder = self._recorder
+        resumed = None if self._known is None else self._known.resumed(is_all=is_all)
+        token = await self._token(job)
         recorder.has_started = True
-        return Started(job, recorder.cache, recorder.warnings, self._replayed, recorder.timings_ms())
+        timings_ms = recorder.timings_ms()
+        return Started(job, recorder.cache, recorder.warnings, self._replayed, timings_ms, token, resumed)
+
+    async def _token(self, job: SpeechJob) -> str | None:
+        """Returns what the reply can be resumed with."""
+        if self._body is None:
+            return None
+        return await self._services.resuming.token_for(self._body, job, self._context, set(self._recorder.timings.builds))
+
+    async def _encoded(self, job: SpeechJob) -> AsyncGenerator[bytes, None]:
+        """Streams the bytes of the reply that the client does not have.
+
+        Raises:
+            ApiError: they would not be those of the reply that it goes on with.
+        """
+        async with aclosing(self._timely(job)) as chunks:
+            encode = encode_stream if job.streamed else encode_at_once
+            async with aclosing(encode(chunks, job.audio)) as pieces:
+                async for data in pieces:
+                    if self._origin is not None and not self._recorder.has_started:
+                        self._services.resuming.check_engine(self._origin, self._recorder.timings.builds)
+                    rest = data if self._known is None else self._known.rest_of(data)
+                    if rest or self._known is None:
+                        yield rest
 
     def _timed(self, job: SpeechJob) -> Timed:
         items, self._times = tuple(self._times), []

@@ -56,6 +56,7 @@ from pipeline.voices.library import VoiceLibrary
 from serve.access.admission import AdmissionLimiter
 from serve.access.authentication import Authenticator
 from serve.access.idempotency import Idempotency
+from serve.access.resume_tokens import ResumeTokens
 from serve.config.app_config import ConversationsConfig, LanesConfig, LimitsConfig, SourceOfferConfig, VoicesConfig
 from serve.config.jobs import JobsConfig
 from serve.http.body_reader import BodyReader
@@ -69,6 +70,7 @@ from serve.speech.conversation.conversation import Conversations
 from serve.speech.load_shedding import Degrader
 from serve.speech.model_selection import only_model
 from serve.speech.recent_overload import RecentOverload
+from serve.speech.resuming import Resuming
 from serve.speech.services import SpeechServices
 from serve.voices.voice_service import VoiceService
 
@@ -196,6 +198,8 @@ class RecordingObserver(NullReplyObserver):
 def make_speech_services(speaker: Speaker, limits: LimitsConfig | None = None, **parts: Any) -> SpeechServices:
     """What speaking needs, around a Speaker; `parts` stand in place of the usual ones."""
     limits = limits or LimitsConfig()
+    idempotency = parts.get("idempotency") or Idempotency()
+    tokens = ResumeTokens(b"secret of a test", limits.resume_s)
     usual: dict[str, Any] = {
         "stream": speaker.stream,
         "voice_id": make_library().canonical,
@@ -203,7 +207,8 @@ def make_speech_services(speaker: Speaker, limits: LimitsConfig | None = None, *
         "limits": limits,
         "lanes": LanesConfig(),
         "admission": AdmissionLimiter(limits.max_in_flight),
-        "idempotency": Idempotency(),
+        "idempotency": idempotency,
+        "resuming": Resuming(tokens, idempotency, build=lambda version: "this build", engine=lambda version: "this engine"),
         "models": only_model(),
         "degrader": Degrader(),
         "overload": RecentOverload(),

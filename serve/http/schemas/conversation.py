@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from serve.access.resume_tokens import Resumption
 from serve.errors import bad_request
 from serve.speech.conversation.context import ContextSettings
 from serve.speech.schemas.base import B, Body, read_body
@@ -21,6 +22,14 @@ _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 ContextId = Annotated[str, Field(pattern=f"^(?:{_ID.pattern})$")]
 MAIN = "main"
 """context of messages that name none"""
+
+
+class ResumeBody(Body):
+    """Where the first part of a context goes on."""
+
+    token: str = Field(min_length=1, max_length=2048, description="of the message `started` of the part")
+    bytes: int = Field(ge=0, lt=1 << 50, description="bytes of the part's audio that were received")
+    sha256: str = Field("", pattern=r"^(?:[0-9a-f]{64})?$", description="of these bytes, in hexadecimal; empty: not checked")
 
 
 class OpenMessage(Body):
@@ -32,6 +41,7 @@ class OpenMessage(Body):
     sentences: bool = False
     pause_ms: int | None = Field(None, ge=50, le=60_000)
     lead_s: float | None = Field(None, ge=0)
+    resume: ResumeBody | None = None
 
     def settings(self, lead_s: float) -> ContextSettings:
         """Returns the settings of the context; `lead_s` is that of a message that names none.
@@ -42,7 +52,10 @@ class OpenMessage(Body):
         if "input" in self.speech:
             raise bad_request("unknown_field", "speech has no input here: text comes in messages of its own", param="speech")
         pause_s = None if self.pause_ms is None else self.pause_ms / 1000
-        return ContextSettings(self.speech, lead_s if self.lead_s is None else self.lead_s, self.sentences, pause_s)
+        lead_s = lead_s if self.lead_s is None else self.lead_s
+        known = self.resume
+        resumes = None if known is None else Resumption(known.bytes, known.token, known.sha256)
+        return ContextSettings(self.speech, lead_s, self.sentences, pause_s, resumes)
 
 
 class TextMessage(Body):

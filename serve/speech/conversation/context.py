@@ -19,9 +19,10 @@ from typing import Any
 
 from pipeline.errors import NoSpeakableText, ReaderStalled
 from pipeline.text.incremental import GrowingText, Part
+from serve.access.resume_tokens import Resumption
 from serve.speech.conversation.events import ContextClosed, ContextFailed, ConversationEvent, PartSkipped, PartSpoken
 from serve.speech.conversation.heard import Heard, Listener
-from serve.speech.events import Audio, Finished
+from serve.speech.events import Audio, Finished, Started
 from serve.speech.job import RequestContext
 from serve.speech.schemas.base import read_body
 from serve.speech.schemas.speech import SpeechBody
@@ -44,6 +45,8 @@ class ContextSettings:
     """a part also ends behind every sentence whose reading is certain"""
     pause_s: float | None = None
     """a part also ends when no text has come for so long; None: never [s]"""
+    resumes: Resumption | None = None
+    """where the first part goes on, which is a part of an earlier context; None: it begins"""
 
     def body(self, text: str) -> SpeechBody:
         """Returns the body of the HTTP request that speaks this text in the same way.
@@ -222,7 +225,9 @@ class Context:
             ClientLeft, ReaderStalled: nothing can be written to the client.
             SynthesisError, ApiError
         """
-        request = replace(self._request, request_id=f"{self._request.request_id}.{number}", continues=True)
+        resumes = settings.resumes if number == 0 else None
+        name = f"{self._request.request_id}.{number}"
+        request = replace(self._request, request_id=name, continues=True, resumes=resumes)
         with open_speech(self._services, request) as speech:
             job = await speech.accept(settings.body(part.text))
             self._listener.began(part)
@@ -230,6 +235,8 @@ class Context:
             async with aclosing(speech.speak(job)) as events:
                 async for event in events:
                     await self._emit(PartSpoken(self.name, number, part, event, from_s))
+                    if isinstance(event, Started) and event.resumed is not None:
+                        sent_s = speech.audio_s  # it was sent before
                     if isinstance(event, Audio | Finished) and speech.audio_s > sent_s:
                         self._listener.received(speech.audio_s - sent_s)
                         sent_s = speech.audio_s

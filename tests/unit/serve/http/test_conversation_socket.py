@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import hashlib
 import json
 import socket
 from collections.abc import Iterator
@@ -213,6 +214,48 @@ def test_a_replica_that_stops_says_so_and_finishes_what_was_flushed():
         heard = client.until("finished", part=1)
         assert "going_away" in [one["type"] for one in heard]
         assert client.closed() == (1001, "the service is about to stop; connect again")
+
+
+@pytest.mark.parametrize("container", ["pcm", "mp3"])
+def test_a_part_that_was_cut_goes_on_in_another_socket(live, container):
+    speech = {"response_format": container}  # without a seed: the token has it
+    with talking(live) as client:
+        client.say("open", speech=speech)
+        client.say("text", text="One. ")
+        client.say("flush")
+        client.say("text", text="Two. ")
+        client.say("close")
+        heard = client.until("closed")
+    first = [one for one in heard if one.get("part") == 0]
+    token, audio = first[0]["resume"], audio_of(first)
+    for at in (0, 1, len(audio) // 2, len(audio)):
+        with talking(live) as client:
+            digest = hashlib.sha256(audio[:at]).hexdigest()
+            client.say("open", speech=speech, resume={"token": token, "bytes": at, "sha256": digest})
+            client.say("text", text="One. ")
+            client.say("flush")
+            client.say("text", text="Two. ")
+            client.say("close")
+            again = client.until("closed")
+        rest = [one for one in again if one.get("part") == 0]
+        assert audio[:at] + audio_of(rest) == audio
+        assert (rest[0]["seed"], rest[-1]) == (first[0]["seed"], first[-1])
+        assert next(one["type"] for one in again if one.get("part") == 1) == "started", "the text goes on behind it"
+
+
+def test_another_text_does_not_go_on_with_a_part(live):
+    with talking(live) as client:
+        client.say("open", speech=PCM)
+        client.say("text", text="One.")
+        client.say("close")
+        token = client.until("closed")[1]["resume"]
+        client.say("open", speech=PCM, resume={"token": token, "bytes": 10})
+        client.say("text", text="Another one.")
+        client.say("close")
+        failed = client.until("error")[-1]
+        assert (failed["status"], failed["error"]["code"]) == (409, "resume_mismatch")
+        client.say("open", speech=PCM, resume={"token": token, "bytes": -1})
+        assert client.until("refused")[-1]["error"]["param"] == "resume"
 
 
 def test_a_key_is_needed_and_an_open_socket_counts_as_one_request(store: Store):

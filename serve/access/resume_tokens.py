@@ -1,0 +1,135 @@
+"""Resume tokens: what fixes the bytes of a reply beside its body, signed, in the hands of the client.
+
+In:    a tenant and the Origin of its reply; later the tenant and the token
+Out:   a token; the Origin; a 412 for a token that is too old, of another key, or not ours
+Owns:  nothing: the client has the token, every replica of one store has the secret
+Never: a text: hashes that the secret salts
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from pipeline.errors import Conflict
+from pipeline.store.store import Store
+from serve.errors import ApiError, ErrorSpec
+
+HEADER = "X-Resume"
+SECRET_BYTES = 32
+NAMESPACE, NAME = "secrets", "resume"
+_MAC_BYTES = 16
+_MOST_CHARACTERS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What the bytes of a reply follow from."""
+
+    seed: int
+    model: str
+    """version of the model"""
+    degraded: tuple[str, ...]
+    """degradation steps that changed it"""
+    body: str
+    """hash of the client's body"""
+    resolved: str
+    """hash of what the service made of it: voices, lexicons and defaults of that moment"""
+    build: str
+    """hash of the code, the libraries, the settings and the kind of processor"""
+    engine: str
+    """fingerprint of the engine"""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """Where a client wants a reply to go on."""
+
+    first: int
+    """byte of the audio"""
+    token: str | None = None
+    """None: the one of its idempotency key"""
+    sha256: str = ""
+    """beginning of the hash of the bytes before, in hexadecimal; empty: the client does not tell it"""
+    seq: int = 0
+    """number of the next event"""
+
+
+class ResumeTokens:
+    """Signs and reads tokens."""
+
+    def __init__(self, secret: bytes, ttl_s: float, *, clock: Callable[[], float] = time.time) -> None:
+        """
+        Args:
+            ttl_s: how long a token is good.
+            clock: seconds since 1970: a token outlives the process.
+        """
+        self.ttl_s = ttl_s
+        self._secret = secret
+        self._clock = clock
+
+    def digest(self, *parts: str) -> str:
+        """Returns a hash of the parts that only holders of the secret can compute."""
+        return self._mac(json.dumps(parts).encode()).hex()
+
+    def issue(self, tenant: str, origin: Origin) -> str:
+        """Returns the token of a reply to this tenant."""
+        content = json.dumps({**asdict(origin), "until": round(self._clock() + self.ttl_s)}, separators=(",", ":")).encode()
+        return base64.urlsafe_b64encode(self._signature(tenant, content) + content).decode().rstrip("=")
+
+    def read(self, tenant: str, token: str, *, is_kept: bool = False) -> Origin:
+        """Returns what a token says.
+
+        Args:
+            is_kept: it comes from where idempotency keys are kept, which forget by themselves.
+
+        Raises:
+            ApiError: 412, it is too old, of another key, or not of this service.
+        """
+        try:
+            raw = base64.urlsafe_b64decode(token[:_MOST_CHARACTERS] + "=" * (-len(token) % 4))
+        except ValueError:
+            raise not_resumable("resume_unknown", _UNKNOWN) from None
+        signature, content = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
+        if not hmac.compare_digest(signature, self._signature(tenant, content)):
+            raise not_resumable("resume_unknown", _UNKNOWN)
+        fields = json.loads(content)
+        if fields.pop("until") < self._clock() and not is_kept:
+            raise not_resumable(
+                "resume_expired",
+                f"a reply can be resumed for {self.ttl_s:g} s (limits.resume_s), and that is over: {ANEW}",
+            )
+        return Origin(**{**fields, "degraded": tuple(fields["degraded"])})
+
+    def _signature(self, tenant: str, content: bytes) -> bytes:
+        return self._mac(json.dumps(tenant).encode() + b"\0" + content)
+
+    def _mac(self, content: bytes) -> bytes:
+        return hmac.digest(self._secret, content, hashlib.sha256)[:_MAC_BYTES]
+
+
+ANEW = "send the request again without Range"
+_UNKNOWN = f"this {HEADER} is of another key or of another service: {ANEW}"
+
+
+def not_resumable(code: str, message: str) -> ApiError:
+    """Returns the refusal of a reply that cannot go on where it was."""
+    return ApiError(message, ErrorSpec(412, "conflict_error", code, False), param=HEADER)
+
+
+def shared_secret(store: Store) -> bytes:
+    """Returns the secret of all replicas of a store, made by the first of them. Blocking.
+
+    Raises:
+        StoreUnavailable, StoreFull
+    """
+    while (found := store.get(NAMESPACE, NAME)) is None:
+        try:
+            store.put(NAMESPACE, NAME, secrets.token_bytes(SECRET_BYTES), replaces=0)
+        except Conflict:
+            continue  # another replica made it
+    return found[1]
