@@ -2,28 +2,36 @@
 
 In:    text on stdin, or one text; the address of a service
 Out:   a sound file, or raw samples on stdout, while they arrive
-Owns:  one WebSocket
+Owns:  one WebSocket at a time: where one is lost, the next goes on at the exact sample
 Never: the model: `chattts-serve say` without --live needs no service
 """
 
 import argparse
-import base64
 import codecs
 import json
 import os
 import sys
 import threading
+import time
 import wave
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from websockets.exceptions import ConnectionClosed, WebSocketException
+from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection, connect
+
+from scripts.say_resume import Said
 
 PATH = "/v1/audio/conversation"
 SAMPLE_RATE = 24_000
+SAMPLE_BYTES = 2
+RETRY_S = 0.5
+AWAY_S = 60.0
+"""how long a service may be away that was connected"""
+PASSING = ("draining", "engine_dead", "circuit_open", "overloaded", "deadline_unmeetable", "store_unavailable")
+"""codes of errors that another try may not have"""
 READ_BYTES = 4096
 INTERRUPTED = 130
 
@@ -36,69 +44,105 @@ class Failed(Exception):
     """The service refused or ended the conversation."""
 
 
+class Away(Failed):
+    """The service ended the conversation, and another connection may go on with it."""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Speaks a text or stdin. Exit code: 0 spoken, 1 refused or cut, 2 wrong usage, 130 interrupted."""
     args = parsed(arguments)
     headers = {"Authorization": f"Bearer {args.key}"} if args.key else {}
     address = args.url.rstrip("/").replace("http", "ws", 1) if args.url.startswith("http") else args.url.rstrip("/")
+    speech = {"response_format": "pcm", "sample_rate": SAMPLE_RATE, "voice": args.voice, "speed": args.speed}
+    if args.seed is not None:
+        speech["seed"] = args.seed
+    said = Said({"sentences": True, "speech": speech})
     try:
         with connect(address + PATH, additional_headers=headers) as socket, opened(args.output) as sink:
-            return converse(socket, sink, args)
+            return converse(said, socket, lambda: connect(address + PATH, additional_headers=headers), sink, args.text)
     except (OSError, WebSocketException, Failed) as error:
         print(f"{args.url}: {error}", file=sys.stderr)
         return 1
 
 
-def converse(socket: ClientConnection, sink: Sink, args: argparse.Namespace) -> int:
-    """Speaks everything there is to say, and writes its audio.
+def converse(
+    said: Said, socket: ClientConnection, reconnect: Callable[[], ClientConnection], sink: Sink, text: str | None
+) -> int:
+    """Speaks everything there is to say, and writes its audio; where the connection is lost, in another one.
 
     Raises:
-        Failed
+        Failed, OSError, WebSocketException
     """
-    speech = {"response_format": "pcm", "sample_rate": SAMPLE_RATE, "voice": args.voice, "speed": args.speed}
-    if args.seed is not None:
-        speech["seed"] = args.seed
-    say(socket, "open", sentences=True, speech=speech)
-    writing = threading.Thread(target=write_text, args=(socket, args.text), daemon=True)
-    writing.start()
+    written = 0
+    said.go_on(socket)
+    threading.Thread(target=write_text, args=(said, text), daemon=True).start()
     try:
-        for message in heard(socket):
-            if message["type"] == "audio":
-                sink(base64.b64decode(message["audio"]))
-            elif message["type"] == "closed":
-                print(f"{message['duration_ms'] / 1000:.2f} s of audio", file=sys.stderr)
+        for message in heard(said, socket, reconnect):
+            if message["type"] == "closed":
+                print(f"{written / SAMPLE_BYTES / SAMPLE_RATE:.2f} s of audio", file=sys.stderr)
                 return 0
+            audio = said.heard(message)
+            sink(audio)
+            written += len(audio)
     except KeyboardInterrupt:
-        say(socket, "cancel")
-        cut = next(message for message in heard(socket) if message["type"] == "cancelled")["heard"]
+        said.cancel()
+        cut = next(message for message in messages(said.socket) if message["type"] == "cancelled")["heard"]
         print(f"interrupted after {cut['words']} words", file=sys.stderr)
         return INTERRUPTED
     raise Failed("the connection ended before the speech did")
 
 
-def heard(socket: ClientConnection) -> Iterator[dict[str, Any]]:
-    """Yields the messages of the service.
+def heard(said: Said, socket: ClientConnection, reconnect: Callable[[], ClientConnection]) -> Iterator[dict[str, Any]]:
+    """Yields the messages of the service, from as many connections as it takes.
 
     Raises:
         Failed: one of them is an error.
+        OSError, WebSocketException: the service has been away for AWAY_S.
+    """
+    lost_at: float | None = None
+    while True:
+        try:
+            for message in messages(socket):
+                if lost_at is not None and message["type"] != "opened":
+                    print(f"the connection was lost; going on after {time.monotonic() - lost_at:.1f} s", file=sys.stderr)
+                    lost_at = None
+                yield message
+                if message["type"] == "closed":
+                    return
+            raise Away("the connection ended before the speech did")
+        except (OSError, WebSocketException, Away):
+            lost_at = lost_at or time.monotonic()
+            if not said.can_go_on or time.monotonic() - lost_at > AWAY_S:
+                raise
+        socket.close()
+        with suppress(OSError, WebSocketException):
+            time.sleep(RETRY_S)
+            socket = reconnect()
+            said.go_on(socket)
+
+
+def messages(socket: ClientConnection) -> Iterator[dict[str, Any]]:
+    """Yields the messages of one connection.
+
+    Raises:
+        Away: the service is about to stop, or cannot speak now.
+        Failed: one of them is another error.
     """
     for frame in socket:
         message: dict[str, Any] = json.loads(frame)
         if message["type"] in ("error", "refused"):
-            raise Failed(message["error"]["message"])
+            error = message["error"]
+            raise (Away if error["code"] in PASSING else Failed)(error["message"])
         yield message
 
 
-def write_text(socket: ClientConnection, text: str | None) -> None:
+def write_text(said: Said, text: str | None) -> None:
     """Sends one text, or stdin while it comes; a line that is typed is spoken at its end."""
-    try:
-        for piece in [text] if text is not None else pieces(sys.stdin.fileno()):
-            say(socket, "text", text=piece)
-            if text is None and sys.stdin.isatty():
-                say(socket, "flush")
-        say(socket, "close")
-    except ConnectionClosed:
-        pass  # the reader of its messages says why
+    for piece in [text] if text is not None else pieces(sys.stdin.fileno()):
+        said.add(piece)
+        if text is None and sys.stdin.isatty():
+            said.flush()
+    said.close()
 
 
 def pieces(descriptor: int) -> Iterator[str]:
@@ -107,11 +151,6 @@ def pieces(descriptor: int) -> Iterator[str]:
     while data := os.read(descriptor, READ_BYTES):
         yield decoder.decode(data)
     yield decoder.decode(b"", final=True)
-
-
-def say(socket: ClientConnection, kind: str, **fields: Any) -> None:
-    """Sends a message."""
-    socket.send(json.dumps({"type": kind, **fields}))
 
 
 @contextmanager

@@ -1,17 +1,23 @@
 """Say live: what is piped in is spoken while it comes, and a refusal is an exit code and a sentence."""
 
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import wave
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
 
 from scripts import say_live
 from serve.config.app_config import PROJECT
-from tests.support.fakes import Speaker, make_services
+from tests.support.effort import examples
+from tests.support.fakes import CHUNK, Speaker, close_to, make_services, pcm_of
 from tests.support.live_server import serving
 from tests.support.waiting import wait_until
 
@@ -82,3 +88,70 @@ def test_characters_that_are_cut_in_two_bytes_join():
     os.close(writer)
     assert list(found) == ["é\ufffd", ""]
     os.close(reader)
+
+
+class Cutting:
+    """A way to a server that breaks after so many bytes of its answers, one number a connection; then it holds."""
+
+    def __init__(self, port: int, cuts: list[int]) -> None:
+        self._port, self._cuts = port, cuts
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.connections = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._port))
+                left = self._cuts[self.connections] if self.connections < len(self._cuts) else 1 << 40
+                self.connections += 1
+                threading.Thread(target=self._pass_on, args=(client, server, 1 << 40), daemon=True).start()
+                threading.Thread(target=self._pass_on, args=(server, client, left), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket, left: int) -> None:
+        with suppress(OSError):
+            while left > 0 and (data := source.recv(min(left, 65536))):
+                target.sendall(data)
+                left -= len(data)
+        for end in (source, target):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+TEXT = "Hello there, how are you today? Then we go on with another sentence. And this one is the last of them."
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(20))
+@given(cuts=st.lists(st.integers(200, 150_000), min_size=1, max_size=4))
+def test_wherever_connections_are_lost_the_sound_is_whole(cuts: list[int]):
+    speaker = Speaker(chunks=5)
+    with (
+        serving(make_services(speaker)) as live,
+        closing(Cutting(live.port, cuts)) as way,
+        tempfile.TemporaryDirectory() as folder,
+        pytest.MonkeyPatch.context() as patched,
+    ):
+        patched.setattr(say_live, "RETRY_S", 0.01)
+        path = Path(folder) / "said.wav"
+        code = say_live.main([TEXT, "--url", f"http://127.0.0.1:{way.port}", "-o", str(path)])
+        event(f"{way.connections} connections")
+        if not path.exists() or code:
+            assert way.connections == 1, "what was never connected is refused"
+            return
+        with wave.open(str(path)) as file:
+            heard = file.readframes(file.getnframes())
+    seeds = {request.text: set[int]() for request in speaker.requests}
+    for request in speaker.requests:
+        seeds[request.text].add(request.sampling.seed)
+    assert "".join(seeds) == TEXT
+    # A part that began where nobody heard of it begins anew, with another seed; what was heard was made with one alone.
+    assert len(heard) == len(seeds) * 2 * 5 * CHUNK
+    for part, found in enumerate(seeds.values()):
+        piece = heard[part * 2 * 5 * CHUNK : (part + 1) * 2 * 5 * CHUNK]
+        assert any(close_to(piece, pcm_of(seed)) for seed in found)

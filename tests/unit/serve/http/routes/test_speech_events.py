@@ -41,7 +41,7 @@ def test_every_line_is_one_that_clients_read(live: Live, text: str, container: s
     assert reply.headers["Content-Type"].split(";")[0] == "text/event-stream"
     lines = reply.content.decode().split("\n")
     names = [line[7:] for line in lines if line.startswith("event: ")]
-    assert all(not line or line.startswith(("event: ", "data: ")) for line in lines)
+    assert all(not line or line.startswith(("id: ", "event: ", "data: ")) for line in lines)
     events = events_in(lines)
     assert names == [event["type"] for event in events]
     check(live, events, **said)

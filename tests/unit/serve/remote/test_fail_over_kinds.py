@@ -1,0 +1,277 @@
+"""Fail-over of every kind of request, over real engines: whatever dies, the samples are those of one that was left alone."""
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import requests
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ray.exceptions import ActorUnavailableError
+
+from pipeline.cache.cache import CodeCache
+from pipeline.cache.cached_generator import CachedModel
+from pipeline.cache.key import Kept
+from pipeline.checkpoint.weights import open_checkpoint
+from pipeline.config import EngineConfig, SpeechConfig, TextConfig, VocoderConfig
+from pipeline.engine.engine import Engine
+from pipeline.errors import EngineDead, RequestQuarantined
+from pipeline.synthesizer import Synthesizer
+from pipeline.text.frontend import LocalTextFrontend
+from pipeline.types import (
+    CacheControl,
+    CacheMode,
+    Lane,
+    Latency,
+    Passage,
+    Prompt,
+    Prosody,
+    RefineGuard,
+    RefineParams,
+    SamplingParams,
+    SchedulingParams,
+    StepBlock,
+    SynthesisRequest,
+    Voice,
+)
+from pipeline.vocoder.vocoder import Vocoder
+from serve.config.policies import QuarantineConfig
+from serve.observability.stage_timings import CURRENT_TIMINGS, StageTimings
+from serve.remote import remote_stages
+from serve.remote.remote_stages import MOST_FAIL_OVERS, RemoteGenerator
+from serve.resilience.quarantine import Quarantine
+from tests.support.effort import examples
+from tests.support.factories import make_speaker
+from tests.support.fakes import Speaker, make_services
+from tests.support.live_server import serving
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+FLAT = SamplingParams(temperature=2.0, top_p=1.0, top_k=626, repetition_penalty=1.0, seed=1)
+"""random weights then seldom end a segment: it runs to its cap"""
+BUILD = "this build"
+TEXT = "Many words follow one another here. And then there are some more of them."
+
+
+@dataclass(eq=False)
+class Mortals:
+    """A deployment of two replicas, which are called in turn. Each call ends with a death after so many blocks."""
+
+    engines: Sequence[Engine]
+    lives: list[int] = field(default_factory=list)
+    """blocks of each call, in the order of the calls; further calls live"""
+    builds: Sequence[str] = (BUILD, BUILD)
+    calls: list[Prompt] = field(default_factory=list)
+
+    @property
+    def generate(self) -> "Mortals":
+        return self
+
+    def options(self, *, stream: bool) -> "Mortals":
+        return self
+
+    def remote(self, prompt: Prompt, sampling: SamplingParams, timeout_s: float, admitted: bool, trace: str) -> "Call":
+        number = len(self.calls)
+        self.calls.append(prompt)
+        life = self.lives[number] if number < len(self.lives) else None
+        steps = partial(self.engines[number % 2].generate, prompt, sampling, timeout_s=timeout_s, admitted=admitted)
+        return Call(steps, life, self.builds[number % 2], bytes([number % 250]) * 16)
+
+
+@dataclass(eq=False)
+class Call:
+    """The response of a streaming call; an actor that died is known by its id."""
+
+    steps: Callable[[], AsyncGenerator[StepBlock, None]]
+    life: int | None
+    build: str
+    actor: bytes
+
+    async def __aiter__(self) -> AsyncIterator[StepBlock]:
+        left = self.life
+        async with aclosing(self.steps()) as blocks:
+            async for block in blocks:
+                if left == 0:
+                    break
+                left = None if left is None else left - 1
+                is_at_an_end = block.first_step == 0 or block.finish is not None
+                yield replace(block, fingerprint=self.build) if is_at_an_end else block
+        if left == 0:
+            raise ActorUnavailableError("gone", self.actor)
+
+    def cancel(self) -> None:
+        return
+
+
+class Voices:
+    """protocols.VoiceSource: two speakers and one with a recording, made of the fewest numbers."""
+
+    def __init__(self, width: int) -> None:
+        codes = np.random.default_rng(5).integers(0, 600, (30, 4))
+        self._found = {
+            "one": Voice("one", make_speaker(1, width)),
+            "two": Voice("two", make_speaker(2, width)),
+            "cloned": Voice("cloned", None, codes, "words of a recording"),
+        }
+
+    def get(self, name: str) -> Voice:
+        return self._found[name]
+
+
+@dataclass(frozen=True)
+class House:
+    """The stages, of which only the way to the acoustic model is not a local one."""
+
+    frontend: LocalTextFrontend
+    vocoder: Vocoder
+    voices: Voices
+    engines: tuple[Engine, Engine]
+
+    def synthesizer(self, mortals: Mortals, cache: CodeCache | None = None) -> Synthesizer:
+        generator = RemoteGenerator(mortals)
+        cached = None if cache is None else CachedModel(generator, cache, kept=Kept.HIDDEN, fingerprint=BUILD)
+        return Synthesizer(self.frontend, generator, self.vocoder, self.voices, SpeechConfig(), cached)
+
+    def is_free(self) -> bool:
+        return all(engine.stats().slots_used == engine.stats().waiting == 0 for engine in self.engines)
+
+
+@pytest.fixture(scope="module")
+def house(demo_root: Path) -> Iterator[House]:
+    checkpoint = open_checkpoint(demo_root)
+    config = EngineConfig(slots=2, device="cpu", dtype="float32", max_steps=96, block_steps=8)
+    frontend = LocalTextFrontend(demo_root, TextConfig(), max_prompt=config.max_prompt, max_steps=config.max_steps)
+    engines = (Engine(config, checkpoint), Engine(config, checkpoint))
+    vocoder = Vocoder(VocoderConfig(device="cpu"), checkpoint)
+    yield House(frontend, vocoder, Voices(checkpoint.gpt_spec.width), engines)
+    vocoder.close()
+    for engine in engines:
+        engine.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch):
+    monkeypatch.setattr(remote_stages, "BACK_OFF_S", 0.0)
+
+
+def request(text: str = TEXT, **fields: Any) -> SynthesisRequest:
+    return SynthesisRequest(**{"request_id": "r", "text": text, "voice": "one", "sampling": FLAT, **fields})
+
+
+def passages(*turns: tuple[str, str]) -> dict[str, Any]:
+    said = tuple(Passage(text, prosody=Prosody(voice=voice)) for voice, text in turns)
+    return {"text": "".join(text for _, text in turns), "passages": said}
+
+
+async def heard(synthesizer: Synthesizer, wanted: SynthesisRequest) -> np.ndarray:
+    CURRENT_TIMINGS.set(StageTimings())
+    async with aclosing(synthesizer.stream(wanted)) as chunks:
+        return np.concatenate([chunk.samples async for chunk in chunks])
+
+
+KINDS: dict[str, SynthesisRequest] = {
+    "segments": request(),
+    "refine": request(refine=RefineParams(sampling=replace(FLAT, seed=3), guard=RefineGuard.OFF)),
+    "cloned": request(voice="cloned"),
+    "dialogue": request(**passages(("one", "Are you there? "), ("two", "I am. "), ("cloned", "So am I."))),
+    "low latency": request(scheduling=SchedulingParams(latency=Latency.LOW)),
+    "bulk": request(scheduling=SchedulingParams(Lane.BULK)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=examples(12))
+@given(lives=st.lists(st.integers(0, 8), max_size=MOST_FAIL_OVERS - 1))
+def test_every_kind_of_request_goes_on_exactly(house: House, kind: str, lives: list[int]):
+    """Any call dies after any block: first ones, those that catch up, passes of refine, segments side by side."""
+    twin = asyncio.run(heard(house.synthesizer(Mortals(house.engines)), KINDS[kind]))
+    mortals = Mortals(house.engines, [*([1] if kind != "refine" else []), *lives])
+    try:
+        samples = asyncio.run(heard(house.synthesizer(mortals), KINDS[kind]))
+    except EngineDead:
+        assert sum(life == 0 for life in lives) > 1, "one call that never began has one more try, and only one"
+        samples = None
+    assert samples is None or np.array_equal(samples, twin)
+    wait_until(house.is_free)
+
+
+def test_those_that_share_a_segment_go_on_together_and_the_cache_has_the_whole(house: House):
+    cache = CodeCache(8 << 20)
+    mortals = Mortals(house.engines, [2, 3, 1])
+    synthesizer = house.synthesizer(mortals, cache)
+    wanted = request(cache=CacheControl(CacheMode.DEFAULT, "t"))
+
+    async def play() -> list[np.ndarray]:
+        both = list(await asyncio.gather(*(heard(synthesizer, wanted) for _ in range(2))))
+        called = len(mortals.calls)
+        both.append(await heard(synthesizer, wanted))
+        assert len(mortals.calls) == called, "the third has it from the cache"
+        return both
+
+    twin = asyncio.run(heard(house.synthesizer(Mortals(house.engines)), wanted))
+    assert all(np.array_equal(one, twin) for one in asyncio.run(play()))
+    assert (cache.stats().joined, cache.stats().memory_hits) == (2, 2)
+
+
+def test_bulk_goes_on_behind_those_who_took_its_slot(house: House):
+    """Its second replica is full of interactive requests: it is preempted there, and has its bits all the same."""
+    bulk = request(scheduling=SchedulingParams(Lane.BULK))
+    twin = asyncio.run(heard(house.synthesizer(Mortals(house.engines)), bulk))
+    urgent = [request(voice="two", scheduling=SchedulingParams(Lane.INTERACTIVE, tenant=str(one))) for one in range(3)]
+
+    async def play() -> np.ndarray:
+        second = house.synthesizer(Mortals((house.engines[1], house.engines[1])))
+        slow = asyncio.create_task(heard(house.synthesizer(Mortals(house.engines, [3, 3, 2])), bulk))
+        hurried = await asyncio.gather(*(heard(second, one) for one in urgent))
+        assert all(np.array_equal(one, hurried[0]) for one in hurried)
+        return await slow
+
+    assert np.array_equal(asyncio.run(play()), twin)
+    wait_until(house.is_free)
+
+
+def test_while_a_version_is_rolled_out_a_reply_of_the_old_one_is_cut_and_says_so(house: House):
+    sizes: list[int] = []
+
+    async def play() -> None:
+        mortals = Mortals(house.engines, [5], builds=(BUILD, "the next build"))
+        async with aclosing(house.synthesizer(mortals).stream(request())) as chunks:
+            async for chunk in chunks:
+                sizes.append(len(chunk.samples))
+
+    with pytest.raises(EngineDead, match="another build"):
+        asyncio.run(play())
+    assert sum(sizes), "something was heard"
+    wait_until(house.is_free)
+    services = make_services(Speaker(), stream=house.synthesizer(Mortals(house.engines, [5], (BUILD, "next"))).stream)
+    services = dataclasses.replace(services, speech=dataclasses.replace(services.speech, voice_id=lambda name: "one"))
+    body = {"input": TEXT, "response_format": "pcm", "seed": 1, "temperature": 2.0, "top_p": 1.0, "top_k": 626}
+    with serving(services) as live, pytest.raises(requests.exceptions.ChunkedEncodingError):
+        requests.post(f"{live.url}/v1/audio/speech", json=body | {"repetition_penalty": 1.0}, timeout=60)
+
+
+def test_a_request_that_kills_ends_two_replicas_and_is_cut_and_refused(house: House):
+    quarantine = Quarantine(QuarantineConfig())
+    mortals = Mortals(house.engines, [3] * 9)
+    deadly = request("Only one sentence of many words that follow one another.")
+
+    async def play() -> None:
+        async with aclosing(quarantine.stream(house.synthesizer(mortals).stream, deadly)) as chunks:
+            async for _ in chunks:
+                pass
+
+    with pytest.raises(EngineDead):
+        asyncio.run(play())
+    assert len(mortals.calls) == 2 < 1 + MOST_FAIL_OVERS
+    with pytest.raises(RequestQuarantined):
+        asyncio.run(play())
+    assert len(mortals.calls) == 2
+    wait_until(house.is_free)
