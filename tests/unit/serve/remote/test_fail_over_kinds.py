@@ -59,6 +59,7 @@ FLAT = SamplingParams(temperature=2.0, top_p=1.0, top_k=626, repetition_penalty=
 """random weights then seldom end a segment: it runs to its cap"""
 BUILD = "this build"
 TEXT = "Many words follow one another here. And then there are some more of them."
+SENTENCE = "Many words follow one another here."
 
 
 @dataclass(eq=False)
@@ -243,7 +244,7 @@ def test_while_a_version_is_rolled_out_a_reply_of_the_old_one_is_cut_and_says_so
 
     async def play() -> None:
         mortals = Mortals(house.engines, [5], builds=(BUILD, "the next build"))
-        async with aclosing(house.synthesizer(mortals).stream(request())) as chunks:
+        async with aclosing(house.synthesizer(mortals).stream(request(SENTENCE))) as chunks:
             async for chunk in chunks:
                 sizes.append(len(chunk.samples))
 
@@ -253,7 +254,7 @@ def test_while_a_version_is_rolled_out_a_reply_of_the_old_one_is_cut_and_says_so
     wait_until(house.is_free)
     services = make_services(Speaker(), stream=house.synthesizer(Mortals(house.engines, [5], (BUILD, "next"))).stream)
     services = dataclasses.replace(services, speech=dataclasses.replace(services.speech, voice_id=lambda name: "one"))
-    body = {"input": TEXT, "response_format": "pcm", "seed": 1, "temperature": 2.0, "top_p": 1.0, "top_k": 626}
+    body = {"input": SENTENCE, "response_format": "pcm", "seed": 1, "temperature": 2.0, "top_p": 1.0, "top_k": 626}
     with serving(services) as live, pytest.raises(requests.exceptions.ChunkedEncodingError):
         requests.post(f"{live.url}/v1/audio/speech", json=body | {"repetition_penalty": 1.0}, timeout=60)
 
@@ -261,7 +262,7 @@ def test_while_a_version_is_rolled_out_a_reply_of_the_old_one_is_cut_and_says_so
 def test_a_request_that_kills_ends_two_replicas_and_is_cut_and_refused(house: House):
     quarantine = Quarantine(QuarantineConfig())
     mortals = Mortals(house.engines, [3] * 9)
-    deadly = request("Only one sentence of many words that follow one another.")
+    deadly = request(SENTENCE)
 
     async def play() -> None:
         async with aclosing(quarantine.stream(house.synthesizer(mortals).stream, deadly)) as chunks:
