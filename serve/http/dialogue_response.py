@@ -13,7 +13,7 @@ from starlette.types import Receive
 
 from pipeline.audio.formats import audio_format
 from serve.errors import bad_request
-from serve.http.speech_response import SpeechResponse, unless_the_client_leaves, write_reply, writer_for
+from serve.http.speech_response import SpeechResponse, check_resumable, unless_the_client_leaves, write_reply, writer_for
 from serve.http.speech_writers import Connection, SpeechWriter
 from serve.http.stems_writer import StemsWriter
 from serve.speech.dialogue import levelled
@@ -38,6 +38,7 @@ class DialogueResponse(SpeechResponse):
             check_stems(body, accept=accept)
             body = body.model_copy(update={"stream": False})
         writer = None if body.stems else writer_for(body, connection, accept=accept)
+        check_resumable(speech, writer)
         job = await speech.accept(body, raw)
         await unless_the_client_leaves(receive, self._speak(speech, job, connection, writer, levels=levels))
 

@@ -77,8 +77,7 @@ class SpeechResponse(Response):
         body = read_body(SpeechBody, raw)
         accept = self._request.headers.get("accept", "")
         writer = writer_for(body, connection, accept=accept) if self._writer is None else self._writer(connection)
-        if speech.is_resumed:
-            check_resumable(writer)
+        check_resumable(speech, writer)
         job = await speech.accept(body, raw)
         connection.also = self._names_of(job)
         await unless_the_client_leaves(receive, write_reply(speech, job, writer))
@@ -104,14 +103,16 @@ def writer_for(body: SpeechBody, connection: Connection, *, accept: str) -> Spee
     return ChunkedWriter(connection)
 
 
-def check_resumable(writer: SpeechWriter) -> None:
-    """Checks that a reply in this form has a place to go on at.
+def check_resumable(speech: SpeechSession, writer: SpeechWriter | None) -> None:
+    """Checks that a reply that goes on has a form with a place to go on at.
 
     Raises:
         ApiError: 400
     """
-    if not isinstance(writer, ChunkedWriter | WholeWriter | SseWriter):
-        raise bad_request("not_resumable", "JSON cannot go on in its middle: send the request without Range", param="Range")
+    if speech.is_resumed and not isinstance(writer, ChunkedWriter | WholeWriter | SseWriter):
+        raise bad_request(
+            "not_resumable", "only audio and events go on in their middle: send the request without Range", param="Range"
+        )
 
 
 async def unless_the_client_leaves(receive: Receive, reply: Coroutine[None, None, None]) -> None:

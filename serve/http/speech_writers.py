@@ -103,7 +103,7 @@ class ChunkedWriter:
         """Writes the headers, a piece, or the end."""
         match event:
             case Started():
-                headers = reply_headers(event, event.job.audio.content_type)
+                headers = resumable_headers(event, event.job.audio.content_type)
                 if event.resumed is None:
                     await self._connection.begin(headers)
                 else:
@@ -131,7 +131,7 @@ class WholeWriter:
         """Collects the audio; writes headers and body at the end."""
         match event:
             case Started():
-                self._headers = reply_headers(event, event.job.audio.content_type)
+                self._headers = resumable_headers(event, event.job.audio.content_type)
                 self._resumed = event.resumed
             case Audio():
                 self._data += event.data
@@ -218,7 +218,7 @@ class SseWriter:
                 self._request_id = event.job.request.request_id
                 if event.resumed is not None:
                     self._digest, self._sent, self._seq = event.resumed.digest.copy(), event.resumed.first, event.resumed.seq
-                await self._connection.begin(reply_headers(event, "text/event-stream"))
+                await self._connection.begin(resumable_headers(event, "text/event-stream"))
             case Audio():
                 self._digest.update(event.data)
                 self._sent += len(event.data)
@@ -294,8 +294,6 @@ def reply_headers(started: Started, media_type: str) -> dict[str, str]:
         "Cache-Control": "no-store",
         "X-Accel-Buffering": "no",
     }
-    if started.token is not None:
-        headers[RESUME] = started.token
     if started.replayed is not None:
         headers["Idempotency-Replayed"] = str(started.replayed).lower()
     if started.warnings:
@@ -305,6 +303,12 @@ def reply_headers(started: Started, media_type: str) -> dict[str, str]:
     if job.ignored:
         headers["X-Ignored-Fields"] = ignored_header(job.ignored)
     return headers
+
+
+def resumable_headers(started: Started, media_type: str) -> dict[str, str]:
+    """Returns the headers of a reply that can be resumed."""
+    headers = reply_headers(started, media_type)
+    return headers if started.token is None else {**headers, RESUME: started.token}
 
 
 def coverage_header(finished: Finished) -> dict[str, str]:

@@ -116,8 +116,8 @@ class SpeechSession:
         self._body = body
         key_seed = None if key is None else seed_of(tenant, key)
         job = resolve_job(body, context, services, key_seed=key_seed, origin=origin)
-        if origin is not None:  # its characters were charged
-            services.resuming.check(origin, body, job)
+        if origin is not None:
+            pass  # its characters were charged
         elif key is None:
             await context.caller.charge_characters(job.characters)
         else:
@@ -130,10 +130,13 @@ class SpeechSession:
 
         Raises:
             SynthesisError: before Started if possible.
+            ApiError: before Started, the reply cannot go on where it was.
         """
         recorder = self._recorder
         log_received(self._context.request_id, self._context.caller.id, job.summary())
         try:
+            if self._origin is not None and self._body is not None:
+                self._services.resuming.check(self._origin, self._body, job)
             async with aclosing(self._encoded(job)) as pieces:
                 async for data in pieces:
                     if not recorder.has_started:

@@ -233,6 +233,7 @@ def test_another_body_or_json_does_not_go_on(replicas):
     reply = post(replicas.first, {})
     refused = resumed(replicas.other, reply, 100, {"input": "Goodbye."})
     assert (refused.status_code, error_of(refused)["code"]) == (409, "resume_mismatch")
+    assert "X-Resume" not in post(replicas.first, {"stream": False, "timestamps": "segment"}).headers
     timed = resumed(replicas.other, reply, 100, {"stream": False, "timestamps": "segment"})
     assert (timed.status_code, error_of(timed)["code"]) == (400, "not_resumable")
 
