@@ -26,6 +26,7 @@ from scripts.bench.record import RESULTS, ROOT, Result, is_done, publish
 from scripts.bench.scenarios import (
     account,
     cold_start,
+    deaths,
     determinism,
     disconnect_storm,
     growth,
@@ -61,6 +62,7 @@ SCENARIOS = {
     "b12": soak,
     "b10": serve_overhead,
     "b11": cold_start,
+    "b17": deaths,
 }
 WIDTH = 140  # of tables in a file
 COMPILE_STEP = "from pipeline.model.cpu.native import SOURCE, library; library(SOURCE)"

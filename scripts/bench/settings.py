@@ -26,6 +26,8 @@ class Settings:
     """`fast`: as `make serve`; `plain`: Serve's default data path"""
     changes: dict[str, Any] = field(default_factory=dict)
     """dotted path below `args` -> value"""
+    replicas: dict[str, int] = field(default_factory=dict)
+    """deployment -> how many replicas it has, whatever the load"""
 
 
 def document(settings: Settings, port: int, source: Path | None) -> dict[str, Any]:
@@ -49,6 +51,11 @@ def document(settings: Settings, port: int, source: Path | None) -> dict[str, An
             section = section.setdefault(parent, {})
         section[key] = value
     application = found["applications"][0]
+    for deployment in application["deployments"]:
+        if deployment["name"] in settings.replicas:
+            deployment.pop("autoscaling_config", None)
+            number = deployment["num_replicas"] = settings.replicas[deployment["name"]]
+            deployment["ray_actor_options"]["num_cpus"] /= number  # they share the place of one
     if (args.get("pipeline") or {}).get("vocoder", {}).get("placement") == "with_acoustic":
         application["deployments"] = [one for one in application["deployments"] if one["name"] != "Vocoder"]
     return found

@@ -3,7 +3,7 @@
 In:    protocol calls
 Out:   the answer of the replica behind the handle, errors as the domain's own
 Owns:  the configured handles, the breaker of each
-Never: business rules; steps of two builds in one segment
+Never: business rules
 
 Serve's router drops a replica as soon as its death is noticed, so the second try reaches another replica if there is one. (A
 replica whose engine or vocoder has died ends its process for that reason: serve/deployments/process_exit.py.)
@@ -13,7 +13,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import replace
 from itertools import count
 from typing import Any, TypeVar
 
@@ -31,8 +30,6 @@ from pipeline.types import (
     DecoderTraits,
     Followed,
     HiddenWindow,
-    Lane,
-    Position,
     Prompt,
     SamplingParams,
     SpeechPlan,
@@ -44,6 +41,7 @@ from serve.config.model_versions import ONLY
 from serve.config.policies import BreakerConfig
 from serve.observability.stage_timings import current_timings
 from serve.observability.tracing import carried
+from serve.remote.taken_over import OtherBuild, Segment
 from serve.resilience.circuit_breaker import Breaker, Call
 from serve.resilience.quarantine import CURRENT_REQUEST
 
@@ -54,8 +52,6 @@ T = TypeVar("T")
 
 SERVE_ERRORS = (BackPressureError, DeploymentUnavailableError, ReplicaUnavailableError)
 
-MOST_TRIES = 2  # of a call, if nothing has come of it
-MOST_FAIL_OVERS = 4  # of a segment that has begun
 BACK_OFF_S = 0.1  # before the second fail-over; each further one waits longer by that: the router may not know of the death yet
 ANSWER_TIMEOUT_S = 2.0  # a replica that takes longer to report its state counts as one that does not answer
 
@@ -103,39 +99,27 @@ class RemoteGenerator:
     async def _tries(
         self, prompt: Prompt, sampling: SamplingParams, deadline: float, admitted: bool, call: Call
     ) -> AsyncGenerator[StepBlock, None]:
-        yielded, build = Position(), ""
-        died_at: float | None = None
+        segment = Segment(prompt)
         for tries in count(1):
             began = time.monotonic()
-            has_begun = yielded != Position()
             blocks: Any = self._handle.generate.remote(
-                _at_once(prompt) if has_begun else prompt, sampling, deadline - began, admitted or has_begun, carried()
+                segment.prompt(), sampling, deadline - began, admitted or segment.has_begun, carried()
             )
             try:
                 async for item in blocks:
-                    block: StepBlock = raised(item)
-                    if has_begun and block.fingerprint not in ("", build):
-                        raise _OtherBuild("the replica that spoke has died, and the others are of another build")
-                    build = block.fingerprint or build
-                    block = block.after(yielded)
+                    rest = segment.rest_of(raised(item))
                     call.gave_sign()
-                    if block.is_empty:
-                        continue
-                    if died_at is not None:
-                        current_timings().failed_over(yielded.step, time.monotonic() - died_at)
-                        died_at = None
-                    yielded |= block.end
-                    yield block
+                    if not rest.is_empty:
+                        segment.deliver(rest)
+                        yield rest
                 return
             except (RayError, SynthesisError, *SERVE_ERRORS) as error:
                 failure = to_domain(error)
                 _record_death(error, self.breaker.stage, began)
-                most = MOST_TRIES if yielded == Position() else 1 + MOST_FAIL_OVERS
-                if tries >= most or not _may_try_again(failure) or time.monotonic() >= deadline:
+                if tries >= segment.most_tries or not _may_try_again(failure) or time.monotonic() >= deadline:
                     raise failure from None
                 self.breaker.retries += 1
-                if yielded != Position() and died_at is None:
-                    died_at = time.monotonic()
+                segment.lose_replica()
             finally:
                 blocks.cancel()  # leaving the loop alone would let the replica's generator run to its end
             await asyncio.sleep(BACK_OFF_S * (tries - 1))
@@ -319,22 +303,11 @@ def _record_death(error: BaseException, stage: str, began: float) -> None:
         tracked.record_death(error.worker, stage, began)
 
 
-class _OtherBuild(EngineDead):
-    """No replica is left that generates the same steps."""
-
-
-def _at_once(prompt: Prompt) -> Prompt:
-    """Returns the prompt of a segment that somebody is listening to: it is more urgent than any that has not begun."""
-    if prompt.scheduling.lane is Lane.BULK:
-        return prompt
-    return replace(prompt, scheduling=replace(prompt.scheduling, lane=Lane.INTERACTIVE, first_audio_s=None))
-
-
 def _may_try_again(failure: SynthesisError) -> bool:
     """True if another replica may be tried: one has died, and no record blames this request for it."""
     tracked = CURRENT_REQUEST.get()
     return (
-        type(failure) is not _OtherBuild
+        type(failure) is not OtherBuild
         and isinstance(failure, EngineDead)
         and not (tracked is not None and tracked.is_poisonous)
     )

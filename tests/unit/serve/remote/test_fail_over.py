@@ -16,7 +16,8 @@ from pipeline.types import Admission, FinishReason, Lane, Position, Prompt, Samp
 from serve.config.policies import QuarantineConfig
 from serve.observability.stage_timings import CURRENT_TIMINGS, StageTimings
 from serve.remote import remote_stages
-from serve.remote.remote_stages import MOST_FAIL_OVERS, RemoteGenerator
+from serve.remote.remote_stages import RemoteGenerator
+from serve.remote.taken_over import MOST_FAIL_OVERS
 from serve.resilience.quarantine import CURRENT_REQUEST, Quarantine
 from tests.support.factories import make_prompt
 

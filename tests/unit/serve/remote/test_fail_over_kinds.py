@@ -1,9 +1,10 @@
 """Fail-over of every kind of request, over real engines: whatever dies, the samples are those of one that was left alone."""
 
 import asyncio
-import dataclasses
+import base64
+import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ import requests
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ray.exceptions import ActorUnavailableError
+from websockets.sync.client import connect
 
 from pipeline.cache.cache import CodeCache
 from pipeline.cache.cached_generator import CachedModel
@@ -26,6 +28,7 @@ from pipeline.errors import EngineDead, RequestQuarantined
 from pipeline.synthesizer import Synthesizer
 from pipeline.text.frontend import LocalTextFrontend
 from pipeline.types import (
+    AudioChunk,
     CacheControl,
     CacheMode,
     Lane,
@@ -43,14 +46,17 @@ from pipeline.types import (
 )
 from pipeline.vocoder.vocoder import Vocoder
 from serve.config.policies import QuarantineConfig
+from serve.http.services import Services
 from serve.observability.stage_timings import CURRENT_TIMINGS, StageTimings
 from serve.remote import remote_stages
-from serve.remote.remote_stages import MOST_FAIL_OVERS, RemoteGenerator
+from serve.remote.remote_stages import RemoteGenerator
+from serve.remote.taken_over import MOST_FAIL_OVERS
 from serve.resilience.quarantine import Quarantine
 from tests.support.effort import examples
 from tests.support.factories import make_speaker
 from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving
+from tests.support.riva_server import Caller, riva_serving
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -145,17 +151,28 @@ class House:
         return all(engine.stats().slots_used == engine.stats().waiting == 0 for engine in self.engines)
 
 
-@pytest.fixture(scope="module")
-def house(demo_root: Path) -> Iterator[House]:
-    checkpoint = open_checkpoint(demo_root)
-    config = EngineConfig(slots=2, device="cpu", dtype="float32", max_steps=96, block_steps=8)
-    frontend = LocalTextFrontend(demo_root, TextConfig(), max_prompt=config.max_prompt, max_steps=config.max_steps)
+@contextmanager
+def opened(root: Path, **changes: Any) -> Iterator[House]:
+    checkpoint = open_checkpoint(root)
+    config = EngineConfig(**{"slots": 2, "device": "cpu", "dtype": "float32", "max_steps": 96, "block_steps": 8, **changes})
+    frontend = LocalTextFrontend(root, TextConfig(), max_prompt=config.max_prompt, max_steps=config.max_steps)
     engines = (Engine(config, checkpoint), Engine(config, checkpoint))
     vocoder = Vocoder(VocoderConfig(device="cpu"), checkpoint)
     yield House(frontend, vocoder, Voices(checkpoint.gpt_spec.width), engines)
     vocoder.close()
     for engine in engines:
         engine.close()
+
+
+@pytest.fixture(scope="module")
+def house(demo_root: Path) -> Iterator[House]:
+    with opened(demo_root) as found:
+        yield found
+
+
+def services_of(house: House, mortals: Mortals) -> Services:
+    """An ingress replica before these stages; whatever voice is named, it speaks with the first one."""
+    return make_services(Speaker(), stream=house.synthesizer(mortals).stream, voice_id=lambda name: "one")
 
 
 @pytest.fixture(autouse=True)
@@ -252,8 +269,7 @@ def test_while_a_version_is_rolled_out_a_reply_of_the_old_one_is_cut_and_says_so
         asyncio.run(play())
     assert sum(sizes), "something was heard"
     wait_until(house.is_free)
-    services = make_services(Speaker(), stream=house.synthesizer(Mortals(house.engines, [5], (BUILD, "next"))).stream)
-    services = dataclasses.replace(services, speech=dataclasses.replace(services.speech, voice_id=lambda name: "one"))
+    services = services_of(house, Mortals(house.engines, [5], (BUILD, "next")))
     body = {"input": SENTENCE, "response_format": "pcm", "seed": 1, "temperature": 2.0, "top_p": 1.0, "top_k": 626}
     with serving(services) as live, pytest.raises(requests.exceptions.ChunkedEncodingError):
         requests.post(f"{live.url}/v1/audio/speech", json=body | {"repetition_penalty": 1.0}, timeout=60)
@@ -276,3 +292,51 @@ def test_a_request_that_kills_ends_two_replicas_and_is_cut_and_refused(house: Ho
         asyncio.run(play())
     assert len(mortals.calls) == 2
     wait_until(house.is_free)
+
+
+def test_a_conversation_goes_on_exactly(house: House):
+    speech = {"response_format": "pcm", "seed": 1, "temperature": 2.0, "top_p": 1.0, "top_k": 626, "repetition_penalty": 1.0}
+
+    def said(lives: list[int]) -> tuple[bytes, list[str]]:
+        with serving(services_of(house, Mortals(house.engines, lives))) as live:
+            address = live.url.replace("http", "ws") + "/v1/audio/conversation"
+            with connect(address) as socket:
+                for message in (
+                    {"type": "open", "speech": speech},
+                    *({"type": kind, **({"text": SENTENCE} if kind == "text" else {})} for kind in ("text", "flush") * 2),
+                    {"type": "close"},
+                ):
+                    socket.send(json.dumps(message))
+                heard = [json.loads(socket.recv(timeout=60))]
+                while heard[-1]["type"] not in ("closed", "error"):
+                    heard.append(json.loads(socket.recv(timeout=60)))
+        audio = b"".join(base64.b64decode(one["audio"]) for one in heard if one["type"] == "audio")
+        return audio, [one["type"] for one in heard if one["type"] != "audio"]
+
+    undisturbed = said([])
+    assert said([4, 2, 5, 3]) == undisturbed
+    assert undisturbed[1] == ["opened", "started", "finished", "started", "finished", "closed"]
+
+
+def test_a_grpc_call_that_is_cancelled_frees_its_slots_within_a_round(demo_root: Path):
+    rounds: list[int] = []
+    with opened(demo_root, ignore_eos=True, max_steps=1024) as house:
+        engine = house.engines[0]
+        synthesizer = house.synthesizer(Mortals((engine, engine)))
+
+        async def stream(wanted: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
+            try:
+                async with aclosing(synthesizer.stream(wanted)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+            finally:
+                rounds.append(engine.stats().rounds)
+
+        services = make_services(Speaker(), stream=stream, voice_id=lambda name: "one")
+        with riva_serving(services) as address:
+            replies = Caller(address).stream({"text": TEXT * 8})
+            next(replies)
+            assert engine.stats().slots_used == 2
+            replies.cancel()
+            wait_until(lambda: rounds and house.is_free())
+        assert engine.stats().rounds <= rounds[0] + 1
