@@ -57,6 +57,8 @@ class Resumption:
     """beginning of the hash of the bytes before, in hexadecimal; empty: the client does not tell it"""
     seq: int = 0
     """number of the next event"""
+    is_range: bool = False
+    """it is an error if nothing follows"""
 
 
 class ResumeTokens:

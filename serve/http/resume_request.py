@@ -14,7 +14,6 @@ from serve.access.idempotency import HEADER as IDEMPOTENCY_KEY
 from serve.access.resume_tokens import HEADER, Resumption
 from serve.errors import bad_request
 from serve.speech.events import Digest, Resumed
-from serve.speech.resuming import unsatisfiable
 
 DIGEST = "X-Resume-Digest"
 EVENT_ID = "Last-Event-ID"
@@ -48,7 +47,7 @@ def resumption_of(headers: Headers) -> Resumption | None:
     digest = headers.get(DIGEST, "")
     if digest and not _SHA256.fullmatch(digest):
         raise bad_request("invalid_digest", f"{DIGEST} is a SHA-256 in 64 hexadecimal digits of lower case", param=DIGEST)
-    return Resumption(int(found[1]), token, digest)
+    return Resumption(int(found[1]), token, digest, is_range=True)
 
 
 def content_range(resumed: Resumed, size: int | None = None) -> dict[str, str]:
@@ -56,12 +55,7 @@ def content_range(resumed: Resumed, size: int | None = None) -> dict[str, str]:
 
     Args:
         size: of the part [bytes]; None: it is not known yet.
-
-    Raises:
-        ApiError: 416, nothing follows.
     """
-    if resumed.is_all:
-        raise unsatisfiable(resumed.first)
     last, whole = (UNKNOWN_END, "*") if size is None else (resumed.first + size - 1, resumed.first + size)
     return {"Content-Range": f"bytes {resumed.first}-{last}/{whole}"}
 

@@ -44,8 +44,6 @@ class Resumed:
     """number of the next event"""
     digest: Digest
     """of the bytes before"""
-    is_all: bool
-    """none follows"""
 
 
 @dataclass(frozen=True, slots=True)

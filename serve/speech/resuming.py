@@ -139,12 +139,12 @@ class KnownPart:
         """Returns what is left out; at the end of the reply with `is_all`.
 
         Raises:
-            ApiError: 416, the reply is shorter than what the client has; 412, it has other bytes.
+            ApiError: 416, nothing follows, or the reply is shorter than what the client has; 412, it has other bytes.
         """
-        if self._left:
+        if self._left or (is_all and self._wanted.is_range):
             raise unsatisfiable(self._wanted.first - self._left)
         self._check()
-        return Resumed(self._wanted.first, self._wanted.seq, self._digest, is_all)
+        return Resumed(self._wanted.first, self._wanted.seq, self._digest)
 
     def _check(self) -> None:
         if not self._digest.hexdigest().startswith(self._wanted.sha256):

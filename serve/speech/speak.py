@@ -26,7 +26,7 @@ from serve.access.idempotency import checked_key, seed_of
 from serve.access.resume_tokens import Origin
 from serve.errors import ApiError
 from serve.observability.request_log import WANT_OF_ROOM, log_finished, log_received, reply_fields
-from serve.observability.stage_timings import CURRENT_TIMINGS
+from serve.observability.stage_timings import CURRENT_TIMINGS, Fields
 from serve.speech.encoding import encode_at_once, encode_stream
 from serve.speech.events import Audio, Finished, SpeechEvent, Started, Timed
 from serve.speech.job import RequestContext, SpeechJob
@@ -69,9 +69,14 @@ def open_speech(services: SpeechServices, context: RequestContext) -> Iterator["
             if job is None and stats.code in WANT_OF_ROOM:
                 services.refusals.add(stats.code)
             else:
-                summary = {} if job is None else job.summary()
+                summary = {} if job is None else job.summary() | went_on(context)
                 log_finished(context.request_id, context.caller.id, summary, stats, recorder.timings)
             span.set_attributes(reply_fields(stats, recorder.timings))
+
+
+def went_on(context: RequestContext) -> Fields:
+    """Returns the field of a log line about a reply that goes on; none for a new one."""
+    return {} if context.resumes is None else {"resumed_at_byte": context.resumes.first}
 
 
 class SpeechSession:

@@ -27,7 +27,8 @@ AUDIO: dict[int | str, dict[str, Any]] = {
             **{kind: {"schema": {"type": "string", "format": "binary"}} for kind in AUDIO_TYPES},
             "text/event-stream": {},  # each event is a JSON object; README names them
         },
-    }
+    },
+    206: {"description": "the rest of a reply that was lost: X-Resume or Idempotency-Key, with Range"},
 }
 
 
@@ -35,7 +36,7 @@ AUDIO: dict[int | str, dict[str, Any]] = {
     "/v1/audio/speech",
     openapi_extra=takes(SpeechBody),
     response_class=Response,
-    responses={**AUDIO, **answers(400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504)},
+    responses={**AUDIO, **answers(400, 401, 403, 404, 408, 409, 412, 413, 415, 416, 422, 429, 500, 503, 504)},
 )
 @requires(Scope.SPEECH, stream=True)
 async def speech(request: Request, services: RequestServices) -> Response:
