@@ -9,6 +9,7 @@ import threading
 import wave
 from contextlib import closing, suppress
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from hypothesis import event, given, settings
@@ -16,9 +17,11 @@ from hypothesis import strategies as st
 
 from scripts import say_live
 from serve.config.app_config import PROJECT
+from tests.support.door_process import CHUNKS, start_door
 from tests.support.effort import examples
 from tests.support.fakes import CHUNK, Speaker, close_to, make_services, pcm_of
 from tests.support.live_server import serving
+from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
 FIRST, SECOND = "Hello there, how are you? Th", "en we go on.\n"
@@ -155,3 +158,27 @@ def test_wherever_connections_are_lost_the_sound_is_whole(cuts: list[int]):
     for part, found in enumerate(seeds.values()):
         piece = heard[part * 2 * 5 * CHUNK : (part + 1) * 2 * 5 * CHUNK]
         assert any(close_to(piece, pcm_of(seed)) for seed in found)
+
+
+@pytest.mark.slow
+def test_who_listens_hears_the_whole_although_the_server_is_killed():
+    port = free_port()
+    program = [sys.executable, "-c", "from scripts.cli.app import app; app()", "say", "--live", "--seed", "5"]
+    door = start_door(port)
+    with subprocess.Popen(
+        [*program, TEXT, "--url", f"http://127.0.0.1:{port}", "-o", "-"], cwd=PROJECT, stdout=PIPE, stderr=PIPE
+    ) as saying:
+        assert saying.stdout is not None
+        assert saying.stderr is not None
+        heard = saying.stdout.read(3 * 2 * CHUNK)
+        door.kill()
+        door.wait()
+        door = start_door(port)
+        heard += saying.stdout.read()
+        said = saying.stderr.read().decode().splitlines()
+    door.kill()
+    door.wait()
+    whole = pcm_of(5, CHUNKS)
+    assert len(heard) == 3 * 2 * len(whole)
+    assert all(close_to(heard[part * 2 * len(whole) : (part + 1) * 2 * len(whole)], whole) for part in range(3))
+    assert [line.split(" after")[0] for line in said] == ["the connection was lost; going on", "6.00 s of audio"]

@@ -1,0 +1,34 @@
+"""A door in a process of its own, which can be killed: `python -m tests.support.door_process PORT`."""
+
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import requests
+import uvicorn
+
+from serve.config.app_config import PROJECT
+from serve.http.api import create_api
+from tests.support.fakes import Speaker, make_services
+
+CHUNKS = 10
+STARTED_S = 60.0
+
+
+def start_door(port: int) -> "subprocess.Popen[bytes]":
+    """Returns once it answers."""
+    door = subprocess.Popen([sys.executable, "-m", "tests.support.door_process", str(port)], cwd=PROJECT)
+    began = time.monotonic()
+    while time.monotonic() - began < STARTED_S:
+        with suppress(requests.ConnectionError):
+            if requests.get(f"http://127.0.0.1:{port}/live", timeout=5).ok:
+                return door
+        time.sleep(0.05)
+    door.kill()
+    raise TimeoutError("the door does not answer")
+
+
+if __name__ == "__main__":
+    services = make_services(Speaker(chunks=CHUNKS, pause_s=0.05))
+    uvicorn.run(create_api(lambda: services), host="127.0.0.1", port=int(sys.argv[1]), log_level="critical", lifespan="off")
