@@ -28,12 +28,14 @@ from serve.access.idempotency import Idempotency
 from serve.access.quotas import LocalQuotas
 from serve.access.resume_tokens import ResumeTokens, Resumption, shared_secret
 from serve.config.app_config import LimitsConfig
+from serve.config.model_versions import RoutesConfig
 from serve.config.policies import DegradationStep, DegradeConfig
 from serve.http.resume_request import UNKNOWN_END
 from serve.http.services import Services
 from serve.speech.events import Started
 from serve.speech.job import RequestContext
 from serve.speech.load_shedding import Degrader
+from serve.speech.model_selection import ModelSelector
 from serve.speech.resuming import Resuming
 from serve.speech.schemas.speech import SpeechBody
 from serve.speech.services import SpeechServices
@@ -42,6 +44,7 @@ from tests.support.effort import examples
 from tests.support.fakes import Speaker, make_services
 from tests.support.guarded import FREE, add, guarded, ring_of
 from tests.support.live_server import Live, error_of, serving
+from tests.support.model_versions import V1, V2, rollout
 
 BODY = {"input": "Hello there.", "response_format": "pcm"}
 
@@ -255,6 +258,21 @@ def test_what_was_left_out_under_load_is_left_out_of_the_rest():
     (request,) = speaker.requests
     assert (request.refine, request.short_segments, request.scheduling.skipped_chunk_sizes) == (None, True, 2)
     assert request.cache.mode is CacheMode.DEFAULT, "its seed is known: the cache may have it"
+
+
+def test_the_version_that_spoke_goes_on_although_others_are_drawn_by_now():
+    shares, speaker = rollout(v1=1), Speaker()
+    with serving(make_services(speaker, models=ModelSelector(shares))) as live:
+        reply = post(live, {"user": "somebody"})
+        shares.configure(RoutesConfig(weights={V2: 1.0}))
+        assert post(live, {"user": "somebody"}).headers["X-Model-Version"] == V2
+        rest = resumed(live, reply, 100, {"user": "somebody"})
+        assert (rest.status_code, rest.headers["X-Model-Version"]) == (206, V1)
+        assert speaker.requests[-1].model == V1
+        del shares.versions[V1]
+        refused = resumed(live, reply, 100, {"user": "somebody"})
+    assert (refused.status_code, error_of(refused)["code"]) == (412, "resume_changed")
+    assert f"{V1} is not served any more" in error_of(refused)["message"]
 
 
 def test_a_reply_is_charged_once_and_belongs_to_its_key(tmp_path: Path):
