@@ -255,3 +255,13 @@ def test_speakers_who_say_nothing_are_named(talking):
 def test_a_voice_that_is_not_there_is_named_by_its_turn(talking):
     assert error_of(talk(talking, turns=[*TURNS, {"text": "Yes.", "voice": CANARY}]))["message"].startswith("turn 4: no voice")
     assert error_of(talk(talking, turns=[{"text": "Yes.", "voice": CANARY}]))["code"] == "voice_not_found"
+
+
+def test_a_dialogue_that_was_lost_goes_on_with_its_voices_levelled(talking: Live):
+    reply = talk(talking, turns=TURNS)
+    lost = {"X-Resume": reply.headers["X-Resume"], "Range": f"bytes={len(reply.content) // 2}-"}
+    body = {"seed": 1, "response_format": "pcm", "turns": TURNS}
+    rest = requests.post(f"{talking.url}/v1/audio/dialogue", json=body, headers=lost, timeout=600)
+    assert (rest.status_code, rest.content) == (206, reply.content[len(reply.content) // 2 :])
+    stems = requests.post(f"{talking.url}/v1/audio/dialogue", json=body | {"stems": True}, headers=lost, timeout=600)
+    assert (stems.status_code, error_of(stems)["code"]) == (400, "not_resumable")
