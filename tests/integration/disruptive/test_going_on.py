@@ -19,7 +19,7 @@ from tests.support.cluster import LONG_SPEECH, Cluster
 from tests.support.waiting import wait_until
 
 TEXT = "Many words follow one another here, and this is sentence number {}. "
-BODY: dict[str, Any] = {**json.loads(LONG_SPEECH), "input": json.loads(LONG_SPEECH)["input"][:1500]}
+BODY: dict[str, Any] = json.loads(LONG_SPEECH)
 
 
 def kill_ingress(cluster: Cluster) -> None:
@@ -45,7 +45,7 @@ def is_back(cluster: Cluster) -> bool:
     return False
 
 
-@pytest.mark.parametrize("container", ["pcm", "wav", "flac", "mp3", "opus", "aac"])
+@pytest.mark.parametrize("container", ["wav", "flac", "mp3", "opus"])
 def test_a_reply_goes_on_when_the_ingress_was_killed(cluster: Cluster, container: str):
     goes_on(cluster, kill_ingress, container, by_key=False)
 
@@ -65,7 +65,7 @@ def goes_on(cluster: Cluster, kill: Callable[[Cluster], None], container: str, *
     with suppress(requests.RequestException):
         for piece in reply.iter_content(4096):
             heard += piece
-            if not killed and len(heard) > len(twin) // 8:
+            if not killed:
                 kill(cluster)
                 killed = True
     assert killed
@@ -80,9 +80,9 @@ def goes_on(cluster: Cluster, kill: Callable[[Cluster], None], container: str, *
 
 @pytest.mark.parametrize("kill", [kill_ingress, kill_proxy])
 def test_say_goes_on_by_itself(cluster: Cluster, kill: Callable[[Cluster], None], capsys):
-    text = "".join(map(TEXT.format, range(12)))
+    text = "".join(map(TEXT.format, range(16)))
     twin = say(cluster, text)
-    heard, saying = twin.stdout.read(), None
+    heard = twin.stdout.read()
     assert twin.wait(60) == 0
     saying = say(cluster, text)
     begun = saying.stdout.read(48_000)
