@@ -55,6 +55,7 @@ def visit(port: int, url: str, see: Callable[[Page], Awaitable[None]], *, hears:
             await page.look()
             await open_studio(page, url)
             await see(page)
+            await page.ask("Page.navigate", url="about:blank")  # the next test's console is its own
 
     asyncio.run(go())
 

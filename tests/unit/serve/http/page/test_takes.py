@@ -1,7 +1,11 @@
 """Takes: several seeds at once, keep one; and the history of the tab."""
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
 import pytest
 
+from pipeline.types import AudioChunk, SynthesisRequest
 from tests.support.browser import Page
 from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving
@@ -17,14 +21,19 @@ ABOUT = f"{CARDS}.map(card => card.querySelector('.figures').textContent)"
 
 
 def test_several_seeds_are_spoken_at_once_and_one_is_kept(browser):
-    speaker = Speaker(first_pause_s=0.2)
+    speaker, seeds = Speaker(), []
+
+    async def together(request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
+        seeds.append(request.sampling.seed)
+        await until(lambda: len(seeds) >= 3)  # no take ends unless all have begun
+        async with aclosing(speaker.stream(request)) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
     async def see(page: Page) -> None:
         await write(page, "#seed", "100")
         await go_to(page, "takes")
         await page.click("#make-takes")
-        await until(lambda: speaker.opened == 3)
-        assert speaker.closed == 0, "all at once"
         await page.until(f"{CARDS}.length === 3 && {DONE}")
         assert sorted(await page.run(ABOUT)) == [f"seed {seed} · default · 1.00 s" for seed in (100, 101, 102)]
         await page.click(".take:nth-child(2) .play")
@@ -38,7 +47,7 @@ def test_several_seeds_are_spoken_at_once_and_one_is_kept(browser):
         await page.until(FINISHED)
         assert await page.run("document.querySelector('#fact-seed').textContent") == "101"
 
-    with serving(make_services(speaker)) as live:
+    with serving(make_services(speaker, stream=together)) as live:
         visit(browser, live.url, see)
 
 
