@@ -3,7 +3,8 @@
 In:    a configuration file
 Out:   a running service, until Ctrl-C, or until SIGTERM has let every stream end; exit code 1 when it could not start or died
 Owns:  the environment of Ray's processes
-Never: joining a Ray cluster that runs already: what is started here is ended here
+Never: Ray, which the process that waits would hold for nothing (check.py); joining a Ray cluster that runs already: what is
+       started here is ended here
 """
 
 import argparse
@@ -18,16 +19,13 @@ from pathlib import Path
 import requests
 from rich.console import Console
 
-from pipeline.checkpoint.locate import resolve
-from pipeline.errors import CheckpointError, ConfigError
 from pipeline.paths import cache_home
 from scripts.config_path import CONFIG_HELP, DEFAULT, config_path
 from scripts.launch import announce
-from scripts.launch.needs_torch import torch_problem, unused_gpu
 from scripts.launch.processes import is_free, listeners, owners, process, processes
 from scripts.launch.runs import Run, end_leftovers
+from scripts.launch.settings import Settings
 from scripts.launch.supervise import Service, ServiceDied, Signals, StopRequested
-from serve.config.config_file import ConfigFile, check_file
 from serve.http import haproxy
 
 # The fast data path of Ray Serve: HAProxy in front, replicas answer HTTP themselves, handles pass values. It is also the
@@ -75,47 +73,47 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     signals, console = Signals(), Console()
     try:
-        checked = check_file(args.config)
-        if problem := torch_problem(checked.app.pipeline):
-            raise ConfigError("; ".join(problem))
-        if note := unused_gpu(checked.app.pipeline):
-            print("; ".join(note), file=sys.stderr)
-        checkpoint = checked.app.pipeline.checkpoint
-        with console.status(f"checkpoint {checkpoint}"):
-            resolve(checkpoint, cache_home())
+        with console.status("checking the configuration and its checkpoint"):
+            settings = checked(args.config)
+        if settings is None:
+            return 0 if signals.first is not None else 1
         if ended := end_leftovers(cache_home()):
             print(f"ended what an earlier start has left running: {', '.join(ended)}", file=sys.stderr)
         run = Run.begin(cache_home())
-    except (ConfigError, CheckpointError) as error:
-        print(error, file=sys.stderr)
-        return 1
     except OSError as error:
         print(f"cannot write in {cache_home()}: {error.strerror}; CHATTTS_HOME names another folder", file=sys.stderr)
         return 1
     try:
-        return start(checked, run, signals, console, is_plain=args.plain)
+        return start(settings, run, signals, console, is_plain=args.plain)
     finally:
         run.end()
 
 
-def start(checked: ConfigFile, run: Run, signals: Signals, console: Console, *, is_plain: bool) -> int:
+def checked(config: Path) -> Settings | None:
+    """Checks a configuration in a process of its own, which says what is wrong; returns what a start needs of it, or None."""
+    command = [sys.executable, "-m", "scripts.launch.check", str(config)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    return Settings.from_json(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
+
+
+def start(settings: Settings, run: Run, signals: Signals, console: Console, *, is_plain: bool) -> int:
     """Runs the service if its ports and its limit of open files allow it. Returns the exit code."""
     environment = environment_of(os.environ, run, is_plain=is_plain)
-    if obstacles := [*taken_ports(checked, environment), *open_file_limit(environment)]:
+    if obstacles := [*taken_ports(settings, environment), *open_file_limit(environment)]:
         print("\n".join(obstacles), file=sys.stderr)
         return 1
     if signals.first is not None:
         return 0
     if os.environ.get("RAY_ADDRESS"):
         print("RAY_ADDRESS is ignored: this command starts its own Ray cluster; use `serve deploy` for a running one")
-    command = [interpreter(run.sockets), "-c", SERVE, "run", "--address", "local", str(checked.path)]
+    command = [interpreter(run.sockets), "-c", SERVE, "run", "--address", "local", str(settings.path)]
     service = Service(command, environment, signals)
     try:
-        return supervise(service, checked, run, environment, console)
+        return supervise(service, settings, run, environment, console)
     except StopRequested as request:
-        grace_s = longest_stream_s(checked) if run.access.exists() else 0.0  # without it, no request has been served
+        grace_s = settings.longest_stream_s if run.access.exists() else 0.0  # without it, no request has been served
         if request.number == signal.SIGTERM and grace_s:
-            drain(service, checked.path, grace_s, environment)
+            drain(service, settings.path, grace_s, environment)
         return 0 if service.interrupt(grace_s + STOP_MARGIN_S) else 1
     except ServiceDied as error:
         print(f"{error}: ending the service", file=sys.stderr)
@@ -124,15 +122,15 @@ def start(checked: ConfigFile, run: Run, signals: Signals, console: Console, *, 
         service.end()
 
 
-def supervise(service: Service, checked: ConfigFile, run: Run, environment: Mapping[str, str], console: Console) -> int:
+def supervise(service: Service, settings: Settings, run: Run, environment: Mapping[str, str], console: Console) -> int:
     """Announces the service once it is ready, then watches it until it ends. Returns the exit code.
 
     Raises:
         StopRequested: this process received a signal.
         ServiceDied: a process that Ray cannot replace has ended.
     """
-    url, port = http_address(checked), http_port(checked)
-    limit_s = checked.app.limits.start_timeout_s + START_MARGIN_S
+    url, port = http_address(settings), settings.port
+    limit_s = settings.start_timeout_s + START_MARGIN_S
     with console.status("starting Ray, loading, warming up"):
         is_up = service.watch(lambda: is_ready(service, url, port), limit_s=limit_s)
     opened = announce.own_listeners(service.processes())
@@ -143,7 +141,7 @@ def supervise(service: Service, checked: ConfigFile, run: Run, environment: Mapp
     run.note(access_of(environment, announce.gcs_address(service.processes()), dashboard))
     ports = announce.open_ports(opened, port, haproxy_ports(environment), token is not None)
     console.print(
-        announce.announcement(url, checked.app.pipeline.checkpoint, ports, run.access),
+        announce.announcement(url, settings.checkpoint, ports, run.access),
         highlight=False,
         soft_wrap=True,
         markup=False,
@@ -208,10 +206,10 @@ def haproxy_ports(environment: Mapping[str, str]) -> dict[int, str]:
     return {int(environment.get(name, port)): what for name, (port, what) in HAPROXY_PORTS.items()}
 
 
-def taken_ports(checked: ConfigFile, environment: Mapping[str, str]) -> Iterator[str]:
+def taken_ports(settings: Settings, environment: Mapping[str, str]) -> Iterator[str]:
     """Yields a sentence for each port that another process holds."""
-    if not is_free(checked.listens, http_port(checked)):
-        yield f"{taken(checked.listens, http_port(checked))}, or change http_options.port in {checked.path}"
+    if not is_free(settings.host, settings.port):
+        yield f"{taken(settings.host, settings.port)}, or change http_options.port in {settings.path}"
     variables = {what: name for name, (_, what) in HAPROXY_PORTS.items()}
     for port, what in haproxy_ports(environment).items():
         if not is_free(ANY_HOST, port):
@@ -240,11 +238,6 @@ def open_file_limit(environment: Mapping[str, str]) -> Iterator[str]:
         yield f"at most {most} files may be open here, and {needed} are needed: {do}"
 
 
-def longest_stream_s(file: ConfigFile) -> float:
-    """Returns how long an ingress replica may take to finish its streams [s]."""
-    return float(file.deployment("Ingress").get("graceful_shutdown_timeout_s", 20.0))  # Serve's own default
-
-
 def drain(service: Service, config: Path, grace_s: float, environment: Mapping[str, str]) -> None:
     """Waits until the streams have ended. In a process of its own: Ray reads its environment when it is imported."""
     address = announce.gcs_address(service.processes())
@@ -258,15 +251,10 @@ def drain(service: Service, config: Path, grace_s: float, environment: Mapping[s
         draining.wait()
 
 
-def http_port(file: ConfigFile) -> int:
-    """Returns the port on which Serve listens."""
-    return int((file.document.get("http_options") or {}).get("port", 8000))  # Serve's own default
-
-
-def http_address(file: ConfigFile) -> str:
+def http_address(settings: Settings) -> str:
     """Returns the URL of the service for clients on this machine."""
-    host = "127.0.0.1" if file.listens == ANY_HOST else file.listens
-    return f"http://{host}:{http_port(file)}"
+    host = "127.0.0.1" if settings.host == ANY_HOST else settings.host
+    return f"http://{host}:{settings.port}"
 
 
 def is_ready(service: Service, url: str, port: int) -> bool:

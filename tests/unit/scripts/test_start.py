@@ -13,11 +13,13 @@ import pytest
 from rich.console import Console
 
 from scripts.launch import announce, start
+from scripts.launch.check import settings_of
 from scripts.launch.processes import processes
 from scripts.launch.runs import Run
+from scripts.launch.settings import Settings
 from scripts.launch.supervise import Service, Signals
 from serve.config.app_config import PROJECT
-from serve.config.config_file import ConfigFile, check_file
+from serve.config.config_file import check_file
 from tests.support.ports import free_port
 
 
@@ -29,15 +31,15 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> ConfigFile:
+def config(tmp_path: Path) -> Settings:
     """configs/dev.yaml on a free port."""
     path = tmp_path / "config.yaml"
     text = (PROJECT / "configs/dev.yaml").read_text().replace("port: 8000", f"port: {free_port()}")
     path.write_text(text.replace("source: configs/dev.yaml", f"source: {path}"))
-    return check_file(path)
+    return settings_of(check_file(path))
 
 
-def start_it(config: ConfigFile, home: Path, **options: object) -> subprocess.CompletedProcess[str]:
+def start_it(config: Settings, home: Path, **options: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "scripts.launch.start", str(config.path)]
     environment = os.environ | {"CHATTTS_HOME": str(home), "PYTHONPATH": str(PROJECT)}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, **options)
@@ -102,18 +104,18 @@ def test_grpcs_own_variable_wins_over_the_others_and_is_extended(run: Run):
 
 
 @pytest.mark.slow
-def test_a_taken_port_is_one_sentence_and_nothing_is_started(config: ConfigFile, tmp_path: Path):
-    with socket.create_server(("127.0.0.1", start.http_port(config))):
+def test_a_taken_port_is_one_sentence_and_nothing_is_started(config: Settings, tmp_path: Path):
+    with socket.create_server(("127.0.0.1", config.port)):
         done = start_it(config, tmp_path / "home")
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if "is taken" in line and "http_options.port" in line]
-    assert f"127.0.0.1:{start.http_port(config)} is taken by " in line
+    assert f"127.0.0.1:{config.port} is taken by " in line
     assert f"process {os.getpid()}" in line
     assert "Page:" not in done.stdout
     assert list((tmp_path / "home/runs").iterdir()) == []
 
 
-def test_haproxys_ports_are_looked_at_where_there_is_one(config: ConfigFile, run: Run):
+def test_haproxys_ports_are_looked_at_where_there_is_one(config: Settings, run: Run):
     with socket.create_server(("0.0.0.0", 0)) as server:
         port = server.getsockname()[1]
         others = {"RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()), "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port())}
@@ -125,22 +127,22 @@ def test_haproxys_ports_are_looked_at_where_there_is_one(config: ConfigFile, run
 
 
 @pytest.mark.slow
-def test_too_few_open_files_are_one_sentence(config: ConfigFile, tmp_path: Path):
+def test_too_few_open_files_are_one_sentence(config: Settings, tmp_path: Path):
     done = start_it(config, tmp_path, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)))
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("at most 256 files may be open here, and 10500 are needed")
 
 
 @pytest.mark.slow
-def test_a_home_that_cannot_be_written_is_one_sentence(config: ConfigFile, tmp_path: Path):
+def test_a_home_that_cannot_be_written_is_one_sentence(config: Settings, tmp_path: Path):
     (tmp_path / "file").write_text("")
     done = start_it(config, tmp_path / "file")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith(f"cannot write in {tmp_path / 'file'}: ")
 
 
-def test_a_service_that_does_not_come_up_is_ended_and_what_is_missing_is_said(config: ConfigFile, run: Run, monkeypatch, capfd):
-    monkeypatch.setattr(start, "START_MARGIN_S", -float(config.app.limits.start_timeout_s))
+def test_a_service_that_does_not_come_up_is_ended_and_what_is_missing_is_said(config: Settings, run: Run, monkeypatch, capfd):
+    monkeypatch.setattr(start, "START_MARGIN_S", -config.start_timeout_s)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     service = Service(["sleep", "600"], os.environ, Signals())
     try:
@@ -155,15 +157,15 @@ def test_a_service_that_does_not_come_up_is_ended_and_what_is_missing_is_said(co
     assert f"{start.http_address(config)}/ready does not answer (ConnectionError)" in said
 
 
-def test_a_stranger_at_the_door_is_not_taken_for_the_service(config: ConfigFile):
+def test_a_stranger_at_the_door_is_not_taken_for_the_service(config: Settings):
     """Somebody may have come between the look at the ports and the start."""
 
     class NotOurs:
         def processes(self):
             return []
 
-    with socket.create_server(("127.0.0.1", start.http_port(config))):
-        assert not start.is_ready(NotOurs(), start.http_address(config), start.http_port(config))
+    with socket.create_server(("127.0.0.1", config.port)):
+        assert not start.is_ready(NotOurs(), start.http_address(config), config.port)
 
 
 def test_ray_gets_a_python_whose_path_a_shell_can_read(tmp_path: Path, monkeypatch):
@@ -178,3 +180,26 @@ def test_ray_gets_a_python_whose_path_a_shell_can_read(tmp_path: Path, monkeypat
         ["bash", "-c", f"{found} -c 'import sys, ray; print(sys.executable)'"], capture_output=True, text=True
     )
     assert said.stdout.strip() == found, said.stderr
+
+
+def test_the_settings_arrive_as_they_were_sent(config: Settings):
+    assert Settings.from_json(config.as_json()) == config
+    assert (config.host, config.checkpoint, config.longest_stream_s) == ("127.0.0.1", "demo", 60.0)
+
+
+@pytest.mark.slow
+def test_the_process_that_waits_holds_no_ray():
+    """It waits for days: 19 MB of its own instead of 105."""
+    heavy = "{'ray', 'fastapi', 'numpy', 'pydantic'}"
+    code = f"import sys, scripts.launch.start; print(*{heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+@pytest.mark.slow
+def test_a_wrong_file_is_one_answer(config: Settings, tmp_path: Path):
+    config.path.write_text(config.path.read_text().replace("slots: 8", "slotz: 8"))
+    done = start_it(config, tmp_path / "home")
+    assert (done.returncode, done.stdout.strip()) == (1, "")
+    assert "slotz" in done.stderr
+    assert "Traceback" not in done.stderr
