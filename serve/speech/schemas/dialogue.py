@@ -30,7 +30,7 @@ MOST_SPEAKERS = 20
 TURN_CHARACTERS = 20_000
 SCRIPT_CHARACTERS = 200_000
 
-NOT_OF_A_DIALOGUE = ("input", "input_type", "output_format")
+NOT_OF_A_DIALOGUE = ("input", "input_type")
 """fields of a request for speech that mean nothing for a dialogue"""
 
 

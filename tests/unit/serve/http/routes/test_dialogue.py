@@ -67,6 +67,8 @@ def test_a_stream_has_the_bytes_of_the_whole_and_of_its_repetition(talking):
     assert streamed.status_code == 200, streamed.text
     assert streamed.headers["X-Audio-Seed"] == "1"
     assert streamed.content == talk(talking, turns=TURNS, stream=False).content == talk(talking, turns=TURNS).content
+    body = {"turns": TURNS, "seed": 1, "output_format": "pcm_24000"}
+    assert requests.post(f"{talking.url}/v1/audio/dialogue", json=body, timeout=60).content == streamed.content
     told = whole(talking, turns=TURNS, timestamps="word", subtitles="vtt")
     assert base64.b64decode(told["audio"]) == streamed.content
 
