@@ -107,7 +107,8 @@ def read_script(content: bytes) -> Script:
     """Returns the script of its JSON."""
     fields = json.loads(content)
     parts = tuple(Part(**part) for part in fields.pop("parts"))
-    return Script(parts, tuple(fields.pop("chapters")), **fields)
+    chapters, lines = tuple(fields.pop("chapters")), tuple(fields.pop("lines", ()))
+    return Script(parts, chapters, lines=lines, **fields)
 
 
 def content_hash(value: Any) -> str:
