@@ -27,6 +27,8 @@ from scripts.operate.leave_node import leave
 from serve.config.app_config import PROJECT
 from tests.support.cluster import ENVIRONMENT, deploy, document_of
 from tests.support.ports import free_port
+from tests.support.recovery import recovered
+from tests.support.services import RedisServer
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.nightly
@@ -64,12 +66,20 @@ class Nodes:
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """Behind Ray's GCS, as in the production overlay."""
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def nodes(redis_server: RedisServer) -> Iterator[Nodes]:
     # Short: Ray puts sockets below it, and a socket's path may have 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     (folder / "ray").mkdir()  # Ray notes the head's address there and does not make it
     before = dict(os.environ)
-    os.environ.update(ENVIRONMENT | {"RAY_TMPDIR": str(folder)})
+    os.environ.update(ENVIRONMENT | {"RAY_TMPDIR": str(folder), "RAY_REDIS_ADDRESS": f"127.0.0.1:{redis_server.port}"})
     common = {"object_store_memory": MEMORY, "temp_dir": str(folder)}
     machines = Machines()
     try:
@@ -178,6 +188,7 @@ def test_a_node_that_dies_under_load_cuts_what_it_spoke_and_nothing_else(nodes: 
         died = time.monotonic()
         wait_until(lambda: set(nodes.running("AcousticModel")) == set(nodes.running("Vocoder")) == {survivor}, BACK_S)
         known_s = time.monotonic() - died
+        recovered("F-10", known_s)
     with capsys.disabled():
         print(f"\n  node killed: noticed after {known_s:.1f} s, {heard.cut} cut, {len(heard.refused)} refused")
     assert set(heard.whole) == {expected.content}, "what ends well is whole, whichever machine spoke it"

@@ -27,6 +27,7 @@ from serve.config.app_config import PROJECT
 from tests.support import attacker
 from tests.support.cluster import FLAT, is_idle
 from tests.support.network import another_machine
+from tests.support.recovery import recovered
 from tests.support.services import needed_program
 from tests.support.started import HAPROXY_PORTS, Started, nothing_is_left, started
 from tests.support.waiting import wait_until
@@ -230,7 +231,7 @@ def test_while_haproxy_is_replaced_nobody_is_told_that_the_path_is_wrong(service
 
     wait_until(lambda: before - set(haproxys(service)), 30.0)
     seen.clear()
-    wait_until(is_back, 60.0)
+    recovered("F-12", wait_until(is_back, 60.0))
     assert seen <= {200, 503}
 
 

@@ -1,7 +1,10 @@
 """Disks: a small one of a test's own, where the system lets a test mount one."""
 
+import contextlib
 import shutil
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 
 def small_disk(folder: str, size: str) -> list[str] | None:
@@ -12,3 +15,14 @@ def small_disk(folder: str, size: str) -> list[str] | None:
         if shutil.which("unshare") and subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0:
             return command
     return None
+
+
+@contextlib.contextmanager
+def mounted(folder: Path, options: str) -> Iterator[bool]:
+    """A disk at a folder, seen by every process, with mount's options for tmpfs; False: not allowed here."""
+    is_allowed = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", folder], capture_output=True).returncode == 0
+    try:
+        yield is_allowed
+    finally:
+        if is_allowed:
+            subprocess.run(["umount", "--lazy", folder], check=True)

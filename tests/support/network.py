@@ -60,6 +60,14 @@ def slow_relay(port: int, *, piece: int, pause_s: float) -> Iterator[int]:
         there, back = await asyncio.open_connection("127.0.0.1", port)
         await asyncio.gather(copy(reader, back, 0.0), copy(there, writer, pause_s))
 
+    async def end() -> None:
+        """Connections are kept alive on both sides: they end with the relay."""
+        server.close()
+        relays = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in relays:
+            task.cancel()
+        await asyncio.gather(*relays, return_exceptions=True)
+
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -67,7 +75,7 @@ def slow_relay(port: int, *, piece: int, pause_s: float) -> Iterator[int]:
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
-        server.close()
+        asyncio.run_coroutine_threadsafe(end(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

@@ -11,6 +11,7 @@ import requests
 from tests.support.cluster import LONG_SPEECH, Cluster, deploy, document_of
 from tests.support.fragile import DEATHS_FILE, FRAGILE, POISON
 from tests.support.metrics import EXPORT_TIMEOUT_S, scrape, total
+from tests.support.recovery import recovered
 from tests.support.waiting import wait_until
 
 ROUTE = "/fragile"
@@ -37,6 +38,7 @@ def test_a_listener_hears_a_pause_when_the_acoustic_replica_is_killed(cluster: C
         statuses.add(again.status_code)
         assert again.json()["error"]["code"] in ("engine_dead", "overloaded", "timeout", "circuit_open")
         assert time.monotonic() - died < 60
+    recovered("F-01", time.monotonic() - died)
     with capsys.disabled():
         print(f"\n  killed: spoken to its end after {paused_s:.1f} s, others meanwhile: {statuses or '-'}")
     assert killed not in cluster.replicas("chattts", "AcousticModel")
@@ -49,6 +51,7 @@ def test_a_killed_vocoder_replica_comes_back(cluster: Cluster):
     while (reply := cluster.speak(seed=1)).status_code != 200:
         assert reply.status_code in (503, 504), reply.text
         assert time.monotonic() - died < 60
+    recovered("F-08", time.monotonic() - died)
 
 
 def test_a_killed_ingress_replica_leaves_no_slot_taken(cluster: Cluster):
@@ -56,6 +59,7 @@ def test_a_killed_ingress_replica_leaves_no_slot_taken(cluster: Cluster):
     assert b" 200 " in client.recv(4096)
     wait_until(lambda: cluster.in_flight() > 0, 5.0)
     cluster.kill_replica("chattts", "Ingress")
+    died = time.monotonic()
 
     def back() -> bool:
         try:
@@ -65,6 +69,7 @@ def test_a_killed_ingress_replica_leaves_no_slot_taken(cluster: Cluster):
 
     wait_until(back, 60.0)
     wait_until(lambda: cluster.slots_used() == 0, 5.0)
+    recovered("F-02", time.monotonic() - died)
     client.close()
 
 

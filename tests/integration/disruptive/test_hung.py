@@ -11,6 +11,7 @@ import pytest
 import requests
 
 from tests.support.cluster import Cluster, deploy, document_of
+from tests.support.recovery import recovered
 from tests.support.waiting import wait_until
 
 BACK_S = 120.0  # a dozen seconds where the machine is idle
@@ -86,6 +87,7 @@ def test_a_stage_that_hangs_is_named_refused_and_replaced(cluster: Cluster, depl
             f"ended after {gone_s:.1f} s, speaking again after {back_s:.1f} s"
         )
     wait_until(lambda: why_not_ready(cluster) == "", BACK_S)
+    recovered("F-05", time.monotonic() - began)
     assert cluster.health()["breakers"][stage]["opened"] > opened
     assert set(codes) <= {"circuit_open", "timeout", "engine_dead", "overloaded", "deadline_unmeetable"}
 

@@ -1,0 +1,85 @@
+"""The service with acoustic replicas whose GPU fails as CUDA does: no memory in a step; the device is gone.
+
+The GPUs exist on paper; which of them fails, and how, stands in a file. What is raised is what torch raises on a real one.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from ray import serve
+from ray.serve import Application
+
+from pipeline.engine.cpu_runner import CpuRunner
+from pipeline.engine.scheduler import Plan
+from serve import app
+from serve.deployments.acoustic_model import AcousticModel
+from serve.deployments.replica_info import replica_info
+
+PLAN_FILE = "gpu-faults.json"  # in $RAY_TMPDIR: GPU -> fault
+HITS_FILE = "gpu-hits.txt"  # a line each time that it fails
+IN_A_STEP, GONE = "out of memory in a step", "gone"
+STEPS_BEFORE = 12  # of the sequence, before its GPU fails
+ERRORS: dict[str, RuntimeError] = {
+    IN_A_STEP: torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.11 GiB"
+    ),
+    GONE: torch.AcceleratorError("CUDA error: unspecified launch failure\nCUDA kernel errors might be reported asynchronously"),
+}
+
+
+def folder() -> Path:
+    return Path(os.environ["RAY_TMPDIR"])
+
+
+def plan_faults(faults: dict[str, str]) -> None:
+    """GPU -> fault, from now on."""
+    path = folder() / PLAN_FILE
+    path.with_suffix(".new").write_text(json.dumps(faults))
+    path.with_suffix(".new").replace(path)
+
+
+def hits() -> list[str]:
+    """The faults that have happened, in order."""
+    path = folder() / HITS_FILE
+    return path.read_text().splitlines() if path.exists() else []
+
+
+class FailingRunner(CpuRunner):
+    """A GPU that exists on paper."""
+
+    def launch(self, plan: Plan) -> None:
+        if max(sequence.steps for sequence in plan.decode) >= STEPS_BEFORE:
+            fail_if_planned(IN_A_STEP, GONE)
+        super().launch(plan)
+
+
+class FailingGpu(AcousticModel.func_or_class):  # type: ignore[misc, name-defined]
+    """Its engine runs on one of those."""
+
+    async def __init__(self, *args: Any) -> None:  # type: ignore[misc]  # Serve awaits it
+        fail_if_planned(GONE)
+        with mock.patch("pipeline.engine.engine.CpuRunner", FailingRunner):
+            await super().__init__(*args)
+
+
+def fail_if_planned(*kinds: str) -> None:
+    """Raises what CUDA raises. Memory runs out once; a GPU that is gone stays so."""
+    path, gpus = folder() / PLAN_FILE, replica_info()["gpus"]
+    faults = json.loads(path.read_text()) if path.exists() else {}
+    for gpu in map(str, gpus):
+        kind = faults.get(gpu)
+        if kind in kinds:
+            if kind == IN_A_STEP:
+                plan_faults({name: fault for name, fault in faults.items() if name != gpu})
+            with (folder() / HITS_FILE).open("a") as file:
+                file.write(f"{kind}\n")
+            raise ERRORS[kind]
+
+
+def build_app(args: dict[str, Any]) -> Application:
+    with mock.patch.object(app, "AcousticModel", serve.deployment(name="AcousticModel")(FailingGpu)):
+        return app.build_app(args)
