@@ -32,6 +32,7 @@ SLEEPS = {"min_replicas": 0, "initial_replicas": 0, "max_replicas": 1, "target_o
 SLEEPS |= {"metrics_interval_s": 0.5, "look_back_period_s": 2}
 POLICY = "serve.resilience.autoscaling:StepBacklogPolicy"
 CLIENTS = 6
+DRAWN_S = 0.5
 BODY = {"input": LONG[:400], "response_format": "pcm", "seed": 3, "deadline_ms": 120_000, "cache": "no-store"}
 
 
@@ -93,9 +94,9 @@ def health(url: str) -> Any:
 def kill_one() -> str:
     """Ends an acoustic replica as a crash would, and returns its title."""
     for process in processes():
-        if "ServeReplica:chattts:AcousticModel" in process.command():
+        if "ServeReplica:chattts:AcousticModel" in (title := process.command()):
             os.kill(process.pid, signal.SIGKILL)
-            return process.command()
+            return title
     return "none"
 
 
@@ -121,10 +122,13 @@ class Load:
             thread.join()
 
 
-async def shoot(page: Page, dashboard: str, path: str, file: Path, *, settle_s: float = 4.0) -> None:
-    await page.ask("Page.navigate", url=f"{dashboard}/#{path}")
-    await page.ask("Page.reload")
-    await asyncio.sleep(settle_s)
+async def shoot(page: Page, dashboard: str, path: str, file: Path, text: str, *, height: int = 1000) -> None:
+    """Opens a page of the dashboard, waits until it shows a text, and takes a picture."""
+    await page.look(width=1400, height=height)
+    await page.open("about:blank")
+    await page.open(f"{dashboard}/#{path}")
+    await page.until(f"document.body.innerText.includes({text!r})")
+    await asyncio.sleep(DRAWN_S)
     await asyncio.to_thread(file.write_bytes, await page.picture())
     print(f"{file.name}: {path}", flush=True)
 
@@ -133,30 +137,24 @@ async def pictures(folder: Path, dashboard: str, url: str) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile, chromium(Path(profile)) as port:
         async with browsing(port) as page:
-            await page.look(width=1400, height=1000)
-            await page.open(f"{dashboard}/")
-            await shoot(page, dashboard, "/serve", folder / "ray-serve.png")
+            await shoot(page, dashboard, "/serve", folder / "ray-serve.png", "/asleep", height=1450)
             facts["status at rest"] = {app: replicas(app) for app in ("chattts", "hello", "asleep")}
             load = Load(f"{url}/v1/audio/speech")
             facts["a second replica starts after s"] = await asyncio.to_thread(
                 wait, lambda: sum(replicas("chattts")["AcousticModel"].values()) > 1, 60, "growth"
             )
-            await shoot(page, dashboard, "/serve/applications/chattts", folder / "ray-scaling.png", settle_s=3)
+            await shoot(page, dashboard, "/serve/applications/chattts", folder / "ray-scaling.png", "UPSCALING")
             facts["while it scales"] = replicas("chattts")
             facts["two run after s more"] = await asyncio.to_thread(
                 wait, lambda: running("chattts", "AcousticModel") > 1, 90, "two"
             )
             facts["health"] = await asyncio.to_thread(health, url)
             facts["killed"] = await asyncio.to_thread(kill_one)
-            await shoot(page, dashboard, "/serve/applications/chattts", folder / "ray-death.png", settle_s=2)
+            await shoot(page, dashboard, "/serve/applications/chattts", folder / "ray-death.png", "UNHEALTHY")
             facts["after a death"] = replicas("chattts")
-            await shoot(page, dashboard, "/actors", folder / "ray-actors.png")
-            await shoot(page, dashboard, "/serve/applications/chattts/AcousticModel", folder / "ray-deployment.png")
-            await shoot(page, dashboard, "/cluster", folder / "ray-cluster.png")
             await asyncio.to_thread(load.end)
             facts["replies"] = {str(code): load.heard.count(code) for code in set(load.heard)}
             facts["wake"] = await asyncio.to_thread(wake, url)
-            await shoot(page, dashboard, "/serve", folder / "ray-awake.png")
             facts["sleep"] = await asyncio.to_thread(fall_asleep, url)
     return facts
 
