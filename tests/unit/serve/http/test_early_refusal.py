@@ -15,9 +15,12 @@ from serve.http.speech_gate import SpeechGate
 from serve.observability.reply_stats import Outcome
 from tests.support.fakes import RecordingObserver, Speaker, make_services
 
+OBSERVER = RecordingObserver()
+
 
 def full() -> Services:
-    services = make_services(Speaker(), LimitsConfig(max_in_flight=1), observer=RecordingObserver())
+    OBSERVER.replies.clear()
+    services = make_services(Speaker(), LimitsConfig(max_in_flight=1), observer=OBSERVER)
     services.speech.admission.in_flight = 1
     return services
 
@@ -50,7 +53,7 @@ def test_it_is_refused_and_counted_as_the_route_would(path):
     headers, error = dict(start["headers"]), json.loads(body["body"])["error"]
     assert (start["status"], error["code"], error["request_id"]) == (429, "overloaded", "abc")
     assert (headers[b"retry-after"], headers[b"x-request-id"]) == (b"2", b"abc")
-    assert [(one.outcome, one.code) for one in services.speech.observer.replies] == [(Outcome.REFUSED, "overloaded")]
+    assert [(one.outcome, one.code) for one in OBSERVER.replies] == [(Outcome.REFUSED, "overloaded")]
 
 
 def test_a_draining_replica_refuses_as_draining():
@@ -77,7 +80,7 @@ def test_a_request_without_access_is_refused_for_that_and_not_for_want_of_room()
     services = dataclasses.replace(full(), authenticator=Authenticator())
     assert ask(services, peer="10.1.2.3") == [], "a stranger without a key"
     assert ask(services, **{"sec-fetch-site": "cross-site"}) == [], "another site's page"
-    assert services.speech.observer.replies == []
+    assert OBSERVER.replies == []
 
 
 def test_a_page_is_refused_by_the_route_with_cors_headers():
