@@ -2,13 +2,17 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import fields
+from typing import Any
 
 import pytest
 
 from pipeline.checkpoint.capabilities import ALL_CAPABILITIES
+from pipeline.engine.engine import EngineStats
 from pipeline.types import Prompt, SamplingParams
 from serve.config.app_config import AppConfig, read_app_config
 from serve.deployments import ingress_setup
+from serve.http.services import Services
 from tests.support.fakes import PromptMaker, StepMaker, ToneDecoder
 from tests.support.handles import Blocks, local_handle, text_handle
 
@@ -50,3 +54,25 @@ def test_a_replica_is_built_speaks_its_first_words_and_names_its_work(monkeypatc
     names = asyncio.run(build())
     follows = ["voices", "lexicons", "keys", "metrics", "purges", "fingerprints", "silent stages"]
     assert names == [*follows, "jobs", "conversations"]
+
+
+def test_the_operators_status_has_what_the_page_shows(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ingress_setup, "replica_info", lambda: {"replica": "r1", "gpus": []})
+    grafana = "https://grafana.example/d/chattts"
+    config = read_app_config({"http": {"grafana": grafana}})
+
+    async def build() -> tuple[dict[str, Any], Services]:
+        parts = await ingress_setup.build_parts(config, handles(config), None)
+        parts.services.speech.observer.rejected("overloaded")
+        return await parts.status.health(), parts.services
+
+    state, services = asyncio.run(build())
+    assert services.dashboards == {"grafana": grafana}
+    assert services.recent.summary()["errors"] == {"overloaded": 1}
+    assert {"text", "acoustic", "vocoder", "stores"} <= state.keys()
+    assert {"memory_hits", "shared_hits", "joined", "misses"} <= state["cache"].keys()
+    assert (state["degrade"]["level"], len(state["degrade"]["active_steps"]), state["quarantine"]["quarantined"]) == (0, 0, 0)
+    assert {breaker["state"] for breaker in state["breakers"].values()} == {"closed"}
+    (version,) = state["versions"].values()
+    assert {"share", "state", "requests", "failed", "first_audio_s"} <= version.keys()
+    assert {"slots", "slots_usable", "slots_used", "waiting", "round_s"} <= {field.name for field in fields(EngineStats)}
