@@ -61,6 +61,7 @@ def test_it_runs_as_nobody_special_and_says_how_it_is():
     assert f"CHATTTS_HOME={the('VOLUME')}" in the("ENV")
 
 
+@pytest.mark.slow
 def test_it_holds_the_project_its_licences_and_nothing_else(tmp_path: Path):
     workdir = fill(tmp_path)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -100,6 +101,7 @@ def test_on_a_cpu_the_demo_voice_is_served_to_whoever_reaches_the_port(
         container.prepared({"CHATTTS_KEYS": "shut"})
 
 
+@pytest.mark.slow
 def test_on_a_gpu_the_precision_is_what_fits_the_card(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
     (card,) = [card for card in CARDS if card.name == "L4"]
     real = container.torch_part("scripts.operate.fit", wanted_for="a test")
