@@ -104,8 +104,7 @@ class Load:
     """Clients that speak one after the other."""
 
     def __init__(self, url: str) -> None:
-        self._over = threading.Event()
-        self.heard: list[int | str] = []
+        self._over, self.heard = threading.Event(), []
         self._threads = [threading.Thread(target=self._client, args=(url,)) for _ in range(CLIENTS)]
         for thread in self._threads:
             thread.start()
@@ -181,8 +180,7 @@ def wake(url: str) -> list[dict[str, Any]]:
 
 def fall_asleep(url: str) -> dict[str, Any]:
     """Returns how long each deployment stays, and what /ready of the others says meanwhile."""
-    began = time.monotonic()
-    gone: dict[str, float] = {}
+    began, gone = time.monotonic(), {}
     while time.monotonic() - began < 80 and len(gone) < 4:
         for name, states in replicas("asleep").items():
             if not sum(states.values()):

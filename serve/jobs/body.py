@@ -92,7 +92,7 @@ class JobBody(SpeechBody):
         Raises:
             ApiError, InvalidRequest: 400
         """
-        turns = [SpokenTurn(None, turn) for turn in self.turns]
+        turns = [SpokenTurn(turn.speaker, turn) for turn in self.turns]
         if self.cast:
             turns = cast_turns(self.input, self.cast, param="input")
         check_turns(turns, "input" if self.cast else "turns")

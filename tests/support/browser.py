@@ -14,7 +14,7 @@ import aiohttp
 from tests.support.services import needed_program
 
 START_TIMEOUT_S = 60.0
-ANSWER_TIMEOUT_S = 30.0
+ANSWER_TIMEOUT_S = 120.0
 FLAGS = (
     "--headless=new",
     "--no-sandbox",

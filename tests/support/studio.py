@@ -93,6 +93,17 @@ async def heard(page: Page) -> NDArray[np.int16]:
     return sounding
 
 
+async def has_heard(page: Page, pcm: bytes) -> None:
+    """Fails unless the audio device is given these samples; the listener's last blocks come after the player's last report."""
+    expected = sounding(pcm)
+    for _ in range(100):
+        given = await heard(page)
+        if len(given) >= len(expected):
+            break
+        await asyncio.sleep(0.1)
+    assert np.array_equal(given, expected), (len(given), len(expected))
+
+
 def sounding(pcm: bytes) -> NDArray[np.int16]:
     """16-bit PCM but for silence, to compare with what was heard."""
     samples = np.frombuffer(pcm, "<i2")

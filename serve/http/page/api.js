@@ -10,17 +10,20 @@ import {Refused, Unreachable} from "./errors.js";
 import {service} from "./service.js";
 import {access} from "./state.js";
 
+/** Where texts are spoken. */
+export const SPEECH = "v1/audio/speech";
+
 /** The address of the service as programs need it. */
 export const BASE = new URL(".", document.baseURI).href;
 
 /** Returns the reply to a request. Throws Refused, Unreachable, or AbortError. */
-export async function call(path, {method = "GET", body, signal, headers = {}} = {}) {
+export async function call(path, {method = "GET", body, signal, headers = {}, cache} = {}) {
   const isForm = body instanceof FormData;
   const sent = {...headers, ...(body && !isForm ? {"Content-Type": "application/json"} : {})};
   if (access.value.key) sent.Authorization = `Bearer ${access.value.key}`;
   let reply;
   try {
-    reply = await fetch(path, {method, signal, headers: sent, body: isForm ? body : body && JSON.stringify(body)});
+    reply = await fetch(path, {method, signal, cache, headers: sent, body: isForm ? body : body && JSON.stringify(body)});
   } catch (error) {
     if (error.name === "AbortError") throw error;
     service.isAway();
@@ -38,6 +41,11 @@ export const file = async (path, options) => whole(await call(path, options), "b
 
 /** Yields the data of server-sent events, parsed; ends where the connection ends, however it ends. */
 export async function* events(reply) {
+  for await (const {data} of messages(reply)) yield data;
+}
+
+/** Yields server-sent events as {event, id, data}: names as they came, the data parsed. */
+export async function* messages(reply) {
   const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -50,8 +58,8 @@ export async function* events(reply) {
     const blocks = (rest + value).split("\n\n");
     rest = blocks.pop();
     for (const block of blocks) {
-      const data = block.split("\n").find(line => line.startsWith("data: "));
-      if (data) yield JSON.parse(data.slice(6));
+      const fields = Object.fromEntries(block.split("\n").map(line => line.split(/: (.*)/s, 2)));
+      if (fields.data) yield {...fields, data: JSON.parse(fields.data)};
     }
   }
 }

@@ -66,11 +66,11 @@ function moreFields() {
   el("div", {class: "inline"}, checkbox("refine", "refine the text first"), checkbox("allow_control_tags", "control tags"), checkbox("readAlong", "read along")));
 }
 
-/** Returns the seed to speak with: the one that is kept, or a new one, which the form then shows. */
-export function seedToUse() {
-  const {seed, locked} = draft.value, written = seed.trim();
+/** Returns the seed to speak with: the one that is kept in a form, or a new one, which the form then shows. */
+export function seedToUse(form = draft) {
+  const {seed, locked} = form.value, written = seed.trim();
   if (locked && written) return /^\d+$/.test(written) ? Number(written) : written;
   const drawn = newSeed();
-  draft.set({seed: String(drawn), locked: false});
+  form.set({seed: String(drawn), locked: false});
   return drawn;
 }

@@ -41,5 +41,12 @@ export function facts(names) {
 /** Returns seconds as people read them: 0.31 s, 12.4 s. */
 export const seconds = s => `${s.toFixed(s < 10 ? 2 : 1)} s`;
 
+/** Returns seconds as the lengths of books are told: 2 h 5 min, 4 min 10 s, 12 s. */
+export function length(s) {
+  const [hours, minutes, rest] = [Math.floor(s / 3600), Math.floor(s / 60) % 60, Math.round(s % 60)];
+  if (hours) return `${hours} h ${minutes} min`;
+  return minutes ? `${minutes} min ${rest} s` : `${Math.round(s)} s`;
+}
+
 /** Returns seconds as a player shows them: 1:02. */
 export const clock = s => `${Math.floor(s / 60)}:${String(Math.floor(s % 60)).padStart(2, "0")}`;

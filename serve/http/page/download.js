@@ -21,7 +21,8 @@ export function fileName(recording, format) {
 /** Saves a take: asked for again in that format with its seed, so that the service need not sample it again. */
 export async function save(recording, format) {
   if (recording.file) return saveBlob(recording.file, recording.fileName);
-  const blob = await file("v1/audio/speech", {method: "POST", body: requestOf(recording, format)});
+  if (recording.save) return recording.save(format);
+  const blob = await file(recording.path, {method: "POST", body: requestOf(recording, format)});
   saveBlob(blob, fileName(recording, format));
 }
 

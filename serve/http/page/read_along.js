@@ -59,20 +59,40 @@ function scrollTo(text, {offsetTop, offsetHeight}) {
   if (!isSeen) text.scrollTop = offsetTop - text.clientHeight / 3;
 }
 
-/** Returns the words and what stands between them; places count characters, not JavaScript's halves of them. */
+/** Returns the words and what stands between them: turns with names, a plain text as it was written, or nothing that is known. */
 function pieces(recording, marks) {
-  const isPlain = recording.body && recording.body.input_type !== "ssml" && !recording.body.refine;
-  const letters = isPlain ? Array.from(recording.body.input) : null;
+  const {turns, words, body} = recording;
+  if (turns) return piecesOfTurns(turns, words, marks);
+  if (body && body.input_type !== "ssml" && !body.refine) return piecesOfText(Array.from(body.input), words, marks);
+  return words.flatMap((word, index) => [index > 0 && (word.before ?? " "), wordMark(word, marks)]).filter(Boolean);
+}
+
+/** Places count characters, not JavaScript's halves of them. */
+function piecesOfText(letters, words, marks, from = 0) {
   const made = [];
   let at = 0;
-  for (const {text, source, quality} of recording.words) {
-    if (letters && source[0] > at) made.push(letters.slice(at, source[0]).join(""));
-    else if (!letters && made.length) made.push(" ");
-    const word = el("span", {class: "word", title: quality === "estimated" ? "time estimated" : ""}, text);
-    marks.push(word);
-    made.push(word);
-    at = source[1];
+  for (const word of words) {
+    const [first, stop] = word.source.map(place => place - from);
+    made.push(letters.slice(at, first).join(""), wordMark(word, marks));
+    at = stop;
   }
-  if (letters) made.push(letters.slice(at).join(""));
-  return made;
+  return [...made, letters.slice(at).join("")];
+}
+
+/** Turns follow each other in the text of their words, with a line end between them. */
+function piecesOfTurns(turns, words, marks) {
+  let from = 0, next = 0;
+  return turns.map(({speaker, text}) => {
+    const letters = Array.from(text), stop = from + letters.length, said = [];
+    while (words[next]?.source[1] <= stop) said.push(words[next++]);
+    const turn = el("span", {class: "turn"}, el("b", {}, speaker), " ", piecesOfText(letters, said, marks, from));
+    from = stop + 1;
+    return turn;
+  });
+}
+
+function wordMark({text, quality}, marks) {
+  const word = el("span", {class: "word", title: quality === "estimated" ? "time estimated" : ""}, text);
+  marks.push(word);
+  return word;
 }

@@ -6,7 +6,7 @@
  * Never: the DOM
  */
 
-import {call, events} from "./api.js";
+import {SPEECH, call, events} from "./api.js";
 import {Cut, Refused} from "./errors.js";
 import {Recording} from "./recording.js";
 import {draft} from "./state.js";
@@ -36,10 +36,13 @@ export function textOf({input, input_type, language, lexicon, allow_control_tags
   };
 }
 
-/** Begins to speak a body with a seed. Returns {recording, done}; `done` throws Refused, Unreachable, Cut or AbortError. */
-export function speak(body, {readAlong = draft.value.readAlong} = {}) {
+/**
+ * Begins to speak a body with a seed; `about` is more about the recording: its path, if it is not that of a text.
+ * Returns {recording, done}; `done` throws Refused, Unreachable, Cut or AbortError.
+ */
+export function speak(body, {readAlong = draft.value.readAlong, ...about} = {}) {
   const leaving = new AbortController();
-  const recording = new Recording({title: body.input.slice(0, 80), body, stop: () => leaving.abort()});
+  const recording = new Recording({title: body.input?.slice(0, 80), path: SPEECH, body, stop: () => leaving.abort(), ...about});
   const done = fill(recording, body, readAlong, leaving.signal).finally(() => recording.end());
   return {recording, done};
 }
@@ -48,7 +51,7 @@ async function fill(recording, body, readAlong, signal) {
   const began = performance.now(), {facts} = recording;
   const since = () => (performance.now() - began) / 1000;
   const sent = {...body, response_format: "pcm", stream_format: "sse", ...(readAlong && {timestamps: "word"})};
-  const reply = await call("v1/audio/speech", {method: "POST", body: sent, signal});
+  const reply = await call(recording.path, {method: "POST", body: sent, signal});
   Object.assign(facts, headerFacts(reply.headers));
   for await (const event of events(reply)) {
     if (event.type === "speech.audio.delta") {

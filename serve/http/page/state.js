@@ -2,7 +2,7 @@
  *
  * In:    patches
  * Out:   values, and a call whenever they change
- * Owns:  sessionStorage `draft` and `key`; localStorage `theme`
+ * Owns:  sessionStorage `draft` and `key`, localStorage `theme`; what sections keep beside them
  * Never: a key in an address, a cookie or anything that outlives the tab
  */
 
@@ -17,7 +17,7 @@ function read(storage, name, otherwise) {
 }
 
 /** A few values that are kept in a storage under one name, and those who want to know of changes. */
-class Kept {
+export class Kept {
   #storage; #name; #value; #listeners = new Set();
 
   constructor(storage, name, value) {

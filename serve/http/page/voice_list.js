@@ -24,13 +24,14 @@ export function watchVoices(listener) {
 }
 
 /** Fills a select with the voices, or those that a test holds for, and keeps what was chosen. */
-export function offerVoices(select, first = [], isOffered = () => true) {
-  watchVoices(listed => {
-    const voices = listed.voices.filter(isOffered), chosen = select.dataset.chosen ?? select.value;
-    const options = [...first, ...voices.map(voice => [voice.id, voice.name || voice.id])];
-    if (chosen && !options.some(([id]) => id === chosen)) options.push([chosen, chosen]);
-    select.replaceChildren(...options.map(([id, name]) => new Option(name, id)));
-    select.value = chosen;
-    if (select.selectedIndex < 0) select.selectedIndex = 0;
-  });
+export const offerVoices = (select, first, isOffered) => watchVoices(() => fillWithVoices(select, first, isOffered));
+
+/** Does it once, for selects that do not live as long as the page. */
+export function fillWithVoices(select, first = [], isOffered = () => true) {
+  const voices = known.voices.filter(isOffered), chosen = select.dataset.chosen ?? select.value;
+  const options = [...first, ...voices.map(voice => [voice.id, voice.name || voice.id])];
+  if (chosen && !options.some(([id]) => id === chosen)) options.push([chosen, chosen]);
+  select.replaceChildren(...options.map(([id, name]) => new Option(name, id)));
+  select.value = chosen;
+  if (select.selectedIndex < 0) select.selectedIndex = 0;
 }

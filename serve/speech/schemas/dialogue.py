@@ -69,6 +69,7 @@ class TurnBody(SpeakerBody):
     """What one speaker of a dialogue says at a time."""
 
     text: str = Field(min_length=1, max_length=TURN_CHARACTERS)
+    speaker: Name | None = Field(None, description="in times, subtitles and the names of stems; null: the voice")
     gap_ms: Silence | None = Field(None, description="silence before it; null: the dialogue's, none before the first [ms]")
 
 
@@ -173,7 +174,7 @@ class DialogueBody(SpeechBody):
         Raises:
             ApiError, InvalidRequest: 400, the script has a line of nobody.
         """
-        return cast_turns(self.script, self.cast) if self.cast else [SpokenTurn(None, turn) for turn in self.turns]
+        return cast_turns(self.script, self.cast) if self.cast else [SpokenTurn(turn.speaker, turn) for turn in self.turns]
 
     def _check_effect(self, said: Sequence[TurnBody]) -> None:
         """Checks that no field is set in which every turn has its own."""

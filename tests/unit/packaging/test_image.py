@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import redis
 import yaml
 
 from pipeline.errors import ConfigError
@@ -21,9 +20,7 @@ from scripts.launch import container
 from scripts.operate.gpu_sizes import CARDS, choose
 from serve.config.config_file import check_file
 from tests.support.image import DOCKERFILE, fill, is_sent, steps, the
-from tests.support.ports import free_port
 from tests.support.services import needed_program
-from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 USER = 1000
@@ -190,32 +187,6 @@ def test_grafana_finds_prometheus_and_the_board():
     board = json.loads((ROOT / "k8s/monitoring/dashboard.json").read_text())
     assert f"/d/{board['uid']}" in (ROOT / "compose.yaml").read_text()
     assert board["templating"]["list"][0]["query"] == source["type"]
-
-
-def test_redis_takes_its_options_and_forgets_no_key(tmp_path: Path):
-    """What has no time limit, keys and voices, is never evicted; the cache's entries have one."""
-    program, *options = COMPOSE["services"]["redis"]["command"]
-    port = free_port()
-    place = ("--port", str(port), "--bind", "127.0.0.1", "--dir", str(tmp_path))
-    with subprocess.Popen([needed_program(program, "redis-server"), *options, *place], stdout=subprocess.DEVNULL) as server:
-        try:
-            client = redis.Redis(port=port)
-            wait_until(lambda: answers(client), 20.0)
-            found = client.config_get("*")
-            assert (found["maxmemory-policy"], found["appendonly"], found["maxmemory"]) == (
-                "volatile-lru",
-                "yes",
-                str(256 << 20),
-            )
-        finally:
-            server.terminate()
-
-
-def answers(client: redis.Redis) -> bool:
-    try:
-        return bool(client.ping())
-    except redis.ConnectionError:
-        return False
 
 
 def test_prometheus_takes_its_configuration(tmp_path: Path):

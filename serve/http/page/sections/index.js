@@ -14,6 +14,8 @@ export const SECTIONS = [
   {id: "speak", title: "Speak", usesText: true, load: () => import("./speak.js")},
   {id: "takes", title: "Takes", usesText: true, load: () => import("./takes.js")},
   {id: "plan", title: "What will be said", usesText: true, load: () => import("./plan.js")},
+  {id: "dialogue", title: "Dialogue", load: () => import("./dialogue.js")},
+  {id: "book", title: "Book", load: () => import("./book.js")},
   {id: "voices", title: "Voices", load: () => import("./voices.js")},
   {id: "status", title: "Status", load: () => import("./status.js")},
 ];

@@ -74,7 +74,7 @@ export function create() {
       act("Play", () => player.play(take), "go play"),
       act("Keep", () => keep(take), "keep"),
       act("Copy seed", () => copySeed(take), "copy"),
-      act("Use again", () => useAgain(take), "use"),
+      take.body.input && act("Use again", () => useAgain(take), "use"),
       act("Delete", () => (take.stop(), forget(other => other === take)), "delete")));
     return {element, errors};
   }

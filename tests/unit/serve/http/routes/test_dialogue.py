@@ -151,6 +151,10 @@ def test_a_script_is_turns_and_subtitles_have_its_names(talking):
         {"text": "Please sit down.", "voice": "alloy"},
     ]
     assert base64.b64decode(told["audio"]) == talk(talking, turns=turns).content
+    named = [{**turn, "speaker": name} for turn, name in zip(turns, ("Anna", "Ben", "Anna"), strict=True)]
+    same = whole(talking, turns=named, timestamps="word", subtitles="vtt")
+    fields = ("audio", "turns", "subtitles")
+    assert [same[field] for field in fields] == [told[field] for field in fields]
     shown = whole(talking, script=SCRIPT, cast=CAST, subtitles="srt")["subtitles"]
     texts = [line for line in shown.splitlines() if line and "-->" not in line and not line.isdigit()]
     assert texts == ["Anna: That was great.", "It was my sister.", "Ben: The green answer.", "Anna: Please sit down."]
@@ -235,6 +239,7 @@ def test_ten_speakers_two_hundred_turns_and_two_languages(talking):
         ({"turns": [{"text": "..."}]}, "turns"),
         ({"turns": [{"text": "Yes.", "style": CANARY}]}, "turns"),
         ({"turns": [{"text": "Yes.", CANARY: 1}]}, "turns"),
+        ({"turns": [{"text": "Yes.", "speaker": f": {CANARY}"}]}, "turns"),
         ({"turns": [{"text": "Yes.", "voice": f"seed:{number}"} for number in range(21)]}, "turns"),
         ({"turns": TURNS, "stems": True, "stream": True}, "stream"),
         ({"turns": TURNS, "stems": True, "stream_format": "sse"}, "stream_format"),

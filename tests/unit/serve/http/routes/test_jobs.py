@@ -358,7 +358,7 @@ def test_a_dialogue_has_a_voice_for_each_turn(tmp_path: Path):
     speaker = Speaker(chunks=2)
     turns = [
         {"text": "Who is there?", "voice": "calm"},
-        {"text": "It is me.", "voice": "nova", "gap_ms": 600, "speed": 2.0, "seed": 5},
+        {"text": "It is me.", "voice": "nova", "gap_ms": 600, "speed": 2.0, "seed": 5, "speaker": "Ben"},
         {"text": "Come in."},
     ]
     with living(tmp_path, speaker) as live:
@@ -372,6 +372,10 @@ def test_a_dialogue_has_a_voice_for_each_turn(tmp_path: Path):
         parts = get(live, job["id"], "/parts").json()["data"]
         part_s = parts[0]["duration_s"]
         assert [part["start_s"] for part in parts] == pytest.approx([0, part_s + 0.6, 2 * part_s + 0.6 + 0.25])
+        known = live.services.jobs.records.read(job["id"])
+        assert known is not None
+        script = live.services.jobs.shelf(job["id"]).script(known.record.script)
+        assert [part.speaker for part in script.parts] == ["", "Ben", ""]
         for wrong in (
             {"turns": turns, "input": "x"},
             {"turns": []},

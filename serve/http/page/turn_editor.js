@@ -1,0 +1,72 @@
+/* Turn editor: what is said, turn by turn, each with what is its own.
+ *
+ * In:    the dialogue
+ * Out:   a list of turns: write, move, add, delete
+ * Owns:  the list
+ * Never: the cast
+ */
+
+import {keepVoices, voiceSelect} from "./cast_editor.js";
+import {OWN_OF_TURN, changed, dialogue, setTurns} from "./dialogue_state.js";
+import {button, el, field, select} from "./dom.js";
+
+export function turnEditor() {
+  const list = el("ol", {class: "turns", id: "turns", "aria-label": "Turns"});
+  let shown = "";
+
+  /** Draws the list anew where turns or names have changed, not while one types. */
+  const draw = ({turns, cast, view}) => {
+    const wanted = view === "turns" ? JSON.stringify([turns.map(turn => turn.speaker), cast.map(one => one.name)]) : "";
+    if (wanted === shown) return;
+    shown = wanted;
+    if (wanted) list.replaceChildren(...turns.map((turn, at) => row(turn, at, cast)));
+  };
+
+  /** Takes other turns and puts the focus where the person is at work. */
+  const arrange = (turns, at, selector) => {
+    shown = "";
+    setTurns(turns);
+    const row = list.children[Math.min(at, turns.length - 1)], found = row?.querySelector(selector);
+    (found?.disabled ? row.querySelector("textarea") : found)?.focus();
+  };
+
+  const move = (at, to, selector) => {
+    const turns = [...dialogue.value.turns];
+    turns.splice(to, 0, ...turns.splice(at, 1));
+    arrange(turns, to, selector);
+  };
+
+  const remove = at => arrange(dialogue.value.turns.filter((_, index) => index !== at), at, "textarea");
+
+  /** The next turn is the other's: whoever spoke before this one. */
+  const add = at => {
+    const {turns, cast} = dialogue.value;
+    const speaker = turns[at - 1]?.speaker ?? cast.find(one => one.name !== turns[at]?.speaker)?.name ?? turns[at]?.speaker ?? "Anna";
+    arrange([...turns.slice(0, at + 1), {...OWN_OF_TURN, speaker, text: ""}, ...turns.slice(at + 1)], at + 1, "textarea");
+  };
+
+  function row(turn, at, cast) {
+    const number = at + 1, change = property => event => setTurns(changed(at, {[property]: event.target.value}));
+    const speaker = select({"aria-label": `Speaker of turn ${number}`, class: "speaker", onchange: event => arrange(changed(at, {speaker: event.target.value}), at, ".speaker")}, cast.map(one => one.name));
+    speaker.value = turn.speaker;
+    const input = (property, name, about) => field(name, el("input", {value: turn[property], autocomplete: "off", onchange: change(property), ...about}));
+    const act = (text, name, action, about = {}) => button(text, action, {class: `small ${name.split(" ")[0].toLowerCase()}`, "aria-label": `${name} turn ${number}`, title: name, ...about});
+    return el("li", {class: "card"},
+      el("div", {class: "inline"}, speaker,
+        act("↑", "Up with", () => move(at, at - 1, ".up"), {disabled: at === 0}),
+        act("↓", "Down with", () => move(at, at + 1, ".down"), {disabled: number === dialogue.value.turns.length}),
+        act("+", "Add behind", () => add(at)),
+        act("✕", "Delete", () => remove(at))),
+      el("textarea", {value: turn.text, rows: 2, spellcheck: true, "aria-label": `Text of turn ${number}`, oninput: change("text")}),
+      el("details", {open: Object.keys(OWN_OF_TURN).some(name => turn[name] !== "")}, el("summary", {}, "Its own"), el("div", {class: "row"},
+        field("Voice", voiceSelect(turn.voice, change("voice"), "the speaker's")),
+        input("speed", "Speed", {type: "number", min: 0.25, max: 4, step: 0.05, placeholder: "the speaker's"}),
+        input("seed", "Seed", {inputMode: "numeric", placeholder: "the speaker's"}),
+        input("gap_ms", "Silence before it [ms]", {type: "number", min: 0, max: 10000, step: 50, placeholder: at ? "the dialogue's" : "none"}))));
+  }
+
+  dialogue.watch(draw);
+  keepVoices(list);
+  const addLast = button("Add a turn", () => add(dialogue.value.turns.length - 1), {id: "add-turn"});
+  return el("div", {}, list, el("div", {class: "buttons"}, addLast));
+}
