@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from packaging.requirements import Requirement
 from rich.console import Console
+from rich.markup import escape
 
 from pipeline.audio.encode import encode_whole
 from pipeline.audio.formats import CONTAINERS, audio_format
@@ -342,7 +343,7 @@ def show(findings: list[Finding]) -> None:
     console = Console(soft_wrap=True, highlight=False)
     for finding in sorted(findings, key=lambda finding: list(Status).index(finding.status)):
         advice = f"\n      {finding.advice}" if finding.advice else ""
-        console.print(f"{SIGNS[finding.status]}  {finding.check}: {finding.found}{advice}")
+        console.print(f"{SIGNS[finding.status]}  {escape(f'{finding.check}: {finding.found}{advice}')}")
 
 
 if __name__ == "__main__":

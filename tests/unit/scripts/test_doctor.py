@@ -227,3 +227,8 @@ def test_the_limit_of_descriptors_is_looked_at(limit: int, status: Status):
         pytest.skip("this machine's own limit is lower")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout == f"{status.value}\n", done.stderr
+
+
+def test_brackets_of_an_advice_are_printed(capsys):
+    doctor.show([Finding("torch", Status.FAIL, "it is missing", "pip install 'chattts-serve[torch]'")])
+    assert "pip install 'chattts-serve[torch]'" in capsys.readouterr().out
