@@ -256,6 +256,7 @@ def _headers(view: JobView, extension: str) -> dict[str, str]:
         "Content-Disposition": f"attachment; filename*=UTF-8''{name}.{extension}",
         "X-Audio-Complete": str(view.track.is_whole).lower(),
         "X-AI-Generated": "true",
+        "Cache-Control": "no-store",  # what is finished grows and can be spoken again: browsers join ranges of different ages
     }
 
 

@@ -110,7 +110,7 @@ def test_what_is_finished_is_heard_before_the_rest(tmp_path: Path):
         paused = get(live, job["id"]).json()
         assert paused["progress"]["done"] < 33
         early = get(live, job["id"], "/audio?format=wav")
-        assert early.headers["X-Audio-Complete"] == "false"
+        assert (early.headers["X-Audio-Complete"], early.headers["Cache-Control"]) == ("false", "no-store")
         assert get(live, job["id"], "/audio?format=wav", Range="bytes=100-199").content == early.content[100:200]
         streamed = get(live, job["id"], "/audio")
         assert (streamed.headers["Content-Type"], "Content-Length" in streamed.headers) == ("audio/mpeg", False)
