@@ -76,9 +76,11 @@ clean:  ## remove the virtual environment and every cache of the tools
 # The installed project is the folder itself, so that Ray's processes import it wherever they start.
 $(VENV)/ready-serve: pyproject.toml
 	@echo "Installing what serving on a CPU needs into $(VENV), once: 100 packages, 190 MB to download, 700 MB on the disk."
-	@echo "1/2  a virtual environment"
+	@echo "1/3  a virtual environment"
 	@$(PYTHON) -m venv $(VENV)
-	@echo "2/2  packages, Ray is the largest (80 MB)"
+	@echo "2/3  the newest pip: that of Python 3.11 takes minutes to choose among the tests' packages"
+	@$(RUN) -m pip install --quiet --upgrade pip
+	@echo "3/3  packages, Ray is the largest (80 MB)"
 	@$(INSTALL) --progress-bar on --editable .
 	@touch $@
 

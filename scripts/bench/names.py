@@ -16,6 +16,8 @@ IN_PROCESS = "in_process"
 """this service's engine, vocoder and synthesizer in one process, without Ray Serve"""
 LOW = "low"
 """a suffix: this service or this engine with `latency: low`"""
+TWO_INGRESS = "two_ingress"
+"""this service with two replicas of the ingress, the vocoder beside the engine"""
 URL = "url"
 """a server that was started elsewhere, `--url`"""
 

@@ -28,6 +28,8 @@ class Settings:
     """dotted path below `args` -> value"""
     replicas: dict[str, int] = field(default_factory=dict)
     """deployment -> how many replicas it has, whatever the load"""
+    waiting_calls: int | None = None
+    """how many calls any deployment takes at once, and queues; None: as configured"""
 
 
 def document(settings: Settings, port: int, source: Path | None) -> dict[str, Any]:
@@ -52,6 +54,8 @@ def document(settings: Settings, port: int, source: Path | None) -> dict[str, An
         section[key] = value
     application = found["applications"][0]
     for deployment in application["deployments"]:
+        if settings.waiting_calls is not None:
+            deployment |= dict.fromkeys(("max_ongoing_requests", "max_queued_requests"), settings.waiting_calls)
         if deployment["name"] in settings.replicas:
             deployment.pop("autoscaling_config", None)
             number = deployment["num_replicas"] = settings.replicas[deployment["name"]]

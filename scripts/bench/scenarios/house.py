@@ -1,4 +1,5 @@
-"""B13, the house alone: what a second of audio costs in the processes around the model, by where the vocoder sits.
+"""B13, the house alone: what a second of audio costs in the processes around the model, by where the vocoder sits and by how
+many replicas the ingress has.
 
 The checkpoint is small-random, whose model costs next to nothing, so what remains are messages, queues and HTTP. The rows of
 `this engine, without Serve` are the model's own part. Audio is sent as fast as it is made, to listeners in a closed loop.
@@ -16,7 +17,7 @@ from rich.table import Table
 
 from scripts.bench.bench import Bench, Report
 from scripts.bench.load import Load
-from scripts.bench.names import IN_PROCESS, label
+from scripts.bench.names import IN_PROCESS, TWO_INGRESS, label
 from scripts.bench.processes import cpu_s, title
 from scripts.bench.settings import Settings
 from scripts.bench.show import shown
@@ -24,25 +25,25 @@ from scripts.bench.systems import Served, System
 from scripts.bench.timeline import audio_rate, latency, spread
 
 CHECKPOINT = "small-random"
-PLACEMENTS = ("separate", "with_acoustic")
-LISTENERS = (1, 16, 64)
-QUICK_LISTENERS = (1, 16)
+SERVICES = ("separate", "with_acoustic", TWO_INGRESS)
+LISTENERS = (1, 16, 64, 256)
+QUICK_LISTENERS = (1, 16, 64)
 SPOKEN_S = 5.0
-SLOTS = 64
+SLOTS = 256
 KINDS = ("Ingress", "AcousticModel", "Vocoder", "TextNormalizer")
 """deployments, as Ray names their processes"""
 PROXY = "haproxy"
 OTHERS = "Ray"
 
 Figures = dict[str, dict[int, dict[str, list[float]]]]
-"""placement or `in_process` -> listeners -> figure -> its value in each round"""
+"""system -> listeners -> figure -> its value in each round"""
 
 
 def run(bench: Bench) -> Report:
     """Measures the service with the vocoder in either place, and the engine alone, in turns."""
     listeners = QUICK_LISTENERS if bench.options.quick else LISTENERS
     found: Figures = {}
-    for turn, name in bench.turns((*PLACEMENTS, IN_PROCESS)):
+    for turn, name in bench.turns((*SERVICES, IN_PROCESS)):
         system = awake(bench, name)
         for count in listeners:
             bench.progress(f"{name}, {count} listeners, round {turn + 1}")
@@ -51,7 +52,7 @@ def run(bench: Bench) -> Report:
     most = listeners[-1]
     costs = {name: found[name][most]["core_ms"] for name in found}
     house = {
-        name: spread([ours - model for ours, model in zip(costs[name], costs[IN_PROCESS], strict=True)]) for name in PLACEMENTS
+        name: spread([ours - model for ours, model in zip(costs[name], costs[IN_PROCESS], strict=True)]) for name in SERVICES
     }
     summary = {
         name: {str(count): {figure: spread(values) for figure, values in them.items()} for count, them in counts.items()}
@@ -77,9 +78,13 @@ def settings_of(bench: Bench, name: str) -> Settings:
         "pipeline.speech.parallel_segments": 1,  # so that all of it fits the limits of configs/dev.yaml
         "limits.max_in_flight": 2 * SLOTS,
         "lanes.interactive_timeout_s": 600.0,
-        **({} if name == IN_PROCESS else {"pipeline.vocoder.placement": name}),
     }
-    return replace(bench.options.demo_settings, checkpoint=CHECKPOINT, changes=changes)
+    if name != IN_PROCESS:
+        changes["pipeline.vocoder.placement"] = "separate" if name == "separate" else "with_acoustic"
+    replicas = {"Ingress": 2} if name == TWO_INGRESS else {}
+    return replace(
+        bench.options.demo_settings, checkpoint=CHECKPOINT, changes=changes, replicas=replicas, waiting_calls=4 * SLOTS
+    )
 
 
 def measure(bench: Bench, system: System, listeners: int, turn: int) -> dict[str, float]:
@@ -118,7 +123,7 @@ def table_of(summary: dict[str, Any], most: int) -> Table:
     """Returns the figures at the most listeners; those of the processes in core-milliseconds a second of audio."""
     names = list(summary)
     columns = (label(name) if name == IN_PROCESS else name for name in names)
-    table = Table(f"{most} listeners", *columns, title="B13  the house alone, vocoder separate and beside the engine")
+    table = Table(f"{most} listeners", *columns, title="B13  the house alone")
     figures = dict.fromkeys(figure for name in names for figure in summary[name][str(most)])
     for figure in figures:
         measured = (summary[name][str(most)].get(figure) for name in names)
