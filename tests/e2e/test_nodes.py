@@ -1,4 +1,4 @@
-"""Three nodes: stages stand where their resources are; one leaves, one dies, both under load; the service goes on.
+"""Three nodes: stages stand where their resources are; one leaves, one dies, the head's memory dies; the service goes on.
 
 The nodes are Ray's own processes of three machines on one. It comes before the tests that share a cluster, and leaves none.
 """
@@ -203,3 +203,24 @@ def test_a_new_node_brings_the_second_replicas_back(nodes: Nodes):
     wait_until(lambda: fresh.node_id in nodes.running("AcousticModel"), BACK_S)
     wait_until(lambda: fresh.node_id in nodes.running("Vocoder"), BACK_S)
     assert nodes.speak().status_code == 200
+
+
+def test_a_gcs_that_dies_comes_back_with_its_memory_and_nobody_notices(nodes: Nodes):
+    """Ray's own memory of the cluster, in a Redis. While it is away nothing is started or replaced; speech goes on."""
+    expected = nodes.speak().content
+    head = nodes.machines.head_node
+    with talking(nodes) as heard:
+        head.kill_gcs_server()
+        died = time.monotonic()
+        so_far = len(heard.whole)
+        wait_until(lambda: len(heard.whole) >= so_far + CLIENTS, BACK_S)
+        assert not head.all_processes.get("gcs_server"), "it is away all the while"
+        head.start_gcs_server()
+        dead = nodes.voices[0]
+        nodes.machines.remove_node(dead, allow_graceful=False)
+        wait_until(lambda: dead.node_id not in nodes.running("AcousticModel"), BACK_S)
+        nodes.voices[0] = nodes.add_voice()
+        wait_until(lambda: nodes.voices[0].node_id in nodes.running("AcousticModel"), BACK_S)
+        recovered("F-11", time.monotonic() - died)
+    assert set(heard.whole) == {expected}
+    assert set(heard.refused) <= {429, 503, 504}, "of the machine that went afterwards"

@@ -122,11 +122,14 @@ class Cluster:
 
     def replicas(self, app: str, deployment: str) -> list[int]:
         """Process ids of a deployment's replicas, of this session alone."""
-        wanted = f"ray::ServeReplica:{app}:{deployment}".encode()
+        return self.processes(f"ray::ServeReplica:{app}:{deployment}")
+
+    def processes(self, title: str) -> list[int]:
+        """Process ids of the processes whose title begins so, of this session alone."""
         return [
             pid
             for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
-            if _read(pid, "cmdline").startswith(wanted) and str(self.temp_dir).encode() in _read(pid, "environ")
+            if _read(pid, "cmdline").startswith(title.encode()) and str(self.temp_dir).encode() in _read(pid, "environ")
         ]
 
     def text_workers(self, app: str) -> list[int]:

@@ -1,6 +1,8 @@
 """Killed replicas. Last, because the cluster needs a moment after each."""
 
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from tests.support.recovery import recovered
 from tests.support.waiting import wait_until
 
 ROUTE = "/fragile"
+JSON = {"Content-Type": "application/json"}
 
 
 def test_a_listener_hears_a_pause_when_the_acoustic_replica_is_killed(cluster: Cluster, capsys):
@@ -43,6 +46,30 @@ def test_a_listener_hears_a_pause_when_the_acoustic_replica_is_killed(cluster: C
         print(f"\n  killed: spoken to its end after {paused_s:.1f} s, others meanwhile: {statuses or '-'}")
     assert killed not in cluster.replicas("chattts", "AcousticModel")
     assert statuses <= {503, 429, 504}
+
+
+def test_a_killed_controller_comes_back_and_nobody_notices(cluster: Cluster):
+    """Serve's own: it starts and ends replicas, and no reply passes through it."""
+
+    def controllers() -> list[int]:
+        return cluster.processes("ray::ServeController")
+
+    twin = cluster.speak(seed=1).content
+    (killed,) = controllers()
+    with requests.post(cluster.url("/v1/audio/speech"), data=LONG_SPEECH, headers=JSON, stream=True, timeout=120) as reply:
+        pieces = reply.iter_content(4096)
+        assert next(pieces)
+        os.kill(killed, signal.SIGKILL)
+        died = time.monotonic()
+        wait_until(lambda: killed not in controllers(), 5.0)
+        for _ in range(5):
+            assert cluster.speak(seed=1).content == twin
+            assert next(pieces)
+    wait_until(lambda: controllers() not in ([], [killed]), 60.0)
+    vocoder = cluster.kill_replica("chattts", "Vocoder")
+    wait_until(lambda: cluster.replicas("chattts", "Vocoder") not in ([], [vocoder]), 60.0)
+    wait_until(lambda: cluster.speak(seed=1).content == twin, 60.0)
+    recovered("F-13", time.monotonic() - died)
 
 
 def test_a_killed_vocoder_replica_comes_back(cluster: Cluster):
