@@ -39,7 +39,9 @@ HEARD = """(() => {
 
 FINISHED = "document.querySelector('#status').textContent === 'Finished.'"
 PLAYED = "document.querySelector('#play').getAttribute('aria-label') === 'Play'"
+AWAY = "document.querySelector('#notice').textContent.includes('does not answer')"
 ERROR = "document.querySelector('main .errors').textContent"
+WORDS = "[...document.querySelectorAll('.word')].map(word => word.textContent)"
 FIRST_TEXT = "Hello there. This sentence is spoken while it is still being written."
 
 
@@ -120,6 +122,11 @@ async def file_in(folder: Path, name: str) -> bytes:
     """A file, once it was saved whole: it lies beside its own unfinished form until then."""
     await until(lambda: (folder / name).exists() and not list(folder.glob("*.crdownload")))
     return await asyncio.to_thread((folder / name).read_bytes)
+
+
+async def a_minute_later(page: Page) -> None:
+    """For the page's own clock."""
+    await page.run("(now => { performance.now = () => now() + 60_000; })(performance.now.bind(performance)); 0")
 
 
 async def attach(page: Page, selector: str, file: Path) -> None:

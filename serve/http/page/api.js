@@ -39,12 +39,7 @@ export const json = async (path, options) => whole(await call(path, options), "j
 /** Returns the file of a reply. */
 export const file = async (path, options) => whole(await call(path, options), "blob");
 
-/** Yields the data of server-sent events, parsed; ends where the connection ends, however it ends. */
-export async function* events(reply) {
-  for await (const {data} of messages(reply)) yield data;
-}
-
-/** Yields server-sent events as {event, id, data}: names as they came, the data parsed. */
+/** Yields server-sent events as {event, id, data}: names as they came, the data parsed; ends where the connection ends, however it ends. */
 export async function* messages(reply) {
   const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";

@@ -7,8 +7,8 @@
  */
 
 import {call, messages} from "./api.js";
-import {Refused} from "./errors.js";
 import {pathOf} from "./job_state.js";
+import {mayPass, pause} from "./patience.js";
 
 const AGAIN_S = 1;
 
@@ -26,10 +26,9 @@ export async function* follow(id, signal) {
       }
       if (last.endsWith("-end")) return;
     } catch (error) {
-      if (error.name === "AbortError" || (error instanceof Refused && error.status < 500 && error.status !== 429)) throw error;
+      if (!mayPass(error)) throw error;
       wait = error.retryAfter || AGAIN_S;
     }
-    await new Promise(resolve => setTimeout(resolve, 1000 * wait));
-    signal.throwIfAborted();
+    await pause(wait, signal);
   }
 }

@@ -6,9 +6,10 @@
  * Never: the DOM
  */
 
-import {SPEECH, call, events} from "./api.js";
+import {SPEECH} from "./api.js";
 import {Cut, Refused} from "./errors.js";
 import {Recording} from "./recording.js";
+import {unbroken} from "./resuming.js";
 import {draft} from "./state.js";
 
 export const newSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
@@ -51,14 +52,18 @@ async function fill(recording, body, readAlong, signal) {
   const began = performance.now(), {facts} = recording;
   const since = () => (performance.now() - began) / 1000;
   const sent = {...body, response_format: "pcm", stream_format: "sse", ...(readAlong && {timestamps: "word"})};
-  const reply = await call(recording.path, {method: "POST", body: sent, signal});
-  Object.assign(facts, headerFacts(reply.headers));
-  for await (const event of events(reply)) {
-    if (event.type === "speech.audio.delta") {
+  let told = 0;  // words of the present reply
+  for await (const {reply, event} of unbroken(recording.path, sent, signal)) {
+    if (!event) {
+      Object.assign(facts, headerFacts(reply.headers));
+      told = 0;
+    } else if (event.type === "speech.audio.delta") {
       facts.firstAudio ??= since();
       recording.append(Uint8Array.from(atob(event.audio), letter => letter.charCodeAt(0)));
     } else if (event.type === "speech.audio.timestamps") {
-      recording.addWords(event.words ?? []);
+      const words = event.words ?? [];
+      recording.addWords(words.slice(Math.max(0, recording.words.length - told)));
+      told += words.length;
     } else if (event.type === "speech.audio.error") {
       throw new Refused(reply.status, event.error);
     } else if (event.type === "speech.audio.done") {

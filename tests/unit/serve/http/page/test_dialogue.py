@@ -16,9 +16,11 @@ from tests.support.fakes import Speaker, make_services, make_voices
 from tests.support.live_server import Live, serving
 from tests.support.relay import relay
 from tests.support.studio import (
+    AWAY,
     ERROR,
     FINISHED,
     PLAYED,
+    a_minute_later,
     choose,
     downloads,
     file_in,
@@ -199,6 +201,25 @@ def test_stop_frees_the_server_and_takes_know_the_dialogue(browser):
         visit(browser, live.url, see)
 
 
+def test_a_dialogue_goes_on_where_its_connection_was_lost(browser):
+    async def see(page: Page) -> None:
+        await opened(page)
+        await page.click("#go")
+        await page.until("document.querySelector('#fact-length').textContent.endsWith(' s')")
+        seed = int(await page.run("document.querySelector('#dialogue-seed').value"))
+        await asyncio.to_thread(link.cut)
+        await page.until(AWAY)
+        link.restore()
+        await page.until(f"{FINISHED} && {PLAYED} && {ERROR} === ''")
+        await has_heard(page, dialogue(live, **body_of(seed)).content)
+
+    speaker = Speaker()
+    with serving(make_services(speaker)) as live, relay(live.port) as link:
+        measured(live)
+        speaker.pause_s = 0.3
+        visit(browser, link.url, see, hears=True)
+
+
 def test_a_service_that_dies_in_the_middle_speaks_the_same_dialogue_later(browser):
     speaker = Speaker()
 
@@ -208,6 +229,8 @@ def test_a_service_that_dies_in_the_middle_speaks_the_same_dialogue_later(browse
         await page.until("document.querySelector('#fact-length').textContent.endsWith(' s')")
         seed = int(await page.run("document.querySelector('#dialogue-seed').value"))
         await asyncio.to_thread(link.cut)
+        await page.until(AWAY)
+        await a_minute_later(page)
         await page.until(f"{ERROR}.includes('went away in the middle')")
         assert await page.run("document.querySelector('#stems').disabled")
         await page.click(".error button")

@@ -1,0 +1,48 @@
+/* Resuming: the events of a request for speech, as if its connection never broke.
+ *
+ * In:    a path, a body
+ * Out:   each reply as it begins, and its events; no audio twice; after a loss it goes on where the audio broke off
+ * Owns:  the token and the place to go on from
+ * Never: audio of another build, voice or version behind what was heard: the service refuses that
+ */
+
+import {call, messages} from "./api.js";
+import {mayPass, pause} from "./patience.js";
+
+const AGAIN_S = 0.5;
+const PATIENCE_S = 60;
+const LAST = ["speech.audio.done", "speech.audio.error"];
+
+/**
+ * Yields {reply} for each reply, then {reply, event} for each of its events; those with times come again in each reply.
+ * Ends after the last event, or a minute after a loss without any audio since.
+ * Throws AbortError, Refused, and Unreachable if nobody answers at first.
+ */
+export async function* unbroken(path, body, signal) {
+  let token = null, last = null, lostAt = null;
+  for (;;) {
+    let refused = null;
+    try {
+      const headers = last ? {"X-Resume": token, "Last-Event-ID": last} : {};
+      const reply = await call(path, {method: "POST", body, signal, headers});
+      token = reply.headers.get("X-Resume");
+      yield {reply};
+      for await (const {id, data} of messages(reply)) {
+        if (id) [last, lostAt] = [id, null];
+        yield {reply, event: data};
+        if (LAST.includes(data.type)) return;
+      }
+    } catch (error) {
+      if (!token || !mayPass(error)) throw error;
+      refused = error.status ? error : null;
+    }
+    if (!token) return;
+    lostAt ??= performance.now();
+    const wait = refused?.retryAfter || AGAIN_S;
+    if ((performance.now() - lostAt) / 1000 + wait > PATIENCE_S) {
+      if (refused) throw refused;
+      return;
+    }
+    await pause(wait, signal);
+  }
+}
