@@ -114,8 +114,8 @@ export function jobView(onChange) {
     showText();
     const isOver = FINISHED.includes(job.status);
     title.textContent = job.title || job.id;
-    status.textContent = job.error ? `${job.status}: ${job.error.message}` : job.status;
     flush();
+    status.textContent = job.error ? `${job.status}: ${job.error.message}` : job.status;
     if (isOver && !sound.isFinished && sound.length) sound.end();
     if (!isOver) sound.isFinished = false;
     figures.values.voice.textContent = job.voice;
