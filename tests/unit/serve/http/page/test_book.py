@@ -118,7 +118,7 @@ def test_a_sentence_is_spoken_again_with_another_seed_and_text(browser, tmp_path
             await page.run("document.querySelector('#read-along').focus()")
             await page.press("ArrowRight")
             await page.click("#again")
-            await page.until("document.querySelector('#sentence-text').value !== ''")
+            await page.until("!document.querySelector('#sentence').hidden")
             assert await page.run("document.querySelector('#sentence h3').textContent.startsWith('Sentence 2,')")
             if text:
                 await write(page, "#sentence-text", text)
