@@ -11,12 +11,13 @@ EXTRAS ?=
 TORCH_INDEX ?=
 TEXT   ?= Five one one, two five five.
 CHECKPOINT ?= demo
+MINUTES ?= 60
 GPU_PYTHON ?= python3
 INSTALL := $(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL="$(TORCH_INDEX)") $(RUN) -m pip install
 SERVING := $(VENV)/ready-serve$(addprefix -,$(EXTRAS))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve check test test-all lint fast-ring promises say judge bench gpu-check generate constraints clean
+.PHONY: help serve check test test-all lint fast-ring promises say judge bench chaos gpu-check generate constraints clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +59,9 @@ judge: $(VENV)/ready-test  ## how many words a recogniser mishears in held-out s
 
 bench: $(VENV)/ready-test  ## measure the service beside the ChatTTS package itself: some 17 minutes on two cores
 	$(SERVE) bench all --quick
+
+chaos: $(VENV)/ready-test  ## mixed traffic on three nodes while faults happen (MINUTES=60, SEED: another one each time), judged to the byte
+	$(RUN) -m scripts.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 gpu-check:  ## on a GPU machine: parity, bit-equality, step times, speech, aims -> JSON (GPU_PYTHON=python3; it needs torch and triton)
 	$(GPU_PYTHON) -m scripts.evaluate.gpu_check

@@ -1,1 +1,1 @@
-"""Chaos: what no single request shows: a soak that can be continued, and a load above what a service can do."""
+"""Chaos: mixed traffic on three nodes of one machine while faults drawn from a seed happen; a soak; a load."""

@@ -1,16 +1,101 @@
-"""Soak and load: a soak goes on where it was, what would be wrong is seen, and refusals are told from audio."""
+"""Chaos, soak and load: what is drawn follows from the seed, and what would be wrong is seen."""
 
 import asyncio
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from scripts.chaos import load
+from pipeline.types import AudioChunk, SynthesisRequest
+from pipeline.voices.reference import read_reference
+from scripts.chaos import load, run
 from scripts.chaos import soak as soaking
+from scripts.chaos.__main__ import recording
+from scripts.chaos.census import TITLES, Census, leaks
+from scripts.chaos.faults import FAULTS, schedule
 from scripts.chaos.load import Target, burst, slow_readers
 from serve.config.app_config import LimitsConfig
 from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving
+
+AT_REST = Census(
+    busy={"slots": 0, "in_flight": 0},
+    processes=dict.fromkeys(TITLES, 1),
+    files=dict.fromkeys(TITLES, 40),
+    threads=dict.fromkeys(TITLES, 30),
+    memory_mib=dict.fromkeys(TITLES, 100),
+    shared_memory=4,
+    records={"voices": 9, "jobs": 0},
+    zombies=0,
+)
+
+
+def test_the_plan_follows_from_the_seed_and_every_fault_comes_before_one_comes_again():
+    plan = schedule(7, 3600, 10, 30)
+    assert plan == schedule(7, 3600, 10, 30) != schedule(8, 3600, 10, 30)
+    names = [name for _, name in plan]
+    for first in range(0, len(names) - len(FAULTS), len(FAULTS)):
+        assert set(names[first : first + len(FAULTS)]) == set(FAULTS)
+    times = [at for at, _ in plan]
+    assert times == sorted(times)
+    assert times[-1] <= 3600
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"busy": {"slots": 1, "in_flight": 0}}, "1 slots still taken"),
+        ({"processes": AT_REST.processes | {"gcs_server": 2}}, "2 processes of gcs_server, 1 before"),
+        ({"files": AT_REST.files | {"gcs_server": 400}}, "400 open files of gcs_server, 40 before"),
+        ({"threads": AT_REST.threads | {"gcs_server": 300}}, "300 threads of gcs_server, 30 before"),
+        ({"records": {"voices": 10, "jobs": 0}}, "records in the store"),
+        ({"shared_memory": 40}, "40 files of shared memory, 4 before"),
+        ({"zombies": 1}, "1 zombies, 0 before"),
+    ],
+)
+def test_a_leak_is_one_sentence(change: dict, says: str):
+    assert leaks(AT_REST, AT_REST) == []
+    (found,) = leaks(AT_REST, replace(AT_REST, **change))
+    assert says in found
+
+
+@pytest.mark.slow
+def test_the_recording_is_one_of_which_a_voice_can_be_made(tmp_path: Path):
+    found = read_reference(recording(tmp_path / "said.wav")).report
+    assert found.speech_s > 3
+
+
+class ChangesItsVoice(Speaker):
+    """Whose audio is another one from the 40th request on, if it `changes`."""
+
+    changes = False
+
+    async def stream(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
+        is_other = self.changes and self.opened > 40
+        async for chunk in super().stream(request):
+            yield replace(chunk, samples=chunk.samples * 0.5) if is_other else chunk
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_run_ends_with_a_report_in_which_wrong_bytes_are_failures(monkeypatch: pytest.MonkeyPatch, changes: bool):
+    kinds = ("stream", "buffered", "events", "slow reader", "leaves", "bad input")
+    monkeypatch.setattr(run, "KINDS", {kind: run.KINDS[kind] for kind in kinds})
+    monkeypatch.setattr(run, "FAULTS", dict.fromkeys(FAULTS, lambda nodes, draws: "hit"))
+    monkeypatch.setattr(run, "schedule", lambda *_: [(0.5, "machine lost")])
+    monkeypatch.setattr(run.census, "take", lambda nodes: AT_REST)
+    monkeypatch.setattr(run.census, "is_at_strength", lambda nodes: True)
+    speaker = ChangesItsVoice(chunks=2)
+    speaker.changes = changes
+    with serving(make_services(speaker, LimitsConfig(max_in_flight=16))) as live:
+        report = asyncio.run(run.chaos(SimpleNamespace(url=live.url), 3, 3.0, b"", ""))
+    assert (report["ends"]["whole"] > 20, report["ends"]["refused"] > 0) == (not changes, True)
+    assert [hit["hit"] for hit in report["faults"]] == ["hit"]
+    assert bool(report["ends"]["wrong"]) == bool(report["failures"]) == changes, report["failures"]
+    assert json.dumps(report)
 
 
 @pytest.mark.slow

@@ -1,0 +1,199 @@
+"""Nodes: three of Ray on one machine: one is the door, two speak; and what there is to be seen of them.
+
+In:    a configuration, changes of its arguments
+Out:   a running service; its processes, the nodes that speak
+Owns:  the nodes, a folder below /tmp, a Redis where the machine has one
+Never: another cluster of this machine: every process is found by the folder in its environment
+"""
+
+import contextlib
+import copy
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import ray
+from ray import serve
+from ray.cluster_utils import Cluster
+from ray.serve._private.api import serve_start
+from ray.serve.schema import ServeDeploySchema
+
+from pipeline.yaml_loader import parse_yaml
+from scripts.launch.processes import PROC, Process, processes
+from serve.config.app_config import PROJECT
+
+APP = "chattts"
+MEMORY = 100 << 20  # of a node's object store [bytes]
+START_S = 600.0
+POLL_S = 0.2
+ENVIRONMENT = {
+    "RAY_AUTH_MODE": "disabled",  # on loopback, for minutes
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # this machine's own switch for loopback, as scripts/launch/start.py sets it
+    "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "30",
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve.http.proxy_middleware:middlewares",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONPATH": str(PROJECT),
+}
+PLACES = {"Ingress": "door", "TextNormalizer": "door", "AcousticModel": "voice", "Vocoder": "voice"}
+
+
+@dataclass
+class Nodes:
+    """A running service on three nodes."""
+
+    cluster: Any
+    voices: list[Any]
+    port: int
+    folder: Path
+    has_redis: bool
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def processes(self, title: str) -> list[Process]:
+        """Returns the processes of this cluster whose title or command line has these words."""
+        mine = str(self.folder).encode()
+        return [found for found in processes() if title in found.command() and mine in environment_of(found.pid)]
+
+    def replicas(self, deployment: str) -> list[Process]:
+        return self.processes(f"ray::ServeReplica:{APP}:{deployment}")
+
+    def add_voice(self) -> Any:
+        """Adds a node that speaks; from any thread, while the GCS may be away."""
+        options = {"resources": {"voice": 2}, "object_store_memory": MEMORY, "temp_dir": str(self.folder)}
+        with mock.patch.object(ray._private.utils, "set_sigterm_handler"):  # only a main thread may, and the first node's stays
+            return self.cluster.add_node(wait=False, num_cpus=4, **options)
+
+
+def environment_of(pid: int) -> bytes:
+    """Returns the environment a process was started with; empty once it has ended."""
+    with contextlib.suppress(OSError):
+        return (PROC / str(pid) / "environ").read_bytes()
+    return b""
+
+
+@contextlib.contextmanager
+def three_nodes(config: Path, changes: Mapping[str, Mapping[str, Any]]) -> Iterator[Nodes]:
+    """Starts Ray and the service; yields once it runs. `changes`: section of the arguments -> values."""
+    folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # Ray puts sockets below it, whose paths have 107 characters
+    (folder / "ray").mkdir()
+    before = dict(os.environ)
+    with contextlib.ExitStack() as stack:
+        redis = stack.enter_context(_redis(folder))
+        os.environ.update(ENVIRONMENT | {"RAY_TMPDIR": str(folder)} | redis)
+        stack.callback(_restore, before)
+        cluster = Cluster()
+        stack.callback(cluster.shutdown)
+        stack.callback(_stop)
+        common: dict[str, Any] = {"object_store_memory": MEMORY, "temp_dir": str(folder)}
+        cluster.add_node(num_cpus=4, include_dashboard=False, resources={"door": 4}, **common)
+        voices = [cluster.add_node(num_cpus=4, resources={"voice": 2}, **common) for _ in range(2)]
+        ray.init(address=cluster.address, namespace="serve", log_to_driver=False)
+        port = _free_port()
+        _deploy(_document(config, changes, port, folder))
+        yield Nodes(cluster, voices, port, folder, bool(redis))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def wait_until(condition: Callable[[], object], limit_s: float, what: str) -> float:
+    """Returns how long it took [s].
+
+    Raises:
+        TimeoutError: it did not come true.
+    """
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() - began > limit_s:
+            raise TimeoutError(f"{what}: not within {limit_s:g} s")
+        time.sleep(POLL_S)
+    return time.monotonic() - began
+
+
+def _document(config: Path, changes: Mapping[str, Mapping[str, Any]], port: int, folder: Path) -> dict[str, Any]:
+    document: dict[str, Any] = copy.deepcopy(parse_yaml(config.read_text(encoding="utf-8")))
+    application = document["applications"][0]
+    application |= {"name": APP, "route_prefix": "/"}
+    arguments = application["args"]
+    arguments |= {"source": None, "voices": {"store": str(folder / "store.sqlite"), "clone": True}}
+    for section, values in changes.items():
+        arguments[section] = {**arguments.get(section, {}), **values}
+    document["http_options"]["port"] = port
+    for deployment in application["deployments"]:
+        place = PLACES[deployment["name"]]
+        deployment |= {"ray_actor_options": {"num_cpus": 0.1, "resources": {place: 1}}, "graceful_shutdown_timeout_s": 60}
+        if place == "voice":  # one of each on each node
+            deployment |= {"num_replicas": 2, "max_replicas_per_node": 1}
+    return document
+
+
+def _deploy(document: dict[str, Any]) -> None:
+    config = ServeDeploySchema.model_validate(document)
+    client = serve_start(
+        http_options=config.http_options.model_dump(),
+        proxy_location=config.proxy_location,
+        controller_options=config.controller_options,
+    )
+    client.deploy_apps(config, _blocking=False)
+
+    def runs() -> bool:
+        found = serve.status().applications.get(APP)
+        if found is not None and found.status == "DEPLOY_FAILED":
+            raise RuntimeError(found.message)
+        return found is not None and found.status == "RUNNING"
+
+    wait_until(runs, START_S, "the application starts")
+
+
+def _stop() -> None:
+    with contextlib.suppress(Exception):  # a controller that was killed a moment ago; the nodes end it
+        serve.shutdown()  # type: ignore[no-untyped-call]
+    ray.shutdown()
+
+
+def _restore(environment: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+@contextlib.contextmanager
+def _redis(folder: Path) -> Iterator[dict[str, str]]:
+    """Yields what Ray needs to keep its memory in a Redis, so that its GCS may die; nothing where there is no Redis."""
+    program = shutil.which("redis-server")
+    if program is None:
+        yield {}
+        return
+    port = _free_port()
+    command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "", "--loglevel", "warning"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        wait_until(lambda: _listens(port), 20.0, "redis-server answers")
+        yield {"RAY_REDIS_ADDRESS": f"127.0.0.1:{port}"}
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,200 @@
+"""Run: traffic of every kind while faults happen, and the judgement afterwards.
+
+In:    nodes, a seed, a duration
+Out:   a report: how every request ended, what was hit, what leaked, latency before and after
+Owns:  the clients
+Never: a mean in place of a count: one wrong byte is a failure
+"""
+
+import asyncio
+import hashlib
+import json
+import random
+import statistics
+import sys
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+from scripts.chaos import census
+from scripts.chaos.faults import FAULTS, schedule
+from scripts.chaos.nodes import Nodes, wait_until
+from scripts.chaos.traffic import BURST, KINDS, REQUEST_S, VARIANTS, Client, CutShort, End, Refused, speech
+
+LEAST_PAUSE_S, MOST_PAUSE_S = 12.0, 30.0  # between two faults; some come before the one before is healed
+CLIENTS = 7
+BURST_EVERY_S = 60.0
+SETTLE_S = 240.0
+PROBES = 15
+LATENCY_TRIES = 5  # other work on this machine passes
+SLOWER, SLACK_S = 1.5, 0.05  # latency afterwards: at most so many times, and so much, above that of before
+TROUBLE = (aiohttp.ClientError, OSError, asyncio.IncompleteReadError, UnicodeDecodeError)
+KEPT = 20  # examples of what went wrong
+
+
+@dataclass
+class Ledger:
+    """How requests ended, by kind."""
+
+    ends: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    notes: list[str] = field(default_factory=list)
+    statuses: Counter[int] = field(default_factory=Counter)
+
+    def write(self, kind: str, end: End, note: str = "") -> None:
+        self.ends[kind][end] += 1
+        if end in (End.WRONG, End.UNEXPECTED) and len(self.notes) < KEPT:
+            self.notes.append(f"{kind}: {end}: {note}")
+
+    def count(self, end: End) -> int:
+        return sum(ends[end] for ends in self.ends.values())
+
+
+async def chaos(nodes: Nodes, seed: int, seconds: float, recording: bytes, transcript: str) -> dict[str, Any]:
+    """Returns the report. Everything that is drawn follows from the seed.
+
+    Args:
+        recording: a wav file of somebody who says the transcript, of whom voices are made.
+    """
+    plan = schedule(seed, seconds, LEAST_PAUSE_S, MOST_PAUSE_S)
+    timeout = aiohttp.ClientTimeout(total=REQUEST_S)
+    async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0, force_close=True)) as session:
+        client, ledger = Client(session, nodes.url, recording, transcript), Ledger()
+        twins = {kind: [await _digest(client, kind, variant) for variant in range(VARIANTS)] for kind in KINDS}
+        before_s = await latency(client)
+        held_before = await asyncio.to_thread(census.take, nodes)
+        _say(f"{sum(map(len, twins.values()))} twins alone, first audio {1e3 * before_s:.0f} ms, {len(plan)} faults to come")
+        over, began = asyncio.Event(), time.monotonic()
+        talking = [asyncio.create_task(_talk(client, twins, ledger, seed, number, over)) for number in range(CLIENTS)]
+        talking.append(asyncio.create_task(_burst(client, twins, ledger, over)))
+        hits = []
+        draws = random.Random(seed + 1)
+        for at, name in plan:
+            await asyncio.sleep(max(0.0, began + at - time.monotonic()))
+            hit = await asyncio.to_thread(_made, name, nodes, draws, ledger)
+            hits.append({"planned_s": at, "at_s": round(time.monotonic() - began, 1), "fault": name, "hit": hit})
+            _say(f"{hits[-1]['at_s']:>6} s  {hit}")
+        await asyncio.sleep(max(0.0, began + seconds - time.monotonic()))
+        over.set()
+        await asyncio.gather(*talking)
+        _say("over; waiting until everything is well again")
+        settled_s = await asyncio.to_thread(_settled, nodes, ledger)
+        held_after = await asyncio.to_thread(census.take, nodes)
+        after_s = await _latency_again(client, before_s)
+        late = Ledger()
+        again = [(kind, await _one(client, kind, variant, twins, late)) for kind in KINDS for variant in range(VARIANTS)]
+    failures = [*ledger.notes, *late.notes, *census.leaks(held_before, held_after)]
+    failures += [f"{kind} was {end} when all was well again" for kind, end in again if end in (End.CUT, End.REFUSED)]
+    if after_s > SLOWER * before_s + SLACK_S:
+        failures.append(f"first audio {1e3 * after_s:.0f} ms, {1e3 * before_s:.0f} ms before")
+    return {
+        "seed": seed,
+        "seconds": seconds,
+        "ends": {end: ledger.count(end) for end in End},
+        "by_kind": {kind: dict(ends) for kind, ends in sorted(ledger.ends.items())},
+        "refusals_by_status": {str(status): count for status, count in sorted(ledger.statuses.items())},
+        "faults": hits,
+        "settled_s": round(settled_s, 1),
+        "first_audio_before_ms": round(1e3 * before_s, 1),
+        "first_audio_after_ms": round(1e3 * after_s, 1),
+        "before": held_before.as_dict(),
+        "after": held_after.as_dict(),
+        "failures": failures,
+    }
+
+
+async def latency(client: Client) -> float:
+    """Returns the median time to the first byte of audio of a client alone [s]; a refusal counts as REQUEST_S."""
+    took = []
+    for _ in range(PROBES):
+        began = time.monotonic()
+        async with client.session.post(f"{client.url}/v1/audio/speech", json=speech(0)) as reply:
+            await reply.content.readany()
+            took.append(time.monotonic() - began if reply.ok else REQUEST_S)
+            await reply.read()
+    return statistics.median(took)
+
+
+async def _latency_again(client: Client, before_s: float) -> float:
+    """Returns the latency once it is back to what it was, or after a while what it is [s]."""
+    for _ in range(LATENCY_TRIES):
+        after_s = await latency(client)
+        if after_s <= SLOWER * before_s + SLACK_S:
+            break
+    return after_s
+
+
+def _settled(nodes: Nodes, ledger: Ledger) -> float:
+    """Returns how long it took until every replica answered and nothing was under way [s]."""
+    try:
+        return wait_until(lambda: census.is_at_strength(nodes), SETTLE_S, "everything is well again")
+    except TimeoutError as error:
+        ledger.notes.append(str(error))
+        return SETTLE_S
+
+
+async def _digest(client: Client, kind: str, variant: int) -> str:
+    return hashlib.sha256(await KINDS[kind](client, variant)).hexdigest()
+
+
+async def _talk(
+    client: Client, twins: dict[str, list[str]], ledger: Ledger, seed: int, number: int, over: asyncio.Event
+) -> None:
+    """One client: one request after the other, of kinds and variants that follow from the seed."""
+    draws = random.Random(seed * 1000 + number)
+    while not over.is_set():
+        kind, variant = draws.choice(sorted(KINDS)), draws.randrange(VARIANTS)
+        end = await _one(client, kind, variant, twins, ledger)
+        if end in (End.REFUSED, End.CUT):
+            await asyncio.sleep(0.5)
+
+
+async def _burst(client: Client, twins: dict[str, list[str]], ledger: Ledger, over: asyncio.Event) -> None:
+    while not over.is_set():
+        await asyncio.gather(*(_one(client, "stream", number % VARIANTS, twins, ledger) for number in range(BURST)))
+        for _ in range(int(BURST_EVERY_S)):
+            if not over.is_set():
+                await asyncio.sleep(1.0)
+
+
+async def _one(client: Client, kind: str, variant: int, twins: dict[str, list[str]], ledger: Ledger) -> End:
+    note = ""
+    try:
+        digest = await _digest(client, kind, variant)
+        is_right = digest == twins[kind][variant]
+        end = (End.LEFT if kind == "leaves" else End.WHOLE) if is_right else End.WRONG
+        note = f"variant {variant} has other bytes than alone"
+    except Refused as refusal:
+        ledger.statuses[refusal.status] += 1
+        may_be = refusal.status >= 500 or refusal.status == 429 or "request_quarantined" in str(refusal)
+        end, note = End.REFUSED if may_be else End.UNEXPECTED, str(refusal)
+    except CutShort:
+        end = End.CUT
+    except TimeoutError:
+        end, note = End.UNEXPECTED, f"no end within {REQUEST_S:g} s"
+    except TROUBLE:
+        end = End.CUT
+    except Exception as error:
+        end, note = End.UNEXPECTED, repr(error)
+    ledger.write(kind, end, note)
+    return end
+
+
+def _made(name: str, nodes: Nodes, draws: random.Random, ledger: Ledger) -> str:
+    """Makes a fault; one that cannot be made is a failure of the run, and no reason to end it."""
+    try:
+        return FAULTS[name](nodes, draws)
+    except Exception as error:
+        ledger.notes.append(f"{name} could not be made: {error}")
+        return ledger.notes[-1]
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def summary(report: dict[str, Any]) -> str:
+    """Returns what a person wants to know."""
+    return json.dumps({name: report[name] for name in ("seed", "ends", "settled_s", "failures")}, indent=1)
