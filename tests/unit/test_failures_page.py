@@ -9,7 +9,7 @@ from tests.support.recovery import FILE
 
 TESTS = Path(__file__).resolve().parents[1]
 ROWS = table("docs/reliability.md", "Failures, one by one")
-IDS = [*(f"F-{number:02}" for number in range(1, 36)), *(f"N-{number}" for number in range(1, 8))]
+IDS = [*(f"F-{number:02}" for number in range(1, 36)), *(f"N-{number}" for number in range(1, 10))]
 
 
 def test_every_failure_has_its_row_in_order():
