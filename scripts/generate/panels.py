@@ -183,10 +183,12 @@ PANELS: tuple[Panel, ...] = (
         "none",
         {
             "segments per minute": "sum(60 * rate(ray_chattts_fail_overs_total[5m]))",
+            "resumed replies per minute": "sum(60 * rate(ray_chattts_resumed_replies_total[5m]))",
             "repeated steps per second": "sum(rate(ray_chattts_repeated_steps_total[5m]))",
             "seconds to the next step, p95": quantile(0.95, "ray_chattts_fail_over_seconds"),
         },
-        "A replica died while somebody listened, and another one went on. Listeners hear only what exceeds their lead.",
+        "A replica died while somebody listened, and another one went on. Listeners hear only what exceeds their lead. "
+        "A reply is resumed by a client whose connection was lost.",
     ),
     Panel(
         "Quotas not shared",

@@ -40,6 +40,8 @@ class ReplyStats:
     audio_s: float = 0.0
     stalled_s: float = 0.0
     """how long playback that begins with the first audio had to wait later"""
+    is_resumed: bool = False
+    """it went on where a client had lost an earlier reply"""
     fail_overs: int = 0
     """segments that another replica went on with"""
     repeated_steps: int = 0

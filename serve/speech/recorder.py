@@ -33,6 +33,8 @@ class ReplyRecorder:
         self.warnings: dict[str, int] = {}
         self.has_started = False
         """whether the reply has begun: from then on a failure cuts it"""
+        self.is_resumed = False
+        """whether it has begun where a client had lost an earlier one"""
         self._request_id = request_id
         self._arrived_at = time.perf_counter()
         self._first_audio_s: float | None = None
@@ -88,6 +90,7 @@ class ReplyRecorder:
             took_s=time.perf_counter() - self._arrived_at,
             audio_s=self.audio_s,
             stalled_s=self._cursor.stalled_s,
+            is_resumed=self.is_resumed,
             fail_overs=self.timings.fail_overs,
             repeated_steps=self.timings.repeated_steps,
             interrupted_s=self.timings.interrupted_s,

@@ -165,7 +165,7 @@ class SpeechSession:
         recorder = self._recorder
         resumed = None if self._known is None else self._known.resumed(is_all=is_all)
         token = await self._token(job)
-        recorder.has_started = True
+        recorder.has_started, recorder.is_resumed = True, resumed is not None
         timings_ms = recorder.timings_ms()
         return Started(job, recorder.cache, recorder.warnings, self._replayed, timings_ms, token, resumed)
 

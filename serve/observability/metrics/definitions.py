@@ -100,6 +100,7 @@ RETRIES = Metric(
 FAIL_OVERS = Metric(
     MetricType.COUNTER, "chattts_fail_overs_total", "segments that another replica went on with, because theirs died"
 )
+RESUMED = Metric(MetricType.COUNTER, "chattts_resumed_replies_total", "replies that went on where a client had lost one")
 REPEATED_STEPS = Metric(
     MetricType.COUNTER, "chattts_repeated_steps_total", "steps that were generated a second time to go on with a segment"
 )
@@ -180,7 +181,7 @@ VOCODER_JOBS = Metric(MetricType.COUNTER, "chattts_vocoder_jobs_total", "decoded
 METRICS: tuple[Metric, ...] = (
     FIRST_AUDIO, RTF, UNDERRUN, STREAMS, CONTINUOUS, REQUESTS, REJECTS, IN_FLIGHT, AUDIO, CHARACTERS, TEXT_WARNINGS,
     INTERRUPTIONS, UNHEARD,
-    BREAKER, RETRIES, FAIL_OVERS, REPEATED_STEPS, INTERRUPTED, QUARANTINED, QUOTAS_UNSHARED,
+    BREAKER, RETRIES, RESUMED, FAIL_OVERS, REPEATED_STEPS, INTERRUPTED, QUARANTINED, QUOTAS_UNSHARED,
     CACHE, CACHED_STEPS, CACHE_BYTES, CACHE_EVICTIONS,
     DEGRADATION_LEVEL,
     VERSION_REQUESTS, VERSION_FAILED, VERSION_SHARE, VERSION_OUT, ROLLBACKS, SHADOWS, SHADOW_DURATION, SHADOW_LOUDNESS,

@@ -29,6 +29,7 @@ from serve.observability.metrics.definitions import (
     REJECTS,
     REPEATED_STEPS,
     REQUESTS,
+    RESUMED,
     RETRIES,
     ROLLBACKS,
     RTF,
@@ -71,6 +72,8 @@ class IngressMetrics:
         registry.add(AUDIO, stats.audio_s)
         for code, count in stats.warnings.items():
             registry.add(TEXT_WARNINGS, count, code=code)
+        if stats.is_resumed:
+            registry.add(RESUMED)
         if stats.fail_overs:
             registry.add(FAIL_OVERS, stats.fail_overs)
             registry.add(REPEATED_STEPS, stats.repeated_steps)

@@ -72,6 +72,7 @@ def test_every_metric_of_the_list_is_exported_with_its_tags(cluster: Cluster):
                 "chattts_preempted_total",
                 "chattts_interruptions_total",
                 "chattts_unheard_steps_total",
+                "chattts_resumed_replies_total",  # tests/unit/serve/http/test_resume.py
                 "chattts_fail_overs_total",  # these three are in tests/integration/disruptive/test_failures.py
                 "chattts_repeated_steps_total",
                 "chattts_fail_over_seconds",

@@ -41,7 +41,7 @@ from serve.speech.schemas.speech import SpeechBody
 from serve.speech.services import SpeechServices
 from serve.speech.speak import open_speech
 from tests.support.effort import examples
-from tests.support.fakes import Speaker, make_services
+from tests.support.fakes import RecordingObserver, Speaker, make_services
 from tests.support.guarded import FREE, add, guarded, ring_of
 from tests.support.live_server import Live, error_of, serving
 from tests.support.model_versions import V1, V2, rollout
@@ -341,3 +341,10 @@ def test_claims_take_no_more_room_than_their_records(tmp_path: Path):
         assert await gone.claim("name", b"content", 10) is None
 
     asyncio.run(play())
+
+
+def test_it_is_counted():
+    with serving(make_services(Speaker(), observer=(observer := RecordingObserver()))) as live:
+        first = post(live, {})
+        assert [resumed(live, first, at, {}).status_code for at in (10, len(first.content))] == [206, 416]
+    assert [stats.is_resumed for stats in observer.replies] == [False, True, False]
