@@ -171,7 +171,13 @@ def test_ids_are_plain(live, lexicon_id):
     assert refusal(requests.get(f"{live.url}/v1/lexicons/{lexicon_id}", timeout=60)) == (400, "out_of_range", "id")
 
 
-WITHOUT_BODY = ("/v1/audio/voices", "/admin/", "/v1/voices/{name}/settings/edit", "/v1/audio/jobs/{job_id}/")
+WITHOUT_BODY = (
+    "/v1/audio/voices",
+    "/admin/",
+    "/v1/voices/{name}/settings/edit",
+    "/v1/audio/jobs/{job_id}/",
+    "/v1/batches/{batch_id}/",
+)
 
 
 def test_the_document_describes_every_route_of_ours(live):
