@@ -1,4 +1,4 @@
-"""The service with acoustic replicas whose GPU fails as CUDA does: no memory in a step; the device is gone.
+"""The service with acoustic replicas whose GPU fails as CUDA does: no memory in a step or at load; the device is gone.
 
 The GPUs exist on paper; which of them fails, and how, stands in a file. What is raised is what torch raises on a real one.
 """
@@ -21,12 +21,13 @@ from serve.deployments.replica_info import replica_info
 
 PLAN_FILE = "gpu-faults.json"  # in $RAY_TMPDIR: GPU -> fault
 HITS_FILE = "gpu-hits.txt"  # a line each time that it fails
-IN_A_STEP, GONE = "out of memory in a step", "gone"
+IN_A_STEP, AT_LOAD, GONE = "out of memory in a step", "out of memory at load", "gone"
 STEPS_BEFORE = 12  # of the sequence, before its GPU fails
 ERRORS: dict[str, RuntimeError] = {
     IN_A_STEP: torch.OutOfMemoryError(
         "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.11 GiB"
     ),
+    AT_LOAD: torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 79.11 GiB"),
     GONE: torch.AcceleratorError("CUDA error: unspecified launch failure\nCUDA kernel errors might be reported asynchronously"),
 }
 
@@ -36,7 +37,7 @@ def folder() -> Path:
 
 
 def plan_faults(faults: dict[str, str]) -> None:
-    """GPU -> fault, from now on."""
+    """GPU -> fault, from now on. The name `*` is every GPU's."""
     path = folder() / PLAN_FILE
     path.with_suffix(".new").write_text(json.dumps(faults))
     path.with_suffix(".new").replace(path)
@@ -61,16 +62,16 @@ class FailingGpu(AcousticModel.func_or_class):  # type: ignore[misc, name-define
     """Its engine runs on one of those."""
 
     async def __init__(self, *args: Any) -> None:  # type: ignore[misc]  # Serve awaits it
-        fail_if_planned(GONE)
+        fail_if_planned(AT_LOAD, GONE)
         with mock.patch("pipeline.engine.engine.CpuRunner", FailingRunner):
             await super().__init__(*args)
 
 
 def fail_if_planned(*kinds: str) -> None:
-    """Raises what CUDA raises. Memory runs out once; a GPU that is gone stays so."""
+    """Raises what CUDA raises. Memory runs out in a step once; a GPU without memory, or gone, stays so."""
     path, gpus = folder() / PLAN_FILE, replica_info()["gpus"]
     faults = json.loads(path.read_text()) if path.exists() else {}
-    for gpu in map(str, gpus):
+    for gpu in (*map(str, gpus), "*"):
         kind = faults.get(gpu)
         if kind in kinds:
             if kind == IN_A_STEP:
