@@ -9,6 +9,7 @@ import pytest
 from pipeline.types import AudioChunk, SynthesisRequest
 from serve.access.idempotency import Idempotency
 from serve.access.resume_tokens import ResumeTokens
+from serve.config.app_config import LimitsConfig
 from serve.speech.resuming import Resuming
 from tests.support.browser import Page
 from tests.support.demo_voice import demo_speaker
@@ -60,7 +61,12 @@ def test_words_come_once_though_their_reply_began_again(browser):
         assert await page.run(WORDS) == [word["text"] for word in body["words"]]
         await has_heard(page, live.speak(input=FIRST_TEXT, seed=7).content)
 
-    with demo_speaker() as speaker, serving(make_services(speaker, stream=slowly)) as live, relay(live.port) as link:
+    patient = LimitsConfig(first_audio_timeout_s=120)
+    with (
+        demo_speaker() as speaker,
+        serving(make_services(speaker, patient, stream=slowly)) as live,
+        relay(live.port) as link,
+    ):
         visit(browser, link.url, see, hears=True)
 
 

@@ -98,7 +98,8 @@ def test_the_demo_voice_is_heard_and_read_along(browser):
         await page.press("ArrowLeft")
         await page.until(f"document.querySelectorAll('.word')[{len(body['words']) - 2}].classList.contains('now')")
 
-    with demo_speaker() as speaker, serving(make_services(speaker)) as live:
+    patient = LimitsConfig(first_audio_timeout_s=120)
+    with demo_speaker() as speaker, serving(make_services(speaker, patient)) as live:
         visit(browser, live.url, see, hears=True)
 
 
