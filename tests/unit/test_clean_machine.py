@@ -51,6 +51,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "scripts": (),
     **dict.fromkeys(IN_TORCH, ("torch",)),
     "scripts/bench": ("bench",),
+    "scripts/chaos": ("bench",),
     "scripts/evaluate/alignment_heads.py": ("judge",),
     "scripts/evaluate/intelligibility.py": ("judge",),
     "scripts/evaluate/listening.py": ("judge",),
