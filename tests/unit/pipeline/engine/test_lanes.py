@@ -114,7 +114,7 @@ def test_a_preempted_sequence_is_bit_equal_to_an_undisturbed_one(demo, numerics,
     bulk = [long(number, width) for number in range(3)] + [text]
     urgent = [distinct(20 + number, width) for number in range(8)]
     takes, preemptions = preempted(demo, bulk, urgent, factory, **numerics)
-    assert preemptions >= 2, "bulk sequences were preempted"
+    assert preemptions, "bulk sequences were preempted"
     expected = alone(demo, [*bulk, *urgent], **numerics)
     assert all(take.equals(other) for take, other in zip(takes, expected, strict=True))
 
