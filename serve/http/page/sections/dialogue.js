@@ -2,7 +2,7 @@
  *
  * In:    the dialogue
  * Out:   a take in the player, read along with names; stems, subtitles, the same request as code
- * Owns:  the request in progress
+ * Owns:  what was spoken last
  * Never: two requests at once
  */
 
@@ -14,7 +14,7 @@ import {bodyOf, dialogue, setScript} from "../dialogue_state.js";
 import {button, el, facts, field, seconds} from "../dom.js";
 import {fileName, requestOf, saveBlob} from "../download.js";
 import {attempt, errorPlace} from "../errors.js";
-import {forget, remember} from "../history.js";
+import {live} from "../live.js";
 import {player} from "../player.js";
 import {readAlong} from "../read_along.js";
 import {newSeed, speak, warningsText} from "../speaking.js";
@@ -28,48 +28,28 @@ export function create() {
   const errors = errorPlace(), status = el("p", {role: "status", class: "quiet", id: "status"});
   const figures = facts(FACTS), code = codeBox();
   const speakButton = button("Speak", () => begin(), {class: "go", id: "go"});
-  const stopButton = button("Stop", () => stop(), {id: "stop", disabled: true});
+  const stopButton = button("Stop", () => doing.stop(), {id: "stop", disabled: true});
   const more = [
     button("Stems (zip)", () => attempt(errors, saveStems), {id: "stems"}),
     button("Subtitles (SRT)", () => attempt(errors, () => saveSubtitles("srt")), {id: "srt"}),
     button("Subtitles (VTT)", () => attempt(errors, () => saveSubtitles("vtt")), {id: "vtt"}),
   ];
-  let speaking = null, spoken = null;
+  const doing = live(figures, show, tell);
+  let spoken = null;
 
   function begin() {
-    stop();
+    doing.stop();
     const body = bodyOf(dialogue.value, seedToUse(dialogue));
     return attempt(errors, () => speakOnce(body), "Speak again");
   }
 
   async function speakOnce(body) {
-    stop();
+    doing.stop();
     if (!body.turns.length) throw new Error("Nobody says anything yet: write a line like “Anna: Who is there?”");
     const [{speaker, text}] = body.turns;
-    const {recording, done} = speak(body, {path: PATH, title: `${speaker}: ${text}`.slice(0, 80), turns: body.turns});
-    speaking = spoken = recording;
-    figures.clear();
-    show("Speaking …", true);
-    remember(recording);
-    recording.addEventListener("grown", () => { figures.values.length.textContent = seconds(recording.duration); });
-    player.play(recording);
-    try {
-      await done;
-      show("Finished.");
-    } catch (error) {
-      show(error.name === "AbortError" ? "Stopped." : "");
-      throw error;
-    } finally {
-      if (speaking === recording) [speaking, stopButton.disabled] = [null, true];
-      if (!recording.length) forget(take => take === recording);
-      tell(recording);
-    }
-  }
-
-  function stop() {
-    speaking?.stop();
-    if (speaking) player.pause();
-    speaking = null;
+    const begun = speak(body, {path: PATH, title: `${speaker}: ${text}`.slice(0, 80), turns: body.turns});
+    spoken = begun.recording;
+    await doing.play(begun);
   }
 
   function show(text, isBusy = false) {

@@ -2,7 +2,7 @@
  *
  * In:    the draft
  * Out:   a take in the player; figures, read-along, the same request as code
- * Owns:  the request in progress
+ * Owns:  nothing
  * Never: two requests at once
  */
 
@@ -11,7 +11,7 @@ import {seedToUse} from "../composer.js";
 import {button, el, facts, seconds} from "../dom.js";
 import {fileName, requestOf} from "../download.js";
 import {attempt, errorPlace} from "../errors.js";
-import {forget, remember} from "../history.js";
+import {live} from "../live.js";
 import {player} from "../player.js";
 import {readAlong} from "../read_along.js";
 import {bodyOf, speak, warningsText} from "../speaking.js";
@@ -25,41 +25,18 @@ export function create() {
   const errors = errorPlace(), status = el("p", {role: "status", class: "quiet", id: "status"});
   const figures = facts(FACTS), code = codeBox();
   const speakButton = button("Speak", () => begin(), {class: "go", id: "go"});
-  const stopButton = button("Stop", () => stop(), {id: "stop", disabled: true});
-  let speaking = null;
+  const stopButton = button("Stop", () => doing.stop(), {id: "stop", disabled: true});
+  const doing = live(figures, show, tell);
 
   function begin() {
-    stop();
+    doing.stop();
     const body = {...bodyOf(), seed: seedToUse()};
     return attempt(errors, () => speakOnce(body), "Speak again");
   }
 
-  async function speakOnce(body) {
-    stop();
-    const {recording, done} = speak(body);
-    speaking = recording;
-    figures.clear();
-    show("Speaking …", true);
-    remember(recording);
-    recording.addEventListener("grown", () => { figures.values.length.textContent = seconds(recording.duration); });
-    player.play(recording);
-    try {
-      await done;
-      show("Finished.");
-    } catch (error) {
-      show(error.name === "AbortError" ? "Stopped." : "");
-      throw error;
-    } finally {
-      if (speaking === recording) [speaking, stopButton.disabled] = [null, true];
-      if (!recording.length) forget(take => take === recording);
-      tell(recording);
-    }
-  }
-
-  function stop() {
-    speaking?.stop();
-    if (speaking) player.pause();
-    speaking = null;
+  function speakOnce(body) {
+    doing.stop();
+    return doing.play(speak(body));
   }
 
   function show(text, isBusy = false) {
