@@ -53,9 +53,11 @@ def preempted(
     factory: Factory = make_runner,
     **overrides: object,
 ) -> tuple[list[Take], int]:
-    """All takes, and how often a bulk one was preempted: an urgent one comes whenever a bulk one has delivered a block."""
+    """All takes, and how often a bulk one was preempted: an urgent one comes whenever a bulk one has delivered a block.
+
+    Bulk ones wait for their readers after a few steps: on a busy machine they would else end before the urgent ones come."""
     observer = Counting()
-    values = {"slots": 2, "threads": 1, "max_prompt": 64, "max_steps": 128, "block_steps": 1, "buffer_steps": 128} | overrides
+    values = {"slots": 2, "threads": 1, "max_prompt": 64, "max_steps": 128, "block_steps": 1, "buffer_steps": 16} | overrides
     with closing(Engine(EngineConfig.model_validate(values), demo, observer=observer, factory=factory)) as engine:
 
         def run(request: Request, scheduling: SchedulingParams):
@@ -114,7 +116,7 @@ def test_a_preempted_sequence_is_bit_equal_to_an_undisturbed_one(demo, numerics,
     bulk = [long(number, width) for number in range(3)] + [text]
     urgent = [distinct(20 + number, width) for number in range(8)]
     takes, preemptions = preempted(demo, bulk, urgent, factory, **numerics)
-    assert preemptions, "bulk sequences were preempted"
+    assert preemptions >= 2, "bulk sequences were preempted"
     expected = alone(demo, [*bulk, *urgent], **numerics)
     assert all(take.equals(other) for take, other in zip(takes, expected, strict=True))
 
