@@ -26,11 +26,24 @@ ROOT = Path(__file__).resolve().parents[3]
 USER = 1000
 
 
+def may_search_everywhere() -> bool:
+    """Whether this process can grant CAP_DAC_READ_SEARCH; in a container it may have been taken away."""
+    (bounds,) = [line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapBnd:")]
+    return bool(int(bounds, 16) & 1 << 2)
+
+
 def as_the_user() -> list[str]:
-    """What runs a command as the image's user; empty where these tests do not run as root."""
-    return (
-        [needed_program("setpriv", "util-linux"), "--reuid=1000", "--regid=100", "--clear-groups"] if os.getuid() == 0 else []
-    )
+    """What runs a command as the image's user; empty where these tests do not run as root.
+
+    In the image that user may read the interpreter and its packages. Here they may lie below a folder that only root
+    enters, so the user keeps the right to read everywhere, and to write in its own folders alone.
+    """
+    if os.getuid() != 0:
+        return []
+    command = [needed_program("setpriv", "util-linux"), "--reuid=1000", "--regid=100", "--clear-groups"]
+    if may_search_everywhere():
+        command += [f"--{kept}=-all,+dac_read_search" for kept in ("inh-caps", "ambient-caps", "bounding-set")]
+    return command
 
 
 def test_it_is_built_as_hadolint_likes_it():
@@ -126,6 +139,11 @@ def open_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="image-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
+
+
+def test_the_other_user_writes_in_its_own_folder_alone(open_folder: Path):
+    done = subprocess.run([*as_the_user(), "touch", str(open_folder / "file")], capture_output=True, text=True)
+    assert (done.returncode == 0) == (os.getuid() != 0), done.stderr
 
 
 @pytest.mark.slow
