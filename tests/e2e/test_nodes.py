@@ -23,9 +23,10 @@ from ray import serve
 from ray.cluster_utils import Cluster as Machines
 from ray.serve.context import _get_global_client
 
+from scripts.chaos.deploying import deploy
 from scripts.operate.leave_node import leave
 from serve.config.app_config import PROJECT
-from tests.support.cluster import ENVIRONMENT, deploy, document_of
+from tests.support.cluster import ENVIRONMENT, document_of
 from tests.support.ports import free_port
 from tests.support.recovery import recovered
 from tests.support.services import RedisServer

@@ -16,15 +16,12 @@ import ray
 import ray.serve._private.client as serve_client
 import requests
 from ray import serve
-from ray.serve._private.api import serve_start
-from ray.serve.schema import ServeDeploySchema
 
 from pipeline.yaml_loader import parse_yaml
+from scripts.chaos.deploying import deploy
 from serve.config.app_config import PROJECT
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
-
-START_TIMEOUT_S = 600.0  # seconds where the machine is idle
 
 LONG = "Many words follow one another here, and none of them is the last one yet. " * 20
 # Drawn almost evenly from all codes, so that the end is seldom among them: every segment runs to its cap.
@@ -175,27 +172,6 @@ def start_cluster() -> Cluster:
     document["http_options"]["port"] = port
     deploy(document)
     return Cluster(port, time.monotonic() - began, temp_dir, metrics_port)
-
-
-def deploy(*documents: dict[str, Any], waits: bool = True) -> None:
-    """Deploy the applications of all documents, as `serve run` does; returns once they run, or at once."""
-    merged = {**documents[0], "applications": [document["applications"][0] for document in documents]}
-    config = ServeDeploySchema.model_validate(merged)
-    client = serve_start(
-        http_options=config.http_options.model_dump(),
-        proxy_location=config.proxy_location,
-        controller_options=config.controller_options,
-    )
-    client.deploy_apps(config, _blocking=False)
-    names = [application.name for application in config.applications] if waits else []
-
-    def all_run() -> bool:
-        found = serve.status().applications
-        failed = [name for name in names if name in found and found[name].status == "DEPLOY_FAILED"]
-        assert not failed, found[failed[0]].message
-        return all(name in found and found[name].status == "RUNNING" for name in names)
-
-    wait_until(all_run, START_TIMEOUT_S)
 
 
 def stop_cluster() -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import requests
 
-from tests.support.cluster import LONG_SPEECH, Cluster, deploy, document_of
+from scripts.chaos.deploying import deploy
+from tests.support.cluster import LONG_SPEECH, Cluster, document_of
 from tests.support.fragile import DEATHS_FILE, FRAGILE, POISON
 from tests.support.metrics import EXPORT_TIMEOUT_S, scrape, total
 from tests.support.recovery import recovered

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import requests
 
-from tests.support.cluster import FLAT, LONG, Cluster, deploy, document_of
+from scripts.chaos.deploying import deploy
+from tests.support.cluster import FLAT, LONG, Cluster, document_of
 from tests.support.failing_gpu import AT_LOAD, GONE, IN_A_STEP, hits, plan_faults
 from tests.support.recovery import recovered
 from tests.support.waiting import wait_until

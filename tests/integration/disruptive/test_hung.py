@@ -10,7 +10,8 @@ from contextlib import contextmanager, suppress
 import pytest
 import requests
 
-from tests.support.cluster import Cluster, deploy, document_of
+from scripts.chaos.deploying import deploy
+from tests.support.cluster import Cluster, document_of
 from tests.support.recovery import recovered
 from tests.support.waiting import wait_until
 

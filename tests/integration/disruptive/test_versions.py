@@ -16,7 +16,8 @@ from pipeline.checkpoint import random_weights
 from pipeline.checkpoint.layout import EMBED_FILE, GPT_FILE
 from pipeline.checkpoint.manifest import file_sha256, read_manifest, write_manifest
 from pipeline.checkpoint.random_model import SPECIAL_TOKENS
-from tests.support.cluster import Cluster, deploy, document_of
+from scripts.chaos.deploying import deploy
+from tests.support.cluster import Cluster, document_of
 from tests.support.metrics import scrape, total
 from tests.support.waiting import wait_until
 

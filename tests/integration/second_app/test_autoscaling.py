@@ -9,7 +9,8 @@ import pytest
 import requests
 from ray import serve
 
-from tests.support.cluster import FLAT, LONG, Cluster, deploy, document_of
+from scripts.chaos.deploying import deploy
+from tests.support.cluster import FLAT, LONG, Cluster, document_of
 from tests.support.metrics import scrape
 from tests.support.waiting import wait_until
 

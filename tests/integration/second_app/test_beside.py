@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import requests
 
-from tests.support.cluster import Cluster, deploy, document_of
+from scripts.chaos.deploying import deploy
+from tests.support.cluster import Cluster, document_of
 from tests.support.waiting import wait_until
 
 ROUTE = "/beside"

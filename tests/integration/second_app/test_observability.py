@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import requests
 
-from tests.support.cluster import Cluster, deploy, document_of
+from scripts.chaos.deploying import deploy
+from tests.support.cluster import Cluster, document_of
 from tests.support.collector import Collector, collecting
 from tests.support.services import needed_program
 from tests.support.waiting import wait_until

@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import requests
 
-from tests.support.cluster import Cluster, deploy, document_of
+from scripts.chaos.deploying import deploy
+from tests.support.cluster import Cluster, document_of
 
 pytestmark = pytest.mark.nightly
 
