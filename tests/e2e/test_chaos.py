@@ -21,7 +21,7 @@ def test_nothing_is_wrong_or_left_after_minutes_of_chaos(tmp_path: Path):
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=1400)
     assert out.exists(), done.stderr[-4000:]
     report = json.loads(out.read_text())
-    assert report["failures"] == [], report["faults"]
+    assert report["failures"] == [], json.dumps(report, indent=1)
     assert report["ends"]["whole"] > 100, "there was traffic"
     assert len({hit["fault"] for hit in report["faults"]}) > 5, "there were faults"
     assert done.returncode == 0
