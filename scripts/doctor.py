@@ -34,7 +34,7 @@ from pipeline.config import PipelineConfig
 from pipeline.errors import CheckpointError, ConfigError, SynthesisError
 from pipeline.model.cpu.native import SOURCE as DECODE_STEP
 from pipeline.model.gpu.placement import pipeline_on_this_machine
-from pipeline.native.compiler import NativeUnavailable, best_instructions, library
+from pipeline.native.compiler import CompilerStuck, NativeUnavailable, best_instructions, library
 from pipeline.native.instructions import usable
 from pipeline.paths import cache_home
 from pipeline.spec import SAMPLE_RATE
@@ -232,6 +232,8 @@ def compiled(check: str, source: Path, instead: str, needed: bool) -> Finding:
     except NativeUnavailable as reason:
         status = Status.FAIL if needed else Status.WARN
         return Finding(check, status, str(reason), f"a C++ compiler and AVX2 are enough (Debian: g++); else set {instead}")
+    except CompilerStuck as reason:
+        return Finding(check, Status.FAIL, str(reason), f"no replica starts before it ends; or set {instead}")
     return Finding(check, Status.FINE, f"is compiled for {best_instructions()}")
 
 

@@ -6,22 +6,25 @@ Owns:  the folder of compiled libraries
 Never: what the code computes, whether it is used; damaged code, or code that another user may have written
 
 It needs Linux, a set of instructions that instructions.py knows and, once per machine and release, a C++ compiler and some
-seconds. A compiled library ends with its own SHA-256, which the loader ignores: in one file, library and hash always belong
-together.
+seconds. One process compiles at a time: replicas that start together wait for the first and load what it has compiled. A
+compiled library ends with its own SHA-256, which the loader ignores: in one file, library and hash always belong together.
 """
 
 import ctypes
+import fcntl
 import hashlib
 import os
 import shutil
 import stat
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
 from pipeline.durable_file import write_durably
-from pipeline.native.instructions import FLAGS, Instructions, usable
+from pipeline.native.instructions import FLAGS, NONE, VARIABLE, Instructions, usable
 from pipeline.paths import cache_home
 
 HEADERS = Path(__file__).parent
@@ -29,7 +32,7 @@ SHIPPED = HEADERS / "built"  # what an image brings, compiled by `python -m scri
 COMPILERS = ("c++", "g++", "clang++")
 # No contraction: a compiler may join product and sum in one row of a block and not in the next.
 COMMON_FLAGS = ("-std=c++20", "-O3", "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC")
-COMPILE_TIMEOUT_S = 120.0
+COMPILE_TIMEOUT_S = 600.0  # ten seconds where the machine is idle
 DIGEST_BYTES = hashlib.sha256().digest_size
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 ROOT = 0  # a library that was compiled into an image belongs to root
@@ -37,6 +40,10 @@ ROOT = 0  # a library that was compiled into an image belongs to root
 
 class NativeUnavailable(Exception):
     """This machine cannot run native code; the message says why. torch's own operations do the same work."""
+
+
+class CompilerStuck(Exception):
+    """The compiler does not end. A replica that went on with torch would sound unlike one whose compiler was in time."""
 
 
 @cache
@@ -50,6 +57,7 @@ def library(source: Path, folder: Path | None = None, *, instructions: Instructi
 
     Raises:
         NativeUnavailable: another kind of machine, no working compiler, or a folder that others may write to.
+        CompilerStuck
     """
     chosen = instructions or best_instructions()
     built = SHIPPED / _name(source, chosen)
@@ -66,14 +74,29 @@ def build(source: Path, folder: Path, instructions: Instructions) -> Path:
 
     Raises:
         NativeUnavailable: no working compiler, or a folder that others may write to.
+        CompilerStuck
         OSError
     """
     built = folder / _name(source, instructions)
     _secure(folder)
     if not _is_whole(built):
-        code = _compile(source, (*COMMON_FLAGS, *FLAGS[instructions]))
-        write_durably(built, code + hashlib.sha256(code).digest(), mode=0o755)
+        with _turn(folder):
+            if not _is_whole(built):  # nor did the one before compile it
+                code = _compile(source, (*COMMON_FLAGS, *FLAGS[instructions]))
+                write_durably(built, code + hashlib.sha256(code).digest(), mode=0o755)
     return built
+
+
+@contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """Waits until no other process compiles into the folder; on a file system without locks each compiles for itself."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _name(source: Path, instructions: Instructions) -> str:
@@ -132,6 +155,7 @@ def _compile(source: Path, flags: tuple[str, ...]) -> bytes:
 
     Raises:
         NativeUnavailable: there is no compiler, or it fails.
+        CompilerStuck
         OSError
     """
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
@@ -142,8 +166,11 @@ def _compile(source: Path, flags: tuple[str, ...]) -> bytes:
         command = [compiler, *flags, "-I", str(HEADERS), "-o", str(output), str(source)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
-        except subprocess.SubprocessError as error:
-            raise NativeUnavailable(f"{compiler} did not finish {source.name}: {error}") from error
+        except subprocess.TimeoutExpired as error:
+            raise CompilerStuck(
+                f"{compiler} has not compiled {source.name} within {COMPILE_TIMEOUT_S:g} s: start again with less other work "
+                f"on this machine, or set {VARIABLE}={NONE} to decode with torch on every replica"
+            ) from error
         if done.returncode != 0:
             raise NativeUnavailable(f"{compiler} failed on {source.name}: {done.stderr.strip()[-400:]}")
         return output.read_bytes()

@@ -8,7 +8,6 @@ Never: a mean in place of a count: one wrong byte is a failure
 
 import asyncio
 import json
-import os
 import random
 import statistics
 import sys
@@ -162,8 +161,7 @@ async def _one(client: Client, kind: str, variant: int, twins: Twins, ledger: Le
     try:
         heard, twin = await KINDS[kind](client, variant), twins[kind][variant]
         end = (End.LEFT if kind == "leaves" else End.WHOLE) if heard == twin else End.WRONG
-        same = len(os.path.commonprefix([heard, twin]))
-        note = f"variant {variant} has other bytes than alone from {same} on, {len(heard)} of {len(twin)}"
+        note = f"variant {variant}, {_difference(heard, twin)}"
     except Refused as refusal:
         ledger.statuses[refusal.status] += 1
         may_be = refusal.status >= 500 or refusal.status == 429 or "request_quarantined" in str(refusal)
@@ -178,6 +176,13 @@ async def _one(client: Client, kind: str, variant: int, twins: Twins, ledger: Le
         end, note = End.UNEXPECTED, repr(error)
     ledger.write(kind, end, note)
     return end
+
+
+def _difference(heard: bytes, twin: bytes) -> str:
+    if heard == twin:
+        return "as alone"
+    same = next((at for at, (one, other) in enumerate(zip(heard, twin, strict=False)) if one != other), "the shorter's end")
+    return f"{len(heard)} bytes and {len(twin)} alone, others from {same} on"
 
 
 def _made(name: str, nodes: Nodes, draws: random.Random, ledger: Ledger) -> str:

@@ -1,15 +1,18 @@
 """Native code: built once, found again, and a plain answer where it cannot be had."""
 
 import ctypes
+import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from pipeline.model.fingerprint import native_form
 from pipeline.native import compiler, instructions
-from pipeline.native.compiler import NativeUnavailable, library
+from pipeline.native.compiler import CompilerStuck, NativeUnavailable, library
 from pipeline.native.instructions import FLAGS, usable
 from tests.support.machine import needs_native
 
@@ -85,6 +88,7 @@ def test_another_kind_of_machine_says_so(source, tmp_path, monkeypatch):
 LOAD = """
 import sys
 from pathlib import Path
+from pipeline.model.fingerprint import native_form
 from pipeline.native import compiler
 compiler.HEADERS = Path(sys.argv[1]).parent / "headers"
 print(compiler.library(Path(sys.argv[1]), Path(sys.argv[2])).answer(), flush=True)
@@ -142,12 +146,45 @@ def test_a_damaged_library_without_a_compiler_is_not_loaded(source, tmp_path, mo
         library(source, built)
 
 
+def put_before_the_compiler(folder: Path, monkeypatch: pytest.MonkeyPatch, lines: str) -> None:
+    """A `c++` that runs these lines of shell first."""
+    compiler_path = next(filter(None, map(shutil.which, compiler.COMPILERS)))
+    folder.mkdir()
+    (folder / "c++").write_text(f'#!/bin/sh\n{lines}\nexec {compiler_path} "$@"\n')
+    (folder / "c++").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
 @needs_native
-def test_several_may_build_at_once(source, tmp_path):
-    built = tmp_path / "built"
+def test_of_several_who_build_at_once_one_compiles(source, tmp_path, monkeypatch):
+    """Replicas that start together: each for itself took minutes, and some gave up and sounded unlike the others."""
+    built, calls = tmp_path / "built", tmp_path / "calls"
+    put_before_the_compiler(tmp_path / "counting", monkeypatch, f"echo called >>{calls}; sleep 0.5")
     for loading in [load(source, built) for _ in range(4)]:
         assert loading.communicate(timeout=120) == ("42\n", "")
+    assert calls.read_text() == "called\n"
     assert len(list(built.iterdir())) == 1, "no draft is left"
+
+
+@needs_native
+def test_a_compiler_that_does_not_end_is_no_reason_to_sound_different(source, tmp_path, monkeypatch):
+    """With torch in place of native code a replica has other numbers than the next one, whose compiler was in time."""
+    put_before_the_compiler(tmp_path / "slow", monkeypatch, "exec sleep 60")
+    monkeypatch.setattr(compiler, "COMPILE_TIMEOUT_S", 0.2)
+    with pytest.raises(CompilerStuck, match=r"within 0.2 s: start again .* CHATTTS_INSTRUCTIONS=none"):
+        library(source, tmp_path / "built")
+    monkeypatch.setenv("CHATTTS_HOME", str(tmp_path / "home"))
+    with pytest.raises(CompilerStuck):
+        native_form(source)  # of a fingerprint
+
+
+@needs_native
+def test_on_a_file_system_without_locks_each_compiles_for_itself(source, tmp_path, monkeypatch):
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(compiler.fcntl, "flock", no_locks)
+    assert library(source, tmp_path / "built").answer() == 42
 
 
 @needs_native
