@@ -5,7 +5,7 @@
 In:    the address of a running service of this machine, a state that an earlier piece left
 Out:   the state, with the digests of the twins and the samples of the processes; a plot beside it
 Owns:  the state file
-Never: a request without its twin: the first of its kind is heard alone before its piece begins, and all later ones are compared
+Never: a request without its twin: the first of its kind is heard twice, and all later ones are compared with it
 """
 
 import argparse
@@ -32,6 +32,9 @@ SAMPLE_S = 10.0
 RETRY_S = 0.5
 REFUSALS = (429, 503)
 REQUEST_S = 120.0
+SETTLED_S = 60.0  # every pool and buffer of a service that has just started is in use by then
+HELD = {"rss_mib": "memory [MiB]", "files": "open files", "threads": "threads"}
+"""what is sampled of every process -> its label"""
 
 
 @dataclass
@@ -44,7 +47,7 @@ class State:
     failed: list[str] = field(default_factory=list)
     refused: int = 0
     twins: dict[str, str] = field(default_factory=dict)
-    """kind -> SHA-256 of what it sounds like alone"""
+    """kind -> SHA-256 of what its first request sounded like, when it was heard again"""
     seconds: float = 0.0
     samples: list[dict[str, Any]] = field(default_factory=list)
     """`at_s`, `done`, and by process `rss_mib`, `files`, `threads`"""
@@ -66,12 +69,16 @@ async def soak(url: str, state: State, requests: int, most_s: float, save: Path)
 
         async def hear(kind: int) -> str | None:
             while True:
-                async with session.post(f"{url}/v1/audio/speech", json=request_of(kind)) as reply:
-                    if reply.status == 200:
-                        return hashlib.sha256(await reply.read()).hexdigest()
-                    if reply.status not in REFUSALS:
-                        state.failed.append(f"kind {kind}: {reply.status} {(await reply.text())[:200]}")
-                        return None
+                try:
+                    async with session.post(f"{url}/v1/audio/speech", json=request_of(kind)) as reply:
+                        if reply.status == 200:
+                            return hashlib.sha256(await reply.read()).hexdigest()
+                        if reply.status not in REFUSALS:
+                            state.failed.append(f"kind {kind}: {reply.status} {(await reply.text())[:200]}")
+                            return None
+                except (aiohttp.ClientError, TimeoutError) as error:
+                    state.failed.append(f"kind {kind}: {error!r}")
+                    return None
                 state.refused += 1
                 await asyncio.sleep(RETRY_S)
 
@@ -149,14 +156,31 @@ def drift_percent_an_hour(state: State, after_s: float) -> float | None:
     return round(float(100 * slope * 3600 / mean_m), 2)
 
 
+def summary(state: State) -> dict[str, Any]:
+    """Returns what there is to say without the digests and the samples; sums are those of all processes."""
+    held = {name: [sum(one[name].values()) for one in state.samples if one["at_s"] >= SETTLED_S] for name in HELD}
+    return {
+        "requests": state.done,
+        "kinds": len(state.twins),
+        "wrong": len(state.wrong),
+        "failed": len(state.failed),
+        "refused": state.refused,
+        "hours": round(state.seconds / 3600, 3),
+        "memory_percent_an_hour_after_the_first": drift_percent_an_hour(state, 3600),
+        **{
+            name: {"after_a_minute": values[0], "last": values[-1], "most": max(values)}
+            for name, values in held.items()
+            if values
+        },
+    }
+
+
 def plot(state: State, path: Path) -> None:
     """Draws memory, files and threads of all processes together over time."""
     figure = Figure(figsize=(9, 7), layout="constrained")
     hours = [one["at_s"] / 3600 for one in state.samples]
     axes = figure.subplots(3, 1, sharex=True)
-    for axis, (name, label) in zip(
-        axes, (("rss_mib", "memory [MiB]"), ("files", "open files"), ("threads", "threads")), strict=True
-    ):
+    for axis, (name, label) in zip(axes, HELD.items(), strict=True):
         axis.plot(hours, [sum(one[name].values()) for one in state.samples])
         axis.set_ylabel(label)
         axis.set_ylim(bottom=0)
@@ -173,14 +197,15 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=100_000, help="in all pieces together")
     parser.add_argument("--minutes", type=float, default=1e9, help="of this piece, at most")
     parser.add_argument("--state", type=Path, required=True, help="a file: what is known so far; a plot is drawn beside it")
+    parser.add_argument("--out", type=Path, help="a file for the summary, which is printed in any case")
     options = parser.parse_args()
     state = read_state(options.state)
     asyncio.run(soak(options.url, state, options.requests, options.minutes * 60, options.state))
     plot(state, options.state.with_suffix(".png"))
-    print(
-        f"{state.done} of {options.requests} requests, {len(state.twins)} kinds, {len(state.wrong)} wrong, {len(state.failed)} "
-        f"failed, {state.refused} refusals, {state.seconds / 3600:.2f} h; memory {drift_percent_an_hour(state, 3600)} % an hour"
-    )
+    text = json.dumps(summary(state), indent=1) + "\n"
+    print(text)
+    if options.out is not None:
+        options.out.write_text(text, encoding="utf-8")
     return int(bool(state.wrong or state.failed))
 
 

@@ -129,6 +129,8 @@ def test_a_soak_goes_on_where_it_was_and_sees_one_wrong_byte(tmp_path: Path, mon
         state.twins["3"] = "0" * 64
         asyncio.run(soaking.soak(live.url, state, 70, 60.0, path))
     assert [line.partition(",")[0] for line in state.wrong] == ["kind 3"]
+    told = soaking.summary(state)
+    assert (told["requests"], told["kinds"], told["wrong"], told["failed"]) == (70, 10, 1, 0)
     soaking.plot(state, tmp_path / "soak.png")
     assert (tmp_path / "soak.png").stat().st_size > 1000
 
@@ -143,6 +145,14 @@ def test_drift_is_growth_of_all_memory_in_an_hour_after_the_first(growth: float,
     found = soaking.drift_percent_an_hour(soaking.State(samples=samples), 3600)
     assert found == pytest.approx(expected, abs=0.02)
     assert soaking.drift_percent_an_hour(soaking.State(samples=samples[:5]), 3600) is None
+
+
+def test_a_summary_tells_what_all_processes_hold_after_a_minute_and_at_the_end():
+    held = [(0, 1.0), (60, 10.0), (120, 30.0), (180, 20.0)]
+    samples = [{"at_s": at, **{name: {"a": sum_ / 2, "b": sum_ / 2} for name in soaking.HELD}} for at, sum_ in held]
+    told = soaking.summary(soaking.State(samples=samples, seconds=180.0))
+    assert told["files"] == told["rss_mib"] == told["threads"] == {"after_a_minute": 10.0, "last": 20.0, "most": 30.0}
+    assert (told["hours"], told["memory_percent_an_hour_after_the_first"]) == (0.05, None)
 
 
 @pytest.mark.slow
