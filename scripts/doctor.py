@@ -229,11 +229,9 @@ def compiled(check: str, source: Path, instead: str, needed: bool) -> Finding:
     """Compiles one source file. If the configuration does not need it, torch does the same, slower."""
     try:
         library(source)
-    except NativeUnavailable as reason:
-        status = Status.FAIL if needed else Status.WARN
+    except (NativeUnavailable, CompilerStuck) as reason:  # behind a compiler that does not end no replica starts
+        status = Status.FAIL if needed or isinstance(reason, CompilerStuck) else Status.WARN
         return Finding(check, status, str(reason), f"a C++ compiler and AVX2 are enough (Debian: g++); else set {instead}")
-    except CompilerStuck as reason:
-        return Finding(check, Status.FAIL, str(reason), f"no replica starts before it ends; or set {instead}")
     return Finding(check, Status.FINE, f"is compiled for {best_instructions()}")
 
 
