@@ -45,8 +45,8 @@ from pipeline.with_torch import INSTALL, has_torch, torch_part
 from scripts.bench.record import RESULTS
 from scripts.config_path import CONFIG_HELP, DEFAULT, config_path
 from scripts.launch.needs_torch import torch_problem, unused_gpu
+from scripts.launch.open_files import OPEN_FILES
 from scripts.launch.processes import is_free
-from scripts.launch.start import OPEN_FILES
 from scripts.operate.gpu_sizes import table
 from serve.config.app_config import AppConfig
 from serve.config.config_file import ConfigFile, check_file

@@ -2,7 +2,7 @@
 
 In:    the address of a running service
 Out:   JSON: goodput, refusals and their times, promises kept, first audio before and afterwards
-Owns:  the clients, on sockets of their own: what they cost the machine is little beside the service
+Owns:  when clients come, and how many
 Never: a client that waits for the one before: arrivals are drawn, and come whether there is room or not
 """
 
@@ -15,100 +15,20 @@ import statistics
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-TEXT = "Five one one, two five five. Nine eight seven, six five four."
-DEADLINE_S = 15.0
-RATE = 48_000  # bytes of pcm a second
+from scripts.bench.processes import resident_bytes, title
+from scripts.bench.record import hardware
+from scripts.chaos.clients import DEADLINE_S, IdleSocket, Reply, Target
+from scripts.chaos.cores import Cores, kind_of
+from scripts.chaos.soak import service_processes
+
 CLIENTS = 8  # whose work, one request after the other, is the capacity
 MEASURE_S = 15.0
 PROBES = 12
-UPGRADE = (
-    "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-)
-PATIENCE_S = 120.0
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What a client saw."""
-
-    status: int
-    """0: the connection was not taken, or ended without a status"""
-    head_s: float
-    """from sending to the status line"""
-    audio_s: float
-    """seconds of audio in a body that came to its end; 0 otherwise"""
-    is_ours: bool = True
-    """whether a refusal has our envelope"""
-
-
-class Target:
-    """A service, asked over plain sockets."""
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self.host, self.port = parts.hostname or "127.0.0.1", parts.port or 80
-        self._seeds = iter(range(1, 1 << 30))
-
-    def request(self, text: str = TEXT) -> bytes:
-        """Returns the bytes of a request that no cache answers."""
-        fields = {"input": text, "seed": next(self._seeds) % 50, "response_format": "pcm", "cache": "no-store"}
-        body = json.dumps({**fields, "deadline_ms": round(1e3 * DEADLINE_S)}).encode()
-        head = f"POST /v1/audio/speech HTTP/1.1\r\nHost: {self.host}\r\nContent-Type: application/json\r\nConnection: close\r\n"
-        return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-
-    async def speak(self) -> Reply:
-        """Asks, and listens to the end."""
-        began = time.perf_counter()
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                reader, writer = await asyncio.open_connection(self.host, self.port)
-                try:
-                    writer.write(self.request())
-                    head = await reader.readuntil(b"\r\n\r\n")
-                    head_s = time.perf_counter() - began
-                    body = await reader.read()
-                finally:
-                    writer.close()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            return Reply(0, time.perf_counter() - began, 0.0)
-        status = int(head.split()[1])
-        if status != 200:
-            return Reply(status, head_s, 0.0, b'"error"' in body and b'"code"' in body)
-        is_whole = body.endswith(b"0\r\n\r\n")
-        return Reply(status, head_s, len(body) / RATE if is_whole else 0.0)
-
-    async def holds_socket(self) -> asyncio.StreamWriter | None:
-        """Returns an open conversation that says nothing; None if it was refused."""
-        try:
-            async with asyncio.timeout(30):
-                reader, writer = await asyncio.open_connection(self.host, self.port)
-                writer.write(f"GET /v1/audio/conversation HTTP/1.1\r\nHost: {self.host}\r\n{UPGRADE}\r\n".encode())
-                head = await reader.readuntil(b"\r\n\r\n")
-                return writer if b" 101 " in head.splitlines()[0] else None
-        except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            return None
-
-    async def reads_slowly(self, seconds: float) -> int:
-        """Asks for a long text and takes 2 kB a second; returns the status."""
-        try:
-            async with asyncio.timeout(seconds + 60):
-                reader, writer = await asyncio.open_connection(self.host, self.port, limit=2048)
-                try:
-                    writer.write(self.request(TEXT * 6))
-                    status = int((await reader.readuntil(b"\r\n\r\n")).split()[1])
-                    for _ in range(round(seconds) if status == 200 else 0):
-                        await reader.read(2048)
-                        await asyncio.sleep(1.0)
-                    return status
-                finally:
-                    writer.close()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            return 0
+OPENING = 100  # sockets at the same moment
+REST_S = 5.0  # after a load, until everything should be as before
 
 
 async def first_audio(target: Target) -> float:
@@ -135,15 +55,16 @@ async def overload(target: Target, times: float, seconds: float, seed: int) -> d
     """Returns what became of so many times the capacity."""
     alone_s = await first_audio(target)
     audio_rate, reply_rate = await capacity(target)
-    draws, tasks, began = random.Random(seed), [], time.monotonic()
-    at = 0.0
-    while (at := at + draws.expovariate(times * reply_rate)) < seconds:
-        await asyncio.sleep(max(0.0, began + at - time.monotonic()))
-        tasks.append(asyncio.create_task(target.speak()))
-    late_s = time.monotonic() - began - seconds
-    replies = await asyncio.gather(*tasks)
-    took = time.monotonic() - began
-    await asyncio.sleep(5.0)
+    draws, tasks = random.Random(seed), list[asyncio.Task[Reply]]()
+    with Cores(target.url) as cores:
+        began, at = time.monotonic(), 0.0
+        while (at := at + draws.expovariate(times * reply_rate)) < seconds:
+            await asyncio.sleep(max(0.0, began + at - time.monotonic()))
+            tasks.append(asyncio.create_task(target.speak()))
+        late_s = time.monotonic() - began - seconds
+        replies = await asyncio.gather(*tasks)
+        took = time.monotonic() - began
+    await asyncio.sleep(REST_S)
     after_s = await first_audio(target)
     heard = [reply for reply in replies if reply.status == 200]
     refused = [reply for reply in replies if reply.status not in (0, 200)]
@@ -164,6 +85,7 @@ async def overload(target: Target, times: float, seconds: float, seed: int) -> d
         "promises_kept": round(sum(reply.head_s <= DEADLINE_S for reply in heard) / max(1, len(heard)), 4),
         "first_audio_alone_ms": round(1e3 * alone_s, 1),
         "first_audio_5_s_later_ms": round(1e3 * after_s, 1),
+        "cores": cores.by_kind,
     }
 
 
@@ -183,24 +105,42 @@ async def burst(target: Target, size: int, rounds: int) -> dict[str, Any]:
     }
 
 
-async def idle_sockets(target: Target, count: int) -> dict[str, Any]:
-    """Returns how many conversations that say nothing are taken, and what a listener beside them notices."""
-    alone_s, held = await first_audio(target), list[asyncio.StreamWriter | None]()
+async def idle_sockets(target: Target, count: int, seconds: float) -> dict[str, Any]:
+    """Returns how many conversations that say nothing are held so long, and what a listener beside them notices."""
+    alone_s, opened = await first_audio(target), list[IdleSocket | None]()
+    began = time.monotonic()
     try:
-        for _ in range(0, count, 100):
-            held += await asyncio.gather(*(target.holds_socket() for _ in range(100)))
+        for _ in range(0, count, OPENING):
+            opened += await asyncio.gather(*(target.open_socket() for _ in range(OPENING)))
+        opening_s = time.monotonic() - began
+        memory = service_memory_mib(target.url)
+        with Cores(target.url) as cores:
+            await asyncio.sleep(seconds)
         beside_s = await first_audio(target)
+        held = sum(client is not None and client.is_open for client in opened)
     finally:
-        for writer in filter(None, held):
-            writer.close()
-    await asyncio.sleep(5.0)
+        for client in filter(None, opened):
+            client.close()
+    await asyncio.sleep(REST_S)
     return {
         "asked": count,
-        "held": sum(writer is not None for writer in held),
+        "opened": sum(client is not None for client in opened),
+        "held": held,
+        "opening_s": round(opening_s, 1),
         "first_audio_alone_ms": round(1e3 * alone_s, 1),
         "first_audio_beside_ms": round(1e3 * beside_s, 1),
         "first_audio_afterwards_ms": round(1e3 * await first_audio(target), 1),
+        "memory_mib": memory,
+        "cores": cores.by_kind,
     }
+
+
+def service_memory_mib(url: str) -> dict[str, float]:
+    """Returns the resident memory of the service by kind of process [MiB]."""
+    found = Counter[str]()
+    for each in service_processes(url):
+        found[kind_of(each.name, title(each.pid))] += resident_bytes(each.pid)
+    return {kind: round(size / (1 << 20), 1) for kind, size in sorted(found.items())}
 
 
 async def slow_readers(target: Target, count: int, seconds: float) -> dict[str, Any]:
@@ -229,13 +169,13 @@ def _percentile(values: list[float], share: float) -> float | None:
 
 async def scenarios(options: argparse.Namespace) -> dict[str, Any]:
     """Runs those that were asked for."""
-    target, report = Target(options.url), dict[str, Any]()
+    target, report = Target(options.url), {"machine": hardware(), "config": options.config}
     if options.burst:
         report["burst"] = await burst(target, options.burst, rounds=3)
     if options.overload_s:
         report["overload"] = await overload(target, options.times, options.overload_s, options.seed)
     if options.sockets:
-        report["idle_sockets"] = await idle_sockets(target, options.sockets)
+        report["idle_sockets"] = await idle_sockets(target, options.sockets, options.sockets_s)
     if options.readers:
         report["slow_readers"] = await slow_readers(target, options.readers, options.readers_s)
     return report
@@ -249,9 +189,11 @@ def main() -> int:
     parser.add_argument("--overload-s", type=float, default=60.0, help="seconds of that; 0: none")
     parser.add_argument("--burst", type=int, default=300, help="requests at the same moment; 0: none")
     parser.add_argument("--sockets", type=int, default=10_000, help="idle conversations; 0: none")
+    parser.add_argument("--sockets-s", type=float, default=60.0, help="seconds for which they are held")
     parser.add_argument("--readers", type=int, default=1000, help="slow readers; 0: none")
     parser.add_argument("--readers-s", type=float, default=30.0, help="seconds for which they read")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--config", default="", help="what the report says about the service's configuration")
     parser.add_argument("--out", type=Path, help="a file for the report; default: stdout")
     options = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -9,7 +9,6 @@ Never: Ray, which the process that waits would hold for nothing (check.py); join
 
 import argparse
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from rich.console import Console
 
 from pipeline.paths import cache_home
 from scripts.config_path import CONFIG_HELP, DEFAULT, config_path
-from scripts.launch import announce
+from scripts.launch import announce, open_files
 from scripts.launch.processes import is_free, listeners, owners, process, processes
 from scripts.launch.runs import Run, end_leftovers
 from scripts.launch.settings import Settings
@@ -54,10 +53,7 @@ HAPROXY_PORTS = {
     "RAY_SERVE_HAPROXY_STATS_PORT": (8404, "HAProxy's statistics"),
     "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": (8500, "Serve's fallback proxy"),
 }
-# HAProxy needs 10,276: two for each connection that Serve's configuration allows, and some more.
-OPEN_FILES = {"haproxy": 10_500, "plain": 1024}
 SERVE = "from ray.serve.scripts import cli; cli()"  # the `serve` command, of the Python that runs this
-MANY_FILES = 65536  # what Ray requests
 START_MARGIN_S = 120.0  # on top of limits.start_timeout_s: Ray's own start and all imports on a busy machine
 DRAIN_MARGIN_S = 60.0  # to connect to the cluster and to get its answer
 STOP_MARGIN_S = 30.0
@@ -99,9 +95,12 @@ def checked(config: Path) -> Settings | None:
 def start(settings: Settings, run: Run, signals: Signals, console: Console, *, is_plain: bool) -> int:
     """Runs the service if its ports and its limit of open files allow it. Returns the exit code."""
     environment = environment_of(os.environ, run, is_plain=is_plain)
-    if obstacles := [*taken_ports(settings, environment), *open_file_limit(environment)]:
+    files = open_files.raise_limit(environment, with_haproxy=bool(haproxy_ports(environment)))
+    if obstacles := [*taken_ports(settings, environment), *files]:
         print("\n".join(obstacles), file=sys.stderr)
         return 1
+    for sentence in open_files.few_connections(environment):
+        print(sentence)
     if signals.first is not None:
         return 0
     if os.environ.get("RAY_ADDRESS"):
@@ -161,7 +160,7 @@ def interpreter(folder: Path) -> str:
 
 def environment_of(outside: Mapping[str, str], run: Run, *, is_plain: bool) -> dict[str, str]:
     """Returns the environment of Ray's processes. Variables of `outside` win, except those that name another cluster."""
-    fast = {} if is_plain else ENVIRONMENT | haproxy.environment(run.sockets)
+    fast = {} if is_plain else ENVIRONMENT | haproxy.environment(run.sockets) | open_files.environment()
     environment = fast | ONE_MACHINE | ONE_THREAD | token_access(outside, run.token) | dict(outside)
     environment.pop("RAY_ADDRESS", None)
     environment |= without_proxy(outside)
@@ -223,19 +222,6 @@ def taken(host: str, port: int) -> str:
     found = process(holder) if holder is not None else None
     whose = f"by {found.name}, process {found.pid}" if found is not None else "already"
     return f"{host}:{port} is taken {whose}: stop that"
-
-
-def open_file_limit(environment: Mapping[str, str]) -> Iterator[str]:
-    """Raises the limit of open files; yields a sentence if the system does not allow enough of them."""
-    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if now == resource.RLIM_INFINITY:
-        return
-    needed = OPEN_FILES["haproxy" if haproxy_ports(environment) else "plain"]
-    wanted = max(now, MANY_FILES if most == resource.RLIM_INFINITY else min(MANY_FILES, most))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-    if wanted < needed:
-        do = f"raise the limit (`ulimit -Hn {needed}`, LimitNOFILE of systemd), or start with --plain, for which 1024 will do"
-        yield f"at most {most} files may be open here, and {needed} are needed: {do}"
 
 
 def drain(service: Service, config: Path, grace_s: float, environment: Mapping[str, str]) -> None:

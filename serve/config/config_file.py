@@ -261,6 +261,9 @@ def _wrong_sums(document: dict[str, Any]) -> Iterator[str]:
         least[version.acoustic] = (segments, "speech.parallel_segments * (engine.slots + engine.max_waiting)")
         if not version.decodes_itself:
             least[version.vocoder] = (version.pipeline.vocoder.rows, "vocoder.rows")
+    sockets = app.limits.max_in_flight + app.conversations.max_sockets  # a socket is one of Serve's requests while it is open
+    if sockets > least["Ingress"][0]:
+        least["Ingress"] = sockets, "limits.max_in_flight + conversations.max_sockets"
     for name, (floor, formula) in least.items():
         limit = _option(deployments, name, "max_ongoing_requests")
         if limit < floor:

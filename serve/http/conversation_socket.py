@@ -24,7 +24,6 @@ from serve.speech.conversation.conversation import Conversation
 from serve.speech.conversation.events import ConversationEvent
 from serve.speech.speak import ClientLeft
 
-LOOK_S = 0.2  # between two looks at what no frame tells: the end of the speech, a client that reads nothing
 CLOSE_S = 1.0  # longest time to say why
 
 
@@ -37,7 +36,6 @@ class ConversationSocket:
         self._door = door
         self._stall_s = services.speech.limits.stall_timeout_s
         self._sending = asyncio.Lock()
-        self._over = asyncio.Event()  # the door wants to close
         self._conversation = Conversation(services.speech, services.conversations.config, context_of(socket), self._emit)
 
     async def converse(self) -> None:
@@ -67,40 +65,45 @@ class ConversationSocket:
         Raises:
             ClientLeft, ReaderStalled: nothing can be written to the client.
         """
-        conversation, idle_s = self._conversation, self._door.idle_s
-        leaving, over = asyncio.create_task(conversation.leaving.wait()), asyncio.create_task(self._over.wait())
-        receiving = asyncio.create_task(self._receive())
+        conversation, idle_s, changed = self._conversation, self._door.idle_s, self._conversation.changed
+        receiving = self._next_frame()
         active_at, has_said_goodbye = _now(), False
         try:
-            while conversation.broken is None:
-                await asyncio.wait(
-                    (receiving, over) if has_said_goodbye else (receiving, over, leaving),
-                    timeout=min(LOOK_S, idle_s),
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
+            while True:
+                changed.clear()
+                if conversation.broken is not None:
+                    raise conversation.broken
                 if receiving.done():
                     frame = receiving.result()
                     if frame is None:
                         return NORMAL, ""
                     active_at = _now()
                     await self._handle(frame)
-                    receiving = asyncio.create_task(self._receive())
+                    receiving = self._next_frame()
                 if self._door.over is not None:
                     return self._door.over
-                if leaving.done() and not has_said_goodbye:
+                if conversation.leaving.is_set() and not has_said_goodbye:
                     has_said_goodbye = True
                     if (farewell := self._door.farewell()) is not None:
                         await self._say(farewell)
-                if conversation.is_busy:
-                    active_at = _now()
-                elif has_said_goodbye:
+                is_busy = conversation.is_busy
+                if has_said_goodbye and not is_busy:
                     return GOING_AWAY, "the service is about to stop; connect again"
-                elif _now() - active_at >= idle_s:
+                if not is_busy and _now() - active_at >= idle_s:
                     return self._door.idle_code, f"idle for {idle_s:g} s"
-            raise conversation.broken
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(None if is_busy else active_at + idle_s):
+                        await changed.wait()
+                if is_busy:
+                    active_at = _now()
         finally:
-            for waiting in (leaving, over, receiving):
-                waiting.cancel()
+            receiving.cancel()
+
+    def _next_frame(self) -> asyncio.Task[str | bytes | None]:
+        """Receives a frame in a task, whose end is a change of the conversation."""
+        receiving = asyncio.create_task(self._receive())
+        receiving.add_done_callback(lambda _: self._conversation.changed.set())
+        return receiving
 
     async def _receive(self) -> str | bytes | None:
         """Returns the next frame; None if the client has closed or left."""
@@ -141,7 +144,7 @@ class ConversationSocket:
         for message in self._door.messages(event):
             await self._say(message)
         if self._door.over is not None:
-            self._over.set()
+            self._conversation.changed.set()
 
     async def _say(self, message: Message | bytes) -> None:
         """Sends a message.

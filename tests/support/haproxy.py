@@ -1,6 +1,7 @@
 """HAProxy as Ray Serve configures and starts it, without Ray: its real template, our program around the real binary."""
 
 import contextlib
+import resource
 import socket
 import subprocess
 import sys
@@ -84,11 +85,22 @@ class Proxy:
 
 
 @contextlib.contextmanager
-def running(of: HAProxyApi) -> Iterator[Proxy]:
-    """HAProxy, started as the manager starts it, once it listens."""
+def running(of: HAProxyApi, *, files: int | None = None) -> Iterator[Proxy]:
+    """HAProxy, started as the manager starts it, once it listens.
+
+    Args:
+        files: how many it may open; None: as many as this process.
+    """
     path = generated(of)
+
+    def limit() -> None:
+        if files is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+
     with (path.parent / "log").open("wb") as log:
-        process = subprocess.Popen([WRAPPER, "-db", "-f", path, "-dR"], stdout=log, stderr=log, env=environment())
+        process = subprocess.Popen(
+            [WRAPPER, "-db", "-f", path, "-dR"], stdout=log, stderr=log, env=environment(), preexec_fn=limit
+        )
     try:
         wait_until(lambda: listens(of.cfg.frontend_port) or process.poll() is not None)
         assert process.poll() is None, (path.parent / "log").read_text()

@@ -80,12 +80,14 @@ class Context:
         services: SpeechServices,
         request: RequestContext,
         emit: Emit,
+        changed: Callable[[], object],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
         Args:
             request: of the whole context; each part has its id with a number behind it.
+            changed: called when is_busy or is_over may have become another.
         """
         self.name = name
         self.parts = 0
@@ -96,6 +98,7 @@ class Context:
         self._services = services
         self._request = request
         self._emit = emit
+        self._changed = changed
         self._text = GrowingText(sentences=settings.sentences)
         self._listener = Listener(clock)
         self._voice: str | None = None  # of the text that is no part yet
@@ -106,6 +109,7 @@ class Context:
         self._hurry = asyncio.Event()
         self._present: Part | None = None
         self._speaking = asyncio.create_task(self._run(), name=f"context of {request.request_id}")
+        self._speaking.add_done_callback(lambda _: changed())
 
     @property
     def is_over(self) -> bool:
@@ -179,6 +183,7 @@ class Context:
             self.parts += 1
             self._unspoken += len(part.text)
             self._lines.put_nowait(_Line(part, self._voice))
+            self._changed()
 
     def _stop_pause(self) -> None:
         if self._pause is not None:
@@ -197,6 +202,7 @@ class Context:
                     await self._emit(PartSkipped(self.name, number, part, error))
                 self._unspoken -= len(part.text)
                 self._present = None
+                self._changed()
                 number += 1
             await self._emit(ContextClosed(self.name, self._listener.sent_s))
         except (ClientLeft, ReaderStalled) as error:

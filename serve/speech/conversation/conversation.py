@@ -33,6 +33,8 @@ class Conversation:
         """
         self.leaving = asyncio.Event()
         """set when the replica is about to stop: what was flushed is still spoken"""
+        self.changed = asyncio.Event()
+        """set when there is text to speak, when it was spoken, and when a context or the service ends; who waits clears it"""
         self._services = services
         self._config = config
         self._request = replace(request, idempotency_key=None)
@@ -87,7 +89,7 @@ class Conversation:
         self.check(settings)
         request = replace(self._request, request_id=f"{self._request.request_id}.{self._opened}")
         self._forget(name)
-        self._contexts[name] = Context(name, settings, self._services, request, self._emit)
+        self._contexts[name] = Context(name, settings, self._services, request, self._emit, self.changed.set)
         self._opened += 1
 
     def add(self, name: str, text: str, voice: str | None = None) -> None:
@@ -151,6 +153,7 @@ class Conversation:
     def leave(self) -> None:
         """Opens no more contexts, and speaks what is complete without waiting for the listener."""
         self.leaving.set()
+        self.changed.set()
         for context in self._contexts.values():
             context.hurry()
 

@@ -124,6 +124,10 @@ def test_any_mutation_of_any_key_is_refused_with_its_path(data):
         (("import_path", "serve.app:build"), "must be serve.app:build_app"),
         (("deployments", 0, "max_ongoing_requests", 5), "Ingress.max_ongoing_requests: 5 is below"),
         (("args", "limits", "max_receiving", 300), "Ingress.max_ongoing_requests: 512 is below"),
+        (
+            ("args", "conversations", {"max_sockets": 10_000}),
+            "is below limits.max_in_flight + conversations.max_sockets = 10032",
+        ),
         (("deployments", 0, "max_queued_requests", 64), "Ingress.max_queued_requests: 64 is below"),
         (("deployments", 2, "max_ongoing_requests", 95), "AcousticModel.max_ongoing_requests: 95 is below"),
         (("deployments", 2, "num_replicas", -1), "num_replicas"),

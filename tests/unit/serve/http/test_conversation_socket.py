@@ -19,6 +19,7 @@ from serve.access.api_keys import Quota
 from serve.access.authentication import Authenticator
 from serve.access.quotas import LocalQuotas
 from serve.config.app_config import ConversationsConfig, LimitsConfig
+from serve.http import conversation_socket
 from tests.support.fakes import Speaker, make_services
 from tests.support.guarded import add, guarded, ring_of
 from tests.support.live_server import CANARY, Live, serving
@@ -91,6 +92,23 @@ def test_a_text_at_once_has_the_bytes_of_the_http_reply(live):
         "default",
     )
     assert (finished["duration_ms"], closed["duration_ms"], finished["steps"]) == (1000, 1000, 46)
+
+
+def test_a_client_that_says_nothing_wakes_nobody(live, monkeypatch):
+    """Ten thousand of them would share one event loop."""
+    looks: list[float] = []
+    now = conversation_socket._now
+    with talking(live) as client:
+        client.say("open", speech=PCM)
+        client.until("opened")
+        monkeypatch.setattr(conversation_socket, "_now", lambda: looks.append(now()) or now())
+        with pytest.raises(TimeoutError):
+            client.connection.recv(timeout=0.7)
+        assert looks == []
+        client.say("text", text="Hello there. ")
+        client.say("close")
+        client.until("closed")
+    assert looks != []
 
 
 def test_contexts_talk_at_the_same_time_and_halves_of_characters_join(live):

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import socket
 import stat
 import subprocess
@@ -23,6 +24,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from scripts.launch.open_files import files_for
 from serve.config.app_config import PROJECT
 from serve.http.haproxy import REPLIES, TemplateChanged, is_loopback, rewrite_file, rewritten
 from tests.support.haproxy import WRAPPER, Replica, environment, generated, listens, manager, replica, running
@@ -192,6 +194,35 @@ def test_headers_that_never_end_block_no_client_for_long(folder):
             Replica.goes_on.set()
             heard += b"".join(iter(lambda: stream.recv(65536), b""))
             assert len(heard.partition(b"\r\n\r\n")[2]) == 2000
+
+
+@pytest.mark.parametrize("connections", [300, 5200])
+def test_the_files_that_the_launcher_counts_are_enough_and_one_connection_more_would_be_refused(folder, connections):
+    files = files_for(connections)
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < files:
+        pytest.skip("this machine's own limit is lower")
+    with replica() as port:
+        with running(manager(folder, server=port, maxconn=connections), files=files) as proxy:
+            wait_until(lambda: proxy.get("/").startswith(b"HTTP/1.1 200 "))
+        with (
+            pytest.raises(AssertionError, match="limit is"),
+            running(manager(folder, maxconn=connections), files=2 * connections),
+        ):
+            pass
+
+
+def test_every_connection_that_it_counts_is_held_with_its_replica(folder):
+    """Streams that are open at both ends, as many as there may be, and the next one when one of them has ended."""
+    most = 40
+    with replica() as port, running(manager(folder, server=port, maxconn=most), files=files_for(most)) as proxy:
+        wait_until(lambda: proxy.get("/").startswith(b"HTTP/1.1 200 "))
+        with contextlib.ExitStack() as open_ones:
+            for _ in range(most):
+                client = open_ones.enter_context(socket.create_connection(("127.0.0.1", proxy.port), timeout=60))
+                client.sendall(b"GET /stream HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
+            Replica.goes_on.set()
+            assert proxy.get("/").startswith(b"HTTP/1.1 200 ")
 
 
 def test_serves_manager_reloads_it_and_streams_go_on(folder, monkeypatch):
