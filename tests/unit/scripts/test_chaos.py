@@ -160,13 +160,13 @@ def test_an_overload_counts_what_is_heard_and_what_is_refused(monkeypatch: pytes
     monkeypatch.setattr(load, "MEASURE_S", 1.0)
     with serving(make_services(Speaker(chunks=2, pause_s=0.2), LimitsConfig(max_in_flight=8))) as live:
         found = asyncio.run(load.overload(Target(live.url), times=10, seconds=2, seed=1))
-        idle = asyncio.run(load.idle_sockets(Target(live.url), 100))
+        idle = asyncio.run(load.idle_sockets(Target(live.url), 100, seconds=0.1))
     assert found["heard"] + sum(found["refused"].values()) + found["no_answer"] == found["requests"] > 50
     assert set(found["refused"]) == {"429"}
     assert found["refused_in_our_envelope"] == found["refused"]["429"] > found["heard"] > 0
     assert (found["cut"], found["promises_kept"]) == (0, 1.0)
-    assert idle["asked"] == 100 > 0
-    assert idle["held"] > 0
+    assert (idle["asked"], idle["opened"], idle["held"], idle["beside"]) == (100, 100, 100, {"200": load.PROBES})
+    assert found["cores"]["clients"]["ran"] > 0
 
 
 @pytest.mark.slow
