@@ -25,6 +25,8 @@ class AdmissionLimiter:
         self.capacity = capacity
         self.in_flight = 0
         self.closed = False
+        self.when_full: Callable[[], object] = lambda: None
+        """called when the last place is taken"""
         self._mean_duration_s = Ewma(EWMA_WEIGHT, FIRST_DURATION_S)
         self._refused = 0  # since the last request ended
         self._clock = clock
@@ -66,6 +68,8 @@ class AdmissionLimiter:
         """
         self.check(continues=continues)
         self.in_flight += 1
+        if self.is_full:
+            self.when_full()
         began = self._clock()
         try:
             yield

@@ -9,6 +9,7 @@ One process refuses a burst one request after the other, so the cost of each add
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from starlette.datastructures import Headers
@@ -24,8 +25,13 @@ METHOD, PATH = "POST", "/v1/audio/speech"
 class Gate(Protocol):
     """A replica that may refuse."""
 
-    def refusal(self, headers: Headers, peer: str) -> SynthesisError | None:
+    async def refusal(self, headers: Headers, peer: str) -> SynthesisError | None:
         """Returns why speech is refused now; None: the route answers."""
+        ...
+
+    def passing(self) -> AbstractContextManager[None]:
+        """Counts a request that the route answers, until it is answered."""
+        ...
 
 
 class EarlyRefusal:
@@ -40,12 +46,16 @@ class EarlyRefusal:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gate = self._gate() if is_speech(scope) else None
-        headers = Headers(scope=scope)
-        refusal = gate.refusal(headers, peer_of(scope)) if gate is not None else None
-        if refusal is None:
+        if gate is None:
             await self._app(scope, receive, send)
-        else:
+            return
+        headers = Headers(scope=scope)
+        refusal = await gate.refusal(headers, peer_of(scope))
+        if refusal is not None:
             await named_error_reply(refusal, headers.get("x-request-id", ""))(scope, receive, send)
+            return
+        with gate.passing():
+            await self._app(scope, receive, send)
 
 
 def is_speech(scope: Scope) -> bool:

@@ -2,9 +2,16 @@
 
 In:    headers and address of a request for speech
 Out:   the error that the route would give; counted, as the route counts it
-Owns:  nothing
-Never: bodies; an answer to a request without access, which AuthMiddleware refuses
+Owns:  the count of requests that have passed
+Never: bodies; places for those whose body has not arrived; an answer to a request without access, which AuthMiddleware refuses
+
+Between the gate and its place a request waits for its body. Of a burst, all would pass in that time, and the route would refuse
+them for three times the work. So no more pass than there are places, until those are taken.
 """
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from starlette.datastructures import Headers
 
@@ -14,16 +21,32 @@ from serve.http.route_access import SPEECH
 from serve.http.services import Services
 from serve.observability.reply_stats import Outcome, ReplyStats
 
+LONGEST_WAIT_S = 0.1  # a body that arrives slowly takes no place: nobody waits for it
+
 
 class SpeechGate:
     """The early refusal of one ingress replica."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._inside = 0  # passed, whether admitted or not yet
+        self._changed = asyncio.Event()
+        services.speech.admission.when_full = self._changed.set
 
-    def refusal(self, headers: Headers, peer: str) -> SynthesisError | None:
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """Counts a request as passed until it is answered."""
+        self._inside += 1
+        try:
+            yield
+        finally:
+            self._inside -= 1
+            self._changed.set()
+
+    async def refusal(self, headers: Headers, peer: str) -> SynthesisError | None:
         """Returns why speech is refused now; None: the route answers. A page is told by the route, with CORS headers."""
         speech = self._services.speech
+        await self._others_are_admitted()
         if not speech.admission.is_full or "origin" in headers:
             return None
         try:
@@ -37,3 +60,12 @@ class SpeechGate:
             speech.refusals.add(code)
             return error
         return None
+
+    async def _others_are_admitted(self) -> None:
+        """Waits, but not for long, while those that have passed may still take every place."""
+        admission = self._services.speech.admission
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LONGEST_WAIT_S):
+                while self._inside >= admission.capacity and not admission.is_full:
+                    self._changed.clear()
+                    await self._changed.wait()

@@ -9,11 +9,13 @@ import pytest
 
 from serve.access.authentication import Authenticator
 from serve.config.app_config import LimitsConfig
-from serve.http.early_refusal import EarlyRefusal
+from serve.http import speech_gate
+from serve.http.early_refusal import PATH, EarlyRefusal
 from serve.http.services import Services
 from serve.http.speech_gate import SpeechGate
 from serve.observability.reply_stats import Outcome
 from tests.support.fakes import RecordingObserver, Speaker, make_services
+from tests.support.waiting import until
 
 OBSERVER = RecordingObserver()
 
@@ -85,3 +87,82 @@ def test_a_request_without_access_is_refused_for_that_and_not_for_want_of_room()
 
 def test_a_page_is_refused_by_the_route_with_cors_headers():
     assert ask(full(), origin="http://localhost") == []
+
+
+class Waits:
+    """An application that reads a body before it takes a place, and counts who has come so far."""
+
+    def __init__(self, services: Services) -> None:
+        self.reached = 0
+        self.body, self.spoken = asyncio.Event(), asyncio.Event()
+        self._services = services
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.reached += 1
+        await self.body.wait()
+        with self._services.speech.admission.acquire():
+            await self.spoken.wait()
+
+
+async def arrive(middleware: EarlyRefusal) -> int | None:
+    """Returns the status of a refusal; None where the application has answered."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": PATH, "headers": [(b"host", b"localhost")], "client": ("127.0.0.1", 1)}
+    await middleware(scope, send, send)
+    return sent[0]["status"] if sent else None
+
+
+def test_of_a_burst_no_more_pass_than_there_are_places(monkeypatch):
+    monkeypatch.setattr(speech_gate, "LONGEST_WAIT_S", 60.0)
+
+    async def burst() -> tuple[int, list[int | None]]:
+        services = make_services(Speaker(), LimitsConfig(max_in_flight=2))
+        app, gate = Waits(services), SpeechGate(services)
+        middleware = EarlyRefusal(app, gate=lambda: gate)
+        clients = [asyncio.create_task(arrive(middleware)) for _ in range(50)]
+        await asyncio.sleep(0.01)
+        app.body.set()
+        refused = [await client for client in clients[2:]]
+        app.spoken.set()
+        return app.reached, [await client for client in clients[:2]] + refused
+
+    assert asyncio.run(burst()) == (2, [None, None, *[429] * 48])
+
+
+def test_bodies_that_do_not_come_keep_nobody_out(monkeypatch):
+    monkeypatch.setattr(speech_gate, "LONGEST_WAIT_S", 0.01)
+
+    async def slow_ones() -> int:
+        services = make_services(Speaker(), LimitsConfig(max_in_flight=1))
+        app, gate = Waits(services), SpeechGate(services)
+        middleware = EarlyRefusal(app, gate=lambda: gate)
+        clients = [asyncio.create_task(arrive(middleware)) for _ in range(3)]
+        await until(lambda: app.reached == 3)
+        for client in clients:
+            client.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
+        return gate._inside
+
+    assert asyncio.run(slow_ones()) == 0
+
+
+def test_who_waits_at_the_gate_passes_when_one_that_passed_needs_no_place(monkeypatch):
+    monkeypatch.setattr(speech_gate, "LONGEST_WAIT_S", 60.0)
+
+    async def one_leaves() -> int:
+        services = make_services(Speaker(), LimitsConfig(max_in_flight=1))
+        app, gate = Waits(services), SpeechGate(services)
+        middleware = EarlyRefusal(app, gate=lambda: gate)
+        first, second = (asyncio.create_task(arrive(middleware)) for _ in range(2))
+        await until(lambda: app.reached == 1)
+        first.cancel()
+        await until(lambda: app.reached == 2)
+        second.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
+        return app.reached
+
+    assert asyncio.run(one_leaves()) == 2

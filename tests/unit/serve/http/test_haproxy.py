@@ -72,6 +72,8 @@ def test_every_line_we_do_not_change_stays(folder):
         "errorfile 504",
         "http-request return",
         "http-reuse always",
+        "option splice-request",
+        "option splice-response",
         "stats socket",
     ]
 
