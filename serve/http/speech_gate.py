@@ -21,7 +21,7 @@ from serve.http.route_access import SPEECH
 from serve.http.services import Services
 from serve.observability.reply_stats import Outcome, ReplyStats
 
-LONGEST_WAIT_S = 0.1  # a body that arrives slowly takes no place: nobody waits for it
+SOON_S = 1.0  # who has no place by then has a slow body, and nobody waits for those
 
 
 class SpeechGate:
@@ -29,19 +29,25 @@ class SpeechGate:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._inside = 0  # passed, whether admitted or not yet
+        self._passed: set[object] = set()  # of late, admitted or not yet
         self._changed = asyncio.Event()
         services.speech.admission.when_full = self._changed.set
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """Counts a request as passed until it is answered."""
-        self._inside += 1
+        """Counts a request as passed until it is answered, or must have a place."""
+        one = object()
+        self._passed.add(one)
+        slow = asyncio.get_running_loop().call_later(SOON_S, self._forget, one)
         try:
             yield
         finally:
-            self._inside -= 1
-            self._changed.set()
+            slow.cancel()
+            self._forget(one)
+
+    def _forget(self, one: object) -> None:
+        self._passed.discard(one)
+        self._changed.set()
 
     async def refusal(self, headers: Headers, peer: str) -> SynthesisError | None:
         """Returns why speech is refused now; None: the route answers. A page is told by the route, with CORS headers."""
@@ -65,7 +71,7 @@ class SpeechGate:
         """Waits, but not for long, while those that have passed may still take every place."""
         admission = self._services.speech.admission
         with suppress(TimeoutError):
-            async with asyncio.timeout(LONGEST_WAIT_S):
-                while self._inside >= admission.capacity and not admission.is_full:
+            async with asyncio.timeout(SOON_S):
+                while len(self._passed) >= admission.capacity and not admission.is_full:
                     self._changed.clear()
                     await self._changed.wait()

@@ -117,7 +117,7 @@ async def arrive(middleware: EarlyRefusal) -> int | None:
 
 
 def test_of_a_burst_no_more_pass_than_there_are_places(monkeypatch):
-    monkeypatch.setattr(speech_gate, "LONGEST_WAIT_S", 60.0)
+    monkeypatch.setattr(speech_gate, "SOON_S", 60.0)
 
     async def burst() -> tuple[int, list[int | None]]:
         services = make_services(Speaker(), LimitsConfig(max_in_flight=2))
@@ -134,9 +134,9 @@ def test_of_a_burst_no_more_pass_than_there_are_places(monkeypatch):
 
 
 def test_bodies_that_do_not_come_keep_nobody_out(monkeypatch):
-    monkeypatch.setattr(speech_gate, "LONGEST_WAIT_S", 0.01)
+    monkeypatch.setattr(speech_gate, "SOON_S", 0.01)
 
-    async def slow_ones() -> int:
+    async def slow_ones() -> set[object]:
         services = make_services(Speaker(), LimitsConfig(max_in_flight=1))
         app, gate = Waits(services), SpeechGate(services)
         middleware = EarlyRefusal(app, gate=lambda: gate)
@@ -145,13 +145,13 @@ def test_bodies_that_do_not_come_keep_nobody_out(monkeypatch):
         for client in clients:
             client.cancel()
         await asyncio.gather(*clients, return_exceptions=True)
-        return gate._inside
+        return gate._passed
 
-    assert asyncio.run(slow_ones()) == 0
+    assert asyncio.run(slow_ones()) == set()
 
 
 def test_who_waits_at_the_gate_passes_when_one_that_passed_needs_no_place(monkeypatch):
-    monkeypatch.setattr(speech_gate, "LONGEST_WAIT_S", 60.0)
+    monkeypatch.setattr(speech_gate, "SOON_S", 60.0)
 
     async def one_leaves() -> int:
         services = make_services(Speaker(), LimitsConfig(max_in_flight=1))
