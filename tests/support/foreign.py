@@ -1,7 +1,8 @@
-"""Clients of other projects in virtual environments of their own, made once from the files in tests/foreign."""
+"""Clients of other projects in environments of their own, made once from the files in tests/foreign."""
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,28 +15,55 @@ REQUIREMENTS = PROJECT / "tests/foreign/requirements.txt"
 SCENARIOS = PROJECT / "tests/foreign/scenarios.py"
 RIVA = PROJECT / "tests/foreign/riva.txt"
 RIVA_SCENARIOS = PROJECT / "tests/foreign/riva_scenarios.py"
-FOLDERS = {REQUIREMENTS: PROJECT / ".clients", RIVA: PROJECT / ".clients-riva"}
+NODE = PROJECT / "tests/foreign/node.txt"
+JAVASCRIPT = PROJECT / "tests/foreign/javascript"
+FOLDERS = {
+    REQUIREMENTS: PROJECT / ".clients",
+    RIVA: PROJECT / ".clients-riva",
+    NODE: PROJECT / ".clients-javascript",
+}
+LOCKED = ("package.json", "package-lock.json")
 
 
 def python_of_clients(requirements: Path = REQUIREMENTS) -> str:
     """The interpreter of an environment. Where it cannot be made the test is skipped, or fails with CHATTTS_ALL_TOOLS=1."""
     folder = FOLDERS[requirements]
-    python = folder / "bin/python"
-    ready = folder / f"ready-{hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]}"
-    if not ready.exists():
-        made = _run(sys.executable, "-m", "venv", "--clear", str(folder)) or _run(
-            str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement", str(requirements)
-        )
-        if made:
-            sentence = f"{folder.name} could not be made from {requirements.relative_to(PROJECT)}: {made[-500:]}"
+    python = str(folder / "bin/python")
+    install = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement", str(requirements))
+    _make_once(folder, (requirements,), (sys.executable, "-m", "venv", "--clear", str(folder)), install)
+    return python
+
+
+def run_javascript(code: str, *arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs a module of JavaScript beside the clients' packages, in a folder; skipped or failed as `python_of_clients`."""
+    python = Path(python_of_clients(NODE))
+    packages = FOLDERS[NODE]
+    environment = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"}
+    copied = [packages / name for name in LOCKED]
+    for path in copied:
+        shutil.copy(JAVASCRIPT / path.name, path)
+    npm = (str(python.parent / "npm"), "ci", "--prefix", str(packages), "--ignore-scripts", "--no-audit", "--no-fund")
+    _make_once(packages, copied, npm, environment=environment)
+    script = packages / "script.mjs"
+    script.write_text(code)
+    command = [str(python.parent / "node"), str(script), *arguments]
+    return subprocess.run(command, cwd=folder or packages, capture_output=True, text=True, check=False, timeout=300)
+
+
+def _make_once(
+    folder: Path, sources: tuple[Path, ...] | list[Path], *commands: tuple[str, ...], environment: dict[str, str] | None = None
+) -> None:
+    """Runs the commands that make a folder from its sources, unless they were run for these."""
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
+    ready = folder / f"ready-{digest}"
+    if ready.exists():
+        return
+    for command in commands:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        if done.returncode != 0:
+            names = " and ".join(path.name for path in sources)
+            sentence = f"{folder.name} could not be made from {names}: {(done.stderr or 'no words')[-500:]}"
             if os.environ.get("CHATTTS_ALL_TOOLS") == "1":
                 pytest.fail(sentence)
             pytest.skip(sentence)
-        ready.touch()
-    return str(python)
-
-
-def _run(*command: str) -> str:
-    """Why a command failed; empty if it did not."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return "" if done.returncode == 0 else done.stderr or "no words"
+    ready.touch()
