@@ -16,12 +16,11 @@ from tests.support.foreign import RIVA, RIVA_SCENARIOS, python_of_clients
 from tests.support.home_assistant import home_assistant_reads, home_assistant_streams
 from tests.support.ports import free_port
 from tests.support.riva_server import Caller, refusal
-from tests.support.started import Started, started
+from tests.support.started import PATIENT, Started, started, with_doors
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.nightly
 
-SERVICER = "serve.doors.riva.protocol:add_RivaSpeechSynthesisServicer_to_server"
 TEXT = "Hello there."
 LONG = "So this is the first sentence. And here is the second one. " * 60
 ASKED: dict[str, Any] = {"sample_rate_hz": 24_000, "custom_configuration": {"seed": "5"}}
@@ -51,12 +50,7 @@ class Doors:
 @pytest.fixture(scope="module", params=[(), ("--plain",)], ids=["through HAProxy", "through Serve's own proxy"])
 def doors(home: Path, folder: Path, request: pytest.FixtureRequest) -> Iterator[Doors]:
     grpc, wyoming = free_port(), free_port()
-    changes = {
-        "logging_config: {": f"grpc_options: {{port: {grpc}, grpc_servicer_functions: ['{SERVICER}']}}\nlogging_config: {{",
-        "limits: {": f"wyoming: {{port: {wyoming}}}\n      limits: {{first_audio_timeout_s: 300, ",
-    }
-    patience = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60"}
-    with started(*request.param, home=home, folder=folder, changes=changes, **patience) as found:
+    with started(*request.param, home=home, folder=folder, changes=with_doors(grpc, wyoming), **PATIENT) as found:
         found.wait_until_ready()
         yield Doors(found, grpc, wyoming)
 

@@ -23,6 +23,9 @@ START_TIMEOUT_S = 600.0  # half a minute where the machine is idle
 STOP_TIMEOUT_S = 240.0
 HAPROXY_PORTS = ("RAY_SERVE_HAPROXY_METRICS_PORT", "RAY_SERVE_HAPROXY_STATS_PORT", "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT")
 FEW_FILES = 256
+SERVICER = "serve.doors.riva.protocol:add_RivaSpeechSynthesisServicer_to_server"
+PATIENT = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60"}
+"""variables of a service with a port for gRPC, which is ready later"""
 
 
 @dataclass
@@ -135,6 +138,14 @@ def started(
             process.wait()
         for session in sessions_with(f"RAY_TMPDIR={folder}") - {os.getsid(0)}:
             end_session(session, 0.0)
+
+
+def with_doors(grpc: int, wyoming: int) -> dict[str, str]:
+    """The changes of a service that listens on these ports too."""
+    return {
+        "logging_config: {": f"grpc_options: {{port: {grpc}, grpc_servicer_functions: ['{SERVICER}']}}\nlogging_config: {{",
+        "limits: {": f"wyoming: {{port: {wyoming}}}\n      limits: {{first_audio_timeout_s: 300, ",
+    }
 
 
 def _as_a_background_command() -> None:
