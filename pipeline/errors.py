@@ -23,6 +23,7 @@ SynthesisError
 |   `-- DeadlineUnmeetable    there is capacity, but not in time
 |-- Draining                  this part of the service is about to stop
 |-- StageUnavailable          a stage fails; try again after retry_after_s
+|-- StageAsleep               a stage has no replica and is being woken; try again after retry_after_s
 |-- DeadlineExceeded          the time of the request is over
 |-- ReaderStalled             the client read nothing for too long
 |-- StoreUnavailable          nothing can be stored now; records already read stay usable
@@ -150,6 +151,14 @@ class Draining(SynthesisError):
 
 class StageUnavailable(SynthesisError):
     """A stage fails; its circuit breaker is open."""
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class StageAsleep(SynthesisError):
+    """A stage that may have no replica has none; one is being started."""
 
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)

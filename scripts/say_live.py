@@ -30,7 +30,7 @@ SAMPLE_BYTES = 2
 RETRY_S = 0.5
 AWAY_S = 60.0
 """how long a service may be away that was connected"""
-PASSING = ("draining", "engine_dead", "circuit_open", "overloaded", "deadline_unmeetable", "store_unavailable")
+PASSING = ("draining", "engine_dead", "circuit_open", "waking", "overloaded", "deadline_unmeetable", "store_unavailable")
 """codes of errors that another try may not have"""
 READ_BYTES = 4096
 INTERRUPTED = 130

@@ -32,6 +32,7 @@ from pipeline.errors import (
     ReferenceRejected,
     RefineRejected,
     RequestQuarantined,
+    StageAsleep,
     StageUnavailable,
     StoreFull,
     StoreUnavailable,
@@ -80,6 +81,7 @@ ERROR_SPECS: dict[type[SynthesisError], ErrorSpec] = {
     DeadlineUnmeetable: ErrorSpec(429, "overloaded_error", "deadline_unmeetable", True, 1.0),
     Draining: ErrorSpec(503, "overloaded_error", "draining", True, 2.0),
     StageUnavailable: ErrorSpec(503, "overloaded_error", "circuit_open", True, 2.0),
+    StageAsleep: ErrorSpec(503, "overloaded_error", "waking", True, 2.0),
     DeadlineExceeded: ErrorSpec(504, "server_error", "timeout", True),
     ReaderStalled: ErrorSpec(504, "server_error", "reader_stalled", False),
     StoreUnavailable: ErrorSpec(503, "overloaded_error", "store_unavailable", True, 5.0),
@@ -148,6 +150,6 @@ def to_api_error(error: BaseException) -> ApiError:
     if not isinstance(error, SynthesisError):
         return ApiError("an internal error; its request_id finds it in the log", ERROR_SPECS[SynthesisError])
     spec = next(ERROR_SPECS[ancestor] for ancestor in type(error).__mro__ if ancestor in ERROR_SPECS)
-    if isinstance(error, AtCapacity | StageUnavailable):
+    if isinstance(error, AtCapacity | StageUnavailable | StageAsleep):
         spec = replace(spec, retry_after_s=error.retry_after_s)
     return ApiError(error.message, spec, param=error.param)

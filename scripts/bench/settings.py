@@ -13,6 +13,7 @@ from typing import Any
 
 from pipeline.yaml_loader import parse_yaml
 from scripts.bench.workload import TEXT
+from serve.config.policies import STEP_BACKLOG_POLICY
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Settings:
     """dotted path below `args` -> value"""
     replicas: dict[str, int] = field(default_factory=dict)
     """deployment -> how many replicas it has, whatever the load"""
+    sleeps_after_s: float | None = None
+    """how long a stage has nothing to do before it has no replica; None: as configured [s]"""
     waiting_calls: int | None = None
     """how many calls any deployment takes at once, and queues; None: as configured"""
 
@@ -56,6 +59,9 @@ def document(settings: Settings, port: int, source: Path | None) -> dict[str, An
     for deployment in application["deployments"]:
         if settings.waiting_calls is not None:
             deployment |= dict.fromkeys(("max_ongoing_requests", "max_queued_requests"), settings.waiting_calls)
+        if settings.sleeps_after_s is not None and deployment["name"] != "Ingress":
+            deployment.pop("num_replicas", None)
+            deployment["autoscaling_config"] = from_zero(settings.sleeps_after_s)
         if deployment["name"] in settings.replicas:
             deployment.pop("autoscaling_config", None)
             number = deployment["num_replicas"] = settings.replicas[deployment["name"]]
@@ -63,3 +69,17 @@ def document(settings: Settings, port: int, source: Path | None) -> dict[str, An
     if (args.get("pipeline") or {}).get("vocoder", {}).get("placement") == "with_acoustic":
         application["deployments"] = [one for one in application["deployments"] if one["name"] != "Vocoder"]
     return found
+
+
+def from_zero(sleeps_after_s: float) -> dict[str, Any]:
+    """Returns the autoscaling_config of a stage that has no replica while it has no work, as docs/ray.md shows it."""
+    return {
+        "min_replicas": 0,
+        "initial_replicas": 1,
+        "max_replicas": 1,
+        "upscale_delay_s": 0,
+        "downscale_delay_s": sleeps_after_s,
+        "metrics_interval_s": 1,
+        "look_back_period_s": 3,
+        "policy": {"policy_function": STEP_BACKLOG_POLICY},
+    }

@@ -9,7 +9,7 @@ Never: requests
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -45,7 +45,7 @@ from serve.observability.reply_stats import ReplyObserver
 from serve.observability.request_log import RefusalTally
 from serve.observability.tracing import Tracing
 from serve.remote.code_cache import follow_purges
-from serve.remote.remote_stages import Handle, RemoteEncoder, ask_capabilities, ask_fingerprint, ask_speakers
+from serve.remote.remote_stages import Handle, ask_capabilities, ask_fingerprint, ask_speakers
 from serve.remote.version_pipelines import TEXT, VersionPipelines
 from serve.resilience.quarantine import Quarantine
 from serve.speech.conversation.conversation import Conversations
@@ -113,18 +113,19 @@ async def build_parts(config: AppConfig, stages: Mapping[str, Handle], listens: 
         records.cache,
         config.breaker,
         fingerprint=await ask_fingerprint(acoustic),
+        wake_limit_s=config.limits.start_timeout_s,
         has_room=lambda share: admission.in_flight <= share * admission.capacity,
         on_result=metrics.compared,
     )
     recent, stream = RecentReplies(metrics), partial(quarantine.stream, pipelines.stream)
-    speech = build_speech(config, records, models, admission, recent, stream, pipelines.fingerprint)
+    speech = build_speech(config, records, models, admission, recent, stream, pipelines)
     status = IngressStatus(speech, records, pipelines, quarantine)
     services = Services(
         speech=speech,
         conversations=Conversations(config.conversations),
         jobs=build_jobs(config, records, speech),
         text=QuarantinedText(quarantine, pipelines),
-        voices=build_voices(config, records, speech, acoustic, pipelines),
+        voices=build_voices(config, records, speech, pipelines),
         bodies=BodyReader(config.limits),
         authenticator=build_authenticator(config, records, listens),
         status=status,
@@ -143,11 +144,12 @@ def build_speech(
     admission: AdmissionLimiter,
     observer: ReplyObserver,
     stream: SpeechStream,
-    engine: Callable[[str], str],
+    pipelines: VersionPipelines,
 ) -> SpeechServices:
-    """Returns what every request for speech passes; `stream` synthesises, `engine` says with which build of a version's."""
+    """Returns what every request for speech passes; `stream` synthesises, which ends in `pipelines`."""
     return SpeechServices(
         stream=stream,
+        awake=pipelines.awake,
         voice_id=records.voices.canonical,
         lexicons=records.lexicons,
         limits=config.limits,
@@ -158,7 +160,7 @@ def build_speech(
             ResumeTokens(records.secret, config.limits.resume_s),
             records.idempotency,
             build={one.id: reply_build(one.pipeline) for one in config.versions}.__getitem__,
-            engine=engine,
+            engine=pipelines.fingerprint,
         ),
         models=models,
         degrader=Degrader(config.degrade),
@@ -176,7 +178,7 @@ def build_jobs(config: AppConfig, records: IngressRecords, speech: SpeechService
 
 
 def build_voices(
-    config: AppConfig, records: IngressRecords, speech: SpeechServices, acoustic: Handle, pipelines: VersionPipelines
+    config: AppConfig, records: IngressRecords, speech: SpeechServices, pipelines: VersionPipelines
 ) -> VoiceService:
     """Returns the voices, which the first version of the model speaks and measures."""
     first = config.versions[0]
@@ -184,7 +186,7 @@ def build_voices(
         records.voices,
         config.voices,
         speech.stream,
-        RemoteEncoder(acoustic, pipelines.breakers[first.stage("acoustic")]),
+        pipelines,
         model=first.pipeline.checkpoint,
         max_prompt=first.pipeline.engine.max_prompt,
         speaks=speech.models.languages(first.id),

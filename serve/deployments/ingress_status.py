@@ -15,6 +15,7 @@ from serve.access.api_keys import LOST
 from serve.deployments.ingress_records import IngressRecords
 from serve.observability.metrics.ingress import IngressMetrics
 from serve.remote.version_pipelines import VersionPipelines, fullest_gpu
+from serve.remote.waking import Wakefulness
 from serve.resilience.quarantine import Quarantine
 from serve.speech.services import SpeechServices
 
@@ -43,12 +44,17 @@ class IngressStatus:
         unresponsive = await self._pipelines.unresponsive()
         return f"no answer from {' and '.join(unresponsive)}" if unresponsive else None
 
+    def wakefulness(self) -> Mapping[str, str]:
+        """Returns the deployments that have no replica at this moment and may have none: `asleep` or `waking`."""
+        return {name: state for name, state in self._pipelines.wakefulness().items() if state is not Wakefulness.AWAKE}
+
     async def health(self) -> dict[str, Any]:
         """Returns the state of every part, for people and dashboards."""
         pipelines, rollout, ladder = self._pipelines, self._speech.models.rollout, self._speech.degrader.ladder
         text, acoustic, vocoder = await asyncio.gather(*map(pipelines.stats, ("text", "acoustic", "vocoder")))
         return {
             "first_audio_s": round(self.first_audio_s, 3),
+            "stages": self._pipelines.wakefulness(),
             "cache": asdict(self._records.cache.stats()),
             "stores": self._stores(),
             "gpu_mem_percent": fullest_gpu((*acoustic, *vocoder)),

@@ -88,6 +88,10 @@ class TextNormalizer:
         load = self._latest.as_stats()
         return {**replica_info(), "trouble": trouble, "has_work": stats.asked_s > 0, **load, **asdict(stats)}
 
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """Returns the latest load, for StepBacklogPolicy where the configuration names it."""
+        return self._latest.as_stats()
+
     async def check_health(self) -> None:
         """Serve replaces the replica when this raises three times in a row; a worker that died or hangs is replaced before."""
         self._background.check()

@@ -40,6 +40,10 @@ class ServiceStatus(Protocol):
         """Returns why a request would not be served now; None if it would."""
         ...
 
+    def wakefulness(self) -> Mapping[str, str]:
+        """Returns the deployments that have no replica at this moment and may have none: `asleep` or `waking`."""
+        ...
+
     async def health(self) -> dict[str, Any]:
         """Returns the state of every part, for people and dashboards."""
         ...

@@ -44,10 +44,18 @@ async def follow_purges(cache: CodeCache, each_s: float, problems: dict[str, str
     await follow("purges of the cache", refresh, each_s, problems)
 
 
-async def follow_fingerprint(model: CachedModel, ask: Callable[[], Awaitable[str]]) -> None:
-    """Requests the engine's fingerprint each period, until cancelled: a cache without misses would not notice an update."""
+async def follow_fingerprint(
+    model: CachedModel, ask: Callable[[], Awaitable[str]], *, is_asked: Callable[[], bool] = lambda: True
+) -> None:
+    """Requests the engine's fingerprint each period, until cancelled: a cache without misses would not notice an update.
+
+    Args:
+        is_asked: False: there is no engine at this moment that a request would not wake.
+    """
     while True:
         await asyncio.sleep(FINGERPRINT_PERIOD_S)
+        if not is_asked():
+            continue
         try:
             model.fingerprint = await ask()
         except SynthesisError:

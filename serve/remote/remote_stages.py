@@ -226,6 +226,11 @@ async def ask_fingerprint(handle: Handle) -> str:
     return fingerprint
 
 
+async def await_replica(handle: Handle) -> None:
+    """Returns once a replica answers. Meanwhile the call waits in Serve's router, which is what makes Serve start one."""
+    await _pure(Breaker("any", BreakerConfig()), lambda: handle.stats.remote())
+
+
 async def ask_stats(handle: Handle) -> list[dict[str, Any]]:
     """Returns the stats of every replica behind the handle that answers in time; one that hangs does not hide the others."""
     try:

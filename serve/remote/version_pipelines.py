@@ -1,7 +1,7 @@
 """Version pipelines: the chain of stages of every version of the model, and the one that a request takes.
 
 In:    SynthesisRequest with the version that ModelSelector chose
-Out:   the results of that version's Synthesizer
+Out:   the results of that version's Synthesizer; StageAsleep while a stage of it is being started
 Owns:  one Synthesizer over handles per version, the breakers, the probes, the checks of stages that show no progress
 Never: HTTP; another version in the middle of a request
 """
@@ -31,12 +31,14 @@ from serve.remote.code_cache import follow_fingerprint
 from serve.remote.remote_stages import (
     Handle,
     RemoteDecoder,
+    RemoteEncoder,
     RemoteFollower,
     RemoteFrontend,
     RemoteGenerator,
     ask_fingerprint,
     ask_stats,
 )
+from serve.remote.waking import Wakefulness, Waking
 from serve.resilience.autoscaling import BACKLOG_S, BUSY
 from serve.resilience.circuit_breaker import Breaker, is_fault
 from serve.versions.rollout import Rollout
@@ -61,6 +63,7 @@ class VersionPipelines:
         config: BreakerConfig,
         *,
         fingerprint: str,
+        wake_limit_s: float,
         has_room: Callable[[float], bool],
         on_result: Callable[[Comparison], None],
     ) -> None:
@@ -69,10 +72,12 @@ class VersionPipelines:
             handles: deployment name -> its handle.
             cache: of sampled steps, for all versions; the key of an entry includes the fingerprint of its engine.
             fingerprint: of the first version; those of the others are requested.
+            wake_limit_s: the argument of Waking [s].
             has_room, on_result: the arguments of Shadow.
         """
         self._rollout = rollout
         self._handles = handles
+        self._waking = Waking(handles, wake_limit_s)
         self.breakers = {"text": Breaker("text", config)}
         self._deployments = {"text": TEXT}  # stage -> the deployment that works for it
         self._synthesizers: dict[str, Synthesizer] = {}
@@ -110,16 +115,36 @@ class VersionPipelines:
         if watched and shadow is not None and samples <= shadow.max_audio_s * request.audio.sample_rate:
             self._shadow.begin(request, received, shadow)
 
+    async def awake(self, request: SynthesisRequest) -> float:
+        """Returns once every stage of the version has a replica.
+
+        Returns:
+            how long it waited, at most the time that is promised for the first audio [s].
+
+        Raises:
+            StageAsleep: it takes longer.
+        """
+        return await self._waking.wait(needed_by(self._version(request)), request.scheduling.first_audio_s or 0.0)
+
     async def read(self, request: SynthesisRequest) -> SpeechText:
         """Returns the text as the version normalises it, without a step of the model."""
+        self._waking.check([TEXT])
         return await self._pipeline_for(request).read(request)
 
     async def refine(self, request: SynthesisRequest) -> list[Refined]:
         """Returns every segment before and after the version's refine pass."""
+        self._waking.check(needed_by(self._version(request)))
         return await self._pipeline_for(request).refine(request)
+
+    async def encode(self, samples: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Returns the codes (n, 4) of a recording (m,), as the first version's protocols.RecordingEncoder."""
+        first = next(iter(self._rollout.versions.values()))
+        self._waking.check([first.acoustic])
+        return await RemoteEncoder(self._handles[first.acoustic], self.breakers[first.stage("acoustic")]).encode(samples)
 
     async def _synthesise(self, request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
         """Streams the audio of a request, and reports its outcome to the rollout."""
+        self._waking.check(needed_by(self._version(request)))
         version, began, first_audio_s, failed = self._version(request).id, time.monotonic(), None, False
         try:
             async with aclosing(self._pipeline_for(request).stream(request)) as chunks:
@@ -146,14 +171,23 @@ class VersionPipelines:
 
     def follow_fingerprints(self) -> list[Coroutine[Any, Any, None]]:
         """Returns the background work that keeps the fingerprint of every version's engine up to date in the cache."""
-        handles = {version: self._handles[self._rollout.versions[version].acoustic] for version in self._cached}
+        acoustic = {version: self._rollout.versions[version].acoustic for version in self._cached}
         return [
-            follow_fingerprint(cached, partial(ask_fingerprint, handles[version])) for version, cached in self._cached.items()
+            follow_fingerprint(
+                cached,
+                partial(ask_fingerprint, self._handles[acoustic[version]]),
+                is_asked=partial(self._waking.is_awake, acoustic[version]),
+            )
+            for version, cached in self._cached.items()
         ]
 
     def fingerprint(self, version: str) -> str:
         """Returns the fingerprint of a version's engine as far as it is known; empty: not yet."""
         return self._cached[version].fingerprint or ""
+
+    def wakefulness(self) -> dict[str, Wakefulness]:
+        """Returns deployment -> whether it has replicas."""
+        return {name: self._waking.state(name) for name in self._handles}
 
     async def stats(self, kind: str) -> list[dict[str, Any]]:
         """Returns the stats of every replica of one kind of stage, with the name of the deployment if there are several."""
@@ -179,11 +213,15 @@ class VersionPipelines:
         return fullness, rtf
 
     async def unresponsive(self) -> list[str]:
-        """Returns the deployments without a healthy replica that versions in service need: their requests would fail."""
+        """Returns the deployments without a healthy replica that versions in service need: their requests would fail.
+
+        One that is asleep is not among them: its requests are told when to come back.
+        """
         rollout = self._rollout
         needed = [one for one in rollout.versions.values() if rollout.shares(one.name)[one.id] > 0]
-        answers = await self._ask([TEXT, *(name for one in needed for name in (one.acoustic, one.vocoder))])
-        return [name for name, found in answers.items() if not any(map(is_well, found))]
+        answers = await self._ask(self._waking.awake(name for one in needed for name in needed_by(one)))
+        silent = [name for name, found in answers.items() if not any(map(is_well, found))]
+        return self._waking.awake(silent)  # meanwhile a replica may have gone
 
     async def probe(self) -> None:
         """Probes every version each period, until cancelled."""
@@ -194,7 +232,7 @@ class VersionPipelines:
     async def probe_once(self) -> None:
         """Probes every version once."""
         for version in self._rollout.versions.values():
-            answers = await self._ask((TEXT, version.acoustic, version.vocoder))
+            answers = await self._ask(self._waking.awake(needed_by(version)))
             self._rollout.probed(version.id, trouble_in(answers, self._rollout.routes.probe.max_gpu_memory_percent))
 
     async def watch_silence(self) -> None:
@@ -204,7 +242,10 @@ class VersionPipelines:
             await asyncio.gather(*(self._check_silent(breaker) for breaker in self.breakers.values() if breaker.is_silent))
 
     async def _check_silent(self, breaker: Breaker) -> None:
-        well = [one for one in await ask_stats(self._handles[self._deployments[breaker.stage]]) if is_well(one)]
+        deployment = self._deployments[breaker.stage]
+        if not self._waking.is_awake(deployment):
+            return  # its calls wait for a replica that is being started
+        well = [one for one in await ask_stats(self._handles[deployment]) if is_well(one)]
         breaker.judge_silence(is_well=bool(well), has_work=any(one.get("has_work", True) for one in well))
 
     async def _ask(self, deployments: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
@@ -212,6 +253,11 @@ class VersionPipelines:
         names = list(dict.fromkeys(deployments))
         answers = await asyncio.gather(*(ask_stats(self._handles[name]) for name in names))
         return dict(zip(names, answers, strict=True))
+
+
+def needed_by(version: Version) -> tuple[str, ...]:
+    """Returns the deployments that speech with a version needs."""
+    return tuple(dict.fromkeys((TEXT, version.acoustic, version.vocoder)))
 
 
 def is_its_failure(error: BaseException) -> bool:

@@ -6,7 +6,8 @@ Owns:  the latest counters of one replica
 Never: Ray, clocks of its own; delays and bounds, which Serve adds (autoscaling_config)
 
 Serve's own policy counts requests, but a request is one sentence or a whole page, and one whose audio is far ahead of its
-client costs nothing. The capacity of a GPU is steps per second, so this policy counts steps.
+client costs nothing. The capacity of a GPU is steps per second, so this policy counts steps. It also tells work from probes:
+with min_replicas 0, replicas without work go, however often somebody asks how they are.
 """
 
 import math
@@ -39,10 +40,11 @@ class StepBacklogPolicy:
         """Maps Serve's AutoscalingContext to (number of replicas, empty state)."""
         means: Mapping[str, Mapping[Any, float]] = context.aggregated_metrics or {}
         busy, backlog_s = means.get(BUSY), means.get(BACKLOG_S)
-        if not busy:
-            return context.target_num_replicas, {}  # no replica has reported yet
+        if not busy:  # there is none, or none has reported yet; calls that wait in Serve ask for the first one
+            return max(context.target_num_replicas, min(1, math.ceil(context.total_queued_requests))), {}
         wanted = sum(busy.values()) + sum((backlog_s or {}).values()) / self._config.wait_s
-        return max(1, math.ceil(round(wanted / self._config.utilisation, 6))), {}
+        least = min(1, context.capacity_adjusted_min_replicas)
+        return max(least, math.ceil(round(wanted / self._config.utilisation, 6))), {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Owns:  nothing
 Never: HTTP, Ray
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pipeline.audio.formats import AudioFormat
@@ -68,6 +68,14 @@ class SpeechJob:
     def is_bulk(self) -> bool:
         """True if it may be preempted by more urgent requests."""
         return self.request.scheduling.lane is Lane.BULK
+
+    def after(self, waited_s: float) -> "SpeechJob":
+        """Returns it with less time to its first audio."""
+        if not waited_s:
+            return self
+        left_s = self.first_audio_timeout_s - waited_s
+        scheduling = replace(self.request.scheduling, first_audio_s=left_s)
+        return replace(self, request=replace(self.request, scheduling=scheduling), first_audio_timeout_s=left_s)
 
     def summary(self) -> Fields:
         """Returns the fields of a log line that describe the job."""

@@ -6,11 +6,12 @@ Owns:  nothing
 Never: HTTP, Ray
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from pipeline.protocols import SpeechStream
 from pipeline.text.lexicon.library import LexiconLibrary
+from pipeline.types import SynthesisRequest
 from serve.access.admission import AdmissionLimiter
 from serve.access.idempotency import Idempotency
 from serve.config.app_config import LanesConfig, LimitsConfig
@@ -29,6 +30,8 @@ class SpeechServices:
 
     stream: SpeechStream
     """synthesises a request with the pipelines behind the handles"""
+    awake: Callable[[SynthesisRequest], Awaitable[float]]
+    """returns how long it waited for the stages of a request to have replicas [s]; raises StageAsleep"""
     voice_id: Callable[[str | None], str]
     """any name of a voice to its stable id; None to that of the default voice; raises UnknownVoice"""
     lexicons: LexiconLibrary

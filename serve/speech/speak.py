@@ -112,6 +112,7 @@ class SpeechSession:
         Raises:
             AtCapacity, Draining: the replica is full, or about to stop.
             InvalidRequest, ApiError: the body is wrong, or the caller may not have it, or the reply cannot go on where it was.
+            StageAsleep: a stage is being started, and its first audio would be later than promised.
         """
         services, context = self._services, self._context
         self._admitted.enter_context(services.admission.acquire(continues=context.continues))
@@ -121,6 +122,7 @@ class SpeechSession:
         self._body = body
         key_seed = None if key is None else seed_of(tenant, key)
         job = resolve_job(body, context, services, key_seed=key_seed, origin=origin)
+        job = job.after(await services.awake(job.request))
         if origin is not None:
             pass  # its characters were charged
         elif key is None:

@@ -173,9 +173,13 @@ class FakeStatus:
 
     speaker: Speaker
     not_ready: str | None = None
+    asleep: dict[str, str] = field(default_factory=dict)
 
     async def why_not_ready(self) -> str | None:
         return self.not_ready
+
+    def wakefulness(self) -> dict[str, str]:
+        return self.asleep
 
     async def health(self) -> dict[str, object]:
         return {"engine": {"slots": 1, "slots_used": self.speaker.opened - self.speaker.closed}}
@@ -195,6 +199,11 @@ class RecordingObserver(NullReplyObserver):
         self.in_flight.append(in_flight)
 
 
+async def always_awake(request: SynthesisRequest) -> float:
+    """No stage is asleep."""
+    return 0.0
+
+
 def make_speech_services(speaker: Speaker, limits: LimitsConfig | None = None, **parts: Any) -> SpeechServices:
     """What speaking needs, around a Speaker; `parts` stand in place of the usual ones."""
     limits = limits or LimitsConfig()
@@ -202,6 +211,7 @@ def make_speech_services(speaker: Speaker, limits: LimitsConfig | None = None, *
     tokens = ResumeTokens(b"secret of a test", limits.resume_s)
     usual: dict[str, Any] = {
         "stream": speaker.stream,
+        "awake": always_awake,
         "voice_id": make_library().canonical,
         "lexicons": LexiconLibrary(),
         "limits": limits,

@@ -34,7 +34,9 @@ async def live() -> dict[str, str]:
 async def ready(services: RequestServices) -> Response:
     reason = await services.status.why_not_ready()
     if reason is None:
-        return JSONResponse({"status": "ready"})
+        # Without replicas it takes requests all the same: those are what wakes it.
+        asleep = dict(services.status.wakefulness())
+        return JSONResponse({"status": "ready", **({"stages": asleep} if asleep else {})})
     return JSONResponse({"status": "not_ready", "reason": reason}, 503, {"Retry-After": READY_RETRY_S})
 
 

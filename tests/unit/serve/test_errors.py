@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline import errors
-from pipeline.errors import AtCapacity, StageUnavailable, SynthesisError
+from pipeline.errors import AtCapacity, StageAsleep, StageUnavailable, SynthesisError
 from serve.errors import ERROR_SPECS, to_api_error
 
 
@@ -17,7 +17,7 @@ def kinds_of_errors() -> list[type[SynthesisError]]:
 @pytest.mark.parametrize("kind", kinds_of_errors())
 def test_every_domain_error_has_its_own_line_in_the_table(kind):
     assert kind in ERROR_SPECS
-    waits = issubclass(kind, AtCapacity) or kind is StageUnavailable
+    waits = issubclass(kind, AtCapacity) or kind in (StageAsleep, StageUnavailable)
     error = kind("x", retry_after_s=0.2) if waits else kind("x")
     reply = to_api_error(error)
     headers = reply.reply_headers()

@@ -10,6 +10,7 @@ from pipeline.errors import (
     EngineDead,
     InvalidRequest,
     NonFiniteOutput,
+    StageAsleep,
     StageUnavailable,
 )
 from serve.remote.version_pipelines import fullest_gpu, is_its_failure, is_well, trouble_in
@@ -21,6 +22,7 @@ from serve.remote.version_pipelines import fullest_gpu, is_its_failure, is_well,
         (NonFiniteOutput("x"), True),
         (EngineDead("x"), True),
         (StageUnavailable("x", retry_after_s=1.0), True),
+        (StageAsleep("x", retry_after_s=1.0), False),
         (DeadlineExceeded("x"), True),
         (AtCapacity("x", retry_after_s=1.0), False),
         (InvalidRequest("x"), False),

@@ -12,11 +12,18 @@ from serve.resilience.autoscaling import BACKLOG_S, BUSY, EngineLoad, Load, Step
 SHARES = st.lists(st.floats(0, 1), min_size=1, max_size=8)
 
 
-def context(busy: list[float], backlog_s: list[float] | None = None, target: int = 1) -> Any:
+def context(
+    busy: list[float], backlog_s: list[float] | None = None, target: int = 1, least: int = 1, queued: float = 0.0
+) -> Any:
     """What Serve hands to a policy: means over the look-back period, by replica."""
     waits = backlog_s or [0.0] * len(busy)
     metrics = {BUSY: dict(enumerate(busy)), BACKLOG_S: dict(enumerate(waits))} if busy else {}
-    return SimpleNamespace(aggregated_metrics=metrics, target_num_replicas=target)
+    return SimpleNamespace(
+        aggregated_metrics=metrics,
+        target_num_replicas=target,
+        capacity_adjusted_min_replicas=least,
+        total_queued_requests=queued,
+    )
 
 
 def wanted(policy: StepBacklogPolicy, *args: Any, **kwargs: Any) -> int:
@@ -56,6 +63,18 @@ def test_what_it_asks_for_carries_the_work_within_its_utilisation(busy: list[flo
 
 def test_silence_changes_nothing():
     assert wanted(StepBacklogPolicy(), [], target=3) == 3
+
+
+def test_where_there_may_be_none_replicas_without_work_go_and_a_call_that_waits_brings_the_first():
+    policy = StepBacklogPolicy()
+    assert wanted(policy, [0.0, 0.0], least=0, target=2) == 0
+    assert wanted(policy, [0.001], least=0) == 1, "a word now and then keeps it"
+    assert wanted(policy, [0.0], [0.1], least=0) == 1
+    assert wanted(policy, [], least=0, target=0) == 0
+    assert wanted(policy, [], least=0, target=0, queued=0.01) == 1
+    assert wanted(policy, [], least=0, target=0, queued=7.0) == 1
+    assert wanted(policy, [], least=0, target=1) == 1, "one is being started"
+    assert wanted(policy, [0.0, 0.0], least=2, target=2) == 1, "Serve has the last word"
 
 
 @pytest.mark.parametrize("wrong", [{"utilisation": 0}, {"utilisation": 1.5}, {"wait_s": 0}, {"wait_s": -1}])

@@ -4,13 +4,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pipeline.errors import AtCapacity, DeadlineExceeded, Draining, EngineDead
-from pipeline.types import CacheMode, CacheResult
+from pipeline.errors import AtCapacity, DeadlineExceeded, Draining, EngineDead, StageAsleep
+from pipeline.types import CacheMode, CacheResult, SynthesisRequest
 from serve.access.api_keys import Quota
 from serve.access.authentication import Caller
 from serve.access.quotas import LocalQuotas
@@ -170,3 +171,30 @@ def test_a_door_that_breaks_is_a_cut():
     with pytest.raises(RuntimeError):
         asyncio.run(say(entry.services, "Hello.", fail, entry.caller))
     assert (entry.observer.replies[0].outcome, entry.observer.replies[0].code) == (Outcome.CUT, "internal_error")
+
+
+def test_who_comes_while_a_stage_sleeps_is_not_charged_and_may_come_back():
+    entry = EntryPoint(quota=Quota(characters_a_day=12))
+
+    async def asleep(request: SynthesisRequest) -> float:
+        raise StageAsleep("asleep", retry_after_s=7.0)
+
+    awake, entry.services = entry.services, replace(entry.services, awake=asleep)
+    for _ in range(3):
+        with pytest.raises(StageAsleep):
+            entry.say()
+    entry.services = awake
+    assert entry.say()
+    assert [one.code for one in entry.observer.replies] == 3 * ["waking"] + [""]
+
+
+def test_what_it_waited_for_a_stage_is_taken_from_the_time_to_its_first_audio():
+    entry = EntryPoint()
+
+    async def waits(request: SynthesisRequest) -> float:
+        return 40.0
+
+    entry.services = replace(entry.services, awake=waits)
+    entry.say(deadline_ms=60_000)
+    (request,) = entry.speaker.requests
+    assert request.scheduling.first_audio_s == 20.0
