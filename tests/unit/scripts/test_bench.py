@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -17,12 +18,15 @@ from pipeline.spec import SAMPLE_RATE, STEPS_PER_SECOND
 from pipeline.text.frontend import LocalTextFrontend
 from pipeline.types import SynthesisRequest, Voice
 from pipeline.voices.catalogue import DEFAULT
+from pipeline.yaml_loader import parse_yaml
 from scripts.bench.__main__ import options_of, parse
 from scripts.bench.bench import MAX_PROMPT, MAX_STEPS
 from scripts.bench.load import Load, Refused, drive
-from scripts.bench.settings import document
+from scripts.bench.settings import document, from_zero
 from scripts.bench.timeline import Timeline, audio_rate, failures, latency, percentile, spread
 from scripts.bench.workload import TEXT, Lengths, Utterance, poisson, random_of, utterance, utterances
+from serve.config.config_file import find_mistakes
+from tests.support.pages import PAGES
 
 
 @pytest.fixture(scope="module")
@@ -258,3 +262,16 @@ def test_a_configuration_of_any_device_needs_the_devices_name(tmp_path, capsys):
     with pytest.raises(SystemExit):
         parse(["b1", "--config", str(config)])
     assert "--device cpu or --device cuda" in capsys.readouterr().err
+
+
+def test_a_service_that_sleeps_is_configured_as_the_page_shows_it():
+    options = options_of(parse(["b11"]))
+    sleeping = document(replace(options.demo_settings, sleeps_after_s=600), 8000, None)
+    assert not find_mistakes(sleeping)
+    (application,) = sleeping["applications"]
+    scaled = {one["name"]: one.get("autoscaling_config") for one in application["deployments"]}
+    assert scaled == {"Ingress": None} | dict.fromkeys(("TextNormalizer", "AcousticModel", "Vocoder"), from_zero(600))
+    shown = parse_yaml(re.findall(r"```yaml\n(autoscaling_config:.*?)```", PAGES["docs/ray.md"], re.DOTALL)[0])[
+        "autoscaling_config"
+    ]
+    assert shown == from_zero(600)
