@@ -2,19 +2,27 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pipeline.checkpoint.capabilities import ALL_CAPABILITIES
 from pipeline.engine.engine import EngineStats
+from pipeline.errors import StageAsleep
 from pipeline.types import Prompt, SamplingParams
 from serve.config.app_config import AppConfig, read_app_config
 from serve.deployments import ingress_setup
 from serve.http.services import Services
+from serve.speech.events import Finished
+from serve.speech.job import RequestContext
+from serve.speech.schemas.speech import SpeechBody
+from serve.speech.speak import open_speech
 from tests.support.fakes import PromptMaker, StepMaker, ToneDecoder
-from tests.support.handles import Blocks, local_handle, text_handle
+from tests.support.handles import Blocks, local_handle, text_handle, with_router
 
 
 def answering(value: object) -> Callable[[], Awaitable[object]]:
@@ -54,6 +62,44 @@ def test_a_replica_is_built_speaks_its_first_words_and_names_its_work(monkeypatc
     names = asyncio.run(build())
     follows = ["voices", "lexicons", "keys", "metrics", "purges", "fingerprints", "silent stages"]
     assert names == [*follows, "jobs", "conversations"]
+
+
+def test_a_stage_that_sleeps_is_no_trouble_and_the_refused_wake_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ingress_setup, "replica_info", lambda: {"replica": "r1", "gpus": []})
+    config = read_app_config({"degrade": {"steps": []}})
+    version, replicas, may_start = config.versions[0], dict[int, None](), asyncio.Event()
+    deployed: dict[str, Any] = handles(config)
+
+    async def start() -> dict[str, object]:
+        await may_start.wait()
+        replicas[0] = None
+        return {}
+
+    async def sleep_and_wake() -> None:
+        parts = await ingress_setup.build_parts(config, deployed, None)
+        acoustic = with_router(deployed[version.acoustic], replicas)
+        acoustic.stats = SimpleNamespace(remote=start)
+        speech, status, pipelines = parts.services.speech, parts.status, parts.pipelines
+        assert status.wakefulness() == {version.acoustic: "asleep"}
+        body = SpeechBody(input="Hello there.", voice=None)
+        for _ in range(2):
+            with open_speech(speech, RequestContext("one")) as session, pytest.raises(StageAsleep):
+                await session.accept(body)
+        with pytest.raises(StageAsleep):
+            await parts.services.voices.maker._encoder.encode(np.zeros(8, np.float32))
+        assert status.wakefulness() == {version.acoustic: "waking"}
+        assert version.acoustic not in await pipelines.unresponsive()
+        with open_speech(speech, RequestContext("two")) as session:
+            accepted = asyncio.create_task(session.accept(body.model_copy(update={"deadline_ms": 600_000})))
+            await asyncio.sleep(0)
+            may_start.set()
+            job = await accepted
+            async with aclosing(session.speak(job)) as events:
+                assert [type(event) async for event in events][-1] is Finished
+        assert status.wakefulness() == {}
+        assert {breaker.opened for breaker in pipelines.breakers.values()} == {0}
+
+    asyncio.run(sleep_and_wake())
 
 
 def test_the_operators_status_has_what_the_page_shows(monkeypatch: pytest.MonkeyPatch):

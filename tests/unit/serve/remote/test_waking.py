@@ -8,6 +8,7 @@ import pytest
 
 from pipeline.errors import StageAsleep
 from serve.remote.waking import FIRST_GUESS_S, LEAST_S, Wakefulness, Waking
+from tests.support.handles import local_handle, with_router
 from tests.support.waiting import until
 
 
@@ -19,14 +20,7 @@ class Deployment:
         self.calls = 0
         self.comes = comes
         self.start = asyncio.Event()
-        scaling = None if min_replicas is None else SimpleNamespace(min_replicas=min_replicas)
-        router = SimpleNamespace(
-            request_router=SimpleNamespace(curr_replicas=self.replicas),
-            _metrics_manager=SimpleNamespace(autoscaling_config=scaling),
-        )
-        self.handle: Any = SimpleNamespace(
-            _router=SimpleNamespace(_asyncio_router=router), stats=SimpleNamespace(remote=self._answer)
-        )
+        self.handle = with_router(local_handle(stats=self._answer), self.replicas, min_replicas)
 
     async def _answer(self) -> dict[str, Any]:
         self.calls += 1
