@@ -42,11 +42,15 @@ ENVIRONMENT = {
     "RAY_worker_niceness": "0",  # 15 by default: the service would get no CPU time beside other work
     "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve.http.proxy_middleware:middlewares",
 }
-# For both data paths. Ray's switch for clusters of one machine, named after the two systems where it is the default: Ray's
-# own address is then 127.0.0.1, so GCS, raylet, workers and agents listen on loopback only.
+# For both data paths.
+ALWAYS = {
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",  # 5 by default: on a busy machine Serve would kill its proxies and end
+    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.2",  # 0.1 by default, which is a fifth of what an idle service costs
+    "OPENBLAS_NUM_THREADS": "1",  # numpy's products are small, and its threads would take the cores from the native code's
+}
+# Also for both. Ray's switch for clusters of one machine, named after the two systems where it is the default: Ray's own
+# address is then 127.0.0.1, so GCS, raylet, workers and agents listen on loopback only.
 ONE_MACHINE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-# Also for both: numpy's products are small, and its threads would take the cores from the native code's.
-ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 HAPROXY_PORTS = {
     "RAY_SERVE_HAPROXY_METRICS_PORT": (9101, "HAProxy's metrics"),
@@ -161,7 +165,7 @@ def interpreter(folder: Path) -> str:
 def environment_of(outside: Mapping[str, str], run: Run, *, is_plain: bool) -> dict[str, str]:
     """Returns the environment of Ray's processes. Variables of `outside` win, except those that name another cluster."""
     fast = {} if is_plain else ENVIRONMENT | haproxy.environment(run.sockets) | open_files.environment()
-    environment = fast | ONE_MACHINE | ONE_THREAD | token_access(outside, run.token) | dict(outside)
+    environment = fast | ALWAYS | ONE_MACHINE | token_access(outside, run.token) | dict(outside)
     environment.pop("RAY_ADDRESS", None)
     environment |= without_proxy(outside)
     name, _, value = run.variable.partition("=")

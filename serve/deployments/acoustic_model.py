@@ -27,6 +27,7 @@ from pipeline.engine.sequence import Sequence
 from pipeline.errors import EngineDead, SynthesisError
 from pipeline.model.gpu.device_memory import gpu_mem_percent
 from pipeline.model.gpu.placement import on_this_machine
+from pipeline.native.memory import return_free_memory
 from pipeline.paths import cache_home
 from pipeline.text.segment import predicted_steps
 from pipeline.timing.following import Following
@@ -82,6 +83,7 @@ class AcousticModel:
             self._vocoder = await asyncio.to_thread(VocoderBeside, vocoder, files, self._tracing)
             self._fingerprint += f"-{self._vocoder.fingerprint}"
         await self._engine.warm_up(warm_up_prompt())
+        await asyncio.to_thread(return_free_memory)
         self._load = EngineLoad(config.steps_per_round)
         self._latest = Load()
 

@@ -23,6 +23,7 @@ from pipeline.config import VocoderConfig
 from pipeline.errors import EngineDead, SynthesisError
 from pipeline.model.gpu.device_memory import gpu_mem_percent
 from pipeline.model.gpu.placement import on_this_machine
+from pipeline.native.memory import return_free_memory
 from pipeline.paths import cache_home
 from pipeline.types import DecodedAudio, DecoderTraits, HiddenWindow, StepBatch
 from pipeline.vocoder.vocoder import Vocoder as LocalVocoder
@@ -113,4 +114,5 @@ def load_vocoder(config: VocoderConfig, checkpoint: str) -> LocalVocoder:
     """Returns a vocoder with verified weights on its device, warmed up."""
     vocoder = LocalVocoder(config, open_checkpoint(resolve(checkpoint, cache_home())))
     vocoder.warm_up()
+    return_free_memory()
     return vocoder

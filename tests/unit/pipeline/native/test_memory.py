@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,3 +35,24 @@ def test_weights_in_an_arena_begin_at_a_cache_line_the_first_at_a_page():
     assert address(aligned(100)) % ALIGNMENT == 0
     assert len(aligned(100)) >= 100
     assert not aligned(100).any()
+
+
+FREED = """
+import numpy as np
+from pipeline.native.memory import return_free_memory
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+
+kept = [np.ones(64 << 10, np.uint8) for _ in range(1000)]
+last = np.ones(64 << 10, np.uint8)  # above the others: what is below it does not go back by itself
+kept.clear()
+before = resident()
+return_free_memory()
+print(before - resident())
+"""
+
+
+def test_freed_memory_goes_back_to_the_system():
+    done = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 50 << 20
