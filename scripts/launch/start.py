@@ -44,7 +44,7 @@ ENVIRONMENT = {
 }
 # For both data paths.
 ALWAYS = {
-    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",  # 5 by default: on a busy machine Serve would kill its proxies and end
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "20",  # 5 by default: after three times that Serve kills a proxy, and ends
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.2",  # 0.1 by default, which is a fifth of what an idle service costs
     "OPENBLAS_NUM_THREADS": "1",  # numpy's products are small, and its threads would take the cores from the native code's
 }

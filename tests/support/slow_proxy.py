@@ -6,7 +6,7 @@ from starlette.middleware import Middleware
 
 from serve.http import proxy_middleware
 
-SLOW_S = 7.0  # Serve waits 5 s by default
+SLOW_S = 20.0  # by default Serve waits three times 5 s
 
 
 def middlewares() -> list[Middleware]:
