@@ -15,6 +15,7 @@ from tests.support.services import needed_program
 
 START_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 120.0
+SAYS = "document.body.innerText.slice(0, 2000)"
 FLAGS = (
     "--headless=new",
     "--no-sandbox",
@@ -105,7 +106,8 @@ class Page:
         """Wait until an expression is true in the page."""
         began = time.monotonic()
         while not await self.run(condition):
-            assert time.monotonic() - began < ANSWER_TIMEOUT_S, f"never true: {condition}"
+            if time.monotonic() - began >= ANSWER_TIMEOUT_S:
+                raise AssertionError(f"never true: {condition}; the page says: {await self.run(SAYS)}")
             await asyncio.sleep(0.02)
 
     async def picture(self) -> bytes:

@@ -1,4 +1,4 @@
-"""A proxy as slow to start as on a busy machine, for RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH."""
+"""A proxy as slow to start as on a busy machine; a configuration names `middlewares` of it."""
 
 import time
 

@@ -3,7 +3,7 @@
  * In:    a Recording; play, pause, seek
  * Out:   sound; events `load`, `state` and `position`; the place, and how often the sound ran dry
  * Owns:  the AudioContext and the ring behind it
- * Never: the network
+ * Never: calls of the API
  *
  * The recording has all samples; the ring has the next few seconds. A seek empties the ring and fills it from elsewhere.
  */
@@ -13,6 +13,9 @@ import {RATE, Recording} from "./recording.js";
 
 const AHEAD = (CAPACITY_S - 2) * RATE;  // samples sent and not yet played
 const PIECE = RATE / 4;
+const WORKLET = new URL("./worklet.js", import.meta.url);
+
+fetch(WORKLET).catch(() => null);  // into the browser's cache: the first sound then needs no connection for it
 
 class Player extends EventTarget {
   recording = null;
@@ -116,7 +119,11 @@ class Player extends EventTarget {
 }
 
 async function inWorklet(context, hear) {
-  await context.audioWorklet.addModule(new URL("./worklet.js", import.meta.url));
+  try {
+    await context.audioWorklet.addModule(WORKLET);
+  } catch {  // it was not in the cache, and the service went away at this moment
+    return inPage(context, hear);
+  }
   const node = new AudioWorkletNode(context, "playback", {numberOfInputs: 0, outputChannelCount: [1]});
   node.port.onmessage = message => hear(message.data);
   node.connect(context.destination);

@@ -146,6 +146,35 @@ def test_a_browser_without_worklets_plays_all_the_same(browser):
         visit(browser, live.url, see)
 
 
+def test_a_worklet_that_cannot_be_loaded_costs_no_sound(browser):
+    async def see(page: Page) -> None:
+        await page.run(
+            "AudioWorklet.prototype.addModule = () => Promise.reject(new DOMException('no connection', 'AbortError')); 0"
+        )
+        await page.click("#go")
+        await page.until(f"{FINISHED} && {PLAYED}")
+        assert await page.run(text_of("#time")) == "0:01 / 0:01"
+
+    with serving(make_services(Speaker())) as live:
+        visit(browser, live.url, see)
+
+
+def test_the_first_sound_needs_no_connection_for_the_worklet(browser):
+    async def see(page: Page) -> None:
+        await page.until(
+            "performance.getEntriesByType('resource').some(one => one.name.includes('worklet') && one.responseEnd)"
+        )
+        await page.click("#go")
+        await page.until(f"{FINISHED} && {PLAYED}")
+        sent = (
+            "performance.getEntriesByType('resource').filter(one => one.name.includes('worklet')).map(one => one.transferSize)"
+        )
+        assert [size > 0 for size in await page.run(sent)].count(True) == 1
+
+    with serving(make_services(Speaker())) as live:
+        visit(browser, live.url, see)
+
+
 def test_what_is_not_spoken_is_shown_with_the_languages(browser):
     async def stream(request: SynthesisRequest) -> AsyncGenerator[AudioChunk, None]:
         lost = () if request.text == "Hello." else (("emoji", 2), ("unknown_to_model", 7))
