@@ -158,7 +158,7 @@ def drift_percent_an_hour(state: State, after_s: float) -> float | None:
 
 def summary(state: State) -> dict[str, Any]:
     """Returns what there is to say without the digests and the samples; sums are those of all processes."""
-    held = {name: [sum(one[name].values()) for one in state.samples if one["at_s"] >= SETTLED_S] for name in HELD}
+    held = {name: [round(sum(one[name].values())) for one in state.samples if one["at_s"] >= SETTLED_S] for name in HELD}
     return {
         "requests": state.done,
         "kinds": len(state.twins),
@@ -181,9 +181,10 @@ def plot(state: State, path: Path) -> None:
     hours = [one["at_s"] / 3600 for one in state.samples]
     axes = figure.subplots(3, 1, sharex=True)
     for axis, (name, label) in zip(axes, HELD.items(), strict=True):
-        axis.plot(hours, [sum(one[name].values()) for one in state.samples])
+        sums = [sum(one[name].values()) for one in state.samples]
+        axis.plot(hours, sums)
         axis.set_ylabel(label)
-        axis.set_ylim(bottom=0)
+        axis.set_ylim(0, 1.1 * max(sums))
         axis.grid(visible=True, alpha=0.3)
     axes[-1].set_xlabel("hours")
     axes[0].set_title(f"{state.done} requests of {len(state.twins)} voices and seeds, {len(state.wrong)} with other bytes")
