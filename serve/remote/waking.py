@@ -123,7 +123,7 @@ class Waking:
     def _refusal(self, asleep: list[str]) -> StageAsleep:
         left_s = max(max(self._took[name].value - (self._clock() - self._began[name]), LEAST_S) for name in asleep)
         return StageAsleep(
-            f"{' and '.join(asleep)} had nothing to do for long, and is being started: it takes about {left_s:.0f} s more. "
+            f"{' and '.join(asleep)} had nothing to do for long: a replica is being started, in about {left_s:.0f} s. "
             "Try again then, or send a deadline_ms that leaves it this time",
             retry_after_s=left_s,
         )

@@ -54,7 +54,7 @@ class TextStats:
     read_s: float
     """moving average of the time of an answer [s]"""
     busy_s: float
-    """spent on calls so far [s]"""
+    """spent on calls so far, without health checks: they must keep nothing awake [s]"""
     restarts: int
     """workers that ended or were ended, so far"""
 
@@ -74,6 +74,7 @@ class IsolatedFrontend(FrontendClient):
         self._answers = 0
         self._read_s = Ewma(EWMA_WEIGHT, 0.0, is_guess=True)
         self._busy_s = 0.0
+        self._is_checked = False  # it answers a health check, which is no work
         self._restarts = 0
         self._failures = 0  # workers in a row without an answer
 
@@ -100,7 +101,8 @@ class IsolatedFrontend(FrontendClient):
     def stats(self) -> TextStats:
         """Returns the state of the worker now."""
         asked_s = 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
-        return TextStats(self._waiting, asked_s, self._answers, self._read_s.value, self._busy_s + asked_s, self._restarts)
+        busy_s = self._busy_s + (0.0 if self._is_checked else asked_s)
+        return TextStats(self._waiting, asked_s, self._answers, self._read_s.value, busy_s, self._restarts)
 
     async def ask(self, operation: TextOperation, subject: SynthesisRequest | SpeechPlan, *arguments: object) -> Any:
         """Sends a call to the worker, in order of arrival, and returns its result."""
@@ -112,6 +114,7 @@ class IsolatedFrontend(FrontendClient):
         finally:
             self._waiting -= 1
         # A cancelled caller must not leave half an answer in the pipe: an answer that has begun is always read.
+        self._is_checked = subject is HEALTH
         answering = asyncio.create_task(self._answer(question, limit_s))
         answering.add_done_callback(lambda _: self._turn.release())
         answer = await asyncio.shield(answering)
@@ -136,7 +139,7 @@ class IsolatedFrontend(FrontendClient):
             self._read_s.add(time.monotonic() - began)
             return answer
         finally:
-            self._busy_s += time.monotonic() - began
+            self._busy_s += 0.0 if self._is_checked else time.monotonic() - began
             self._asked_at = None
 
     async def _worker(self) -> Process | None:

@@ -76,7 +76,10 @@ def test_it_answers_as_the_front_end_itself(demo_root, run):
         with pytest.raises(NoSpeakableText):
             await theirs_from.read(request("?!"))
         assert theirs_from.stats().answers == 3
-        assert theirs_from.stats().busy_s > 0
+        busy_s = theirs_from.stats().busy_s
+        assert busy_s > 0
+        await theirs_from.check_health()
+        assert (theirs_from.stats().answers, theirs_from.stats().busy_s) == (4, busy_s), "a health check is no work"
 
     run(ask())
 
