@@ -26,8 +26,9 @@ PATIENT = {"deadline_ms": 600_000}
 def sleeper(started: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     first = document_of("dev.yaml", app="chattts", route="/")
     first["http_options"]["port"] = started.port
-    jobs = {"folder": str(tmp_path_factory.mktemp("jobs"))}
-    second = document_of("dev.yaml", app="sleeper", route=ROUTE, limits={"chunk_timeout_s": 120.0}, jobs=jobs)
+    folder = tmp_path_factory.mktemp("sleeper")  # of its own: the other application would take its jobs
+    own = {"voices": {"store": str(folder / "store.sqlite")}, "jobs": {"folder": str(folder)}}
+    second = document_of("dev.yaml", app="sleeper", route=ROUTE, limits={"chunk_timeout_s": 120.0}, **own)
     for deployment in second["applications"][0]["deployments"]:
         if deployment["name"] in STAGES:
             del deployment["num_replicas"]
