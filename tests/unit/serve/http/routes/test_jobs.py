@@ -124,7 +124,7 @@ def test_what_is_finished_is_heard_before_the_rest(tmp_path: Path):
 
 def test_jobs_that_a_runner_leaves_are_taken_over(tmp_path: Path):
     speaker = Speaker(chunks=2, first_pause_s=0.02)
-    with living(tmp_path, speaker, runners=3) as live:
+    with living(tmp_path, speaker, runners=3, lease_s=60.0) as live:  # no lease ends, however busy the machine is
         jobs = [create(live, seed=seed) for seed in range(6)]
         for job in jobs:
             finished(live, job["id"])
