@@ -14,7 +14,7 @@ from tests.support.browser import Page
 from tests.support.demo_voice import demo_library, demo_speaker
 from tests.support.fakes import Speaker, make_services, make_voices
 from tests.support.live_server import Live, serving
-from tests.support.relay import relay
+from tests.support.relay import Relay, relay
 from tests.support.studio import (
     AWAY,
     ERROR,
@@ -201,14 +201,20 @@ def test_stop_frees_the_server_and_takes_know_the_dialogue(browser):
         visit(browser, live.url, see)
 
 
+async def cut_in_the_middle(page: Page, link: Relay) -> int:
+    """Speaks the dialogue until something is heard, and loses the connection; the dialogue's seed."""
+    await opened(page)
+    await page.click("#go")
+    await page.until("document.querySelector('#fact-length').textContent.endsWith(' s')")
+    seed = int(await page.run("document.querySelector('#dialogue-seed').value"))
+    await asyncio.to_thread(link.cut)
+    await page.until(AWAY)
+    return seed
+
+
 def test_a_dialogue_goes_on_where_its_connection_was_lost(browser):
     async def see(page: Page) -> None:
-        await opened(page)
-        await page.click("#go")
-        await page.until("document.querySelector('#fact-length').textContent.endsWith(' s')")
-        seed = int(await page.run("document.querySelector('#dialogue-seed').value"))
-        await asyncio.to_thread(link.cut)
-        await page.until(AWAY)
+        seed = await cut_in_the_middle(page, link)
         link.restore()
         await page.until(f"{FINISHED} && {PLAYED} && {ERROR} === ''")
         await has_heard(page, dialogue(live, **body_of(seed)).content)
@@ -224,12 +230,7 @@ def test_a_service_that_dies_in_the_middle_speaks_the_same_dialogue_later(browse
     speaker = Speaker()
 
     async def see(page: Page) -> None:
-        await opened(page)
-        await page.click("#go")
-        await page.until("document.querySelector('#fact-length').textContent.endsWith(' s')")
-        seed = int(await page.run("document.querySelector('#dialogue-seed').value"))
-        await asyncio.to_thread(link.cut)
-        await page.until(AWAY)
+        seed = await cut_in_the_middle(page, link)
         await a_minute_later(page)
         await page.until(f"{ERROR}.includes('went away in the middle')")
         assert await page.run("document.querySelector('#stems').disabled")

@@ -135,22 +135,17 @@ def test_sound_that_comes_too_late_is_counted_and_lost_nowhere(browser):
         visit(browser, live.url, see, hears=True)
 
 
-def test_a_browser_without_worklets_plays_all_the_same(browser):
+@pytest.mark.parametrize(
+    "lacking",
+    [
+        "Object.defineProperty(BaseAudioContext.prototype, 'audioWorklet', {get: () => undefined}); 0",
+        "AudioWorklet.prototype.addModule = () => Promise.reject(new DOMException('no connection', 'AbortError')); 0",
+    ],
+    ids=["the browser has none", "its file cannot be loaded"],
+)
+def test_without_worklets_it_plays_all_the_same(browser, lacking: str):
     async def see(page: Page) -> None:
-        await page.run("Object.defineProperty(BaseAudioContext.prototype, 'audioWorklet', {get: () => undefined}); 0")
-        await page.click("#go")
-        await page.until(f"{FINISHED} && {PLAYED}")
-        assert await page.run(text_of("#time")) == "0:01 / 0:01"
-
-    with serving(make_services(Speaker())) as live:
-        visit(browser, live.url, see)
-
-
-def test_a_worklet_that_cannot_be_loaded_costs_no_sound(browser):
-    async def see(page: Page) -> None:
-        await page.run(
-            "AudioWorklet.prototype.addModule = () => Promise.reject(new DOMException('no connection', 'AbortError')); 0"
-        )
+        await page.run(lacking)
         await page.click("#go")
         await page.until(f"{FINISHED} && {PLAYED}")
         assert await page.run(text_of("#time")) == "0:01 / 0:01"
