@@ -39,7 +39,7 @@ from pipeline.native.instructions import usable
 from pipeline.paths import cache_home
 from pipeline.spec import SAMPLE_RATE
 from pipeline.store.open import REDIS_SCHEMES
-from pipeline.store.redis_link import FAILURES, connect
+from pipeline.store.redis_link import connect, failures
 from pipeline.vocoder.incremental.network import SOURCE as VOCODER
 from pipeline.with_torch import INSTALL, has_torch, torch_part
 from scripts.bench.record import RESULTS
@@ -242,7 +242,7 @@ def redis_servers(app: AppConfig) -> Iterator[Finding]:
         try:
             with connect(url, connect_timeout_s=REDIS_TIMEOUT_S, answer_timeout_s=REDIS_TIMEOUT_S) as client:
                 client.ping()
-        except (*FAILURES, ValueError) as error:
+        except failures(ValueError) as error:
             yield Finding("redis", Status.FAIL, f"{place} does not answer: {error}", f"start it, or correct {keys[0]}")
         else:
             yield Finding("redis", Status.FINE, f"{place} answers")

@@ -6,11 +6,11 @@ Owns:  the dimensions of small-random and full-random
 Never: torch, files, weights (random_weights.py)
 """
 
+import importlib
 import json
 import string
 from dataclasses import dataclass
-
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from typing import Any
 
 from pipeline.checkpoint.layout import (
     DVAE_FILE,
@@ -114,20 +114,23 @@ def gpt_config(model: RandomModel) -> bytes:
 
 def tokenizer(model: RandomModel) -> bytes:
     """Returns a tokenizer of BERT's word pieces: lower case, spaces around CJK characters, the longest known piece first."""
+    library: Any = importlib.import_module("tokenizers")  # here: every process reads RANDOM_MODELS, to find its checkpoint
     known = SPECIAL_TOKENS + model.vocabulary
-    tokenizer = Tokenizer(
-        models.WordPiece({token: index for index, token in enumerate(known)}, unk_token="[UNK]", max_input_chars_per_word=100)
+    tokenizer = library.Tokenizer(
+        library.models.WordPiece(
+            {token: index for index, token in enumerate(known)}, unk_token="[UNK]", max_input_chars_per_word=100
+        )
     )
-    tokenizer.normalizer = normalizers.BertNormalizer(
+    tokenizer.normalizer = library.normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=True
     )
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.TemplateProcessing(
+    tokenizer.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = library.processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
         special_tokens=[(token, known.index(token)) for token in ("[CLS]", "[SEP]")],
     )
-    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    tokenizer.decoder = library.decoders.WordPiece(prefix="##")
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     tokenizer.add_special_tokens(list(CONTROL_TOKENS))
     return f"{tokenizer.to_str(pretty=True)}\n".encode()

@@ -14,10 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from redis.exceptions import OutOfMemoryError
-
 from pipeline.errors import Conflict, StoreFull, StoreUnavailable
-from pipeline.store.redis_link import FAILURES, connect, url_without_password
+from pipeline.store.redis_link import connect, failures, out_of_memory, url_without_password
 from pipeline.store.store import START, Changes, Entry, check_address, check_value
 
 CONNECT_TIMEOUT_S = 0.5
@@ -139,9 +137,9 @@ class RedisStore:
     def _readable_errors(self) -> Iterator[None]:
         try:
             yield
-        except OutOfMemoryError as error:
+        except out_of_memory() as error:
             raise StoreFull(FULL, place=self.place) from error
-        except FAILURES as error:
+        except failures() as error:
             raise StoreUnavailable(
                 f"the store does not answer ({type(error).__name__}); try again", place=self.place
             ) from error

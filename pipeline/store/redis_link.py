@@ -3,34 +3,35 @@
 In:    a URL, calls of Redis
 Out:   answers, or None while Redis is unreachable
 Owns:  the connection pools, and the time from which Redis is called again
-Never: a second try: a write without an answer may have happened, so the caller decides
+Never: a second try: a write without an answer may have happened, so the caller decides; the client's library, some 10 MB of
+       every process, before there is a Redis to talk to
 """
 
 import asyncio
+import importlib
 import math
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-import redis
-import redis.asyncio
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
-from redis.retry import Retry
-
 T = TypeVar("T")
 
-FAILURES = (RedisError, OSError, TimeoutError)
-"""what a client raises when Redis is away or refuses"""
+
+def failures(*others: type[Exception]) -> tuple[type[Exception], ...]:
+    """Returns what a client raises when Redis is away or refuses, and `others`."""
+    return (_library("exceptions").RedisError, OSError, TimeoutError, *others)
 
 
-def connect(url: str, *, connect_timeout_s: float, answer_timeout_s: float) -> redis.Redis:
-    """Returns a client that connects at its first question: the server may start later."""
-    return redis.Redis.from_url(
-        url, socket_connect_timeout=connect_timeout_s, socket_timeout=answer_timeout_s, retry=Retry(NoBackoff(), 0)
-    )
+def out_of_memory() -> type[Exception]:
+    """Returns what a client raises when Redis has no room for a write."""
+    error: type[Exception] = _library("exceptions").OutOfMemoryError
+    return error
+
+
+def connect(url: str, *, connect_timeout_s: float, answer_timeout_s: float) -> Any:
+    """Returns a redis.Redis that connects at its first question: the server may start later."""
+    return _client("client", "retry", url, connect_timeout_s, answer_timeout_s)
 
 
 def url_without_password(url: str) -> str:
@@ -57,9 +58,7 @@ class RedisLink:
             retry_after_s: time after a failure in which only probes are sent [s]; inf: until a probe succeeds.
             on_away: called with the error when Redis goes away.
         """
-        self.client: Any = redis.asyncio.Redis.from_url(
-            url, socket_connect_timeout=connect_timeout_s, socket_timeout=answer_timeout_s, retry=AsyncRetry(NoBackoff(), 0)
-        )
+        self.client = _client("asyncio.client", "asyncio.retry", url, connect_timeout_s, answer_timeout_s)
         self.errors = 0
         """failed questions since the start"""
         self._retry_after_s = retry_after_s
@@ -84,7 +83,7 @@ class RedisLink:
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await question()
-        except FAILURES as error:
+        except failures() as error:
             self._failed(error)
             return None
         if is_probe:
@@ -101,3 +100,15 @@ class RedisLink:
         self._retry_at = self._clock() + self._retry_after_s
         if not was_away:
             self._on_away(error)
+
+
+def _client(client: str, retry: str, url: str, connect_timeout_s: float, answer_timeout_s: float) -> Any:
+    """Returns a client of either kind, which tries nothing a second time."""
+    never = _library(retry).Retry(_library("backoff").NoBackoff(), 0)
+    return _library(client).Redis.from_url(
+        url, socket_connect_timeout=connect_timeout_s, socket_timeout=answer_timeout_s, retry=never
+    )
+
+
+def _library(part: str) -> Any:
+    return importlib.import_module(f"redis.{part}")

@@ -45,7 +45,7 @@ from serve.observability.reply_stats import ReplyObserver
 from serve.observability.request_log import RefusalTally
 from serve.observability.tracing import Tracing
 from serve.remote.code_cache import follow_purges
-from serve.remote.remote_stages import Handle, ask_capabilities, ask_fingerprint, ask_speakers
+from serve.remote.remote_stages import Handle, ask_capabilities, ask_fingerprint, ask_speakers, plainly_pickled
 from serve.remote.version_pipelines import TEXT, VersionPipelines
 from serve.resilience.quarantine import Quarantine
 from serve.speech.conversation.conversation import Conversations
@@ -101,6 +101,7 @@ async def build_parts(config: AppConfig, stages: Mapping[str, Handle], listens: 
         stages: the deployments behind the ingress, by name.
         listens: the host the service listens on; None: not known.
     """
+    stages = {name: plainly_pickled(handle) for name, handle in stages.items()}
     acoustic = stages[config.versions[0].acoustic]
     records = await open_records(config, await ask_speakers(acoustic))
     models = ModelSelector(Rollout(config.versions), await ask_capabilities(stages[TEXT]))

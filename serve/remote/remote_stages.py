@@ -56,6 +56,15 @@ BACK_OFF_S = 0.1  # before the second fail-over; each further one waits longer b
 ANSWER_TIMEOUT_S = 2.0  # a replica that takes longer to report its state counts as one that does not answer
 
 
+def plainly_pickled(handle: Handle) -> Handle:
+    """Returns a handle whose messages Python's own pickle writes, where Serve sends values.
+
+    Serve's default is cloudpickle, which is written in Python and takes classes and functions that cannot be imported: all that
+    is sent here can be. Where Serve sends references, Ray writes the messages in its own way, and this changes nothing.
+    """
+    return handle.options(request_serialization="pickle", response_serialization="pickle")
+
+
 class RemoteFrontend(FrontendClient):
     """protocols.TextFrontend over TextNormalizer, for one version of the model."""
 
@@ -77,7 +86,7 @@ class RemoteGenerator:
     """protocols.CodeGenerator over AcousticModel."""
 
     def __init__(self, handle: Handle, breaker: Breaker | None = None) -> None:
-        self._handle = handle.options(stream=True)
+        self._generate = handle.options(stream=True).generate
         self.breaker = breaker or Breaker("acoustic", BreakerConfig())
 
     async def generate(
@@ -102,7 +111,7 @@ class RemoteGenerator:
         segment = Segment(prompt)
         for tries in count(1):
             began = time.monotonic()
-            blocks: Any = self._handle.generate.remote(
+            blocks: Any = self._generate.remote(
                 segment.prompt(), sampling, deadline - began, admitted or segment.has_begun, carried()
             )
             try:
