@@ -238,8 +238,13 @@ PANELS: tuple[Panel, ...] = (
     Panel(
         "Memory",
         "bytes",
-        {"KV cache": "sum(ray_chattts_kv_bytes)", "cache of steps": "sum(ray_chattts_cache_bytes)"},
-        "The KV cache is allocated once. A change means that a replica started or ended.",
+        {
+            "KV cache": "sum(ray_chattts_kv_bytes)",
+            "cache of steps": "sum(ray_chattts_cache_bytes)",
+            "audio for slow readers": "sum(ray_chattts_unread_bytes)",
+        },
+        "The KV cache is allocated once. A change means that a replica started or ended. Audio waits for slow readers up to "
+        "limits.max_unread_bytes per ingress replica.",
     ),
     Panel(
         "Ingress",

@@ -52,6 +52,23 @@ def redis_url(url: str) -> str:
     return url
 
 
+UNREAD_BYTES_PER_REPLY = 512 * 1024  # counted for each beside its audio, so that max_unread_bytes bounds their number too
+
+UNREAD_SHARES = 8  # one reply may hold an eighth of what all may hold
+LEAST_UNREAD_BYTES = UNREAD_SHARES * UNREAD_BYTES_PER_REPLY
+
+
+def unread_bytes(value: int) -> int:
+    """Returns a number of bytes that is enough for one reply, or 0, for pydantic.
+
+    Raises:
+        ValueError: it is too small to have an effect.
+    """
+    if 0 < value < LEAST_UNREAD_BYTES:
+        raise ValueError(f"it must be 0 or at least {LEAST_UNREAD_BYTES}")
+    return value
+
+
 class LimitsConfig(StrictModel):
     """Limits per ingress replica. Requests beyond them are refused at once, with a reason."""
 
@@ -92,6 +109,13 @@ class LimitsConfig(StrictModel):
     )
     stall_timeout_s: float = Field(
         30.0, gt=0, le=3600, description="time after which a client that reads nothing is disconnected [s]"
+    )
+    max_unread_bytes: Annotated[int, AfterValidator(unread_bytes)] = Field(
+        64 << 20,
+        ge=0,
+        le=1 << 34,
+        description="audio that one ingress replica generates ahead of clients that read slowly, one reply up to an eighth of "
+        "it; beyond that speech waits for its reader; 0: it always does [bytes]",
     )
     start_timeout_s: float = Field(
         900.0, gt=0, le=7200, description="longest time to the first synthesis after a start, loading of weights included [s]"

@@ -23,7 +23,7 @@ from ray.serve.schema import DeploymentSchema, RayActorOptionsSchema, ServeAppli
 
 from pipeline.errors import ConfigError
 from pipeline.yaml_loader import parse_yaml
-from serve.config.app_config import IMPORT_PATH, PROJECT, AppConfig, project_path, read_app_config
+from serve.config.app_config import IMPORT_PATH, PROJECT, UNREAD_BYTES_PER_REPLY, AppConfig, project_path, read_app_config
 from serve.config.hosts import is_local_host
 from serve.config.messages import dotted, explain, renamed, unknown_key
 from serve.config.model_versions import RoutesConfig, deployments_of, wrong_routes
@@ -264,6 +264,10 @@ def _wrong_sums(document: dict[str, Any]) -> Iterator[str]:
     sockets = app.limits.max_in_flight + app.conversations.max_sockets  # a socket is one of Serve's requests while it is open
     if sockets > least["Ingress"][0]:
         least["Ingress"] = sockets, "limits.max_in_flight + conversations.max_sockets"
+    unread = app.limits.max_in_flight + ADMISSION_MARGIN + app.limits.max_unread_bytes // UNREAD_BYTES_PER_REPLY
+    if unread > least["Ingress"][0]:  # a reply without a place, which a slow client reads, is one of Serve's requests too
+        replies = f"limits.max_unread_bytes / {UNREAD_BYTES_PER_REPLY}"
+        least["Ingress"] = unread, f"limits.max_in_flight + {ADMISSION_MARGIN} + {replies}"
     for name, (floor, formula) in least.items():
         limit = _option(deployments, name, "max_ongoing_requests")
         if limit < floor:

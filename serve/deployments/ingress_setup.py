@@ -35,6 +35,7 @@ from serve.deployments.replica_info import replica_info
 from serve.deployments.replica_stop import is_stopping, leave_when_stopped
 from serve.doors.wyoming.listener import WyomingListener
 from serve.http.body_reader import BodyReader
+from serve.http.connection import UnreadBytes
 from serve.http.services import Services
 from serve.jobs.desk import JobDesk
 from serve.jobs.runner import JobRunner
@@ -120,7 +121,8 @@ async def build_parts(config: AppConfig, stages: Mapping[str, Handle], listens: 
     )
     recent, stream = RecentReplies(metrics), partial(quarantine.stream, pipelines.stream)
     speech = build_speech(config, records, models, admission, recent, stream, pipelines)
-    status = IngressStatus(speech, records, pipelines, quarantine)
+    unread = UnreadBytes(config.limits.max_unread_bytes)
+    status = IngressStatus(speech, records, pipelines, quarantine, unread)
     services = Services(
         speech=speech,
         conversations=Conversations(config.conversations),
@@ -128,6 +130,7 @@ async def build_parts(config: AppConfig, stages: Mapping[str, Handle], listens: 
         text=QuarantinedText(quarantine, pipelines),
         voices=build_voices(config, records, speech, pipelines),
         bodies=BodyReader(config.limits),
+        unread=unread,
         authenticator=build_authenticator(config, records, listens),
         status=status,
         purge=records.cache.purge,

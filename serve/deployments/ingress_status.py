@@ -13,6 +13,7 @@ from typing import Any
 
 from serve.access.api_keys import LOST
 from serve.deployments.ingress_records import IngressRecords
+from serve.http.connection import UnreadBytes
 from serve.observability.metrics.ingress import IngressMetrics
 from serve.remote.version_pipelines import VersionPipelines, fullest_gpu
 from serve.remote.waking import Wakefulness
@@ -24,7 +25,12 @@ class IngressStatus:
     """http.services.ServiceStatus of one ingress replica."""
 
     def __init__(
-        self, speech: SpeechServices, records: IngressRecords, pipelines: VersionPipelines, quarantine: Quarantine
+        self,
+        speech: SpeechServices,
+        records: IngressRecords,
+        pipelines: VersionPipelines,
+        quarantine: Quarantine,
+        unread: UnreadBytes,
     ) -> None:
         self.unreadable: dict[str, str] = {}
         """kind of record that cannot be read at this moment: why"""
@@ -36,6 +42,7 @@ class IngressStatus:
         self._records = records
         self._pipelines = pipelines
         self._quarantine = quarantine
+        self._unread = unread
 
     async def why_not_ready(self) -> str | None:
         """Returns why a request would not be served now; None if it would."""
@@ -71,6 +78,7 @@ class IngressStatus:
     def export(self, metrics: IngressMetrics) -> None:
         """Sets the gauges of everything that does not report its changes itself."""
         metrics.in_flight_changed(self._speech.admission.in_flight)  # reported too, but Ray drops a gauge that is not set again
+        metrics.set_unread(self._unread.held)
         metrics.set_quotas(self._records.quotas.is_away)
         metrics.set_cache(asdict(self._records.cache.stats()))
         metrics.set_policies(self._pipelines.breakers.values(), self._quarantine, self._speech.models.rollout)

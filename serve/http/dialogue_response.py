@@ -13,8 +13,9 @@ from starlette.types import Receive
 
 from pipeline.audio.formats import audio_format
 from serve.errors import bad_request
+from serve.http.connection import Connection
 from serve.http.speech_response import SpeechResponse, check_resumable, unless_the_client_leaves, write_reply, writer_for
-from serve.http.speech_writers import Connection, SpeechWriter
+from serve.http.speech_writers import SpeechWriter
 from serve.http.stems_writer import StemsWriter
 from serve.speech.dialogue import levelled
 from serve.speech.job import SpeechJob
@@ -54,7 +55,7 @@ class DialogueResponse(SpeechResponse):
         if writer is None:
             writer = StemsWriter(connection, job.audio)
             job = replace(job, audio=audio_format("pcm", job.audio.sample_rate), streamed=True)
-        await write_reply(speech, job, writer)
+        await write_reply(speech, job, writer, connection)
 
 
 def check_stems(body: DialogueBody, *, accept: str) -> None:

@@ -14,6 +14,7 @@ from pipeline.types import Refined, SpeechText, SynthesisRequest
 from serve.access.authentication import Authenticator
 from serve.config.app_config import SourceOfferConfig
 from serve.http.body_reader import BodyReader
+from serve.http.connection import UnreadBytes
 from serve.jobs.desk import JobDesk
 from serve.observability.recent_replies import RecentReplies
 from serve.speech.conversation.conversation import Conversations
@@ -60,6 +61,7 @@ class Services:
     text: TextServices
     voices: VoiceService
     bodies: BodyReader
+    unread: UnreadBytes
     authenticator: Authenticator
     status: ServiceStatus
     purge: Callable[[str | None], Awaitable[None]]

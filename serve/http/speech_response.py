@@ -17,10 +17,11 @@ from starlette.types import Receive, Scope, Send
 
 from pipeline.errors import SynthesisError
 from serve.errors import bad_request, to_api_error
+from serve.http.connection import Connection
 from serve.http.request_context import context_of
 from serve.http.resume_request import resumption_of
 from serve.http.services import Services
-from serve.http.speech_writers import ChunkedWriter, Connection, JsonWriter, SpeechWriter, SseWriter, WholeWriter
+from serve.http.speech_writers import ChunkedWriter, JsonWriter, SpeechWriter, SseWriter, WholeWriter
 from serve.speech.job import SpeechJob
 from serve.speech.schemas.base import read_body
 from serve.speech.schemas.speech import SpeechBody
@@ -58,7 +59,7 @@ class SpeechResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services, context = self._services.speech, context_of(self._request)
         context = replace(context, resumes=resumption_of(self._request.headers))
-        connection = Connection(send, services.limits.stall_timeout_s)
+        connection = Connection(send, services.limits, self._services.unread)
         try:
             with open_speech(services, context) as speech:
                 await self._reply(speech, connection, receive)
@@ -80,7 +81,7 @@ class SpeechResponse(Response):
         check_resumable(speech, writer)
         job = await speech.accept(body, raw)
         connection.also = self._names_of(job)
-        await unless_the_client_leaves(receive, write_reply(speech, job, writer))
+        await unless_the_client_leaves(receive, write_reply(speech, job, writer, connection))
 
 
 def writer_for(body: SpeechBody, connection: Connection, *, accept: str) -> SpeechWriter:
@@ -136,19 +137,21 @@ async def unless_the_client_leaves(receive: Receive, reply: Coroutine[None, None
         await asyncio.gather(work, leaving, return_exceptions=True)
 
 
-async def write_reply(speech: SpeechSession, job: SpeechJob, writer: SpeechWriter) -> None:
-    """Speaks a job and writes its events.
+async def write_reply(speech: SpeechSession, job: SpeechJob, writer: SpeechWriter, connection: Connection) -> None:
+    """Speaks a job and writes its events; its place is free as soon as the rest of them waits for a slow reader only.
 
     Raises:
         SynthesisError: one that the writer could not tell.
     """
-    try:
-        async with aclosing(speech.speak(job)) as events:
-            async for event in events:
-                await writer.write(event)
-    except SynthesisError as error:
-        if not await writer.write_error(error):
-            raise
+    connection.when_complete = speech.give_back_place
+    async with connection:
+        try:
+            async with aclosing(speech.speak(job)) as events:
+                async for event in events:
+                    await writer.write(event)
+        except SynthesisError as error:
+            if not await writer.write_error(error):
+                raise
 
 
 async def _disconnect(receive: Receive) -> None:

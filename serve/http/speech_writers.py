@@ -3,10 +3,9 @@
 In:    SpeechEvents
 Out:   status and headers with the first audio, then the body: in chunks, as a whole, or as server-sent events
 Owns:  the digest and the sequence number of one reply
-Never: Ray; a status before there is audio; an endless wait for a client that reads nothing
+Never: Ray; a status before there is audio
 """
 
-import asyncio
 import base64
 import hashlib
 import json
@@ -14,13 +13,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from starlette.types import Message, Send
-
-from pipeline.errors import ReaderStalled, SynthesisError
+from pipeline.errors import SynthesisError
 from pipeline.types import TimedItem
 from pipeline.voices.names import display_name
 from serve.access.resume_tokens import HEADER as RESUME
 from serve.errors import to_api_error
+from serve.http.connection import Connection
 from serve.http.resume_request import content_range, event_id
 from serve.speech.events import Audio, Digest, Finished, Resumed, SpeechEvent, Started, Timed
 from serve.speech.job import SpeechJob
@@ -35,48 +33,6 @@ MOST_LINE_AUDIO_BYTES = 72 * 1024
 """of audio in one line of JSON: 96 KiB of base64; aiohttp's older readers refuse lines of 128 KiB"""
 
 
-class Connection:
-    """The server's side of one reply: ASGI's `send`, which returns once its buffer has room again."""
-
-    def __init__(self, send: Send, stall_timeout_s: float) -> None:
-        self.has_begun = False
-        """whether the status has been sent"""
-        self.also: Mapping[str, str] = {}
-        """headers of the protocol that is spoken, beside those of every reply"""
-        self._send = send
-        self._stall_timeout_s = stall_timeout_s
-
-    async def begin(self, headers: Mapping[str, str], status: int = 200) -> None:
-        """Sends the status and the headers."""
-        raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in {**headers, **self.also}.items()]
-        self.has_begun = True
-        await self._send({"type": "http.response.start", "status": status, "headers": raw})
-
-    async def write(self, data: bytes) -> None:
-        """Sends a piece of the body.
-
-        Raises:
-            ReaderStalled: the client read nothing for stall_timeout_s.
-        """
-        await self._patiently({"type": "http.response.body", "body": data, "more_body": True})
-
-    async def end(self) -> None:
-        """Sends the end of the body.
-
-        Raises:
-            ReaderStalled
-        """
-        await self._patiently({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _patiently(self, message: Message) -> None:
-        limit_s = self._stall_timeout_s
-        try:
-            async with asyncio.timeout(limit_s):
-                await self._send(message)
-        except TimeoutError:
-            raise ReaderStalled(f"the client read nothing for {limit_s:g} s (limits.stall_timeout_s)") from None
-
-
 class SpeechWriter(Protocol):
     """Writes the events of one reply."""
 
@@ -84,7 +40,7 @@ class SpeechWriter(Protocol):
         """Writes what an event adds to the reply.
 
         Raises:
-            ReaderStalled
+            ReaderStalled, DeadlineExceeded: its client takes too long to read it.
         """
         ...
 
@@ -239,7 +195,7 @@ class SseWriter:
 
     async def write_error(self, error: SynthesisError) -> bool:
         """Writes an error event; without a done event the audio counts as incomplete."""
-        if not self._connection.has_begun or isinstance(error, ReaderStalled):
+        if not self._connection.has_begun or self._connection.is_broken:
             return False
         await self._write_event({"type": "speech.audio.error", **to_api_error(error).body(self._request_id)})
         await self._connection.end()

@@ -16,7 +16,8 @@ from pipeline.audio.formats import AudioFormat
 from pipeline.books.stems import MIX, Spans, stem_names, stems
 from pipeline.errors import SynthesisError
 from pipeline.types import TimedItem
-from serve.http.speech_writers import Connection, coverage_header, reply_headers
+from serve.http.connection import Connection
+from serve.http.speech_writers import coverage_header, reply_headers
 from serve.speech.dialogue import DIGITS, dialogue_fields, turn_times
 from serve.speech.events import Audio, Finished, SpeechEvent, Started, Timed
 from serve.speech.subtitles import subtitles

@@ -132,6 +132,11 @@ class SpeechSession:
         self._recorder.job = job
         return job
 
+    def give_back_place(self) -> None:
+        """Ends the admission before the reply is written: all of its audio has been generated."""
+        self._admitted.close()
+        self._services.observer.in_flight_changed(self._services.admission.in_flight)
+
     async def speak(self, job: SpeechJob) -> AsyncGenerator[SpeechEvent, None]:
         """Streams the reply in the job's format.
 

@@ -60,6 +60,7 @@ from serve.access.resume_tokens import ResumeTokens
 from serve.config.app_config import ConversationsConfig, LanesConfig, LimitsConfig, SourceOfferConfig, VoicesConfig
 from serve.config.jobs import JobsConfig
 from serve.http.body_reader import BodyReader
+from serve.http.connection import UnreadBytes
 from serve.http.services import Services
 from serve.jobs.desk import JobDesk
 from serve.observability.recent_replies import RecentReplies
@@ -253,6 +254,7 @@ def make_services(
         text=FakeText(speaker),
         voices=make_voices(speaker.stream),
         bodies=BodyReader(speech.limits),
+        unread=UnreadBytes(speech.limits.max_unread_bytes),
         authenticator=Authenticator(),
         status=FakeStatus(speaker, not_ready),
         purge=purge,

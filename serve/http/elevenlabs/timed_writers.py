@@ -13,9 +13,10 @@ from typing import Any
 
 from pipeline.errors import SynthesisError
 from pipeline.types import TimedItem
+from serve.http.connection import Connection
 from serve.http.elevenlabs.alignment import Characters, in_seconds
 from serve.http.elevenlabs.turns import Turns
-from serve.http.speech_writers import MOST_LINE_AUDIO_BYTES, Connection, coverage_header, reply_headers
+from serve.http.speech_writers import MOST_LINE_AUDIO_BYTES, coverage_header, reply_headers
 from serve.speech.events import Audio, Finished, SpeechEvent, Started, Timed
 from serve.speech.job import SpeechJob
 

@@ -16,8 +16,9 @@ from pydantic import ConfigDict, Field
 
 from pipeline.errors import SynthesisError
 from serve.errors import bad_request
+from serve.http.connection import Connection
 from serve.http.ignored_fields import ignored_fields
-from serve.http.speech_writers import MOST_LINE_AUDIO_BYTES, Connection, coverage_header, reply_headers
+from serve.http.speech_writers import MOST_LINE_AUDIO_BYTES, coverage_header, reply_headers
 from serve.speech.events import Audio, Finished, SpeechEvent, Started, Timed
 from serve.speech.job import SpeechJob
 from serve.speech.schemas.base import Body, read_body

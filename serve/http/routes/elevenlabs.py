@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from serve.access.api_keys import Scope
 from serve.errors import bad_request
+from serve.http.connection import Connection
 from serve.http.conversation_socket import ConversationSocket
 from serve.http.dependencies import RequestServices
 from serve.http.elevenlabs.cards import SETTINGS, model_cards, page_of, voice_card
@@ -28,7 +29,7 @@ from serve.http.route_access import any_key, requires
 from serve.http.routes.speech import AUDIO
 from serve.http.services import Services
 from serve.http.speech_response import SpeechResponse
-from serve.http.speech_writers import Connection, SpeechWriter
+from serve.http.speech_writers import SpeechWriter
 from serve.speech.job import SpeechJob
 
 router = APIRouter()

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Request, WebSocket
 from fastapi.responses import Response
 
 from serve.access.api_keys import Scope
+from serve.http.connection import Connection
 from serve.http.conversation_socket import ConversationSocket
 from serve.http.dependencies import RequestServices
 from serve.http.elevenlabs.dialogue import DialogueBody, dialogue_json
@@ -25,7 +26,7 @@ from serve.http.routes.elevenlabs import REFUSED, WITH_TIMES, reply_names
 from serve.http.routes.speech import AUDIO
 from serve.http.services import Services
 from serve.http.speech_response import SpeechResponse
-from serve.http.speech_writers import Connection, SpeechWriter
+from serve.http.speech_writers import SpeechWriter
 
 router = APIRouter()
 

@@ -77,6 +77,7 @@ CONTINUOUS = Metric(
 REQUESTS = Metric(MetricType.COUNTER, "chattts_requests_total", "requests by outcome", ("outcome",))
 REJECTS = Metric(MetricType.COUNTER, "chattts_rejects_total", "requests refused or cut, by error code", ("code",))
 IN_FLIGHT = Metric(MetricType.GAUGE, "chattts_in_flight", "requests in progress per ingress replica")
+UNREAD = Metric(MetricType.GAUGE, "chattts_unread_bytes", "audio that was generated ahead of clients that read slowly")
 AUDIO = Metric(MetricType.COUNTER, "chattts_audio_seconds_total", "seconds of audio sent")
 CHARACTERS = Metric(MetricType.COUNTER, "chattts_characters_total", "characters of completed requests")
 INTERRUPTIONS = Metric(MetricType.COUNTER, "chattts_interruptions_total", "contexts of conversations that were cancelled")
@@ -179,7 +180,7 @@ VOCODER_CALLS = Metric(MetricType.COUNTER, "chattts_vocoder_calls_total", "calls
 VOCODER_JOBS = Metric(MetricType.COUNTER, "chattts_vocoder_jobs_total", "decoded windows or runs of steps")
 
 METRICS: tuple[Metric, ...] = (
-    FIRST_AUDIO, RTF, UNDERRUN, STREAMS, CONTINUOUS, REQUESTS, REJECTS, IN_FLIGHT, AUDIO, CHARACTERS, TEXT_WARNINGS,
+    FIRST_AUDIO, RTF, UNDERRUN, STREAMS, CONTINUOUS, REQUESTS, REJECTS, IN_FLIGHT, UNREAD, AUDIO, CHARACTERS, TEXT_WARNINGS,
     INTERRUPTIONS, UNHEARD,
     BREAKER, RETRIES, RESUMED, FAIL_OVERS, REPEATED_STEPS, INTERRUPTED, QUARANTINED, QUOTAS_UNSHARED,
     CACHE, CACHED_STEPS, CACHE_BYTES, CACHE_EVICTIONS,

@@ -40,6 +40,7 @@ from serve.observability.metrics.definitions import (
     TEXT_WARNINGS,
     UNDERRUN,
     UNHEARD,
+    UNREAD,
     VERSION_FAILED,
     VERSION_OUT,
     VERSION_REQUESTS,
@@ -92,6 +93,10 @@ class IngressMetrics:
     def in_flight_changed(self, in_flight: int) -> None:
         """Sets the number of requests in flight."""
         self._registry.set_gauge(IN_FLIGHT, in_flight)
+
+    def set_unread(self, held: int) -> None:
+        """Sets how many bytes are held for clients that read slowly."""
+        self._registry.set_gauge(UNREAD, held)
 
     def set_degradation(self, level: int) -> None:
         """Sets the number of active degradation steps."""
