@@ -63,7 +63,6 @@ def open_speech(services: SpeechServices, context: RequestContext) -> Iterator["
             recorder.failed(error)
             raise
         finally:
-            services.observer.in_flight_changed(services.admission.in_flight)
             stats, job = recorder.stats(), recorder.job
             services.observer.finished(stats)
             if job is None and stats.code in WANT_OF_ROOM:
@@ -115,8 +114,7 @@ class SpeechSession:
             StageAsleep: a stage is being started, and its first audio would be later than promised.
         """
         services, context = self._services, self._context
-        self._admitted.enter_context(services.admission.acquire(continues=context.continues))
-        services.observer.in_flight_changed(services.admission.in_flight)
+        self._admitted.enter_context(self._place())
         tenant, key = context.caller.id, checked_key(context.idempotency_key)
         self._origin = origin = await services.resuming.origin_of(body, context)
         self._body = body
@@ -135,7 +133,6 @@ class SpeechSession:
     def give_back_place(self) -> None:
         """Ends the admission before the reply is written: all of its audio has been generated."""
         self._admitted.close()
-        self._services.observer.in_flight_changed(self._services.admission.in_flight)
 
     async def speak(self, job: SpeechJob) -> AsyncGenerator[SpeechEvent, None]:
         """Streams the reply in the job's format.
@@ -167,6 +164,21 @@ class SpeechSession:
             recorder.failed(error)
             raise
         recorder.finished()
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        """Holds a place of the admission, and tells how many are taken.
+
+        Raises:
+            AtCapacity, Draining: the replica is full, or about to stop.
+        """
+        admission, observer = self._services.admission, self._services.observer
+        try:
+            with admission.acquire(continues=self._context.continues):
+                observer.in_flight_changed(admission.in_flight)
+                yield
+        finally:
+            observer.in_flight_changed(admission.in_flight)
 
     async def _start(self, job: SpeechJob, *, is_all: bool = False) -> Started:
         recorder = self._recorder
