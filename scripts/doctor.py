@@ -34,7 +34,7 @@ from pipeline.config import PipelineConfig
 from pipeline.errors import CheckpointError, ConfigError, SynthesisError
 from pipeline.model.cpu.native import SOURCE as DECODE_STEP
 from pipeline.model.gpu.placement import pipeline_on_this_machine
-from pipeline.native.compiler import CompilerStuck, NativeUnavailable, best_instructions, library
+from pipeline.native.compiler import NativeFailed, NativeUnavailable, best_instructions, library
 from pipeline.native.instructions import usable
 from pipeline.paths import cache_home
 from pipeline.spec import SAMPLE_RATE
@@ -229,8 +229,8 @@ def compiled(check: str, source: Path, instead: str, needed: bool) -> Finding:
     """Compiles one source file. If the configuration does not need it, torch does the same, slower."""
     try:
         library(source)
-    except (NativeUnavailable, CompilerStuck) as reason:  # behind a compiler that does not end no replica starts
-        status = Status.FAIL if needed or isinstance(reason, CompilerStuck) else Status.WARN
+    except (NativeUnavailable, NativeFailed) as reason:  # where it fails no replica starts
+        status = Status.FAIL if needed or isinstance(reason, NativeFailed) else Status.WARN
         return Finding(check, status, str(reason), f"a C++ compiler and AVX2 are enough (Debian: g++); else set {instead}")
     return Finding(check, Status.FINE, f"is compiled for {best_instructions()}")
 

@@ -14,6 +14,7 @@ import ctypes
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -33,6 +34,16 @@ COMPILERS = ("c++", "g++", "clang++")
 # No contraction: a compiler may join product and sum in one row of a block and not in the next.
 COMMON_FLAGS = ("-std=c++20", "-O3", "-ffp-contract=off", "-fopenmp", "-shared", "-fPIC")
 COMPILE_TIMEOUT_S = 600.0  # ten seconds where the machine is idle
+NO_COMPILER = f"there is no C++ compiler on this machine ({', '.join(COMPILERS)})"
+REMEDY = (
+    "start again with more free memory, disk space and file descriptors, "
+    f"or set {VARIABLE}={NONE} to decode with torch on every replica"
+)
+# What GCC, clang and the linker say, with a plain exit code, when a program of theirs was killed or found no room.
+OF_THE_MOMENT = re.compile(
+    r"signal terminated program|terminated with signal|Killed|Cannot allocate memory|memory exhausted|out of memory"
+    r"|No space left on device|Disk quota exceeded|Too many open files|Resource temporarily unavailable|Read-only file system"
+)
 DIGEST_BYTES = hashlib.sha256().digest_size
 WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 ROOT = 0  # a library that was compiled into an image belongs to root
@@ -42,8 +53,15 @@ class NativeUnavailable(Exception):
     """This machine cannot run native code; the message says why. torch's own operations do the same work."""
 
 
-class CompilerStuck(Exception):
-    """The compiler does not end. A replica that went on with torch would sound unlike one whose compiler was in time."""
+class NativeFailed(Exception):
+    """Native code belongs here and could not be had this time: memory, disk or descriptors ran out, or its compiler was killed.
+
+    It ends the start: a replica that went on with torch would sound unlike one that was luckier.
+    """
+
+
+class CompilerStuck(NativeFailed):
+    """The compiler does not end."""
 
 
 @cache
@@ -57,7 +75,7 @@ def library(source: Path, folder: Path | None = None, *, instructions: Instructi
 
     Raises:
         NativeUnavailable: another kind of machine, no working compiler, or a folder that others may write to.
-        CompilerStuck
+        NativeFailed: this time; CompilerStuck among them.
     """
     chosen = instructions or best_instructions()
     built = SHIPPED / _name(source, chosen)
@@ -66,7 +84,9 @@ def library(source: Path, folder: Path | None = None, *, instructions: Instructi
             built = build(source, folder or cache_home() / "native", chosen)
         return ctypes.CDLL(str(built))
     except OSError as error:
-        raise NativeUnavailable(f"{built} cannot be compiled or loaded: {error}") from error
+        if not built.is_file() and _compiler() is None:
+            raise NativeUnavailable(NO_COMPILER) from error
+        raise NativeFailed(f"{built} cannot be compiled or loaded: {error}: {REMEDY}") from error
 
 
 def build(source: Path, folder: Path, instructions: Instructions) -> Path:
@@ -74,7 +94,7 @@ def build(source: Path, folder: Path, instructions: Instructions) -> Path:
 
     Raises:
         NativeUnavailable: no working compiler, or a folder that others may write to.
-        CompilerStuck
+        NativeFailed: the compiler does not end, or was ended; CompilerStuck among them.
         OSError
     """
     built = folder / _name(source, instructions)
@@ -118,6 +138,10 @@ def best_instructions() -> Instructions:
     raise NativeUnavailable("it needs Linux on x86-64 with AVX-512 or AVX2, or on aarch64")
 
 
+def _compiler() -> str | None:
+    return next(filter(None, map(shutil.which, COMPILERS)), None)
+
+
 def _secure(folder: Path) -> None:
     """Creates the folder of compiled libraries if there is none, and makes it writable for this user only.
 
@@ -154,13 +178,13 @@ def _compile(source: Path, flags: tuple[str, ...]) -> bytes:
     """Compiles a source file and returns the library's bytes.
 
     Raises:
-        NativeUnavailable: there is no compiler, or it fails.
-        CompilerStuck
+        NativeUnavailable: there is no compiler, or it cannot compile this.
+        NativeFailed: it does not end, or was ended; CompilerStuck among them.
         OSError
     """
-    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    compiler = _compiler()
     if compiler is None:
-        raise NativeUnavailable(f"there is no C++ compiler on this machine ({', '.join(COMPILERS)})")
+        raise NativeUnavailable(NO_COMPILER)
     with tempfile.TemporaryDirectory() as draft:
         output = Path(draft) / source.with_suffix(".so").name
         command = [compiler, *flags, "-I", str(HEADERS), "-o", str(output), str(source)]
@@ -171,6 +195,9 @@ def _compile(source: Path, flags: tuple[str, ...]) -> bytes:
                 f"{compiler} has not compiled {source.name} within {COMPILE_TIMEOUT_S:g} s: start again with less other work "
                 f"on this machine, or set {VARIABLE}={NONE} to decode with torch on every replica"
             ) from error
+        if done.returncode < 0 or OF_THE_MOMENT.search(done.stderr):
+            why = done.stderr.strip()[-400:] or f"ended by signal {-done.returncode}"
+            raise NativeFailed(f"{compiler} could not compile {source.name} this time: {why}: {REMEDY}")
         if done.returncode != 0:
             raise NativeUnavailable(f"{compiler} failed on {source.name}: {done.stderr.strip()[-400:]}")
         return output.read_bytes()

@@ -145,10 +145,17 @@ def service_memory_mib(url: str) -> dict[str, float]:
 
 
 async def slow_readers(target: Target, count: int, seconds: float) -> dict[str, Any]:
-    """Returns what becomes of readers that take 2 kB a second, and of a listener beside them."""
+    """Returns what becomes of readers that take 2 kB a second, and of a listener beside them, who asks until he is heard."""
     alone_s = await first_audio(target)
+    began = time.monotonic()
     reading = [asyncio.create_task(target.reads_slowly(seconds)) for _ in range(count)]
-    await asyncio.sleep(seconds / 2)
+    heard_after_s, still_reading = None, 0
+    for _ in range(round(seconds)):
+        await asyncio.sleep(1.0)
+        if (await target.speak()).status == 200:
+            heard_after_s, still_reading = round(time.monotonic() - began, 1), sum(not task.done() for task in reading)
+            break
+    await asyncio.sleep(max(0.0, began + seconds / 2 - time.monotonic()))
     beside = [await target.speak() for _ in range(PROBES)]
     statuses = Counter(map(str, await asyncio.gather(*reading)))
     await asyncio.sleep(5.0)
@@ -156,6 +163,8 @@ async def slow_readers(target: Target, count: int, seconds: float) -> dict[str, 
     return {
         "readers": count,
         "statuses": dict(statuses),
+        "listener_heard_after_s": heard_after_s,
+        "still_reading_then": still_reading,
         "beside": dict(Counter(str(reply.status) for reply in beside)),
         "first_audio_alone_ms": round(1e3 * alone_s, 1),
         "first_audio_beside_ms": _percentile(heard, 0.5),

@@ -11,7 +11,7 @@ from pathlib import Path
 from pipeline.config import PipelineConfig
 from pipeline.model.cpu.native import SOURCE as DECODE_STEP
 from pipeline.model.gpu.placement import has_driver, pipeline_on_this_machine
-from pipeline.native.compiler import CompilerStuck, NativeUnavailable, library
+from pipeline.native.compiler import NativeFailed, NativeUnavailable, library
 from pipeline.vocoder.incremental.network import SOURCE as VOCODER
 from pipeline.with_torch import INSTALL, has_torch
 
@@ -58,6 +58,6 @@ def _not_native(source: Path) -> str | None:
     """Returns why a source file's native code cannot run here; None if it can."""
     try:
         library(source)
-    except (NativeUnavailable, CompilerStuck) as reason:
+    except (NativeUnavailable, NativeFailed) as reason:
         return str(reason)
     return None

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.model.fingerprint import native_form
 from pipeline.native import compiler, instructions
-from pipeline.native.compiler import CompilerStuck, NativeUnavailable, library
+from pipeline.native.compiler import CompilerStuck, NativeFailed, NativeUnavailable, library
 from pipeline.native.instructions import FLAGS, usable
 from tests.support.machine import needs_native
 
@@ -176,6 +176,58 @@ def test_a_compiler_that_does_not_end_is_no_reason_to_sound_different(source, tm
     monkeypatch.setenv("CHATTTS_HOME", str(tmp_path / "home"))
     with pytest.raises(CompilerStuck):
         native_form(source)  # of a fingerprint
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ("kill -9 $$", "ended by signal 9"),
+        ("echo 'c++: fatal error: Killed signal terminated program cc1plus' >&2; exit 1", "Killed signal"),
+        ("echo 'collect2: fatal error: ld terminated with signal 9 [Killed]' >&2; exit 1", "ld terminated"),
+        ("echo 'cc1plus: out of memory allocating 65536 bytes' >&2; exit 1", "out of memory"),
+        ("echo 'fatal error: error writing to /tmp/a.s: No space left on device' >&2; exit 1", "No space left"),
+        ("exit 0", "No such file"),  # and has written nothing
+    ],
+)
+def test_a_compiler_that_is_ended_or_finds_no_room_ends_the_start(source, tmp_path, monkeypatch, lines, why):
+    put_before_the_compiler(tmp_path / "ended", monkeypatch, lines)
+    with pytest.raises(NativeFailed, match=rf"{why}.*: start again with more free memory.*CHATTTS_INSTRUCTIONS=none"):
+        library(source, tmp_path / "built")
+    assert not list((tmp_path / "built").glob("*.so"))
+    monkeypatch.setenv("CHATTTS_HOME", str(tmp_path / "home"))
+    with pytest.raises(NativeFailed):
+        native_form(source)  # of a fingerprint
+
+
+@needs_native
+def test_a_compiler_that_cannot_be_started_ends_the_start(source, tmp_path, monkeypatch):
+    folder = tmp_path / "damaged"
+    folder.mkdir()
+    (folder / "c++").write_bytes(b"\x7fELF and then nothing")
+    (folder / "c++").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    with pytest.raises(NativeFailed, match=r"Exec format error.*start again"):
+        library(source, tmp_path / "built")
+
+
+@needs_native
+def test_a_process_without_free_descriptors_does_not_decode_with_torch(source, tmp_path):
+    few = "import os, resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir('/proc/self/fd')) + 1,) * 2)\n"
+    program = LOAD.replace("print(", f"{few}print(")
+    command = [sys.executable, "-c", program, str(source), str(tmp_path / "built")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "NativeFailed" in done.stderr
+    assert "Too many open files" in done.stderr
+
+
+@needs_native
+def test_without_a_compiler_and_a_place_for_its_code_torch_decodes(source, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(NativeUnavailable, match="no C"):
+        library(source, tmp_path / "file" / "built")
 
 
 @needs_native
