@@ -126,6 +126,13 @@ ALERTS: tuple[Alert, ...] = (
         "A version of the model has lost its share of requests",
     ),
     Alert(
+        "ChatTTSReplicasDiffer",
+        "max(ray_chattts_replica_kinds) > 1",
+        "15m",
+        "ticket",
+        "Replicas of one version would make different bytes of the same request",
+    ),
+    Alert(
         "ChatTTSReplicasRestart",
         "sum by (deployment) (increase(ray_serve_deployment_replica_starts_total[15m])) > 5",
         "0m",

@@ -219,11 +219,13 @@ PANELS: tuple[Panel, ...] = (
         {
             "share of {{version}}": "avg by (version) (ray_chattts_version_share)",
             "{{version}} is out of service": "max by (version) (ray_chattts_version_out_of_service)",
+            "kinds of replicas of {{version}}": "max by (version) (ray_chattts_replica_kinds)",
             "failed requests of {{version}}": "sum by (version) (ray_chattts_version_failed)"
             " / (sum by (version) (ray_chattts_version_requests) > 0)",
             "roll-backs of {{version}} per hour": "sum by (version) (increase(ray_chattts_rollbacks_total[1h]))",
         },
-        "A version out of service lost its share because of errors, latency or its probes; `/health` gives the reason.",
+        "A version out of service lost its share because of errors, latency or its probes; `/health` gives the reason. More "
+        "than one kind of replicas: the same request may have other bytes on each.",
     ),
     Panel(
         "Shadow runs",

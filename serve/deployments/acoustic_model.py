@@ -168,6 +168,7 @@ class AcousticModel:
             "trouble": trouble_of(self.check_health),
             "has_work": stats.slots_used + stats.waiting > 0,
             "gpu_mem_percent": gpu_mem_percent(self._device),
+            "fingerprint": self._fingerprint,
             **self._latest.as_stats(),
             **asdict(stats),
             **({} if self._vocoder is None else {"vocoder": self._vocoder.stats()}),

@@ -72,6 +72,7 @@ class IngressStatus:
             "quarantine": self._quarantine.summary(),
             "degrade": {"level": ladder.level, "active_steps": ladder.active_steps},
             "versions": {version: rollout.summary(version) for version in rollout.versions},
+            **({"differing_replicas": differing} if (differing := pipelines.builds.differing) else {}),
             **({"routes_error": self.routes_error} if self.routes_error else {}),
         }
 
@@ -81,6 +82,7 @@ class IngressStatus:
         metrics.set_unread(self._unread.held)
         metrics.set_quotas(self._records.quotas.is_away)
         metrics.set_cache(asdict(self._records.cache.stats()))
+        metrics.set_kinds_of_replicas(self._pipelines.kinds_of_replicas())
         metrics.set_policies(self._pipelines.breakers.values(), self._quarantine, self._speech.models.rollout)
 
     def _stores(self) -> Mapping[str, str]:

@@ -26,6 +26,7 @@ from pipeline.model.gpu.placement import on_this_machine
 from pipeline.native.memory import return_free_memory
 from pipeline.paths import cache_home
 from pipeline.types import DecodedAudio, DecoderTraits, HiddenWindow, StepBatch
+from pipeline.vocoder.fingerprint import vocoder_fingerprint
 from pipeline.vocoder.vocoder import Vocoder as LocalVocoder
 from serve.config.app_config import TracingConfig
 from serve.deployments.background_tasks import Background, trouble_of
@@ -49,7 +50,7 @@ class Vocoder:
     ) -> None:
         self._tracing = Tracing(tracing, "Vocoder", replica_info()["replica"])
         self._device = on_this_machine(config).device
-        self._vocoder = await asyncio.to_thread(load_vocoder, config, checkpoint)
+        self._vocoder, self._fingerprint = await asyncio.to_thread(load_vocoder, config, checkpoint)
         metrics = VocoderMetrics()
         self._load = VocoderLoad(config.rows)
         self._latest = Load()
@@ -83,6 +84,7 @@ class Vocoder:
             "trouble": trouble_of(self.check_health),
             "has_work": self._load.inside > 0,
             "gpu_mem_percent": gpu_mem_percent(self._device),
+            "fingerprint": self._fingerprint,
             **self._latest.as_stats(),
             **asdict(self._vocoder.stats()),
         }
@@ -110,9 +112,11 @@ async def answered(answer: Awaitable[T]) -> T | SynthesisError:
     return value
 
 
-def load_vocoder(config: VocoderConfig, checkpoint: str) -> LocalVocoder:
-    """Returns a vocoder with verified weights on its device, warmed up."""
-    vocoder = LocalVocoder(config, open_checkpoint(resolve(checkpoint, cache_home())))
+def load_vocoder(config: VocoderConfig, checkpoint: str) -> tuple[LocalVocoder, str]:
+    """Returns a vocoder with verified weights on its device, warmed up, and its fingerprint."""
+    files = open_checkpoint(resolve(checkpoint, cache_home()))
+    vocoder = LocalVocoder(config, files)
     vocoder.warm_up()
+    fingerprint = vocoder_fingerprint(config, files)
     return_free_memory()
-    return vocoder
+    return vocoder, fingerprint

@@ -27,6 +27,7 @@ from pipeline.synthesizer import Synthesizer
 from pipeline.types import AudioChunk, Refined, SpeechText, SynthesisRequest
 from serve.config.model_versions import Version
 from serve.config.policies import BreakerConfig
+from serve.remote.builds import Builds
 from serve.remote.code_cache import follow_fingerprint
 from serve.remote.remote_stages import (
     Handle,
@@ -78,6 +79,7 @@ class VersionPipelines:
         self._rollout = rollout
         self._handles = handles
         self._waking = Waking(handles, wake_limit_s)
+        self.builds = Builds()
         self.breakers = {"text": Breaker("text", config)}
         self._deployments = {"text": TEXT}  # stage -> the deployment that works for it
         self._synthesizers: dict[str, Synthesizer] = {}
@@ -185,6 +187,10 @@ class VersionPipelines:
         """Returns the fingerprint of a version's engine as far as it is known; empty: not yet."""
         return self._cached[version].fingerprint or ""
 
+    def kinds_of_replicas(self) -> dict[str, int]:
+        """Returns version -> how many kinds of replicas a stage of it has, at most; 1: all would make the same bytes."""
+        return {version.id: self.builds.count(needed_by(version)) for version in self._rollout.versions.values()}
+
     def wakefulness(self) -> dict[str, Wakefulness]:
         """Returns deployment -> whether it has replicas."""
         return {name: self._waking.state(name) for name in self._handles}
@@ -233,6 +239,8 @@ class VersionPipelines:
         """Probes every version once."""
         for version in self._rollout.versions.values():
             answers = await self._ask(self._waking.awake(needed_by(version)))
+            for deployment, replicas in answers.items():
+                self.builds.told(deployment, filter(is_well, replicas))
             self._rollout.probed(version.id, trouble_in(answers, self._rollout.routes.probe.max_gpu_memory_percent))
 
     async def watch_silence(self) -> None:

@@ -25,7 +25,7 @@ class Blocks:
 def local_handle(**methods: Callable[..., object]) -> Any:
     """A deployment handle whose calls run in this process."""
     handle = SimpleNamespace(**{name: SimpleNamespace(remote=method) for name, method in methods.items()})
-    handle.options = lambda stream: handle
+    handle.options = lambda **options: handle
     return handle
 
 

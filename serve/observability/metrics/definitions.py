@@ -130,6 +130,12 @@ VERSION_REQUESTS = Metric(
 )
 VERSION_FAILED = Metric(MetricType.GAUGE, "chattts_version_failed", "failed ones among them", ("version",))
 VERSION_SHARE = Metric(MetricType.GAUGE, "chattts_version_share", "share of the requests for the version's name", ("version",))
+REPLICA_KINDS = Metric(
+    MetricType.GAUGE,
+    "chattts_replica_kinds",
+    "kinds of replicas that a stage of a version has, by their fingerprints; 1: all would make the same bytes",
+    ("version",),
+)
 VERSION_OUT = Metric(MetricType.GAUGE, "chattts_version_out_of_service", "1: rolled back, or its probes fail", ("version",))
 ROLLBACKS = Metric(MetricType.COUNTER, "chattts_rollbacks_total", "roll-backs of a version", ("version",))
 SHADOWS = Metric(MetricType.COUNTER, "chattts_shadow_runs_total", "shadow runs by result", ("version", "result"))
@@ -185,7 +191,8 @@ METRICS: tuple[Metric, ...] = (
     BREAKER, RETRIES, RESUMED, FAIL_OVERS, REPEATED_STEPS, INTERRUPTED, QUARANTINED, QUOTAS_UNSHARED,
     CACHE, CACHED_STEPS, CACHE_BYTES, CACHE_EVICTIONS,
     DEGRADATION_LEVEL,
-    VERSION_REQUESTS, VERSION_FAILED, VERSION_SHARE, VERSION_OUT, ROLLBACKS, SHADOWS, SHADOW_DURATION, SHADOW_LOUDNESS,
+    VERSION_REQUESTS, VERSION_FAILED, VERSION_SHARE, VERSION_OUT, REPLICA_KINDS,
+    ROLLBACKS, SHADOWS, SHADOW_DURATION, SHADOW_LOUDNESS,
     SLOTS, USABLE, RUNNING, WAITING, STEP, STEPS, SEGMENTS, QUEUE_WAIT, PREEMPTED, WASTED, KV_CACHE,
     UTILISATION, BACKLOG, TEXT_WAITING, TEXT_ANSWER, TEXT_ANSWERS, TEXT_RESTARTS,
     VOCODER_WAITING, VOCODER_CALL, VOCODER_CALLS, VOCODER_JOBS,

@@ -28,6 +28,7 @@ from serve.observability.metrics.definitions import (
     QUOTAS_UNSHARED,
     REJECTS,
     REPEATED_STEPS,
+    REPLICA_KINDS,
     REQUESTS,
     RESUMED,
     RETRIES,
@@ -125,6 +126,11 @@ class IngressMetrics:
             registry.set_gauge(VERSION_SHARE, summary["share"], version=version)
             registry.set_gauge(VERSION_OUT, float(bool(rollout.out(version))), version=version)
             registry.set_total(ROLLBACKS, rollout.roll_backs(version), version=version)
+
+    def set_kinds_of_replicas(self, kinds: Mapping[str, int]) -> None:
+        """Sets how many kinds of replicas each version has."""
+        for version, count in kinds.items():
+            self._registry.set_gauge(REPLICA_KINDS, count, version=version)
 
     def rejected(self, code: str) -> None:
         """Counts a refused request."""

@@ -75,6 +75,10 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {'ray_chattts_version_out_of_service{version="chattts@v2"}': "0x172 1x8"},
         {'ray_chattts_version_out_of_service{version="chattts@v2"}': "1x160 0x20"},
     ),
+    "ChatTTSReplicasDiffer": (
+        {'ray_chattts_replica_kinds{version="chattts@v1"}': "1x150 2x30"},
+        {'ray_chattts_replica_kinds{version="chattts@v1"}': "1x150 2x10 1x20"},
+    ),
     "ChatTTSReplicasRestart": (
         {'ray_serve_deployment_replica_starts_total{deployment="Vocoder"}': "0+1x180"},
         {'ray_serve_deployment_replica_starts_total{deployment="Vocoder"}': "3x180"},
