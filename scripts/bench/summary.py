@@ -65,6 +65,7 @@ class Judged:
 
 CPU = (
     Judged("rtf_one_request", "b1", "real-time factor of one request, upstream / this engine", 1.8, 2.5),
+    Judged("rtf_through_serve", "b1", "the same, this service / this engine", 1.1, 1.03, less_is_better=True),
     Judged("ttfb_streaming", "b2", "first audio of an exact stream, upstream / this service", 6.5, 9.0),
     Judged("ttfb_low", "b2", "the same with `latency: low`", 10.0, 14.0),
     Judged("audio_rate_to_upstream", "b3", "seconds of audio per second, 8 in flight, this service / upstream", 16.0, 22.0),

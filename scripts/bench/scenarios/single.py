@@ -1,13 +1,14 @@
 """B1, one request: its whole time, the time of a decode step alone and with eight rows, and the cost of the vocoder.
 
-The ChatTTS package against this engine in one process, so that Serve has no part in it. "decode" is the decode loop alone;
-"whole" is text to the last sample, sent whole. The vocoder is this service's, in core-seconds per second of audio.
+The ChatTTS package against this engine in one process, and whole requests through the service too, for what Serve adds.
+"decode" is the decode loop alone; "whole" is text to the last sample, sent whole. The vocoder is this service's, in
+core-seconds per second of audio.
 scripts/operate/capacity.py reads the result.
 
 In:    a Bench
 Out:   a Report
 Owns:  nothing
-Never: Ray Serve
+Never: Ray Serve in a decode loop
 """
 
 from collections.abc import Mapping
@@ -16,45 +17,48 @@ from rich.table import Table
 
 from pipeline.spec import STEPS_PER_SECOND
 from scripts.bench.bench import Bench, Report
-from scripts.bench.names import IN_PROCESS, UPSTREAM, label
+from scripts.bench.names import IN_PROCESS, SERVICE, UPSTREAM, label
 from scripts.bench.show import memory_line, shown
 from scripts.bench.timeline import spread
 
 SYSTEMS = (UPSTREAM, IN_PROCESS)
+WHOLE = (*SYSTEMS, SERVICE)
 ROWS = (1, 8)
 RATIO = f"{UPSTREAM}/{IN_PROCESS}"
+THROUGH_SERVE = f"{SERVICE}/{IN_PROCESS}"
 
 
 def run(bench: Bench) -> Report:
     """Measures whole requests, then the decode loop, then the vocoder."""
     lengths, decoded_s = ((4.0,), 2.0) if bench.options.quick else ((4.0, 13.0), 4.0)
     result: dict[str, object] = {}
-    table = Table("", *map(label, SYSTEMS), "ratio", title="B1  one request")
-    figures = {}
+    table = Table("", *map(label, WHOLE), RATIO, THROUGH_SERVE, title="B1  one request")
+    figures: dict[str, dict[str, float | int]] = {}
     for length, factors in measure_whole(bench, lengths).items():
-        rtf, compared = {name: spread(factors[name]) for name in SYSTEMS}, ratio(factors)
-        table.add_row(f"whole, {length:g} s: RTF", *(shown(rtf[name]) for name in SYSTEMS), shown(compared))
-        result[f"rtf_{length:g}_s"] = {**rtf, RATIO: compared}
+        rtf, compared = {name: spread(factors[name]) for name in WHOLE}, ratio(factors)
+        served = ratio(factors, SERVICE)
+        table.add_row(f"whole, {length:g} s: RTF", *(shown(rtf[name]) for name in WHOLE), shown(compared), shown(served))
+        result[f"rtf_{length:g}_s"] = {**rtf, RATIO: compared, THROUGH_SERVE: served}
         if length == lengths[0]:
-            figures["rtf_one_request"] = compared
+            figures |= {"rtf_one_request": compared, "rtf_through_serve": served}
     for rows in ROWS:
         result[f"decode_{rows}"] = measure_decode(bench, rows, decoded_s, table)
     cores = measure_vocoder(bench, lengths[-1])
     result["vocoder"] = {"core_s_per_audio_s": {IN_PROCESS: cores}}
-    table.add_row("vocoder: core-seconds per second of audio", "", shown(cores), "")
+    table.add_row("vocoder: core-seconds per second of audio", "", shown(cores))
     return Report(result, [table], figures)
 
 
-def ratio(values: Mapping[str, list[float]]) -> dict[str, float | int]:
-    """Returns the spread of upstream over this engine, round by round."""
-    return spread([theirs / ours for theirs, ours in zip(values[UPSTREAM], values[IN_PROCESS], strict=True)])
+def ratio(values: Mapping[str, list[float]], other: str = UPSTREAM) -> dict[str, float | int]:
+    """Returns the spread of another system over this engine, round by round."""
+    return spread([theirs / ours for theirs, ours in zip(values[other], values[IN_PROCESS], strict=True)])
 
 
 def measure_whole(bench: Bench, lengths: tuple[float, ...]) -> dict[float, dict[str, list[float]]]:
     """Returns the real-time factors of each round: length -> system -> factors."""
-    taken: dict[float, dict[str, list[float]]] = {length: {name: [] for name in SYSTEMS} for length in lengths}
+    taken: dict[float, dict[str, list[float]]] = {length: {name: [] for name in WHOLE} for length in lengths}
     for length in lengths:
-        for turn, name in bench.turns(SYSTEMS):
+        for turn, name in bench.turns(WHOLE):
             system = bench.system(name)
             bench.progress(f"{name}, {length:g} s of audio, round {turn + 1}")
             line = bench.alone(system, bench.utterance(length, turn), streamed=False)
@@ -75,9 +79,9 @@ def measure_decode(bench: Bench, rows: int, decoded_s: float, table: Table) -> d
     rate = {name: rows / STEPS_PER_SECOND / (ms[name]["median"] / 1e3) for name in SYSTEMS}
     ours = bench.in_process(bench.options.settings)
     memory = ours.call("memory", ms[IN_PROCESS]["median"] / 1e3, rows, batch[0].steps / 2, bandwidth)
-    table.add_row(f"decode {rows}: ms per step", *(shown(ms[name]) for name in SYSTEMS), shown(ratio(steps)))
-    table.add_row(f"decode {rows}: audio s per s", *(f"{rate[name]:.2f}" for name in SYSTEMS), "")
-    table.add_row(f"decode {rows}: memory bandwidth", "", memory_line(memory), "")
+    table.add_row(f"decode {rows}: ms per step", *(shown(ms[name]) for name in SYSTEMS), "", shown(ratio(steps)))
+    table.add_row(f"decode {rows}: audio s per s", *(f"{rate[name]:.2f}" for name in SYSTEMS))
+    table.add_row(f"decode {rows}: memory bandwidth", "", memory_line(memory))
     return {"step_ms": ms, "audio_s_per_s": rate, RATIO: ratio(steps), "memory_bandwidth": memory}
 
 
