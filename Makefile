@@ -23,7 +23,7 @@ help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 serve: $(SERVING)  ## install what serving needs, start the server (CONFIG=configs/dev.yaml; for a GPU: EXTRAS=torch)
-	@$(SERVE) start $(CONFIG)
+	@$(SERVE) start --restart $(CONFIG)
 
 # Three rings of tests, each inside the next one. What takes long is marked slow, what breaks a cluster or fuzzes for long nightly.
 check: fast-ring  ## the fast ring: lint, types, unit tests that are quick

@@ -28,8 +28,8 @@ PATH = "/v1/audio/conversation"
 SAMPLE_RATE = 24_000
 SAMPLE_BYTES = 2
 RETRY_S = 0.5
-AWAY_S = 60.0
-"""how long a service may be away that was connected"""
+AWAY_S = 180.0
+"""how long a service may be away that was connected: a whole start on a busy machine"""
 PASSING = ("draining", "engine_dead", "circuit_open", "waking", "overloaded", "deadline_unmeetable", "store_unavailable")
 """codes of errors that another try may not have"""
 READ_BYTES = 4096

@@ -27,7 +27,7 @@ from scripts.launch.processes import PROC, Process, listeners, members, owners, 
 
 TEXTS = ("Five one one.", "Two five five, nine.", "Hello there.", "Nine eight seven six.")
 KINDS = 2000  # voices and seeds, one of each to a kind
-CLIENTS = 4
+CLIENTS = 8
 SAMPLE_S = 10.0
 RETRY_S = 0.5
 REFUSALS = (429, 503)

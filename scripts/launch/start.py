@@ -1,7 +1,8 @@
 """Start: checks a configuration, runs it under `serve run` and reports when and where it listens. `make serve` calls it.
 
 In:    a configuration file
-Out:   a running service, until Ctrl-C, or until SIGTERM has let every stream end; exit code 1 when it could not start or died
+Out:   a running service, until Ctrl-C, or until SIGTERM has let every stream end; exit code 1 when it could not start or died;
+       with --restart, when it died too often
 Owns:  the environment of Ray's processes
 Never: Ray, which the process that waits would hold for nothing (check.py); joining a Ray cluster that runs already: what is
        started here is ended here
@@ -24,7 +25,7 @@ from scripts.launch import announce, open_files
 from scripts.launch.processes import is_free, listeners, owners, process, processes
 from scripts.launch.runs import Run, end_leftovers
 from scripts.launch.settings import Settings
-from scripts.launch.supervise import Service, ServiceDied, Signals, StopRequested
+from scripts.launch.supervise import Restarts, Service, ServiceDied, Signals, StopRequested
 from serve.http import haproxy
 
 # The fast data path of Ray Serve: HAProxy in front, replicas answer HTTP themselves, handles pass values. It is also the
@@ -72,6 +73,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="chattts-serve start", description="Start the service and run it until Ctrl-C.")
     parser.add_argument("config", type=config_path, nargs="?", default=DEFAULT, help=CONFIG_HELP)
     parser.add_argument("--plain", action="store_true", help="use Serve's default data path, without HAProxy")
+    parser.add_argument(
+        "--restart", action="store_true", help=f"start it again where it dies, up to {Restarts.MOST} times in ten minutes"
+    )
     args = parser.parse_args(arguments)
     signals, console = Signals(), Console()
     try:
@@ -86,7 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"cannot write in {cache_home()}: {error.strerror}; CHATTTS_HOME names another folder", file=sys.stderr)
         return 1
     try:
-        return start(settings, run, signals, console, is_plain=args.plain)
+        return start(settings, run, signals, console, is_plain=args.plain, restarts=args.restart)
     finally:
         run.end()
 
@@ -98,8 +102,12 @@ def checked(config: Path) -> Settings | None:
     return Settings.from_json(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
 
 
-def start(settings: Settings, run: Run, signals: Signals, console: Console, *, is_plain: bool) -> int:
-    """Runs the service if its ports and its limit of open files allow it. Returns the exit code."""
+def start(settings: Settings, run: Run, signals: Signals, console: Console, *, is_plain: bool, restarts: bool) -> int:
+    """Runs the service if its ports and its limit of open files allow it. Returns the exit code.
+
+    Args:
+        restarts: where it dies of what Ray cannot replace, it is started again.
+    """
     environment = environment_of(os.environ, run, is_plain=is_plain)
     files = open_files.raise_limit(environment, with_haproxy=bool(haproxy_ports(environment)))
     if obstacles := [*taken_ports(settings, environment), *files]:
@@ -112,19 +120,28 @@ def start(settings: Settings, run: Run, signals: Signals, console: Console, *, i
     if os.environ.get("RAY_ADDRESS"):
         print("RAY_ADDRESS is ignored: this command starts its own Ray cluster; use `serve deploy` for a running one")
     command = [interpreter(run.sockets), "-c", SERVE, "run", "--address", "local", str(settings.path)]
-    service = Service(command, environment, signals)
-    try:
-        return supervise(service, settings, run, environment, console)
-    except StopRequested as request:
-        grace_s = settings.longest_stream_s if run.access.exists() else 0.0  # without it, no request has been served
-        if request.number == signal.SIGTERM and grace_s:
-            drain(service, settings.path, grace_s, environment)
-        return 0 if service.interrupt(grace_s + STOP_MARGIN_S) else 1
-    except ServiceDied as error:
-        print(f"{error}: ending the service", file=sys.stderr)
-        return 1
-    finally:
-        service.end()
+    again = Restarts()
+    while True:
+        service = Service(command, environment, signals)
+        try:
+            return supervise(service, settings, run, environment, console)
+        except StopRequested as request:
+            return stop(service, request, settings, run, environment)
+        except ServiceDied as error:
+            if not (restarts and run.access.exists() and again.may()):  # without that file it has never been ready
+                print(f"{error}: ending the service", file=sys.stderr)
+                return 1
+            print(f"{error}: starting the service again", file=sys.stderr)
+        finally:
+            service.end()
+
+
+def stop(service: Service, request: StopRequested, settings: Settings, run: Run, environment: Mapping[str, str]) -> int:
+    """Stops the service as the signal demands. Returns the exit code."""
+    grace_s = settings.longest_stream_s if run.access.exists() else 0.0  # without it, no request has been served
+    if request.number == signal.SIGTERM and grace_s:
+        drain(service, settings.path, grace_s, environment)
+    return 0 if service.interrupt(grace_s + STOP_MARGIN_S) else 1
 
 
 def supervise(service: Service, settings: Settings, run: Run, environment: Mapping[str, str], console: Console) -> int:

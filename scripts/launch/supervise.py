@@ -9,6 +9,7 @@ Never: taking a slow answer for a dead service
 import signal
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 
@@ -34,6 +35,25 @@ class StopRequested(Exception):
 
 class ServiceDied(Exception):
     """The service cannot recover; the message names the reason."""
+
+
+class Restarts:
+    """How often a service that died is started again: one that dies of what is wrong with it would die for ever."""
+
+    MOST = 6
+    WINDOW_S = 600.0
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._latest = deque[float](maxlen=self.MOST)
+
+    def may(self) -> bool:
+        """Returns whether it may be started again now, and counts it."""
+        now = self._clock()
+        if len(self._latest) == self.MOST and now - self._latest[0] < self.WINDOW_S:
+            return False
+        self._latest.append(now)
+        return True
 
 
 class Signals:

@@ -10,12 +10,12 @@ import {call, messages} from "./api.js";
 import {mayPass, pause} from "./patience.js";
 
 const AGAIN_S = 0.5;
-const PATIENCE_S = 60;
+const PATIENCE_S = 180;
 const LAST = ["speech.audio.done", "speech.audio.error"];
 
 /**
  * Yields {reply} for each reply, then {reply, event} for each of its events; those with times come again in each reply.
- * Ends after the last event, or a minute after a loss without any audio since.
+ * Ends after the last event, or three minutes after a loss without any audio since.
  * Throws AbortError, Refused, and Unreachable if nobody answers at first.
  */
 export async function* unbroken(path, body, signal) {

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripts.launch.processes import members
+from scripts.launch.supervise import Restarts
 from serve.config.app_config import PROJECT
 
 pytestmark = pytest.mark.slow
@@ -140,3 +141,13 @@ def test_a_command_that_hangs_in_a_dead_cluster_is_not_waited_for(tmp_path: Path
     os.kill(supervised.raylet, signal.SIGKILL)
     assert supervised.until("in time") == "in time False"
     supervised.end()
+
+
+def test_a_service_that_dies_again_and_again_is_not_started_for_ever():
+    now = 0.0
+    again = Restarts(lambda: now)
+    assert all(again.may() for _ in range(Restarts.MOST))
+    now = Restarts.WINDOW_S - 1.0
+    assert not again.may()
+    now = Restarts.WINDOW_S
+    assert again.may(), "the first of them is long ago"
