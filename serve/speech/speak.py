@@ -257,16 +257,16 @@ async def _next_chunk(
     Raises:
         DeadlineExceeded
     """
-    limit_at = _now() + limit_s
-    is_total = ends_at <= limit_at
-    late = f"not finished after {total_s:g} s (limits.total_timeout_s)" if is_total else f"{what} after {limit_s:g} s"
-    if _now() >= ends_at:
-        raise DeadlineExceeded(late)
+    now = _now()
     try:
-        async with asyncio.timeout_at(min(limit_at, ends_at)):
-            return await anext(chunks, None)
+        if now < ends_at:
+            async with asyncio.timeout_at(min(now + limit_s, ends_at)):
+                return await anext(chunks, None)
     except TimeoutError:
-        raise DeadlineExceeded(late) from None
+        pass
+    if ends_at <= now + limit_s:
+        raise DeadlineExceeded(f"not finished after {total_s:g} s (limits.total_timeout_s)")
+    raise DeadlineExceeded(f"{what} after {limit_s:g} s")
 
 
 def _now() -> float:
