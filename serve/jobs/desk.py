@@ -222,9 +222,9 @@ class JobDesk:
             return record.model_copy(update={**fields, "predicted_s": sum(script.predicted_s)})
 
         name = await asyncio.to_thread(shelf.keep_script, script)
-        await asyncio.to_thread(self.records.change, job_id, change)
-        self.wake()
-        return await self.get(context.caller.id, job_id)
+        changed = await asyncio.to_thread(self.records.change, job_id, change)
+        self.wake()  # it may be running, or finished, before the next look
+        return await self.get(context.caller.id, job_id) if changed is None else Job(job_id, job.version + 1, changed)
 
     async def delete(self, tenant: str, job_id: str) -> None:
         """Removes a job and everything that was made for it."""
