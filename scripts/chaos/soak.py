@@ -91,7 +91,7 @@ async def soak(url: str, state: State, requests: int, most_s: float, save: Path)
                 twin = state.twins.get(str(kind))
                 if twin is None:  # the first: heard again, beside whoever is there
                     twin = state.twins[str(kind)] = await hear(kind) or ""
-                if heard != twin:
+                if heard is not None and heard != twin:  # None: it failed, which is counted already
                     state.wrong.append(f"kind {kind}, request {number}")
                 state.done += 1
 
