@@ -131,6 +131,11 @@ class ApiError(Exception):
         return headers
 
 
+def not_finished(total_s: float) -> DeadlineExceeded:
+    """Returns the error of a reply that is not finished in its whole time [s]."""
+    return DeadlineExceeded(f"not finished after {total_s:g} s (limits.total_timeout_s)")
+
+
 def bad_request(code: str, message: str, *, param: str | None = None, status: int = 400) -> ApiError:
     """Returns an error that the client can fix."""
     return ApiError(message, ErrorSpec(status, "invalid_request_error", code, False), param=param)

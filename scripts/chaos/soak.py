@@ -89,9 +89,9 @@ async def soak(url: str, state: State, requests: int, most_s: float, save: Path)
                 kind = number * 7919 % KINDS  # a prime: neighbours differ, and every kind comes as often
                 heard = await hear(kind)
                 twin = state.twins.get(str(kind))
-                if twin is None:  # the first: heard again, beside whoever is there
-                    twin = state.twins[str(kind)] = await hear(kind) or ""
-                if heard is not None and heard != twin:  # None: it failed, which is counted already
+                if twin is None and (twin := await hear(kind)) is not None:  # the first: heard again, beside whoever is there
+                    state.twins[str(kind)] = twin
+                if None not in (heard, twin) and heard != twin:  # None: it failed, which is counted already
                     state.wrong.append(f"kind {kind}, request {number}")
                 state.done += 1
 

@@ -18,8 +18,9 @@ from typing import Any
 
 from starlette.types import Message, Send
 
-from pipeline.errors import DeadlineExceeded, ReaderStalled, SynthesisError
+from pipeline.errors import ReaderStalled, SynthesisError
 from serve.config.app_config import UNREAD_BYTES_PER_REPLY, UNREAD_SHARES, LimitsConfig
+from serve.errors import not_finished
 
 PIECE_BYTES = 128 * 1024  # a larger body is sent in pieces, so that a client that reads it slowly is seen to read
 
@@ -192,8 +193,7 @@ class Connection:
                 await sent
         except TimeoutError:
             if self._ends_at < now + stall_s:
-                total_s = self._limits.total_timeout_s
-                raise DeadlineExceeded(f"not finished after {total_s:g} s (limits.total_timeout_s)") from None
+                raise not_finished(self._limits.total_timeout_s) from None
             raise ReaderStalled(f"the client read nothing for {stall_s:g} s (limits.stall_timeout_s)") from None
 
 

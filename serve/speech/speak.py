@@ -24,7 +24,7 @@ from pipeline.errors import AtCapacity, DeadlineExceeded
 from pipeline.types import AudioChunk, TimedItem
 from serve.access.idempotency import checked_key, seed_of
 from serve.access.resume_tokens import Origin
-from serve.errors import ApiError
+from serve.errors import ApiError, not_finished
 from serve.observability.request_log import WANT_OF_ROOM, log_finished, log_received, reply_fields
 from serve.observability.stage_timings import CURRENT_TIMINGS, Fields
 from serve.speech.encoding import encode_at_once, encode_stream
@@ -265,7 +265,7 @@ async def _next_chunk(
     except TimeoutError:
         pass
     if ends_at <= now + limit_s:
-        raise DeadlineExceeded(f"not finished after {total_s:g} s (limits.total_timeout_s)")
+        raise not_finished(total_s)
     raise DeadlineExceeded(f"{what} after {limit_s:g} s")
 
 

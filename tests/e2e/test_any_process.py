@@ -6,17 +6,15 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import requests
 
 from scripts.launch.processes import Process
 from serve.config.app_config import PROJECT
 from tests.support.recovery import recovered
 from tests.support.started import START_TIMEOUT_S, Started, started
-from tests.support.waiting import wait_until
+from tests.support.waiting import is_ready, wait_until
 
 pytestmark = pytest.mark.nightly
 
@@ -36,12 +34,6 @@ def kind(process: Process, home: Path) -> str:
     return ITS_OWN.sub("", process.command().replace(str(home), ""))[:72].strip()
 
 
-def is_ready(service: Started) -> bool:
-    with suppress(requests.RequestException):
-        return requests.get(f"{service.url}/ready", timeout=5).status_code == 200
-    return False
-
-
 @pytest.mark.timeout(3600)
 def test_whatever_process_is_killed_a_listener_hears_the_whole(home: Path, folder: Path, capsys):
     with started("--restart", home=home, folder=folder) as service:
@@ -50,7 +42,7 @@ def test_whatever_process_is_killed_a_listener_hears_the_whole(home: Path, folde
         assert len(twin) > 10 * HEARD_BYTES, complaints
         silent_s = []
         for name in sorted({kind(each, home) for each in service.processes()}):
-            wait_until(lambda: is_ready(service), START_TIMEOUT_S)
+            wait_until(lambda: is_ready(service.url), START_TIMEOUT_S)
             found = next((each for each in service.processes() if kind(each, home) == name), None)
             if found is None:
                 continue  # it ended with one that was killed before, and is not needed

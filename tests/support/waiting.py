@@ -3,6 +3,9 @@
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
+
+import requests
 
 POLL_S = 0.01
 
@@ -22,3 +25,10 @@ async def until(condition: Callable[[], object], timeout_s: float = 60.0) -> Non
     while not condition():
         assert time.monotonic() - began < timeout_s, "it never came true"
         await asyncio.sleep(POLL_S)
+
+
+def is_ready(url: str) -> bool:
+    """Whether a service answers there, and says that it is ready."""
+    with suppress(requests.RequestException):
+        return requests.get(f"{url}/ready", timeout=5).status_code == 200
+    return False

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel
 
-from pipeline.errors import DeadlineExceeded, UnknownLexicon
+from pipeline.errors import UnknownLexicon
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
 from pipeline.text.lexicon.library import LEXICON_ID
 from pipeline.text.markup.ssml_elements import STYLES
@@ -31,7 +31,7 @@ from pipeline.types import (
     SynthesisRequest,
 )
 from serve.access.api_keys import Scope
-from serve.errors import ApiError, ErrorSpec, bad_request
+from serve.errors import ApiError, ErrorSpec, bad_request, not_finished
 from serve.http.dependencies import RequestServices
 from serve.http.openapi import answers, takes
 from serve.http.request_context import context_of, is_strict
@@ -250,7 +250,7 @@ async def _within_limits(services: Services, answer: Awaitable[T]) -> T:
         async with asyncio.timeout(limit_s):
             return await answer
     except TimeoutError:
-        raise DeadlineExceeded(f"not finished after {limit_s:g} s (limits.total_timeout_s)") from None
+        raise not_finished(limit_s) from None
 
 
 def _check_id(lexicon_id: str) -> None:
