@@ -21,6 +21,7 @@ from scripts.train_demo.recogniser import Recogniser, mistakes
 from scripts.train_demo.sentences import words_of
 from serve.config.app_config import PROJECT
 from tests.support.cluster import ENVIRONMENT, free_port
+from tests.support.waiting import is_ready
 
 pytestmark = pytest.mark.nightly
 
@@ -62,12 +63,6 @@ def wait_for(condition, process: subprocess.Popen, log: Path) -> float:
         assert time.monotonic() - began < START_TIMEOUT_S, log.read_text()
         time.sleep(0.2)
     return time.monotonic() - began
-
-
-def is_ready(url: str) -> bool:
-    with contextlib.suppress(requests.RequestException):
-        return requests.get(f"{url}/ready", timeout=2).status_code == 200
-    return False
 
 
 def test_a_right_file_speaks(capsys):

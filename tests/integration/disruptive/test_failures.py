@@ -15,7 +15,7 @@ from tests.support.cluster import LONG_SPEECH, Cluster, document_of
 from tests.support.fragile import DEATHS_FILE, FRAGILE, POISON
 from tests.support.metrics import EXPORT_TIMEOUT_S, scrape, total
 from tests.support.recovery import recovered
-from tests.support.waiting import wait_until
+from tests.support.waiting import is_ready, wait_until
 
 ROUTE = "/fragile"
 JSON = {"Content-Type": "application/json"}
@@ -89,13 +89,7 @@ def test_a_killed_ingress_replica_leaves_no_slot_taken(cluster: Cluster):
     cluster.kill_replica("chattts", "Ingress")
     died = time.monotonic()
 
-    def back() -> bool:
-        try:
-            return requests.get(cluster.url("/ready"), timeout=5).status_code == 200
-        except requests.RequestException:
-            return False
-
-    wait_until(back, 60.0)
+    wait_until(lambda: is_ready(cluster.url()), 60.0)
     wait_until(lambda: cluster.slots_used() == 0, 5.0)
     recovered("F-02", time.monotonic() - died)
     client.close()

@@ -16,7 +16,7 @@ import requests
 
 from serve.config.app_config import PROJECT
 from tests.support.cluster import LONG_SPEECH, Cluster
-from tests.support.waiting import wait_until
+from tests.support.waiting import is_ready, wait_until
 
 TEXT = "Many words follow one another here, and this is sentence number {}. "
 BODY: dict[str, Any] = json.loads(LONG_SPEECH)
@@ -36,12 +36,6 @@ def kill_proxy(cluster: Cluster) -> None:
 def is_proxy(cluster: Cluster, pid: int) -> bool:
     with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as command, open(f"/proc/{pid}/environ", "rb") as environment:
         return command.read().startswith(b"ray::ProxyActor") and str(cluster.temp_dir).encode() in environment.read()
-    return False
-
-
-def is_back(cluster: Cluster) -> bool:
-    with suppress(requests.RequestException):
-        return requests.get(cluster.url("/ready"), timeout=5).status_code == 200
     return False
 
 
@@ -70,7 +64,7 @@ def goes_on(cluster: Cluster, kill: Callable[[Cluster], None], container: str, *
                 killed = True
     assert killed
     assert 0 < len(heard) < len(twin), "the body was cut"
-    wait_until(lambda: is_back(cluster), 120.0)
+    wait_until(lambda: is_ready(cluster.url()), 120.0)
     named = key if by_key else {"X-Resume": reply.headers["X-Resume"]}
     digest = {"X-Resume-Digest": hashlib.sha256(heard).hexdigest()}
     rest = requests.post(url, json=body, headers={**named, **digest, "Range": f"bytes={len(heard)}-"}, timeout=120)
