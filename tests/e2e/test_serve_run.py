@@ -80,7 +80,7 @@ def test_a_right_file_speaks(capsys):
         with av.open(io.BytesIO(reply.content)) as file:
             resampler = av.AudioResampler("flt", "mono", 24_000)
             frames = [part.to_ndarray()[0] for frame in file.decode(audio=0) for part in resampler.resample(frame)]
-        heard = Recogniser().transcribe(np.concatenate(frames), 24_000, digits=True)
+        heard = Recogniser().transcribe(np.concatenate(frames), 24_000, "digits")
         assert mistakes(words_of(said), heard) <= 3, heard
         assert "can run any code as this user" in log.read_text(), "Ray asks for no token here"
         assert "<textarea" in requests.get(url, headers={"Accept": "text/html"}, timeout=10).text
