@@ -18,6 +18,7 @@ export function waveform() {
   const canvas = el("canvas", {id: "wave", tabIndex: 0, role: "slider", "aria-label": "Position", "aria-valuemin": 0});
   let isDue = false;
   const draw = () => {
+    tell(canvas);
     if (isDue) return;
     isDue = true;
     requestAnimationFrame(() => { isDue = false; paint(canvas); });
@@ -53,11 +54,16 @@ function target(key) {
   }[key];
 }
 
-function paint(canvas) {
+/** Tells a screen reader at once: a tab behind others paints nothing. */
+function tell(canvas) {
   const {recording, position} = player, duration = recording?.duration ?? 0;
   canvas.setAttribute("aria-valuemax", duration.toFixed(1));
   canvas.setAttribute("aria-valuenow", position.toFixed(1));
   canvas.setAttribute("aria-valuetext", `${clock(position)} of ${clock(duration)}`);
+}
+
+function paint(canvas) {
+  const {recording, position} = player;
   const scale = devicePixelRatio, width = canvas.clientWidth, height = canvas.clientHeight;
   canvas.width = width * scale;
   canvas.height = height * scale;

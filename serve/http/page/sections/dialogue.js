@@ -61,7 +61,7 @@ export function create() {
   function tell({facts: known, duration}) {
     const {values} = figures;
     if (known.firstAudio !== undefined) values.first.textContent = seconds(known.firstAudio);
-    values.length.textContent = seconds(duration);
+    values.length.textContent = duration ? seconds(duration) : "–";
     values.seed.textContent = known.seed ?? "–";
     values.warnings.textContent = known.took === undefined ? "–" : warningsText(known.warnings);
     show(status.textContent);

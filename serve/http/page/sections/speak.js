@@ -46,10 +46,10 @@ export function create() {
 
   function tell(recording) {
     if (player.recording !== recording) return;
-    const {facts: known} = recording, {values} = figures;
+    const {facts: known, duration} = recording, {values} = figures;
     if (known.firstAudio !== undefined) values.first.textContent = seconds(known.firstAudio);
     if (known.took !== undefined) values.total.textContent = seconds(known.took);
-    values.length.textContent = seconds(recording.duration);
+    values.length.textContent = duration ? seconds(duration) : "–";
     values.seed.textContent = known.seed ?? "–";
     values.voice.textContent = known.voice ?? "–";
     values.warnings.textContent = known.took === undefined ? "–" : warningsText(known.warnings);
