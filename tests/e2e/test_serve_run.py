@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -83,7 +84,9 @@ def test_a_right_file_speaks(capsys):
         heard = Recogniser().transcribe(np.concatenate(frames), 24_000, "digits")
         assert mistakes(words_of(said), heard) <= 3, heard
         assert "can run any code as this user" in log.read_text(), "Ray asks for no token here"
-        assert "<textarea" in requests.get(url, headers={"Accept": "text/html"}, timeout=10).text
+        page = requests.get(url, headers={"Accept": "text/html"}, timeout=10).text
+        (script,) = re.findall(r'<script type="module" src="(.+?)">', page)
+        assert "import " in requests.get(f"{url}/{script}", timeout=10).text
 
 
 @pytest.mark.parametrize(

@@ -124,9 +124,9 @@ async def file_in(folder: Path, name: str) -> bytes:
     return await asyncio.to_thread((folder / name).read_bytes)
 
 
-async def a_minute_later(page: Page) -> None:
-    """For the page's own clock."""
-    await page.run("(now => { performance.now = () => now() + 60_000; })(performance.now.bind(performance)); 0")
+async def minutes_later(page: Page) -> None:
+    """For the page's own clock: longer than it waits for a service that may come back."""
+    await page.run("(now => { performance.now = () => now() + 240_000; })(performance.now.bind(performance)); 0")
 
 
 async def attach(page: Page, selector: str, file: Path) -> None:

@@ -20,12 +20,12 @@ from tests.support.studio import (
     ERROR,
     FINISHED,
     PLAYED,
-    a_minute_later,
     choose,
     downloads,
     file_in,
     go_to,
     has_heard,
+    minutes_later,
     visit,
     write,
 )
@@ -231,7 +231,7 @@ def test_a_service_that_dies_in_the_middle_speaks_the_same_dialogue_later(browse
 
     async def see(page: Page) -> None:
         seed = await cut_in_the_middle(page, link)
-        await a_minute_later(page)
+        await minutes_later(page)
         await page.until(f"{ERROR}.includes('went away in the middle')")
         assert await page.run("document.querySelector('#stems').disabled")
         await page.click(".error button")

@@ -31,11 +31,11 @@ from tests.support.studio import (
     FIRST_TEXT,
     PLAYED,
     WORDS,
-    a_minute_later,
     choose,
     downloads,
     file_in,
     heard,
+    minutes_later,
     open_studio,
     sounding,
     visit,
@@ -272,7 +272,7 @@ def test_a_service_that_dies_in_the_middle_is_named_and_found_again(browser):
         await asyncio.to_thread(link.cut)
         await page.until(AWAY)
         assert (await page.run(STATUS), await page.run(ERROR)) == ("Speaking …", ""), "it waits"
-        await a_minute_later(page)
+        await minutes_later(page)
         await page.until(f"{ERROR}.includes('went away in the middle')")
         # What has arrived is still there, and so is the form.
         assert await page.run("Number(document.querySelector('#wave').getAttribute('aria-valuemax'))") > 0

@@ -10,7 +10,7 @@ from tests.support.browser import Page
 from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving
 from tests.support.relay import relay
-from tests.support.studio import AWAY, FINISHED, PLAYED, a_minute_later, go_to, visit, write
+from tests.support.studio import AWAY, FINISHED, PLAYED, go_to, minutes_later, visit, write
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -99,7 +99,7 @@ def test_takes_that_a_dead_service_cut_are_made_again(browser):
         await page.until(f"{ABOUT}.filter(about => about.includes('default')).length === 3")
         link.cut()
         await page.until(AWAY)
-        await a_minute_later(page)
+        await minutes_later(page)
         await page.until(f"{CARDS}.every(card => card.textContent.includes('went away in the middle'))")
         link.restore()
         await page.until("document.querySelector('#notice').textContent === 'The service answers again.'")
