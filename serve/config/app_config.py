@@ -71,7 +71,13 @@ def unread_bytes(value: int) -> int:
 class LimitsConfig(StrictModel):
     """Limits per ingress replica. Requests beyond them are refused at once, with a reason."""
 
-    max_in_flight: int = Field(64, ge=1, le=4096, description="requests in progress per ingress replica")
+    max_in_flight: int = Field(
+        64,
+        ge=1,
+        le=4096,
+        description="requests in progress per ingress replica; more than engine.slots + engine.max_waiting for each "
+        "AcousticModel replica are refused by the engine instead, which costs more",
+    )
     max_text_chars: int = Field(4096, ge=1, le=100_000, description="longest input text [characters]")
     control_tags: Literal["never", "on_request", "by_default"] = Field(
         "on_request",

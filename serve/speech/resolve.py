@@ -73,13 +73,14 @@ def resolve_job(
     latency = Latency(body.latency or selection.version.pipeline.speech.latency)
     scheduling = replace(_scheduling(body, context, services), latency=latency, skipped_chunk_sizes=skipped)
     services.degrader.check_admitted(scheduling.lane)
-    if seed is None:  # with a seed the cache may answer
+    cache_mode = _cache_mode(body, context.cache_control, is_seeded=seed is not None)
+    if cache_mode in (CacheMode.NO_STORE, CacheMode.REFRESH):  # otherwise the cache may answer
         services.overload.check(selection.version.id, scheduling.lane)
     request = replace(
         build_request(selection, context, services, seed=seed),
         scheduling=scheduling,
         short_segments=DegradationStep.SEGMENTS in degraded,
-        cache=CacheControl(_cache_mode(body, context.cache_control, is_seeded=seed is not None), context.caller.id),
+        cache=CacheControl(cache_mode, context.caller.id),
     )
     assert scheduling.first_audio_s is not None, "every lane has a promise"
     return SpeechJob(

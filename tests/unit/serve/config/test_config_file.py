@@ -53,6 +53,19 @@ def test_shipped_files_are_right(path):
     assert {d["name"] for d in checked.document["applications"][0]["deployments"]} == set(deployments_of(checked.app.versions))
 
 
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_no_more_requests_are_admitted_than_the_engines_hold(name):
+    """What an engine refuses has been read, normalised and sent there: that costs many refusals of the ingress."""
+    (application,) = DOCUMENTS[name]["applications"]
+    most = {
+        deployment["name"]: deployment.get("autoscaling_config", {}).get("max_replicas") or deployment["num_replicas"]
+        for deployment in application["deployments"]
+    }
+    engine = application["args"]["pipeline"]["engine"]
+    room = most["AcousticModel"] * (engine["slots"] + engine["max_waiting"])
+    assert most["Ingress"] * application["args"]["limits"]["max_in_flight"] <= room
+
+
 @pytest.mark.slow
 def test_code_that_is_not_the_one_the_file_names_is_refused(tmp_path: Path):
     """As when Ray was started in another release's folder, which comes first on its workers' path."""
@@ -126,7 +139,7 @@ def test_any_mutation_of_any_key_is_refused_with_its_path(data):
         (("args", "limits", "max_receiving", 300), "Ingress.max_ongoing_requests: 512 is below"),
         (
             ("args", "conversations", {"max_sockets": 10_000}),
-            "is below limits.max_in_flight + conversations.max_sockets = 10032",
+            "is below limits.max_in_flight + conversations.max_sockets = 10024",
         ),
         (("deployments", 0, "max_queued_requests", 64), "Ingress.max_queued_requests: 64 is below"),
         (("deployments", 2, "max_ongoing_requests", 95), "AcousticModel.max_ongoing_requests: 95 is below"),

@@ -38,5 +38,8 @@ def test_a_burst_asks_a_full_engine_once(error: AtCapacity, asked: int):
         assert speaker.opened == asked
         live.speak(seed=7)
         assert speaker.opened == asked + 1, "the cache may have it"
+        for cache in ("no-store", "refresh") if asked == 1 else ():
+            assert live.speak(seed=7, cache=cache).status_code == 429
+        assert speaker.opened == asked + 1, "the cache may not answer these"
         live.speak(priority="interactive")
         assert speaker.opened == asked + 2
