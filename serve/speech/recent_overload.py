@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pipeline.errors import AtCapacity
 from pipeline.types import Lane
 
-HOLD_S = 0.1  # much shorter than a sentence, so the queue of the engine does not run empty meanwhile
+HOLD_S = 0.25  # a full queue holds seconds of work, so it does not run empty meanwhile
 
 
 class RecentOverload:
