@@ -146,9 +146,23 @@ def write_state(path: Path, state: State) -> None:
     write_durably(path, (json.dumps(asdict(state)) + "\n").encode(), mode=0o644)
 
 
+def of_one_service(samples: list[dict[str, Any]], after_s: float = 0.0) -> list[dict[str, Any]]:
+    """Returns the samples of the service that was watched longest, without those of its first `after_s` [s].
+
+    A later piece may ask a service that was started anew: it shares no process with the one before.
+    """
+    services: list[list[dict[str, Any]]] = []
+    for one in samples:
+        if not services or not services[-1][-1]["rss_mib"].keys() & one["rss_mib"].keys():
+            services.append([])
+        services[-1].append(one)
+    longest = max(services, key=lambda service: service[-1]["at_s"] - service[0]["at_s"], default=[])
+    return [one for one in longest if one["at_s"] - longest[0]["at_s"] >= after_s]
+
+
 def drift_percent_an_hour(state: State, after_s: float) -> float | None:
-    """Returns the growth of the sum of all memory per hour, by least squares, after the first `after_s` [%/h]."""
-    points = [(one["at_s"], sum(one["rss_mib"].values())) for one in state.samples if one["at_s"] >= after_s]
+    """Returns the growth of the sum of all memory per hour, by least squares, after a service's first `after_s` [%/h]."""
+    points = [(one["at_s"], sum(one["rss_mib"].values())) for one in of_one_service(state.samples, after_s)]
     if len(points) < 10:
         return None
     mean_t, mean_m = (sum(values) / len(points) for values in zip(*points, strict=True))
@@ -157,8 +171,9 @@ def drift_percent_an_hour(state: State, after_s: float) -> float | None:
 
 
 def summary(state: State) -> dict[str, Any]:
-    """Returns what there is to say without the digests and the samples; sums are those of all processes."""
-    held = {name: [round(sum(one[name].values())) for one in state.samples if one["at_s"] >= SETTLED_S] for name in HELD}
+    """Returns what there is to say without the digests and the samples; sums are those of all processes of one service."""
+    watched = of_one_service(state.samples, SETTLED_S)
+    held = {name: [round(sum(one[name].values())) for one in watched] for name in HELD}
     return {
         "requests": state.done,
         "kinds": len(state.twins),

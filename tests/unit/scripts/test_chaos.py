@@ -155,6 +155,20 @@ def test_a_summary_tells_what_all_processes_hold_after_a_minute_and_at_the_end()
     assert (told["hours"], told["memory_percent_an_hour_after_the_first"]) == (0.05, None)
 
 
+def test_a_service_that_was_started_anew_is_not_compared_with_the_one_before():
+    def watched(process: str, began: int, seconds: int, held: float) -> list[dict]:
+        return [
+            {"at_s": at, **{name: {process: held * (1 + (at - began) / 360_000)} for name in soaking.HELD}}
+            for at in range(began, began + seconds + 1, 60)
+        ]
+
+    samples = [*watched("a 1", 0, 600, 500.0), *watched("a 2", 700, 7200, 1000.0), *watched("a 3", 8000, 300, 700.0)]
+    told = soaking.summary(soaking.State(samples=samples))
+    assert told["rss_mib"] == {"after_a_minute": 1000, "last": 1020, "most": 1020}
+    assert told["memory_percent_an_hour_after_the_first"] == pytest.approx(1.0, abs=0.02)
+    assert soaking.of_one_service([]) == []
+
+
 @pytest.mark.slow
 def test_an_overload_counts_what_is_heard_and_what_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(load, "MEASURE_S", 1.0)
