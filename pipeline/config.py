@@ -133,7 +133,9 @@ class EngineConfig(StrictModel):
         1, ge=1, le=32, description="prompts per prefill call, in one fixed matrix shape; affects the bits of the audio"
     )
     block_steps: int = Field(4, ge=1, le=256, description="size of a delivered block if the request sets none [steps]")
-    max_waiting: int = Field(32, ge=0, le=4096, description="requests that may wait for a slot; further ones are refused")
+    max_waiting: int = Field(
+        32, ge=0, le=4096, description="segments that may wait for a slot; while so many wait, requests are refused"
+    )
     max_rtf: float | None = Field(
         0.8,
         gt=0,

@@ -198,7 +198,7 @@ class Scheduler:
         bulk_room = len(self._free) + -(-self._config.max_waiting // 2) - self.queue.count(Lane.BULK)
         if room <= 0 or (lane is Lane.BULK and bulk_room <= 0):
             raise AtCapacity(
-                f"all {self._config.slots} slots are taken and {len(self.queue)} requests wait; the limit is "
+                f"all {self._config.slots} slots are taken and {len(self.queue)} segments wait; the limit is "
                 f"{self._config.max_waiting} (engine.max_waiting), half of it for bulk; try again in {retry_after_s:.1f} s",
                 retry_after_s=retry_after_s,
             )

@@ -83,7 +83,7 @@ def test_full_waiting_room_refuses_but_not_who_is_admitted():
     submit(scheduler, make_sequence())
     scheduler.next_plan(0.0)
     submit(scheduler, make_sequence())
-    with pytest.raises(AtCapacity, match="all 1 slots are taken and 1 requests wait; the limit is 1"):
+    with pytest.raises(AtCapacity, match="all 1 slots are taken and 1 segments wait; the limit is 1"):
         submit(scheduler, make_sequence())
     submit(scheduler, make_sequence(), admitted=True)
 
