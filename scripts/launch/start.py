@@ -46,7 +46,7 @@ ENVIRONMENT = {
 # For both data paths.
 ALWAYS = {
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "20",  # 5 by default: after three times that Serve kills a proxy, and ends
-    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.2",  # 0.1 by default, which is a fifth of what an idle service costs
+    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.25",  # 0.1 by default, which is a fifth of what an idle service costs
     "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "1000",  # 100 by default, in each replica and handle; Ray exports every 10 s
     "METRICS_RECORD_INTERVAL_S": "60",  # 5 by default: how often Ray's dashboard measures itself, half of what it does
     "OPENBLAS_NUM_THREADS": "1",  # numpy's products are small, and its threads would take the cores from the native code's
