@@ -8,8 +8,13 @@ Never: a signal
 
 import contextlib
 import os
+import re
 from pathlib import Path
 from typing import NamedTuple
+
+REPLICA = re.compile(r"ray::ServeReplica:[^:]+:(\w+)")
+TEXT_WORKER = "pipeline.text.isolation"
+HAPROXY = "/haproxy "
 
 
 class Stat(NamedTuple):
@@ -76,6 +81,15 @@ def title(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
+
+
+def kind_of(process: str) -> str:
+    """Returns what a process of the service is called in a report, by its title: its deployment, HAProxy, or Ray."""
+    if (replica := REPLICA.search(process)) is not None:
+        return replica[1]
+    if TEXT_WORKER in process:
+        return "TextNormalizer"
+    return "HAProxy" if HAPROXY in process else "Ray"
 
 
 def resident_bytes(pid: int) -> int:

@@ -7,26 +7,21 @@ Never: a sample in between: two looks at /proc cost the load nothing
 """
 
 import os
-import re
 import time
 from collections import defaultdict
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from scripts.bench.processes import core_use, title
+from scripts.bench.processes import core_use, kind_of, title
 from scripts.chaos.soak import service_processes
-
-REPLICA = re.compile(r"ray::ServeReplica:[^:]+:(\w+)")
 
 
 class Cores:
     """Context manager around a load; `by_kind` has the figures once it is over."""
 
     def __init__(self, url: str) -> None:
-        self._kinds = {each.pid: kind_of(each.name, title(each.pid)) for each in service_processes(url)} | {
-            os.getpid(): "clients"
-        }
+        self._kinds = {each.pid: kind_of(title(each.pid)) for each in service_processes(url)} | {os.getpid(): "clients"}
         self.by_kind: dict[str, dict[str, float]] = {}
 
     def __enter__(self) -> Self:
@@ -47,15 +42,6 @@ class Cores:
             ran, waited = core_use(pid)
             sums[kind] = sums[kind][0] + ran, sums[kind][1] + waited
         return dict(sums)
-
-
-def kind_of(name: str, command: str) -> str:
-    """Returns what a process of the service is called in a report."""
-    if (replica := REPLICA.search(command)) is not None:
-        return replica[1]
-    if "pipeline.text.isolation" in command:
-        return "TextNormalizer"
-    return "HAProxy" if name == "haproxy" else "Ray"
 
 
 def busy_s() -> float:

@@ -17,10 +17,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from scripts.bench.processes import resident_bytes, title
+from scripts.bench.processes import kind_of, resident_bytes, title
 from scripts.bench.record import hardware
 from scripts.chaos.clients import DEADLINE_S, IdleSocket, Reply, Target
-from scripts.chaos.cores import Cores, kind_of
+from scripts.chaos.cores import Cores
 from scripts.chaos.soak import service_processes
 from scripts.launch.open_files import raise_limit
 
@@ -140,7 +140,7 @@ def service_memory_mib(url: str) -> dict[str, float]:
     """Returns the resident memory of the service by kind of process [MiB]."""
     found = Counter[str]()
     for each in service_processes(url):
-        found[kind_of(each.name, title(each.pid))] += resident_bytes(each.pid)
+        found[kind_of(title(each.pid))] += resident_bytes(each.pid)
     return {kind: round(size / (1 << 20), 1) for kind, size in sorted(found.items())}
 
 

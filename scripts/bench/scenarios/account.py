@@ -20,8 +20,7 @@ from scripts.bench.bench import Bench, Report
 from scripts.bench.core_watch import CoreWatch, Samples
 from scripts.bench.load import Load
 from scripts.bench.names import SERVICE
-from scripts.bench.processes import title
-from scripts.bench.scenarios.house import kind_of
+from scripts.bench.processes import kind_of, title
 from scripts.bench.scenarios.saturation import CROWD, completions
 from scripts.bench.systems import Served
 from scripts.bench.timeline import audio_rate

@@ -18,7 +18,7 @@ from rich.table import Table
 from scripts.bench.bench import Bench, Report
 from scripts.bench.load import Load
 from scripts.bench.names import IN_PROCESS, TWO_INGRESS, label
-from scripts.bench.processes import cpu_s, title
+from scripts.bench.processes import cpu_s, kind_of, title
 from scripts.bench.settings import Settings
 from scripts.bench.show import shown
 from scripts.bench.systems import Served, System
@@ -30,10 +30,6 @@ LISTENERS = (1, 16, 64, 256)
 QUICK_LISTENERS = (1, 16, 64)
 SPOKEN_S = 5.0
 SLOTS = 256
-KINDS = ("Ingress", "AcousticModel", "Vocoder", "TextNormalizer")
-"""deployments, as Ray names their processes"""
-PROXY = "haproxy"
-OTHERS = "Ray"
 
 Figures = dict[str, dict[int, dict[str, list[float]]]]
 """system -> listeners -> figure -> its value in each round"""
@@ -112,11 +108,6 @@ def cpu_of(system: System) -> dict[str, float]:
         kind = kind_of(title(pid))
         spent[kind] = spent.get(kind, 0.0) + cpu_s(pid)
     return spent
-
-
-def kind_of(process: str) -> str:
-    """Returns what a process is for, by its title."""
-    return next((kind for kind in (*KINDS, PROXY) if kind in process), OTHERS)
 
 
 def table_of(summary: dict[str, Any], most: int) -> Table:

@@ -336,7 +336,7 @@ def test_a_grpc_call_that_is_cancelled_frees_its_slots_within_a_round(demo_root:
         with riva_serving(services) as address:
             replies = Caller(address).stream({"text": TEXT * 8})
             next(replies)
-            assert engine.stats().slots_used == 2
+            wait_until(lambda: engine.stats().slots_used == 2)
             replies.cancel()
             wait_until(lambda: rounds and house.is_free())
         assert engine.stats().rounds <= rounds[0] + 1
