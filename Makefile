@@ -95,5 +95,5 @@ $(VENV)/ready-serve-torch: $(VENV)/ready-serve
 
 $(VENV)/ready-test: $(VENV)/ready-serve
 	@echo "Installing what tests, benchmarks and training need into $(VENV), once: with PyTorch and the ChatTTS package, 6 GB."
-	@$(INSTALL) --progress-bar on --editable '.[dev]'
+	@$(INSTALL) --progress-bar on --editable '.[torch,dev]'  # torch named first, or pip fetches the newest PyTorch for silero-vad as well
 	@touch $@
