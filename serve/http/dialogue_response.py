@@ -12,8 +12,10 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from pipeline.audio.formats import audio_format
+from pipeline.types import SynthesisRequest
 from serve.errors import bad_request
 from serve.http.connection import Connection
+from serve.http.middleware import caller_of
 from serve.http.speech_response import SpeechResponse, check_resumable, unless_the_client_leaves, write_reply, writer_for
 from serve.http.speech_writers import SpeechWriter
 from serve.http.stems_writer import StemsWriter
@@ -48,14 +50,17 @@ class DialogueResponse(SpeechResponse):
     ) -> None:
         """Speaks a job. Without a writer it becomes a zip of stems."""
         if levels:
-            request, versions = job.request, self._services.speech.models.rollout.versions
-            voices = {turn.voice for turn in request.turns}
-            gains_db = await self._services.voices.loudness.gains_db(voices, versions[request.model], request.scheduling)
-            job = levelled(job, gains_db)
+            job = levelled(job, await self._gains_db(job.request))
         if writer is None:
             writer = StemsWriter(connection, job.audio)
             job = replace(job, audio=audio_format("pcm", job.audio.sample_rate), streamed=True)
         await write_reply(speech, job, writer, connection)
+
+    async def _gains_db(self, request: SynthesisRequest) -> dict[str, float]:
+        """Returns the gains of a dialogue's voices; audio that is generated to measure them counts for its caller."""
+        version = self._services.speech.models.rollout.versions[request.model]
+        voices, count_audio = {turn.voice for turn in request.turns}, caller_of(self._request).record_audio
+        return await self._services.voices.loudness.gains_db(voices, version, request.scheduling, count_audio)
 
 
 def check_stems(body: DialogueBody, *, accept: str) -> None:

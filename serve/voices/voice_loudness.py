@@ -1,17 +1,22 @@
 """Voice loudness: how loud a voice is, measured once on a sentence of its own, and the gain that levels it in a dialogue.
 
 In:    ids of voices, versions of the model, the service's own synthesis
-Out:   gains [dB]
-Owns:  what was measured, in memory; what was measured of shipped voices also in the store
-Never: a measure that depends on a request's text, seed or moment: equal requests must have equal bytes
+Out:   gains [dB]; seconds of audio as they are generated, for the caller's quota
+Owns:  what was measured, in memory; what was measured of shipped voices also in the store; how many measures run at a time
+Never: a measure that depends on a request's text, seed or moment: equal requests must have equal bytes; a measure without a
+       request that waits for it
 
 A stored voice has had its measure and its gain since it was made, so nothing is added. Any other voice says the sentence of a
 preview, with the preview's seed.
+
+A request waits for one voice at a time and holds its place of the admission meanwhile. So there are never more measures than
+admitted requests, and a request with many voices lets others have their turn.
 """
 
 import asyncio
 from collections import OrderedDict
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from pipeline.audio.loudness import SILENCE_LUFS
 from pipeline.types import SchedulingParams
@@ -21,6 +26,22 @@ from serve.config.model_versions import Version
 from serve.voices.voice_sampler import VoiceSampler
 
 MOST_KEPT = 4096  # voices; seeds and blends are without number
+MOST_AT_ONCE = 2  # syntheses of this replica: most of the engine's slots stay free for what is listened to
+
+CountAudio = Callable[[float], object]
+"""is told of seconds of audio that were generated"""
+
+
+@dataclass(eq=False, slots=True)
+class _Measure:
+    """A measure that was begun, and how many requests wait for it."""
+
+    task: asyncio.Task[float | None]
+    waiting: int = 0
+
+    @property
+    def has_result(self) -> bool:
+        return self.task.done() and not self.task.cancelled() and self.task.exception() is None
 
 
 class VoiceLoudness:
@@ -34,15 +55,19 @@ class VoiceLoudness:
         self._library = library
         self._sampler = sampler
         self._target_lufs = target_lufs
-        self._measured: OrderedDict[tuple[str, str], asyncio.Task[float | None]] = OrderedDict()
+        self._measures: OrderedDict[tuple[str, str], _Measure] = OrderedDict()
+        self._room = asyncio.Semaphore(MOST_AT_ONCE)
 
-    async def gains_db(self, voices: set[str], version: Version, scheduling: SchedulingParams) -> dict[str, float]:
-        """Returns the gain of each voice on top of its own.
+    async def gains_db(
+        self, voices: set[str], version: Version, scheduling: SchedulingParams, count_audio: CountAudio
+    ) -> dict[str, float]:
+        """Returns the gain of each voice on top of its own, measured one after the other.
 
         Args:
             voices: ids.
             version: of the model that speaks.
             scheduling: of the request that waits for them.
+            count_audio: of the caller; told of each measure that begins with this request.
 
         Raises:
             SynthesisError: a voice could not be measured now.
@@ -50,26 +75,42 @@ class VoiceLoudness:
         if self._target_lufs is None:
             return {}
         names = sorted(name for name in voices if self._library.find(name) is None)
-        measured = await asyncio.gather(*(self._lufs(name, version, scheduling) for name in names))
+        measured = [await self._lufs(name, version, scheduling, count_audio) for name in names]
         return {name: static_gain_db(lufs, self._target_lufs) for name, lufs in zip(names, measured, strict=True)}
 
-    async def _lufs(self, name: str, version: Version, scheduling: SchedulingParams) -> float | None:
+    async def _lufs(self, name: str, version: Version, scheduling: SchedulingParams, count_audio: CountAudio) -> float | None:
         """Returns how loud a voice is, measured now if it has not been; requests that come together wait for one measure."""
         key = (name, version.id)
-        task = self._measured.get(key)
-        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = self._measured[key] = asyncio.create_task(self._measure(name, version, scheduling))
-        self._measured.move_to_end(key)
-        if len(self._measured) > MOST_KEPT:
-            self._measured.popitem(last=False)
-        return await asyncio.shield(task)
+        if key not in self._measures:
+            self._measures[key] = _Measure(asyncio.create_task(self._measure(name, version, scheduling, count_audio)))
+        measure = self._measures[key]
+        self._measures.move_to_end(key)
+        if len(self._measures) > MOST_KEPT:
+            self._measures.popitem(last=False)
+        measure.waiting += 1
+        try:
+            return await asyncio.shield(measure.task)
+        finally:
+            measure.waiting -= 1
+            if not measure.waiting and not measure.has_result:
+                await self._end(key, measure)
 
-    async def _measure(self, name: str, version: Version, scheduling: SchedulingParams) -> float | None:
+    async def _end(self, key: tuple[str, str], measure: _Measure) -> None:
+        """Ends a measure that failed, or that no request waits for any more; the next request begins another one."""
+        if self._measures.get(key) is measure:
+            del self._measures[key]
+        measure.task.cancel()
+        await asyncio.gather(measure.task, return_exceptions=True)
+
+    async def _measure(
+        self, name: str, version: Version, scheduling: SchedulingParams, count_audio: CountAudio
+    ) -> float | None:
         shipped, checkpoint = self._library.catalogue.has(name), version.pipeline.checkpoint
         if shipped and (kept := await asyncio.to_thread(self._library.loudness, name, checkpoint)) is not None:
             return kept if kept > SILENCE_LUFS else None
         waits = replace(scheduling, first_audio_s=None)
-        samples = await self._sampler.say_preview(name, (), model=version.id, scheduling=waits)
+        async with self._room:
+            samples = await self._sampler.say_preview(name, (), count_audio, model=version.id, scheduling=waits)
         lufs = await asyncio.to_thread(loudness_lufs, samples)
         if shipped:
             await asyncio.to_thread(self._library.keep_loudness, name, checkpoint, SILENCE_LUFS if lufs is None else lufs)

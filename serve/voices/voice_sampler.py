@@ -9,7 +9,7 @@ Never: HTTP, Ray; priority: a sample waits for the engine like any other request
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -20,6 +20,7 @@ from pipeline.audio.encode import encode_whole
 from pipeline.audio.formats import audio_format
 from pipeline.errors import StoreUnavailable
 from pipeline.protocols import SpeechStream
+from pipeline.spec import SAMPLE_RATE
 from pipeline.types import SamplingParams, SynthesisRequest
 from pipeline.voices.library import VoiceLibrary
 from pipeline.voices.measure import stability
@@ -78,21 +79,32 @@ class VoiceSampler:
             await asyncio.to_thread(self._library.keep_score, stored, score)
         return score
 
-    async def say_preview(self, name: str, languages: tuple[str, ...], **how: Any) -> NDArray[np.float32]:
+    async def say_preview(
+        self, name: str, languages: tuple[str, ...], count_audio: Callable[[float], object] = lambda seconds: None, **how: Any
+    ) -> NDArray[np.float32]:
         """Returns samples (m,) of the preview's sentence in a voice of these languages.
 
         Args:
+            count_audio: is told of audio as it is generated [s], so that a sentence that is not finished counts too.
             how: fields of the request, such as its model.
-        """
-        return await self._say(name, PREVIEW_TEXT[self._language(languages)], PREVIEW_SEED, **how)
 
-    async def _say(self, name: str, text: str, seed: int, **how: Any) -> NDArray[np.float32]:
+        Raises:
+            SynthesisError
+        """
+        return await self._say(name, PREVIEW_TEXT[self._language(languages)], PREVIEW_SEED, count_audio, **how)
+
+    async def _say(
+        self, name: str, text: str, seed: int, count_audio: Callable[[float], object] = lambda seconds: None, **how: Any
+    ) -> NDArray[np.float32]:
         sampling = SamplingParams(seed=seed)
         request = SynthesisRequest(
             f"voice-{secrets.token_hex(4)}", text, name, sampling=sampling, timeout_s=self._timeout_s, **how
         )
+        pieces = []
         async with aclosing(self._stream(request)) as chunks:
-            pieces = [chunk.samples async for chunk in chunks]
+            async for chunk in chunks:
+                count_audio(len(chunk.samples) / SAMPLE_RATE)
+                pieces.append(chunk.samples)
         return np.concatenate(pieces)
 
     def _language(self, languages: tuple[str, ...]) -> str:

@@ -27,6 +27,7 @@ from serve.speech.schemas.speech import SpeechBody
 
 MOST_TURNS = 500
 MOST_SPEAKERS = 20
+MOST_VOICES = 20  # each may have to be measured first, and one speaker may have many
 TURN_CHARACTERS = 20_000
 SCRIPT_CHARACTERS = 200_000
 
@@ -143,6 +144,8 @@ class DialogueBody(SpeechBody):
             place += len(text)
         if len({turn.speaker for turn in turns}) > MOST_SPEAKERS:
             raise bad_request("out_of_range", f"a dialogue has at most {MOST_SPEAKERS} speakers", param="turns")
+        if len({turn.voice for turn in turns}) > MOST_VOICES:
+            raise bad_request("out_of_range", f"a dialogue has at most {MOST_VOICES} voices", param="turns")
         return Document(tuple(passages), (), (), tuple(turns))
 
     def settled(self) -> Self:

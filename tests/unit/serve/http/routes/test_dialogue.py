@@ -241,6 +241,7 @@ def test_ten_speakers_two_hundred_turns_and_two_languages(talking):
         ({"turns": [{"text": "Yes.", CANARY: 1}]}, "turns"),
         ({"turns": [{"text": "Yes.", "speaker": f": {CANARY}"}]}, "turns"),
         ({"turns": [{"text": "Yes.", "voice": f"seed:{number}"} for number in range(21)]}, "turns"),
+        ({"turns": [{"text": "Yes.", "speaker": "A", "voice": f"seed:{number}"} for number in range(21)]}, "turns"),
         ({"turns": TURNS, "stems": True, "stream": True}, "stream"),
         ({"turns": TURNS, "stems": True, "stream_format": "sse"}, "stream_format"),
         ({"turns": TURNS, "timestamps": "word"}, "timestamps"),
