@@ -15,6 +15,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from starlette.datastructures import Headers
 
@@ -23,7 +24,7 @@ from pipeline.ewma import Ewma
 from pipeline.types import Lane
 from serve.access.api_keys import LOST, Key, KeyRing, Quota, Scope
 from serve.access.cross_origin import CrossOriginPolicy
-from serve.access.quotas import LocalQuotas, QuotaDecision, Quotas
+from serve.access.quotas import Charge, LocalQuotas, QuotaDecision, Quotas
 from serve.config.hosts import is_local_host, is_loopback
 from serve.errors import ApiError, ErrorSpec, to_api_error
 
@@ -52,6 +53,17 @@ class Caller:
     quota: Quota | None = None
     """None: no limits, nothing is counted"""
     quotas: Quotas = field(default_factory=LocalQuotas)
+    is_revoked: Callable[[], bool] = field(default=lambda: False)
+    """whether its key has been revoked since it was checked, as it can be while a socket is open"""
+
+    def check_key(self) -> None:
+        """Checks that the key is still one.
+
+        Raises:
+            ApiError: 401
+        """
+        if self.is_revoked():
+            raise invalid_key()
 
     def lane(self, requested: str | None) -> Lane:
         """Returns the lane of a request: the requested one, else standard, else the most urgent one the key may use.
@@ -69,16 +81,23 @@ class Caller:
             )
         return Lane(requested)
 
-    async def charge_characters(self, characters: int) -> None:
-        """Charges characters to the key's quota of the day.
+    async def charge_characters(self, characters: int) -> Charge:
+        """Charges characters to the key's quota of the day. Returns what can be refunded.
 
         Raises:
             ApiError: 429, they are more than what is left of it.
         """
+        if self.quota is None:
+            return Charge(0, 0)
+        decision = await self.quotas.charge_characters(self.id, self.quota, characters)
+        if decision.refusal:
+            raise refused(decision, self.quota, retry_helps=False)
+        return Charge(characters, decision.day)
+
+    def refund(self, charge: Charge) -> None:
+        """Takes a charge back, unless its day is over."""
         if self.quota is not None:
-            decision = await self.quotas.charge_characters(self.id, self.quota, characters)
-            if decision.refusal:
-                raise refused(decision, self.quota, retry_helps=False)
+            self.quotas.refund_characters(self.id, self.quota, charge)
 
     async def characters_today(self) -> int | None:
         """Returns the characters of the day (UTC) that are charged; None: this caller has no limit of them."""
@@ -154,7 +173,7 @@ class Authenticator:
             )
         key = ring.find(claimed)
         if key is None:
-            raise unauthorised("invalid_api_key", "no such key; it may have been revoked")
+            raise invalid_key()
         return key
 
     def key_of_door(self, key_id: str | None, peer: str, setting: str) -> Key | None:
@@ -215,6 +234,9 @@ class Authenticator:
             check_scope(key, scopes)
         return key
 
+    def _is_revoked(self, key: Key) -> bool:
+        return self._ring is not None and self._ring.named(key.id) is None
+
     def _comes_from_here(self, headers: Headers, peer: str) -> bool:
         return self._is_local_peer(peer) and not any(name in headers for name in FORWARDED)
 
@@ -238,7 +260,10 @@ class Authenticator:
                 if decision.refusal == "too_many_concurrent_requests":
                     decision = replace(decision, retry_after_s=self._mean_duration_s.value / (quota.streams or 1))
                 raise refused(decision, quota)
-            yield Caller(key.id, key.record.lanes, quota, self._quotas), rate_headers(decision, quota)
+            yield (
+                Caller(key.id, key.record.lanes, quota, self._quotas, partial(self._is_revoked, key)),
+                rate_headers(decision, quota),
+            )
         finally:
             if permit is not None:
                 self._quotas.release(key.id, permit)
@@ -274,6 +299,11 @@ def check_scope(key: Key, scopes: frozenset[Scope]) -> None:
 def unauthorised(code: str, message: str) -> ApiError:
     """Returns a refusal with status 401."""
     return ApiError(message, ErrorSpec(401, "authentication_error", code, False), headers={"WWW-Authenticate": "Bearer"})
+
+
+def invalid_key() -> ApiError:
+    """Returns the refusal of a key that is none, or is none any more."""
+    return unauthorised("invalid_api_key", "no such key; it may have been revoked")
 
 
 def refused(decision: QuotaDecision, quota: Quota, *, retry_helps: bool = True) -> ApiError:

@@ -1,7 +1,7 @@
 """Idempotency: an Idempotency-Key stands for one request; sent again, it returns the same audio.
 
 In:    a tenant, its key, a body
-Out:   a seed; whether the request is a repetition; a 409 for another body; the resume token of its reply
+Out:   a seed; whether the request is a repetition, and charged for; a 409 for another body; the resume token of its reply
 Owns:  the bodies that keys in this process stand for, and the tokens of their replies, bounded
 Never: a body, a text: a hash that the key itself salts
 
@@ -22,8 +22,9 @@ from serve.errors import ApiError, ErrorSpec, bad_request
 
 HEADER = "Idempotency-Key"
 KEY = re.compile(r"[\x21-\x7e]{1,255}")
-MOST_KEYS = 20_000  # of this process, those with a token twice
+MOST_KEYS = 20_000  # of this process; one that is charged for takes a second place, and one with a token another
 TTL_S = 86_400.0
+DIGEST_BYTES = 32
 AMBIGUOUS = b"ambiguous"
 """in the place of a token: the replies to its key differ"""
 
@@ -61,17 +62,19 @@ class Idempotency:
         Raises:
             ApiError: 409, the key stands for another body.
         """
-        name = _name(tenant, key)
-        # The same object written otherwise is the same request.
-        body = _digest("body", tenant, key, json.dumps(json.loads(raw), sort_keys=True))
-        claim = body + secrets.token_bytes(8)
-        kept = await self._claimed(name, claim)
-        if any(each[: len(body)] != body for each in kept):
-            raise ApiError(
-                f"this {HEADER} was sent with another body; a new request takes a new key",
-                ErrorSpec(409, "conflict_error", "idempotency_mismatch", False),
-            )
-        return any(each != claim for each in kept)
+        return await self._is_known(_name(tenant, key), _body(tenant, key, raw))
+
+    async def is_charged(self, tenant: str, key: str, raw: bytes) -> bool:
+        """True if the request was charged for. Between its claim and its charge there is a moment at which it was not."""
+        return _body(tenant, key, raw) in {each[:DIGEST_BYTES] for each in await self._read(_name(tenant, key, "charged"))}
+
+    async def note_charge(self, tenant: str, key: str, raw: bytes) -> bool:
+        """Remembers that the request was charged for. Returns True if it had been before, so that it is now charged twice.
+
+        Raises:
+            ApiError: 409, what was charged for under this key is another body.
+        """
+        return await self._is_known(_name(tenant, key, "charged"), _body(tenant, key, raw))
 
     async def release(self, tenant: str, key: str) -> None:
         """Frees the key of a request that was refused."""
@@ -91,13 +94,31 @@ class Idempotency:
 
     async def token(self, tenant: str, key: str) -> str | None:
         """Returns the resume token of a key's reply; None: it is not known, or not certain."""
-        name = _name(tenant, key, "token")
-        until, own = self._own.get(name, (0.0, b""))
-        shared = None if self._shared is None else await self._shared.claimed(name)
-        found = {shared or b"", own if until > self._clock() else b""} - {b""}
+        found = await self._read(_name(tenant, key, "token"))
         if not found or AMBIGUOUS in found:
             return None
         return found.pop().partition(b" ")[2].decode()
+
+    async def _is_known(self, name: str, body: bytes) -> bool:
+        """Claims a name for a body. Returns True if it was claimed for it before.
+
+        Raises:
+            ApiError: 409, it was claimed for another body.
+        """
+        claim = body + secrets.token_bytes(8)
+        kept = await self._claimed(name, claim)
+        if any(each[:DIGEST_BYTES] != body for each in kept):
+            raise ApiError(
+                f"this {HEADER} was sent with another body; a new request takes a new key",
+                ErrorSpec(409, "conflict_error", "idempotency_mismatch", False),
+            )
+        return any(each != claim for each in kept)
+
+    async def _read(self, name: str) -> set[bytes]:
+        """Returns what a name stands for, in this process and in the shared store; empty: nothing that is known."""
+        until, own = self._own.get(name, (0.0, b""))
+        shared = None if self._shared is None else await self._shared.claimed(name)
+        return {shared or b"", own if until > self._clock() else b""} - {b""}
 
     async def _claimed(self, name: str, content: bytes) -> list[bytes]:
         """Returns what a name stands for, in this process and in the shared store, which may be away."""
@@ -141,6 +162,11 @@ def seed_of(tenant: str, key: str) -> int:
 
 def _name(tenant: str, key: str, what: str = "key") -> str:
     return f"idempotency:{_digest(what, tenant, key).hex()}"
+
+
+def _body(tenant: str, key: str, raw: bytes) -> bytes:
+    """Returns the digest of a body, valid JSON: the same object written otherwise is the same request."""
+    return _digest("body", tenant, key, json.dumps(json.loads(raw), sort_keys=True))
 
 
 def _digest(*parts: str) -> bytes:

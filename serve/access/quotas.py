@@ -35,6 +35,17 @@ class QuotaDecision:
     """requests that could follow at once; None if requests have no rate"""
     reset_s: float = 0.0
     """until the whole burst is available again"""
+    day: int = 0
+    """to which characters were charged, in days since 1970"""
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """Characters that were charged to a key."""
+
+    characters: int
+    day: int
+    """days since 1970"""
 
 
 class Quotas(Protocol):
@@ -51,6 +62,10 @@ class Quotas(Protocol):
 
     async def charge_characters(self, key: str, quota: Quota, characters: int) -> QuotaDecision:
         """Takes characters of the day: all or none."""
+        ...
+
+    def refund_characters(self, key: str, quota: Quota, charge: Charge) -> None:
+        """Takes a charge back soon, unless its day is over. Does not wait."""
         ...
 
     async def characters_today(self, key: str) -> int:
@@ -129,7 +144,13 @@ class LocalQuotas:
         if limit is not None and self._today(used, now) + characters > portion(limit, share):
             return QuotaDecision("quota_exceeded", DAY_S - now % DAY_S)
         self.record_characters(key, characters)
-        return QuotaDecision()
+        return QuotaDecision(day=used.day)
+
+    def refund_characters(self, key: str, quota: Quota, charge: Charge) -> None:
+        """Takes a charge back, unless its day is over."""
+        used = self._used(key)
+        if used.day == charge.day:
+            used.characters = max(0, used.characters - charge.characters)
 
     async def characters_today(self, key: str) -> int:
         """Returns the characters of the day that this process charged."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from pipeline.store.redis_link import RedisLink
 from serve.access.api_keys import Quota
-from serve.access.quotas import MINUTE_S, LocalQuotas, QuotaDecision
+from serve.access.quotas import MINUTE_S, Charge, LocalQuotas, QuotaDecision
 
 LOG = logging.getLogger("ray.serve.chattts")
 
@@ -92,10 +92,15 @@ local clock = redis.call('TIME')
 local today = math.floor(clock[1] / 86400)
 local used = redis.call('HMGET', KEYS[1], 'day', 'characters')
 local sum = (used[1] == tostring(today)) and tonumber(used[2]) or 0
-if sum + ARGV[1] > tonumber(ARGV[2]) then return {'quota_exceeded', tostring(86400 - clock[1] % 86400)} end
+if sum + ARGV[1] > tonumber(ARGV[2]) then return {'quota_exceeded', tostring(86400 - clock[1] % 86400), today} end
 redis.call('HSET', KEYS[1], 'day', today, 'characters', sum + ARGV[1])
 redis.call('EXPIRE', KEYS[1], 172800)
-return {'', '0'}
+return {'', '0', today}
+"""
+# KEYS: characters without their day. ARGV: characters, the day they were charged to.
+REFUND = """
+local used = redis.call('HMGET', KEYS[1], 'day', 'characters')
+if used[1] == ARGV[2] then redis.call('HSET', KEYS[1], 'characters', math.max(0, used[2] - ARGV[1])) end
 """
 # KEYS: characters without their day.
 READ = """
@@ -114,12 +119,13 @@ class RedisQuotas:
         self._enter = self._redis.register_script(ENTER)
         self._write = self._redis.register_script(WRITE)
         self._read = self._redis.register_script(READ)
+        self._refund = self._redis.register_script(REFUND)
         self._renew = self._redis.register_script(RENEW)
         self._local = local
         self._lease_s = lease_s
         self._permits: dict[str, set[str]] = {}
         self._audio: dict[str, float] = {}  # by key: seconds not reported yet, scaled to the quota
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: set[asyncio.Task[Any]] = set()
 
     @property
     def is_away(self) -> bool:
@@ -154,10 +160,16 @@ class RedisQuotas:
         answer = await self._ask(lambda: self._write(_names(key, "characters"), [characters, limit]))
         if answer is None:
             return await self._local.charge_characters(key, quota, characters)
-        decision = QuotaDecision(answer[0].decode(), float(answer[1]))
+        decision = QuotaDecision(answer[0].decode(), float(answer[1]), day=int(answer[2]))
         if not decision.refusal:
             self._local.record_characters(key, characters)
         return decision
+
+    def refund_characters(self, key: str, quota: Quota, charge: Charge) -> None:
+        """Takes a charge back, unless its day is over; if Redis is away, from this replica's count alone."""
+        if quota.characters_a_day is not None:
+            self._local.refund_characters(key, quota, charge)
+            self._tell(lambda: self._refund(_names(key, "characters"), [charge.characters, charge.day]))
 
     async def characters_today(self, key: str) -> int:
         """Returns the characters of the day that all replicas charged."""
@@ -177,9 +189,7 @@ class RedisQuotas:
         held.discard(permit)
         if not held:
             self._permits.pop(key, None)
-        task = asyncio.create_task(self._leave(key, permit))
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+        self._tell(lambda: self._redis.zrem(_names(key, "streams")[0], permit))
 
     async def follow(self) -> None:
         """Renews leases and reports audio every PERIOD_S; notices when Redis is away and when it is back."""
@@ -212,8 +222,11 @@ class RedisQuotas:
         await asyncio.gather(*self._leaving, return_exceptions=True)
         await self._link.close()
 
-    async def _leave(self, key: str, permit: str) -> None:
-        await self._ask(lambda: self._redis.zrem(_names(key, "streams")[0], permit))
+    def _tell(self, question: Callable[[], Awaitable[Any]]) -> None:
+        """Sends what needs no answer, soon."""
+        task = asyncio.create_task(self._ask(question))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
 
     async def _ask(self, question: Callable[[], Awaitable[Any]], *, is_probe: bool = False) -> Any:
         """Returns the answer, True for Redis' nil, or None if Redis is away."""

@@ -13,10 +13,11 @@ from contextlib import suppress
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from pipeline.errors import ReaderStalled, SynthesisError
+from serve.access.authentication import invalid_key
 from serve.errors import ApiError, bad_request, to_api_error
 from serve.http.close_codes import GOING_AWAY, NORMAL, POLICY_VIOLATION, TRY_AGAIN
 from serve.http.door import Door, Message
-from serve.http.middleware import FIRST_MESSAGE_S, subprotocol_of
+from serve.http.middleware import FIRST_MESSAGE_S, caller_of, subprotocol_of
 from serve.http.request_context import context_of
 from serve.http.services import Services
 from serve.http.speech_writers import GENERATED
@@ -34,6 +35,7 @@ class ConversationSocket:
         self._socket = socket
         self._services = services
         self._door = door
+        self._caller = caller_of(socket)
         self._stall_s = services.speech.limits.stall_timeout_s
         self._sending = asyncio.Lock()
         self._conversation = Conversation(services.speech, services.conversations.config, context_of(socket), self._emit)
@@ -73,6 +75,10 @@ class ConversationSocket:
                 changed.clear()
                 if conversation.broken is not None:
                     raise conversation.broken
+                if self._caller.is_revoked():
+                    refusal = invalid_key()
+                    await self._say(self._door.refusal(refusal, None))
+                    return POLICY_VIOLATION, refusal.spec.code
                 if receiving.done():
                     frame = receiving.result()
                     if frame is None:

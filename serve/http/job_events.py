@@ -12,6 +12,7 @@ Never: an event without a place to go on from, but for progress, which only coun
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -24,6 +25,7 @@ LOOK_S = 0.5
 QUIET_S = 15.0
 """after so long without an event, a comment keeps the connection open"""
 END = "end"
+_PLACE = re.compile(r"([^-]*)-([0-9]{1,9})")
 
 
 async def job_events(desk: JobDesk, tenant: str, view: JobView, last: str) -> AsyncGenerator[str, None]:
@@ -65,8 +67,8 @@ def has_seen_the_end(view: JobView, last: str) -> bool:
 
 def parts_seen(view: JobView, last: str) -> int:
     """Returns how many parts a client has seen, of this script."""
-    script, _, number = last.partition("-")
-    return int(number) + 1 if script == view.job.record.script and number.isdecimal() else 0
+    found = _PLACE.fullmatch(last)
+    return int(found[2]) + 1 if found is not None and found[1] == view.job.record.script else 0
 
 
 def _part(view: JobView, number: int) -> str:

@@ -1,7 +1,7 @@
 """Ranged: replies of which a client may ask for a part (RFC 9110, 14).
 
 In:    a size, a function that yields bytes [first, stop), the headers of a request
-Out:   200, 206 or 416
+Out:   200 or 206; a 416
 Owns:  nothing
 Never: more than one range at once: several are answered with the whole, as the RFC allows
 """
@@ -13,8 +13,11 @@ from pathlib import Path
 from fastapi.responses import Response, StreamingResponse
 from starlette.datastructures import Headers
 
+from serve.speech.resuming import unsatisfiable
+
 BLOCK = 1 << 18
-_RANGE = re.compile(r"bytes=\s*(\d*)-(\d*)\s*")
+_RANGE = re.compile(r"bytes=\s*([0-9]*)-([0-9]*)\s*")
+_MOST_DIGITS = 15  # more stand for a place behind every file
 
 Reader = Callable[[int, int], Iterator[bytes]]
 """yields bytes [first, stop); called in a thread"""
@@ -25,6 +28,9 @@ def ranged(request: Headers, read: Reader, size: int, *, etag: str, media_type: 
 
     Args:
         etag: of the whole, without quotes.
+
+    Raises:
+        ApiError: 416
     """
     also = {**headers, "Accept-Ranges": "bytes", "ETag": f'"{etag}"'}
     wanted = request.get("range") if request.get("if-range", f'"{etag}"') == f'"{etag}"' else None
@@ -32,7 +38,7 @@ def ranged(request: Headers, read: Reader, size: int, *, etag: str, media_type: 
     if wanted is not None and (span := _span(wanted, size)) is not None:
         first, stop = span
         if first >= stop:
-            return Response(status_code=416, headers={**also, "Content-Range": f"bytes */{size}"})
+            raise unsatisfiable(size, also)
         also["Content-Range"] = f"bytes {first}-{stop - 1}/{size}"
     also["Content-Length"] = str(stop - first)
     status = 206 if "Content-Range" in also else 200
@@ -64,7 +70,13 @@ def _span(wanted: str, size: int) -> tuple[int, int] | None:
         return None
     first, last = found.groups()
     if not first:
-        return max(0, size - int(last)), size
-    if last and int(last) < int(first):
+        return max(0, size - _place(last)), size
+    if last and _place(last) < _place(first):
         return None
-    return int(first), min(size, int(last) + 1) if last else size
+    return _place(first), min(size, _place(last) + 1) if last else size
+
+
+def _place(digits: str) -> int:
+    """Returns the number that digits are, or one that is larger than every size: Python reads no more than 4300 of them."""
+    digits = digits.lstrip("0")
+    return int(digits or "0") if len(digits) <= _MOST_DIGITS else 10**_MOST_DIGITS

@@ -9,7 +9,7 @@ The bytes of a reply follow from its body and its Origin. So it is made again, a
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from pipeline.types import CacheControl, SchedulingParams
@@ -151,10 +151,14 @@ class KnownPart:
             raise not_resumable("resume_changed", f"the bytes that were received are not those of this reply: {CHANGED}")
 
 
-def unsatisfiable(size: int) -> ApiError:
-    """Returns the refusal of a range behind the end of a reply of this size [bytes]."""
+def unsatisfiable(size: int, headers: Mapping[str, str] | None = None) -> ApiError:
+    """Returns the refusal of a range behind the end of a reply of this size [bytes].
+
+    Args:
+        headers: that the reply has beside Content-Range.
+    """
     error = bad_request(
         "range_not_satisfiable", f"the reply has {size} bytes, and nothing behind them", param="Range", status=416
     )
-    error.headers["Content-Range"] = f"bytes */{size}"
+    error.headers.update({**(headers or {}), "Content-Range": f"bytes */{size}"})
     return error

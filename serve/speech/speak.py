@@ -23,6 +23,7 @@ from contextlib import ExitStack, aclosing, contextmanager
 from pipeline.errors import AtCapacity, DeadlineExceeded
 from pipeline.types import AudioChunk, TimedItem
 from serve.access.idempotency import checked_key, seed_of
+from serve.access.quotas import Charge
 from serve.access.resume_tokens import Origin
 from serve.errors import ApiError, not_finished
 from serve.observability.request_log import WANT_OF_ROOM, log_finished, log_received, reply_fields
@@ -51,16 +52,20 @@ def open_speech(services: SpeechServices, context: RequestContext) -> Iterator["
         AtCapacity, Draining: at once, before the body is read in vain.
     """
     recorder = ReplyRecorder(context.request_id)
+    session: SpeechSession | None = None
     with services.tracing.request(context.request_id, context.traceparent) as span:
         CURRENT_TIMINGS.set(recorder.timings)  # of this task and of those it starts
         try:
             with ExitStack() as admitted:
                 services.admission.check(continues=context.continues)
-                yield SpeechSession(services, context, recorder, admitted)
+                session = SpeechSession(services, context, recorder, admitted)
+                yield session
         except ClientLeft:
             raise
         except Exception as error:
             recorder.failed(error)
+            if session is not None:
+                session.refund()
             raise
         finally:
             stats, job = recorder.stats(), recorder.job
@@ -90,6 +95,7 @@ class SpeechSession:
         self._origin: Origin | None = None  # of the reply that it goes on with
         self._body: SpeechBody | None = None
         self._replayed: bool | None = None
+        self._charge: Charge | None = None  # that is taken back if nothing is spoken
         self._times: list[TimedItem] = []  # that have not been yielded
 
     @property
@@ -111,9 +117,11 @@ class SpeechSession:
         Raises:
             AtCapacity, Draining: the replica is full, or about to stop.
             InvalidRequest, ApiError: the body is wrong, or the caller may not have it, or the reply cannot go on where it was.
+            ApiError: 401, the key was revoked while its socket was open.
             StageAsleep: a stage is being started, and its first audio would be later than promised.
         """
         services, context = self._services, self._context
+        context.caller.check_key()
         self._admitted.enter_context(self._place())
         tenant, key = context.caller.id, checked_key(context.idempotency_key)
         self._origin = origin = await services.resuming.origin_of(body, context)
@@ -124,7 +132,7 @@ class SpeechSession:
         if origin is not None:
             pass  # its characters were charged
         elif key is None:
-            await context.caller.charge_characters(job.characters)
+            self._charge = await context.caller.charge_characters(job.characters)
         else:
             await self._charge_once(job, tenant, key, raw)
         self._recorder.job = job
@@ -133,6 +141,15 @@ class SpeechSession:
     def give_back_place(self) -> None:
         """Ends the admission before the reply is written: all of its audio has been generated."""
         self._admitted.close()
+
+    def refund(self) -> None:
+        """Takes the charge back if nothing of the reply was sent.
+
+        That of an idempotency key stays with the key: the same request, sent again, is not charged.
+        """
+        if self._charge is not None and not self._recorder.has_started:
+            self._context.caller.refund(self._charge)
+        self._charge = None
 
     async def speak(self, job: SpeechJob) -> AsyncGenerator[SpeechEvent, None]:
         """Streams the reply in the job's format.
@@ -232,16 +249,23 @@ class SpeechSession:
                 what = "no further audio"
 
     async def _charge_once(self, job: SpeechJob, tenant: str, key: str, raw: bytes) -> None:
-        """Charges for the first request of an idempotency key."""
-        idempotency = self._services.idempotency
+        """Charges for the requests of an idempotency key once.
+
+        Of two that come at the same moment, both are charged, and the later one is refunded: neither is spoken unpaid.
+        """
+        idempotency, caller = self._services.idempotency, self._context.caller
         self._replayed = await idempotency.is_repeated(tenant, key, raw)
-        if self._replayed:
+        if self._replayed and await idempotency.is_charged(tenant, key, raw):
             return
         try:
-            await self._context.caller.charge_characters(job.characters)
+            charge = await caller.charge_characters(job.characters)
         except ApiError:
-            await idempotency.release(tenant, key)
+            if not self._replayed:
+                await idempotency.release(tenant, key)
             raise
+        if await idempotency.note_charge(tenant, key, raw):
+            self._replayed = True
+            caller.refund(charge)
 
 
 async def _next_chunk(

@@ -93,6 +93,15 @@ class Caller:
         sent = iter([protocol.SynthesizeSpeechRequest(**fields) for fields in requests])
         return self._stream(sent, metadata=self.metadata, timeout=timeout)
 
+    def growing(self, *requests: dict[str, Any], until: threading.Event, timeout: float = 60) -> Any:
+        """The replies to a stream of requests that stays open until an event is set."""
+
+        def sent() -> Iterator[Any]:
+            yield from (protocol.SynthesizeSpeechRequest(**fields) for fields in requests)
+            until.wait(timeout)
+
+        return self._stream(sent(), metadata=self.metadata, timeout=timeout)
+
     def older(self, timeout: float = 60, **fields: Any) -> Any:
         """The replies to one request without a stream, as clients did it before 2026."""
         return self._older(protocol.SynthesizeSpeechRequest(**fields), metadata=self.metadata, timeout=timeout)

@@ -3,11 +3,13 @@
 In:    messages, the context that Serve gives a call
 Out:   messages; RivaRefusal with a status code and details
 Owns:  nothing
-Never: an endless wait for a client that reads nothing; a voice of a prompt that is kept
+Never: an endless wait for a client that reads or says nothing; a voice of a prompt that is kept
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+import hashlib
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any, Protocol
@@ -16,7 +18,7 @@ from urllib.parse import unquote
 import grpc
 from starlette.datastructures import Headers
 
-from pipeline.errors import ReaderStalled
+from pipeline.errors import DeadlineExceeded, Draining, ReaderStalled
 from pipeline.types import TimedItem
 from pipeline.voices.names import MAX_NAME_CHARS
 from serve.access.api_keys import Scope
@@ -109,19 +111,47 @@ class RivaDoor:
         limit_s = self._services.speech.limits.stall_timeout_s
         async with self._call(context) as said:
             number = 0
-            async for request in requests:
-                one = replace(said, request_id=f"{said.request_id}.{number}", continues=number > 0)
-                async with aclosing(self._speak(request, one, context, stream=True)) as pieces:
-                    async for job, piece, heard in pieces:
-                        try:
-                            async with asyncio.timeout(limit_s):
-                                await waiting.put(reply(request, job, piece, heard))
-                        except TimeoutError:
-                            message = f"the client read nothing for {limit_s:g} s (limits.stall_timeout_s)"
-                            raise ReaderStalled(message) from None
-                number += 1
+            async with aclosing(self._arriving(requests)) as texts:
+                async for request in texts:
+                    one = numbered(said, number)
+                    async with aclosing(self._speak(request, one, context, stream=True)) as pieces:
+                        async for job, piece, heard in pieces:
+                            try:
+                                async with asyncio.timeout(limit_s):
+                                    await waiting.put(reply(request, job, piece, heard))
+                            except TimeoutError:
+                                message = f"the client read nothing for {limit_s:g} s (limits.stall_timeout_s)"
+                                raise ReaderStalled(message) from None
+                    number += 1
             if not number:
                 raise bad_request("missing_field", "the stream of requests is empty: send one with a text", param="text")
+
+    async def _arriving(self, requests: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
+        """Yields requests as they arrive; the time in which one is spoken does not count.
+
+        Raises:
+            Draining: the replica is about to stop, and all that has arrived is spoken.
+            DeadlineExceeded: none has come for too long.
+        """
+        conversations, coming = self._services.conversations, aiter(requests)
+        idle_s = conversations.config.idle_timeout_s
+        leaving = asyncio.create_task(conversations.leaving.wait())
+        request: asyncio.Task[Any] | None = None
+        try:
+            while True:
+                request = asyncio.create_task(_next(coming))
+                await asyncio.wait((request, leaving), timeout=idle_s, return_when=asyncio.FIRST_COMPLETED)
+                if not request.done():
+                    if leaving.done():
+                        raise Draining("this replica is about to stop and takes no further text; call again")
+                    raise DeadlineExceeded(f"no further text for {idle_s:g} s (conversations.idle_timeout_s)")
+                if request.result() is None:
+                    return
+                yield request.result()
+        finally:
+            leaving.cancel()
+            if request is not None:
+                request.cancel()
 
     async def _speak(
         self, request: Any, said: RequestContext, context: CallContext, *, stream: bool
@@ -130,7 +160,7 @@ class RivaDoor:
         async with self._voiced(request) as speech_services:
             with open_speech(speech_services, said) as speech:
                 fields = speech_fields(request, stream=stream)
-                job = await speech.accept(ContextSettings(fields, 0.0).body(request.text))
+                job = await speech.accept(ContextSettings(fields, 0.0).body(request.text), content_of(request, fields))
                 if job.ignored:
                     context.set_trailing_metadata([("x-ignored-fields", ignored_header(job.ignored))])
                 items: list[TimedItem] = []
@@ -211,6 +241,25 @@ class RivaDoor:
             context.set_code(code)
             context.set_details(details)
             raise RivaRefusal(details) from None
+
+
+async def _next(requests: AsyncIterator[Any]) -> Any:
+    """Returns the next request; None at the end."""
+    return await anext(requests, None)
+
+
+def numbered(said: RequestContext, number: int) -> RequestContext:
+    """Returns the context of one text of a stream. Each has an idempotency key of its own; the first one has the stream's."""
+    key = said.idempotency_key
+    if key is not None and number:
+        key = hashlib.sha256(f"{number} {key}".encode()).hexdigest()
+    return replace(said, request_id=f"{said.request_id}.{number}", continues=number > 0, idempotency_key=key)
+
+
+def content_of(request: Any, fields: Mapping[str, Any]) -> bytes:
+    """Returns what an idempotency key stands for: the fields, and the recording that is their voice."""
+    prompt = request.zero_shot_data.SerializeToString(deterministic=True) if request.HasField("zero_shot_data") else b""
+    return json.dumps({**fields, "zero_shot_data": hashlib.sha256(prompt).hexdigest()}).encode()
 
 
 def headers_of(context: CallContext) -> Headers:

@@ -17,7 +17,7 @@ from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, Synthesize
 
 from pipeline.errors import ReaderStalled, SynthesisError
 from serve.config.doors import WyomingConfig
-from serve.doors.wyoming.messages import PROGRAM, ChunkData, ProgramData, SynthesizeData, error_event, info
+from serve.doors.wyoming.messages import PROGRAM, ChunkData, PingData, ProgramData, SynthesizeData, error_event, info
 from serve.doors.wyoming.player import Player
 from serve.doors.wyoming.reader import CappedReader
 from serve.doors.wyoming.speeches import GrowingSpeech, WholeSpeech
@@ -113,7 +113,9 @@ class WyomingConnection:
         if Describe.is_type(kind):
             await self._player.say(info(self._services.voices.library.list(), self._services.speech.models))
         elif Ping.is_type(kind):
-            await self._player.say(Pong(text=event.data.get("text")).event())
+            text = read_values(PingData, event.data).text
+            # Half of a pair of surrogates is no text that could be sent.
+            await self._player.say(Pong(text=text and text.encode(errors="replace").decode()).event())
         elif SelectProgram.is_type(kind):
             if read_values(ProgramData, event.data).name != PROGRAM:
                 raise bad_request("program_not_found", f"the one program here is {PROGRAM}", param="name")

@@ -59,6 +59,14 @@ class ChunkData(Body):
     text: str
 
 
+class PingData(Body):
+    """The data of ping."""
+
+    model_config = ConfigDict(extra="allow")
+
+    text: str | None = None
+
+
 class ProgramData(Body):
     """The data of select-program."""
 

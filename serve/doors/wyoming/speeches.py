@@ -14,7 +14,7 @@ from typing import Any
 
 from wyoming.tts import SynthesizeStopped
 
-from pipeline.errors import NoSpeakableText, ReaderStalled
+from pipeline.errors import Draining, NoSpeakableText, ReaderStalled
 from serve.access.authentication import ANONYMOUS_CALLER
 from serve.config.doors import WyomingConfig
 from serve.doors.wyoming.messages import SynthesizeData, SynthesizeStartData, speech_fields
@@ -92,7 +92,7 @@ class GrowingSpeech:
         self._data = data
         self._conversation: Conversation | None = None
         self._has_text = False
-        self._is_over = asyncio.Event()
+        self._is_over = False
         self._error: Exception | None = None
         self._skipped: Exception = NoSpeakableText("there was no text between synthesize-start and synthesize-stop")
 
@@ -126,6 +126,7 @@ class GrowingSpeech:
 
         Raises:
             ClientLeft, ReaderStalled: nothing can be written to the client.
+            Draining: the replica is about to stop, and what was complete of the text is spoken.
             SynthesisError, ApiError
         """
         conversations = self._services.conversations
@@ -139,11 +140,23 @@ class GrowingSpeech:
                 self._conversation = conversation
                 self.opened.set()
                 try:
-                    await self._is_over.wait()
+                    await self._until_over(conversation)
                 finally:
                     await conversation.stop()
         if self._error is not None:
             raise self._error
+
+    async def _until_over(self, conversation: Conversation) -> None:
+        """Waits until the text is spoken, or has failed.
+
+        Raises:
+            Draining
+        """
+        while not self._is_over:
+            conversation.changed.clear()
+            if conversation.leaving.is_set() and not conversation.is_busy:
+                raise Draining("this replica is about to stop, and the text has not ended: connect again")
+            await conversation.changed.wait()
 
     async def _emit(self, event: ConversationEvent) -> None:
         try:
@@ -167,5 +180,6 @@ class GrowingSpeech:
             raise
 
     def _end(self, error: Exception | None) -> None:
-        self._error = error
-        self._is_over.set()
+        self._error, self._is_over = error, True
+        if self._conversation is not None:
+            self._conversation.changed.set()

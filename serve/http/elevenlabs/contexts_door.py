@@ -7,7 +7,7 @@ Never: a socket; an end without audio, which clients take for a failure
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -88,7 +88,7 @@ class ContextsDoor(ABC, Generic[Query, Kept]):
         name = event.context
         match event:
             case PartSpoken(event=Started() as started):
-                self._ignored[name] = list(started.job.ignored)
+                self._note_ignored(name, started.job.ignored)
                 self._aligned_in(name).begin(event.part, event.from_s, started.job.audio.sample_rate)
             case PartSpoken(event=Timed(items=items)):
                 self._aligned_in(name).add(items)
@@ -146,6 +146,16 @@ class ContextsDoor(ABC, Generic[Query, Kept]):
     def _part_ended(self, name: str) -> Iterator[Message]:
         """Yields what is said behind a part."""
         yield from ()
+
+    def _note_ignored(self, name: str, fields: Iterable[str]) -> None:
+        """Has the next message of a context name fields without effect."""
+        waiting = self._ignored.setdefault(name, [])
+        waiting += [field for field in fields if field not in waiting]
+
+    def _ignored_in(self, name: str) -> Message:
+        """Returns the field that names what had no effect, once; none if there is nothing to name."""
+        ignored = self._ignored.pop(name, [])
+        return {"ignored_fields": ignored} if ignored else {}
 
     def _check_open(self) -> None:
         """Checks that the text of the socket has not ended.

@@ -62,6 +62,10 @@ class DialogueDoor(ContextsDoor[SocketQuery, _Cast]):
             self._register(name, said, conversation)
         elif said.voices or said.voice_settings or said.pronunciation_dictionary_locators:
             raise bad_request("settings_changed", "a context keeps the voices, settings and dictionaries of its first message")
+        else:
+            unused = ignored_fields(_unused(said))
+            conversation.check_ignored(list(unused), ())
+            self._note_ignored(name, unused)
         for line in said.inputs or ():
             if line.voice_id not in self._kept[name].voices:
                 raise bad_request("voice_not_registered", "voice_id is one of the voices of the context", param="inputs")
@@ -96,33 +100,38 @@ class DialogueDoor(ContextsDoor[SocketQuery, _Cast]):
 
     def _settings(self, said: DialogueFrame) -> ContextSettings:
         query = self._query
-        unused = {f"inputs.{name}": True for line in said.inputs or () for name in line.model_extra or {}}
         settings = {f"voice_settings.{name}": value for name, value in (said.voice_settings or {}).items()}
         speech = {
             **({"timestamps": "word"} if query.sync_alignment else {}),
             **common_fields(query, query.output_format),
             **settings_fields(None, said.pronunciation_dictionary_locators),
-            **ignored_fields({**(query.model_extra or {}), **settings, **unused, **(said.model_extra or {})}),
+            **ignored_fields({**(query.model_extra or {}), **settings, **_unused(said)}),
         }
         return ContextSettings(speech, self._config.lead_s, sentences=True)
 
     def _audio(self, name: str, data: bytes) -> Message:
         width = _BYTES_PER_SAMPLE.get(named_format(self._query.output_format).container)
         told = self._aligned_in(name).take(len(data) // width if width else 0)["alignment"]
-        ignored = self._ignored.pop(name, [])
         return {
             "audio": base64.b64encode(data).decode(),
             "alignment": told and {_SNAKE[field]: values for field, values in told.items()},
             "context_id": name,
-            **({"ignored_fields": ignored} if ignored else {}),
+            **self._ignored_in(name),
         }
 
     def _part_ended(self, name: str) -> Iterator[Message]:
         yield {"is_final_audio_for_turn": True, "context_id": name}
 
     def _final(self, name: str) -> Message:
-        return {"is_final": True, "context_id": name}
+        return {"is_final": True, "context_id": name, **self._ignored_in(name)}
 
     def _error(self, refusal: ApiError, name: str | None) -> Message:
         named = {} if name is None else {"context_id": name}
         return {**message_of(refusal, self._request_id), "param": refusal.param, **named}
+
+
+def _unused(said: DialogueFrame) -> dict[str, bool]:
+    """Returns the fields of a message, and of its lines, that no message has."""
+    return dict.fromkeys(
+        [*(f"inputs.{name}" for line in said.inputs or () for name in line.model_extra or {}), *(said.model_extra or {})], True
+    )

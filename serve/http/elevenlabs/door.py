@@ -23,6 +23,7 @@ from serve.speech.conversation.conversation import Conversation
 
 UNNAMED = ""
 """context of messages that name none"""
+WITHOUT_EFFECT = ("generation_config", "try_trigger_generation")
 
 
 class ElevenLabsDoor(ContextsDoor[TextSocketQuery, Message]):
@@ -56,6 +57,10 @@ class ElevenLabsDoor(ContextsDoor[TextSocketQuery, Message]):
         said = read_frame(Frame, frame)
         name = (said.context_id or UNNAMED) if self._has_contexts else UNNAMED
         self._check_open()
+        if conversation.is_open(name):  # the first message is looked at where it opens the context
+            unused = ignored_fields(self._without_effect(said))
+            conversation.check_ignored(list(unused), WITHOUT_EFFECT)
+            self._note_ignored(name, unused)
         if not self._has_contexts and said.text == "" and not said.flush:
             self._end(conversation)
             return None
@@ -102,34 +107,41 @@ class ElevenLabsDoor(ContextsDoor[TextSocketQuery, Message]):
 
     def _settings(self, said: Frame) -> ContextSettings:
         query = self._query
-        without_effect = {
-            **(query.model_extra or {}),
-            "context_id": None if self._has_contexts else said.context_id,
-            "generation_config": said.generation_config,
-            "try_trigger_generation": said.try_trigger_generation,
-            **(said.model_extra or {}),
-        }
         speech = {
             "voice": self._voice,
             "timestamps": "word",
             **common_fields(query, query.output_format),
             **settings_fields(said.voice_settings, said.pronunciation_dictionary_locators),
-            **ignored_fields(without_effect),
+            **ignored_fields({**(query.model_extra or {}), **self._without_effect(said)}),
         }
         return ContextSettings(speech, self._config.lead_s, sentences=not query.auto_mode)
 
+    def _without_effect(self, said: Frame) -> Message:
+        """Returns the fields of a message that have no effect, set or not."""
+        return {
+            "context_id": None if self._has_contexts else said.context_id,
+            **{name: getattr(said, name) for name in WITHOUT_EFFECT},
+            **(said.model_extra or {}),
+        }
+
     def _audio(self, name: str, data: bytes) -> Message:
-        ignored = self._ignored.pop(name, [])
         return {
             "audio": base64.b64encode(data).decode(),
             "isFinal": None,
             **self._aligned_in(name).take(),
             **self._named(name),
-            **({"ignored_fields": ignored} if ignored else {}),
+            **self._ignored_in(name),
         }
 
     def _final(self, name: str) -> Message:
-        return {"audio": None, "isFinal": True, "normalizedAlignment": None, "alignment": None, **self._named(name)}
+        return {
+            "audio": None,
+            "isFinal": True,
+            "normalizedAlignment": None,
+            "alignment": None,
+            **self._named(name),
+            **self._ignored_in(name),
+        }
 
     def _error(self, refusal: ApiError, name: str | None) -> Message:
         return message_of(refusal, self._request_id, (name or None) if self._has_contexts else None)

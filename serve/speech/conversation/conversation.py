@@ -7,7 +7,7 @@ Never: HTTP, JSON, the protocol of a door
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -19,6 +19,7 @@ from serve.speech.conversation.context import Context, ContextSettings, Emit
 from serve.speech.conversation.events import ContextCancelled
 from serve.speech.job import RequestContext
 from serve.speech.resolve import build_request, select_version
+from serve.speech.schemas.text import check_ignored
 from serve.speech.services import SpeechServices
 
 
@@ -72,6 +73,17 @@ class Conversation:
             raise bad_request("conflicting_fields", "subtitles have no meaning here; timestamps do", param="subtitles")
         self._request.caller.lane(body.priority)
         return build_request(select_version(body, self._request, self._services), self._request, self._services)
+
+    def check_ignored(self, fields: Sequence[str], known: Sequence[str]) -> None:
+        """Refuses fields without effect if the client asked for it.
+
+        Args:
+            known: those that the refusal may name.
+
+        Raises:
+            ApiError: 400
+        """
+        check_ignored(fields, known, strict=self._request.strict)
 
     def open(self, name: str, settings: ContextSettings) -> None:
         """Opens a context.
@@ -187,7 +199,8 @@ class Conversations:
     def __init__(self, config: ConversationsConfig) -> None:
         self.config = config
         self._open: set[Conversation] = set()
-        self._is_leaving = False
+        self.leaving = asyncio.Event()
+        """set when the replica is about to stop"""
 
     @property
     def open_now(self) -> int:
@@ -207,7 +220,7 @@ class Conversations:
             AtCapacity: there are too many.
             Draining: the replica is about to stop.
         """
-        if self._is_leaving:
+        if self.leaving.is_set():
             raise Draining("this replica is about to stop and opens no conversation; connect again, another one may answer")
         if len(self._open) >= self.config.max_sockets:
             raise AtCapacity(f"{self.config.max_sockets} conversations are open (conversations.max_sockets)", retry_after_s=5.0)
@@ -219,6 +232,6 @@ class Conversations:
 
     def leave(self) -> None:
         """Tells every conversation that the replica is about to stop."""
-        self._is_leaving = True
+        self.leaving.set()
         for conversation in self._open:
             conversation.leave()

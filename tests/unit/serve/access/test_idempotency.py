@@ -89,6 +89,22 @@ def test_a_key_that_was_released_is_free_and_their_number_is_bounded():
     asyncio.run(play())
 
 
+def test_a_charge_is_known_of_the_body_it_was_for_even_if_the_key_was_released():
+    async def play() -> None:
+        idempotency = Idempotency()
+        assert not await idempotency.is_charged("t", "k", b"{}")
+        assert not await idempotency.note_charge("t", "k", b"{}")
+        assert await idempotency.is_charged("t", "k", b"{ }")
+        assert await idempotency.note_charge("t", "k", b"{}")
+        assert not await idempotency.is_charged("other", "k", b"{}")
+        await idempotency.release("t", "k")
+        assert not await idempotency.is_charged("t", "k", b"[]"), "another body is not paid by it"
+        with pytest.raises(ApiError):
+            await idempotency.note_charge("t", "k", b"[]")
+
+    asyncio.run(play())
+
+
 def test_replicas_agree_through_redis_and_go_on_without_it(tmp_path: Path):
     server = RedisServer(tmp_path)
 

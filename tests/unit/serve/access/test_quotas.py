@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve.access.api_keys import Quota
-from serve.access.quotas import LocalQuotas, portion
+from serve.access.quotas import Charge, LocalQuotas, portion
 from tests.support.clock import HeldClock
 
 rates = st.builds(Quota, requests_per_s=st.floats(0.5, 50), burst=st.integers(1, 30), streams=st.none())
@@ -62,6 +62,30 @@ def test_a_new_day_begins_at_midnight():
     assert decision.refusal == "quota_exceeded"
     clock.now += decision.retry_after_s
     assert not asyncio.run(quotas.charge_characters("key", quota, 100)).refusal
+
+
+def test_a_refund_is_of_its_day_and_of_what_was_charged():
+    clock = HeldClock(1e9)
+    quotas = LocalQuotas(wall_clock=clock)
+    quota = Quota(characters_a_day=100)
+
+    def charge(characters: int) -> Charge:
+        decision = asyncio.run(quotas.charge_characters("key", quota, characters))
+        assert not decision.refusal
+        return Charge(characters, decision.day)
+
+    def today() -> int:
+        return asyncio.run(quotas.characters_today("key"))
+
+    first, second = charge(60), charge(40)
+    quotas.refund_characters("key", quota, first)
+    assert today() == 40
+    quotas.refund_characters("key", quota, Charge(60, first.day))
+    assert today() == 0, "never below"
+    clock.now += 86_400
+    charge(30)
+    quotas.refund_characters("key", quota, second)
+    assert today() == 30, "what was charged yesterday is no part of it"
 
 
 @pytest.mark.parametrize("jump_s", [-3600.0, -86_400.0 * 365, 86_400.0])

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from serve.access import redis_quotas
 from serve.access.api_keys import Quota
-from serve.access.quotas import LocalQuotas
+from serve.access.quotas import Charge, LocalQuotas
 from serve.access.redis_quotas import LEASE_S, RedisQuotas
 from tests.support.effort import examples
 from tests.support.services import RedisServer
@@ -78,6 +78,7 @@ actions = st.lists(
         st.tuples(st.just("enter"), st.booleans()),
         st.tuples(st.just("leave"), st.integers(0, 5)),
         st.tuples(st.just("write"), st.integers(1, 600)),
+        st.tuples(st.just("refund"), st.tuples(st.integers(1, 900), st.sampled_from([0, 1]))),
         st.tuples(st.just("heard"), st.sampled_from([0.0, 0.0005, 0.001])),
     ),
     max_size=25,
@@ -110,6 +111,13 @@ def test_redis_counts_as_the_process_does(running: RedisServer, actions):
                 assert (await local.charge_characters("key", SLOW, value)).refusal == (
                     await shared.charge_characters("key", SLOW, value)
                 ).refusal
+                assert await local.characters_today("key") == await shared.characters_today("key")
+            elif what == "refund":
+                characters, days_ago = value
+                for each in (local, shared):
+                    day = (await each.charge_characters("key", SLOW, 0)).day - days_ago
+                    each.refund_characters("key", SLOW, Charge(characters, day))
+                await asyncio.gather(*shared._leaving)
                 assert await local.characters_today("key") == await shared.characters_today("key")
             elif what == "heard":
                 for each in (local, shared):

@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from pipeline.store.store import Store
-from serve.access.api_keys import Quota
+from serve.access.api_keys import NAMESPACE, Quota
 from serve.access.authentication import Authenticator
 from serve.access.quotas import LocalQuotas
 from serve.config.app_config import ConversationsConfig, LimitsConfig
@@ -232,6 +232,24 @@ def test_a_replica_that_stops_says_so_and_finishes_what_was_flushed():
         heard = client.until("finished", part=1)
         assert "going_away" in [one["type"] for one in heard]
         assert client.closed() == (1001, "the service is about to stop; connect again")
+
+
+def test_a_key_that_is_revoked_ends_its_open_socket(store: Store):
+    key, key_id = add(store)
+    add(store)
+    ring = ring_of(store)
+    with (
+        guarded(Authenticator(ring)) as server,
+        connect(server.url.replace("http", "ws") + PATH, additional_headers={"x-api-key": key}) as connection,
+    ):
+        client = Client(connection)
+        client.say("open", speech=PCM)
+        client.until("opened")
+        store.delete(NAMESPACE, key_id)
+        ring.refresh()
+        client.say("text", text="Hello there. ")
+        assert client.hear()["error"]["code"] == "invalid_api_key"
+        assert client.closed() == (1008, "invalid_api_key")
 
 
 @pytest.mark.parametrize("container", ["pcm", "mp3"])

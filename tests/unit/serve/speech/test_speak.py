@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.errors import AtCapacity, DeadlineExceeded, Draining, EngineDead, StageAsleep
+from pipeline.errors import AtCapacity, DeadlineExceeded, Draining, EngineDead, NotCached, StageAsleep
 from pipeline.types import CacheMode, CacheResult, SynthesisRequest
 from serve.access.api_keys import Quota
 from serve.access.authentication import Caller
-from serve.access.quotas import LocalQuotas
+from serve.access.quotas import LocalQuotas, QuotaDecision
 from serve.config.app_config import LimitsConfig
 from serve.errors import ApiError
 from serve.observability.reply_stats import Outcome
@@ -118,6 +118,89 @@ def test_an_idempotency_key_is_charged_once_and_is_a_seed():
     with pytest.raises(ApiError) as other:
         entry.say("Something else.", key="k")
     assert other.value.spec.code == "idempotency_mismatch"
+
+
+def test_two_equal_requests_at_once_are_charged_once_or_refused_both():
+    async def both(entry: EntryPoint, key: str) -> list[Any]:
+        heard: list[list[bytes]] = [[], []]
+        asked = (say(entry.services, "Hello there.", each.append, entry.caller, key=key) for each in heard)
+        told = await asyncio.gather(*asked, return_exceptions=True)
+        return [error or pieces for error, pieces in zip(told, heard, strict=True)]
+
+    class SlowQuotas(LocalQuotas):
+        """As a store that answers later."""
+
+        async def charge_characters(self, key: str, quota: Quota, characters: int) -> QuotaDecision:
+            await asyncio.sleep(0.02)
+            return await super().charge_characters(key, quota, characters)
+
+    for limit, characters in ((11, 0), (24, 12)):
+        entry = EntryPoint(quota=Quota(characters_a_day=limit))
+        entry.quotas = SlowQuotas()
+        entry.caller = replace(entry.caller, quotas=entry.quotas)
+        first, second = asyncio.run(both(entry, "k"))
+        if characters:
+            assert first == second != []
+        else:
+            assert [error.spec.code for error in (first, second)] == ["quota_exceeded"] * 2
+        assert entry.speaker.opened == (2 if characters else 0)
+        assert asyncio.run(entry.quotas.characters_today("some-key")) == characters
+        if not characters:  # nothing was spoken, so the key is free for another text
+            with pytest.raises(ApiError) as other:
+                entry.say("Something else that is too long.", key="k")
+            assert other.value.spec.code == "quota_exceeded"
+
+
+@pytest.mark.parametrize("error", [AtCapacity("full", retry_after_s=1.0), NotCached("nothing"), EngineDead("gone")])
+def test_what_fails_before_its_audio_is_refunded(error: Exception):
+    entry = EntryPoint(Speaker(fails_at=0, error=error), quota=Quota(characters_a_day=20))
+    for _ in range(5):
+        with pytest.raises(type(error)):
+            entry.say()
+        assert asyncio.run(entry.quotas.characters_today("some-key")) == 0
+
+
+def test_what_fails_behind_its_first_audio_is_paid():
+    entry = EntryPoint(Speaker(fails_at=2), quota=Quota(characters_a_day=20))
+    with pytest.raises(Exception, match=r"."):
+        entry.say()
+    assert entry.written
+    assert asyncio.run(entry.quotas.characters_today("some-key")) == 12
+
+
+def test_a_client_that_leaves_has_paid():
+    entry = EntryPoint(quota=Quota(characters_a_day=20))
+
+    async def leave() -> None:
+        with open_speech(entry.services, RequestContext("left", entry.caller)) as speech:
+            await speech.accept(SpeechBody(input="Hello there."))
+            raise ClientLeft
+
+    with pytest.raises(ClientLeft):
+        asyncio.run(leave())
+    assert asyncio.run(entry.quotas.characters_today("some-key")) == 12
+
+
+def test_the_charge_of_a_request_that_failed_stays_with_its_idempotency_key():
+    entry = EntryPoint(Speaker(fails_at=0, error=AtCapacity("full", retry_after_s=1.0)), quota=Quota(characters_a_day=12))
+    for _ in range(3):
+        with pytest.raises(AtCapacity):
+            entry.say(key="k")
+    entry.speaker.fails_at = None
+    assert entry.say(key="k")
+    assert asyncio.run(entry.quotas.characters_today("some-key")) == 12
+
+
+def test_a_key_that_was_revoked_meanwhile_is_spoken_to_no_more():
+    entry = EntryPoint()
+    revoked = [False]
+    entry.caller = replace(entry.caller, is_revoked=lambda: revoked[0])
+    assert entry.say()
+    revoked[0] = True
+    with pytest.raises(ApiError) as refusal:
+        entry.say()
+    assert (refusal.value.spec.status, refusal.value.spec.code) == (401, "invalid_api_key")
+    assert entry.speaker.opened == 1
 
 
 def test_cache_entries_belong_to_the_caller():

@@ -1,5 +1,6 @@
 """Riva's speech synthesis over gRPC: what its fields do, what is refused, and who leaves."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from pipeline.store.store import Store
 from pipeline.types import Lane, PronunciationKind
 from serve.access.api_keys import Quota, Scope
 from serve.access.authentication import Authenticator
-from serve.config.app_config import LimitsConfig
+from serve.access.idempotency import seed_of
+from serve.config.app_config import ConversationsConfig, LimitsConfig
 from serve.doors.riva.calls import address_of
 from tests.support.demo_voice import demo_speaker
 from tests.support.effort import examples
@@ -159,6 +161,43 @@ def test_who_reads_nothing_does_not_keep_the_model():
         next(replies)
         wait_until(lambda: speaker.closed == speaker.opened == 1, 60)
         assert refusal(lambda: replies) == ("DEADLINE_EXCEEDED", "reader_stalled")
+
+
+def test_an_idempotency_key_means_what_it_means_over_http():
+    speaker = Speaker()
+    with riva_serving(make_services(speaker)) as address:
+        caller = Caller(address, **{"idempotency-key": "k"})
+        whole, again = (caller.whole(text=TEXT)[0].audio for _ in range(2))
+        assert whole == again
+        assert refusal(lambda: caller.whole(text="Something else.")) == ("ABORTED", "idempotency_mismatch")
+        streamed = Caller(address, **{"idempotency-key": "s" * 255})
+        texts = ({"text": TEXT}, {"text": "And this."}, {"text": TEXT})
+        first, second = ([reply.audio for reply in streamed.stream(*texts)] for _ in range(2))
+        assert first == second
+    seeds = [request.sampling.seed for request in speaker.requests]
+    assert seeds[0] == seeds[1] == seed_of("anonymous", "k")
+    assert seeds[2:5] == seeds[5:8]
+    assert len(set(seeds[2:5])) == 3
+
+
+def test_a_stream_that_says_nothing_is_not_waited_for():
+    services = make_services(Speaker(), conversations=ConversationsConfig(idle_timeout_s=0.2))
+    is_over = threading.Event()
+    with riva_serving(services) as address:
+        assert refusal(lambda: Caller(address).growing({"text": TEXT}, until=is_over)) == ("DEADLINE_EXCEEDED", "timeout")
+        wait_until(lambda: not services.speech.admission.in_flight, 30)
+        is_over.set()
+
+
+def test_a_replica_that_stops_does_not_wait_for_the_next_text():
+    services = make_services(Speaker())
+    is_over = threading.Event()
+    with riva_serving(services) as address:
+        replies = Caller(address).growing({"text": TEXT}, until=is_over)
+        next(replies)
+        services.conversations.leave()
+        assert refusal(lambda: replies) == ("UNAVAILABLE", "draining")
+        is_over.set()
 
 
 def test_keys_are_metadata(store: Store):

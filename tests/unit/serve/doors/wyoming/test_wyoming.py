@@ -207,6 +207,7 @@ def test_what_has_no_effect_is_named():
         ([SynthesizeStart().event(), SynthesizeChunk("x" * 20_000).event()], "overloaded"),
         ([SynthesizeChunk(TEXT).event()], "conflict"),
         ([SelectProgram(CANARY).event()], "program_not_found"),
+        ([Event("ping", {"text": 5})], "invalid_type"),
     ],
 )
 def test_what_is_wrong_is_said_and_ends_the_stream(events: list[Event], code: str):
@@ -260,6 +261,15 @@ def test_what_is_no_event_is_refused_before_it_is_read(raw: bytes, code: str):
     assert talk(script) == ([f"error {code}", "end"], b"")
 
 
+def test_half_a_character_in_a_ping_harms_nothing():
+    async def script(client: AsyncTcpClient, listener: WyomingListener) -> Any:
+        assert client._writer is not None
+        client._writer.write(b'{"type": "ping", "data": {"text": "a\\ud800"}}\n')
+        return await client.read_event()
+
+    assert Pong.from_event(talk(script)).text == "a?"
+
+
 def test_an_event_that_does_not_arrive_is_not_waited_for():
     async def script(client: AsyncTcpClient, listener: WyomingListener) -> Any:
         assert client._writer is not None
@@ -277,6 +287,24 @@ def test_a_silent_connection_is_closed():
 
     services = make_services(Speaker(), conversations=ConversationsConfig(idle_timeout_s=0.05))
     assert talk(script, services) == (["end"], b"")
+
+
+@pytest.mark.parametrize("said", ["", "This sentence is whole. And this one is"])
+def test_a_replica_that_stops_does_not_wait_for_the_end_of_a_text(said: str):
+    services = make_services(Speaker(chunks=3, pause_s=0.01))
+
+    async def script(client: AsyncTcpClient, listener: WyomingListener) -> Any:
+        await client.write_event(SynthesizeStart().event())
+        if said:
+            await client.write_event(SynthesizeChunk(said).event())
+        await until(lambda: services.conversations.open_now == 1 and services.conversations.busy == bool(said))
+        services.conversations.leave()
+        listener.leave()
+        return await heard(client)
+
+    kinds, audio = talk(script, services)
+    assert kinds[-2:] == ["error draining", "end"]
+    assert bool(audio) == bool(said), "what was complete is spoken"
 
 
 @pytest.mark.parametrize("grows", [False, True])

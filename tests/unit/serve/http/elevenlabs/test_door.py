@@ -11,6 +11,7 @@ from websockets.sync.client import connect
 
 from pipeline.errors import NoSpeakableText
 from pipeline.store.store import Store
+from serve.access.api_keys import NAMESPACE
 from serve.access.authentication import Authenticator
 from serve.config.app_config import ConversationsConfig, LimitsConfig
 from tests.support.elevenlabs_client import Client, audio_of
@@ -59,6 +60,34 @@ def test_the_messages_of_a_socket_field_by_field(live):
     assert (last, code, reason) == (END, 1000, "")
     assert audio_of(heard) == live.speak(input="Hello there. ", seed=7).content
     assert texts_of(live, 2) == ["Hello there. "] * 2
+
+
+@pytest.mark.parametrize("multi", [True, False])
+def test_what_has_no_effect_is_named_wherever_it_stands(live, multi: bool):
+    later = {"generation_config": {"chunk_length_schedule": [50]}, "novel": 1}
+    context = {"context_id": "c"} if multi else {}
+    with talking(live, multi=multi) as client:
+        client.say(text="One. ", flush=True, **context)
+        while not client.hear()["audio"]:
+            pass
+        client.say(text="Two. ", flush=True, **later, **context)
+        client.say(**({"close_socket": True} if multi else {"text": ""}), **context)
+        heard, code, _ = client.closed()
+    assert {name for one in heard for name in one.get("ignored_fields", ())} == set(later)
+    assert code == 1000
+
+
+@pytest.mark.parametrize("multi", [True, False])
+def test_what_has_no_effect_is_refused_if_the_client_asks_for_it(live, multi: bool):
+    context = {"context_id": "c"} if multi else {}
+    with talking(live, "output_format=pcm_24000&seed=7&strict=1", multi=multi) as client:
+        client.say(text="One. ", flush=True, **context)
+        while not client.hear()["audio"]:
+            pass
+        client.say(text="Two. ", flush=True, try_trigger_generation=True, **context)
+        while "error" not in (refused := client.hear()):
+            pass
+    assert refused["error"] == "unknown_field"
 
 
 def test_what_pipecat_sends(live):
@@ -254,6 +283,25 @@ def test_a_wrong_key(store: Store):
             ("missing_api_key", 1008, each) for each in named
         ]
         assert code == 1008
+
+
+@pytest.mark.parametrize("multi", [True, False])
+def test_a_key_that_is_revoked_ends_its_open_socket(store: Store, multi: bool):
+    key, key_id = add(store)
+    add(store)
+    ring = ring_of(store)
+    path = f"/v1/text-to-speech/alloy/{'multi-' if multi else ''}stream-input?output_format=pcm_24000"
+    with guarded(Authenticator(ring)) as live:
+        with connect(live.url.replace("http", "ws") + path, additional_headers={"xi-api-key": key}) as connection:
+            client = Client(connection)
+            client.say(text="One. ", flush=True)
+            assert client.hear()["audio"]
+            store.delete(NAMESPACE, key_id)
+            ring.refresh()
+            client.say(text="Two. ", flush=True)
+            heard, code, _ = client.closed()
+        wait_until(lambda: live.services.conversations.open_now == 0)
+    assert ([one["error"] for one in heard if "error" in one], code) == (["invalid_api_key"], 1008)
 
 
 def test_a_service_that_stops_finishes_what_was_flushed():

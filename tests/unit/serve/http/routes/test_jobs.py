@@ -95,7 +95,13 @@ def test_a_finished_file_is_the_samples_in_its_format_and_has_ranges(tmp_path: P
         assert (piece.status_code, piece.content) == (206, whole.content[10:-10])
         assert piece.headers["Content-Range"] == f"bytes 10-{size - 11}/{size}"
         assert get(live, job["id"], "/audio", Range="bytes=-5").content == whole.content[-5:]
-        assert get(live, job["id"], "/audio", Range=f"bytes={size}-").status_code == 416
+        behind = get(live, job["id"], "/audio", Range=f"bytes={size}-")
+        assert (behind.status_code, behind.json()["error"]["code"]) == (416, "range_not_satisfiable")
+        assert behind.headers["Content-Range"] == f"bytes */{size}"
+        assert behind.headers["ETag"] == whole.headers["ETag"]
+        assert get(live, job["id"], "/audio", Range=f"bytes={'9' * 5000}-").status_code == 416
+        assert get(live, job["id"], "/audio", Range=f"bytes={'0' * 5000}1-").content == whole.content[1:]
+        assert get(live, job["id"], "/audio", Range=f"bytes=-{'9' * 5000}").content == whole.content
         again = get(live, job["id"], "/audio", Range="bytes=0-1", **{"If-Range": '"another"'})
         assert (again.status_code, again.content) == (200, whole.content)
 
@@ -254,6 +260,8 @@ def test_events_tell_each_part_once_and_go_on_where_a_client_stopped(tmp_path: P
         assert parts == [0, 1, 2, 3, 4]
         assert (rest[-1]["event"], rest[-1]["data"]["status"]) == ("job.status", "succeeded")
         assert events_of(live, job["id"], rest[-1]["id"]) == []
+        script = rest[-1]["id"].partition("-")[0]
+        assert len(events_of(live, job["id"], f"{script}-{'9' * 5000}")) >= 5, "an id that is none is of no event"
         again = events_of(live, job["id"])
         assert [event["data"]["index"] for event in again if event["event"] == "job.part"] == [0, 1, 2, 3, 4]
         assert again[0]["data"]["start_s"] == 0.0

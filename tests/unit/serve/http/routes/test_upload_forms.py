@@ -105,3 +105,13 @@ def test_a_damaged_form_is_read_or_refused(live: Live, changes: list[tuple[float
             del body[at : at + change]
     status, _ = send(live, bytes(body))
     assert status in (400, 503)  # 503: a form in order, and these voices have no store
+
+
+@pytest.mark.parametrize("charset", ["punycode", "utf-7", "utf-16", "idna", "latin-1", "no such", '"utf-7"', ""])
+def test_a_form_in_another_charset_is_refused(live: Live, charset: str):
+    assert send(live, WHOLE, f"{FORM}; charset={charset}") == (400, "invalid_form")
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "UTF-8", '"utf-8"', "us-ascii"])
+def test_a_form_may_say_that_it_is_utf_8(live: Live, charset: str):
+    assert send(live, part("name", b"me") + END, f"{FORM}; charset={charset}") == (400, "missing_field")
