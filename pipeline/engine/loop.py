@@ -131,14 +131,18 @@ class EngineLoop:
         """Launches and delivers rounds until the engine is closed."""
         in_flight: deque[_InFlightRound] = deque()
         while (plan := self._next_plan(wait=not in_flight)) is not None:
+            prefill_s = self._fill_slots(runner, plan)
             if plan.decode:
-                in_flight.append(self._launch(runner, plan))
-            if len(in_flight) > runner.rounds_ahead or not plan.decode:
+                in_flight.append(_InFlightRound(plan, self._clock(), prefill_s))
+                runner.launch(plan)
+            if in_flight and (len(in_flight) > runner.rounds_ahead or not plan.decode):
                 self._collect(runner, in_flight.popleft())
                 self._round_started = self._clock() if in_flight else None
+            elif not in_flight:
+                self._round_started = None
 
     def _next_plan(self, *, wait: bool) -> Plan | None:
-        """Returns the next round's plan; None when closing. With `wait`, sleeps until a sequence can decode."""
+        """Returns the next round's plan; None when closing. With `wait`, sleeps until there is something to do."""
         with self.wake:
             while not self._closing:
                 # Before the buffers are looked at: a read that comes too late for the plan sees it, and notifies.
@@ -148,7 +152,7 @@ class EngineLoop:
                     self._observer.wasted(sequence.steps, _why_wasted(error))
                     if error is not None:
                         sequence.stream.put(error)
-                if plan.decode or not wait:
+                if plan.decode or plan.fills_slots or not wait:
                     self._may_sleep = False
                     return plan
                 # No sequence can run: sleep until a submit, a read or a cancel, or until the next deadline.
@@ -156,7 +160,12 @@ class EngineLoop:
                 self.wake.wait(None if deadline is None else max(deadline - self._clock(), 0.001))
             return None
 
-    def _launch(self, runner: DeviceRunner, plan: Plan) -> _InFlightRound:
+    def _fill_slots(self, runner: DeviceRunner, plan: Plan) -> float:
+        """Gives every sequence the slot that the plan says, also if none decodes: the scheduler counts on it.
+
+        Returns:
+            duration of the prefill call [s].
+        """
         started = self._clock()
         self._round_started = self._round_started or started
         for sequence, slot in plan.preempt:
@@ -174,11 +183,9 @@ class EngineLoop:
             prefill_s = self._clock() - started
             self._prefill_call_s.add(prefill_s)
             self.prefill_s += prefill_s
-        launched = _InFlightRound(plan, self._clock(), prefill_s)
-        for sequence in plan.prefill:
-            sequence.prefilled_at = sequence.prefilled_at or launched.launched_at
-        runner.launch(plan)
-        return launched
+            for sequence in plan.prefill:
+                sequence.prefilled_at = sequence.prefilled_at or self._clock()
+        return prefill_s
 
     def _collect(self, runner: DeviceRunner, launched: _InFlightRound) -> None:
         output = runner.read()

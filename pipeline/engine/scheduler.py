@@ -52,6 +52,11 @@ class Plan:
     left: tuple[tuple[Sequence, SynthesisError | None], ...]
     """sequences removed before this round, each with the error that ended it; None if it was cancelled"""
 
+    @property
+    def fills_slots(self) -> bool:
+        """True if it changes what is in the slots: it must be carried out, although none may decode."""
+        return bool(self.prefill or self.preempt or self.restore)
+
 
 def prefill_bucket(length: int) -> int:
     """Returns the padded length of a prompt: a function of the prompt alone."""

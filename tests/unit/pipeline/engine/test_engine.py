@@ -287,7 +287,7 @@ def test_reader_that_stops_is_cut_after_the_stated_time(make_engine):
         blocks = engine.generate(make_prompt(max_steps=128), SamplingParams(min_steps=128), timeout_s=600)
         await anext(blocks)
         (slow,) = engine._scheduler._running()
-        wait_until(lambda: slow.paused_since is not None, 20.0)
+        wait_until(lambda: slow.paused_since is not None and slow.pending_steps == 16, 20.0)  # full again behind that read
         await asyncio.to_thread(pass_time, engine, clock, 29.9)
         assert engine.stats().slots_used == 1, "it may still read on"
         clock.advance(0.2)
