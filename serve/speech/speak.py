@@ -263,7 +263,12 @@ class SpeechSession:
             if not self._replayed:
                 await idempotency.release(tenant, key)
             raise
-        if await idempotency.note_charge(tenant, key, raw):
+        try:
+            is_charged_twice = await idempotency.note_charge(tenant, key, raw)
+        except ApiError:
+            caller.refund(charge)
+            raise
+        if is_charged_twice:
             self._replayed = True
             caller.refund(charge)
 

@@ -40,6 +40,8 @@ MOST_AUDIO_BYTES = 1 << 18
 """of one message of a stream; clients refuse messages of 4 MiB"""
 WAITING_MESSAGES = 2
 """that a client has not taken, before the speech waits"""
+ARRIVED_S = 0.1
+"""in which a text that has arrived is read, once the replica is about to stop"""
 
 
 class CallContext(Protocol):
@@ -141,6 +143,8 @@ class RivaDoor:
             while True:
                 request = asyncio.create_task(_next(coming))
                 await asyncio.wait((request, leaving), timeout=idle_s, return_when=asyncio.FIRST_COMPLETED)
+                if leaving.done():
+                    await asyncio.wait((request,), timeout=ARRIVED_S)
                 if not request.done():
                     if leaving.done():
                         raise Draining("this replica is about to stop and takes no further text; call again")

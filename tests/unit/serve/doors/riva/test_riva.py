@@ -200,6 +200,17 @@ def test_a_replica_that_stops_does_not_wait_for_the_next_text():
         is_over.set()
 
 
+def test_a_replica_that_stops_speaks_the_texts_that_have_arrived():
+    services = make_services(Speaker(pause_s=0.02))
+    with riva_serving(services) as address:
+        replies = Caller(address).stream({"text": TEXT}, {"text": "And this."}, {"text": TEXT})
+        heard = [next(replies)]
+        services.conversations.leave()
+        heard += replies
+    assert {reply.meta.text for reply in heard} == {TEXT, "And this."}
+    assert sum(len(reply.audio) for reply in heard) == 3 * SECOND
+
+
 def test_keys_are_metadata(store: Store):
     key, key_id = add(store, quota=Quota(requests_per_s=None, streams=None, characters_a_day=20), lanes=(Lane.INTERACTIVE,))
     without, _ = add(store, scopes=(Scope.TEXT,))
