@@ -50,7 +50,7 @@ class PurgeGenerations:
         while not done:
             self._mirror.refresh()
             try:
-                self._store.put(NAMESPACE, record, b"", replaces=self._generation(record))
+                self._store.put(NAMESPACE, record, b"", replaces=self._generation(record), keeps=1)
                 done = True
             except Conflict:
                 # Another process is purging too, perhaps from before the newest entry that this purge must cover: try again.

@@ -36,11 +36,9 @@ local newest = tonumber(live) == 1 and tonumber(version) or 0
 if newest ~= tonumber(ARGV[3]) then return {0, newest} end
 version = tonumber(version) + 1
 if newest == 0 then first = version end
-if tonumber(ARGV[5]) > 0 then
-  local oldest = version - ARGV[5] + 1
-  for each = first, oldest - 1 do redis.call('HDEL', KEYS[3], ARGV[1] .. '@' .. each) end
-  first = math.max(first, oldest)
-end
+local oldest = version - ARGV[5] + 1
+for each = first, oldest - 1 do redis.call('HDEL', KEYS[3], ARGV[1] .. '@' .. each) end
+first = math.max(first, oldest)
 redis.call('HSETNX', KEYS[1], 'epoch', ARGV[4])
 local revision = redis.call('HINCRBY', KEYS[1], 'revision', 1)
 redis.call('HSET', KEYS[3], ARGV[1] .. '@' .. version, ARGV[2])
@@ -98,12 +96,12 @@ class RedisStore:
         self._changes = self._redis.register_script(CHANGES)
         self._get = self._redis.register_script(GET)
 
-    def put(self, namespace: str, key: str, value: bytes, *, replaces: int, keeps: int | None = None) -> int:
+    def put(self, namespace: str, key: str, value: bytes, *, replaces: int, keeps: int) -> int:
         """Writes the next version of a key; raises as store.Store says."""
         check_address(namespace, key)
         check_value(value)
         with self._readable_errors():
-            done, version = self._put(_keys(namespace), [key, value, replaces, secrets.token_hex(8), keeps or 0])
+            done, version = self._put(_keys(namespace), [key, value, replaces, secrets.token_hex(8), keeps])
         if not done:
             raise Conflict(f"version {version} is the newest there is, not {replaces}; read it again and repeat the change")
         return int(version)

@@ -74,7 +74,7 @@ class SqliteStore:
         self._reserve = Reserve(path.with_name(f"{path.name}-reserve"))
         self._is_made = False
 
-    def put(self, namespace: str, key: str, value: bytes, *, replaces: int, keeps: int | None = None) -> int:
+    def put(self, namespace: str, key: str, value: bytes, *, replaces: int, keeps: int) -> int:
         """Writes the next version of a key; raises as store.Store says."""
         check_address(namespace, key)
         check_value(value)
@@ -85,9 +85,8 @@ class SqliteStore:
             if newest != replaces:
                 raise Conflict(f"version {newest} is the newest there is, not {replaces}; read it again and repeat the change")
             version += 1
-            if keeps is not None:  # first: the new one may need their space
-                older = "DELETE FROM versions WHERE namespace = ? AND key = ? AND version <= ?"
-                connection.execute(older, (namespace, key, version - keeps))
+            older = "DELETE FROM versions WHERE namespace = ? AND key = ? AND version <= ?"
+            connection.execute(older, (namespace, key, version - keeps))  # first: the new one may need their space
             connection.execute("INSERT INTO versions VALUES (?, ?, ?, ?)", (namespace, key, version, value))
             connection.execute("REPLACE INTO heads VALUES (?, ?, ?, 1, ?)", (namespace, key, version, revision))
             return version

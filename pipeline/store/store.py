@@ -47,12 +47,12 @@ class Store(Protocol):
     place: str
     """its place, for operators: a path, or a URL without its password"""
 
-    def put(self, namespace: str, key: str, value: bytes, *, replaces: int, keeps: int | None = None) -> int:
+    def put(self, namespace: str, key: str, value: bytes, *, replaces: int, keeps: int) -> int:
         """Writes the next version of a key and returns its number; once this returns, the value is on disk or in Redis.
 
         Args:
             replaces: the newest version there is, 0 when the key is not there.
-            keeps: how many versions stay, this one among them; None: all.
+            keeps: how many versions stay, this one among them: 1, unless requests can name an older one.
 
         Raises:
             Conflict: another version is the newest.

@@ -234,7 +234,7 @@ class VoiceLibrary:
         """Stores the stability of a version; a later score replaces an earlier one."""
         store = self._writable()
         newest = store.get(SCORES, stored.name)
-        store.put(SCORES, stored.name, json.dumps(score).encode(), replaces=newest[0] if newest else 0)
+        store.put(SCORES, stored.name, json.dumps(score).encode(), replaces=newest[0] if newest else 0, keeps=1)
         self.refresh()
 
     def loudness(self, name: str, checkpoint: str) -> float | None:
@@ -251,20 +251,20 @@ class VoiceLibrary:
             return
         with suppress(Conflict, StoreUnavailable):
             value = json.dumps({"voice": name, "checkpoint": checkpoint, "lufs": lufs}).encode()
-            self._store.put(LOUDNESS, _loudness_key(name, checkpoint), value, replaces=0)
+            self._store.put(LOUDNESS, _loudness_key(name, checkpoint), value, replaces=0, keeps=1)
 
     def _put(self, voice_id: str, record: VoiceRecord, preview: bytes, *, replaces: int) -> StoredVoice:
         store = self._writable()
         assert self._voices is not None
         try:
-            version = store.put(VOICES, voice_id, write_record(record), replaces=replaces)
+            version = store.put(VOICES, voice_id, write_record(record), replaces=replaces, keeps=MAX_VERSIONS)
         except Conflict:
             if replaces:
                 raise
             raise VoiceExists("there is a voice of this name; GET /v1/audio/voices lists them", param="name") from None
         if preview:
             try:
-                store.put(PREVIEWS, f"{voice_id}@{version}", preview, replaces=0)
+                store.put(PREVIEWS, f"{voice_id}@{version}", preview, replaces=0, keeps=1)
             except StoreUnavailable:
                 if not replaces:  # a second attempt must not be refused because the voice exists
                     store.delete(VOICES, voice_id)

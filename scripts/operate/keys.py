@@ -96,7 +96,7 @@ def add(store: Store, options: argparse.Namespace) -> int:
         mark.set()  # before the key: no key may exist without the mark
     except OSError as error:
         print(f"{mark.path} cannot be written ({error.strerror}): {UNMARKED}", file=sys.stderr)
-    store.put(NAMESPACE, key_id, record.model_dump_json().encode(), replaces=0)
+    store.put(NAMESPACE, key_id, record.model_dump_json().encode(), replaces=0, keeps=1)
     print(key)
     print(f"id {key_id}; this is the only time the key is shown", file=sys.stderr)
     return 0

@@ -131,7 +131,7 @@ def shared_secret(store: Store) -> bytes:
     """
     while (found := store.get(NAMESPACE, NAME)) is None:
         try:
-            store.put(NAMESPACE, NAME, secrets.token_bytes(SECRET_BYTES), replaces=0)
+            store.put(NAMESPACE, NAME, secrets.token_bytes(SECRET_BYTES), replaces=0, keeps=1)
         except Conflict:
             continue  # another replica made it
     return found[1]

@@ -25,7 +25,7 @@ def add(
     store: Store, *, scopes: tuple[Scope, ...] = tuple(Scope), quota: Quota = FREE, lanes: tuple[Lane, ...] = tuple(Lane)
 ) -> tuple[str, str]:
     key, key_id, record = make_key("somebody", scopes, lanes, quota)
-    store.put(NAMESPACE, key_id, record.model_dump_json().encode(), replaces=0)
+    store.put(NAMESPACE, key_id, record.model_dump_json().encode(), replaces=0, keeps=1)
     return key, key_id
 
 

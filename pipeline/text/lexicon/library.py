@@ -20,7 +20,6 @@ NAMESPACE = "lexicons"
 LEXICON_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 MAX_ENTRIES = 1000
 MAX_LEXICONS = 1000
-KEPT_VERSIONS = 20
 
 Entries = tuple[LexiconEntry, ...]
 
@@ -60,9 +59,8 @@ class LexiconLibrary:
         newest = store.get(NAMESPACE, lexicon_id)
         if newest is None and len(mirror.newest()) >= MAX_LEXICONS:
             raise Conflict(f"there are {MAX_LEXICONS} lexicons, the largest number allowed; delete one first")
-        # Every replica holds every stored version, and no request names an old one.
         replaces = newest[0] if newest else 0
-        version = store.put(NAMESPACE, lexicon_id, _encode(entries), replaces=replaces, keeps=KEPT_VERSIONS)
+        version = store.put(NAMESPACE, lexicon_id, _encode(entries), replaces=replaces, keeps=1)
         self.refresh()
         return version
 

@@ -53,8 +53,8 @@ def text(key: str, version: int, value: bytes) -> str:
 
 
 def test_a_version_is_written_once_and_stays(store: Store):
-    assert store.put("voices", "anna", b"one", replaces=0) == 1
-    assert store.put("voices", "anna", b"two", replaces=1) == 2
+    assert store.put("voices", "anna", b"one", replaces=0, keeps=9) == 1
+    assert store.put("voices", "anna", b"two", replaces=1, keeps=9) == 2
     assert store.get("voices", "anna") == (2, b"two")
     (entry,) = store.changes("voices").entries
     assert (entry.key, entry.versions) == ("anna", ((1, b"one"), (2, b"two")))
@@ -64,27 +64,27 @@ def test_a_version_is_written_once_and_stays(store: Store):
 
 @pytest.mark.parametrize("replaces", [0, 2, 7])
 def test_a_write_over_something_else_than_it_says_is_a_conflict(store: Store, replaces: int):
-    store.put("voices", "anna", b"one", replaces=0)
+    store.put("voices", "anna", b"one", replaces=0, keeps=9)
     before = store.changes("voices")
     with pytest.raises(Conflict, match="version 1 is the newest"):
-        store.put("voices", "anna", b"two", replaces=replaces)
+        store.put("voices", "anna", b"two", replaces=replaces, keeps=9)
     assert store.changes("voices") == before
 
 
 def test_a_key_that_comes_back_goes_on_counting(store: Store):
-    store.put("voices", "anna", b"one", replaces=0)
-    store.put("voices", "anna", b"two", replaces=1)
+    store.put("voices", "anna", b"one", replaces=0, keeps=9)
+    store.put("voices", "anna", b"two", replaces=1, keeps=9)
     assert store.delete("voices", "anna")
     assert not store.delete("voices", "anna")
     assert store.get("voices", "anna") is None
-    assert store.put("voices", "anna", b"another", replaces=0) == 3, "anna@1 never means two voices"
+    assert store.put("voices", "anna", b"another", replaces=0, keeps=9) == 3, "anna@1 never means two voices"
     (entry,) = store.changes("voices").entries
     assert entry.versions == ((3, b"another"),)
 
 
 def test_older_versions_go_where_only_some_are_kept(store: Store):
     for number in range(5):
-        store.put("lexicons", "mine", f"{number}".encode(), replaces=number, keeps=None if number < 3 else 2)
+        store.put("lexicons", "mine", f"{number}".encode(), replaces=number, keeps=9 if number < 3 else 2)
     (entry,) = store.changes("lexicons").entries
     assert entry.versions == ((4, b"3"), (5, b"4"))
     assert store.delete("lexicons", "mine")
@@ -95,12 +95,12 @@ def test_older_versions_go_where_only_some_are_kept(store: Store):
 
 def test_changes_are_returned_once(store: Store):
     assert store.changes("voices", START).entries == ()
-    store.put("voices", "anna", b"one", replaces=0)
-    store.put("voices", "bert", b"one", replaces=0)
+    store.put("voices", "anna", b"one", replaces=0, keeps=9)
+    store.put("voices", "bert", b"one", replaces=0, keeps=9)
     first = store.changes("voices", START)
     assert first.is_whole
     assert store.changes("voices", first.position).entries == ()
-    store.put("voices", "bert", b"two", replaces=1)
+    store.put("voices", "bert", b"two", replaces=1, keeps=9)
     store.delete("voices", "anna")
     second = store.changes("voices", first.position)
     assert not second.is_whole
@@ -109,16 +109,16 @@ def test_changes_are_returned_once(store: Store):
 
 def test_values_are_bytes_of_any_kind(store: Store):
     value = bytes(range(256)) * 100
-    store.put("voices", "anna", value, replaces=0)
-    store.put("voices", "empty", b"", replaces=0)
-    store.put("voices", "large", bytes(MAX_VALUE_BYTES), replaces=0)
+    store.put("voices", "anna", value, replaces=0, keeps=9)
+    store.put("voices", "empty", b"", replaces=0, keeps=9)
+    store.put("voices", "large", bytes(MAX_VALUE_BYTES), replaces=0, keeps=9)
     assert store.get("voices", "anna") == (1, value)
     assert store.get("voices", "empty") == (1, b"")
     with pytest.raises(AssertionError):
-        store.put("voices", "larger", bytes(MAX_VALUE_BYTES + 1), replaces=0)
+        store.put("voices", "larger", bytes(MAX_VALUE_BYTES + 1), replaces=0, keeps=9)
     for key in ("../anna", "a b", "", "a" * 81):
         with pytest.raises(AssertionError):
-            store.put("voices", key, b"", replaces=0)
+            store.put("voices", key, b"", replaces=0, keeps=9)
 
 
 actions = st.lists(
@@ -137,7 +137,7 @@ def test_a_mirror_always_shows_what_was_written(url: str, actions: list[tuple[st
     for action, key, value in actions:
         if action == "put":
             newest = store.get("mirrored", key)
-            store.put("mirrored", key, value, replaces=newest[0] if newest else 0)
+            store.put("mirrored", key, value, replaces=newest[0] if newest else 0, keeps=9)
             model[key] = value
         elif action == "delete":
             assert store.delete("mirrored", key) == (key in model)
@@ -164,7 +164,7 @@ def test_concurrent_writers_lose_nothing(url: str):
             newest = own.get("counts", "n")
             version, value = newest or (0, b"0")
             try:
-                written.append(own.put("counts", "n", str(int(value) + 1).encode(), replaces=version))
+                written.append(own.put("counts", "n", str(int(value) + 1).encode(), replaces=version, keeps=9))
             except Conflict:
                 continue
         own.close()
@@ -185,7 +185,7 @@ print("ready", flush=True)
 number = 0
 while True:
     newest = store.get("killed", f"k{number % 7}")
-    store.put("killed", f"k{number % 7}", f"{number}".encode() * 5000, replaces=newest[0] if newest else 0)
+    store.put("killed", f"k{number % 7}", f"{number}".encode() * 5000, replaces=newest[0] if newest else 0, keeps=9)
     number += 1
     print(number, flush=True)
 """
@@ -226,7 +226,7 @@ def test_another_process_sees_a_write_with_its_next_look(url: str):
         assert reader.stdin is not None
         assert reader.stdout is not None
         assert reader.stdout.readline() == "None\n"
-        open_store(url).put("seen", "new", b"hello", replaces=0)
+        open_store(url).put("seen", "new", b"hello", replaces=0, keeps=9)
         reader.stdin.write("look\n")
         reader.stdin.flush()
         assert reader.stdout.readline() == "b'hello'\n"
@@ -238,7 +238,7 @@ def test_many_may_make_the_file_together(tmp_path: Path):
 
     def make(number: int) -> None:
         barrier.wait()
-        SqliteStore(path).put("created", f"k{number}", b"", replaces=0)
+        SqliteStore(path).put("created", f"k{number}", b"", replaces=0, keeps=9)
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         list(pool.map(make, range(8)))
@@ -257,13 +257,13 @@ class Outage:
     def __init__(self, folder: Path) -> None:
         self.server = RedisServer(folder)
         self.store = RedisStore(self.server.url)
-        self.store.put("voices", "anna", b"one", replaces=0)
+        self.store.put("voices", "anna", b"one", replaces=0, keeps=9)
         self.mirror = Mirror(self.store, "voices", text)
         self.mirror.refresh()
 
     def expect_nothing_but_memory(self) -> None:
         for call in (
-            lambda: self.store.put("voices", "bert", b"x", replaces=0),
+            lambda: self.store.put("voices", "bert", b"x", replaces=0, keeps=9),
             lambda: self.store.delete("voices", "missing"),
             self.mirror.refresh,
         ):
@@ -288,7 +288,7 @@ def test_while_redis_is_away_memory_serves_and_writes_are_refused(outage: Outage
     outage.mirror.refresh()
     assert outage.mirror.get("anna") == "one"
     assert outage.store.get("voices", "anna") == (1, b"one")
-    outage.store.put("voices", "carl", b"new", replaces=0)
+    outage.store.put("voices", "carl", b"new", replaces=0, keeps=9)
     outage.mirror.refresh()
     assert outage.mirror.get("carl") == "new"
 
@@ -297,7 +297,7 @@ def test_a_store_that_was_emptied_is_followed(outage: Outage):
     RedisStore(outage.server.url)._redis.flushall()
     outage.mirror.refresh()
     assert outage.mirror.newest() == {}
-    outage.store.put("voices", "dora", b"first again", replaces=0)
+    outage.store.put("voices", "dora", b"first again", replaces=0, keeps=9)
     assert outage.mirror.refresh()
     assert outage.mirror.newest() == {"dora": "first again"}
 
@@ -306,12 +306,12 @@ def test_one_bad_record_is_left_out_and_counted(store: Store):
     def number(key: str, version: int, value: bytes) -> int:
         return int(value)
 
-    store.put("numbers", "good", b"1", replaces=0)
-    store.put("numbers", "bad", b"one", replaces=0)
+    store.put("numbers", "good", b"1", replaces=0, keeps=9)
+    store.put("numbers", "bad", b"one", replaces=0, keeps=9)
     mirror = Mirror(store, "numbers", number)
     mirror.refresh()
     assert (mirror.newest(), mirror.broken) == ({"good": 1}, {"bad"})
-    store.put("numbers", "bad", b"2", replaces=1)
+    store.put("numbers", "bad", b"2", replaces=1, keeps=9)
     mirror.refresh()
     assert (mirror.newest(), mirror.get("bad", 1)) == ({"bad": 2, "good": 1}, None)
     store.delete("numbers", "bad")
@@ -328,7 +328,7 @@ def test_reading_a_mirror_never_waits_for_a_refresh(store: Store):
             go_on.wait(10)
             return store.changes(namespace, since)
 
-    store.put("voices", "anna", b"one", replaces=0)
+    store.put("voices", "anna", b"one", replaces=0, keeps=9)
     mirror = Mirror(Slow(), "voices", text)  # type: ignore[arg-type]
     refreshing: Callable[[], bool] = mirror.refresh
     thread = threading.Thread(target=refreshing)

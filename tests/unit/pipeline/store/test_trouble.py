@@ -38,7 +38,7 @@ written = {}
 try:
     while True:
         value = os.urandom(20_000)
-        store.put("voices", f"v{len(written)}", value, replaces=0)
+        store.put("voices", f"v{len(written)}", value, replaces=0, keeps=9)
         written[f"v{len(written)}"] = value
 except StoreFull as error:
     message = str(error)
@@ -59,10 +59,10 @@ assert {entry.key: entry.versions[-1][1] for entry in fresh.changes("voices").en
 for number in (3, 4, 5, 6):
     assert fresh.delete("voices", f"v{number}")
     del written[f"v{number}"]
-fresh.put("voices", "new", b"n" * 50_000, replaces=0)  # into the room of three of them
+fresh.put("voices", "new", b"n" * 50_000, replaces=0, keeps=9)  # into the room of three of them
 written["new"] = b"n" * 50_000
 try:
-    fresh.put("voices", "too-large", os.urandom(60_000), replaces=0)
+    fresh.put("voices", "too-large", os.urandom(60_000), replaces=0, keeps=9)
     raise SystemExit("there was no room for it")
 except StoreFull:
     pass
@@ -87,7 +87,7 @@ def test_a_full_disk_can_be_read_and_deleted_from(tmp_path: Path):
 
 def test_a_file_that_may_not_grow_changes_nothing_and_takes_deletions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     store = SqliteStore(tmp_path / "store.sqlite")
-    store.put("voices", "anna", bytes(50_000), replaces=0)
+    store.put("voices", "anna", bytes(50_000), replaces=0, keeps=9)
     before = store.changes("voices")
     connect = sqlite3.connect
 
@@ -98,31 +98,31 @@ def test_a_file_that_may_not_grow_changes_nothing_and_takes_deletions(tmp_path: 
 
     monkeypatch.setattr("pipeline.store.sqlite.sqlite3.connect", small)
     with pytest.raises(StoreFull, match="full"):
-        store.put("voices", "bert", bytes(200_000), replaces=0)
+        store.put("voices", "bert", bytes(200_000), replaces=0, keeps=9)
     assert store.changes("voices") == before
     assert store.delete("voices", "anna")
-    store.put("voices", "carl", bytes(40_000), replaces=0)
+    store.put("voices", "carl", bytes(40_000), replaces=0, keeps=9)
 
 
 def test_the_reserve_is_taken_with_the_first_write_and_again_after_it_was_lost(tmp_path: Path):
     reserve = tmp_path / "store.sqlite-reserve"
     store = SqliteStore(tmp_path / "store.sqlite")
     for replaces in range(2):
-        store.put("voices", "anna", b"one", replaces=replaces)
+        store.put("voices", "anna", b"one", replaces=replaces, keeps=9)
         assert reserve.stat().st_size == RESERVE_BYTES
         reserve.unlink()
 
 
 def fill(store: Store) -> None:
     for number in range(1, 1000):
-        store.put("voices", f"v{number}", os.urandom(3000), replaces=0)
+        store.put("voices", f"v{number}", os.urandom(3000), replaces=0, keeps=9)
 
 
 def test_a_full_redis_can_be_deleted_from(tmp_path: Path):
     server = RedisServer(tmp_path)
     try:
         store = RedisStore(server.url)
-        store.put("voices", "v0", bytes(3000), replaces=0)
+        store.put("voices", "v0", bytes(3000), replaces=0, keeps=9)
         store._redis.config_set("maxmemory", store._redis.info("memory")["used_memory"] + 300_000)
         with pytest.raises(StoreFull, match="Delete voices") as full:
             fill(store)
@@ -131,7 +131,7 @@ def test_a_full_redis_can_be_deleted_from(tmp_path: Path):
         left = [entry.key for entry in store.changes("voices").entries]
         for key in left:
             assert store.delete("voices", key)
-        store.put("voices", "new", bytes(3000), replaces=0)
+        store.put("voices", "new", bytes(3000), replaces=0, keeps=9)
         store.close()
     finally:
         server.kill()
@@ -158,7 +158,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Returns the path of a store with a voice in it, in a folder that every user may enter."""
     folder = Path(f"/tmp/store-{os.getpid()}")  # pytest's own folders are for one user
     folder.mkdir(mode=0o755)
-    SqliteStore(folder / "store.sqlite").put("voices", "anna", bytes(100_000), replaces=0)
+    SqliteStore(folder / "store.sqlite").put("voices", "anna", bytes(100_000), replaces=0, keeps=9)
     yield folder / "store.sqlite"
     shutil.rmtree(folder)
 
@@ -223,7 +223,7 @@ def test_a_removed_file_is_not_created_again_by_a_store_that_had_it(path: Path):
     store.changes("voices")
     path.unlink()
     with pytest.raises(StoreUnavailable, match="one that was removed"):
-        store.put("voices", "bert", b"", replaces=0)
+        store.put("voices", "bert", b"", replaces=0, keeps=9)
     assert not path.exists()
 
 
@@ -249,7 +249,7 @@ def test_a_store_that_may_only_be_read_is_read(path: Path):
         store = SqliteStore(path)
         assert store.get("voices", "anna") is not None
         with pytest.raises(StoreUnavailable, match="readonly database; it, and the folder it is in, must be writable"):
-            store.put("voices", "bert", b"", replaces=0)
+            store.put("voices", "bert", b"", replaces=0, keeps=9)
 
 
 def test_a_file_with_a_write_ahead_log_is_taken_over(path: Path):
@@ -276,7 +276,7 @@ from pipeline.store.open import open_store
 
 stores = [open_store(url) for url in sys.argv[1:]]
 for store in stores:
-    store.put("voices", "anna", b"one", replaces=0)
+    store.put("voices", "anna", b"one", replaces=0, keeps=9)
     store.close()
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 held = []
@@ -286,7 +286,7 @@ try:
 except OSError:
     pass
 for store in stores:
-    for call in (lambda: store.get("voices", "anna"), lambda: store.put("voices", "bert", b"", replaces=0)):
+    for call in (lambda: store.get("voices", "anna"), lambda: store.put("voices", "bert", b"", replaces=0, keeps=9)):
         try:
             call()
             raise SystemExit(f"{store.place} needs no file descriptor?")

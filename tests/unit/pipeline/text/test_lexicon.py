@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import StoreFull, StoreUnavailable, UnknownLexicon
 from pipeline.store.sqlite import SqliteStore
-from pipeline.text.lexicon.library import KEPT_VERSIONS, LexiconLibrary
+from pipeline.text.lexicon.library import LexiconLibrary
 from pipeline.text.lexicon.matching import find
 from pipeline.text.pinyin import SYLLABLE, TABLE, homophones
 from pipeline.types import LexiconEntry, Pronunciation, PronunciationKind
@@ -121,9 +121,9 @@ def test_a_kept_lexicon_is_known_to_every_replica_after_a_look(tmp_path):
 def test_versions_go_on_and_old_ones_are_let_go(tmp_path):
     store = SqliteStore(tmp_path / "store")
     library = LexiconLibrary(store)
-    assert [library.put("mine", WORDS) for _ in range(KEPT_VERSIONS + 5)] == list(range(1, KEPT_VERSIONS + 6))
+    assert [library.put("mine", WORDS) for _ in range(5)] == list(range(1, 6))
     (entry,) = store.changes("lexicons").entries
-    assert len(entry.versions) <= KEPT_VERSIONS
+    assert len(entry.versions) == 1, "no request names an old one"
 
 
 def test_without_a_store_nothing_is_kept():
@@ -136,8 +136,7 @@ def test_without_a_store_nothing_is_kept():
 def test_a_full_store_keeps_the_lexicon_there_is(tmp_path, monkeypatch):
     store = SqliteStore(tmp_path / "store")
     library = LexiconLibrary(store)
-    for _ in range(KEPT_VERSIONS):
-        library.put("mine", WORDS)
+    library.put("mine", WORDS)
 
     def full(*args: object, **options: object) -> int:
         raise StoreFull("full")

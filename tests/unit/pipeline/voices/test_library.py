@@ -149,8 +149,8 @@ def test_a_record_of_another_checkpoint_is_left_out(catalogue: VoiceCatalogue, s
     wide = VoiceRecord.model_validate(
         {"title": "Wide", "origin": "seed", "created_at": NOW, **embedding_fields(draw_embedding(1, 768))}
     )
-    store.put(VOICES, "wide", write_record(wide), replaces=0)
-    store.put(VOICES, "broken", b"{", replaces=0)
+    store.put(VOICES, "wide", write_record(wide), replaces=0, keeps=9)
+    store.put(VOICES, "broken", b"{", replaces=0, keeps=9)
     library.add("anna", record("Anna"))
     assert [info.name for info in library.list()][-1] == "anna"
     assert library._voices is not None

@@ -15,7 +15,7 @@ from tests.support.guarded import LOOPBACK, add, guarded, ring_of, speak, status
 
 
 def test_an_unreadable_record_opens_nothing(store: Store):
-    store.put(NAMESPACE, "abcdefghij", b"not a record", replaces=0)
+    store.put(NAMESPACE, "abcdefghij", b"not a record", replaces=0, keeps=9)
     assert status(Authenticator(ring_of(store)), LOOPBACK) == "missing_api_key"
 
 

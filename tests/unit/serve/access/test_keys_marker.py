@@ -65,7 +65,7 @@ def test_without_a_key_ever_this_machine_is_served(url: str, home: Path):
     ring, store = started(url, home)
     assert status(Authenticator(ring), LOOPBACK) == "in"
     assert not marker_for(store, home).is_set
-    store.put("voices", "anna", b"one", replaces=0)
+    store.put("voices", "anna", b"one", replaces=0, keeps=9)
     lose(url)
     assert status(Authenticator(started(url, home)[0]), LOOPBACK) == "in", "voices are lost, keys there were none"
 
