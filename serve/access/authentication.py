@@ -14,104 +14,26 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 from starlette.datastructures import Headers
 
 from pipeline.errors import StoreUnavailable
 from pipeline.ewma import Ewma
-from pipeline.types import Lane
-from serve.access.api_keys import LOST, Key, KeyRing, Quota, Scope
+from serve.access.api_keys import LOST, Key, KeyRing, Scope
+from serve.access.caller import Caller, invalid_key, rate_headers, refused, unauthorised
 from serve.access.cross_origin import CrossOriginPolicy
-from serve.access.quotas import Charge, LocalQuotas, QuotaDecision, Quotas
+from serve.access.quotas import LocalQuotas, Quotas
 from serve.config.hosts import is_local_host, is_loopback
 from serve.errors import ApiError, ErrorSpec, to_api_error
 
 EWMA_WEIGHT = 0.2  # of the newest stream in the mean duration
 FIRST_DURATION_S = 2.0  # until the first stream has ended
 
-ANONYMOUS = "anonymous"
 SCHEMES = ("bearer", "token")  # RFC 6750's, and Deepgram's
 KEY_HEADERS = ("xi-api-key", "x-api-key", "x-vapi-secret")
 FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "x-forwarded-host", "via")
-
-MESSAGES = {
-    "rate_limited": "this key's requests per second are used up",
-    "too_many_concurrent_requests": "this key has reached its number of concurrent requests",
-    "quota_exceeded": "this key's quota of characters per day or of audio per minute is used up",
-}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Caller:
-    """The client of a request, as the routes see it."""
-
-    id: str = ANONYMOUS
-    """id of the key: for logs, fair shares and tenants"""
-    lanes: Collection[Lane] = tuple(Lane)
-    quota: Quota | None = None
-    """None: no limits, nothing is counted"""
-    quotas: Quotas = field(default_factory=LocalQuotas)
-    is_revoked: Callable[[], bool] = field(default=lambda: False)
-    """whether its key has been revoked since it was checked, as it can be while a socket is open"""
-
-    def check_key(self) -> None:
-        """Checks that the key is still one.
-
-        Raises:
-            ApiError: 401
-        """
-        if self.is_revoked():
-            raise invalid_key()
-
-    def lane(self, requested: str | None) -> Lane:
-        """Returns the lane of a request: the requested one, else standard, else the most urgent one the key may use.
-
-        Raises:
-            ApiError: 403, the key may not use the requested lane.
-        """
-        if requested is None:
-            return Lane.STANDARD if Lane.STANDARD in self.lanes else next(lane for lane in Lane if lane in self.lanes)
-        if requested not in self.lanes:
-            raise ApiError(
-                f"key {self.id} may not use this lane; it may use {', '.join(self.lanes)}",
-                ErrorSpec(403, "permission_error", "lane_not_allowed", False),
-                param="priority",
-            )
-        return Lane(requested)
-
-    async def charge_characters(self, characters: int) -> Charge:
-        """Charges characters to the key's quota of the day. Returns what can be refunded.
-
-        Raises:
-            ApiError: 429, they are more than what is left of it.
-        """
-        if self.quota is None:
-            return Charge(0, 0)
-        decision = await self.quotas.charge_characters(self.id, self.quota, characters)
-        if decision.refusal:
-            raise refused(decision, self.quota, retry_helps=False)
-        return Charge(characters, decision.day)
-
-    def refund(self, charge: Charge) -> None:
-        """Takes a charge back, unless its day is over."""
-        if self.quota is not None:
-            self.quotas.refund_characters(self.id, self.quota, charge)
-
-    async def characters_today(self) -> int | None:
-        """Returns the characters of the day (UTC) that are charged; None: this caller has no limit of them."""
-        if self.quota is None or self.quota.characters_a_day is None:
-            return None
-        return await self.quotas.characters_today(self.id)
-
-    def record_audio(self, audio_s: float) -> None:
-        """Counts audio that was generated against the key's quota per minute [s]."""
-        if self.quota is not None:
-            self.quotas.record_audio(self.id, self.quota, audio_s)
-
-
-ANONYMOUS_CALLER = Caller()
 
 
 class Authenticator:
@@ -294,37 +216,6 @@ def check_scope(key: Key, scopes: frozenset[Scope]) -> None:
             f"key {key.id} lacks the scope {wanted}; it has {', '.join(key.record.scopes)}",
             ErrorSpec(403, "permission_error", "scope_missing", False),
         )
-
-
-def unauthorised(code: str, message: str) -> ApiError:
-    """Returns a refusal with status 401."""
-    return ApiError(message, ErrorSpec(401, "authentication_error", code, False), headers={"WWW-Authenticate": "Bearer"})
-
-
-def invalid_key() -> ApiError:
-    """Returns the refusal of a key that is none, or is none any more."""
-    return unauthorised("invalid_api_key", "no such key; it may have been revoked")
-
-
-def refused(decision: QuotaDecision, quota: Quota, *, retry_helps: bool = True) -> ApiError:
-    """Returns a refusal with status 429."""
-    kind = ErrorSpec(429, "rate_limit_error", decision.refusal, retry_helps, max(decision.retry_after_s, 0.001))
-    return ApiError(MESSAGES[decision.refusal], kind, headers=rate_headers(decision, quota))
-
-
-def rate_headers(decision: QuotaDecision, quota: Quota) -> dict[str, str]:
-    """Returns the state of the request rate, in the usual headers and in OpenAI's."""
-    if decision.remaining is None:
-        return {}
-    limit, remaining, reset_s = str(quota.burst), str(max(0, decision.remaining)), decision.reset_s
-    return {
-        "RateLimit-Limit": limit,
-        "RateLimit-Remaining": remaining,
-        "RateLimit-Reset": str(max(1, round(reset_s + 0.5))),
-        "x-ratelimit-limit-requests": limit,
-        "x-ratelimit-remaining-requests": remaining,
-        "x-ratelimit-reset-requests": f"{reset_s:.3f}s",
-    }
 
 
 def local_peer_check(*, listens: str | None, behind_proxy: bool, own: Collection[str]) -> Callable[[str], bool]:

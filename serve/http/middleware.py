@@ -17,7 +17,8 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serve.access.authentication import ANONYMOUS_CALLER, SCHEMES, Authenticator, Caller
+from serve.access.authentication import SCHEMES, Authenticator
+from serve.access.caller import ANONYMOUS_CALLER, Caller
 from serve.access.cross_origin import CrossOriginPolicy
 from serve.errors import ApiError
 from serve.http.close_codes import POLICY_VIOLATION

@@ -13,7 +13,7 @@ from typing import Any
 from pipeline.books.shelf import SAMPLE_BYTES, Cue, PartNotes
 from pipeline.errors import AtCapacity
 from pipeline.types import Lane, TimedItem
-from serve.access.authentication import Caller
+from serve.access.caller import Caller
 from serve.speech.events import Audio, Finished, Timed
 from serve.speech.job import RequestContext
 from serve.speech.schemas.base import read_values

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pipeline.audio.formats import AudioFormat
 from pipeline.types import Lane, SynthesisRequest
-from serve.access.authentication import ANONYMOUS_CALLER, Caller
+from serve.access.caller import ANONYMOUS_CALLER, Caller
 from serve.access.resume_tokens import Resumption
 from serve.observability.stage_timings import Fields
 

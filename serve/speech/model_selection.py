@@ -14,7 +14,7 @@ from pipeline.checkpoint.capabilities import ALL_CAPABILITIES, Capabilities
 from pipeline.checkpoint.locate import Licence, licence_of
 from pipeline.config import PipelineConfig
 from pipeline.text.language_tags import DIALECT
-from serve.access.authentication import ANONYMOUS
+from serve.access.caller import ANONYMOUS
 from serve.config.model_versions import ONLY, CompatConfig, Version, versions_of
 from serve.errors import ApiError, ErrorSpec, bad_request
 from serve.speech.schemas.speech import MODELS, OTHER_MODELS, REFINE, RefineBody, SpeechBody

@@ -22,7 +22,8 @@ from pipeline.errors import DeadlineExceeded, Draining, ReaderStalled
 from pipeline.types import TimedItem
 from pipeline.voices.names import MAX_NAME_CHARS
 from serve.access.api_keys import Scope
-from serve.access.authentication import ANONYMOUS_CALLER, check_scope
+from serve.access.authentication import check_scope
+from serve.access.caller import ANONYMOUS_CALLER
 from serve.access.idempotency import HEADER as IDEMPOTENCY_KEY
 from serve.doors.riva.translation import configuration, configuration_of, reply, speech_fields, status_of
 from serve.errors import ApiError, bad_request, to_api_error

@@ -15,7 +15,7 @@ from typing import Any
 from wyoming.tts import SynthesizeStopped
 
 from pipeline.errors import Draining, NoSpeakableText, ReaderStalled
-from serve.access.authentication import ANONYMOUS_CALLER
+from serve.access.caller import ANONYMOUS_CALLER
 from serve.config.doors import WyomingConfig
 from serve.doors.wyoming.messages import SynthesizeData, SynthesizeStartData, speech_fields
 from serve.doors.wyoming.player import Player

@@ -22,7 +22,8 @@ from pipeline.errors import Draining
 from pipeline.store.sqlite import SqliteStore
 from pipeline.types import CacheMode
 from serve.access.api_keys import Quota
-from serve.access.authentication import Authenticator, Caller
+from serve.access.authentication import Authenticator
+from serve.access.caller import Caller
 from serve.access.claims import StoreClaims
 from serve.access.idempotency import Idempotency
 from serve.access.quotas import LocalQuotas

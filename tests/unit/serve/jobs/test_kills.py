@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.store.open import open_store
-from serve.access.authentication import Caller
+from serve.access.caller import Caller
 from serve.jobs.body import JobBody
 from serve.jobs.record import JobStatus
 from serve.speech.job import RequestContext

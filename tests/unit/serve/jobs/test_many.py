@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from serve.access.authentication import Caller
+from serve.access.caller import Caller
 from serve.jobs.body import JobBody
 from serve.jobs.desk import PREFIX
 from serve.jobs.planning import plan_job

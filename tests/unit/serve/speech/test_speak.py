@@ -13,7 +13,7 @@ import pytest
 from pipeline.errors import AtCapacity, DeadlineExceeded, Draining, EngineDead, NotCached, StageAsleep
 from pipeline.types import CacheMode, CacheResult, SynthesisRequest
 from serve.access.api_keys import Quota
-from serve.access.authentication import Caller
+from serve.access.caller import Caller
 from serve.access.quotas import LocalQuotas, QuotaDecision
 from serve.config.app_config import LimitsConfig
 from serve.errors import ApiError

@@ -5,7 +5,7 @@ import requests
 
 from pipeline.errors import ConfigError, NotCached, StoreUnavailable
 from pipeline.types import CacheMode, CacheResult
-from serve.access.authentication import ANONYMOUS
+from serve.access.caller import ANONYMOUS
 from serve.config.app_config import read_app_config
 from tests.support.fakes import Speaker, make_services
 from tests.support.live_server import serving

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipeline.errors import AtCapacity, Draining, NoSpeakableText, ReaderStalled, UnknownVoice
 from pipeline.types import SynthesisRequest
 from serve.access.api_keys import Quota
-from serve.access.authentication import Caller
+from serve.access.caller import Caller
 from serve.config.app_config import ConversationsConfig, LimitsConfig
 from serve.errors import ApiError
 from serve.observability.reply_stats import Outcome
