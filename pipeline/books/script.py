@@ -57,8 +57,6 @@ class Script:
     """hash of its picture; empty: it has none"""
     speech: Mapping[str, Any] = field(default_factory=dict)
     """fields of a request that all parts share"""
-    lines: tuple[Mapping[str, Any], ...] = ()
-    """of a batch: what is known of each part besides, in order"""
 
     def body_of(self, number: int) -> dict[str, Any]:
         """Returns the fields of the request for a part."""
@@ -107,8 +105,8 @@ def read_script(content: bytes) -> Script:
     """Returns the script of its JSON."""
     fields = json.loads(content)
     parts = tuple(Part(**part) for part in fields.pop("parts"))
-    chapters, lines = tuple(fields.pop("chapters")), tuple(fields.pop("lines", ()))
-    return Script(parts, chapters, lines=lines, **fields)
+    fields.pop("lines", None)  # of batches, which an earlier build had
+    return Script(parts, tuple(fields.pop("chapters")), **fields)
 
 
 def content_hash(value: Any) -> str:

@@ -21,7 +21,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from pipeline.books.script import KEY_LETTERS, Script, content_hash, read_script
 from pipeline.durable_file import write_durably
@@ -50,8 +49,6 @@ class PartNotes:
     cues: tuple[Cue, ...] = ()
     warnings: Mapping[str, int] | None = None
     """code of a text warning -> how often"""
-    error: Mapping[str, Any] | None = None
-    """of a line of a batch that was refused, and so has no samples: what the client is told"""
 
 
 class Shelf:
@@ -107,7 +104,7 @@ class Shelf:
     def notes(self, key: str) -> PartNotes:
         """Returns what is known of the samples of a finished part."""
         fields = json.loads((self.folder / f"{key}.json").read_bytes())
-        return PartNotes(tuple(Cue(**cue) for cue in fields["cues"]), fields["warnings"], fields.get("error"))
+        return PartNotes(tuple(Cue(**cue) for cue in fields["cues"]), fields["warnings"])
 
     def pcm_file(self, key: str) -> Path:
         """Returns the path of a part's samples."""

@@ -22,7 +22,6 @@ from serve.http.middleware import AuthMiddleware, CrossOriginMiddleware, Request
 from serve.http.openapi import describe
 from serve.http.route_access import RouteAccessTable
 from serve.http.routes import (
-    batches,
     cache,
     conversation,
     deepgram,
@@ -44,12 +43,18 @@ from serve.http.routes import (
 )
 from serve.http.services import Services
 
+GONE = ("/v1/files", "/v1/batches")
+"""paths of OpenAI's batches, which has none of speech"""
+INSTEAD = (
+    "this service has no files and no batches: POST /v1/audio/jobs speaks long texts in the background, "
+    "POST /v1/audio/speech/batch up to 32 short ones in one call"
+)
 DOCS, DOCUMENT = "/docs", "/openapi.json"
 CLIENT_CLOSED_REQUEST = 499  # nginx's: the client left before its body was complete, and reads no reply
 
 ELEVENLABS = (elevenlabs, elevenlabs_dialogue, elevenlabs_voices, elevenlabs_account)
 SPEECH = (text, speech, dialogue, conversation, *ELEVENLABS, deepgram, neighbours)
-ROUTERS = tuple(module.router for module in (*SPEECH, speech_batch, jobs, batches, voices, cache, source, models, health, page))
+ROUTERS = tuple(module.router for module in (*SPEECH, speech_batch, jobs, voices, cache, source, models, health, page))
 
 
 def create_api(get_services: Callable[[], Services], *, announce_request_id: bool = True) -> FastAPI:
@@ -93,6 +98,9 @@ async def on_error(request: Request, error: Exception) -> Response:
 async def on_router_error(request: Request, error: Exception) -> Response:
     """Replies to what the router refuses: no such path, no such method."""
     assert isinstance(error, HTTPException)
+    path = path_in(request.scope)
+    if any(path == gone or path.startswith(f"{gone}/") for gone in GONE):
+        return await on_error(request, ApiError(INSTEAD, plain_status(404).spec))
     return await on_error(request, plain_status(error.status_code, error.headers))
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pipeline.books.book import Book
-from pipeline.books.shelf import PartNotes, Shelf
+from pipeline.books.shelf import Shelf
 from pipeline.books.track import Track
 from pipeline.errors import AtCapacity, Conflict, StoreFull, StoreUnavailable
 from pipeline.store.store import Store
@@ -24,7 +24,6 @@ from serve.config.jobs import JobsConfig
 from serve.errors import ApiError, ErrorSpec, bad_request
 from serve.jobs.body import JobBody, PartBody
 from serve.jobs.document import DocumentReader
-from serve.jobs.files import Files
 from serve.jobs.planning import JobPlan, plan_job, settled_part
 from serve.jobs.record import UNFINISHED, JobRecord, JobStatus, Webhook
 from serve.jobs.records import Job, JobRecords
@@ -63,7 +62,6 @@ class JobDesk:
         self.wake: Callable[[], None] = lambda: None
         """told when a job of this replica's clients wants to be spoken"""
         self.documents = DocumentReader()
-        self.files = Files(store, folder, self.records.now)
         self.speech = speech
         self._folder = folder
 
@@ -74,6 +72,10 @@ class JobDesk:
     def folders(self) -> list[Path]:
         """Returns the folders of all jobs that have files."""
         return [path for path in self._folder.glob(f"{PREFIX}*") if path.is_dir()]
+
+    def uploads(self) -> list[Path]:
+        """Returns the files of batches, which an earlier build had, and their drafts."""
+        return [path for pattern in ("file-*.jsonl", ".file-*") for path in self._folder.glob(pattern)]
 
     async def plan(self, body: JobBody, context: RequestContext, book: Book | None = None) -> JobPlan:
         """Returns what a job would do.
@@ -135,7 +137,7 @@ class JobDesk:
             StoreUnavailable
         """
         found = await asyncio.to_thread(self.records.read, job_id) if ID.fullmatch(job_id) else None
-        if found is None or found.record.tenant != tenant or found.record.status is JobStatus.DELETED or found.record.batch:
+        if found is None or found.record.tenant != tenant or found.record.status is JobStatus.DELETED:
             raise not_found()
         return found
 
@@ -164,14 +166,6 @@ class JobDesk:
 
     async def listed(self, tenant: str) -> list[Job]:
         """Returns the jobs of a tenant, the newest first.
-
-        Raises:
-            StoreUnavailable
-        """
-        return [job for job in await self.owned(tenant) if job.record.batch is None]
-
-    async def owned(self, tenant: str) -> list[Job]:
-        """Returns the jobs and batches of a tenant, the newest first.
 
         Raises:
             StoreUnavailable
@@ -249,8 +243,7 @@ class JobDesk:
 
     def used(self) -> int:
         """Returns how many bytes all files have, with those that unfinished jobs are expected to need."""
-        jobs = sum(job.record.size for job in self.records.refresh().values())
-        return jobs + sum(record.bytes for record in self.files.all().values())
+        return sum(job.record.size for job in self.records.refresh().values())
 
     def _check_room(self, tenant: str, plan: JobPlan) -> None:
         records = [job.record for job in self.records.refresh().values()]
@@ -275,8 +268,6 @@ class JobDesk:
             if plan.cover:
                 script = replace(script, cover=shelf.keep_cover(plan.cover))
             name = shelf.keep_script(script)
-            for key, told in plan.refused.items():
-                shelf.keep(key, b"", PartNotes(error=told))
         except OSError as error:
             message = f"the text of the job cannot be written: {error.strerror}; try again"
             raise StoreUnavailable(message, place=str(self._folder)) from error
@@ -297,7 +288,6 @@ class JobDesk:
             predicted_s=plan.predicted_s,
             size=plan.size,
             webhook=hook,
-            batch=plan.batch,
         )
         self.records.create(job_id, record)
         return record

@@ -8,9 +8,7 @@ Never: audio, the store; a part that this service would refuse for its voice, it
 
 import json
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from pipeline.books.book import Book, read_markdown, read_plain, script_of
 from pipeline.books.dialogue import PartsOfTurn, dialogue_parts
@@ -21,7 +19,7 @@ from pipeline.errors import NoSpeakableText, TextTooLong
 from pipeline.types import MAX_SEED, Lane
 from serve.config.jobs import JobsConfig
 from serve.jobs.body import JobBody
-from serve.jobs.record import BatchNote, Output
+from serve.jobs.record import Output
 from serve.speech.job import RequestContext
 from serve.speech.resolve import build_request, select_version
 from serve.speech.schemas.base import read_values
@@ -38,9 +36,6 @@ class JobPlan:
     ignored: tuple[str, ...]
     """fields of the body that have no effect"""
     cover: bytes = b""
-    refused: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """of a batch: what clients are told about lines that cannot be spoken, by the keys of their parts"""
-    batch: BatchNote | None = None
 
     @property
     def predicted_s(self) -> float:

@@ -6,6 +6,7 @@ Owns:  nothing
 Never: the text of a job, its audio: they are on disk (pipeline/books/shelf.py)
 """
 
+import json
 from enum import StrEnum
 
 from pydantic import ValidationError
@@ -66,15 +67,6 @@ class Webhook(StrictModel):
     """told, or given up"""
 
 
-class BatchNote(StrictModel):
-    """What a client says of a batch."""
-
-    input_file_id: str
-    endpoint: str
-    completion_window: str
-    metadata: dict[str, str] | None = None
-
-
 class JobRecord(StrictModel):
     """The state of one job; everything else is in its files."""
 
@@ -111,8 +103,6 @@ class JobRecord(StrictModel):
     """name of its finished file"""
     error: JobError | None = None
     webhook: Webhook | None = None
-    batch: BatchNote | None = None
-    """None: it is a job of its own"""
 
     @property
     def is_finished(self) -> bool:
@@ -127,10 +117,14 @@ class JobRecord(StrictModel):
 def read_record(content: bytes) -> JobRecord:
     """Returns the record of bytes.
 
+    A batch, which an earlier build had, belongs to nobody and has ended, so that upkeep removes it when it is old.
+
     Raises:
         ValueError: they are none.
     """
     try:
+        if b'"batch"' in content and (fields := json.loads(content)).pop("batch", None):
+            return JobRecord.model_validate({**fields, "tenant": "", "status": JobStatus.CANCELLED})
         return JobRecord.model_validate_json(content)
     except ValidationError as error:
         raise ValueError(f"no record of a job: {error.error_count()} mistakes") from None

@@ -21,10 +21,8 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pipeline.books.shelf import PartNotes
 from pipeline.errors import StoreUnavailable
 from serve.errors import ApiError, to_api_error
-from serve.jobs.batch_lines import answer_to
 from serve.jobs.claims import Claims, keys_without_a_turn
 from serve.jobs.desk import JobDesk
 from serve.jobs.finishing import finish
@@ -267,10 +265,6 @@ class JobRunner:
             held.failed(key, _now())
         except Exception as error:
             refusal = to_api_error(error)
-            if held.record.batch is not None and not refusal.spec.retry_helps:
-                await asyncio.to_thread(held.shelf.keep, key, b"", PartNotes(error=answer_to(refusal, held.id)))
-                held.keep(key, 0.0)
-                return
             held.failed(key, _now(), (refusal.spec.retry_after_s or 0.0) if refusal.spec.retry_helps else 0.0)
             if not refusal.spec.retry_helps:
                 await self._guarded(lambda: self._refused(held, number, refusal))

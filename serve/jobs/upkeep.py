@@ -24,14 +24,16 @@ def tidy(desk: JobDesk) -> None:
         is_old = record.changed_at < before and record.status not in (JobStatus.QUEUED, JobStatus.RUNNING)
         if is_old or record.status is JobStatus.DELETED:
             desk.remove(job.id)
-    desk.files.tidy(before)
     for folder in desk.folders():
         if folder.name not in jobs and _changed_at(folder) < before:
             desk.shelf(folder.name).remove()
+    for upload in desk.uploads():
+        if _changed_at(upload) < before:
+            upload.unlink(missing_ok=True)
 
 
-def _changed_at(folder: Path) -> float:
+def _changed_at(path: Path) -> float:
     try:
-        return folder.stat().st_mtime
+        return path.stat().st_mtime
     except FileNotFoundError:
         return float("inf")

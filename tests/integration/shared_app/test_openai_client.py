@@ -1,8 +1,6 @@
 """OpenAI's own client, unmodified."""
 
-import base64
 import io
-import json
 
 import av
 import openai
@@ -47,23 +45,6 @@ def test_streaming(client: openai.OpenAI):
         assert reply.headers["content-type"] == "audio/pcm; rate=24000; channels=1"
         pieces = list(reply.iter_bytes())
     assert len(pieces) > 1
-
-
-def test_a_batch(client: openai.OpenAI):
-    body = {"model": "tts-1", "voice": VOICE, "input": "Hello there.", "response_format": "pcm", "seed": 5}
-    lines = [{"custom_id": name, "method": "POST", "url": "/v1/audio/speech", "body": body} for name in ("a", "b")]
-    lines.append({**lines[0], "custom_id": "c", "body": {**body, "voice": "nobody"}})
-    file = client.files.create(file=("lines.jsonl", "\n".join(map(json.dumps, lines)).encode()), purpose="batch")
-    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/audio/speech", completion_window="24h")
-    wait_until(lambda: client.batches.retrieve(batch.id).status == "completed", 120.0)
-    batch = client.batches.retrieve(batch.id)
-    assert (batch.request_counts.completed, batch.request_counts.failed) == (2, 1)
-    told = [json.loads(line) for line in client.files.content(batch.output_file_id).text.splitlines()]
-    alone = client.audio.speech.create(
-        model="tts-1", voice=VOICE, input="Hello there.", response_format="pcm", extra_body={"seed": 5}
-    )
-    assert [base64.b64decode(one["response"]["body"]["audio"]) for one in told] == 2 * [alone.content]
-    assert client.files.delete(batch.output_file_id).deleted
 
 
 def test_models(client: openai.OpenAI):

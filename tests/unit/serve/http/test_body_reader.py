@@ -187,7 +187,6 @@ ROUTES = [
     ("POST", "/v1/text/ssml"),
     ("POST", "/v1/audio/speech/batch"),
     ("POST", "/v1/audio/dialogue"),
-    ("POST", "/v1/batches"),
     ("POST", "/v1/audio/speech/plan"),
     ("POST", "/v1/audio/jobs"),
     ("POST", "/v1/audio/jobs/plan"),

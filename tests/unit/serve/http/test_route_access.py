@@ -38,15 +38,6 @@ ACCESS = {
     ("POST", "/v1/audio/speech"): SPEECH,
     ("POST", "/v1/audio/speech/batch"): SPEECH,
     ("POST", "/v1/audio/dialogue"): SPEECH,
-    **{
-        (method, f"/v1/{path}"): RouteAccess(frozenset({Scope.SPEECH}))
-        for method, path in (
-            *(("POST", "files"), ("GET", "files"), ("GET", "files/{file_id}"), ("DELETE", "files/{file_id}")),
-            *(("POST", "batches"), ("GET", "batches"), ("GET", "batches/{batch_id}"), ("POST", "batches/{batch_id}/cancel")),
-        )
-    },
-    ("GET", "/v1/files/{file_id}/content"): SPEECH,
-    ("GET", "/v1/batches/{batch_id}/audio"): SPEECH,
     ("POST", "/v1/audio/speech/plan"): TEXT,
     ("DELETE", "/v1/audio/speech/cache"): RouteAccess(frozenset({Scope.SPEECH})),
     **{

@@ -416,3 +416,15 @@ def test_a_script_is_a_dialogue_of_its_cast(tmp_path: Path):
             ({"input": "Anna: ...", "input_type": "script", "cast": cast}, "input"),
         ):
             assert error_of(requests.post(f"{live.url}/v1/audio/jobs/plan", json=wrong, timeout=60))["param"] == param
+
+
+@pytest.mark.parametrize("path", ["files", "files/file-1/content", "batches", "batches/batch_1/cancel"])
+def test_files_and_batches_say_what_takes_their_place(tmp_path: Path, path: str):
+    with living(tmp_path, speaks=False) as live:
+        for method in ("GET", "POST", "DELETE"):
+            reply = requests.request(method, f"{live.url}/v1/{path}", timeout=60)
+            error = reply.json()["error"]
+            assert (reply.status_code, error["type"], error["code"]) == (404, "not_found_error", "not_found")
+            assert "POST /v1/audio/jobs " in error["message"]
+            assert "POST /v1/audio/speech/batch " in error["message"]
+        assert "lists them all" in error_of(requests.get(f"{live.url}/v1/filesystem", timeout=60))["message"]

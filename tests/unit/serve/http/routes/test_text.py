@@ -176,7 +176,6 @@ WITHOUT_BODY = (
     "/admin/",
     "/v1/voices/{name}/settings/edit",
     "/v1/audio/jobs/{job_id}/",
-    "/v1/batches/{batch_id}/",
 )
 
 
