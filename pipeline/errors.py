@@ -183,9 +183,14 @@ class StoreUnavailable(SynthesisError):
     `message` is for clients. str() is for operators: it names the place of the store as well.
     """
 
-    def __init__(self, message: str, *, place: str = "") -> None:
+    def __init__(self, message: str, *, place: str = "", outcome_unknown: bool = False) -> None:
+        """
+        Args:
+            outcome_unknown: a write whose answer did not come: it may have happened. Whoever sent it reads before it says so.
+        """
         super().__init__(message)
         self.place = place
+        self.outcome_unknown = outcome_unknown
 
     def __str__(self) -> str:
         return f"{self.place}: {self.message}" if self.place else self.message
