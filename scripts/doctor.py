@@ -291,8 +291,8 @@ def ports(checked: ConfigFile) -> Iterator[Finding]:
                 "port", Status.WARN, f"{number} ({whose}) is taken", "start with --plain, or stop the other Ray Serve"
             )
     if not is_free("127.0.0.1", DASHBOARD_PORT):
-        found = f"{DASHBOARD_PORT} (Ray's dashboard) is taken: a Ray cluster runs here"
-        yield Finding("port", Status.WARN, found, "`serve run` will join it; `ray stop` ends it")
+        found = f"{DASHBOARD_PORT} (Ray's dashboard) is taken: another Ray cluster runs here"
+        yield Finding("port", Status.FINE, f"{found}; `chattts-serve start` starts its own beside it, on the next free port")
 
 
 def disk(home: Path) -> Finding:

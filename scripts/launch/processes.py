@@ -36,6 +36,13 @@ class Process:
     parent: int
     session: int
 
+    @property
+    def is_own(self) -> bool:
+        """True if it runs as the user of this process."""
+        with suppress(OSError):
+            return (PROC / str(self.pid)).stat().st_uid == os.geteuid()
+        return False
+
     def command(self) -> str:
         """Returns its arguments, or the title it has set; empty once it has ended."""
         return _read(self.pid, "cmdline").replace(b"\0", b" ").decode(errors="replace").strip()

@@ -1,15 +1,17 @@
-"""Cluster: connects a command to a running Ray cluster.
+"""Cluster: connects a command to the Ray cluster that it is to act on, which it names first.
 
-In:    the cluster's address; the access that `chattts-serve start` has written for services on this machine
+In:    the cluster's address, or what `chattts-serve start` has recorded of the services on this machine
 Out:   a block that runs connected; exit code 1 and a sentence where the cluster, or Serve on it, does not answer
 Owns:  the connection, for as long as the block runs
-Never: starting a cluster; waiting longer than its limit
+Never: starting a cluster; choosing one of several; waiting longer than its limit
 """
 
+import argparse
 import os
+import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import ray
@@ -17,17 +19,30 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 
 from pipeline.paths import cache_home
+from scripts.launch.announce import gcs_address
+from scripts.launch.processes import processes
 from scripts.launch.runs import running
 
 CONNECT_S = 45.0  # Ray's own limits are some thirty seconds, but it waits for a dead raylet without a limit
+ADDRESS = re.compile(r"\S+:[0-9]{1,5}")
+PLACES = ("RAY_ADDRESS", "RAY_DASHBOARD_ADDRESS")  # of a run's access; its other variables Ray reads when it is imported
+
+
+def add_address(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that names the cluster."""
+    parser.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        help="Ray's address of the cluster (default: $RAY_ADDRESS, or the one service that runs on this machine)",
+    )
 
 
 @contextmanager
-def connected(address: str, limit_s: float) -> Iterator[None]:
-    """Runs a block as one of the cluster's drivers.
+def connected(named: str | None, limit_s: float) -> Iterator[None]:
+    """Prints which cluster it is, and runs a block as one of its drivers.
 
     Args:
-        address: host:port, or auto: $RAY_ADDRESS, or the one service `chattts-serve start` runs on this machine.
+        named: host:port; None: $RAY_ADDRESS, or the one cluster of this user on this machine.
         limit_s: longest time the block may take after it has connected [s]. Ray's calls cannot be interrupted, so
             this process ends then, with exit code 1.
     """
@@ -36,8 +51,10 @@ def connected(address: str, limit_s: float) -> Iterator[None]:
     watchdog.daemon = True
     watchdog.start()
     try:
-        if address == "auto":
-            use_local_access()
+        services = {access["RAY_ADDRESS"]: access for access in running(cache_home()) if "RAY_ADDRESS" in access}
+        address = address_of(named or os.environ.get("RAY_ADDRESS") or None, services, own_clusters)
+        use_access(services.get(address, {}))
+        print(f"the Ray cluster at {address}", file=sys.stderr, flush=True)
         ray.init(address=address, namespace="serve", log_to_driver=False)
         yield
     except (ConnectionError, RayError) as error:
@@ -49,23 +66,45 @@ def connected(address: str, limit_s: float) -> Iterator[None]:
         watchdog.cancel()
 
 
-def use_local_access() -> None:
-    """Restarts this command with the address and token of the one service on this machine, if the environment has none.
+def address_of(named: str | None, services: Iterable[str], clusters: Callable[[], set[str]]) -> str:
+    """Returns the address of the cluster to act on.
+
+    Args:
+        named: an address that was chosen; None: none was.
+        services: addresses of the services that `chattts-serve start` runs here.
+        clusters: returns the addresses of all clusters of this user that have a node here; asked where there is no service.
 
     Raises:
-        ValueError: several services run here.
+        ValueError: it is no address, or there is not exactly one to choose.
     """
-    if os.environ.get("RAY_ADDRESS"):
-        return
-    found = running(cache_home())
+    if named is not None:
+        if not ADDRESS.fullmatch(named):
+            raise ValueError(
+                f"{named} is no address of a Ray cluster: give HOST:PORT, or leave it out for the one that runs here"
+            )
+        return named
+    found = sorted(services) or sorted(clusters())
     if len(found) > 1:
-        addresses = ", ".join(access["RAY_ADDRESS"] for access in found if "RAY_ADDRESS" in access)
+        raise ValueError(f"several Ray clusters run here ({', '.join(found)}): choose one with --address")
+    if not found:
         raise ValueError(
-            f"several services run here ({addresses}): read the file named by `Ray:` at the start of the right one"
+            f"no service runs here that {cache_home()} knows, and no Ray cluster of this user: name one with --address"
         )
-    for access in found:
-        # Ray reads its environment when it is imported, so the process starts again.
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | access)
+    return found[0]
+
+
+def own_clusters() -> set[str]:
+    """Returns the addresses of the clusters of which this user runs a node on this machine."""
+    nodes = [found for found in processes() if found.name == "raylet" and found.is_own]
+    return {address for node in nodes if (address := gcs_address([node])) is not None}
+
+
+def use_access(access: Mapping[str, str]) -> None:
+    """Restarts this command with a service's token, if it does not have it: Ray reads its environment when it is imported."""
+    wanted = {name: value for name, value in access.items() if name not in PLACES}
+    if wanted.items() <= os.environ.items():
+        return
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | wanted)
 
 
 def _give_up(limit_s: float) -> None:

@@ -1,6 +1,6 @@
 """Drain: makes a running service refuse new requests and waits until its streams have ended. Stop it afterwards.
 
-In:    a configuration file, the Ray cluster of this environment
+In:    a configuration file, the address of a Ray cluster
 Out:   exit code 0 once every stream has ended, 1 if some were left after --grace or the cluster does not answer
 Owns:  nothing
 Never: stopping anything; a drained service is not ready and answers 503 `draining` until it is stopped or redeployed
@@ -15,7 +15,7 @@ from ray import serve
 
 from pipeline.errors import ConfigError
 from scripts.config_path import CONFIG_HELP, config_path
-from scripts.operate.cluster import connected
+from scripts.operate.cluster import add_address, connected
 from serve.config.config_file import check_file
 
 POLL_S = 0.2
@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("config", type=config_path, help=CONFIG_HELP)
     parser.add_argument("--grace", type=float, default=600.0, help="longest time to wait [s] (default: %(default)s)")
-    parser.add_argument("--address", default="auto", help="address of the Ray cluster (default: %(default)s)")
+    add_address(parser)
     args = parser.parse_args(arguments)
     try:
         (application,) = check_file(args.config).document["applications"]
@@ -45,7 +45,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 async def drain(application: str, grace_s: float) -> int:
-    """Drains all ingress replicas; returns how many requests are in flight at the end."""
+    """Drains all ingress replicas; returns how many requests are in flight at the end.
+
+    Raises:
+        ValueError: the cluster does not run this application.
+    """
+    if application not in (here := serve.status().applications):
+        raise ValueError(
+            f"no application {application} runs there, but {', '.join(here) or 'none at all'}: is it another cluster?"
+        )
     deadline = time.monotonic() + grace_s
     handle = serve.get_app_handle(application)
     while True:

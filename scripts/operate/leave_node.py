@@ -1,6 +1,6 @@
 """Leave: takes one machine out of a running cluster; its streams end there, new replicas start elsewhere. Then stop it.
 
-In:    the Ray cluster of this environment; a node of it
+In:    the address of a Ray cluster; a node of it
 Out:   exit code 0 once nothing of Serve runs on the node, 1 if something was left after --grace or no cluster answers
 Owns:  nothing
 Never: stopping anything; a machine that is leaving takes no new work until it is stopped
@@ -9,13 +9,16 @@ Never: stopping anything; a machine that is leaving takes no new work until it i
 import argparse
 import sys
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import ray
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.core.generated.autoscaler_pb2 import DrainNodeReason  # type: ignore[attr-defined]
 from ray.serve.context import _get_global_client
 
-from scripts.operate.cluster import connected
+from scripts.launch.processes import is_free
+from scripts.operate.cluster import add_address, connected
 
 POLL_S = 0.5
 ANSWER_S = 10.0  # of the cluster, on top of --grace
@@ -34,13 +37,36 @@ def main(arguments: list[str] | None = None) -> int:
         default=740.0,
         help="longest time to wait, for streams and for the start of replicas elsewhere [s] (default: %(default)s)",
     )
-    parser.add_argument("--address", default="auto", help="address of the Ray cluster (default: %(default)s)")
+    add_address(parser)
     args = parser.parse_args(arguments)
     with connected(args.address, args.grace + ANSWER_S):
-        left = leave(args.node or ray.get_runtime_context().get_node_id(), args.grace)
+        left = leave(args.node or node_here(alive_nodes()), args.grace)
     if left:
         print(f"after {args.grace:g} s there still were {', '.join(left)}", file=sys.stderr)
     return 1 if left else 0
+
+
+def alive_nodes() -> dict[str, dict[str, Any]]:
+    """Returns id -> Ray's description of every node of the cluster."""
+    return {found["NodeID"]: found for found in ray.nodes() if found["Alive"]}  # type: ignore[no-untyped-call]
+
+
+def node_here(alive: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns the node of this machine: the one with an address of it. The node Ray connects a driver to may be another one.
+
+    Raises:
+        ValueError: there is none, or there are several.
+    """
+    here = [node for node, found in alive.items() if is_free(found["NodeManagerAddress"], 0)]
+    if len(here) == 1:
+        return here[0]
+    found = "; ".join(f"{node} at {each['NodeManagerAddress']}{' (the head)' * is_head(each)}" for node, each in alive.items())
+    raise ValueError(f"{len(here) or 'none'} of the cluster's nodes are on this machine: choose one with --node: {found}")
+
+
+def is_head(found: Mapping[str, Any]) -> bool:
+    """True for the first machine, which carries the cluster."""
+    return HEAD in found["Resources"]
 
 
 def leave(node: str, grace_s: float) -> list[str]:
@@ -49,10 +75,10 @@ def leave(node: str, grace_s: float) -> list[str]:
     Raises:
         ValueError: the node is not part of the cluster, or is its head.
     """
-    alive = {found["NodeID"]: found for found in ray.nodes() if found["Alive"]}  # type: ignore[no-untyped-call]
+    alive = alive_nodes()
     if node not in alive:
         raise ValueError(f"{node} is no node of this cluster, which has {', '.join(alive)}")
-    if HEAD in alive[node]["Resources"]:
+    if is_head(alive[node]):
         raise ValueError("the head node carries the cluster and cannot leave it: drain the service (chattts-serve drain)")
     deadline = time.time() + grace_s
     reason = DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
