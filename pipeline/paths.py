@@ -1,7 +1,7 @@
-"""Paths: the folder for all fetched, generated and compiled files on this machine.
+"""Paths: the folder for all fetched, generated and compiled files on this machine, and the one for fetched weights.
 
-In:    CHATTTS_HOME, XDG_CACHE_HOME
-Out:   one folder
+In:    CHATTTS_HOME, CHATTTS_WEIGHTS, XDG_CACHE_HOME
+Out:   folders
 Owns:  the only reading of the environment in pipeline/ and serve/
 Never: creating a folder
 """
@@ -16,3 +16,9 @@ def cache_home() -> Path:
         return Path(chosen).expanduser()
     caches = os.environ.get("XDG_CACHE_HOME")
     return (Path(caches) if caches else Path.home() / ".cache") / "chattts-serve"
+
+
+def weights_home(home: Path) -> Path:
+    """Returns CHATTTS_WEIGHTS if it is set, else `home`, a cache_home(). Only fetching weights writes there."""
+    chosen = os.environ.get("CHATTTS_WEIGHTS")
+    return Path(chosen).expanduser() if chosen else home

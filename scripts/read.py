@@ -35,6 +35,7 @@ from pipeline.text.markup.dialogue import read_script
 from pipeline.text.markup.ssml import parse
 from pipeline.types import AudioOptions, Lane, SamplingParams, SchedulingParams, SynthesisRequest
 from scripts import read_remote
+from scripts.output_path import output_path
 from scripts.say import LocalPipeline, open_pipeline
 
 PARALLEL = 4
@@ -200,7 +201,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     """Returns the options of a command line."""
     parser = argparse.ArgumentParser(prog="chattts-serve read", description="Speak a book into a sound file.")
     parser.add_argument("book", type=Path, help="an EPUB, Markdown (.md), SSML (.ssml), or text")
-    parser.add_argument("-o", "--output", type=Path, required=True, help=f"the file to write: {', '.join(CONTAINERS)}")
+    parser.add_argument("-o", "--output", type=output_path, required=True, help=f"the file to write: {', '.join(CONTAINERS)}")
     parser.add_argument("--voice", default="default", help="name of a voice (default: %(default)s)")
     parser.add_argument(
         "--cast",

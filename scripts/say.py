@@ -40,6 +40,7 @@ from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import VoiceLibrary
 from pipeline.voices.seeds import read_statistics
 from scripts import say_live
+from scripts.output_path import output_path
 
 SEED_BITS = 32
 VOICES = Path(__file__).resolve().parent.parent / "configs" / "voices.yaml"
@@ -138,7 +139,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--live", action="store_true", help="speak stdin with a running service; say --live --help explains it")
     parser.add_argument("--ssml", action="store_true", help="the text is an SSML document")
     parser.add_argument(
-        "-o", "--output", type=Path, default=Path("out.wav"), help="its suffix names the format (default: %(default)s)"
+        "-o", "--output", type=output_path, default="out.wav", help="its suffix names the format (default: %(default)s)"
     )
     parser.add_argument("--checkpoint", default="demo", help="demo, small-random, full-random, hub:2Noise/ChatTTS or a folder")
     parser.add_argument("--voice", default="default", help="a name of configs/voices.yaml, or seed:<n>")

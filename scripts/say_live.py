@@ -22,8 +22,10 @@ from typing import Any
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
+from scripts.output_path import output_path
 from scripts.say_resume import Said
 
+STDOUT = "-"
 PATH = "/v1/audio/conversation"
 SAMPLE_RATE = 24_000
 SAMPLE_BYTES = 2
@@ -183,12 +185,16 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="address of the service (default: %(default)s)")
     parser.add_argument("--key", help="API key, where the service needs one")
     parser.add_argument(
-        "-o", "--output", type=Path, default=Path("out.wav"), help="a .wav file, or - for raw samples (default: %(default)s)"
+        "-o", "--output", type=_place, default="out.wav", help="a .wav file, or - for raw samples (default: %(default)s)"
     )
     parser.add_argument("--voice", default="default", help="a name of GET /v1/audio/voices, or seed:<n>")
     parser.add_argument("--seed", type=int, help="0 to 4294967295 (default: a random one per sentence)")
     parser.add_argument("--speed", type=float, default=1.0, help="0.25 to 4 (default: %(default)g)")
     args = parser.parse_args(arguments)
-    if str(args.output) != "-" and args.output.suffix != ".wav":
+    if str(args.output) != STDOUT and args.output.suffix != ".wav":
         parser.error(f"{args.output} does not end in .wav; - writes raw samples")
     return args
+
+
+def _place(name: str) -> Path:
+    return Path(name) if name == STDOUT else output_path(name)

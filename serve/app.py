@@ -13,6 +13,7 @@ from ray.serve import Application
 
 from serve.config.app_config import project_path, read_app_config
 from serve.config.config_file import check_file
+from serve.config.folders import check_folders
 from serve.deployments.acoustic_model import AcousticModel
 from serve.deployments.cluster_exposure import exposure_of_this_cluster
 from serve.deployments.ingress import Ingress
@@ -27,7 +28,7 @@ def build_app(args: dict[str, Any]) -> Application:
     """Validates the args and binds the deployments. Replica counts, queues and devices are Serve's part of the same file.
 
     Raises:
-        ConfigError: the args, or the file they stand in, are wrong.
+        ConfigError: the args, or the file they stand in, are wrong, or a folder it names cannot be written.
     """
     config = read_app_config(args)
     listens: str | None = None
@@ -36,6 +37,7 @@ def build_app(args: dict[str, Any]) -> Application:
         file.check_code()
         listens = file.listens
     check_tracing(config.tracing)
+    check_folders(config)
     if (risk := exposure_of_this_cluster()) is not None:
         LOG.warning(risk)
     versions, tracing = config.versions, config.tracing

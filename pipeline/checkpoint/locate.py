@@ -16,6 +16,7 @@ from pipeline.checkpoint.layout import FILES
 from pipeline.checkpoint.random_model import RANDOM_MODELS
 from pipeline.checkpoint.random_weights import FOLDER_VERSION, generate, size
 from pipeline.errors import CheckpointError
+from pipeline.paths import weights_home
 
 DEMO = "demo"
 DEMO_FOLDER = Path(__file__).resolve().parents[1] / "assets" / DEMO  # trained by scripts/train_demo, part of the package
@@ -26,7 +27,7 @@ ABANDONED_AFTER_S = 6 * 3600  # a draft folder this old belongs to a process tha
 
 def hub_folder(home: Path) -> Path:
     """Returns the folder into which scripts/weights/fetch.py downloads the real checkpoint."""
-    return home / "hub" / HUB_NAME
+    return weights_home(home) / "hub" / HUB_NAME
 
 
 def generated_folder(kind: str, home: Path) -> Path:

@@ -27,14 +27,15 @@ from ray.cluster_utils import Cluster
 from pipeline.yaml_loader import parse_yaml
 from scripts.chaos.deploying import deploy
 from scripts.chaos.waiting import wait_until
-from scripts.launch import start
+from scripts.launch import ray_environment, start
 from scripts.launch.processes import PROC, Process, processes
+from scripts.launch.ray_environment import Place
 from serve.config.app_config import PROJECT
 from serve.http import haproxy
 
 APP = "chattts"
 MEMORY = 100 << 20  # of a node's object store [bytes]
-ENVIRONMENT = start.ALWAYS | start.ONE_MACHINE
+ENVIRONMENT = ray_environment.environment(Place.START, is_fast=False) | start.ONE_MACHINE
 ENVIRONMENT |= {
     "RAY_AUTH_MODE": "disabled",  # on loopback, for minutes
     "OMP_NUM_THREADS": "1",
@@ -127,7 +128,7 @@ def _environment(front: Front, folder: Path) -> dict[str, str]:
         return PLAIN | common
     (folder / "haproxy").mkdir()
     ports = {name: str(_free_port()) for name in start.HAPROXY_PORTS}
-    return start.ENVIRONMENT | haproxy.environment(folder / "haproxy") | ports | common
+    return ray_environment.environment(Place.START) | haproxy.environment(folder / "haproxy") | ports | common
 
 
 def _document(config: Path, changes: Mapping[str, Mapping[str, Any]], port: int, folder: Path) -> dict[str, Any]:

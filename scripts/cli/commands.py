@@ -7,6 +7,7 @@ Never: importing a command's module before that command runs: `--help` must not 
 """
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,6 +70,7 @@ COMMANDS = (
         "Refuse new requests, then wait until every stream has ended.",
         takes_config=True,
     ),
+    Command("env", "scripts.launch.ray_environment", "Print the environment of Ray's processes, for `ray start`."),
     Command("fit", "scripts.operate.fit", "Write a configuration for this machine's GPU.", extra="torch"),
     Command("leave", "scripts.operate.leave_node", "Take this machine out of a cluster without cutting a stream."),
     Command("bench", "scripts.bench.__main__", "Measure the service beside the ChatTTS package.", extra="bench"),
@@ -93,4 +95,12 @@ def run(command: Command, arguments: Sequence[str]) -> int:
             raise
         print(f"{error.name} is not installed: pip install 'chattts-serve[{command.extra}]'", file=sys.stderr)
         return FAILED
-    return int(module.main(list(arguments)))
+    try:
+        return int(module.main(list(arguments)))
+    except BrokenPipeError:  # whoever read the output has left: nothing can be said there
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error
+        print(f"chattts-serve {command.name}: {what}", file=sys.stderr)
+        return FAILED

@@ -1,7 +1,7 @@
 """Generate: writes every committed file that is generated, or checks all of them. `python -m scripts.generate [--check]`
 
 In:    configs/, the tables beside this file, the configuration models, pypinyin and ChatTTS
-Out:   the files, or exit code 1 and the names of those that differ
+Out:   the files, or exit code 1 and the names of those that differ; what an overlay cannot write
 Owns:  nothing
 Never: Ray
 """
@@ -10,10 +10,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from scripts.generate import configuration_reference, k8s_config, monitoring, pinyin_table, riva_protocol
+from scripts.generate import configuration_reference, k8s_config, monitoring, mounts, pinyin_table, ray_env, riva_protocol
 
 ROOT = Path(__file__).resolve().parents[2]
-GENERATORS = (configuration_reference, k8s_config, monitoring, pinyin_table, riva_protocol)
+GENERATORS = (configuration_reference, k8s_config, monitoring, pinyin_table, ray_env, riva_protocol)
 
 
 def all_files() -> dict[Path, str]:
@@ -27,7 +27,7 @@ def outdated(files: dict[Path, str]) -> list[Path]:
 
 
 def main() -> int:
-    """Writes or checks the files; returns 1 if a checked file differs."""
+    """Writes or checks the files; returns 1 if a checked file differs, or an overlay mounts read-only what is written."""
     parser = argparse.ArgumentParser(description="Write every generated file of the repository.")
     parser.add_argument("--check", action="store_true", help="write nothing, and fail if a file would change")
     check = parser.parse_args().check
@@ -38,7 +38,9 @@ def main() -> int:
             path.write_text(files[path], encoding="utf-8")
         print(f"{path.relative_to(ROOT)}: {'differs: run python -m scripts.generate' if check else 'written'}")
     print(f"{len(files) - len(changed)} of {len(files)} files were up to date")
-    return int(check and bool(changed))
+    wrong = list(mounts.mistakes())
+    print(*wrong, sep="\n", end="\n" * bool(wrong))
+    return int((check and bool(changed)) or bool(wrong))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pipeline.paths import cache_home
 from scripts.launch.needs_torch import torch_problem, unused_gpu
 from scripts.launch.settings import Settings
 from serve.config.config_file import ConfigFile, check_file
+from serve.config.folders import check_folders
 
 SERVES_PORT = 8000  # Serve's own defaults
 SERVES_GRACE_S = 20.0
@@ -39,6 +40,7 @@ def main() -> int:
         checked = check_file(Path(sys.argv[1]))
         if problem := torch_problem(checked.app.pipeline):
             raise ConfigError("; ".join(problem))
+        check_folders(checked.app)
         if note := unused_gpu(checked.app.pipeline):
             print("; ".join(note), file=sys.stderr)
         resolve(checked.app.pipeline.checkpoint, cache_home())

@@ -3,7 +3,7 @@
 In:    a configuration file
 Out:   a running service, until Ctrl-C, or until SIGTERM has let every stream end; exit code 1 when it could not start or died;
        with --restart, when it died too often
-Owns:  the environment of Ray's processes
+Owns:  nothing
 Never: Ray, which the process that waits would hold for nothing (check.py); joining a Ray cluster that runs already: what is
        started here is ended here
 """
@@ -21,37 +21,15 @@ from rich.console import Console
 
 from pipeline.paths import cache_home
 from scripts.config_path import CONFIG_HELP, DEFAULT, config_path
-from scripts.launch import announce, open_files
+from scripts.launch import announce, open_files, ray_environment
 from scripts.launch.processes import is_free, listeners, owners, process, processes
+from scripts.launch.ray_environment import Place
 from scripts.launch.runs import Run, end_leftovers
 from scripts.launch.settings import Settings
 from scripts.launch.supervise import Restarts, Service, ServiceDied, Signals, StopRequested
 from serve.http import haproxy
 
-# The fast data path of Ray Serve: HAProxy in front, replicas answer HTTP themselves, handles pass values. It is also the
-# only one with back-pressure to the generator. The service works without it; a variable that is already set wins.
-ENVIRONMENT = {
-    "RAY_SERVE_ENABLE_HA_PROXY": "1",
-    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
-    "RAY_SERVE_REQUEST_PATH_LOG_BUFFER_SIZE": "1",  # throughput mode buffers 1000 lines: a crash would lose them
-    "RAY_SERVE_LOG_TO_STDERR": "1",  # throughput mode turns it off
-    "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
-    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "0.5",
-    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "2",
-    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",  # 30 by default: Ctrl-C would take as long
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_worker_niceness": "0",  # 15 by default: the service would get no CPU time beside other work
-    "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "serve.http.proxy_middleware:middlewares",
-}
-# For both data paths.
-ALWAYS = {
-    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "20",  # 5 by default: after three times that Serve kills a proxy, and ends
-    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.25",  # 0.1 by default, which is a fifth of what an idle service costs
-    "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "1000",  # 100 by default, in each replica and handle; Ray exports every 10 s
-    "METRICS_RECORD_INTERVAL_S": "60",  # 5 by default: how often Ray's dashboard measures itself, half of what it does
-    "OPENBLAS_NUM_THREADS": "1",  # numpy's products are small, and its threads would take the cores from the native code's
-}
-# Also for both. Ray's switch for clusters of one machine, named after the two systems where it is the default: Ray's own
+# Ray's switch for clusters of one machine, named after the two systems where it is the default: Ray's own
 # address is then 127.0.0.1, so GCS, raylet, workers and agents listen on loopback only.
 ONE_MACHINE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
@@ -182,9 +160,18 @@ def interpreter(folder: Path) -> str:
 
 
 def environment_of(outside: Mapping[str, str], run: Run, *, is_plain: bool) -> dict[str, str]:
-    """Returns the environment of Ray's processes. Variables of `outside` win, except those that name another cluster."""
-    fast = {} if is_plain else ENVIRONMENT | haproxy.environment(run.sockets) | open_files.environment()
-    environment = fast | ALWAYS | ONE_MACHINE | token_access(outside, run.token) | dict(outside)
+    """Returns the environment of Ray's processes. Variables of `outside` win, except those that name another cluster.
+
+    The service works without the fast data path (is_plain), but that alone has back-pressure to the generator.
+    """
+    fast = {} if is_plain else haproxy.environment(run.sockets) | open_files.environment()
+    environment = (
+        ray_environment.environment(Place.START, is_fast=not is_plain)
+        | fast
+        | ONE_MACHINE
+        | token_access(outside, run.token)
+        | dict(outside)
+    )
     environment.pop("RAY_ADDRESS", None)
     environment |= without_proxy(outside)
     name, _, value = run.variable.partition("=")

@@ -25,6 +25,7 @@ from scripts.bench.record import RESULTS
 from scripts.config_path import FOLDER
 from scripts.doctor_gpu import why_no_gpu
 from scripts.operate.gpu_sizes import CARDS, FIRST_AUDIO_GOAL_MS, GIB, Card, Choice, card_named, choose
+from scripts.output_path import output_path
 
 BASE = FOLDER / "gpu.yaml"
 EXIT_NO_GPU = 3
@@ -40,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
         epilog="Exit codes: 0 written, 1 the GPU cannot run the model, 2 wrong usage, 3 there is no GPU: name one with --gpu.",
     )
     parser.add_argument("--gpu", choices=[card.name for card in CARDS], help="a kind of GPU instead of this machine's")
-    parser.add_argument("-o", "--out", type=Path, help="the file to write (default: stdout)")
+    parser.add_argument("-o", "--out", type=output_path, help="the file to write (default: stdout)")
     args = parser.parse_args(arguments)
     try:
         card = card_named(args.gpu) if args.gpu else card_here()

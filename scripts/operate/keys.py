@@ -20,7 +20,7 @@ from pipeline.types import Lane
 from scripts.config_path import config_path
 from serve.access.api_keys import KEY_ID, NAMESPACE, UNMARKED, KeyRecord, Quota, Scope, make_key, read_record
 from serve.access.keys_marker import FORGET, marker_for
-from serve.config.app_config import STORE_FILE
+from serve.config import folders
 from serve.config.config_file import check_file
 
 QUOTA = Quota()
@@ -152,9 +152,8 @@ def store_of(config: Path | None) -> str:
     if config is not None:
         app = check_file(config).app
         named = app.keys.store or app.voices.store
-        if named is not None:
-            return named
-    return str(cache_home() / STORE_FILE)
+        return folders.store_of(named)
+    return folders.store_of(None)
 
 
 def chosen(kind: type[StrEnum]) -> Callable[[str], tuple[StrEnum, ...]]:

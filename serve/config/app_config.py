@@ -24,8 +24,6 @@ from serve.config.policies import BreakerConfig, DegradationStep, DegradeConfig,
 
 IMPORT_PATH = "serve.app:build_app"
 
-STORE_FILE = "store.sqlite"  # in $CHATTTS_HOME, where no store is named
-JOBS_FOLDER = "jobs"  # in $CHATTTS_HOME, where no folder is named
 PROJECT = Path(__file__).resolve().parents[2]
 
 

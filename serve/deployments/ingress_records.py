@@ -29,7 +29,8 @@ from serve.access.keys_marker import marker_for
 from serve.access.quotas import LocalQuotas, Quotas
 from serve.access.redis_quotas import RedisQuotas
 from serve.access.resume_tokens import SECRET_BYTES, shared_secret
-from serve.config.app_config import STORE_FILE, AppConfig, VoicesConfig, project_path
+from serve.config.app_config import AppConfig, VoicesConfig, project_path
+from serve.config.folders import store_of
 from serve.remote.code_cache import open_cache
 
 LOG = logging.getLogger("ray.serve.chattts")
@@ -56,7 +57,7 @@ class IngressRecords:
 
 async def open_records(config: AppConfig, speakers: Speakers) -> IngressRecords:
     """Opens the stores and reads voices and keys once. A store that is away costs what is in it, not the service."""
-    store = open_store(str(cache_home() / STORE_FILE) if config.voices.store is None else config.voices.store)
+    store = open_store(store_of(config.voices.store))
     voices = await open_voices(config.voices, speakers, store)
     keys, quotas = await open_keys(config, store)
     cache, idempotency = open_cache(config.cache, store)

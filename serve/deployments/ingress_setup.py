@@ -19,7 +19,6 @@ from ray.serve._private.constants import RAY_SERVE_ENABLE_HA_PROXY
 from ray.util import get_node_ip_address
 
 from pipeline.errors import SynthesisError
-from pipeline.paths import cache_home
 from pipeline.protocols import SpeechStream
 from pipeline.store.poll import follow
 from pipeline.types import Refined, SpeechText, SynthesisRequest
@@ -28,7 +27,8 @@ from serve.access.authentication import Authenticator, local_peer_check
 from serve.access.cross_origin import CrossOriginPolicy
 from serve.access.redis_quotas import RedisQuotas
 from serve.access.resume_tokens import ResumeTokens
-from serve.config.app_config import JOBS_FOLDER, AppConfig, project_path
+from serve.config.app_config import AppConfig
+from serve.config.folders import jobs_folder
 from serve.deployments.ingress_records import IngressRecords, open_records
 from serve.deployments.ingress_status import IngressStatus
 from serve.deployments.replica_info import replica_info
@@ -177,8 +177,7 @@ def build_speech(
 
 def build_jobs(config: AppConfig, records: IngressRecords, speech: SpeechServices) -> JobDesk:
     """Returns the jobs, whose files are in the configured folder."""
-    folder = cache_home() / JOBS_FOLDER if config.jobs.folder is None else project_path(config.jobs.folder)
-    return JobDesk(config.jobs, records.store, folder, speech, is_leaving=is_stopping)
+    return JobDesk(config.jobs, records.store, jobs_folder(config.jobs), speech, is_leaving=is_stopping)
 
 
 def build_voices(

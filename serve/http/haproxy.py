@@ -70,16 +70,18 @@ def environment(folder: Path) -> dict[str, str]:
     Args:
         folder: used by nothing else, and short: sockets lie in it below a node's id, and their paths may have 107 characters.
     """
-    return {
-        "RAY_SERVE_HAPROXY_BINARY_PATH": str(Path(__file__).with_suffix(".sh")),
-        "CHATTTS_PYTHON": sys.executable,
+    return program() | {
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "admin.sock"),
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(folder / "metrics.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "server-state"),
-        "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "2s",  # 5 by default, and twice that until a hung ingress gets nothing more
     }
+
+
+def program() -> dict[str, str]:
+    """Returns the variables that name this program to Serve."""
+    return {"RAY_SERVE_HAPROXY_BINARY_PATH": str(Path(__file__).with_suffix(".sh")), "CHATTTS_PYTHON": sys.executable}
 
 
 def end_with_parent() -> None:

@@ -16,7 +16,6 @@ import os
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 
 from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
@@ -26,14 +25,13 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, TraceIdRatioBased
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from pipeline.errors import ConfigError
-from pipeline.paths import cache_home
 from pipeline.types import Prompt, StepBlock
 from serve.config.app_config import TracingConfig
+from serve.config.folders import traces_folder
 
 SERVICE = "chattts-serve"
 OTLP = "opentelemetry.exporter.otlp.proto.http"  # an optional dependency
 EVERY_MS = 1000  # how long an ended span waits for others
-FOLDER = "traces"  # in $CHATTTS_HOME
 
 Attributes = Mapping[str, str | int | float | bool]
 
@@ -153,7 +151,7 @@ def _exporter(config: TracingConfig, stage: str) -> SpanExporter:
             exporter: SpanExporter = module.OTLPSpanExporter(endpoint=config.endpoint)
             return exporter
         case "file":
-            folder = cache_home() / FOLDER if config.folder is None else Path(config.folder)
+            folder = traces_folder(config)
             folder.mkdir(parents=True, exist_ok=True)
             lines = (folder / f"{stage}-{os.getpid()}.jsonl").open("a", encoding="utf-8")
             return ConsoleSpanExporter(out=lines, formatter=lambda span: span.to_json(indent=None) + "\n")

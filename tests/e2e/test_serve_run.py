@@ -22,6 +22,7 @@ from scripts.train_demo.recogniser import Recogniser, mistakes
 from scripts.train_demo.sentences import words_of
 from serve.config.app_config import PROJECT
 from tests.support.cluster import ENVIRONMENT, free_port
+from tests.support.signals import as_in_a_terminal
 from tests.support.waiting import is_ready
 
 pytestmark = pytest.mark.nightly
@@ -41,7 +42,12 @@ def serve_run(text: str) -> Iterator[tuple[subprocess.Popen, Path]]:
         environment = {**os.environ, **ENVIRONMENT, "RAY_TMPDIR": folder}
         with log.open("w") as output:
             process = subprocess.Popen(
-                [command, "run", str(config)], cwd=PROJECT, env=environment, stdout=output, stderr=subprocess.STDOUT
+                [command, "run", str(config)],
+                cwd=PROJECT,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                preexec_fn=as_in_a_terminal,
             )
             try:
                 yield process, log

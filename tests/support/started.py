@@ -17,6 +17,7 @@ import requests
 from scripts.launch.processes import Process, end_session, members, processes, sessions_with
 from serve.config.app_config import PROJECT
 from tests.support.ports import free_port
+from tests.support.signals import as_in_a_terminal
 from tests.support.waiting import wait_until
 
 START_TIMEOUT_S = 600.0  # half a minute where the machine is idle
@@ -149,6 +150,7 @@ def with_doors(grpc: int, wyoming: int) -> dict[str, str]:
 
 
 def _as_a_background_command() -> None:
+    as_in_a_terminal()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.kustomize import Manifest, change, render
+from scripts.generate.kustomize import Manifest, change, render
 
 DATA = Path(__file__).resolve().parents[2] / "data/kustomize"
 

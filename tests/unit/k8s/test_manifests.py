@@ -13,11 +13,12 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from scripts.generate import mounts
 from scripts.generate.k8s_config import OVERLAYS, WORKER_GROUPS, doors_of, doors_patches, patch_of, patch_path
-from scripts.launch import start
+from scripts.generate.kustomize import Manifest, change, containers, render
+from scripts.launch import ray_environment
+from scripts.launch.ray_environment import Place
 from serve.config.config_file import check_file, find_mistakes
-from serve.http import haproxy
-from tests.support.kustomize import Manifest, change, containers, render
 
 ROOT = Path(__file__).resolve().parents[3]
 CRD = ROOT / "tests/data/kuberay/ray.io_rayservices.yaml"
@@ -297,10 +298,16 @@ def test_what_productions_replicas_share_is_there_and_keeps_what_it_should(rende
 def test_production_verifies_its_weights_and_cannot_change_them(rendered):
     (ray_service,) = of_kind(rendered["prod"], "RayService")
     claims = {claim["metadata"]["name"] for claim in of_kind(rendered["prod"], "PersistentVolumeClaim")}
-    for group, pod in ray_pods(ray_service).items():
+    workers = ray_pods(ray_service)
+    del workers["head"]
+    for group, pod in workers.items():
         (volume,) = [volume for volume in pod["spec"]["volumes"] if volume["name"] == "weights"]
         assert volume["persistentVolumeClaim"]["claimName"] in claims, group
         assert volume["persistentVolumeClaim"]["readOnly"] is True, group
+        (mount,) = [mount for mount in pod["spec"]["containers"][0]["volumeMounts"] if mount["name"] == "weights"]
+        assert mount["mountPath"] == ray_environment.POD_WEIGHTS, group
+    (fetch,) = containers(of_kind(rendered["prod"], "Job"))
+    assert {"name": "CHATTTS_WEIGHTS", "value": fetch["volumeMounts"][0]["mountPath"]} in fetch["env"]
     (verify,) = ray_pods(ray_service)["gpu"]["spec"]["initContainers"]
     assert verify["command"] == ["chattts-serve", "weights", "fetch", "--offline"]
 
@@ -353,9 +360,7 @@ def test_all_of_ray_runs_in_one_environment(documents, ray_service):
     for pod in ray_pods(ray_service).values():
         for container in containers(pod):
             assert {"configMapRef": {"name": environment["metadata"]["name"]}} in container["envFrom"]
-    local = dict(start.ENVIRONMENT)
-    del local["RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S"]  # one machine: Ctrl-C does not wait
-    assert local.items() <= environment["data"].items()
+    assert environment["data"] == ray_environment.environment(Place.PODS)
 
 
 def test_haproxy_starts_through_our_program(documents):
@@ -364,8 +369,6 @@ def test_haproxy_starts_through_our_program(documents):
     (workdir,) = re.findall(r"^WORKDIR (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     program = ROOT / named.relative_to(workdir)
     assert os.access(program, os.X_OK)
-    theirs = {name: value for name, value in haproxy.environment(Path("/tmp")).items() if "HEALTH" in name}
-    assert theirs.items() <= environment["data"].items()
 
 
 def test_disruption_budgets_cover_every_ray_pod(documents, ray_service):
@@ -434,3 +437,46 @@ def test_the_cluster_may_talk_to_itself(documents, ray_service):
                 for rule in policy["spec"][direction]
                 for peer in rule.get(peers, [])
             )
+
+
+def home_of(pod: Manifest) -> Manifest:
+    (volume,) = [volume for volume in pod["spec"]["volumes"] if volume["name"] == "home"]
+    return volume
+
+
+def mount_of(pod: Manifest) -> Manifest:
+    (mount,) = [mount for mount in pod["spec"]["containers"][0]["volumeMounts"] if mount["name"] == "home"]
+    return mount
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda pod: home_of(pod)["persistentVolumeClaim"].update(readOnly=True), "which cannot be written"),
+        (lambda pod: mount_of(pod).update(readOnly=True), "which cannot be written"),
+        (lambda pod: mount_of(pod).update(mountPath="/elsewhere"), "no volume is mounted there"),
+        (lambda pod: home_of(pod).update(persistentVolumeClaim={"claimName": "chattts-alone"}), "is not shared by the pods"),
+    ],
+)
+def test_a_folder_that_is_written_is_mounted_so_on_every_pod(spoil, words, rendered):
+    args = yaml.safe_load((ROOT / OVERLAYS["prod"]).read_text())["applications"][0]["args"]
+    assert list(mounts.mistakes()) == []
+    for group in ("head", "cpu", "gpu"):
+        documents = deepcopy(rendered["prod"])
+        (ray_service,) = of_kind(documents, "RayService")
+        spoil(ray_pods(ray_service)[group])
+        found = list(mounts.mistakes_of(documents, args))
+        assert all(each.startswith(f"{group}: ") and words in each for each in found)
+        assert any("jobs.folder is /data/jobs" in each for each in found)
+
+
+@pytest.mark.parametrize(
+    ("args", "key"),
+    [
+        ({"jobs": {"folder": "/srv/jobs"}}, "jobs.folder is /srv/jobs"),
+        ({"tracing": {"exporter": "file", "folder": "/srv/traces"}}, "tracing.folder is /srv/traces"),
+        ({"voices": {"store": "/srv/store.sqlite"}}, "voices.store is /srv"),
+    ],
+)
+def test_every_key_that_names_a_folder_counts(args, key, rendered):
+    assert any(key in mistake for mistake in mounts.mistakes_of(rendered["prod"], args))

@@ -82,6 +82,49 @@ def test_a_command_with_more_exit_codes_lists_them_in_its_help(name: str, meanin
     assert all(meaning in text for meaning in meanings)
 
 
+SPEAKING = [("say", "hello"), ("say", "--live", "hello"), ("read", "BOOK"), ("fit", "--gpu", "L4")]
+
+
+@pytest.mark.parametrize("words", SPEAKING, ids=" ".join)
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [("none/x.wav", "there is no folder"), ("folder.wav", "is a folder"), ("file/x.wav", "there is no folder")],
+)
+def test_a_bad_place_is_refused_before_any_work(words, place, reason, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "folder.wav").mkdir()
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "book.txt").write_text("text")
+    name, *arguments = [word.replace("BOOK", str(tmp_path / "book.txt")) for word in words]
+    command = next(command for command in COMMANDS if command.name == name)
+    with pytest.raises(SystemExit) as end:
+        commands.run(command, [*arguments, "-o", str(tmp_path / place)])
+    assert end.value.code == 2
+    assert reason in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(28, "No space left on device", "/data/x"), "chattts-serve doctor: /data/x: No space left on device"),
+        (ConnectionError("nobody answers"), "chattts-serve doctor: nobody answers"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line(error, line, monkeypatch, capsys: pytest.CaptureFixture[str]):
+    def fail(arguments: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr("scripts.doctor.main", fail)
+    doctor = next(command for command in COMMANDS if command.name == "doctor")
+    assert commands.run(doctor, []) == 1
+    assert capsys.readouterr().err.splitlines() == [line]
+
+
+def test_who_reads_no_further_is_no_traceback():
+    command = f"set -o pipefail; {sys.executable} -m scripts.cli config show dev | head -1"
+    done = subprocess.run(["bash", "-c", command], cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+
+
 def test_the_version_is_that_of_the_installed_package():
     found = CliRunner().invoke(app, ["--version"])
     assert found.exit_code == 0

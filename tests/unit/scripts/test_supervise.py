@@ -12,6 +12,7 @@ import pytest
 from scripts.launch.processes import members
 from scripts.launch.supervise import Restarts
 from serve.config.app_config import PROJECT
+from tests.support.signals import as_in_a_terminal
 
 pytestmark = pytest.mark.slow
 
@@ -55,8 +56,16 @@ finally:
 """
 
 
+def as_in_the_background() -> None:
+    as_in_a_terminal()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 class Supervised:
-    """A supervisor in a process of its own, started as a shell starts a background command: SIGINT is ignored."""
+    """A supervisor in a process of its own, started as a shell starts a background command: SIGINT is ignored.
+
+    SIGHUP is not, whatever the tests themselves have inherited (`nohup make test`).
+    """
 
     def __init__(self, folder: Path, manner: str) -> None:
         for name in ("gcs_server", "raylet"):
@@ -66,7 +75,7 @@ class Supervised:
             env=os.environ | {"PYTHONPATH": str(PROJECT)},
             stdout=subprocess.PIPE,
             text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+            preexec_fn=as_in_the_background,
         )
         _, *pids = self.until("command").split()
         self.session, self.gcs, self.raylet = map(int, pids)
