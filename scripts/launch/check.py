@@ -15,7 +15,7 @@ from pipeline.paths import cache_home
 from scripts.launch.needs_torch import torch_problem, unused_gpu
 from scripts.launch.settings import Settings
 from serve.config.config_file import ConfigFile, check_file
-from serve.config.folders import check_folders
+from serve.config.folders import can_be_written, check_folders
 
 SERVES_PORT = 8000  # Serve's own defaults
 SERVES_GRACE_S = 20.0
@@ -40,6 +40,8 @@ def main() -> int:
         checked = check_file(Path(sys.argv[1]))
         if problem := torch_problem(checked.app.pipeline):
             raise ConfigError("; ".join(problem))
+        if not can_be_written(cache_home()):
+            raise ConfigError(f"cannot write in {cache_home()}: CHATTTS_HOME names another folder")
         check_folders(checked.app)
         if note := unused_gpu(checked.app.pipeline):
             print("; ".join(note), file=sys.stderr)

@@ -84,7 +84,7 @@ def scripts_of(title: str) -> list[str]:
 
 def test_the_pages_show_what_this_file_tests():
     assert len(SCRIPTS) >= 20
-    assert {line.split()[1] for line in RAYS} >= {"start", "stop", "deploy", "shutdown", "status", "run"}
+    assert {line.split()[1] for line in RAYS} >= {"start", "get-auth-token", "deploy", "shutdown", "status", "run"}
 
 
 def wrong_in(lines: list[str]) -> dict[str, str]:
