@@ -5,6 +5,6 @@ teacher, mandarin_teacher  the voices                  phones, syllables, pieces
 corpus   -> shards                                     codes  -> four numbers per step
 train_vocos, train_dvae, train_gpt  -> weights         (network, dvae, muon, loop, batches, warm_start: shared by them)
 pronunciations, letter_sounds  -> words to phones      export  -> a checkpoint in ChatTTS's layout
-kokoro, sounds, prose -> recordings  the neural teacher's corpus, for the next voice
+kokoro, sounds, prose -> recordings -> train_vocoder  the next voice, taught by a neural teacher
 recogniser, ../evaluate  -> word error rates           README.md  how to go on
 """

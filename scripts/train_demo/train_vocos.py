@@ -31,15 +31,15 @@ RESOLUTIONS = (256, 512, 1024, 2048)
 class Backbone(nn.Module):
     """Mel frames to features."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int, layers: int) -> None:
         super().__init__()
-        self.embed = nn.Conv1d(100, WIDTH, 7, padding=3)
-        self.norm = nn.LayerNorm(WIDTH, eps=1e-6)
-        self.convnext = nn.ModuleList(ConvNeXtBlock(WIDTH, 3 * WIDTH, scale="gamma", dilation=1) for _ in range(LAYERS))
-        self.final_layer_norm = nn.LayerNorm(WIDTH, eps=1e-6)
+        self.embed = nn.Conv1d(100, width, 7, padding=3)
+        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self.convnext = nn.ModuleList(ConvNeXtBlock(width, 3 * width, scale="gamma", dilation=1) for _ in range(layers))
+        self.final_layer_norm = nn.LayerNorm(width, eps=1e-6)
 
     def forward(self, mel: Tensor) -> Tensor:
-        """Maps (B, 100, T) to (B, T, WIDTH)."""
+        """Maps (B, 100, T) to (B, T, width)."""
         x = self.norm(self.embed(mel).transpose(1, 2)).transpose(1, 2)
         for block in self.convnext:
             x = block(x)
@@ -50,13 +50,13 @@ class Backbone(nn.Module):
 class FourierHead(nn.Module):
     """Features to magnitudes and phases, and back through the Fourier transform."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.out = nn.Linear(WIDTH, FFT_SIZE + 2)
+        self.out = nn.Linear(width, FFT_SIZE + 2)
         self.register_buffer("window", torch.hann_window(FFT_SIZE), persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Maps (B, T, WIDTH) to samples (B, 256 (T - 1))."""
+        """Maps (B, T, width) to samples (B, 256 (T - 1))."""
         log_magnitude, phase = self.out(features).transpose(1, 2).float().chunk(2, 1)
         spectrum = torch.polar(log_magnitude.exp().clamp(max=100.0), phase)
         window = self.window
@@ -68,9 +68,9 @@ class FourierHead(nn.Module):
 class Vocos(nn.Module):
     """Backbone and head, under upstream's names."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = WIDTH, layers: int = LAYERS) -> None:
         super().__init__()
-        self.backbone, self.head = Backbone(), FourierHead()
+        self.backbone, self.head = Backbone(width, layers), FourierHead(width)
 
     def forward(self, mel: Tensor) -> Tensor:
         """Maps (B, 100, T) to (B, 256 (T - 1))."""
