@@ -14,9 +14,9 @@ from pipeline.spec import REACH_STEPS
 
 
 class StrictModel(BaseModel):
-    """A section that refuses unknown keys and is frozen."""
+    """A section that refuses unknown keys and is frozen. A pydantic error says no value: it may be a URL with a password."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 def words_of(mistake: Mapping[str, Any]) -> str:

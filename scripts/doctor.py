@@ -38,8 +38,8 @@ from pipeline.native.compiler import NativeFailed, NativeUnavailable, best_instr
 from pipeline.native.instructions import usable
 from pipeline.paths import cache_home
 from pipeline.spec import SAMPLE_RATE
-from pipeline.store.open import REDIS_SCHEMES
 from pipeline.store.redis_link import connect, failures
+from pipeline.store.redis_url import SCHEMES
 from pipeline.vocoder.incremental.network import SOURCE as VOCODER
 from pipeline.with_torch import INSTALL, has_torch, torch_part
 from scripts.bench.record import RESULTS
@@ -256,7 +256,7 @@ def redis_urls(app: AppConfig) -> dict[str, list[str]]:
         if isinstance(value, dict):
             for key, inner in value.items():
                 look(inner, f"{at}.{key}" if at else str(key))
-        elif isinstance(value, str) and urlsplit(value).scheme in REDIS_SCHEMES:
+        elif isinstance(value, str) and urlsplit(value).scheme in SCHEMES:
             found.setdefault(value, []).append(at)
 
     look(app.model_dump(), "")

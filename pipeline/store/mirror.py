@@ -8,14 +8,21 @@ Never: writes; timers: the owner calls refresh()
 While the store does not answer, the copy stays as it was.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
-from pipeline.store.store import START, Store
+from pipeline.errors import StoreUnavailable
+from pipeline.store.store import START, Changes, Store
+
+LOG = logging.getLogger("ray.serve.chattts")
 
 T = TypeVar("T")
+
+WAIT_S = 0.5
+"""for a refresh in another thread"""
 
 
 class Mirror(Generic[T]):
@@ -24,8 +31,8 @@ class Mirror(Generic[T]):
     def __init__(self, store: Store, namespace: str, decode: Callable[[str, int, bytes], T]) -> None:
         """
         Args:
-            decode: value of key, version and bytes; raises ValueError for malformed bytes. Such a record is left out
-                and its key kept in `broken`, so that one bad record does not cost the others.
+            decode: value of key, version and bytes. A record for which it raises is left out, logged once, and its key kept
+                in `broken`, so that one bad record does not cost the others.
         """
         self._store = store
         self._namespace = namespace
@@ -40,31 +47,38 @@ class Mirror(Generic[T]):
         """Reads what has changed; returns True when something has.
 
         Raises:
-            StoreUnavailable: the copy stays as it was.
+            StoreUnavailable: the copy stays as it was. Also while another thread has been reading for WAIT_S.
         """
-        with self._lock:
+        if not self._lock.acquire(timeout=WAIT_S):
+            raise StoreUnavailable(f"the {self._namespace} are still being read; try again", place=self._store.place)
+        try:
             changes = self._store.changes(self._namespace, self._position)
-            if not changes.entries and not (changes.is_whole and self._keys):
-                self._position = changes.position
-                return False
-            keys = {} if changes.is_whole else dict(self._keys)
-            broken = set() if changes.is_whole else set(self.broken)
-            for entry in changes.entries:
-                keys.pop(entry.key, None)
-                broken.discard(entry.key)
-                values: dict[int, T] = {}
-                for version, value in entry.versions:
-                    try:
-                        values[version] = self._decode(entry.key, version, value)
-                    except ValueError:
-                        broken.add(entry.key)
-                if values:
-                    keys[entry.key] = MappingProxyType(values)
-            # Readers see the old mapping or the new one, never one that is being changed.
-            self._keys = MappingProxyType(keys)
-            self.broken = frozenset(broken)
+            has_changed = bool(changes.entries) or (changes.is_whole and not self.is_empty)
+            if has_changed:
+                self._take_over(changes)
             self._position = changes.position
-            return True
+            return has_changed
+        finally:
+            self._lock.release()
+
+    def _take_over(self, changes: Changes) -> None:
+        keys = {} if changes.is_whole else dict(self._keys)
+        broken = set() if changes.is_whole else set(self.broken)
+        for entry in changes.entries:
+            keys.pop(entry.key, None)
+            broken.discard(entry.key)
+            values: dict[int, T] = {}
+            for version, value in entry.versions:
+                try:
+                    values[version] = self._decode(entry.key, version, value)
+                except Exception as error:
+                    broken.add(entry.key)
+                    LOG.error("%s: %s@%d cannot be read: %s", self._namespace, entry.key, version, type(error).__name__)
+            if values:
+                keys[entry.key] = MappingProxyType(values)
+        # Readers see the old mapping or the new one, never one that is being changed.
+        self._keys = MappingProxyType(keys)
+        self.broken = frozenset(broken)
 
     def get(self, key: str, version: int | None = None) -> T | None:
         """Returns the value of a version, for None of the newest; None if there is none."""

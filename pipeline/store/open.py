@@ -10,10 +10,9 @@ from pathlib import Path
 
 from pipeline.errors import ConfigError
 from pipeline.store.redis import RedisStore
+from pipeline.store.redis_url import check_redis_url
 from pipeline.store.sqlite import SqliteStore
 from pipeline.store.store import Store
-
-REDIS_SCHEMES = ("redis", "rediss")
 
 
 def check_store_url(url: str) -> str:
@@ -22,10 +21,10 @@ def check_store_url(url: str) -> str:
     Raises:
         ConfigError: it names neither a Redis nor a file.
     """
-    scheme, mark, _ = url.partition("://")
-    if mark and scheme not in REDIS_SCHEMES:
-        raise ConfigError(f"a store is redis://..., rediss://... or the path of a file; found {scheme}://...")
-    return url
+    try:
+        return check_redis_url(url) if "://" in url else url
+    except ConfigError as error:
+        raise ConfigError(f"a store is the path of a file or a Redis. {error}") from None
 
 
 def open_store(url: str) -> Store:

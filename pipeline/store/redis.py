@@ -3,144 +3,159 @@
 In:    keys and bytes, as store.py defines them
 Out:   versions and changes
 Owns:  a connection pool
-Never: waiting longer than its time limits; trying a write twice
+Never: waiting longer than its time limits; trying a write twice; a page of more than PAGE_BYTES and one value
 
-Each change is one script, which Redis runs completely or not at all. Redis keeps what its own persistence keeps: run it with
-`appendonly yes`.
+Redis keeps what its own persistence keeps: run it with `appendonly yes` and `maxmemory-policy noeviction`, from release 6.2 on.
 """
 
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from pipeline.errors import Conflict, StoreFull, StoreUnavailable
-from pipeline.store.redis_link import connect, failures, out_of_memory, url_without_password
-from pipeline.store.store import START, Changes, Entry, check_address, check_value
+from pipeline.errors import StoreFull, StoreUnavailable
+from pipeline.store import redis_scripts
+from pipeline.store.breaker import Breaker, Open
+from pipeline.store.redis_link import SILENCE, Trouble, connect, failures, trouble_of
+from pipeline.store.redis_url import check_redis_url, url_without_password
+from pipeline.store.store import (
+    MAX_NAMESPACE_BYTES,
+    START,
+    Changes,
+    Entry,
+    check_address,
+    check_value,
+    conflict,
+    namespace_full,
+    note_set_back,
+)
 
 CONNECT_TIMEOUT_S = 0.5
 ANSWER_TIMEOUT_S = 2.0
+PAGE_BYTES = 256 << 10
+PAGE_KEYS = 1000
 PREFIX = "chattts"
 
 FULL = (
     "the store has no room left (Redis: maxmemory); nothing was changed. Delete voices or lexicons, or give Redis more memory"
 )
-
-# A namespace is four keys (in one slot of a cluster, by the braces): meta {epoch, revision}, heads {key -> "version live
-# first"}, values {key@version -> bytes}, log: keys by the revision of their last change.
-PUT = """
-local head = redis.call('HGET', KEYS[2], ARGV[1])
-local version, live, first = 0, 0, 0
-if head then version, live, first = string.match(head, '^(%d+) (%d) (%d+)$') end
-local newest = tonumber(live) == 1 and tonumber(version) or 0
-if newest ~= tonumber(ARGV[3]) then return {0, newest} end
-version = tonumber(version) + 1
-if newest == 0 then first = version end
-local oldest = version - ARGV[5] + 1
-for each = first, oldest - 1 do redis.call('HDEL', KEYS[3], ARGV[1] .. '@' .. each) end
-first = math.max(first, oldest)
-redis.call('HSETNX', KEYS[1], 'epoch', ARGV[4])
-local revision = redis.call('HINCRBY', KEYS[1], 'revision', 1)
-redis.call('HSET', KEYS[3], ARGV[1] .. '@' .. version, ARGV[2])
-redis.call('HSET', KEYS[2], ARGV[1], string.format('%d 1 %d', version, first))
-redis.call('ZADD', KEYS[4], revision, ARGV[1])
-return {1, version}
-"""
-DELETE = """
-local head = redis.call('HGET', KEYS[2], ARGV[1])
-if not head then return 0 end
-local version, live, first = string.match(head, '^(%d+) (%d) (%d+)$')
-if live ~= '1' then return 0 end
-for each = tonumber(first), tonumber(version) do redis.call('HDEL', KEYS[3], ARGV[1] .. '@' .. each) end
-local revision = redis.call('HINCRBY', KEYS[1], 'revision', 1)
-redis.call('HSET', KEYS[2], ARGV[1], string.format('%d 0 %d', version, first))
-redis.call('ZADD', KEYS[4], revision, ARGV[1])
-return 1
-"""
-CHANGES = """
-local epoch = redis.call('HGET', KEYS[1], 'epoch') or ''
-local newest = tonumber(redis.call('HGET', KEYS[1], 'revision') or '0')
-local since, whole = tonumber(ARGV[2]), 0
-if ARGV[1] ~= epoch or epoch == '' or since > newest then since, whole = 0, 1 end
-local entries = {}
-for _, key in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], '(' .. since, '+inf')) do
-  local version, live, first = string.match(redis.call('HGET', KEYS[2], key), '^(%d+) (%d) (%d+)$')
-  local entry = {key}
-  if live == '1' then
-    for each = tonumber(first), tonumber(version) do
-      entry[#entry + 1] = each
-      entry[#entry + 1] = redis.call('HGET', KEYS[3], key .. '@' .. each)
-    end
-  end
-  if live == '1' or whole == 0 then entries[#entries + 1] = entry end
-end
-return {epoch, newest, whole, entries}
-"""
-GET = """
-local head = redis.call('HGET', KEYS[2], ARGV[1])
-if not head then return {0} end
-local version, live = string.match(head, '^(%d+) (%d)')
-if live ~= '1' then return {0} end
-return {tonumber(version), redis.call('HGET', KEYS[3], ARGV[1] .. '@' .. version)}
-"""
+EVICTED = (
+    "records of the store are gone: Redis has evicted or lost a part of the {}. Set its maxmemory-policy to noeviction and "
+    "restore the store from a backup"
+)
+Script = Callable[[list[str], list[Any]], Any]
 
 
 class RedisStore:
     """store.Store over Redis. It connects at the first call, so Redis may start later."""
 
     def __init__(self, url: str) -> None:
-        self.place = url_without_password(url)
+        """
+        Raises:
+            ConfigError: no client can open this URL.
+        """
+        self.place = url_without_password(check_redis_url(url))
+        self.set_back: dict[str, str] = {}
         self._redis = connect(url, connect_timeout_s=CONNECT_TIMEOUT_S, answer_timeout_s=ANSWER_TIMEOUT_S)
-        self._put = self._redis.register_script(PUT)
-        self._delete = self._redis.register_script(DELETE)
-        self._changes = self._redis.register_script(CHANGES)
-        self._get = self._redis.register_script(GET)
+        self._breaker = Breaker()
+        self._put = self._redis.register_script(redis_scripts.PUT)
+        self._delete = self._redis.register_script(redis_scripts.DELETE)
+        self._get = self._redis.register_script(redis_scripts.GET)
+        self._page = self._redis.register_script(redis_scripts.PAGE)
+        self._probe = self._redis.register_script(redis_scripts.PROBE)
 
     def put(self, namespace: str, key: str, value: bytes, *, replaces: int, keeps: int) -> int:
         """Writes the next version of a key; raises as store.Store says."""
         check_address(namespace, key)
         check_value(value)
-        with self._readable_errors():
-            done, version = self._put(_keys(namespace), [key, value, replaces, secrets.token_hex(8), keeps])
-        if not done:
-            raise Conflict(f"version {version} is the newest there is, not {replaces}; read it again and repeat the change")
-        return int(version)
+        more = [value, replaces, keeps, MAX_NAMESPACE_BYTES]
+        done, *version = self._run(self._put, namespace, [key, *_drawn(), *more], is_write=True)
+        if done == redis_scripts.NO_ROOM:
+            raise StoreFull(namespace_full(namespace), place=self.place)
+        if done == redis_scripts.NOTHING:
+            raise conflict(int(version[0]), replaces)
+        return int(version[0])
 
     def delete(self, namespace: str, key: str) -> bool:
         """Removes a key and all its versions; returns False when it is not there."""
         check_address(namespace, key)
-        with self._readable_errors():
-            return bool(self._delete(_keys(namespace), [key]))
+        (done,) = self._run(self._delete, namespace, [key, *_drawn()], is_write=True)
+        return bool(done)
 
     def get(self, namespace: str, key: str) -> tuple[int, bytes] | None:
         """Returns the newest version and its value; None when the key is not there."""
         check_address(namespace, key)
-        with self._readable_errors():
-            version, *value = self._get(_keys(namespace), [key])
-        return (int(version), bytes(value[0])) if version else None
+        done, *found = self._run(self._get, namespace, [key])
+        return (int(found[0]), bytes(found[1])) if done else None
 
     def changes(self, namespace: str, since: str = START) -> Changes:
-        """Returns every key that changed since a position, in one consistent view."""
-        epoch, _, revision = since.partition(":")
-        with self._readable_errors():
-            own_epoch, newest, whole, found = self._changes(_keys(namespace), [epoch, revision or 0])
-        entries = tuple(Entry(key.decode(), tuple(_pairs(versions))) for key, *versions in found)
-        return Changes(f"{own_epoch.decode()}:{newest}", entries, is_whole=bool(whole))
+        """Returns every key that changed since a position, read page by page; each as it was at one moment of the call."""
+        epoch, revision, nonce = [*since.split(":"), "", ""][:3]
+        where: list[Any] = [revision or 0, "", 0]
+        hidden, is_whole, is_set_back = 0, False, False
+        found: dict[str, dict[int, bytes]] = {}
+        while where[0] != -1:
+            values = [epoch, revision or 0, nonce, *where, hidden, PAGE_BYTES, PAGE_KEYS]
+            _, *answer, entries = self._run(self._page, namespace, values)
+            epoch, nonce = answer[0].decode(), answer[2].decode()
+            revision, state, goes_on_with = answer[1], answer[3], where[1]
+            if state:
+                found.clear()
+                hidden, is_whole, is_set_back = revision, True, is_set_back or state > 1
+            for name, score, *versions in entries:
+                key = name.decode()
+                if score != goes_on_with or state:
+                    found.pop(key, None)
+                found.setdefault(key, {}).update(_pairs(versions))
+            where = list(answer[4:])
+        if is_set_back:
+            note_set_back(self, namespace)
+        keys = tuple(Entry(key, tuple(versions.items())) for key, versions in found.items() if versions or not is_whole)
+        return Changes(f"{epoch}:{revision}:{nonce}", keys, is_whole=is_whole, is_set_back=is_set_back)
+
+    def probe(self) -> None:
+        """Writes something that nobody reads; raises as store.Store says."""
+        self._run(self._probe, "probe", [])
 
     def close(self) -> None:
         """Closes the connections."""
         self._redis.close()
 
-    @contextmanager
-    def _readable_errors(self) -> Iterator[None]:
+    def _run(self, script: Script, namespace: str, values: list[Any], *, is_write: bool = False) -> Any:
         try:
-            yield
-        except out_of_memory() as error:
-            raise StoreFull(FULL, place=self.place) from error
+            with self._breaker.question():
+                answer = self._answer(script, namespace, values, is_write=is_write)
+        except Open:
+            raise StoreUnavailable(f"the store {SILENCE}; try again", place=self.place) from None
+        if isinstance(answer, list) and answer[0] == redis_scripts.GONE:
+            raise StoreUnavailable(EVICTED.format(namespace), place=self.place)
+        return answer
+
+    def _answer(self, script: Script, namespace: str, values: list[Any], *, is_write: bool) -> Any:
+        try:
+            answer = script(_keys(namespace), values)
         except failures() as error:
-            raise StoreUnavailable(
-                f"the store does not answer ({type(error).__name__}); try again", place=self.place
-            ) from error
+            trouble = trouble_of(error)
+            if trouble is None:
+                raise
+            if not trouble.is_refusal:
+                self._breaker.failed()
+            raise self._unavailable(trouble, is_write=is_write) from error
+        self._breaker.answered()
+        return answer
+
+    def _unavailable(self, trouble: Trouble, *, is_write: bool) -> StoreUnavailable:
+        if trouble.is_full:
+            return StoreFull(FULL, place=self.place)
+        if trouble.is_refusal:
+            return StoreUnavailable(f"the store {trouble.reason}; nothing was changed", place=self.place)
+        return StoreUnavailable(
+            f"the store {trouble.reason}; try again", place=self.place, outcome_unknown=is_write and trouble.was_sent
+        )
+
+
+def _drawn() -> list[Any]:
+    """Returns the epoch of a store that has none yet, and the nonce of this change."""
+    return [secrets.token_hex(8), secrets.token_hex(8)]
 
 
 def _keys(namespace: str) -> list[str]:

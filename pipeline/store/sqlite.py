@@ -18,9 +18,20 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
-from pipeline.errors import Conflict, StoreFull, StoreUnavailable
+from pipeline.errors import StoreFull, StoreUnavailable
 from pipeline.store.reserve import Reserve
-from pipeline.store.store import START, Changes, Entry, check_address, check_value
+from pipeline.store.store import (
+    MAX_NAMESPACE_BYTES,
+    REVISIONS_KEPT,
+    START,
+    Changes,
+    Entry,
+    check_address,
+    check_value,
+    conflict,
+    namespace_full,
+    note_set_back,
+)
 
 T = TypeVar("T")
 Change = Callable[[sqlite3.Connection, int], T]
@@ -42,6 +53,13 @@ CREATE TABLE IF NOT EXISTS versions (
 ) STRICT;
 INSERT OR IGNORE INTO store VALUES (1, lower(hex(randomblob(8))));
 COMMIT;
+"""
+# A row for each of the latest revisions, all made at once and then changed in place: a full disk takes that.
+NONCES = """
+CREATE TABLE IF NOT EXISTS nonces (
+    namespace TEXT NOT NULL, slot INTEGER NOT NULL, revision INTEGER NOT NULL, nonce BLOB NOT NULL,
+    PRIMARY KEY (namespace, slot)
+) STRICT, WITHOUT ROWID
 """
 NEXT_REVISION = """
 INSERT INTO namespaces VALUES (?, 1) ON CONFLICT DO UPDATE SET revision = revision + 1 RETURNING revision
@@ -70,6 +88,7 @@ class SqliteStore:
 
     def __init__(self, path: Path) -> None:
         self.place = str(path)
+        self.set_back: dict[str, str] = {}
         self._path = path
         self._reserve = Reserve(path.with_name(f"{path.name}-reserve"))
         self._is_made = False
@@ -83,10 +102,14 @@ class SqliteStore:
             version, live = _head(connection, namespace, key)
             newest = version if live else 0
             if newest != replaces:
-                raise Conflict(f"version {newest} is the newest there is, not {replaces}; read it again and repeat the change")
+                raise conflict(newest, replaces)
             version += 1
+            bytes_before = _bytes(connection, namespace)
             older = "DELETE FROM versions WHERE namespace = ? AND key = ? AND version <= ?"
             connection.execute(older, (namespace, key, version - keeps))  # first: the new one may need their space
+            bytes_after = _bytes(connection, namespace) + len(value)
+            if bytes_after > max(bytes_before, MAX_NAMESPACE_BYTES):
+                raise StoreFull(namespace_full(namespace), place=self.place)
             connection.execute("INSERT INTO versions VALUES (?, ?, ?, ?)", (namespace, key, version, value))
             connection.execute("REPLACE INTO heads VALUES (?, ?, ?, 1, ?)", (namespace, key, version, revision))
             return version
@@ -116,13 +139,13 @@ class SqliteStore:
 
     def changes(self, namespace: str, since: str = START) -> Changes:
         """Returns every key that changed since a position, in one consistent view."""
-        epoch, _, revision = since.partition(":")
         with self._readable_errors(), self._connected() as connection:
-            connection.execute("BEGIN")  # one view for the three questions
-            (own_epoch,) = connection.execute("SELECT epoch FROM store").fetchone()
+            connection.execute("BEGIN")  # one view for all questions
+            (epoch,) = connection.execute("SELECT epoch FROM store").fetchone()
             row = connection.execute("SELECT revision FROM namespaces WHERE namespace = ?", (namespace,)).fetchone()
             newest = 0 if row is None else int(row[0])
-            known = int(revision) if epoch == own_epoch and int(revision) <= newest else None
+            position = f"{epoch}:{newest}:{_nonce(connection, namespace, newest)}"
+            known, is_set_back = (newest, False) if since == position else _known(connection, namespace, since, epoch, newest)
             keys: dict[str, list[tuple[int, bytes]]] = {}
             if known != newest:
                 after = "SELECT key, live FROM heads WHERE namespace = ? AND revision > ? ORDER BY revision"
@@ -134,8 +157,16 @@ class SqliteStore:
                     for key, versions in keys.items():
                         versions += connection.execute(of_key, (namespace, key)).fetchall()
             connection.execute("COMMIT")
+        if is_set_back:
+            note_set_back(self, namespace)
         entries = tuple(Entry(key, tuple(versions)) for key, versions in keys.items())
-        return Changes(f"{own_epoch}:{newest}", entries, is_whole=known is None)
+        return Changes(position, entries, is_whole=known is None, is_set_back=is_set_back)
+
+    def probe(self) -> None:
+        """Begins a write and takes it back; raises as store.Store says."""
+        with self._readable_errors(), self._connected() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
 
     def close(self) -> None:
         """Does nothing: no connection outlives a call."""
@@ -151,12 +182,13 @@ class SqliteStore:
     def _transact(self, namespace: str, change: Change[T], *, may_grow: bool) -> T:
         """Runs one write transaction; an exception rolls it back."""
         with self._readable_errors(), self._connected() as connection:
-            if not (may_grow and self._reserve.is_kept()):
+            if not (may_grow := may_grow and self._reserve.is_kept()):
                 connection.execute("PRAGMA max_page_count=1")  # SQLite takes the pages there are for the least
                 connection.execute("PRAGMA secure_delete=OFF")  # wiping deleted pages would put all of them into the journal
             connection.execute("BEGIN IMMEDIATE")
             try:
                 (revision,) = connection.execute(NEXT_REVISION, (namespace,)).fetchone()
+                _note(connection, namespace, int(revision), may_grow=may_grow)
                 done = change(connection, int(revision))
                 connection.execute("COMMIT")
                 return done
@@ -212,3 +244,52 @@ def _head(connection: sqlite3.Connection, namespace: str, key: str) -> tuple[int
     of_key = "SELECT version, live FROM heads WHERE namespace = ? AND key = ?"
     row = connection.execute(of_key, (namespace, key)).fetchone()
     return (0, False) if row is None else (int(row[0]), bool(row[1]))
+
+
+def _bytes(connection: sqlite3.Connection, namespace: str) -> int:
+    """Returns what the values of a namespace take; 0 if the whole file is too small for the limit to matter."""
+    (pages,), (page_bytes,) = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size"))
+    if pages * page_bytes <= MAX_NAMESPACE_BYTES:
+        return 0
+    total = "SELECT COALESCE(SUM(LENGTH(value)), 0) FROM versions WHERE namespace = ?"
+    return int(connection.execute(total, (namespace,)).fetchone()[0])
+
+
+def _note(connection: sqlite3.Connection, namespace: str, revision: int, *, may_grow: bool) -> None:
+    """Draws the nonce of a revision."""
+    if may_grow:
+        connection.execute(NONCES)
+    elif not _has_nonces(connection):
+        return
+    of_slot = "UPDATE nonces SET revision = ?, nonce = randomblob(8) WHERE namespace = ? AND slot = ?"
+    change = (revision, namespace, revision % REVISIONS_KEPT)
+    if not connection.execute(of_slot, change).rowcount and may_grow:
+        empty = "INSERT INTO nonces VALUES (?, ?, 0, zeroblob(8))"
+        connection.executemany(empty, ((namespace, slot) for slot in range(REVISIONS_KEPT)))
+        connection.execute(of_slot, change)
+
+
+def _nonce(connection: sqlite3.Connection, namespace: str, revision: int) -> str:
+    """Returns the nonce of a revision; empty if it has none any more."""
+    if not _has_nonces(connection):
+        return ""
+    of_slot = "SELECT hex(nonce) FROM nonces WHERE namespace = ? AND slot = ? AND revision = ?"
+    found = connection.execute(of_slot, (namespace, revision % REVISIONS_KEPT, revision)).fetchone()
+    return "" if found is None or revision == 0 else str(found[0])
+
+
+def _has_nonces(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'nonces'").fetchone() is not None
+
+
+def _known(connection: sqlite3.Connection, namespace: str, since: str, epoch: str, newest: int) -> tuple[int | None, bool]:
+    """Returns the revision of a position, None if it is not one of this store any more; and whether the store was set back."""
+    of, revision, nonce = [*since.split(":"), "", ""][:3]
+    if of != epoch:
+        return None, of != ""
+    if int(revision) > newest:
+        return None, True
+    own = _nonce(connection, namespace, int(revision))
+    if own == nonce:
+        return int(revision), False
+    return None, own != "" or int(revision) == newest

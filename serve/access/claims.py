@@ -1,4 +1,4 @@
-"""Claims: an idempotency.ClaimStore over the store of records, for all processes of one machine without a Redis for the cache.
+"""Claims: an idempotency.ClaimStore over the store of records, for all processes that share it.
 
 In:    names and contents
 Out:   what was claimed first
@@ -12,11 +12,13 @@ import time
 import zlib
 from collections.abc import Callable
 
-from pipeline.errors import SynthesisError
+from pipeline.errors import Conflict, SynthesisError
 from pipeline.store.store import Store
+from pipeline.store.threads import ask_store
 
 NAMESPACE = "claims"
-RECORDS = 1 << 14
+RECORDS = 1 << 16
+"""some 30 MB where every one is used"""
 ANSWER_TIMEOUT_S = 0.5
 """of a store that is slow; the claim then counts in this process alone"""
 
@@ -48,17 +50,21 @@ class StoreClaims:
     async def _ask(self, work: Callable[[], bytes | None]) -> bytes | None:
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                return await asyncio.to_thread(work)
+                return await ask_store(work)
         except (SynthesisError, TimeoutError):
             return None
 
     def _claim(self, name: str, content: bytes, ttl_s: float) -> bytes:
-        version, kept = self._read(name)
-        if kept is not None:
-            return kept
         record = json.dumps([name, self._clock() + ttl_s, content.hex()]).encode()
-        self._store.put(NAMESPACE, self._key(name), record, replaces=version, keeps=1)
-        return content
+        while True:
+            version, kept = self._read(name)
+            if kept is not None:
+                return kept
+            try:
+                self._store.put(NAMESPACE, self._key(name), record, replaces=version, keeps=1)
+            except Conflict:
+                continue  # another process took the record at this moment, perhaps for this name
+            return content
 
     def _release(self, name: str) -> None:
         version, kept = self._read(name)

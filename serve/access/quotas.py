@@ -195,6 +195,16 @@ class LocalQuotas:
         return used.characters
 
 
+def today() -> int:
+    """Returns the day to which characters are charged, in days since 1970."""
+    return int(time.time() // DAY_S)
+
+
+def day_left_s() -> float:
+    """Returns how long the day still lasts [s]."""
+    return DAY_S - time.time() % DAY_S
+
+
 def day_ends_at() -> int:
     """Returns when the characters of the day are counted anew, in seconds since 1970."""
     now = time.time()

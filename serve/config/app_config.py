@@ -46,7 +46,7 @@ def redis_url(url: str) -> str:
         ValueError: it names something else.
     """
     if "://" not in store_url(url):
-        raise ValueError("the shared cache is redis://... or rediss://...")
+        raise ValueError("the shared cache is a Redis, redis://... or rediss://...")
     return url
 
 

@@ -71,4 +71,6 @@ def _keys_beside(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str
 
 def _short(value: object) -> str:
     text = repr(value)
+    if "://" in text and ("@" in text or "redis" in text):
+        return "a URL, not shown here: it may hold a password"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -24,10 +24,9 @@ FINGERPRINT_PERIOD_S = 5.0  # how long after an update entries of the old finger
 
 
 def open_cache(config: CacheConfig, store: Store | None) -> tuple[CodeCache, Idempotency]:
-    """Returns the cache with the configured tiers, and the idempotency keys beside it. Purges travel through the store,
-    and keys where no Redis has them."""
+    """Returns the cache with the configured tiers, and the idempotency keys. The store has purges and keys."""
     shared = None if config.redis is None else RedisTier(config.redis, config.ttl_s)
-    claims = StoreClaims(store) if shared is None and store is not None else shared
+    claims = None if store is None else StoreClaims(store)
     return CodeCache(config.memory_mib << 20, shared=shared, generations=PurgeGenerations(store)), Idempotency(
         claims, config.idempotency_ttl_s
     )

@@ -277,4 +277,5 @@ def test_only_the_named_files_do_the_named_things():
         "serve/jobs/records.py",
         "serve/observability/tracing.py",
     }
-    assert files_with("datetime.now") <= {"serve/access/api_keys.py", "serve/voices/voice_maker.py"}
+    dated = {"pipeline/store/store.py", "serve/access/api_keys.py", "serve/voices/voice_maker.py"}
+    assert files_with("datetime.now") <= dated

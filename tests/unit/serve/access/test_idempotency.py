@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.cache.redis import RedisTier
+from pipeline.store.open import open_store
 from pipeline.types import CacheMode
+from serve.access.claims import StoreClaims
 from serve.access.idempotency import MOST_KEYS, Idempotency, checked_key, seed_of
 from serve.errors import ApiError
 from tests.support.fakes import Speaker, make_services
@@ -109,20 +111,24 @@ def test_replicas_agree_through_redis_and_go_on_without_it(tmp_path: Path):
     server = RedisServer(tmp_path)
 
     async def play() -> None:
-        tiers = [RedisTier(server.url, ttl_s=60) for _ in range(2)]
-        one, two = (Idempotency(tier, 60) for tier in tiers)
+        stores = [open_store(server.url) for _ in range(2)]
+        one, two = (Idempotency(StoreClaims(store), 60) for store in stores)
+        fresh = partial(Idempotency, StoreClaims(stores[1]), 60)
         assert not await one.is_repeated("t", "k", b'{"a": 1}')
         assert await two.is_repeated("t", "k", b'{"a": 1}')
         with pytest.raises(ApiError):
-            await Idempotency(tiers[1], 60).is_repeated("t", "k", b'{"a": 2}')
+            await fresh().is_repeated("t", "k", b'{"a": 2}')
         await one.release("t", "k")
-        assert not await Idempotency(tiers[1], 60).is_repeated("t", "k", b'{"a": 2}')
+        assert not await fresh().is_repeated("t", "k", b'{"a": 2}')
+        for number in range(20):
+            both = await asyncio.gather(*(each.note_charge("t", f"both{number}", b"{}") for each in (one, two)))
+            assert sorted(both) == [False, True], "whoever comes at the same time, one is the first"
         server.kill()
         assert not await one.is_repeated("t", "later", b"{}")
         with pytest.raises(ApiError):
             await one.is_repeated("t", "later", b"[]")
-        for tier in tiers:
-            await tier.close()
+        for store in stores:
+            store.close()
 
     try:
         asyncio.run(play())
