@@ -7,7 +7,8 @@ Never: Ray, ASGI, bodies; a key in a message, a log or a tag
 
 Until a key exists, only clients on this machine are served, unless `keys.open` says otherwise; pages of other sites in this
 machine's browsers do not count as such clients (cross_origin.py). What a proxy claims about its client (X-Forwarded-For and
-similar headers) can deny access but never grant it.
+similar headers) can deny access but never grant it. Whoever is served without a key has the scopes of `keys.anonymous_scopes`
+and no more, on every protocol.
 """
 
 import asyncio
@@ -22,10 +23,19 @@ from starlette.datastructures import Headers
 from pipeline.errors import StoreUnavailable
 from pipeline.ewma import Ewma
 from serve.access.api_keys import LOST, Key, KeyRing, Scope
-from serve.access.caller import Caller, invalid_key, rate_headers, refused, unauthorised
+from serve.access.caller import (
+    ANONYMOUS_CALLER,
+    OPERATOR_WITHOUT_KEYS,
+    Caller,
+    invalid_key,
+    rate_headers,
+    refused,
+    unauthorised,
+)
 from serve.access.cross_origin import CrossOriginPolicy
 from serve.access.quotas import LocalQuotas, Quotas
 from serve.config.hosts import is_local_host, is_loopback
+from serve.config.keys import Openness
 from serve.errors import ApiError, ErrorSpec, to_api_error
 
 EWMA_WEIGHT = 0.2  # of the newest stream in the mean duration
@@ -34,6 +44,9 @@ FIRST_DURATION_S = 2.0  # until the first stream has ended
 SCHEMES = ("bearer", "token")  # RFC 6750's, and Deepgram's
 KEY_HEADERS = ("xi-api-key", "x-api-key", "x-vapi-secret")
 FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "x-forwarded-host", "via")
+SEND = "send a key: Authorization: Bearer ck-..., Authorization: Token ck-..., xi-api-key, X-API-Key or X-Vapi-Secret"
+
+ANONYMOUS_SCOPES = frozenset({Scope.SPEECH, Scope.TEXT})
 
 
 class Authenticator:
@@ -44,7 +57,8 @@ class Authenticator:
         ring: KeyRing | None = None,
         quotas: Quotas | None = None,
         *,
-        is_open: bool | None = None,
+        is_open: Openness = None,
+        anonymous_scopes: Collection[Scope] = ANONYMOUS_SCOPES,
         has_open_lists: bool = False,
         is_local_peer: Callable[[str], bool] | None = None,
         origins: CrossOriginPolicy | None = None,
@@ -52,8 +66,9 @@ class Authenticator:
         """
         Args:
             ring: the keys; None: there are none and never will be.
-            is_open: True: requests without a key are served wherever they come from; False: never; None: those from this
-                machine, as long as no key exists.
+            is_open: True: requests without a key are served wherever they come from; False: never; "until_first_key": as
+                long as no key exists; None: those from this machine, as long as no key exists.
+            anonymous_scopes: of requests that are served without a key; admin is never one of them.
             has_open_lists: whether the lists of voices and models need no key.
             is_local_peer: whether the address of a peer is one of this machine.
             origins: which hosts and web pages count as of this machine; None: only its own.
@@ -61,23 +76,53 @@ class Authenticator:
         self._ring = ring
         self._quotas: Quotas = quotas or LocalQuotas()
         self._is_open = is_open
+        self._anonymous_scopes = frozenset(anonymous_scopes) - {Scope.ADMIN}
         self.has_open_lists = has_open_lists
         self._is_local_peer = is_local_peer or is_loopback
         self.origins = origins or CrossOriginPolicy()
         self._mean_duration_s = Ewma(EWMA_WEIGHT, FIRST_DURATION_S)
 
-    def key_of(self, headers: Headers, peer: str) -> Key | None:
-        """Returns the key a request brings; None if it may go without.
+    @property
+    def anonymous_caller(self) -> Caller:
+        """The client of a request that is served without a key."""
+        return OPERATOR_WITHOUT_KEYS if self._serves_its_machine else ANONYMOUS_CALLER
+
+    @property
+    def _serves_its_machine(self) -> bool:
+        return self._is_open is None and (self._ring is None or (self._ring.is_known and self._ring.is_empty))
+
+    def key_of(self, headers: Headers, peer: str, scopes: frozenset[Scope]) -> Key | None:
+        """Returns the key a request is allowed by; None if it may go without.
+
+        Args:
+            scopes: of which the key, or the clients without one, must have one.
 
         Raises:
-            ApiError: 401; 503 as long as the keys have not been read.
+            ApiError: 401, 403; 503 as long as the keys have not been read.
         """
+        key = self._key_in(headers, peer)
+        if key is not None:
+            check_scope(key, scopes)
+        elif not scopes & self._anonymous_scopes:
+            raise unauthorised("missing_api_key", self._lacks(scopes))
+        return key
+
+    def _lacks(self, scopes: frozenset[Scope]) -> str:
+        """Returns what a client without a key is told that wants more than it may."""
+        allowed = ", ".join(sorted(self._anonymous_scopes)) or "nothing"
+        has_keys = self._ring is not None and not self._ring.is_empty
+        advice = SEND if has_keys else f"make one: chattts-serve keys add NAME --scopes {','.join(Scope)}"
+        wanted = " or ".join(sorted(scopes))
+        return f"this needs a key with the scope {wanted}; without a key this service allows {allowed}; {advice}"
+
+    def _key_in(self, headers: Headers, peer: str) -> Key | None:
+        """Returns the key a request brings; None if it is served without one, whatever it wants."""
         claimed = claimed_key(headers)
         ring = self._ring
-        if ring is not None and not ring.is_known and not (self._is_open and claimed is None):
+        if ring is not None and not ring.is_known and not (self._is_open is True and claimed is None):
             raise to_api_error(StoreUnavailable("the keys could not be read yet (keys.store); /health and the log say why"))
         if ring is None or ring.is_empty:
-            if ring is not None and ring.are_lost and not self._is_open:
+            if ring is not None and ring.are_lost and self._is_open is not True:
                 raise to_api_error(StoreUnavailable(LOST))
             if self._is_open or (self._is_open is None and self._comes_from_here(headers, peer)):
                 return None
@@ -87,12 +132,9 @@ class Authenticator:
                 "`chattts-serve keys add NAME`, or set keys.open: true if a gateway in front checks callers",
             )
         if claimed is None:
-            if self._is_open:
+            if self._is_open is True:
                 return None
-            raise unauthorised(
-                "missing_api_key",
-                "send a key: Authorization: Bearer ck-..., Authorization: Token ck-..., xi-api-key, X-API-Key or X-Vapi-Secret",
-            )
+            raise unauthorised("missing_api_key", SEND)
         key = ring.find(claimed)
         if key is None:
             raise invalid_key()
@@ -110,7 +152,7 @@ class Authenticator:
         """
         if key_id is None:
             try:
-                return self.key_of(Headers(), peer)
+                return self.key_of(Headers(), peer, frozenset({Scope.SPEECH}))
             except ApiError as refusal:
                 if refusal.spec.code != "missing_api_key":
                     raise
@@ -132,9 +174,7 @@ class Authenticator:
         Raises:
             ApiError: 403
         """
-        ring = self._ring
-        without_keys = self._is_open is None and (ring is None or (ring.is_known and ring.is_empty))
-        if without_keys and self._comes_from_here(headers, peer):
+        if self._serves_its_machine and self._comes_from_here(headers, peer):
             self.origins.check(headers, opens_page=opens_page)
 
     def authenticate(self, headers: Headers, peer: str, scopes: frozenset[Scope] | None, *, opens_page: bool) -> Key | None:
@@ -151,10 +191,7 @@ class Authenticator:
         self.check_browser(headers, peer, opens_page=opens_page and scopes is None)
         if scopes is None:
             return None
-        key = self.key_of(headers, peer)
-        if key is not None:
-            check_scope(key, scopes)
-        return key
+        return self.key_of(headers, peer, scopes)
 
     def _is_revoked(self, key: Key) -> bool:
         return self._ring is not None and self._ring.named(key.id) is None
@@ -182,8 +219,9 @@ class Authenticator:
                 if decision.refusal == "too_many_concurrent_requests":
                     decision = replace(decision, retry_after_s=self._mean_duration_s.value / (quota.streams or 1))
                 raise refused(decision, quota)
+            is_operator = Scope.ADMIN in key.record.scopes
             yield (
-                Caller(key.id, key.record.lanes, quota, self._quotas, partial(self._is_revoked, key)),
+                Caller(key.id, key.record.lanes, quota, self._quotas, partial(self._is_revoked, key), is_operator),
                 rate_headers(decision, quota),
             )
         finally:

@@ -38,6 +38,8 @@ class Caller:
     quotas: Quotas = field(default_factory=LocalQuotas)
     is_revoked: Callable[[], bool] = field(default=lambda: False)
     """whether its key has been revoked since it was checked, as it can be while a socket is open"""
+    is_operator: bool = False
+    """whether it may change what belongs to others: by the scope admin, or on a machine whose service has no keys"""
 
     def check_key(self) -> None:
         """Checks that the key is still one.
@@ -47,6 +49,22 @@ class Caller:
         """
         if self.is_revoked():
             raise invalid_key()
+
+    def check_owner(self, owner: str) -> None:
+        """Checks that it may replace or delete a record.
+
+        Args:
+            owner: id of the key that made it; empty: a release that kept none.
+
+        Raises:
+            ApiError: 403
+        """
+        if not (self.is_operator or owner == self.id):
+            raise ApiError(
+                "this belongs to another key; only that key, and keys with the scope admin, may replace or delete it",
+                ErrorSpec(403, "permission_error", "not_the_owner", False),
+                param="id",
+            )
 
     def lane(self, requested: str | None) -> Lane:
         """Returns the lane of a request: the requested one, else standard, else the most urgent one the key may use.
@@ -109,6 +127,7 @@ class Caller:
 
 
 ANONYMOUS_CALLER = Caller()
+OPERATOR_WITHOUT_KEYS = Caller(is_operator=True)
 
 
 class PendingCharge:

@@ -14,40 +14,18 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from pipeline.config import PipelineConfig, StrictModel
 from pipeline.errors import ConfigError
-from pipeline.store.open import check_store_url
 from serve.config.bounded import LoudnessLufs
 from serve.config.doors import WyomingConfig
 from serve.config.jobs import JobsConfig
+from serve.config.keys import KeysConfig
 from serve.config.messages import explain
 from serve.config.model_versions import ModelConfig, Version, versions_of, wrong_models
 from serve.config.policies import BreakerConfig, DegradationStep, DegradeConfig, QuarantineConfig, VersionId
+from serve.config.stores import redis_url, store_url
 
 IMPORT_PATH = "serve.app:build_app"
 
 PROJECT = Path(__file__).resolve().parents[2]
-
-
-def store_url(url: str) -> str:
-    """Returns the URL of a store, for pydantic.
-
-    Raises:
-        ValueError: it names neither a Redis nor a file.
-    """
-    try:
-        return check_store_url(url)
-    except ConfigError as error:
-        raise ValueError(str(error)) from None
-
-
-def redis_url(url: str) -> str:
-    """Returns the URL of a Redis, for pydantic.
-
-    Raises:
-        ValueError: it names something else.
-    """
-    if "://" not in store_url(url):
-        raise ValueError("the shared cache is a Redis, redis://... or rediss://...")
-    return url
 
 
 UNREAD_BYTES_PER_REPLY = 1 << 20  # counted for each beside its audio, so that max_unread_bytes bounds their number too
@@ -174,26 +152,6 @@ class LanesConfig(StrictModel):
         5.0, gt=0, le=600, description="longest time to the first audio of an interactive request [s]"
     )
     bulk_timeout_s: float = Field(120.0, gt=0, le=600, description="longest time to the first audio of a bulk request [s]")
-
-
-class KeysConfig(StrictModel):
-    """API keys."""
-
-    open: bool | None = Field(
-        None,
-        description="true: clients without a key are served, wherever they are; for a service behind another gateway. false: "
-        "every client needs a key. null: clients on this machine need none until the first key is created",
-    )
-    open_lists: bool = Field(
-        False,
-        description="true: GET /v1/audio/voices and /v1/audio/models need no key, for programs that ask for them without one",
-    )
-    store: Annotated[str, AfterValidator(store_url)] | None = Field(
-        None,
-        description="where keys are kept: redis://..., which also counts quotas for all replicas together, or a file on this "
-        "machine; null: voices.store",
-    )
-    refresh_s: float = Field(0.5, ge=0.05, le=60, description="interval at which every replica reads new and revoked keys [s]")
 
 
 Host = Annotated[str, Field(pattern=r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\])$")]

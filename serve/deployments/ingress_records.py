@@ -89,8 +89,8 @@ async def open_keys(config: AppConfig, records: Store) -> tuple[KeyRing, Quotas]
     """Returns the keys, read once, and the counter of their quotas."""
     url = config.keys.store or config.voices.store
     store = records if config.keys.store is None else open_store(config.keys.store)
-    # With keys.open set, losing the keys opens nothing: only without it the marker has to remember that there were some.
-    ring = KeyRing(store, marker_for(store, cache_home()) if config.keys.open is None else None)
+    # With keys.open true or false, losing the keys opens nothing: only otherwise the marker has to remember them.
+    ring = KeyRing(store, None if isinstance(config.keys.open, bool) else marker_for(store, cache_home()))
     try:
         await asyncio.to_thread(ring.refresh)
     except StoreUnavailable as error:

@@ -23,6 +23,7 @@ from pipeline.protocols import SpeechStream
 from pipeline.store.poll import follow
 from pipeline.types import Refined, SpeechText, SynthesisRequest
 from serve.access.admission import AdmissionLimiter
+from serve.access.api_keys import Scope
 from serve.access.authentication import Authenticator, local_peer_check
 from serve.access.cross_origin import CrossOriginPolicy
 from serve.access.redis_quotas import RedisQuotas
@@ -203,6 +204,7 @@ def build_authenticator(config: AppConfig, records: IngressRecords, listens: str
         records.keys,
         records.quotas,
         is_open=config.keys.open,
+        anonymous_scopes=tuple(map(Scope, config.keys.anonymous_scopes)),
         has_open_lists=config.keys.open_lists,
         is_local_peer=local_peer_check(listens=listens, behind_proxy=RAY_SERVE_ENABLE_HA_PROXY, own=own),
         origins=CrossOriginPolicy(config.http.allowed_hosts, config.http.allowed_origins),

@@ -104,7 +104,7 @@ class AuthMiddleware:
                 Headers(scope=scope), peer_of(scope), scopes, opens_page=scope.get("method", "GET") in ("GET", "HEAD")
             )
             if key is None:
-                state["caller"] = ANONYMOUS_CALLER
+                state["caller"] = authenticator.anonymous_caller
                 await self._app(scope, receive, send_on)
                 return
             async with authenticator.admitted(key, stream=access.stream) as (caller, rates):

@@ -54,6 +54,7 @@ from pipeline.types import (
 from pipeline.voices.catalogue import VoiceCatalogue, VoiceInfo
 from pipeline.voices.library import VoiceLibrary
 from serve.access.admission import AdmissionLimiter
+from serve.access.api_keys import Scope
 from serve.access.authentication import Authenticator
 from serve.access.idempotency import Idempotency
 from serve.access.resume_tokens import ResumeTokens
@@ -255,7 +256,7 @@ def make_services(
         voices=make_voices(speaker.stream),
         bodies=BodyReader(speech.limits),
         unread=UnreadBytes(speech.limits.max_unread_bytes),
-        authenticator=Authenticator(),
+        authenticator=Authenticator(anonymous_scopes=tuple(Scope)),
         status=FakeStatus(speaker, not_ready),
         purge=purge,
         source_offer=SourceOfferConfig(),

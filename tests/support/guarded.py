@@ -19,6 +19,7 @@ from tests.support.live_server import Live, serving
 
 FREE = Quota(requests_per_s=None, streams=None, characters_a_day=None)
 LOOPBACK = "127.0.0.1"
+SPEECH = frozenset({Scope.SPEECH})
 
 
 def add(
@@ -47,7 +48,7 @@ def guarded(
 def status(authenticator: Authenticator, peer: str, **headers: str) -> str:
     """Code of the refusal, or 'in'."""
     try:
-        authenticator.key_of(Headers({name.replace("_", "-"): value for name, value in headers.items()}), peer)
+        authenticator.key_of(Headers({name.replace("_", "-"): value for name, value in headers.items()}), peer, SPEECH)
     except ApiError as refusal:
         return refusal.spec.code
     return "in"

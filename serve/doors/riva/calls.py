@@ -22,8 +22,6 @@ from pipeline.errors import DeadlineExceeded, Draining, ReaderStalled
 from pipeline.types import TimedItem
 from pipeline.voices.names import MAX_NAME_CHARS
 from serve.access.api_keys import Scope
-from serve.access.authentication import check_scope
-from serve.access.caller import ANONYMOUS_CALLER
 from serve.access.idempotency import HEADER as IDEMPOTENCY_KEY
 from serve.doors.riva.translation import configuration, configuration_of, reply, speech_fields, status_of
 from serve.errors import ApiError, bad_request, to_api_error
@@ -223,11 +221,10 @@ class RivaDoor:
         authenticator, observer = self._services.authenticator, self._services.speech.observer
         try:
             async with AsyncExitStack() as stack:
-                caller = ANONYMOUS_CALLER
+                caller = authenticator.anonymous_caller
                 try:
-                    key = authenticator.key_of(headers, peer)
+                    key = authenticator.key_of(headers, peer, scopes)
                     if key is not None:
-                        check_scope(key, scopes)
                         caller, _ = await stack.enter_async_context(authenticator.admitted(key, stream=stream))
                 except ApiError as refusal:
                     observer.rejected(refusal.spec.code)

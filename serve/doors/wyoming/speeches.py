@@ -15,7 +15,6 @@ from typing import Any
 from wyoming.tts import SynthesizeStopped
 
 from pipeline.errors import Draining, NoSpeakableText, ReaderStalled
-from serve.access.caller import ANONYMOUS_CALLER
 from serve.config.doors import WyomingConfig
 from serve.doors.wyoming.messages import SynthesizeData, SynthesizeStartData, speech_fields
 from serve.doors.wyoming.player import Player
@@ -39,7 +38,7 @@ async def admitted(services: Services, config: WyomingConfig, player: Player) ->
     """
     authenticator = services.authenticator
     async with AsyncExitStack() as stack:
-        caller = ANONYMOUS_CALLER
+        caller = authenticator.anonymous_caller
         try:
             key = authenticator.key_of_door(config.key, player.peer, "wyoming.key")
             if key is not None:

@@ -57,7 +57,7 @@ def test_a_job_survives_the_death_of_every_process_with_the_same_bytes(cluster: 
     assert died_at[-1] < PARTS, "every death came in the middle"
     with capsys.disabled():
         print(f"\n  killed after {died_at} of {PARTS} parts")
-    requests.post(cluster.url("/admin/cache/purge"), timeout=30).raise_for_status()
+    requests.delete(cluster.url("/v1/audio/speech/cache"), timeout=30).raise_for_status()
     undisturbed = job(cluster)
     assert audio(undisturbed) == heard
     for one in (disturbed, undisturbed):

@@ -18,7 +18,7 @@ def steps(cluster: Cluster) -> int:
 
 @pytest.mark.parametrize("fields", [{}, {"refine": {"oral": 2}}], ids=["plain", "refined"])
 def test_what_was_said_before_is_heard_again_without_a_step(cluster: Cluster, fields: dict[str, object]):
-    requests.post(cluster.url("/admin/cache/purge"), timeout=10).raise_for_status()
+    requests.delete(cluster.url("/v1/audio/speech/cache"), timeout=10).raise_for_status()
     alone = cluster.speak(**TEXT | fields | {"cache": "no-store"})
     first = cluster.speak(**TEXT | fields)
     wait_until(lambda: cluster.slots_used() == 0, 10.0)

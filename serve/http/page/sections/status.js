@@ -1,6 +1,6 @@
 /* Status: how the service is, for its operator; read again every two seconds while it is looked at.
  *
- * In:    GET /admin/status, with a key of scope admin where keys are needed
+ * In:    GET /admin/status, with a key of scope admin
  * Out:   figures, tables of replicas, versions and refusals, links to other tools
  * Owns:  the timer
  * Never: a question while another section or another tab is shown
@@ -21,8 +21,10 @@ export function create() {
 
   async function read() {
     clearTimeout(timer);
-    const isWell = await attempt(errors, async () => show(shown, await json("admin/status")));
-    if (isWell) next();
+    await attempt(errors, async () => {
+      show(shown, await json("admin/status"));
+      next();
+    });
   }
 
   /** After an error nothing is asked again by itself: a wrong key does not become right, and `back` tells when a service is back. */

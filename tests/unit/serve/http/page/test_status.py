@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from pipeline.store.open import open_store
+from pipeline.store.store import Store
 from serve.access.api_keys import Scope
 from serve.access.authentication import Authenticator
 from tests.support.browser import Page
 from tests.support.fakes import FakeStatus, Speaker, make_services
-from tests.support.guarded import add, ring_of
+from tests.support.guarded import add, guarded, ring_of, speak
 from tests.support.live_server import serving
 from tests.support.relay import relay
 from tests.support.studio import ERROR, go_to, visit
@@ -59,14 +61,20 @@ class BusyStatus(FakeStatus):
         }
 
 
-def test_an_operator_sees_the_service_live(browser):
+def test_an_operator_sees_the_service_live(browser, store: Store):
+    admin, _ = add(store)
     speaker = Speaker()
     status = BusyStatus(speaker)
     dashboards = {"ray_dashboard": "http://127.0.0.1:8265/", "grafana": "https://grafana.example/d/chattts"}
-    services = replace(make_services(speaker), status=status, dashboards=dashboards)
+    services = replace(
+        make_services(speaker), status=status, dashboards=dashboards, authenticator=Authenticator(ring_of(store))
+    )
 
     async def see(page: Page) -> None:
         await go_to(page, "status")
+        await page.until(f"{ERROR}.includes('missing_api_key')")
+        await page.type("key", admin)
+        await page.click(".error button")
         await page.until(f"{tile('slots in use')} === '3 of 12 (16)'")
         assert await page.run(tile("waiting for a slot")) == "4"
         assert await page.run(tile("found in the cache")) == "80 % of 10"
@@ -76,12 +84,13 @@ def test_an_operator_sees_the_service_live(browser):
         links = await page.run("[...document.querySelectorAll('#dashboards a')].map(link => link.href)")
         assert links == list(dashboards.values())
         # It lives: what happens is seen without a click.
-        await asyncio.to_thread(live.speak)
-        await asyncio.to_thread(live.speak, voice="nobody")
+        await asyncio.to_thread(speak, live, **{"X-API-Key": admin})
+        nobody = {"input": "Hello.", "voice": "nobody"}
+        await asyncio.to_thread(requests.post, f"{live.url}/v1/audio/speech", json=nobody, headers={"X-API-Key": admin})
         status.changes = {"stores": {"keys": "the store is away"}}
         await page.until(f"{tile('first audio')}.endsWith(' s') && {TEXT}.includes('voice_not_found')")
         await page.until(f"{TEXT}.includes('keys: the store is away')")
-        assert page.problems == []
+        assert all("401" in problem for problem in page.problems), page.problems
 
     with serving(services) as live:
         visit(browser, live.url, see)
@@ -113,8 +122,11 @@ def test_a_key_without_the_scope_sees_nothing(browser, tmp_path: Path):
         store.close()
 
 
-def test_a_service_that_went_away_is_watched_again(browser):
+def test_a_service_that_went_away_is_watched_again(browser, store: Store):
+    admin, _ = add(store)
+
     async def see(page: Page) -> None:
+        await page.type("key", admin)
         await go_to(page, "status")
         await page.until(f"{TEXT}.includes('chattts-serve')")
         link.cut()
@@ -122,5 +134,5 @@ def test_a_service_that_went_away_is_watched_again(browser):
         link.restore()
         await page.until(f"{ERROR} === ''")
 
-    with serving(make_services(Speaker())) as live, relay(live.port) as link:
+    with guarded(Authenticator(ring_of(store))) as live, relay(live.port) as link:
         visit(browser, link.url, see)

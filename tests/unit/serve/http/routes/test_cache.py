@@ -4,10 +4,12 @@ import pytest
 import requests
 
 from pipeline.errors import ConfigError, NotCached, StoreUnavailable
+from pipeline.store.store import Store
 from pipeline.types import CacheMode, CacheResult
-from serve.access.caller import ANONYMOUS
+from serve.access.authentication import Authenticator
 from serve.config.app_config import read_app_config
 from tests.support.fakes import Speaker, make_services
+from tests.support.guarded import add, guarded, ring_of
 from tests.support.live_server import serving
 
 
@@ -59,15 +61,17 @@ def test_only_if_cached_without_an_entry_is_a_504():
     assert reply.headers["x-should-retry"] == "false"
 
 
-def test_a_client_purges_its_own_entries_and_an_operator_all():
+def test_a_client_purges_its_own_entries_and_an_operator_all(store: Store):
     speaker = Speaker()
-    with serving(make_services(speaker)) as live:
-        own = requests.delete(f"{live.url}/v1/audio/speech/cache", timeout=9)
-        every = requests.post(f"{live.url}/admin/cache/purge", timeout=9)
+    key, key_id = add(store)
+    headers = {"X-API-Key": key}
+    with guarded(Authenticator(ring_of(store)), speaker) as live:
+        own = requests.delete(f"{live.url}/v1/audio/speech/cache", headers=headers, timeout=9)
+        every = requests.post(f"{live.url}/admin/cache/purge", headers=headers, timeout=9)
         assert (own.status_code, own.content, every.status_code, every.content) == (204, b"", 204, b"")
-        assert speaker.purged == [ANONYMOUS, None]
+        assert speaker.purged == [key_id, None]
         speaker.purge_error = StoreUnavailable("the store does not answer")
-        assert requests.post(f"{live.url}/admin/cache/purge", timeout=9).status_code == 503
+        assert requests.post(f"{live.url}/admin/cache/purge", headers=headers, timeout=9).status_code == 503
 
 
 def test_a_shared_cache_is_a_redis():
