@@ -16,6 +16,9 @@ from serve.http.deepgram import errors as deepgram
 from serve.http.elevenlabs import errors as elevenlabs
 from serve.http.neighbours import kokoro_errors as kokoro
 
+NOT_STORED = {"cache-control": "no-store"}
+"""of errors, and of all that needs a key: shared caches know no key but that of Authorization"""
+
 
 def error_reply(
     error: BaseException, request_id: str, headers: Mapping[str, str] | None = None, *, path: str = ""
@@ -27,7 +30,7 @@ def error_reply(
         path: of the request, which decides about the envelope.
     """
     refusal = to_api_error(error)
-    own = {name.lower(): value for name, value in refusal.reply_headers().items()} | dict(headers or {})
+    own = {**NOT_STORED, **{name.lower(): value for name, value in refusal.reply_headers().items()}, **(headers or {})}
     if elevenlabs.is_spoken_at(path):
         named = {"request-id": request_id, **own}
         return JSONResponse(elevenlabs.body_of(refusal, request_id), elevenlabs.status_of(refusal), named)

@@ -1,7 +1,7 @@
 """Middleware: handles every request before its route does.
 
 In:    ASGI scopes
-Out:   the request with its id and its Caller; a refusal of requests without access; CORS headers
+Out:   the request with its id and its Caller; a refusal of requests without access; CORS headers; no-store with keys
 Owns:  nothing
 Never: Ray, bodies; a key in a log line
 """
@@ -25,7 +25,7 @@ from serve.http.close_codes import POLICY_VIOLATION
 from serve.http.deepgram import errors as deepgram
 from serve.http.elevenlabs import errors as elevenlabs
 from serve.http.elevenlabs.frames import context_in
-from serve.http.error_reply import error_reply, path_in
+from serve.http.error_reply import NOT_STORED, error_reply, path_in
 from serve.http.route_access import RouteAccessTable
 from serve.http.sender import peer_of, safe_request_id
 from serve.observability.reply_stats import ReplyObserver
@@ -91,10 +91,13 @@ class AuthMiddleware:
             return
         state = scope.setdefault("state", {})
         started = False
+        added: dict[str, str] = {}  # headers
 
         async def send_on(message: Message) -> None:
             nonlocal started
             started = True
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(added)
             await send(message)
 
         try:
@@ -103,19 +106,15 @@ class AuthMiddleware:
             key = authenticator.authenticate(
                 Headers(scope=scope), peer_of(scope), scopes, opens_page=scope.get("method", "GET") in ("GET", "HEAD")
             )
+            added |= {} if scopes is None else NOT_STORED
             if key is None:
                 state["caller"] = authenticator.anonymous_caller
                 await self._app(scope, receive, send_on)
                 return
             async with authenticator.admitted(key, stream=access.stream) as (caller, rates):
                 state["caller"] = caller
-
-                async def send_with_rate(message: Message) -> None:
-                    if message["type"] == "http.response.start":
-                        MutableHeaders(scope=message).update(rates)
-                    await send_on(message)
-
-                await self._app(scope, receive, send_with_rate)
+                added |= rates
+                await self._app(scope, receive, send_on)
         except ApiError as refusal:
             if started:
                 raise

@@ -247,7 +247,6 @@ def reply_headers(started: Started, media_type: str) -> dict[str, str]:
         "X-Latency": job.request.scheduling.latency.value,
         **GENERATED,
         "Server-Timing": ", ".join(f"{name};dur={took_ms:.1f}" for name, took_ms in started.timings_ms.items()),
-        "Cache-Control": "no-store",
         "X-Accel-Buffering": "no",
     }
     if started.replayed is not None:

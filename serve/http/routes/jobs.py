@@ -173,7 +173,7 @@ async def events(job_id: str, request: Request, services: RequestServices) -> Re
     if has_seen_the_end(view, last):
         return Response(status_code=204)
     told = job_events(services.jobs, tenant, view, last)
-    return StreamingResponse(told, headers={"Cache-Control": "no-store"}, media_type="text/event-stream")
+    return StreamingResponse(told, media_type="text/event-stream")
 
 
 @router.get(f"{ONE}/subtitles", response_class=Response, responses={**SUBTITLES, **answers(400, 404, 503)})
@@ -256,7 +256,6 @@ def _headers(view: JobView, extension: str) -> dict[str, str]:
         "Content-Disposition": f"attachment; filename*=UTF-8''{name}.{extension}",
         "X-Audio-Complete": str(view.track.is_whole).lower(),
         "X-AI-Generated": "true",
-        "Cache-Control": "no-store",  # what is finished grows and can be spoken again: browsers join ranges of different ages
     }
 
 

@@ -157,7 +157,7 @@ async def delete(name: str, services: RequestServices) -> dict[str, Any]:
 async def preview(name: str, services: RequestServices) -> Response:
     with services.speech.admission.acquire():
         sound = await or_404(services.voices.sampler.preview(name))
-    return Response(sound, media_type="audio/mpeg", headers={"Cache-Control": "private, max-age=60", **GENERATED})
+    return Response(sound, media_type="audio/mpeg", headers=GENERATED)
 
 
 @router.post("/v1/audio/voices/{name}/score", responses=answers(400, 404, 429, 503, 504))
