@@ -82,7 +82,7 @@ async def read_here(args: argparse.Namespace, advance: Advance) -> float:
     shelf = Shelf(args.output.with_name(f".{args.output.name}.parts"))
     if cover:
         script = replace(script, cover=shelf.keep_cover(cover))
-    name = shelf.keep_script(script)
+    shelf.keep_script(script)
     config = PipelineConfig.model_validate(
         {
             "checkpoint": args.checkpoint,
@@ -96,7 +96,7 @@ async def read_here(args: argparse.Namespace, advance: Advance) -> float:
         async with open_pipeline(config) as local:
             await _speak_all(local, script, shelf, missing, advance)
     track = Track(script, shelf.lengths(), audio.sample_rate)
-    shelf.keep_only(frozenset(script.keys), name, "")
+    shelf.keep_only(frozenset(script.keys), "")
     await asyncio.to_thread(assemble, shelf, script, track, audio, args.output)
     shelf.remove()
     return track.samples / audio.sample_rate

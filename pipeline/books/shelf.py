@@ -5,7 +5,7 @@ Out:   the same, after any crash
 Owns:  one folder
 Never: a half-written file under its own name; a second copy of what equal requests share
 
-    script-<hash>.json    what is spoken
+    script-<name>.json    what is spoken; each writing has a name of its own, so that whoever wrote it may remove it
     cover-<hash>          its picture
     <key>.pcm             the samples of a part: 16 bits, little-endian, mono
     <key>.json            what is known of these samples; written before them, so who finds samples finds their notes
@@ -15,6 +15,7 @@ Never: a half-written file under its own name; a second copy of what equal reque
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -27,6 +28,7 @@ from pipeline.durable_file import write_durably
 
 SAMPLE_BYTES = 2
 _MODE = 0o600
+_KEPT = ("script-", "cover-", ".script-", ".cover-")  # by whoever wants them spoken
 _SCRIPTS_IN_MEMORY = 16
 
 
@@ -58,20 +60,24 @@ class Shelf:
         self.folder = folder
 
     def keep_script(self, script: Script) -> str:
-        """Writes a script and returns its hash."""
+        """Writes a script and returns its name: its hash, and letters that no other writing has."""
         content = script.to_json()
-        name = content_hash(content.decode())
+        name = f"{content_hash(content.decode())}{secrets.token_hex(4)}"
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_durably(self._script_file(name), content, mode=_MODE)
         return name
 
     def script(self, name: str) -> Script:
-        """Returns the script of a hash.
+        """Returns the script of a name.
 
         Raises:
             FileNotFoundError
         """
         return _read_script(self._script_file(name))
+
+    def remove_script(self, name: str) -> None:
+        """Removes a script that nobody wants spoken any more."""
+        self._script_file(name).unlink(missing_ok=True)
 
     def keep_cover(self, picture: bytes) -> str:
         """Writes a picture and returns its hash."""
@@ -102,8 +108,11 @@ class Shelf:
         return found
 
     def notes(self, key: str) -> PartNotes:
-        """Returns what is known of the samples of a finished part."""
-        fields = json.loads((self.folder / f"{key}.json").read_bytes())
+        """Returns what is known of the samples of a part; nothing if it has just been removed."""
+        try:
+            fields = json.loads((self.folder / f"{key}.json").read_bytes())
+        except FileNotFoundError:
+            return PartNotes()
         return PartNotes(tuple(Cue(**cue) for cue in fields["cues"]), fields["warnings"])
 
     def pcm_file(self, key: str) -> Path:
@@ -114,19 +123,14 @@ class Shelf:
         """Returns the path of an assembled file."""
         return self.folder / f"result-{name}"
 
-    def keep_only(self, keys: frozenset[str], script: str, result: str) -> None:
-        """Removes what belongs to other parts, scripts and results, and drafts that a crash has left.
+    def keep_only(self, keys: frozenset[str], result: str) -> None:
+        """Removes what belongs to other parts and results, and drafts of them that a crash has left.
 
         Who writes a draft meanwhile has to write it again.
         """
-        names = {
-            f"script-{script}.json",
-            f"cover-{self.script(script).cover}",
-            f"result-{result}",
-            *(f"{key}{end}" for key in keys for end in (".pcm", ".json")),
-        }
+        names = {f"result-{result}", *(f"{key}{end}" for key in keys for end in (".pcm", ".json"))}
         for path in list(self.folder.iterdir()):
-            if path.name not in names:
+            if path.name not in names and not path.name.startswith(_KEPT):
                 path.unlink(missing_ok=True)
 
     def size(self) -> int:

@@ -2,24 +2,39 @@
 
 In:    all jobs, as of now
 Out:   the jobs to claim
-Owns:  when it saw each foreign beat first
-Never: writing; comparing clocks of two machines
+Owns:  how long it has seen each job as it is
+Never: writing; comparing clocks of two machines; counting time in which nobody could write
+
+A job is left to the replicas of the build that accepted or spoke it, for as long as one of them is seen to speak: two services
+on one store do not mix their voices in one job. After a lease without a sign of them it is anybody's.
 """
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from serve.jobs.record import JobStatus
 from serve.jobs.records import Job
+
+STEPS = 4  # a look counts for at most this part of the lease
+Sign = tuple[str, int]
+"""the holder of a job and its beat"""
 
 
 class Claims:
     """Chooses jobs for one runner."""
 
-    def __init__(self, name: str, lease_s: float) -> None:
+    def __init__(self, name: str, lease_s: float, build: Callable[[str], str] = lambda model: "") -> None:
+        """
+        Args:
+            build: as for JobDesk.
+        """
         self._name = name
         self._lease_s = lease_s
-        self._seen: dict[str, tuple[tuple[str, int], float]] = {}  # job -> its holder and beat, and when they were new
+        self._build = build
+        self._looked_at = math.inf
+        self._now = 0.0  # counts looks that succeeded, not an outage between two of them
+        self._seen: dict[str, tuple[Sign, float]] = {}  # job -> its last sign, and when it was new
 
     def choose(self, jobs: Mapping[str, Job], most: int, now: float) -> list[Job]:
         """Returns the jobs to claim, so that `most` are held: the oldest ones of the keys with the fewest jobs in progress.
@@ -27,14 +42,18 @@ class Claims:
         Args:
             now: by this machine's own clock [s].
         """
+        self._now += min(max(0.0, now - self._looked_at), self._lease_s / STEPS)
+        self._looked_at = now
         running = [job for job in jobs.values() if job.record.status is JobStatus.RUNNING]
-        orphans = [job for job in running if self._is_orphan(job, now)]
-        self._seen = {job.id: self._seen[job.id] for job in running}
+        queued = [job for job in jobs.values() if job.record.status is JobStatus.QUEUED]
+        self._seen = {job.id: self._last_sign(job) for job in (*running, *queued)}
+        orphans = [job for job in running if job.record.holder != self._name and self._is_still(job)]
         room = most - sum(job.record.holder == self._name for job in running)
         if room <= 0:
             return []
         in_progress = Counter(job.record.tenant for job in running)
-        waiting = orphans + [job for job in jobs.values() if job.record.status is JobStatus.QUEUED]
+        alive = {job.record.build for job in running if not self._is_still(job)}
+        waiting = [job for job in (*orphans, *queued) if self._may_take(job, alive)]
         queues: dict[str, list[Job]] = {}
         for job in sorted(waiting, key=lambda job: (job.record.created_at, job.id), reverse=True):
             queues.setdefault(job.record.tenant, []).append(job)
@@ -47,13 +66,18 @@ class Claims:
                 del queues[tenant]
         return chosen
 
-    def _is_orphan(self, job: Job, now: float) -> bool:
-        """True if a job has shown the same beat for the whole lease, and its holder is not this runner."""
-        beat = (job.record.holder, job.record.beat)
-        known = self._seen.get(job.id)
-        if known is None or known[0] != beat:
-            known = self._seen[job.id] = (beat, now)
-        return job.record.holder != self._name and now - known[1] >= self._lease_s
+    def _last_sign(self, job: Job) -> tuple[Sign, float]:
+        sign, known = (job.record.holder, job.record.beat), self._seen.get(job.id)
+        return (sign, self._now) if known is None or known[0] != sign else known
+
+    def _is_still(self, job: Job) -> bool:
+        """True if a job has been as it is for the whole lease."""
+        return self._now - self._seen[job.id][1] >= self._lease_s
+
+    def _may_take(self, job: Job, alive: Collection[str]) -> bool:
+        """True if a job is of this build, or of one of which there is no sign any more."""
+        record = job.record
+        return record.build in ("", self._build(record.model)) or (record.build not in alive and self._is_still(job))
 
 
 def keys_without_a_turn(jobs: Mapping[str, Job]) -> int:

@@ -3,44 +3,67 @@
 In:    a held job without a missing part
 Out:   its file, and its record as succeeded
 Owns:  nothing
-Never: bytes that depend on anything but the samples and the format
+Never: bytes that depend on anything but the samples and the format; a file of a job that has got another script or holder
 """
 
 import asyncio
 
 from pipeline.books.assemble import RAW_CONTAINERS, assemble
-from pipeline.books.script import content_hash
+from pipeline.books.script import KEY_LETTERS, content_hash
 from pipeline.books.track import Track
 from serve.jobs.held import HeldJob
 from serve.jobs.record import JobRecord, JobStatus
 from serve.jobs.records import JobRecords
 
 
-async def finish(held: HeldJob, records: JobRecords, holder: str) -> None:
-    """Assembles the file and changes the record, if this runner still holds the job.
+async def finish(held: HeldJob, records: JobRecords, holder: str) -> bool:
+    """Assembles the file and changes the record, if this runner still holds the job. A cancellation waits for its thread.
+
+    Returns:
+        False if parts of it are lost and are to be spoken again.
 
     Raises:
         SynthesisError, OSError: it cannot be assembled.
         StoreUnavailable: the file is there, and the record is not changed.
     """
-    name = await asyncio.to_thread(_assembled, held)
-    size = await asyncio.to_thread(held.shelf.size)
+    running = asyncio.ensure_future(asyncio.to_thread(_finish, held, records, holder))
+    try:
+        lengths = await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait((running,))
+        raise
+    held.look_again(lengths)
+    return not held.missing
+
+
+def _finish(held: HeldJob, records: JobRecords, holder: str) -> dict[str, int]:
+    """Returns the lengths of the parts that are there."""
+
+    def is_held(record: JobRecord) -> bool:
+        mine = record.status is JobStatus.RUNNING and record.holder == holder
+        return mine and record.script == held.record.script
 
     def succeeded(record: JobRecord) -> JobRecord | None:
-        if record.status is not JobStatus.RUNNING or record.holder != holder or record.script != held.record.script:
+        if not is_held(record):
             return None
-        update = {"status": JobStatus.SUCCEEDED, "holder": "", "done": record.parts, "result": name, "size": size}
-        return record.model_copy(update={**update, "changed_at": records.now(), "rate": None})
+        update = {"status": JobStatus.SUCCEEDED, "holder": "", "done": record.parts, "result": name, "size": held.shelf.size()}
+        return record.model_copy(update={**update, "changed_at": records.now(), "rate": None, "waiting_for": ""})
 
-    await asyncio.to_thread(records.change, held.id, succeeded)
+    lengths = held.shelf.lengths()
+    found = records.read(held.id)
+    if found is not None and is_held(found.record) and lengths.keys() >= set(held.script.keys):
+        name = _assembled(held)
+        records.change(held.id, succeeded)
+    return lengths
 
 
 def _assembled(held: HeldJob) -> str:
     """Returns the name of the file; empty for wav and pcm, whose bytes are those of the parts."""
-    shelf, output, script = held.shelf, held.record.output, held.record.script
+    shelf, output = held.shelf, held.record.output
     is_raw = output.container in RAW_CONTAINERS
-    name = "" if is_raw else f"{content_hash([script, output.model_dump()])}.{output.container}"
-    shelf.keep_only(frozenset(held.script.keys), script, name)
+    spoken = held.record.script[:KEY_LETTERS]
+    name = "" if is_raw else f"{content_hash([spoken, output.model_dump()])}.{output.container}"
+    shelf.keep_only(frozenset(held.script.keys), name)
     if not is_raw and not shelf.result_file(name).exists():
         track = Track(held.script, shelf.lengths(), output.sample_rate)
         assemble(shelf, held.script, track, output.audio, shelf.result_file(name))

@@ -42,6 +42,8 @@ class HeldJob:
         self.attempts = 0
         """failures so far"""
         self.is_finishing = False
+        self.waiting_for = ""
+        """what it lacks to go on, as in the record"""
         self._numbers = {key: number for number, key in reversed(list(enumerate(script.keys)))}
         self._made_s = 0.0
         self._retry_s = FIRST_RETRY_S
@@ -72,18 +74,33 @@ class HeldJob:
         self.speaking.discard(key)
         self._made_s += audio_s
         self._retry_s = FIRST_RETRY_S
+        self._waits_for("")
 
     def give_back(self, key: str) -> None:
-        """A part is to be spoken again."""
-        self.speaking.discard(key)
-        self.waiting.appendleft(key)
+        """A part that is not finished is nobody's any more."""
+        if key in self.speaking:
+            self.speaking.discard(key)
+            self.waiting.appendleft(key)
 
-    def failed(self, key: str, now: float, after_s: float = 0.0) -> None:
-        """A part is tried again, not before `after_s`, and each time later."""
-        self.give_back(key)
+    def look_again(self, lengths: Mapping[str, int]) -> None:
+        """Parts whose samples are gone are to be spoken again.
+
+        Args:
+            lengths: of the parts whose samples are there, by their keys.
+        """
+        known = {*self.waiting, *self.speaking, *lengths}
+        self.waiting.extend(key for key in dict.fromkeys(self.script.keys) if key not in known)
+
+    def failed(self, now: float, after_s: float = 0.0, *, waiting_for: str = "") -> None:
+        """Something of it is tried again, not before `after_s`, and each time later."""
         self.attempts += 1
         self.retry_at = now + max(after_s, self._retry_s)
         self._retry_s = min(2 * self._retry_s, LONGEST_RETRY_S)
+        self._waits_for(waiting_for)
+
+    def _waits_for(self, what: str) -> None:
+        if what != self.waiting_for:
+            self.waiting_for, self.beat_at = what, 0.0  # the store is told at the next look
 
     def rate(self, now: float) -> float | None:
         """Returns the seconds of audio per second so far; None: nothing is finished yet."""

@@ -24,11 +24,14 @@ class JobStatus(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    ACCEPTING = "accepting"
+    """its id is taken; its characters are being charged, its text is being written; no client sees it yet"""
     DELETED = "deleted"
     """its files are being removed; no client sees it any more"""
 
 
 UNFINISHED = (JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.PAUSED)
+HIDDEN = (JobStatus.ACCEPTING, JobStatus.DELETED)
 
 
 class JobError(StrictModel):
@@ -77,7 +80,7 @@ class JobRecord(StrictModel):
     changed_at: float
     """by a client or by its end; seconds since 1970, as above"""
     script: str
-    """hash of what is spoken"""
+    """name of what is spoken; empty: it is not written yet"""
     request: str = ""
     """hash of the request that made it"""
     output: Output
@@ -95,10 +98,14 @@ class JobRecord(StrictModel):
     """finished parts, as its runner last said"""
     rate: float | None = None
     """seconds of audio per second, as its runner measures it"""
+    build: str = ""
+    """of the replica that accepted or speaks it: a hash of what makes its bytes; empty: not known"""
     holder: str = ""
-    """the runner that speaks it"""
+    """the runner that speaks it, or who accepts it"""
     beat: int = 0
     """raised by its holder again and again: one that stands still has no holder any more"""
+    waiting_for: str = ""
+    """what its runner lacks to go on: `disk`; empty: nothing"""
     result: str = ""
     """name of its finished file"""
     error: JobError | None = None
@@ -107,7 +114,7 @@ class JobRecord(StrictModel):
     @property
     def is_finished(self) -> bool:
         """True if nothing more is spoken unless a client asks for it."""
-        return self.status not in UNFINISHED
+        return self.status not in (*UNFINISHED, JobStatus.ACCEPTING)
 
     def to_json(self) -> bytes:
         """Returns the record as bytes of the store."""

@@ -3,9 +3,10 @@
 In:    a store; changes of one record
 Out:   records, with the version that the store gives them
 Owns:  a copy of all records, and the time of day that dates them
-Never: a change of a record that somebody else has changed since
+Never: a change of a record that somebody else has changed since; a record of another release changed or taken for none
 
-Whoever changes a record gives a function of the newest one, which is called again if another one was quicker.
+Whoever changes a record gives a function of the newest one, which is called again if another one was quicker. A write whose
+answer is lost is looked up, and sent once more if it has not happened: versions make sure that it happens once.
 """
 
 import logging
@@ -14,13 +15,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipeline.errors import Conflict
+from pipeline.errors import Conflict, StoreFull, StoreUnavailable
 from pipeline.store.store import START, Store
-from serve.jobs.record import JobRecord, JobStatus, read_record
+from serve.jobs.record import UNFINISHED, JobRecord, JobStatus, read_record
 
 LOG = logging.getLogger("ray.serve.chattts")
 
 NAMESPACE = "jobs"
+
+UNREADABLE = (
+    "the record of this job is of another release of this service, and stays as it is until a replica of that release reads it"
+)
 
 Change = Callable[[JobRecord], JobRecord | None]
 """the next record; None: it stays as it is"""
@@ -43,6 +48,8 @@ class JobRecords:
         self._lock = threading.Lock()
         self._position = START
         self._jobs: dict[str, Job] = {}
+        self.unreadable: frozenset[str] = frozenset()
+        """ids of records that this release cannot read"""
         self.now = clock
         """seconds since 1970"""
 
@@ -54,15 +61,19 @@ class JobRecords:
         """
         with self._lock:
             changes = self._store.changes(NAMESPACE, self._position)
+            unreadable = set[str]() if changes.is_whole else set(self.unreadable)
             if changes.is_whole:
                 self._jobs.clear()
             for entry in changes.entries:
                 self._jobs.pop(entry.key, None)
+                unreadable.discard(entry.key)
                 for version, value in entry.versions[-1:]:
                     try:
                         self._jobs[entry.key] = Job(entry.key, version, read_record(value))
                     except ValueError as error:
+                        unreadable.add(entry.key)
                         LOG.error("jobs: %s: %s", entry.key, error)
+            self.unreadable = frozenset(unreadable)
             self._position = changes.position
             return dict(self._jobs)
 
@@ -70,19 +81,35 @@ class JobRecords:
         """Returns a job as it is in the store now; None: there is none.
 
         Raises:
-            StoreUnavailable
+            StoreUnavailable: that too if the record is of another release.
         """
         found = self._store.get(NAMESPACE, job_id)
-        return None if found is None else Job(job_id, found[0], read_record(found[1]))
+        try:
+            return None if found is None else Job(job_id, found[0], read_record(found[1]))
+        except ValueError:
+            raise StoreUnavailable(UNREADABLE) from None
 
     def create(self, job_id: str, record: JobRecord) -> None:
-        """Writes a new record.
+        """Writes a new record, which equals no other: its holder is new.
 
         Raises:
             Conflict: there is one of this id.
             StoreUnavailable
         """
-        self._store.put(NAMESPACE, job_id, record.to_json(), replaces=0, keeps=1)
+        lost: StoreUnavailable | None = None
+        while True:
+            try:
+                self._store.put(NAMESPACE, job_id, record.to_json(), replaces=0, keeps=1)
+                return
+            except Conflict:
+                found = self._read_after(lost, job_id)
+                if found is not None and found.record == record:
+                    return
+                raise
+            except StoreUnavailable as error:
+                if isinstance(error, StoreFull) or lost is not None:
+                    raise
+                lost = error
 
     def change(self, job_id: str, change: Change) -> JobRecord | None:
         """Changes a record, and returns it as it is then; None: it is not there, or the change leaves it as it is.
@@ -90,7 +117,11 @@ class JobRecords:
         Raises:
             StoreUnavailable; what `change` raises.
         """
-        while (job := self.read(job_id)) is not None:
+        lost: StoreUnavailable | None = None
+        sent: tuple[int, JobRecord] | None = None
+        while (job := self._read_after(lost, job_id)) is not None:
+            if (job.version, job.record) == sent:
+                return job.record
             changed = change(job.record)
             if changed is None:
                 return None
@@ -98,12 +129,35 @@ class JobRecords:
                 self._store.put(NAMESPACE, job_id, changed.to_json(), replaces=job.version, keeps=1)
             except Conflict:
                 continue
+            except StoreUnavailable as error:
+                if isinstance(error, StoreFull) or lost is not None:
+                    raise
+                lost, sent = error, (job.version + 1, changed)
+                continue
             return changed
         return None
 
     def remove(self, job_id: str) -> None:
         """Removes the record of a job whose files are removed."""
         self._store.delete(NAMESPACE, job_id)
+
+    def _read_after(self, lost: StoreUnavailable | None, job_id: str) -> Job | None:
+        """Returns a job; if that is not possible after a write without an answer, raises what happened to the write."""
+        try:
+            return self.read(job_id)
+        except StoreUnavailable as error:
+            raise lost or error from None
+
+    def put_back(self, job: Job, script: str) -> None:
+        """Gives a job that is to be spoken its former record back, unless its script is another one than this."""
+        status = JobStatus.QUEUED if job.record.status is JobStatus.RUNNING else job.record.status
+
+        def former(record: JobRecord) -> JobRecord | None:
+            if record.status not in UNFINISHED or record.script != script:
+                return None
+            return job.record.model_copy(update={"status": status, "holder": "", "beat": record.beat})
+
+        self.change(job.id, former)
 
     def move(self, job_id: str, to: JobStatus, *, among: tuple[JobStatus, ...]) -> JobRecord | None:
         """Gives a job another status, if its own is `among` these."""

@@ -6,8 +6,9 @@ Owns:  the jobs it holds, and the parts that are spoken at this moment
 Never: two parts with one key at once; an end of its own, whatever a job does
 
 A job has at most one holder, which is written into its record and raises its `beat`. A runner that has seen the same beat for
-`lease_s` takes the job over: no clocks are compared. A runner that was only slow notices it in the record and lets go. Two that
-overlap for a moment write the same files with the same bytes.
+`lease_s` takes the job over: no clocks are compared. The record is the truth: at each look a runner lets go of what it does not give
+it any more, and takes up what it does, whichever answer was lost. Two that overlap for a moment write the same
+files with the same bytes.
 
 Among keys, the one with the fewest parts in progress is next.
 """
@@ -17,14 +18,15 @@ import contextlib
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from pipeline.errors import StoreUnavailable
-from serve.errors import ApiError, to_api_error
+from serve.errors import to_api_error
 from serve.jobs.claims import Claims, keys_without_a_turn
 from serve.jobs.desk import JobDesk
+from serve.jobs.disk import WAITING_FOR_DISK, is_full
 from serve.jobs.finishing import finish
 from serve.jobs.held import LONGEST_RETRY_S, HeldJob
 from serve.jobs.part_speech import speak_part
@@ -53,8 +55,9 @@ class JobRunner:
         self._config = desk.config
         self._is_leaving = desk.is_leaving
         self._look_s = look_s
-        self._claims = Claims(self.name, desk.config.lease_s)
+        self._claims = Claims(self.name, desk.config.lease_s, desk.build)
         self._held: dict[str, HeldJob] = {}
+        self._left: dict[str, HeldJob] = {}  # let go, with a task that still ends
         self._tasks: set[asyncio.Task[None]] = set()
         self._speaking: Counter[str] = Counter()  # tenant -> parts in progress
         self._telling: set[str] = set()  # jobs whose end is being told
@@ -62,6 +65,7 @@ class JobRunner:
         self._last_turn: dict[str, int] = {}  # tenant -> when it had its last turn
         self._woken = asyncio.Event()
         self._is_away = False
+        self._tidying: asyncio.Task[None] | None = None
         desk.wake = self._woken.set
 
     async def run(self) -> None:
@@ -73,8 +77,8 @@ class JobRunner:
                 if (now := _now()) >= next_look:
                     await self._guarded(self._look)
                     next_look = _now() + self._look_s
-                if now >= next_tidy:
-                    await self._guarded(self._tidy)
+                if now >= next_tidy and (self._tidying is None or self._tidying.done()):
+                    self._tidying = self._beside(self._guarded(self._tidy))
                     next_tidy = _now() + TIDY_S
                 self._begin_parts()
                 self._woken.clear()
@@ -105,11 +109,9 @@ class JobRunner:
         jobs = await asyncio.to_thread(self._desk.records.refresh)
         for job_id, held in list(self._held.items()):
             record = jobs[job_id].record if job_id in jobs else None
-            if record is None or not self._holds(record):
+            if record is None or not self._holds(record) or record.script != held.record.script:
                 self._let_go(job_id)
-            elif record.script != held.record.script:
-                self._let_go(job_id)
-                await self._hold(Job(job_id, jobs[job_id].version, record))
+        await self._adopt(jobs.values())
         for held in list(self._held.values()):
             if held.beat_at <= _now():
                 await self._beat(held)
@@ -120,6 +122,14 @@ class JobRunner:
         elif self._config.parallel:
             await self._claim(jobs)
 
+    async def _adopt(self, jobs: Iterable[Job]) -> None:
+        """Takes up the jobs that are this runner's by their records, and that nothing of it works on any more."""
+        self._left = {job_id: held for job_id, held in self._left.items() if held.tasks}
+        for job in [job for job in jobs if self._holds(job.record) and job.id not in self._held and job.id not in self._left]:
+            found = await asyncio.to_thread(self._desk.records.read, job.id)  # its end may have been written since
+            if found is not None and self._holds(found.record):
+                await self._hold(found)
+
     async def _claim(self, jobs: Mapping[str, Job]) -> None:
         most = self._config.parallel * HELD_PER_PART
         chosen = await asyncio.to_thread(self._claims.choose, jobs, most, _now())
@@ -127,15 +137,14 @@ class JobRunner:
             idle = [held for held in self._held.values() if not held.tasks and held.began_at + TURN_S <= _now()]
             for held in idle[: await asyncio.to_thread(keys_without_a_turn, jobs)]:
                 await self._give_back(held)
-        for job in chosen:
+        for job in [job for job in chosen if job.id not in self._left]:
             seen = job.record
 
             def taken(record: JobRecord, seen: JobRecord = seen) -> JobRecord | None:
                 if (record.status, record.holder, record.beat) != (seen.status, seen.holder, seen.beat):
                     return None
-                return record.model_copy(
-                    update={"status": JobStatus.RUNNING, "holder": self.name, "beat": record.beat + 1, "error": None}
-                )
+                held = {"status": JobStatus.RUNNING, "holder": self.name, "build": self._desk.build(record.model)}
+                return record.model_copy(update={**held, "beat": record.beat + 1, "error": None, "waiting_for": ""})
 
             record = await asyncio.to_thread(self._desk.records.change, job.id, taken)
             if record is not None:
@@ -151,7 +160,8 @@ class JobRunner:
             held = await asyncio.to_thread(read)
         except (OSError, ValueError) as error:
             LOG.error("jobs: the files of %s cannot be read: %s", job.id, error)
-            await self._fail(job.id, JobError(code="files_lost", message="the files of this job are lost; send it again"))
+            lost = JobError(code="files_lost", message="the files of this job are lost; send it again")
+            await self._fail(job.id, job.record.script, lost)
             return
         held.began_at, held.beat_at = _now(), _now() + self._config.lease_s / BEATS
         self._held[job.id] = held
@@ -165,7 +175,8 @@ class JobRunner:
         def beaten(record: JobRecord) -> JobRecord | None:
             if not self._holds(record):
                 return None
-            return record.model_copy(update={"beat": record.beat + 1, "done": done, "rate": rate})
+            beat = {"beat": record.beat + 1, "done": done, "rate": rate, "waiting_for": held.waiting_for}
+            return record.model_copy(update=beat)
 
         if await asyncio.to_thread(self._desk.records.change, held.id, beaten) is None:
             self._let_go(held.id)
@@ -179,7 +190,8 @@ class JobRunner:
         self._let_go(held.id)
 
         def queued(record: JobRecord) -> JobRecord | None:
-            return record.model_copy(update={"status": JobStatus.QUEUED, "holder": ""}) if self._holds(record) else None
+            free = {"status": JobStatus.QUEUED, "holder": "", "waiting_for": ""}
+            return record.model_copy(update=free) if self._holds(record) else None
 
         await asyncio.to_thread(self._desk.records.change, held.id, queued)
 
@@ -198,21 +210,20 @@ class JobRunner:
             finally:
                 self._telling.discard(job.id)
 
-        task = asyncio.create_task(work())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._beside(work())
 
     def _let_go(self, job_id: str) -> None:
         """Stops working on a job; what is finished stays."""
         held = self._held.pop(job_id, None)
         if held is not None:
-            for task in held.tasks:
+            self._left[job_id] = held
+            for task in held.tasks - {asyncio.current_task()}:
                 task.cancel()
 
     def _begin_parts(self) -> None:
         """Begins as many parts as may be spoken at once, and finishes the jobs that miss none."""
         for held in list(self._held.values()):
-            if not held.missing and not held.speaking and not held.is_finishing:
+            if not held.missing and not held.is_finishing and held.retry_at <= _now():
                 held.is_finishing = True
                 self._start(held, self._finish(held))
         if self._is_leaving():
@@ -243,10 +254,15 @@ class JobRunner:
         )
 
     def _start(self, held: HeldJob, work: Coroutine[Any, Any, None]) -> None:
+        task = self._beside(work)
+        held.tasks.add(task)
+        task.add_done_callback(held.tasks.discard)
+
+    def _beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
-        for tasks in (self._tasks, held.tasks):
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _speak(self, held: HeldJob, key: str) -> None:
         """Speaks one part and keeps it; a failure that may pass is tried again later."""
@@ -257,54 +273,55 @@ class JobRunner:
             )
             await asyncio.to_thread(held.shelf.keep, key, spoken.pcm, spoken.notes)
             held.keep(key, spoken.seconds(held.record.output.sample_rate))
-        except asyncio.CancelledError:
-            held.give_back(key)
-            raise
         except OSError as error:
             LOG.error("job %s: a part cannot be kept: %s", held.id, error)
-            held.failed(key, _now())
+            held.failed(_now(), waiting_for=WAITING_FOR_DISK if is_full(error) else "")
         except Exception as error:
             refusal = to_api_error(error)
-            held.failed(key, _now(), (refusal.spec.retry_after_s or 0.0) if refusal.spec.retry_helps else 0.0)
-            if not refusal.spec.retry_helps:
-                await self._guarded(lambda: self._refused(held, number, refusal))
+            if refusal.spec.retry_helps:
+                held.failed(_now(), refusal.spec.retry_after_s or 0.0)
+            else:
+                held.failed(_now(), LONGEST_RETRY_S)  # in case that the record cannot be changed now
+                refused = JobError(code=refusal.spec.code, message=refusal.message, part=number)
+                await self._guarded(lambda: self._fail(held.id, held.record.script, refused))
         finally:
+            held.give_back(key)
             self._speaking[held.record.tenant] -= 1
             self._woken.set()
 
-    async def _refused(self, held: HeldJob, number: int, refusal: ApiError) -> None:
-        held.retry_at = _now() + LONGEST_RETRY_S  # in case that the record cannot be changed now
-        await self._fail(held.id, JobError(code=refusal.spec.code, message=refusal.message, part=number))
-
-    async def _fail(self, job_id: str, error: JobError) -> None:
+    async def _fail(self, job_id: str, script: str, error: JobError) -> None:
+        """Ends a job, unless it has got another script than the one that failed."""
         LOG.warning("job %s failed: %s", job_id, error.code)
 
         def failed(record: JobRecord) -> JobRecord | None:
-            if not self._holds(record):
+            if not self._holds(record) or record.script != script:
                 return None
-            update = {"status": JobStatus.FAILED, "holder": "", "error": error, "changed_at": self._desk.records.now()}
-            return record.model_copy(update=update)
+            update = {"status": JobStatus.FAILED, "holder": "", "error": error, "waiting_for": ""}
+            return record.model_copy(update={**update, "changed_at": self._desk.records.now()})
 
         await asyncio.to_thread(self._desk.records.change, job_id, failed)
-        held = self._held.pop(job_id, None)
-        if held is not None:
-            for task in held.tasks - {asyncio.current_task()}:
-                task.cancel()
+        self._let_go(job_id)
 
     async def _finish(self, held: HeldJob) -> None:
         """Assembles the file of a job, and says that it is there."""
         try:
-            await finish(held, self._desk.records, self.name)
-            self._held.pop(held.id, None)
-            LOG.info("job %s is finished: %d parts", held.id, held.record.parts)
+            if await finish(held, self._desk.records, self.name):
+                self._held.pop(held.id, None)
+                LOG.info("job %s is finished: %d parts", held.id, held.record.parts)
         except StoreUnavailable:
-            held.is_finishing = False
-            await asyncio.sleep(self._look_s)  # the file is there; only its record is missing
-        except Exception:
+            held.failed(_now())  # the file is there; only its record is missing
+        except Exception as error:
+            if is_full(error):
+                LOG.error("job %s: its file cannot be kept: %s", held.id, error)
+                held.failed(_now(), waiting_for=WAITING_FOR_DISK)
+                return
+            held.failed(_now(), LONGEST_RETRY_S)
             LOG.exception("job %s: cannot be assembled", held.id)
             message = "the file could not be assembled; resume the job to try again"
-            await self._guarded(lambda: self._fail(held.id, JobError(code="assembly_failed", message=message)))
+            failed = JobError(code="assembly_failed", message=message)
+            await self._guarded(lambda: self._fail(held.id, held.record.script, failed))
         finally:
+            held.is_finishing = False
             self._woken.set()
 
     async def _tidy(self) -> None:

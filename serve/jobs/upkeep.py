@@ -3,13 +3,16 @@
 In:    the desk of one replica
 Out:   fewer files and records
 Owns:  nothing
-Never: a job that is spoken; files that may belong to a job which is being created
+Never: a job that is spoken; files of a record, whether this release can read it or not
 """
 
 from pathlib import Path
 
 from serve.jobs.desk import JobDesk
 from serve.jobs.record import JobStatus
+
+CLAIM_S = 3600.0
+"""a claim of an id that is older is one that a crash has left"""
 
 
 def tidy(desk: JobDesk) -> None:
@@ -22,10 +25,12 @@ def tidy(desk: JobDesk) -> None:
     for job in jobs.values():
         record = job.record
         is_old = record.changed_at < before and record.status not in (JobStatus.QUEUED, JobStatus.RUNNING)
-        if is_old or record.status is JobStatus.DELETED:
-            desk.remove(job.id)
+        is_claim = record.status is JobStatus.ACCEPTING and record.changed_at < desk.records.now() - CLAIM_S
+        if is_old or is_claim or record.status is JobStatus.DELETED:
+            desk.remove(job, if_unchanged=True)
+    known = jobs.keys() | desk.records.unreadable
     for folder in desk.folders():
-        if folder.name not in jobs and _changed_at(folder) < before:
+        if folder.name not in known and _changed_at(folder) < before:
             desk.shelf(folder.name).remove()
     for upload in desk.uploads():
         if _changed_at(upload) < before:

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import pytest
+
 from serve.jobs.claims import Claims, keys_without_a_turn
 from serve.jobs.record import JobRecord, JobStatus, Output
 from serve.jobs.records import Job
@@ -22,6 +24,15 @@ def chosen(jobs: Mapping[str, Job], most: int, claims: Claims | None = None, now
     return [job.id for job in (claims or Claims("me", 10.0)).choose(jobs, most, now)]
 
 
+def looks(jobs: Mapping[str, Job], claims: Claims, after: float, until: float) -> list[str]:
+    """What is chosen at last, of looks twice a second."""
+    found, now = [], after
+    while now < until:
+        now = min(now + 0.5, until)
+        found = chosen(jobs, 5, claims, now)
+    return found
+
+
 def test_keys_take_turns_whoever_came_first():
     queued = JobStatus.QUEUED
     jobs = make_jobs(*((f"a{n}", "a", queued, "") for n in range(5)), ("b0", "b", queued, ""), ("c0", "c", queued, ""))
@@ -40,8 +51,30 @@ def test_a_job_is_taken_over_when_its_beat_stands_still_for_the_lease():
     claims = Claims("me", 10.0)
     jobs = make_jobs(("a0", "a", JobStatus.RUNNING, "other"), ("a1", "a", JobStatus.RUNNING, "me"))
     assert chosen(jobs, 5, claims, now=100.0) == []
-    assert chosen(jobs, 5, claims, now=109.9) == []
+    assert looks(jobs, claims, 100.0, 109.9) == []
     beaten = {**jobs, "a0": Job("a0", 2, jobs["a0"].record.model_copy(update={"beat": 1}))}
-    assert chosen(beaten, 5, claims, now=110.5) == []
-    assert chosen(beaten, 5, claims, now=120.4) == []
-    assert chosen(beaten, 5, claims, now=120.5) == ["a0"]
+    assert looks(beaten, claims, 109.9, 120.3) == []
+    assert looks(beaten, claims, 120.3, 121.0) == ["a0"]
+
+
+def test_time_in_which_nobody_could_write_is_not_counted():
+    claims = Claims("me", 10.0)
+    jobs = make_jobs(("a0", "a", JobStatus.RUNNING, "other"))
+    assert looks(jobs, claims, 0.0, 2.0) == []
+    assert chosen(jobs, 5, claims, now=600.0) == [], "the store was away for ten minutes"
+    assert looks(jobs, claims, 600.0, 604.0) == []
+    assert looks(jobs, claims, 604.0, 607.0) == ["a0"]
+
+
+@pytest.mark.parametrize("status", [JobStatus.QUEUED, JobStatus.RUNNING])
+def test_a_job_of_another_build_is_left_to_it_while_it_speaks(status: JobStatus):
+    def job_of(name: str, status: JobStatus, beat: int) -> Job:
+        record = make_jobs((name, "a", status, "other" if status is JobStatus.RUNNING else ""))[name].record
+        return Job(name, 1, record.model_copy(update={"build": "theirs", "beat": beat}))
+
+    claims = Claims("me", 10.0, build=lambda model: "mine")
+    for second in range(100):
+        jobs = {"spoken": job_of("spoken", JobStatus.RUNNING, second // 5), "left": job_of("left", status, 0)}
+        assert chosen(jobs, 5, claims, now=float(second)) == []
+    gone = {"left": jobs["left"]}
+    assert looks(gone, claims, 99.0, 101.0) == ["left"]

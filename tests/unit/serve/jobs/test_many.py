@@ -1,5 +1,6 @@
 """Ten thousand jobs wait: an interactive request is served as without them, and so is the job of a key that comes last."""
 
+import asyncio
 import statistics
 import time
 from pathlib import Path
@@ -10,7 +11,6 @@ import requests
 from serve.access.caller import Caller
 from serve.jobs.body import JobBody
 from serve.jobs.desk import PREFIX
-from serve.jobs.planning import plan_job
 from serve.jobs.record import JobStatus
 from serve.speech.job import RequestContext
 from tests.support.fakes import Speaker
@@ -49,13 +49,12 @@ def test_ten_thousand_jobs_delay_nobody_else(tmp_path: Path):
         alone = first_audio_ms(live)
         desk = live.services.jobs
         body = JobBody(input=text, seed=1, response_format="wav")
-        plan = plan_job(body, RequestContext("id", Caller("busy")), live.services.speech, desk.config)
-        script = desk.shelf(f"{PREFIX}first").keep_script(plan.script)
-        record = desk._write(f"{PREFIX}first", "busy", "", plan, None)
+        first, _ = asyncio.run(desk.create(body, RequestContext("id", Caller("busy")), b""))
+        record, script = first.record, f"script-{first.record.script}.json"
         for number in range(JOBS):
             folder = desk.shelf(f"{PREFIX}{number:05d}").folder
             folder.mkdir()
-            (folder / f"script-{script}.json").symlink_to(desk.shelf(f"{PREFIX}first").folder / f"script-{script}.json")
+            (folder / script).symlink_to(desk.shelf(first.id).folder / script)
             desk.records.create(f"{PREFIX}{number:05d}", record)
             if number == 0:
                 few = first_audio_ms(live)
