@@ -6,9 +6,8 @@ Owns:  the jobs it holds, and the parts that are spoken at this moment
 Never: two parts with one key at once; an end of its own, whatever a job does
 
 A job has at most one holder, which is written into its record and raises its `beat`. A runner that has seen the same beat for
-`lease_s` takes the job over: no clocks are compared. The record is the truth: at each look a runner lets go of what it does not give
-it any more, and takes up what it does, whichever answer was lost. Two that overlap for a moment write the same
-files with the same bytes.
+`lease_s` takes the job over: no clocks are compared. The record is the truth: at each look a runner lets go of what it does not
+give it any more, and takes up what it does, whichever answer was lost. Two that overlap for a moment write the same bytes.
 
 Among keys, the one with the fewest parts in progress is next.
 """
