@@ -24,22 +24,20 @@ from pipeline.errors import StoreUnavailable
 from pipeline.ewma import Ewma
 from serve.access.api_keys import LOST, Key, KeyRing, Scope
 from serve.access.caller import (
+    ANONYMOUS,
     ANONYMOUS_CALLER,
+    EWMA_WEIGHT,
+    FIRST_DURATION_S,
     OPERATOR_WITHOUT_KEYS,
     Caller,
-    invalid_key,
-    rate_headers,
-    refused,
-    unauthorised,
+    Entrance,
 )
 from serve.access.cross_origin import CrossOriginPolicy
 from serve.access.quotas import LocalQuotas, Quotas
+from serve.access.refusals import invalid_key, rate_headers, unauthorised
 from serve.config.hosts import is_local_host, is_loopback
 from serve.config.keys import Openness
 from serve.errors import ApiError, ErrorSpec, to_api_error
-
-EWMA_WEIGHT = 0.2  # of the newest stream in the mean duration
-FIRST_DURATION_S = 2.0  # until the first stream has ended
 
 SCHEMES = ("bearer", "token")  # RFC 6750's, and Deepgram's
 KEY_HEADERS = ("xi-api-key", "x-api-key", "x-vapi-secret")
@@ -80,7 +78,7 @@ class Authenticator:
         self.has_open_lists = has_open_lists
         self._is_local_peer = is_local_peer or is_loopback
         self.origins = origins or CrossOriginPolicy()
-        self._mean_duration_s = Ewma(EWMA_WEIGHT, FIRST_DURATION_S)
+        self._mean_stream_s = Ewma(EWMA_WEIGHT, FIRST_DURATION_S)
 
     @property
     def anonymous_caller(self) -> Caller:
@@ -209,25 +207,48 @@ class Authenticator:
         Raises:
             ApiError: 429
         """
-        quota = key.record.quota
+        caller = replace(self._caller(key), entrance=Entrance(stream=stream))
         permit = secrets.token_hex(8) if stream else None
         began = asyncio.get_running_loop().time()
         try:
-            decision = await self._quotas.acquire(key.id, quota, permit)
-            if decision.refusal:
+            try:
+                decision = await caller.acquire(permit)
+            except ApiError:
                 permit = None  # it holds none
-                if decision.refusal == "too_many_concurrent_requests":
-                    decision = replace(decision, retry_after_s=self._mean_duration_s.value / (quota.streams or 1))
-                raise refused(decision, quota)
-            is_operator = Scope.ADMIN in key.record.scopes
-            yield (
-                Caller(key.id, key.record.lanes, quota, self._quotas, partial(self._is_revoked, key), is_operator),
-                rate_headers(decision, quota),
-            )
+                raise
+            yield caller, rate_headers(decision, key.record.quota)
         finally:
             if permit is not None:
                 self._quotas.release(key.id, permit)
-                self._mean_duration_s.add(asyncio.get_running_loop().time() - began)
+                self._mean_stream_s.add(asyncio.get_running_loop().time() - began)
+
+    def owner(self, tenant: str) -> Caller:
+        """Returns the caller who accepted work goes on for; the rate counted the request with which it came.
+
+        Raises:
+            StoreUnavailable: the keys have not been read, or are lost.
+        """
+        ring = self._ring
+        if tenant == ANONYMOUS or ring is None:
+            return Caller(tenant)
+        if not ring.is_known or ring.are_lost:
+            raise StoreUnavailable("the keys could not be read yet (keys.store); /health and the log say why")
+        key = ring.named(tenant)
+        if key is None:
+            return Caller(tenant, is_revoked=lambda: True)
+        caller = self._caller(key)
+        return replace(caller, quota=key.record.quota.model_copy(update={"requests_per_s": None}))
+
+    def _caller(self, key: Key) -> Caller:
+        return Caller(
+            key.id,
+            key.record.lanes,
+            key.record.quota,
+            self._quotas,
+            partial(self._is_revoked, key),
+            is_operator=Scope.ADMIN in key.record.scopes,
+            mean_stream_s=self._mean_stream_s,
+        )
 
 
 def claimed_key(headers: Headers) -> str | None:

@@ -1,29 +1,41 @@
-"""Caller: the client of a request, and what its key is charged.
+"""Caller: the client of a request, what its key still allows it, and what it is charged.
 
 In:    a key's id, lanes and quota; what a request costs
 Out:   Caller, PendingCharge; 401 for a revoked key, 429 for a quota that is used up
-Owns:  charges that are neither kept nor given back
-Never: HTTP, Ray, keys themselves; a charge that a cancellation loses or leaves behind
+Owns:  streams that are spoken in, charges that are neither kept nor given back
+Never: HTTP, Ray, keys themselves; a charge or a stream that a cancellation loses or leaves behind
+
+Whatever is spoken asks here: enter() takes one request of the rate and one stream, charged() the characters of the day and the
+audio of the minute. A request of HTTP and the opening of a socket enter before they are read, which is their Entrance. Their
+first speech uses it; each further one of a socket or a batch enters anew.
 """
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar
 
+from pipeline.ewma import Ewma
 from pipeline.types import Lane
 from serve.access.api_keys import Quota
 from serve.access.quotas import Charge, LocalQuotas, QuotaDecision, Quotas
+from serve.access.refusals import invalid_key, refused
 from serve.errors import ApiError, ErrorSpec
 
 ANONYMOUS = "anonymous"
+EWMA_WEIGHT = 0.2  # of the newest stream in the mean duration
+FIRST_DURATION_S = 2.0  # until the first stream has ended
+PATIENCE_S = 5.0
+"""for which a further speech of a socket or a batch waits for the rate of its key before it is refused"""
 
-MESSAGES = {
-    "rate_limited": "this key's requests per second are used up",
-    "too_many_concurrent_requests": "this key has reached its number of concurrent requests",
-    "quota_exceeded": "this key's quota of characters per day or of audio per minute is used up",
-}
+LETTERS_PER_S = 14.0
+
+UNLIMITED = Quota(requests_per_s=None, streams=None, characters_a_day=None)
+
+Release = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +52,10 @@ class Caller:
     """whether its key has been revoked since it was checked, as it can be while a socket is open"""
     is_operator: bool = False
     """whether it may change what belongs to others: by the scope admin, or on a machine whose service has no keys"""
+    mean_stream_s: Ewma = field(default_factory=lambda: Ewma(EWMA_WEIGHT, FIRST_DURATION_S))
+    """how long the streams of all keys last [s]"""
+    entrance: "Entrance | None" = None
+    """how its request or socket was let in; None: it was not asked yet"""
 
     def check_key(self) -> None:
         """Checks that the key is still one.
@@ -82,15 +98,65 @@ class Caller:
             )
         return Lane(requested)
 
-    @asynccontextmanager
-    async def charged(self, characters: int) -> AsyncIterator["PendingCharge"]:
-        """Charges characters, and gives them back at the end of the block unless it has called keep().
+    async def acquire(self, permit: str | None) -> QuotaDecision:
+        """Takes one request of the rate and, with a permit, one stream: both or neither.
 
         Raises:
-            ApiError: as charge_characters().
+            ApiError: 429, the rate, the streams or the audio of the minute are used up.
+        """
+        quota = self.quota or UNLIMITED
+        if permit is None and quota.audio_s_a_minute is not None:
+            quota = quota.model_copy(update={"audio_s_a_minute": None})  # it does not speak, or charged() asks for it
+        decision = await self.quotas.acquire(self.id, quota, permit)
+        if decision.refusal == "too_many_concurrent_requests":
+            decision = replace(decision, retry_after_s=self.mean_stream_s.value / (quota.streams or 1))
+        if decision.refusal:
+            raise refused(decision, quota)
+        return decision
+
+    async def enter(self) -> Release:
+        """Takes one request of the rate and one stream for a speech. Returns what gives the stream back.
+
+        A speech of a socket or a batch that gets no stream of its own waits until the one of its entrance is free, and a short
+        while for the rate.
+
+        Raises:
+            ApiError: as acquire().
+        """
+        entrance, patient_until = self.entrance, asyncio.get_running_loop().time() + PATIENCE_S
+        if self.quota is None:
+            return lambda: None
+        if entrance is not None and entrance.is_new:
+            return entrance.occupy()
+        while True:
+            if entrance is not None and entrance.has_free_stream:
+                permit, release = None, entrance.occupy()
+            else:
+                permit = secrets.token_hex(8)
+                release = partial(self.quotas.release, self.id, permit)
+            try:
+                await self.acquire(permit)
+                return release
+            except ApiError as refusal:
+                release()
+                if entrance is None or not await entrance.has_waited(refusal, patient_until):
+                    raise
+            except BaseException:
+                release()
+                raise
+
+    @asynccontextmanager
+    async def charged(self, characters: int, audio_s: float = 0.0) -> AsyncIterator["PendingCharge"]:
+        """Charges characters, and gives them back at the end of the block unless it has called keep().
+
+        Args:
+            audio_s: how much will be generated, about [s]; what is, is counted by add().
+
+        Raises:
+            ApiError: as PendingCharge.take().
         """
         charge = PendingCharge(self)
-        await charge.take(characters)
+        await charge.take(characters, audio_s)
         try:
             yield charge
         finally:
@@ -109,6 +175,20 @@ class Caller:
             raise refused(decision, self.quota, retry_helps=False)
         return Charge(characters, decision.day)
 
+    async def reserve_audio(self, audio_s: float) -> Release:
+        """Reserves audio of the key's minute. Returns what ends the reservation.
+
+        Raises:
+            ApiError: 429, that of the minute is used up.
+        """
+        quota, reservation = self.quota or UNLIMITED, secrets.token_hex(8)
+        release = partial(self.quotas.release_audio, self.id, quota, audio_s, reservation)
+        decision = await self.quotas.reserve_audio(self.id, quota, audio_s, reservation)
+        if decision.refusal:
+            release()  # it may have been counted, if its answer was lost
+            raise refused(decision, quota)
+        return release
+
     def refund(self, charge: Charge) -> None:
         """Takes a charge back, unless its day is over."""
         if self.quota is not None:
@@ -120,6 +200,11 @@ class Caller:
             return None
         return await self.quotas.characters_today(self.id)
 
+    @property
+    def has_audio_limit(self) -> bool:
+        """True if the audio of a minute is limited."""
+        return self.quota is not None and self.quota.audio_s_a_minute is not None
+
     def record_audio(self, audio_s: float) -> None:
         """Counts audio that was generated against the key's quota per minute [s]."""
         if self.quota is not None:
@@ -130,74 +215,121 @@ ANONYMOUS_CALLER = Caller()
 OPERATOR_WITHOUT_KEYS = Caller(is_operator=True)
 
 
-class PendingCharge:
-    """Characters of work that is not done yet: kept once it is, else given back."""
+class Entrance:
+    """How a request or a socket was let in: it took one request of its key's rate and, with a stream, one of its streams."""
 
-    _asked: ClassVar[set[asyncio.Task[Charge]]] = set()
+    def __init__(self, *, stream: bool) -> None:
+        self.is_new = True
+        """until the first speech uses it"""
+        self._free = asyncio.Event()
+        self._has_stream = stream
+        if stream:
+            self._free.set()
+
+    @property
+    def has_free_stream(self) -> bool:
+        """True if it has a stream in which nothing is spoken."""
+        return self._free.is_set()
+
+    def occupy(self) -> Release:
+        """Speaks in its stream. Returns what frees it."""
+        self.is_new = False
+        self._free.clear()
+        return self._free.set if self._has_stream else lambda: None
+
+    async def has_waited(self, refusal: ApiError, until: float) -> bool:
+        """Waits for what a further speech was refused for; False: that would take too long.
+
+        Args:
+            until: how long it waits for the rate, by the loop's clock.
+        """
+        if refusal.spec.code == "too_many_concurrent_requests" and self._has_stream:
+            await self._free.wait()
+            return True
+        wait_s = refusal.spec.retry_after_s or 0.0
+        if refusal.spec.code != "rate_limited" or asyncio.get_running_loop().time() + wait_s > until:
+            return False
+        await asyncio.sleep(wait_s)
+        return True
+
+
+class PendingCharge:
+    """Characters and audio of work that is not done yet: kept once it is, else given back."""
+
+    _asked: ClassVar[set[asyncio.Task[None]]] = set()
     """questions whose answers may come after their request was cancelled"""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
-        self._charge: Charge | None = None
+        self._charges: list[Charge] = []
+        self._release: Release | None = None  # of the audio that is reserved
+        self._reserved_s = 0.0
+        self._generated_s = 0.0
 
-    async def take(self, characters: int) -> None:
-        """Charges characters, once. If it is cancelled before the answer is there, they are given back when it comes.
+    async def take(self, characters: int, audio_s: float = 0.0) -> None:
+        """Charges characters and reserves audio. If it is cancelled before the answers are there, both are given back then.
 
         Raises:
-            ApiError: 429, they are more than what is left of the day's quota.
+            ApiError: 429, they are more than what is left of the quotas.
         """
         if self._caller.quota is None:
             return
-        question = asyncio.create_task(self._caller.charge_characters(characters))
+        question = asyncio.create_task(self._ask(characters, audio_s))
         self._asked.add(question)
         question.add_done_callback(self._asked.discard)
         try:
-            self._charge = await asyncio.shield(question)
+            await asyncio.shield(question)
         except asyncio.CancelledError:
-            question.add_done_callback(self._give_back)
+            question.add_done_callback(self._come_late)
             raise
 
+    def add(self, audio_s: float) -> None:
+        """Counts generated audio [s]: that which was reserved at its end, what exceeds it at once."""
+        above_s = max(self._reserved_s, self._generated_s)
+        self._generated_s += audio_s
+        if self._generated_s > above_s:
+            self._caller.record_audio(self._generated_s - above_s)
+
     def keep(self) -> None:
-        """The work is done: from now on nothing is given back."""
-        self._charge = None
+        """The work is done: from now on its characters are not given back."""
+        self._charges.clear()
+
+    def give_back(self) -> None:
+        """Gives the characters back that were not kept. Does not wait."""
+        while self._charges:
+            self._caller.refund(self._charges.pop())
+
+    def end_audio(self) -> None:
+        """Counts what was generated of the reserved audio; the rest is free. Does not wait."""
+        release, self._release = self._release, None
+        if release is not None:
+            if self._generated_s:
+                self._caller.record_audio(min(self._generated_s, self._reserved_s))
+            release()
+            self._reserved_s = 0.0
 
     def close(self) -> None:
-        """Gives back what was not kept. Does not wait."""
-        charge, self._charge = self._charge, None
-        if charge is not None:
-            self._caller.refund(charge)
+        """Gives back what was not kept, and audio that was not generated. Does not wait."""
+        self.give_back()
+        self.end_audio()
 
-    def _give_back(self, answer: asyncio.Task[Charge]) -> None:
-        if not answer.cancelled() and answer.exception() is None:
-            self._caller.refund(answer.result())
+    async def _ask(self, characters: int, audio_s: float) -> None:
+        if characters:
+            self._charges.append(await self._caller.charge_characters(characters))
+        if audio_s and self._caller.has_audio_limit:
+            try:
+                self._release = await self._caller.reserve_audio(audio_s)
+            except ApiError:
+                self.give_back()
+                raise
+            self._reserved_s = audio_s
 
-
-def unauthorised(code: str, message: str) -> ApiError:
-    """Returns a refusal with status 401."""
-    return ApiError(message, ErrorSpec(401, "authentication_error", code, False), headers={"WWW-Authenticate": "Bearer"})
-
-
-def invalid_key() -> ApiError:
-    """Returns the refusal of a key that is none, or is none any more."""
-    return unauthorised("invalid_api_key", "no such key; it may have been revoked")
-
-
-def refused(decision: QuotaDecision, quota: Quota, *, retry_helps: bool = True) -> ApiError:
-    """Returns a refusal with status 429."""
-    kind = ErrorSpec(429, "rate_limit_error", decision.refusal, retry_helps, max(decision.retry_after_s, 0.001))
-    return ApiError(MESSAGES[decision.refusal], kind, headers=rate_headers(decision, quota))
+    def _come_late(self, answers: asyncio.Task[None]) -> None:
+        if not answers.cancelled():
+            answers.exception()  # nobody else asks for it
+        self.close()
 
 
-def rate_headers(decision: QuotaDecision, quota: Quota) -> dict[str, str]:
-    """Returns the state of the request rate, in the usual headers and in OpenAI's."""
-    if decision.remaining is None:
-        return {}
-    limit, remaining, reset_s = str(quota.burst), str(max(0, decision.remaining)), decision.reset_s
-    return {
-        "RateLimit-Limit": limit,
-        "RateLimit-Remaining": remaining,
-        "RateLimit-Reset": str(max(1, round(reset_s + 0.5))),
-        "x-ratelimit-limit-requests": limit,
-        "x-ratelimit-remaining-requests": remaining,
-        "x-ratelimit-reset-requests": f"{reset_s:.3f}s",
-    }
+def expected_audio_s(text: str, speed: float) -> float:
+    """Returns about how long a text will be [s]; a Chinese syllable has three bytes and takes as long as three letters."""
+    return len(text.encode()) / LETTERS_PER_S / speed

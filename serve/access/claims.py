@@ -11,6 +11,7 @@ import json
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 
 from pipeline.errors import Conflict, SynthesisError
 from pipeline.store.store import Store
@@ -19,6 +20,8 @@ from pipeline.store.threads import ask_store
 NAMESPACE = "claims"
 RECORDS = 1 << 16
 """some 30 MB where every one is used"""
+MOST_OVERTAKEN = 16
+"""times that others may take the record first"""
 ANSWER_TIMEOUT_S = 0.5
 """of a store that is slow; the claim then counts in this process alone"""
 
@@ -54,26 +57,29 @@ class StoreClaims:
         except (SynthesisError, TimeoutError):
             return None
 
-    def _claim(self, name: str, content: bytes, ttl_s: float) -> bytes:
+    def _claim(self, name: str, content: bytes, ttl_s: float) -> bytes | None:
+        """Writes a claim unless the name has one; whoever is overtaken reads again, so that one of them is the first."""
         record = json.dumps([name, self._clock() + ttl_s, content.hex()]).encode()
-        while True:
-            version, kept = self._read(name)
+        for _ in range(MOST_OVERTAKEN):
+            version, kept = self._understood(name, self._store.get(NAMESPACE, self._key(name)))
             if kept is not None:
                 return kept
-            try:
+            with suppress(Conflict):
                 self._store.put(NAMESPACE, self._key(name), record, replaces=version, keeps=1)
-            except Conflict:
-                continue  # another process took the record at this moment, perhaps for this name
-            return content
+                return content
+        return None
 
     def _release(self, name: str) -> None:
         version, kept = self._read(name)
         if kept is not None:
-            self._store.put(NAMESPACE, self._key(name), json.dumps(["", 0, ""]).encode(), replaces=version, keeps=1)
+            with suppress(Conflict):  # another name has taken the record meanwhile
+                self._store.put(NAMESPACE, self._key(name), json.dumps(["", 0, ""]).encode(), replaces=version, keeps=1)
 
     def _read(self, name: str) -> tuple[int, bytes | None]:
         """Returns the record's version, and the content if it is this name's."""
-        found = self._store.get(NAMESPACE, self._key(name))
+        return self._understood(name, self._store.get(NAMESPACE, self._key(name)))
+
+    def _understood(self, name: str, found: tuple[int, bytes] | None) -> tuple[int, bytes | None]:
         if found is None:
             return 0, None
         owner, until, content = json.loads(found[1])

@@ -80,6 +80,32 @@ class Idempotency:
         """Frees the key of a request that was refused."""
         await self._release(_name(tenant, key))
 
+    async def take_back_charge(self, tenant: str, key: str, raw: bytes) -> bool:
+        """Forgets a charge that note_charge() remembered, since nothing was spoken.
+
+        Returns:
+            False if it stays after all: a repetition speaks on it.
+        """
+        name, claim = _name(tenant, key, "charged"), _body(tenant, key, raw) + secrets.token_bytes(8)
+        await self._release(name)
+        if not await self._read(_name(tenant, key, "repeated")):
+            return True
+        return any(kept != claim for kept in await self._claimed(name, claim))
+
+    async def note_repetition(self, tenant: str, key: str, raw: bytes) -> bool:
+        """Remembers that a repetition speaks on the charge of another request. Returns False if that was taken back."""
+        await self._claimed(_name(tenant, key, "repeated"), _body(tenant, key, raw))
+        return await self.is_charged(tenant, key, raw)
+
+    async def claim_continuation(self, tenant: str, token: str) -> bool:
+        """Claims the one continuation that a resume token is worth. Returns False if it was claimed before."""
+        claim = secrets.token_bytes(DIGEST_BYTES)
+        return all(kept == claim for kept in await self._claimed(_name(tenant, token, "continued"), claim))
+
+    async def release_continuation(self, tenant: str, token: str) -> None:
+        """Gives a continuation back that was not spoken."""
+        await self._release(_name(tenant, token, "continued"))
+
     async def keep_token(self, tenant: str, key: str, token: str, origin: str) -> None:
         """Remembers the resume token of a reply; if a reply of another origin came before, that none is certain.
 

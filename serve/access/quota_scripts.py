@@ -12,9 +12,9 @@ charge has a token, kept for TOLD_S: a charge whose answer was lost is told agai
 TOLD_S = 900
 """how long a token is remembered [s]"""
 
-NUMBERS = ("clock", "rate", "audio", "streams", "characters", "told")
-# KEYS of one key, the same for all scripts: clock, rate, audio, streams, characters, told. Redis' clock is the time of day and
-# may be set back: everything due is then moved back as well, or a key would wait for the old time to come again.
+NUMBERS = ("clock", "rate", "audio", "streams", "characters", "told", "reserved")
+# KEYS of one key, the same for all scripts: see NUMBERS. Redis' clock is the time of day and may be set back: everything due
+# is then moved back as well, or a key would wait for the old time to come again.
 NOW = """
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1e6
@@ -24,7 +24,9 @@ if back > 0 then
     local due = redis.call('GET', KEYS[each])
     if due then redis.call('SET', KEYS[each], string.format('%.6f', due - back), 'KEEPTTL') end
   end
-  for _, permit in ipairs(redis.call('ZRANGE', KEYS[4], 0, -1)) do redis.call('ZINCRBY', KEYS[4], -back, permit) end
+  for _, leases in ipairs({KEYS[4], KEYS[7]}) do
+    for _, lease in ipairs(redis.call('ZRANGE', leases, 0, -1)) do redis.call('ZINCRBY', leases, -back, lease) end
+  end
 end
 redis.call('SET', KEYS[1], string.format('%.6f', now), 'EX', 2592000)
 """
@@ -89,6 +91,23 @@ if step > 0 then
   redis.call('SET', KEYS[2], string.format('%.6f', due + step), 'PX', math.ceil((ahead + step) * 1000) + 1000)
 end
 return {'', '0', remaining, tostring(ahead + step), tostring(audio)}
+"""
+)
+# ARGV: how far audio is ahead as the caller knows it, and by how much more as it has not told yet; a reservation, as
+# token:seconds that it will move the audio's number on; how long it counts if its process dies.
+RESERVE = (
+    NOW
+    + AUDIO
+    + """
+redis.call('ZREMRANGEBYSCORE', KEYS[7], '-inf', now)
+local ahead = math.max(0, audio_due(tonumber(ARGV[1]), 0) - now)
+local over = ahead + ARGV[2] - 60
+for _, reservation in ipairs(redis.call('ZRANGE', KEYS[7], 0, -1)) do over = over + string.match(reservation, ':(.*)$') end
+if over < 0 then
+  redis.call('ZADD', KEYS[7], string.format('%.6f', now + ARGV[4]), ARGV[3])
+  redis.call('PEXPIRE', KEYS[7], math.ceil(ARGV[4] * 2000))
+end
+return {tostring(over), tostring(ahead)}
 """
 )
 # More ARGV: characters, limit, token.

@@ -6,8 +6,9 @@ Owns:  the counts of this process; shared ones are in serve/access/redis_quotas.
 Never: keys, HTTP
 
 A rate is kept as one number, the time at which everything taken so far would have been due (GCRA): each request moves it
-forward, and it may lie ahead of the clock by the burst. Audio is counted after it was generated, so its number may run further
-ahead; further requests are refused until it is within a minute of the clock again.
+forward, and it may lie ahead of the clock by the burst. Audio is reserved when a text is accepted, as much as it may need, and
+counted as it is made: the speech that crosses the limit is the last one, until the number is within a minute of the clock
+again.
 
 Each of n replicas that do not share a count allows an n-th of every limit, and at least one.
 """
@@ -64,6 +65,14 @@ class Quotas(Protocol):
         """Takes characters of the day: all or none."""
         ...
 
+    async def reserve_audio(self, key: str, quota: Quota, audio_s: float, reservation: str) -> QuotaDecision:
+        """Reserves audio that will be generated, unless that of the minute is used up before it."""
+        ...
+
+    def release_audio(self, key: str, quota: Quota, audio_s: float, reservation: str) -> None:
+        """Ends a reservation of so much; what was generated of it was recorded before. Does not wait."""
+        ...
+
     def refund_characters(self, key: str, quota: Quota, charge: Charge) -> None:
         """Takes a charge back soon, unless its day is over. Does not wait."""
         ...
@@ -90,6 +99,8 @@ class _Used:
     day: int = 0
     characters: int = 0
     permits: set[str] = field(default_factory=set)
+    reserved: dict[str, float] = field(default_factory=dict)
+    """how far each reservation will move audio_due"""
 
 
 class LocalQuotas:
@@ -120,8 +131,8 @@ class LocalQuotas:
         decision = self._rate(used, now, quota, share)
         if decision.refusal:
             return decision
-        if quota.audio_s_a_minute is not None and used.audio_due - now >= MINUTE_S:
-            return QuotaDecision("quota_exceeded", used.audio_due - now - MINUTE_S, decision.remaining, decision.reset_s)
+        if (over_s := _over(used, now, quota)) is not None:
+            return QuotaDecision("quota_exceeded", over_s, decision.remaining, decision.reset_s)
         if permit is not None and quota.streams is not None and len(used.permits) >= portion(quota.streams, share):
             return QuotaDecision("too_many_concurrent_requests", 0.0, decision.remaining, decision.reset_s)
         self.record(key, quota, permit)
@@ -145,6 +156,23 @@ class LocalQuotas:
             return QuotaDecision("quota_exceeded", DAY_S - now % DAY_S)
         self.record_characters(key, characters)
         return QuotaDecision(day=used.day)
+
+    async def reserve_audio(self, key: str, quota: Quota, audio_s: float, reservation: str) -> QuotaDecision:
+        """Reserves audio that will be generated, unless that of the minute is used up before it."""
+        if (over_s := _over(self._used(key), self._clock(), quota)) is not None:
+            return QuotaDecision("quota_exceeded", over_s)
+        self.record_reservation(key, quota, audio_s, reservation)
+        return QuotaDecision()
+
+    def record_reservation(self, key: str, quota: Quota, audio_s: float, reservation: str) -> None:
+        """Counts a reservation that the shared count allowed."""
+        if quota.audio_s_a_minute is not None:
+            share = 1 / max(1, self._replicas())
+            self._used(key).reserved[reservation] = audio_s * MINUTE_S / (quota.audio_s_a_minute * share)
+
+    def release_audio(self, key: str, quota: Quota, audio_s: float, reservation: str) -> None:
+        """Ends a reservation; what was generated of it was recorded before."""
+        self._used(key).reserved.pop(reservation, None)
 
     def refund_characters(self, key: str, quota: Quota, charge: Charge) -> None:
         """Takes a charge back, unless its day is over."""
@@ -193,6 +221,12 @@ class LocalQuotas:
         if used.day != today:
             used.day, used.characters = today, 0
         return used.characters
+
+
+def _over(used: _Used, now: float, quota: Quota) -> float | None:
+    """Returns how long the audio of the minute is used up [s]; None: it is not."""
+    over_s = max(0.0, used.audio_due - now) + sum(used.reserved.values()) - MINUTE_S
+    return over_s if quota.audio_s_a_minute is not None and over_s >= 0 else None
 
 
 def today() -> int:

@@ -22,7 +22,7 @@ from typing import Any
 
 from pipeline.store.redis_link import RedisLink
 from serve.access.api_keys import Quota
-from serve.access.quota_scripts import BORN, ENTER, NUMBERS, READ, REPORT, WRITE
+from serve.access.quota_scripts import BORN, ENTER, NUMBERS, READ, REPORT, RESERVE, WRITE
 from serve.access.quotas import MINUTE_S, Charge, LocalQuotas, QuotaDecision, day_left_s, today
 
 LOG = logging.getLogger("ray.serve.chattts")
@@ -90,6 +90,7 @@ class RedisQuotas:
         self._redis = self._link.client
         self._enter = self._redis.register_script(ENTER)
         self._write = self._redis.register_script(WRITE)
+        self._reserve = self._redis.register_script(RESERVE)
         self._read = self._redis.register_script(READ)
         self._report = self._redis.register_script(REPORT)
         self._look = self._redis.register_script(BORN)
@@ -155,6 +156,38 @@ class RedisQuotas:
         if not decision.refusal:
             self._local.record_characters(key, characters)
         return decision
+
+    async def reserve_audio(self, key: str, quota: Quota, audio_s: float, reservation: str) -> QuotaDecision:
+        """Reserves audio that will be generated, unless that of the minute is used up before it."""
+        if quota.audio_s_a_minute is None:
+            return QuotaDecision()
+        known, moves_s = self._of(key), audio_s * MINUTE_S / quota.audio_s_a_minute
+        untold_s = sum(report.audio_s for report in (self._untold.get(key), self._sent.get(key)) if report is not None)
+        values: list[Any] = [known.audio_ahead_s, untold_s, _reserved(reservation, moves_s), moves_s + MINUTE_S]
+        answer = await self._ask(lambda: self._reserve(_names(key), values))
+        if answer is None:
+            over_s = known.audio_ahead_s + untold_s - MINUTE_S
+            alone = QuotaDecision("quota_exceeded", over_s) if over_s >= 0 else None
+            return alone or await self._local.reserve_audio(key, quota, audio_s, reservation)
+        over_s = float(answer[0])
+        known.learn_audio(float(answer[1]))
+        if over_s >= 0:
+            return QuotaDecision("quota_exceeded", over_s)
+        self._local.record_reservation(key, quota, audio_s, reservation)
+        return QuotaDecision()
+
+    def release_audio(self, key: str, quota: Quota, audio_s: float, reservation: str) -> None:
+        """Ends a reservation, once Redis knows what was generated of it."""
+        if quota.audio_s_a_minute is None:
+            return
+        self._local.release_audio(key, quota, audio_s, reservation)
+        member = _reserved(reservation, audio_s * MINUTE_S / quota.audio_s_a_minute)
+
+        async def end() -> None:
+            await self._tell_of(key)
+            await self._ask(lambda: self._redis.zrem(_name(key, "reserved"), member))
+
+        self._tell(end)
 
     def refund_characters(self, key: str, quota: Quota, charge: Charge) -> None:
         """Takes a charge back, unless its day is over: at once, or when Redis is back."""
@@ -303,6 +336,10 @@ def _warn(reason: str) -> None:
 def _name(key: str, part: str) -> str:
     """Returns the name of one of a key's numbers; the braces keep them in one slot of a cluster."""
     return f"{{chattts:quota:{key}}}:{part}"
+
+
+def _reserved(reservation: str, moves_s: float) -> str:
+    return f"{reservation}:{moves_s:.3f}"
 
 
 def _names(key: str) -> list[str]:

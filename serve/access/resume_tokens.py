@@ -1,7 +1,7 @@
 """Resume tokens: what fixes the bytes of a reply beside its body, signed, in the hands of the client.
 
 In:    a tenant and the Origin of its reply; later the tenant and the token
-Out:   a token; the Origin; a 412 for a token that is too old, of another key, or not ours
+Out:   a token; the Continuation; a 412 for a token that is too old, of another key, or not ours
 Owns:  nothing: the client has the token, every replica of one store has the secret
 Never: a text: hashes that the secret salts
 """
@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from pipeline.errors import Conflict
 from pipeline.store.store import Store
@@ -43,6 +44,16 @@ class Origin:
     """hash of the code, the libraries, the settings and the kind of processor"""
     engine: str
     """fingerprint of the engine"""
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """A reply that goes on."""
+
+    origin: Origin
+    token: str
+    is_paid: bool
+    """the reply was made by a request that was charged; False: it was a continuation itself"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +89,20 @@ class ResumeTokens:
         """Returns a hash of the parts that only holders of the secret can compute."""
         return self._mac(json.dumps(parts).encode()).hex()
 
-    def issue(self, tenant: str, origin: Origin) -> str:
-        """Returns the token of a reply to this tenant."""
-        content = json.dumps({**asdict(origin), "until": round(self._clock() + self.ttl_s)}, separators=(",", ":")).encode()
+    def issue(self, tenant: str, origin: Origin, *, is_paid: bool = True) -> str:
+        """Returns the token of a reply to this tenant; `is_paid` as for Continuation."""
+        fields = {**asdict(origin), "until": round(self._clock() + self.ttl_s), "paid": is_paid}
+        content = json.dumps(fields, separators=(",", ":")).encode()
         return base64.urlsafe_b64encode(self._signature(tenant, content) + content).decode().rstrip("=")
 
-    def read(self, tenant: str, token: str, *, is_kept: bool = False) -> Origin:
+    def read(self, tenant: str, token: str, *, is_kept: bool = False) -> Continuation:
         """Returns what a token says.
 
         Args:
             is_kept: it comes from where idempotency keys are kept, which forget by themselves.
 
         Raises:
-            ApiError: 412, it is too old, of another key, or not of this service.
+            ApiError: 412, it is too old, of another key, of another release, or not of this service.
         """
         try:
             raw = base64.urlsafe_b64decode(token[:_MOST_CHARACTERS] + "=" * (-len(token) % 4))
@@ -99,13 +111,19 @@ class ResumeTokens:
         signature, content = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
         if not hmac.compare_digest(signature, self._signature(tenant, content)):
             raise not_resumable("resume_unknown", _UNKNOWN)
-        fields = json.loads(content)
-        if fields.pop("until") < self._clock() and not is_kept:
+        try:
+            fields = json.loads(content)
+            until, is_paid = float(fields.pop("until")), fields.pop("paid") is True
+            origin = _origin_of(fields)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            message = f"this {HEADER} is of another release of the service: {ANEW}"
+            raise not_resumable("resume_changed", message) from None
+        if until < self._clock() and not is_kept:
             raise not_resumable(
                 "resume_expired",
                 f"a reply can be resumed for {self.ttl_s:g} s (limits.resume_s), and that is over: {ANEW}",
             )
-        return Origin(**{**fields, "degraded": tuple(fields["degraded"])})
+        return Continuation(origin, token, is_paid)
 
     def _signature(self, tenant: str, content: bytes) -> bytes:
         return self._mac(json.dumps(tenant).encode() + b"\0" + content)
@@ -116,6 +134,19 @@ class ResumeTokens:
 
 ANEW = "send the request again without Range"
 _UNKNOWN = f"this {HEADER} is of another key or of another service: {ANEW}"
+
+
+def _origin_of(fields: dict[str, Any]) -> Origin:
+    """Returns an origin of this release.
+
+    Raises:
+        TypeError, KeyError: it is of another one.
+    """
+    origin = Origin(**{**fields, "degraded": tuple(fields["degraded"])})
+    texts = {"model", "body", "resolved", "build", "engine"}
+    if type(origin.seed) is not int or not all(isinstance(each, str) for each in (*origin.degraded, *map(fields.get, texts))):
+        raise TypeError("a field has another type")
+    return origin
 
 
 def not_resumable(code: str, message: str) -> ApiError:

@@ -121,7 +121,8 @@ async def build_parts(config: AppConfig, stages: Mapping[str, Handle], listens: 
         on_result=metrics.compared,
     )
     recent, stream = RecentReplies(metrics), partial(quarantine.stream, pipelines.stream)
-    speech = build_speech(config, records, models, admission, recent, stream, pipelines)
+    authenticator = build_authenticator(config, records, listens)
+    speech = build_speech(config, records, models, admission, recent, stream, pipelines, authenticator)
     unread = UnreadBytes(config.limits.max_unread_bytes)
     status = IngressStatus(speech, records, pipelines, quarantine, unread)
     services = Services(
@@ -132,7 +133,7 @@ async def build_parts(config: AppConfig, stages: Mapping[str, Handle], listens: 
         voices=build_voices(config, records, speech, pipelines),
         bodies=BodyReader(config.limits),
         unread=unread,
-        authenticator=build_authenticator(config, records, listens),
+        authenticator=authenticator,
         status=status,
         purge=records.cache.purge,
         source_offer=config.source_offer,
@@ -150,6 +151,7 @@ def build_speech(
     observer: ReplyObserver,
     stream: SpeechStream,
     pipelines: VersionPipelines,
+    authenticator: Authenticator,
 ) -> SpeechServices:
     """Returns what every request for speech passes; `stream` synthesises, which ends in `pipelines`."""
     return SpeechServices(
@@ -173,6 +175,7 @@ def build_speech(
         observer=observer,
         refusals=RefusalTally(),
         tracing=Tracing(config.tracing, "Ingress", replica_info()["replica"]),
+        owner=authenticator.owner,
     )
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from pipeline.errors import ReaderStalled, SynthesisError
-from serve.access.caller import invalid_key
+from serve.access.refusals import invalid_key
 from serve.errors import ApiError, bad_request, to_api_error
 from serve.http.close_codes import GOING_AWAY, NORMAL, POLICY_VIOLATION, TRY_AGAIN
 from serve.http.door import Door, Message

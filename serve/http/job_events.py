@@ -8,6 +8,7 @@ Never: an event without a place to go on from, but for progress, which only coun
     job.status      the job, at first and when its status changes
     job.part        a part that is finished, in the order of the text; its id is <script>-<number>
     job.progress    how far the job is
+    error           why nothing more is told: the job was deleted, or the key was revoked
 """
 
 import asyncio
@@ -17,9 +18,12 @@ import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
+from pipeline.errors import StoreUnavailable
+from serve.errors import ApiError
 from serve.http.schemas.jobs import part_reply, progress_of, view_reply
 from serve.jobs.desk import JobDesk
 from serve.jobs.views import JobView
+from serve.speech.job import RequestContext
 
 LOOK_S = 0.5
 QUIET_S = 15.0
@@ -28,10 +32,11 @@ END = "end"
 _PLACE = re.compile(r"([^-]*)-([0-9]{1,9})")
 
 
-async def job_events(desk: JobDesk, tenant: str, view: JobView, last: str) -> AsyncGenerator[str, None]:
-    """Yields events as text/event-stream.
+async def job_events(desk: JobDesk, context: RequestContext, view: JobView, last: str) -> AsyncGenerator[str, None]:
+    """Yields events as text/event-stream, until the job has ended, is deleted, or the key of the caller is revoked.
 
     Args:
+        context: of the request.
         last: the id of the last event that the client has seen; empty: it has seen none.
     """
     told, status, progress, script = parts_seen(view, last), None, None, view.job.record.script
@@ -57,7 +62,14 @@ async def job_events(desk: JobDesk, tenant: str, view: JobView, last: str) -> As
         if record.is_finished or desk.is_leaving():
             return
         await asyncio.sleep(LOOK_S)
-        view = await desk.view(tenant, view.job.id)
+        try:
+            context.caller.check_key()
+            view = await desk.view(context.caller.id, view.job.id)
+        except StoreUnavailable:
+            continue  # what was seen last stays; the store comes back
+        except ApiError as refusal:
+            yield _event("error", {"status": refusal.spec.status, **refusal.body(context.request_id)})
+            return
 
 
 def has_seen_the_end(view: JobView, last: str) -> bool:

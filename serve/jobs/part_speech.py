@@ -7,13 +7,12 @@ Never: another way to speak than serve/speech; a part that was simplified under 
 """
 
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.books.shelf import SAMPLE_BYTES, Cue, PartNotes
 from pipeline.errors import AtCapacity
 from pipeline.types import Lane, TimedItem
-from serve.access.caller import Caller
 from serve.speech.events import Audio, Finished, Timed
 from serve.speech.job import RequestContext
 from serve.speech.schemas.base import read_values
@@ -39,13 +38,13 @@ class SpokenPart:
 
 
 async def speak_part(speech: SpeechServices, tenant: str, request_id: str, fields: dict[str, Any]) -> SpokenPart:
-    """Speaks a part in the bulk lane. Its characters were charged with the job.
+    """Speaks a part in the bulk lane. Its characters were charged with the job; streams and audio are those of its owner's key.
 
     Raises:
-        SynthesisError, ApiError: as SpeechSession.
+        SynthesisError, ApiError: as SpeechSession; 401 once the key is revoked, 429 while it has no stream or audio left.
     """
     body = read_values(SpeechBody, {**fields, "response_format": "pcm", "priority": Lane.BULK.value})
-    context = RequestContext(request_id, Caller(tenant, (Lane.BULK,)))
+    context = RequestContext(request_id, replace(speech.owner(tenant), lanes=(Lane.BULK,)), is_paid=True)
     pieces: list[bytes] = []
     items: list[TimedItem] = []
     warnings: dict[str, int] = {}

@@ -39,6 +39,8 @@ class RequestContext:
     """where an earlier reply goes on; None: it is a new one"""
     continues: bool = False
     """it speaks text that was accepted before, and does so even while the replica drains"""
+    is_paid: bool = False
+    """it belongs to work whose characters were charged when that was accepted"""
 
 
 @dataclass(frozen=True, slots=True)

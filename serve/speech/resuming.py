@@ -1,7 +1,7 @@
 """Resuming: a reply goes on, at any replica, at the byte where its client lost it.
 
 In:    where a client wants a reply to go on, its body again
-Out:   the origin of the reply; a token for every new one; the bytes that the client does not have
+Out:   the continuation of the reply; a token for every new one; the bytes that the client does not have
 Owns:  nothing that outlives a request
 Never: bytes of another build, voice or version behind those that the client has; another key's reply; HTTP, Ray
 
@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from pipeline.types import CacheControl, SchedulingParams
 from serve.access.idempotency import Idempotency
-from serve.access.resume_tokens import ANEW, Origin, ResumeTokens, Resumption, not_resumable
+from serve.access.resume_tokens import ANEW, Continuation, Origin, ResumeTokens, Resumption, not_resumable
 from serve.errors import ApiError, bad_request
 from serve.speech.events import Resumed
 from serve.speech.job import RequestContext, SpeechJob
@@ -39,8 +39,8 @@ class Resuming:
         self._build = build
         self._engine = engine
 
-    async def origin_of(self, body: SpeechBody, context: RequestContext) -> Origin | None:
-        """Returns the origin of the reply that a request goes on with; None: it is a new request.
+    async def continuation(self, body: SpeechBody, context: RequestContext) -> Continuation | None:
+        """Returns the reply that a request goes on with; None: it is a new request.
 
         Raises:
             ApiError: 409, it was made from another body; 412, it is not known or too old.
@@ -51,10 +51,10 @@ class Resuming:
         kept = await self._idempotency.token(tenant, key) if token is None and key is not None else None
         if token is None and kept is None:
             raise not_resumable("resume_unknown", f"no reply of this Idempotency-Key is known here: {ANEW}")
-        origin = self._tokens.read(tenant, token or kept or "", is_kept=token is None)
-        if origin.body != self._hash_of(body):
+        found = self._tokens.read(tenant, token or kept or "", is_kept=token is None)
+        if found.origin.body != self._hash_of(body):
             raise bad_request("resume_mismatch", "this reply was made from another body: send the same one", status=409)
-        return origin
+        return found
 
     def check(self, origin: Origin, body: SpeechBody, job: SpeechJob) -> None:
         """Checks that a job would make the bytes of an origin.
@@ -77,17 +77,21 @@ class Resuming:
         if (generated_by or {self._engine(origin.model)}) != {origin.engine}:
             raise not_resumable("resume_changed", f"the model was updated since: {CHANGED}")
 
-    async def token_for(self, body: SpeechBody, job: SpeechJob, context: RequestContext, engines: set[str]) -> str | None:
+    async def token_for(
+        self, body: SpeechBody, job: SpeechJob, context: RequestContext, engines: set[str], *, is_paid: bool
+    ) -> str | None:
         """Returns the token of a reply that begins; None: it cannot be resumed.
 
         Args:
             engines: fingerprints of those that generated so far; empty: its steps come from the cache.
+            is_paid: as for Continuation.
         """
         engine = self._engine(job.request.model) if not engines else engines.pop() if len(engines) == 1 else ""
         if not self._tokens.ttl_s or not engine:
             return None
         origin = self._origin(body, job, engine)
-        token, key = self._tokens.issue(context.caller.id, origin), context.idempotency_key
+        token = self._tokens.issue(context.caller.id, origin, is_paid=is_paid)
+        key = context.idempotency_key
         if key is not None:
             await self._idempotency.keep_token(context.caller.id, key, token, self._tokens.digest("origin", repr(origin)))
         return token

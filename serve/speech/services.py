@@ -13,6 +13,7 @@ from pipeline.protocols import SpeechStream
 from pipeline.text.lexicon.library import LexiconLibrary
 from pipeline.types import SynthesisRequest
 from serve.access.admission import AdmissionLimiter
+from serve.access.caller import Caller
 from serve.access.idempotency import Idempotency
 from serve.config.app_config import LanesConfig, LimitsConfig
 from serve.observability.reply_stats import ReplyObserver
@@ -46,3 +47,5 @@ class SpeechServices:
     observer: ReplyObserver
     refusals: RefusalTally
     tracing: Tracing
+    owner: Callable[[str], Caller] = Caller
+    """returns who accepted work of a tenant goes on for; raises StoreUnavailable while that is not known"""

@@ -23,14 +23,14 @@ from contextlib import ExitStack, aclosing, contextmanager
 from pipeline.errors import AtCapacity, DeadlineExceeded
 from pipeline.types import AudioChunk, TimedItem
 from serve.access.idempotency import checked_key, seed_of
-from serve.access.quotas import Charge
-from serve.access.resume_tokens import Origin
-from serve.errors import ApiError, not_finished
+from serve.access.resume_tokens import Continuation, Origin
+from serve.errors import not_finished
 from serve.observability.request_log import WANT_OF_ROOM, log_finished, log_received, reply_fields
 from serve.observability.stage_timings import CURRENT_TIMINGS, Fields
 from serve.speech.encoding import encode_at_once, encode_stream
 from serve.speech.events import Audio, Finished, SpeechEvent, Started, Timed
 from serve.speech.job import RequestContext, SpeechJob
+from serve.speech.payment import KeyedRequest, Payment
 from serve.speech.recorder import ReplyRecorder
 from serve.speech.resolve import resolve_job
 from serve.speech.resuming import KnownPart
@@ -64,10 +64,10 @@ def open_speech(services: SpeechServices, context: RequestContext) -> Iterator["
             raise
         except Exception as error:
             recorder.failed(error)
-            if session is not None:
-                session.refund()
             raise
         finally:
+            if session is not None:
+                session.close()
             stats, job = recorder.stats(), recorder.job
             services.observer.finished(stats)
             if job is None and stats.code in WANT_OF_ROOM:
@@ -94,8 +94,7 @@ class SpeechSession:
         self._known = None if context.resumes is None else KnownPart(context.resumes)
         self._origin: Origin | None = None  # of the reply that it goes on with
         self._body: SpeechBody | None = None
-        self._replayed: bool | None = None
-        self._charge: Charge | None = None  # that is taken back if nothing is spoken
+        self._payment = Payment(context.caller, services.idempotency)
         self._times: list[TimedItem] = []  # that have not been yielded
 
     @property
@@ -109,7 +108,9 @@ class SpeechSession:
         return self._known is not None
 
     async def accept(self, body: SpeechBody, raw: bytes = b"") -> SpeechJob:
-        """Admits the request and charges for it, once per idempotency key.
+        """Admits the request, and has its caller pay for it.
+
+        The one place where the rate, the streams, the characters and the audio of a key are asked, for every entry point.
 
         Args:
             raw: the body as JSON, to which its idempotency key belongs; not needed without a key.
@@ -122,19 +123,16 @@ class SpeechSession:
         """
         services, context = self._services, self._context
         context.caller.check_key()
+        self._admitted.callback(await context.caller.enter())
         self._admitted.enter_context(self._place())
         tenant, key = context.caller.id, checked_key(context.idempotency_key)
-        self._origin = origin = await services.resuming.origin_of(body, context)
+        continuation = await services.resuming.continuation(body, context)
+        self._origin = None if continuation is None else continuation.origin
         self._body = body
         key_seed = None if key is None else seed_of(tenant, key)
-        job = resolve_job(body, context, services, key_seed=key_seed, origin=origin)
+        job = resolve_job(body, context, services, key_seed=key_seed, origin=self._origin)
         job = job.after(await services.awake(job.request))
-        if origin is not None:
-            pass  # its characters were charged
-        elif key is None:
-            self._charge = await context.caller.charge_characters(job.characters)
-        else:
-            await self._charge_once(job, tenant, key, raw)
+        await self._pay(job, continuation, None if key is None else KeyedRequest(tenant, key, raw))
         self._recorder.job = job
         return job
 
@@ -142,21 +140,16 @@ class SpeechSession:
         """Ends the admission before the reply is written: all of its audio has been generated."""
         self._admitted.close()
 
-    def refund(self) -> None:
-        """Takes the charge back if nothing of the reply was sent.
-
-        That of an idempotency key stays with the key: the same request, sent again, is not charged.
-        """
-        if self._charge is not None and not self._recorder.has_started:
-            self._context.caller.refund(self._charge)
-        self._charge = None
+    def close(self) -> None:
+        """Gives back what was paid if nothing of the reply was sent."""
+        self._payment.close()
 
     async def speak(self, job: SpeechJob) -> AsyncGenerator[SpeechEvent, None]:
         """Streams the reply in the job's format.
 
         Raises:
             SynthesisError: before Started if possible.
-            ApiError: before Started, the reply cannot go on where it was.
+            ApiError: before Started, the reply cannot go on where it was; 401 at any time, the key was revoked.
         """
         recorder = self._recorder
         log_received(self._context.request_id, self._context.caller.id, job.summary())
@@ -201,15 +194,18 @@ class SpeechSession:
         recorder = self._recorder
         resumed = None if self._known is None else self._known.resumed(is_all=is_all)
         token = await self._token(job)
+        await self._payment.confirm()
+        self._payment.keep()
         recorder.has_started, recorder.is_resumed = True, resumed is not None
         timings_ms = recorder.timings_ms()
-        return Started(job, recorder.cache, recorder.warnings, self._replayed, timings_ms, token, resumed)
+        return Started(job, recorder.cache, recorder.warnings, self._payment.is_repeated, timings_ms, token, resumed)
 
     async def _token(self, job: SpeechJob) -> str | None:
         """Returns what the reply can be resumed with."""
         if self._body is None:
             return None
-        return await self._services.resuming.token_for(self._body, job, self._context, set(self._recorder.timings.builds))
+        engines, is_paid = set(self._recorder.timings.builds), not self._payment.is_free_rest
+        return await self._services.resuming.token_for(self._body, job, self._context, engines, is_paid=is_paid)
 
     async def _encoded(self, job: SpeechJob) -> AsyncGenerator[bytes, None]:
         """Streams the bytes of the reply that the client does not have.
@@ -236,41 +232,32 @@ class SpeechSession:
         limits, recorder = self._services.limits, self._recorder
         ends_at = _now() + limits.total_timeout_s
         limit_s, what = job.first_audio_timeout_s, "no audio"
-        async with aclosing(self._services.stream(job.request)) as chunks:
-            while (chunk := await _next_chunk(chunks, limit_s, what, ends_at, limits.total_timeout_s)) is not None:
-                duration_s = recorder.add(chunk, job.audio.sample_rate)
-                self._times += chunk.times
-                if not duration_s:
-                    continue  # the audio stages keep samples that are not final yet
-                self._context.caller.record_audio(duration_s)
-                yield chunk
-                # Bulk requests may be preempted for longer than a listener would wait.
-                limit_s = limits.total_timeout_s if job.is_bulk else limits.chunk_timeout_s
-                what = "no further audio"
-
-    async def _charge_once(self, job: SpeechJob, tenant: str, key: str, raw: bytes) -> None:
-        """Charges for the requests of an idempotency key once.
-
-        Of two that come at the same moment, both are charged, and the later one is refunded: neither is spoken unpaid.
-        """
-        idempotency, caller = self._services.idempotency, self._context.caller
-        self._replayed = await idempotency.is_repeated(tenant, key, raw)
-        if self._replayed and await idempotency.is_charged(tenant, key, raw):
-            return
         try:
-            charge = await caller.charge_characters(job.characters)
-        except ApiError:
-            if not self._replayed:
-                await idempotency.release(tenant, key)
-            raise
-        try:
-            is_charged_twice = await idempotency.note_charge(tenant, key, raw)
-        except ApiError:
-            caller.refund(charge)
-            raise
-        if is_charged_twice:
-            self._replayed = True
-            caller.refund(charge)
+            async with aclosing(self._services.stream(job.request)) as chunks:
+                while (chunk := await _next_chunk(chunks, limit_s, what, ends_at, limits.total_timeout_s)) is not None:
+                    self._context.caller.check_key()
+                    duration_s = recorder.add(chunk, job.audio.sample_rate)
+                    self._times += chunk.times
+                    if not duration_s:
+                        continue  # the audio stages keep samples that are not final yet
+                    self._payment.add_audio(duration_s)
+                    yield chunk
+                    # Bulk requests may be preempted for longer than a listener would wait.
+                    limit_s = limits.total_timeout_s if job.is_bulk else limits.chunk_timeout_s
+                    what = "no further audio"
+        finally:
+            self._payment.end_audio()
+
+    async def _pay(self, job: SpeechJob, continuation: Continuation | None, keyed: KeyedRequest | None) -> None:
+        payment, resumes, request = self._payment, self._context.resumes, job.request
+        if self._context.is_paid:
+            await payment.take(request, 0)
+        elif continuation is not None and continuation.is_paid and resumes is not None and resumes.first:
+            await payment.take_rest(request, job.characters, continuation.token)
+        elif continuation is None and keyed is not None:
+            await payment.take_once(request, job.characters, keyed)
+        else:
+            await payment.take(request, job.characters)
 
 
 async def _next_chunk(

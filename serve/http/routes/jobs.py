@@ -172,7 +172,7 @@ async def events(job_id: str, request: Request, services: RequestServices) -> Re
     view = await services.jobs.view(tenant, job_id)
     if has_seen_the_end(view, last):
         return Response(status_code=204)
-    told = job_events(services.jobs, tenant, view, last)
+    told = job_events(services.jobs, context_of(request), view, last)
     return StreamingResponse(told, media_type="text/event-stream")
 
 

@@ -69,7 +69,9 @@ async def speech_batch(request: Request, services: RequestServices) -> Response:
                 own = replace(context, request_id=f"{context.request_id}.{index}")
                 return {"index": index, **await _result(services, own, {**shared, **fields})}
 
-        results.extend(await asyncio.gather(*(one(index, fields) for index, fields in enumerate(body.items))))
+        async with asyncio.TaskGroup() as group:  # an item that breaks ends the others
+            items = [group.create_task(one(index, fields)) for index, fields in enumerate(body.items)]
+        results.extend(item.result() for item in items)
 
     try:
         await unless_the_client_leaves(request.receive, speak_all())

@@ -31,6 +31,7 @@ from serve.access.resume_tokens import ResumeTokens, Resumption, shared_secret
 from serve.config.app_config import LimitsConfig
 from serve.config.model_versions import RoutesConfig
 from serve.config.policies import DegradationStep, DegradeConfig
+from serve.errors import ApiError
 from serve.http.resume_request import UNKNOWN_END
 from serve.http.services import Services
 from serve.speech.events import Started
@@ -276,16 +277,63 @@ def test_the_version_that_spoke_goes_on_although_others_are_drawn_by_now():
     assert f"{V1} is not served any more" in error_of(refused)["message"]
 
 
-def test_a_reply_is_charged_once_and_belongs_to_its_key(tmp_path: Path):
+@pytest.mark.parametrize("first", [0, 1, 100])
+def test_a_charge_pays_for_a_reply_and_one_continuation_of_it(tmp_path: Path, first: int):
+    """Whatever is made again beyond that is charged: from byte 0, with the same token, with the token of a continuation."""
+    store, quotas, speaker = SqliteStore(tmp_path / "keys.sqlite"), LocalQuotas(), Speaker()
+    key, key_id = add(store, quota=FREE.model_copy(update={"characters_a_day": 4 * len(BODY["input"])}))
+    with guarded(Authenticator(ring_of(store), quotas), speaker) as live:
+        reply = post(live, {}, X_Api_Key=key)
+        rests = [resumed(live, reply, first, {}, X_Api_Key=key) for _ in range(3)]
+        chain = [rests[0]]
+        while chain[-1].status_code == 206:
+            chain.append(resumed(live, chain[-1], first, {}, X_Api_Key=key))
+        assert all(each.content == reply.content[first:] for each in rests if each.status_code == 206)
+        assert (chain[-1].status_code, error_of(chain[-1])["code"]) == (429, "quota_exceeded")
+        assert asyncio.run(quotas.characters_today(key_id)) == 4 * len(BODY["input"])
+    paid = 4
+    assert speaker.opened <= paid + paid, "each charge pays for a reply and one continuation at most"
+    assert first or speaker.opened == paid
+
+
+def test_a_continuation_that_speaks_nothing_is_not_used_up(tmp_path: Path):
     store, quotas = SqliteStore(tmp_path / "keys.sqlite"), LocalQuotas()
-    (mine, my_id), (other, _) = (add(store, quota=FREE.model_copy(update={"characters_a_day": 20})) for _ in range(2))
+    key, key_id = add(store, quota=FREE.model_copy(update={"characters_a_day": 12}))
     with guarded(Authenticator(ring_of(store), quotas)) as live:
+        reply = post(live, {}, X_Api_Key=key)
+        assert resumed(live, reply, 10**6, {}, X_Api_Key=key).status_code == 416
+        assert resumed(live, reply, 100, {}, X_Api_Key=key, X_Resume_Digest="0" * 64).status_code == 412
+        assert resumed(live, reply, 100, {}, X_Api_Key=key).content == reply.content[100:]
+        assert resumed(live, reply, 100, {}, X_Api_Key=key).status_code == 429
+        assert asyncio.run(quotas.characters_today(key_id)) == 12
+
+
+TEXTS = ("model", "body", "resolved", "build", "engine")
+KNOWN = {"seed": 1, "degraded": [], "until": 9e9, "paid": True, **dict.fromkeys(TEXTS, "")}
+OTHERS = ({"new": 1}, {"degraded": None}, {"degraded": [1]}, {"until": "soon"}, {"until": None}, {"seed": "1"}, {"build": None})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(json.dumps({**KNOWN, **fields}) for fields in OTHERS),
+        *(json.dumps({name: KNOWN[name] for name in KNOWN if name != left_out}) for left_out in KNOWN),
+        *("null", "7", "[]", '"text"', "{", "", "[" * 1500, "NaN", '{"until": NaN}', "\udcff"),
+    ],
+)
+def test_a_token_of_another_release_is_a_412(content: str):
+    tokens, raw = ResumeTokens(b"secret", 600.0), content.encode(errors="surrogateescape")
+    token = base64.urlsafe_b64encode(tokens._signature("anna", raw) + raw).decode().rstrip("=")
+    with pytest.raises(ApiError) as refusal:
+        tokens.read("anna", token)
+    assert (refusal.value.spec.status, refusal.value.spec.code) == (412, "resume_changed")
+
+
+def test_a_reply_belongs_to_its_key(tmp_path: Path):
+    store = SqliteStore(tmp_path / "keys.sqlite")
+    (mine, _), (other, _) = (add(store) for _ in range(2))
+    with guarded(Authenticator(ring_of(store))) as live:
         reply = post(live, {}, X_Api_Key=mine)
-        used = asyncio.run(quotas.characters_today(my_id))
-        for _ in range(3):
-            assert resumed(live, reply, 100, {}, X_Api_Key=mine).content == reply.content[100:]
-        assert asyncio.run(quotas.characters_today(my_id)) == used == len(BODY["input"])
-        assert post(live, {}, X_Api_Key=mine).status_code == 429, "a new one is charged"
         foreign = resumed(live, reply, 100, {}, X_Api_Key=other)
         assert (foreign.status_code, error_of(foreign)["code"]) == (412, "resume_unknown")
         post(live, {}, X_Api_Key=other, Idempotency_Key="k")

@@ -168,7 +168,7 @@ def test_what_fails_behind_its_first_audio_is_paid():
     assert asyncio.run(entry.quotas.characters_today("some-key")) == 12
 
 
-def test_a_client_that_leaves_has_paid():
+def test_a_client_that_leaves_before_the_first_audio_has_paid_nothing():
     entry = EntryPoint(quota=Quota(characters_a_day=20))
 
     async def leave() -> None:
@@ -178,10 +178,10 @@ def test_a_client_that_leaves_has_paid():
 
     with pytest.raises(ClientLeft):
         asyncio.run(leave())
-    assert asyncio.run(entry.quotas.characters_today("some-key")) == 12
+    assert asyncio.run(entry.quotas.characters_today("some-key")) == 0
 
 
-def test_the_charge_of_a_request_that_failed_stays_with_its_idempotency_key():
+def test_a_request_that_failed_is_paid_by_the_next_one_of_its_idempotency_key():
     entry = EntryPoint(Speaker(fails_at=0, error=AtCapacity("full", retry_after_s=1.0)), quota=Quota(characters_a_day=12))
     for _ in range(3):
         with pytest.raises(AtCapacity):
