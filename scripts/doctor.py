@@ -15,11 +15,9 @@ import resource
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import numpy as np
 from packaging.requirements import Requirement
@@ -38,17 +36,16 @@ from pipeline.native.compiler import NativeFailed, NativeUnavailable, best_instr
 from pipeline.native.instructions import usable
 from pipeline.paths import cache_home
 from pipeline.spec import SAMPLE_RATE
-from pipeline.store.redis_link import connect, failures
-from pipeline.store.redis_url import SCHEMES
 from pipeline.vocoder.incremental.network import SOURCE as VOCODER
 from pipeline.with_torch import INSTALL, has_torch, torch_part
 from scripts.bench.record import RESULTS
 from scripts.config_path import CONFIG_HELP, DEFAULT, config_path
+from scripts.doctor_redis import redis_servers
+from scripts.findings import Finding, Status
 from scripts.launch.needs_torch import torch_problem, unused_gpu
 from scripts.launch.open_files import OPEN_FILES
 from scripts.launch.processes import is_free
 from scripts.operate.gpu_sizes import table
-from serve.config.app_config import AppConfig
 from serve.config.config_file import ConfigFile, check_file
 
 PACKAGE = "chattts-serve"
@@ -57,28 +54,6 @@ DASHBOARD_PORT = 8265
 HAPROXY_PORTS = {9101: "HAProxy's metrics", 8404: "HAProxy's statistics"}
 LEAST_FREE_DISK = 5 * GIB  # for Ray's logs and spilled objects; below it Ray warns and may refuse
 LEAST_SHARED_MEMORY = 1 * GIB  # Ray's object store
-REDIS_TIMEOUT_S = 3.0
-
-
-class Status(StrEnum):
-    """How serious a finding is."""
-
-    FINE = "fine"
-    WARN = "warn"
-    """the service works, but not as it should"""
-    FAIL = "fail"
-    """the service does not start, or does not work"""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check."""
-
-    check: str
-    status: Status
-    found: str
-    advice: str = ""
-    """what to do; empty if there is nothing to do"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -233,34 +208,6 @@ def compiled(check: str, source: Path, instead: str, needed: bool) -> Finding:
         status = Status.FAIL if needed or isinstance(reason, NativeFailed) else Status.WARN
         return Finding(check, status, str(reason), f"a C++ compiler and AVX2 are enough (Debian: g++); else set {instead}")
     return Finding(check, Status.FINE, f"is compiled for {best_instructions()}")
-
-
-def redis_servers(app: AppConfig) -> Iterator[Finding]:
-    """Pings each Redis server that the configuration names."""
-    for url, keys in redis_urls(app).items():
-        place = f"{urlsplit(url).hostname}:{urlsplit(url).port or 6379} ({', '.join(keys)})"
-        try:
-            with connect(url, connect_timeout_s=REDIS_TIMEOUT_S, answer_timeout_s=REDIS_TIMEOUT_S) as client:
-                client.ping()
-        except failures(ValueError) as error:
-            yield Finding("redis", Status.FAIL, f"{place} does not answer: {error}", f"start it, or correct {keys[0]}")
-        else:
-            yield Finding("redis", Status.FINE, f"{place} answers")
-
-
-def redis_urls(app: AppConfig) -> dict[str, list[str]]:
-    """Returns each Redis URL with the configuration keys that name it."""
-    found: dict[str, list[str]] = {}
-
-    def look(value: object, at: str) -> None:
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                look(inner, f"{at}.{key}" if at else str(key))
-        elif isinstance(value, str) and urlsplit(value).scheme in SCHEMES:
-            found.setdefault(value, []).append(at)
-
-    look(app.model_dump(), "")
-    return found
 
 
 def codecs() -> Finding:

@@ -10,7 +10,6 @@ Never: how steps are generated; an entry of another fingerprint, or from before 
                   '--------------'--- steps returned -'---------------'--> stored in both tiers when complete
 """
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -23,6 +22,7 @@ from pipeline.cache.memory import MemoryTier
 from pipeline.cache.serialization import pack, unpack
 from pipeline.cache.single_flight import SharedStream
 from pipeline.errors import AtCapacity, DeadlineExceeded
+from pipeline.store.threads import ask_store
 from pipeline.types import CacheResult, Lane, Position, SchedulingParams, StepBlock
 
 
@@ -177,7 +177,7 @@ class CodeCache:
         self._memory.drop(lambda entry_key: tenant is None or entry_key.tenant == tenant)
         if self._shared is not None:
             await self._shared.purge(tenant)
-        await asyncio.to_thread(self.generations.purge, tenant)
+        await ask_store(self.generations.purge, tenant)
 
     def drop_purged(self) -> None:
         """Frees the memory of entries that other processes have purged; no lookup finds them any more."""

@@ -42,6 +42,8 @@ class Mirror(Generic[T]):
         self._keys: Mapping[str, Mapping[int, T]] = MappingProxyType({})
         self.broken: frozenset[str] = frozenset()
         """keys with a record that cannot be decoded"""
+        self.was_set_back = False
+        """whether the latest refresh found the store emptied, replaced or set back to an older state"""
 
     def refresh(self) -> bool:
         """Reads what has changed; returns True when something has.
@@ -56,6 +58,7 @@ class Mirror(Generic[T]):
             has_changed = bool(changes.entries) or (changes.is_whole and not self.is_empty)
             if has_changed:
                 self._take_over(changes)
+            self.was_set_back = changes.is_set_back
             self._position = changes.position
             return has_changed
         finally:
@@ -86,6 +89,11 @@ class Mirror(Generic[T]):
         if versions is None:
             return None
         return versions.get(max(versions) if version is None else version)
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """All keys, those of records that cannot be read too."""
+        return self.broken.union(self._keys)
 
     @property
     def is_empty(self) -> bool:

@@ -11,31 +11,33 @@ import logging
 from collections.abc import Callable
 
 from pipeline.errors import StoreUnavailable
+from pipeline.store.threads import ask_store
 
 LOG = logging.getLogger("ray.serve.chattts")
 
 
 async def follow(what: str, refresh: Callable[[], object], each_s: float, problems: dict[str, str] | None = None) -> None:
-    """Calls `refresh` again and again. An unavailable store is logged once.
+    """Calls `refresh` again and again. An unavailable store is logged once, and so is a defect.
 
     Args:
         what: the name of the records, for the log.
         problems: by the name of the records, why they cannot be refreshed now, for clients; kept up to date here.
     """
     problems = {} if problems is None else problems
-    away = False
+    reason = ""
     while True:
         try:
-            await asyncio.to_thread(refresh)
-            if away:
+            await ask_store(refresh)
+            if reason:
                 LOG.info("%s: the store is back", what)
-            away = False
+            reason = ""
             problems.pop(what, None)
         except StoreUnavailable as error:
-            if not away:
-                LOG.warning("%s: %s; the %s known so far go on working", what, error, what)
-            away = True
-            problems[what] = error.message
-        except Exception:
-            LOG.exception("%s: could not be refreshed", what)
+            if not reason:
+                LOG.warning("%s: %s; what is known so far goes on working", what, error)
+            reason = problems[what] = error.message
+        except Exception as defect:
+            if reason != (reason := f"a defect ({type(defect).__name__}); the log has it"):
+                LOG.exception("%s: could not be refreshed", what)
+            problems[what] = reason
         await asyncio.sleep(each_s)

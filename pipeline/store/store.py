@@ -27,6 +27,8 @@ MAX_NAMESPACE_BYTES = 256 << 20
 REVISIONS_KEPT = 256
 """whose nonces a store remembers; a reader that is further behind reads everything"""
 
+SET_BACK = "the store was emptied, replaced or set back to an older state; what was written since then is gone"
+
 START = ""
 """the position before the first change"""
 
@@ -124,4 +126,4 @@ def namespace_full(namespace: str) -> str:
 def note_set_back(store: Store, namespace: str) -> None:
     """Remembers and logs that a namespace is no later state of what was read before."""
     store.set_back[namespace] = datetime.now(UTC).isoformat(timespec="seconds")
-    LOG.error("%s: the %s were emptied, replaced or set back: what was written since then is gone", store.place, namespace)
+    LOG.error("%s: %s: %s", store.place, namespace, SET_BACK)

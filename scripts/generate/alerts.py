@@ -119,6 +119,13 @@ ALERTS: tuple[Alert, ...] = (
         "The Redis of the keys has been away for two minutes: every replica counts quotas alone",
     ),
     Alert(
+        "ChatTTSStoreUnwritable",
+        "max(ray_chattts_store_unwritable) > 0",
+        "2m",
+        "page",
+        "The store takes no writes: no job, voice, lexicon or key can be made, and no job ends",
+    ),
+    Alert(
         "ChatTTSVersionOut",
         "max(max_over_time(ray_chattts_version_out_of_service[5m])) > 0",
         "0m",

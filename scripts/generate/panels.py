@@ -197,6 +197,12 @@ PANELS: tuple[Panel, ...] = (
         "1: this ingress replica cannot reach the Redis of the keys, and allows its share of every quota until it can.",
     ),
     Panel(
+        "Store not writable",
+        "none",
+        {"{{replica}}": "max by (replica) (ray_chattts_store_unwritable)"},
+        "1: the store refuses this ingress replica's writes (read only, full) or does not answer. Speech goes on.",
+    ),
+    Panel(
         "Cache of steps",
         "none",
         {

@@ -27,7 +27,8 @@ from scripts.config_path import FOLDER
 VARIABLES = {
     "CHATTTS_CHECKPOINT": "the checkpoint: demo, hub:2Noise/ChatTTS, or a folder",
     "CHATTTS_KEYS": "open (whoever reaches the port is served) or required",
-    "CHATTTS_REDIS": "redis://host:port/number: voices, keys and quotas, and a cache that outlives the container",
+    "CHATTTS_REDIS": "redis://host:port/number: voices, keys, quotas and jobs, in a Redis that evicts nothing",
+    "CHATTTS_REDIS_CACHE": "redis://host:port/number: a cache that outlives the container, in a Redis of its own that evicts",
 }
 SMALL = ("demo", "small-random")  # of these a laptop's two cores make speech sooner than it is heard
 ANY_HOST = "0.0.0.0"
@@ -107,7 +108,8 @@ def adapted(document: dict[str, Any], variables: Mapping[str, str], checkpoint: 
     args["pipeline"]["checkpoint"] = checkpoint
     if redis := variables.get("CHATTTS_REDIS"):
         args["voices"] = args.get("voices", {}) | {"store": redis}
-        args["cache"] = args.get("cache", {}) | {"redis": redis}
+    if cache := variables.get("CHATTTS_REDIS_CACHE"):
+        args["cache"] = args.get("cache", {}) | {"redis": cache}
     return document
 
 

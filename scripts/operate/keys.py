@@ -19,7 +19,7 @@ from pipeline.store.store import Store
 from pipeline.types import Lane
 from scripts.config_path import config_path
 from serve.access.api_keys import KEY_ID, NAMESPACE, UNMARKED, KeyRecord, Quota, Scope, make_key, read_record
-from serve.access.keys_marker import FORGET, marker_for
+from serve.access.keys_marker import FORGET, marker_for, revoked_of
 from serve.config import folders
 from serve.config.config_file import check_file
 
@@ -123,6 +123,7 @@ def revoke(store: Store, options: argparse.Namespace) -> int:
     if not store.delete(NAMESPACE, options.id):
         print("there is no key with this id; `list` shows them", file=sys.stderr)
         return 1
+    revoked_of(store, cache_home()).add([options.id])
     if not any(entry.versions for entry in store.changes(NAMESPACE).entries):
         print(f"no key is left, so every request is refused; {FORGET} opens the service to this machine again", file=sys.stderr)
     return 0

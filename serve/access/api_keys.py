@@ -15,17 +15,21 @@ import hmac
 import logging
 import re
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 
 from pydantic import Field, ValidationError
 
 from pipeline.config import StrictModel
+from pipeline.errors import StoreUnavailable
+from pipeline.paths import cache_home
 from pipeline.store.mirror import Mirror
 from pipeline.store.store import Store
 from pipeline.types import Lane
-from serve.access.keys_marker import FORGET, KeysMarker
+from serve.access.keys_marker import FORGET, KeysMarker, revoked_of
 
 LOG = logging.getLogger("ray.serve.chattts")
 
@@ -111,15 +115,18 @@ def read_record(key: str, version: int, value: bytes) -> KeyRecord:
 class KeyRing:
     """All keys, in memory."""
 
-    def __init__(self, store: Store, mark: KeysMarker | None = None) -> None:
+    def __init__(self, store: Store, mark: KeysMarker | None = None, *, home: Path | None = None) -> None:
         """
         Args:
             mark: records that there have been keys; None: nothing does.
+            home: where the revoked keys of a Redis store are remembered; None: in the cache folder.
         """
+        self.store = store
+        self._revoked = revoked_of(store, home or cache_home())
         self._mirror = Mirror(store, NAMESPACE, read_record)
-        self._place = store.place
         self._mark = mark
         self._known = False
+        self._back: frozenset[str] = frozenset()  # revoked keys that an older state of the store has brought back
         self._can_mark = True
         self.are_lost = False
         """True if there have been keys and the store holds none: it was emptied or replaced"""
@@ -130,11 +137,13 @@ class KeyRing:
         Raises:
             StoreUnavailable: the keys stay what they were.
         """
-        self._mirror.refresh()
+        before = self._mirror.keys
+        if self._mirror.refresh() or self._back or not self._known:
+            self._keep_revoked(before)
         were_lost = self.are_lost
         self.are_lost = self.is_empty and self._mark is not None and self._mark.is_set
         if self.are_lost and not were_lost:
-            LOG.error("keys: %s: %s", self._place, LOST)
+            LOG.error("keys: %s: %s", self.store.place, LOST)
         if not self.is_empty:
             self._remember()
         self._known = True
@@ -151,18 +160,39 @@ class KeyRing:
 
     def named(self, key_id: str) -> Key | None:
         """Returns the key with this id; None if there is none."""
-        record = self._mirror.get(key_id)
+        record = self._record(key_id)
         return None if record is None else Key(key_id, record)
 
     def find(self, claimed: str) -> Key | None:
         """Returns the key with this text; None if there is none."""
         parts = KEY.fullmatch(claimed)
         key_id, secret = parts.groups() if parts else ("", "")
-        record = self._mirror.get(key_id)
+        record = self._record(key_id)
         expected = "0" * 64 if record is None else record.sha256
         if not hmac.compare_digest(_digest(secret), expected) or record is None:
             return None
         return Key(key_id, record)
+
+    def _record(self, key_id: str) -> KeyRecord | None:
+        return None if key_id in self._back else self._mirror.get(key_id)
+
+    def _keep_revoked(self, before: frozenset[str]) -> None:
+        """Remembers which keys are gone, unless the store was set back, and deletes those that came back with an older state.
+
+        Args:
+            before: ids before this refresh.
+        """
+        present = self._mirror.keys
+        if not self._mirror.was_set_back:
+            self._revoked.add(before - present)
+        back, self._back = self._back, present & self._revoked.ids()
+        for key_id in sorted(self._back - back):
+            LOG.error(
+                "keys: %s: an older state of the store has brought back the revoked key %s: refused", self.store.place, key_id
+            )
+        with suppress(StoreUnavailable):  # they are refused all the same, and the next refresh tries again
+            for key_id in self._back:
+                self.store.delete(NAMESPACE, key_id)
 
     def _remember(self) -> None:
         if self._mark is None or not self._can_mark:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pipeline.durable_file import write_durably
 from pipeline.store.store import Store
+from serve.access.revoked_keys import RevokedKeys
 
 FORGET = "chattts-serve keys forget"
 
@@ -59,8 +60,18 @@ class KeysMarker:
 
 
 def marker_for(store: Store, home: Path) -> KeysMarker:
-    """Returns the marker of a store: beside its file, not matched by `store.sqlite*`; in the cache folder for Redis."""
+    """Returns the marker of a store."""
+    return KeysMarker(_beside(store, home, "keys-of"), store.place)
+
+
+def revoked_of(store: Store, home: Path) -> RevokedKeys:
+    """Returns the revoked keys of a store."""
+    return RevokedKeys(_beside(store, home, "revoked-of"))
+
+
+def _beside(store: Store, home: Path, what: str) -> Path:
+    """Returns a path beside the store's file, not matched by `store.sqlite*`, so that no backup has it; for Redis in `home`."""
     if "://" in store.place:
-        return KeysMarker(home / f"keys-of-{hashlib.sha256(store.place.encode()).hexdigest()[:16]}", store.place)
+        return home / f"{what}-{hashlib.sha256(store.place.encode()).hexdigest()[:16]}"
     path = Path(store.place)
-    return KeysMarker(path.with_name(f"keys-of-{path.name}"), store.place)
+    return path.with_name(f"{what}-{path.name}")

@@ -31,6 +31,7 @@ ANSWER_TIMEOUT_S = 0.5
 LEASE_S = 15.0
 PERIOD_S = 1.0
 """how often leases are renewed and audio is reported"""
+ALONE = "Redis {}; each replica allows its share of a quota"
 BORN_NAME = "chattts:quotas:born"
 
 
@@ -107,11 +108,6 @@ class RedisQuotas:
     def is_away(self) -> bool:
         """True while Redis does not answer or refuses; `renew` finds it again."""
         return self._link.is_away
-
-    @property
-    def trouble(self) -> str:
-        """Returns why Redis is away, for people; empty: it is not."""
-        return f"Redis {self._link.trouble}; each replica allows its share of a quota" if self.is_away else ""
 
     async def acquire(self, key: str, quota: Quota, permit: str | None) -> QuotaDecision:
         """Takes one request and, with a permit, one stream: both or neither."""
@@ -215,13 +211,22 @@ class RedisQuotas:
         self._drop(key, permit)
         self._tell(lambda: self._ask(lambda: self._redis.zrem(_name(key, "streams"), permit)))
 
-    async def follow(self) -> None:
-        """Renews leases and reports audio every PERIOD_S; notices when Redis is away and when it is back."""
+    async def follow(self, problems: dict[str, str] | None = None) -> None:
+        """Renews leases and reports audio every PERIOD_S; notices when Redis is away and when it is back.
+
+        Args:
+            problems: gets, under `quotas`, why they are not counted together now.
+        """
+        problems = {} if problems is None else problems
         while True:
             try:
                 await self.renew()
             except Exception:
                 LOG.exception("keys: their quotas could not be reported")
+            if self.is_away:
+                problems["quotas"] = ALONE.format(self._link.trouble)
+            else:
+                problems.pop("quotas", None)
             await asyncio.sleep(PERIOD_S)
 
     async def renew(self) -> None:
@@ -238,6 +243,10 @@ class RedisQuotas:
         for key in {*self._permits, *self._untold, *self._sent, *(self._known if has_lost_all else ())}:
             if not await self._tell_of(key):
                 return
+
+    async def forget(self, key: str) -> None:
+        """Removes what Redis has of a key that nobody has."""
+        await self._ask(lambda: self._redis.unlink(*_names(key)))
 
     async def close(self) -> None:
         """Gives back the permits this process holds and closes its connections."""
@@ -330,7 +339,7 @@ class RedisQuotas:
 
 
 def _warn(reason: str) -> None:
-    LOG.warning("keys: Redis %s; each replica allows its share of a quota", reason)
+    LOG.warning("keys: %s", ALONE.format(reason))
 
 
 def _name(key: str, part: str) -> str:

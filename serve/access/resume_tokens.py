@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipeline.errors import Conflict
+from pipeline.errors import Conflict, StoreUnavailable
 from pipeline.store.store import Store
 from serve.errors import ApiError, ErrorSpec
 
@@ -72,18 +72,45 @@ class Resumption:
     """it is an error if nothing follows"""
 
 
+class SharedSecret:
+    """The secret of all replicas of a store, made by the first of them; not known before the store was read."""
+
+    def __init__(self, store: Store) -> None:
+        self.value: bytes | None = None
+        self._store = store
+
+    def refresh(self) -> None:
+        """Reads the secret; gives the store the known one, or a new one, if it has none. Blocking.
+
+        Raises:
+            StoreUnavailable, StoreFull: the secret stays what it was.
+        """
+        while (found := self._store.get(NAMESPACE, NAME)) is None:
+            try:
+                self._store.put(NAMESPACE, NAME, self.value or secrets.token_bytes(SECRET_BYTES), replaces=0, keeps=1)
+            except Conflict:
+                continue  # another replica made it
+        self.value = found[1]
+
+
 class ResumeTokens:
     """Signs and reads tokens."""
 
-    def __init__(self, secret: bytes, ttl_s: float, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, secret: bytes | SharedSecret, ttl_s: float, *, clock: Callable[[], float] = time.time) -> None:
         """
         Args:
+            secret: followed by its owner, if it is shared.
             ttl_s: how long a token is good.
             clock: seconds since 1970: a token outlives the process.
         """
         self.ttl_s = ttl_s
         self._secret = secret
         self._clock = clock
+
+    @property
+    def can_sign(self) -> bool:
+        """True once the secret is known: before that no token is issued, and none can be read."""
+        return isinstance(self._secret, bytes) or self._secret.value is not None
 
     def digest(self, *parts: str) -> str:
         """Returns a hash of the parts that only holders of the secret can compute."""
@@ -103,6 +130,7 @@ class ResumeTokens:
 
         Raises:
             ApiError: 412, it is too old, of another key, of another release, or not of this service.
+            StoreUnavailable: the secret is not known yet.
         """
         try:
             raw = base64.urlsafe_b64decode(token[:_MOST_CHARACTERS] + "=" * (-len(token) % 4))
@@ -129,7 +157,10 @@ class ResumeTokens:
         return self._mac(json.dumps(tenant).encode() + b"\0" + content)
 
     def _mac(self, content: bytes) -> bytes:
-        return hmac.digest(self._secret, content, hashlib.sha256)[:_MAC_BYTES]
+        secret = self._secret if isinstance(self._secret, bytes) else self._secret.value
+        if secret is None:
+            raise StoreUnavailable("the secret of resume tokens could not be read yet (voices.store); try again")
+        return hmac.digest(secret, content, hashlib.sha256)[:_MAC_BYTES]
 
 
 ANEW = "send the request again without Range"
@@ -152,17 +183,3 @@ def _origin_of(fields: dict[str, Any]) -> Origin:
 def not_resumable(code: str, message: str) -> ApiError:
     """Returns the refusal of a reply that cannot go on where it was."""
     return ApiError(message, ErrorSpec(412, "conflict_error", code, False), param=HEADER)
-
-
-def shared_secret(store: Store) -> bytes:
-    """Returns the secret of all replicas of a store, made by the first of them. Blocking.
-
-    Raises:
-        StoreUnavailable, StoreFull
-    """
-    while (found := store.get(NAMESPACE, NAME)) is None:
-        try:
-            store.put(NAMESPACE, NAME, secrets.token_bytes(SECRET_BYTES), replaces=0, keeps=1)
-        except Conflict:
-            continue  # another replica made it
-    return found[1]

@@ -6,9 +6,8 @@ Owns:  which store each kind of record is in
 Never: requests; a failed start because a store is away
 """
 
-import asyncio
 import logging
-import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,10 +15,11 @@ from numpy.typing import NDArray
 from ray import serve
 
 from pipeline.cache.cache import CodeCache
-from pipeline.errors import StoreFull, StoreUnavailable
+from pipeline.errors import StoreUnavailable
 from pipeline.paths import cache_home
 from pipeline.store.open import open_store
 from pipeline.store.store import Store
+from pipeline.store.threads import ask_store
 from pipeline.text.lexicon.library import LexiconLibrary
 from pipeline.voices.catalogue import VoiceCatalogue
 from pipeline.voices.library import VoiceLibrary
@@ -28,7 +28,7 @@ from serve.access.idempotency import Idempotency
 from serve.access.keys_marker import marker_for
 from serve.access.quotas import LocalQuotas, Quotas
 from serve.access.redis_quotas import RedisQuotas
-from serve.access.resume_tokens import SECRET_BYTES, shared_secret
+from serve.access.resume_tokens import SharedSecret
 from serve.config.app_config import AppConfig, VoicesConfig, project_path
 from serve.config.folders import store_of
 from serve.remote.code_cache import open_cache
@@ -51,12 +51,18 @@ class IngressRecords:
     quotas: Quotas
     cache: CodeCache
     idempotency: Idempotency
-    secret: bytes
+    secret: SharedSecret
     """of resume tokens"""
+
+    @property
+    def stores(self) -> Mapping[str, Store]:
+        """The stores, by what cannot be written without them."""
+        own = {} if self.keys.store is self.store else {"writes of keys": self.keys.store}
+        return {"writes": self.store, **own}
 
 
 async def open_records(config: AppConfig, speakers: Speakers) -> IngressRecords:
-    """Opens the stores and reads voices and keys once. A store that is away costs what is in it, not the service."""
+    """Opens the stores and reads them for the first time. A store that is away costs what is in it, not the service."""
     store = open_store(store_of(config.voices.store))
     voices = await open_voices(config.voices, speakers, store)
     keys, quotas = await open_keys(config, store)
@@ -70,29 +76,30 @@ async def open_voices(config: VoicesConfig, speakers: Speakers, store: Store) ->
     catalogue = VoiceCatalogue.load(project_path(config.catalogue), *speakers)
     library = VoiceLibrary(catalogue, store, max_voices=config.max_voices, allow_inline=config.inline)
     try:
-        await asyncio.to_thread(library.refresh)
+        await ask_store(library.refresh)
     except StoreUnavailable as error:
         LOG.error("voices: %s; starting with the shipped ones", error)
     return library
 
 
-async def open_secret(store: Store) -> bytes:
-    """Returns the secret that all replicas sign resume tokens with; one of this replica alone while the store is away."""
+async def open_secret(store: Store) -> SharedSecret:
+    """Returns the secret that all replicas sign resume tokens with; not known while the store is away."""
+    secret = SharedSecret(store)
     try:
-        return await asyncio.to_thread(shared_secret, store)
-    except (StoreUnavailable, StoreFull) as error:
-        LOG.error("resume tokens: %s; only this replica goes on with its replies", error)
-        return secrets.token_bytes(SECRET_BYTES)
+        await ask_store(secret.refresh)
+    except StoreUnavailable as error:
+        LOG.error("resume tokens: %s; until it is read, replies have none", error)
+    return secret
 
 
 async def open_keys(config: AppConfig, records: Store) -> tuple[KeyRing, Quotas]:
-    """Returns the keys, read once, and the counter of their quotas."""
+    """Returns the keys, read for the first time, and the counter of their quotas."""
     url = config.keys.store or config.voices.store
     store = records if config.keys.store is None else open_store(config.keys.store)
     # With keys.open true or false, losing the keys opens nothing: only otherwise the marker has to remember them.
     ring = KeyRing(store, None if isinstance(config.keys.open, bool) else marker_for(store, cache_home()))
     try:
-        await asyncio.to_thread(ring.refresh)
+        await ask_store(ring.refresh)
     except StoreUnavailable as error:
         LOG.error("keys: %s; until they have been read, only keys.open: true lets a request in", error)
     share = LocalQuotas(lambda: serve.get_replica_context().world_size)

@@ -65,6 +65,7 @@ LOG = logging.getLogger("ray.serve.chattts")
 FIRST_WORDS = "Ready."
 RETRY_S = 1.0
 LOOK_S = 1.0
+STORE_PERIOD_S = 5.0  # of looking whether stores take writes
 DASHBOARDS = ("ray_dashboard", "grafana")  # keys of http: what the page's status links to
 
 
@@ -220,8 +221,11 @@ def background_work(config: AppConfig, parts: IngressParts) -> Iterator[tuple[st
     yield "voices", follow("voices", records.voices.refresh, period_s, unreadable)
     yield "lexicons", follow("lexicons", records.lexicons.refresh, period_s, unreadable)
     yield "keys", follow("keys", records.keys.refresh, config.keys.refresh_s, unreadable)
+    yield "resume tokens", follow("resume tokens", records.secret.refresh, STORE_PERIOD_S, unreadable)
+    for what, store in records.stores.items():
+        yield what, follow(what, store.probe, STORE_PERIOD_S, unreadable)
     if isinstance(records.quotas, RedisQuotas):
-        yield "quotas", records.quotas.follow()
+        yield "quotas", records.quotas.follow(unreadable)
     yield "metrics", every_period(partial(parts.status.export, parts.metrics))
     yield "purges", follow_purges(records.cache, period_s, unreadable)
     for following in parts.pipelines.follow_fingerprints():

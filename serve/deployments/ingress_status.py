@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from pipeline.store.store import SET_BACK
 from serve.access.api_keys import LOST
 from serve.deployments.ingress_records import IngressRecords
 from serve.http.connection import UnreadBytes
@@ -81,9 +82,15 @@ class IngressStatus:
         metrics.in_flight_changed(self._speech.admission.in_flight)  # reported too, but Ray drops a gauge that is not set again
         metrics.set_unread(self._unread.held)
         metrics.set_quotas(self._records.quotas.is_away)
+        metrics.set_store(any(what in self.unreadable for what in self._records.stores))
         metrics.set_cache(asdict(self._records.cache.stats()))
         metrics.set_kinds_of_replicas(self._pipelines.kinds_of_replicas())
         metrics.set_policies(self._pipelines.breakers.values(), self._quarantine, self._speech.models.rollout)
 
     def _stores(self) -> Mapping[str, str]:
-        return self.unreadable | ({"keys": LOST} if self._records.keys.are_lost else {})
+        set_back = [f"{what} {when}" for store in self._records.stores.values() for what, when in store.set_back.items()]
+        return {
+            **self.unreadable,
+            **({"set_back": f"{', '.join(set_back)}: {SET_BACK}"} if set_back else {}),
+            **({"keys": LOST} if self._records.keys.are_lost else {}),
+        }

@@ -87,7 +87,7 @@ class Resuming:
             is_paid: as for Continuation.
         """
         engine = self._engine(job.request.model) if not engines else engines.pop() if len(engines) == 1 else ""
-        if not self._tokens.ttl_s or not engine:
+        if not self._tokens.ttl_s or not self._tokens.can_sign or not engine:
             return None
         origin = self._origin(body, job, engine)
         token = self._tokens.issue(context.caller.id, origin, is_paid=is_paid)

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pipeline.audio.loudness import SILENCE_LUFS
+from pipeline.store.threads import ask_store
 from pipeline.types import SchedulingParams
 from pipeline.voices.library import VoiceLibrary
 from pipeline.voices.measure import loudness_lufs, static_gain_db
@@ -106,12 +107,12 @@ class VoiceLoudness:
         self, name: str, version: Version, scheduling: SchedulingParams, count_audio: CountAudio
     ) -> float | None:
         shipped, checkpoint = self._library.catalogue.has(name), version.pipeline.checkpoint
-        if shipped and (kept := await asyncio.to_thread(self._library.loudness, name, checkpoint)) is not None:
+        if shipped and (kept := await ask_store(self._library.loudness, name, checkpoint)) is not None:
             return kept if kept > SILENCE_LUFS else None
         waits = replace(scheduling, first_audio_s=None)
         async with self._room:
             samples = await self._sampler.say_preview(name, (), count_audio, model=version.id, scheduling=waits)
         lufs = await asyncio.to_thread(loudness_lufs, samples)
         if shipped:
-            await asyncio.to_thread(self._library.keep_loudness, name, checkpoint, SILENCE_LUFS if lufs is None else lufs)
+            await ask_store(self._library.keep_loudness, name, checkpoint, SILENCE_LUFS if lufs is None else lufs)
         return lufs

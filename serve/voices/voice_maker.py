@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pipeline.errors import InvalidRequest, ReadOnlyVoice, ReferenceRejected
 from pipeline.protocols import RecordingEncoder
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
+from pipeline.store.threads import ask_store
 from pipeline.text.normalize import is_speakable, normalize
 from pipeline.types import Voice
 from pipeline.voices.library import VoiceLibrary
@@ -132,8 +133,8 @@ class VoiceMaker:
         if record.title != stored.record.title and self._library.find(record.title) is not None:
             raise InvalidRequest("another voice has this name", param="name")
         same_gain = record.gain_db == stored.record.gain_db
-        preview = await asyncio.to_thread(self._library.preview, stored) if same_gain else None
-        return await asyncio.to_thread(self._library.edit, stored, record, preview or b"")
+        preview = await ask_store(self._library.preview, stored) if same_gain else None
+        return await ask_store(self._library.edit, stored, record, preview or b"")
 
     async def delete(self, voice_id: str) -> None:
         """Deletes every version of a voice.
@@ -142,7 +143,7 @@ class VoiceMaker:
             UnknownVoice
         """
         self._stored(voice_id)
-        await asyncio.to_thread(self._library.delete, voice_id)
+        await ask_store(self._library.delete, voice_id)
 
     def _stored(self, voice_id: str) -> StoredVoice:
         """Returns the newest version of a stored voice.
@@ -204,7 +205,7 @@ class VoiceMaker:
             }
         )
         preview = await asyncio.to_thread(encode_preview, samples, gain_db)
-        stored = await asyncio.to_thread(self._library.add, voice_id, record, preview)
+        stored = await ask_store(self._library.add, voice_id, record, preview)
         LOG.info("voice created origin=%s consent=%s", record.origin, record.consent is not None)
         return stored
 

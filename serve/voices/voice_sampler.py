@@ -21,6 +21,7 @@ from pipeline.audio.formats import audio_format
 from pipeline.errors import StoreUnavailable
 from pipeline.protocols import SpeechStream
 from pipeline.spec import SAMPLE_RATE
+from pipeline.store.threads import ask_store
 from pipeline.types import SamplingParams, SynthesisRequest
 from pipeline.voices.library import VoiceLibrary
 from pipeline.voices.measure import stability
@@ -58,7 +59,7 @@ class VoiceSampler:
         stored = self._library.find(name)
         if stored is not None:
             with contextlib.suppress(StoreUnavailable):
-                kept = await asyncio.to_thread(self._library.preview, stored)
+                kept = await ask_store(self._library.preview, stored)
                 if kept is not None:
                     return kept
         samples = await self.say_preview(self._library.canonical(name), () if stored is None else stored.record.languages)
@@ -76,7 +77,7 @@ class VoiceSampler:
         takes = await asyncio.gather(*(self._say(canonical, text, seed) for seed, text in enumerate(texts)))
         score = await asyncio.to_thread(stability, takes)
         if stored is not None:
-            await asyncio.to_thread(self._library.keep_score, stored, score)
+            await ask_store(self._library.keep_score, stored, score)
         return score
 
     async def say_preview(

@@ -5,6 +5,8 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,7 +29,8 @@ def needed_program(name: str, package: str) -> str:
 class RedisServer:
     """A redis-server of our own, which survives its own restarts (appendonly)."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
+        self._options = options
         self._program = needed_program("redis-server", "redis-server")
         self._folder = folder
         self.port = free_port()
@@ -41,6 +44,7 @@ class RedisServer:
             [
                 *(self._program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder)),
                 *("--appendonly", "yes", "--appendfsync", "always", "--save", "", "--loglevel", "warning"),
+                *self._options,
             ],
             stdout=subprocess.DEVNULL,
         )
@@ -71,3 +75,20 @@ class RedisServer:
             self._process.kill()
             self._process.wait(timeout=10)
             self._process = None
+
+
+def saved_state(url: str) -> Callable[[], object]:
+    """Remembers the state of a store, a file or a Redis. What is returned brings that state back, as a restored backup does."""
+    if "://" not in url:
+        copy = Path(f"{url}.saved")
+        shutil.copy(url, copy)
+        return partial(shutil.copy, copy, url)
+    client = redis.Redis.from_url(url)
+    dumps = {name: client.dump(name) or b"" for name in client.scan_iter()}
+
+    def restore() -> None:
+        client.flushall()
+        for name, dump in dumps.items():
+            client.restore(name, 0, dump)
+
+    return restore

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from pipeline.errors import UnknownLexicon
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
+from pipeline.store.threads import ask_store
 from pipeline.text.lexicon.library import LEXICON_ID
 from pipeline.text.markup.ssml_elements import STYLES
 from pipeline.text.refine_guard import diff
@@ -191,7 +192,7 @@ async def put_lexicon(lexicon_id: str, request: Request, services: RequestServic
     """Stores a lexicon, in place of one with the same id; every replica uses it within a second."""
     _check_id(lexicon_id)
     entries = entries_of((await _body(LexiconBody, request, services)).entries)
-    version = await asyncio.to_thread(services.speech.lexicons.put, lexicon_id, entries)
+    version = await ask_store(services.speech.lexicons.put, lexicon_id, entries)
     return KeptReply(id=lexicon_id, version=version, entries=len(entries))
 
 
@@ -201,7 +202,7 @@ async def delete_lexicon(lexicon_id: str, services: RequestServices) -> Response
     """Deletes a lexicon."""
     _check_id(lexicon_id)
     try:
-        await asyncio.to_thread(services.speech.lexicons.delete, lexicon_id)
+        await ask_store(services.speech.lexicons.delete, lexicon_id)
     except UnknownLexicon:
         raise _no_such_lexicon() from None
     return Response(status_code=204)

@@ -118,6 +118,9 @@ QUOTAS_UNSHARED = Metric(
     "chattts_quotas_unshared",
     "1: Redis is away, and this replica counts quotas alone, with its share of each",
 )
+STORE_UNWRITABLE = Metric(
+    MetricType.GAUGE, "chattts_store_unwritable", "1: the store of voices, keys and jobs takes no writes, or does not answer"
+)
 CACHE = Metric(
     MetricType.COUNTER, "chattts_cache_lookups_total", "segments looked up in the cache, by tier and result", ("tier", "result")
 )
@@ -188,7 +191,7 @@ VOCODER_JOBS = Metric(MetricType.COUNTER, "chattts_vocoder_jobs_total", "decoded
 METRICS: tuple[Metric, ...] = (
     FIRST_AUDIO, RTF, UNDERRUN, STREAMS, CONTINUOUS, REQUESTS, REJECTS, IN_FLIGHT, UNREAD, AUDIO, CHARACTERS, TEXT_WARNINGS,
     INTERRUPTIONS, UNHEARD,
-    BREAKER, RETRIES, RESUMED, FAIL_OVERS, REPEATED_STEPS, INTERRUPTED, QUARANTINED, QUOTAS_UNSHARED,
+    BREAKER, RETRIES, RESUMED, FAIL_OVERS, REPEATED_STEPS, INTERRUPTED, QUARANTINED, QUOTAS_UNSHARED, STORE_UNWRITABLE,
     CACHE, CACHED_STEPS, CACHE_BYTES, CACHE_EVICTIONS,
     DEGRADATION_LEVEL,
     VERSION_REQUESTS, VERSION_FAILED, VERSION_SHARE, VERSION_OUT, REPLICA_KINDS,

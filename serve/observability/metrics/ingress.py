@@ -37,6 +37,7 @@ from serve.observability.metrics.definitions import (
     SHADOW_DURATION,
     SHADOW_LOUDNESS,
     SHADOWS,
+    STORE_UNWRITABLE,
     STREAMS,
     TEXT_WARNINGS,
     UNDERRUN,
@@ -144,6 +145,10 @@ class IngressMetrics:
     def set_quotas(self, is_away: bool) -> None:
         """Sets whether this replica counts quotas alone because Redis is away."""
         self._registry.set_gauge(QUOTAS_UNSHARED, float(is_away))
+
+    def set_store(self, is_unwritable: bool) -> None:
+        """Sets whether a store takes no writes."""
+        self._registry.set_gauge(STORE_UNWRITABLE, float(is_unwritable))
 
     def set_cache(self, stats: Mapping[str, Any]) -> None:
         """Updates the metrics of the cache from CacheStats."""

@@ -71,6 +71,10 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {'ray_chattts_quotas_unshared{replica="a"}': "0x180", 'ray_chattts_quotas_unshared{replica="b"}': "0x170 1x10"},
         {'ray_chattts_quotas_unshared{replica="a"}': "0x173 1 0x6"},
     ),
+    "ChatTTSStoreUnwritable": (
+        {'ray_chattts_store_unwritable{replica="a"}': "0x170 1x10"},
+        {'ray_chattts_store_unwritable{replica="a"}': "0x173 1 0x6"},
+    ),
     "ChatTTSVersionOut": (
         {'ray_chattts_version_out_of_service{version="chattts@v2"}': "0x172 1x8"},
         {'ray_chattts_version_out_of_service{version="chattts@v2"}': "1x160 0x20"},

@@ -102,11 +102,13 @@ def test_on_a_cpu_the_demo_voice_is_served_to_whoever_reaches_the_port(
     variables = {
         "CHATTTS_CHECKPOINT": "hub:2Noise/ChatTTS",
         "CHATTTS_KEYS": "required",
-        "CHATTTS_REDIS": "redis://redis:6379/0",
+        "CHATTTS_REDIS": "redis://store:6379/0",
     }
     app = check_file(container.prepared(variables)).app
     assert (app.pipeline.engine.weights, app.keys.open) == ("int8", False)
-    assert app.cache.redis == app.voices.store == "redis://redis:6379/0"
+    assert (app.voices.store, app.cache.redis) == ("redis://store:6379/0", None), "what may be lost is not where nothing may be"
+    app = check_file(container.prepared(variables | {"CHATTTS_REDIS_CACHE": "redis://cache:6379/0"})).app
+    assert (app.voices.store, app.cache.redis) == ("redis://store:6379/0", "redis://cache:6379/0")
     with pytest.raises(ConfigError, match="'shut'; it may be open or required"):
         container.prepared({"CHATTTS_KEYS": "shut"})
 

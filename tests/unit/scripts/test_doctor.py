@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from pipeline.checkpoint.layout import MEL_DECODER_FILE
 from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
@@ -18,12 +17,9 @@ from pipeline.native.compiler import library
 from pipeline.native.instructions import Instructions
 from scripts import doctor
 from scripts.doctor import Finding, Status
-from serve.config.app_config import read_app_config
 from serve.config.config_file import check_file
 from tests.support.disks import small_disk
 from tests.support.machine import needs_native
-from tests.support.ports import free_port
-from tests.support.services import RedisServer
 
 ROOT = Path(__file__).resolve().parents[3]
 DEV = ROOT / "configs/dev.yaml"
@@ -140,39 +136,6 @@ def test_a_compiler_that_is_missing_matters_where_the_configuration_insists(monk
     assert {finding.check: finding.status for finding in findings} == statuses
     assert all("g++" in finding.advice for finding in findings)
     assert all("times" in finding.advice for finding in findings), "and what is lost without it"
-
-
-@pytest.mark.slow
-def test_every_redis_of_the_configuration_is_asked_and_a_dead_one_is_named(tmp_path: Path):
-    alive = RedisServer(tmp_path)
-    dead = f"redis://:secret@127.0.0.1:{free_port()}/0"
-    path = tmp_path / "shared.yaml"
-    stores = f"{{voices: {{store: '{alive.url}'}}, keys: {{store: '{dead}', open: false}}, cache: {{redis: '{alive.url}'}}}}"
-    config = yaml.safe_load(DEV.read_text())
-    config["applications"][0]["args"] |= yaml.safe_load(stores) | {"source": str(path)}
-    path.write_text(yaml.safe_dump(config))
-    try:
-        done = run(str(path), "--json")
-    finally:
-        alive.kill()
-    assert done.returncode == 1
-    fine, failed = (finding for finding in json.loads(done.stdout)["findings"] if finding["check"] == "redis")
-    assert fine["status"] == "fine"
-    assert f"127.0.0.1:{alive.port} (voices.store, cache.redis)" in fine["found"]
-    assert failed["status"] == "fail"
-    assert "keys.store" in failed["found"]
-    assert "secret" not in done.stdout + done.stderr
-
-
-def test_a_redis_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(doctor, "REDIS_TIMEOUT_S", 0.2)
-    server = RedisServer(tmp_path)
-    server.freeze()
-    try:
-        (found,) = doctor.redis_servers(read_app_config({"voices": {"store": server.url}}))
-    finally:
-        server.kill()
-    assert found.status is Status.FAIL
 
 
 def test_a_port_in_use_is_found_and_a_free_one_is_not():

@@ -16,11 +16,12 @@ from pipeline.store.open import open_store
 from pipeline.store.redis import RedisStore
 from pipeline.store.store import Store
 from scripts.operate import keys as keys_script
-from serve.access.api_keys import LOST, KeyRing
+from serve.access.api_keys import LOST, NAMESPACE, KeyRing
 from serve.access.authentication import Authenticator
 from serve.access.keys_marker import KeysMarker, marker_for
+from serve.access.revoked_keys import RevokedKeys
 from tests.support.guarded import LOOPBACK, guarded, speak, status
-from tests.support.services import RedisServer
+from tests.support.services import RedisServer, saved_state
 
 
 @pytest.fixture(params=["file", "redis"])
@@ -42,7 +43,7 @@ def home(tmp_path: Path) -> Path:
 def started(url: str, home: Path) -> tuple[KeyRing, Store]:
     """The keys of a replica that begins now."""
     store = open_store(url)
-    ring = KeyRing(store, marker_for(store, home))
+    ring = KeyRing(store, marker_for(store, home), home=home)
     ring.refresh()
     return ring, store
 
@@ -201,3 +202,57 @@ def test_the_script_names_the_store_it_cannot_use(tmp_path: Path, capsys: pytest
         said = capsys.readouterr().err
         assert said.startswith(f"{path}: the store's file cannot be used: file is not a database; restore it from a backup")
         assert said.count("\n") == 1
+
+
+def test_a_revoked_key_stays_revoked_when_an_older_state_of_the_store_comes_back(
+    url: str, home: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+):
+    revoked = add(url, capsys)
+    ring, store = started(url, home)
+    key_id = revoked.split("-")[1]
+    restore = saved_state(url)
+    later = add(url, capsys)
+    ring.refresh()
+    assert ring.find(later)
+    store.delete(NAMESPACE, key_id)
+    ring.refresh()
+    restore()
+    other, _ = started(url, home)  # every replica has restarted, and one of them sees the older state first
+    assert other.find(revoked) is None
+    assert other.named(key_id) is None
+    assert store.get(NAMESPACE, key_id) is None, "the store has been told again"
+    ring.refresh()
+    assert (ring.find(revoked), ring.find(later)) == (None, None)
+    assert store.set_back[NAMESPACE]
+    assert f"revoked key {key_id}: refused" in caplog.text
+    restored = add(url, capsys)
+    ring.refresh()
+    assert ring.find(restored), "what is lost with a store is not revoked, and keys come and go as before"
+
+
+def test_a_key_whose_record_is_damaged_is_not_revoked(url: str, home: Path, capsys: pytest.CaptureFixture[str]):
+    key = add(url, capsys)
+    ring, store = started(url, home)
+    key_id = key.split("-")[1]
+    version, record = store.get(NAMESPACE, key_id) or (0, b"")
+    store.put(NAMESPACE, key_id, b"damaged", replaces=version, keeps=1)
+    ring.refresh()
+    assert ring.find(key) is None
+    store.put(NAMESPACE, key_id, record, replaces=version + 1, keeps=1)
+    ring.refresh()
+    assert ring.find(key)
+
+
+def test_where_nothing_can_be_written_a_replica_still_remembers(
+    url: str, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    key = add(url, capsys)
+    ring, store = started(url, home)
+    ring._revoked = RevokedKeys(tmp_path / "in-the-way" / "below")
+    (tmp_path / "in-the-way").touch()
+    restore = saved_state(url)
+    store.delete(NAMESPACE, key.split("-")[1])
+    ring.refresh()
+    restore()
+    ring.refresh()
+    assert ring.find(key) is None

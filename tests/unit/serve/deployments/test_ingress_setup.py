@@ -60,7 +60,7 @@ def test_a_replica_is_built_speaks_its_first_words_and_names_its_work(monkeypatc
         return names
 
     names = asyncio.run(build())
-    follows = ["voices", "lexicons", "keys", "metrics", "purges", "fingerprints", "silent stages"]
+    follows = ["voices", "lexicons", "keys", "resume tokens", "writes", "metrics", "purges", "fingerprints", "silent stages"]
     assert names == [*follows, "jobs", "conversations"]
 
 

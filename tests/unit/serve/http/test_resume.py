@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.audio.formats import CONTAINERS
-from pipeline.errors import Draining
+from pipeline.errors import Draining, StoreUnavailable
 from pipeline.store.sqlite import SqliteStore
 from pipeline.types import CacheMode
 from serve.access.api_keys import Quota
@@ -27,7 +27,7 @@ from serve.access.caller import Caller
 from serve.access.claims import StoreClaims
 from serve.access.idempotency import Idempotency
 from serve.access.quotas import LocalQuotas
-from serve.access.resume_tokens import ResumeTokens, Resumption, shared_secret
+from serve.access.resume_tokens import NAME, NAMESPACE, ResumeTokens, Resumption, SharedSecret
 from serve.config.app_config import LimitsConfig
 from serve.config.model_versions import RoutesConfig
 from serve.config.policies import DegradationStep, DegradeConfig
@@ -367,9 +367,17 @@ def test_what_is_made_again_counts_as_audio_and_takes_a_place():
 
 
 def test_all_replicas_of_a_store_have_one_secret(tmp_path: Path):
-    stores = [SqliteStore(tmp_path / "store.sqlite") for _ in range(8)]
+    shared = [SharedSecret(SqliteStore(tmp_path / "store.sqlite")) for _ in range(8)]
+    tokens = [ResumeTokens(secret, 60) for secret in shared]
+    with pytest.raises(StoreUnavailable, match="could not be read yet"):
+        tokens[0].read("t", "")
     with ThreadPoolExecutor(8) as pool:
-        assert len(set(pool.map(shared_secret, stores))) == 1
+        list(pool.map(SharedSecret.refresh, shared))
+    assert len({each.digest("x") for each in tokens}) == 1
+    shared[0]._store.delete(NAMESPACE, NAME)
+    shared[1].refresh()
+    shared[0].refresh()
+    assert tokens[0].digest("x") == tokens[2].digest("x"), "a store that was emptied gets the known one again"
 
 
 def test_claims_take_no_more_room_than_their_records(tmp_path: Path):
