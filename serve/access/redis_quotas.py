@@ -14,14 +14,13 @@ whether Redis takes writes again, so that requests do not wait for it. Then it t
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from pipeline.store.redis_link import RedisLink
 from serve.access.api_keys import Quota
+from serve.access.quota_reports import Known, Report
 from serve.access.quota_scripts import BORN, ENTER, NUMBERS, READ, REPORT, RESERVE, WRITE
 from serve.access.quotas import MINUTE_S, Charge, LocalQuotas, QuotaDecision, day_left_s, today
 
@@ -33,54 +32,6 @@ PERIOD_S = 1.0
 """how often leases are renewed and audio is reported"""
 ALONE = "Redis {}; each replica allows its share of a quota"
 BORN_NAME = "chattts:quotas:born"
-
-
-@dataclass(slots=True)
-class _Report:
-    """What Redis does not know yet of one key. Sent again until there is an answer; its tokens count once."""
-
-    token: str = field(default_factory=lambda: secrets.token_hex(8))
-    audio_s: float = 0.0
-    """scaled to the quota"""
-    charges: dict[tuple[str, int], int] = field(default_factory=dict)
-    """by token and day: characters; below 0: given back"""
-
-    def add(self, day: int, characters: int) -> None:
-        """Adds characters that were never sent; charges and refunds are told apart."""
-        name = (f"{self.token}{'+' if characters > 0 else '-'}", day)
-        self.charges[name] = self.charges.get(name, 0) + characters
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.audio_s and not self.charges
-
-
-@dataclass(slots=True)
-class _Known:
-    """What Redis has said about one key."""
-
-    day: int = 0
-    charged: int = 0
-    refunded: int = 0
-    audio_due: float = 0.0
-    """monotonic seconds"""
-
-    def learn(self, day: int, charged: int, refunded: int) -> None:
-        """Takes over what Redis says. It may have lost some of it: within a day both sums only grow."""
-        if day != self.day:
-            self.day, self.charged, self.refunded = day, charged, refunded
-        self.charged, self.refunded = max(self.charged, charged), max(self.refunded, refunded)
-
-    def learn_audio(self, ahead_s: float) -> None:
-        self.audio_due = max(self.audio_due, time.monotonic() + ahead_s)
-
-    @property
-    def sums(self) -> list[int]:
-        return [self.day, self.charged, self.refunded]
-
-    @property
-    def audio_ahead_s(self) -> float:
-        return max(0.0, self.audio_due - time.monotonic())
 
 
 class RedisQuotas:
@@ -98,9 +49,9 @@ class RedisQuotas:
         self._local = local
         self._lease_s = lease_s
         self._permits: dict[str, set[str]] = {}
-        self._known: dict[str, _Known] = {}
-        self._untold: dict[str, _Report] = {}  # grows until it is sent
-        self._sent: dict[str, _Report] = {}  # without an answer so far
+        self._known: dict[str, Known] = {}
+        self._untold: dict[str, Report] = {}  # grows until it is sent
+        self._sent: dict[str, Report] = {}  # without an answer so far
         self._born: object = None
         self._leaving: set[asyncio.Task[Any]] = set()
 
@@ -189,7 +140,7 @@ class RedisQuotas:
         """Takes a charge back, unless its day is over: at once, or when Redis is back."""
         if quota.characters_a_day is not None:
             self._local.refund_characters(key, quota, charge)
-            self._untold.setdefault(key, _Report()).add(charge.day, -charge.characters)
+            self._untold.setdefault(key, Report()).add(charge.day, -charge.characters)
             self._tell(lambda: self._tell_of(key))
 
     async def characters_today(self, key: str) -> int:
@@ -203,7 +154,7 @@ class RedisQuotas:
         """Counts generated audio; reported to Redis by the next round of follow()."""
         self._local.record_audio(key, quota, audio_s)
         if quota.audio_s_a_minute is not None:
-            self._untold.setdefault(key, _Report()).audio_s += audio_s * MINUTE_S / quota.audio_s_a_minute
+            self._untold.setdefault(key, Report()).audio_s += audio_s * MINUTE_S / quota.audio_s_a_minute
 
     def release(self, key: str, permit: str) -> None:
         """Gives a permit back; does nothing if it is not held."""
@@ -262,7 +213,7 @@ class RedisQuotas:
         """Tells Redis what it does not know of a key, and renews its permits. Returns False if there is no answer."""
         report = self._sent.get(key)
         if report is None:
-            report = self._untold.pop(key, None) or _Report()
+            report = self._untold.pop(key, None) or Report()
             if not report.is_empty:
                 self._sent[key] = report
         known = self._of(key)
@@ -291,12 +242,12 @@ class RedisQuotas:
         if token:
             self._settle(key, token, day, characters, refund=characters if decision.refusal else 0)
         elif not decision.refusal:
-            self._untold.setdefault(key, _Report()).add(day, characters)
+            self._untold.setdefault(key, Report()).add(day, characters)
         return decision
 
     def _settle(self, key: str, token: str, day: int, characters: int, *, refund: int) -> None:
         """Makes sure that a charge without an answer counts once, and gives back what is not wanted of it."""
-        report = self._untold.setdefault(key, _Report())
+        report = self._untold.setdefault(key, Report())
         report.charges[token, day] = characters
         if refund:
             report.add(day, -refund)
@@ -313,8 +264,8 @@ class RedisQuotas:
         )
         return max(0, untold + (known.charged - known.refunded if known.day == now else 0))
 
-    def _of(self, key: str) -> _Known:
-        return self._known.setdefault(key, _Known())
+    def _of(self, key: str) -> Known:
+        return self._known.setdefault(key, Known())
 
     def _drop(self, key: str, permit: str) -> None:
         permits = self._permits.get(key, set())
