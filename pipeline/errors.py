@@ -8,6 +8,8 @@ SynthesisError
 |   |-- UnknownVoice
 |   |-- UnsupportedFormat
 |   |-- ReadOnlyVoice         it is built in
+|   |-- NotTheOwner           it belongs to another key
+|   |-- ShareUsedUp           one key keeps no more of it
 |   |-- ReferenceRejected     a recording is not good enough to be a voice
 |   |-- InvalidSsml
 |   |-- InvalidDocument       a book cannot be read
@@ -131,6 +133,14 @@ class VoiceExists(Conflict):
 
 class ReadOnlyVoice(InvalidRequest):
     """The voice is built in, or fully described by its name."""
+
+
+class NotTheOwner(InvalidRequest):
+    """The record belongs to another key."""
+
+
+class ShareUsedUp(InvalidRequest):
+    """The key keeps as many records, or as many bytes, as one key may."""
 
 
 class ReferenceRejected(InvalidRequest):

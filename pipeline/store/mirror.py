@@ -100,6 +100,11 @@ class Mirror(Generic[T]):
         """True if there is no record, readable or not."""
         return not self._keys and not self.broken
 
+    @property
+    def versions(self) -> Mapping[str, Mapping[int, T]]:
+        """Every key's versions."""
+        return self._keys
+
     def newest(self) -> dict[str, T]:
         """Returns every key's newest value, in the order of the keys."""
         return {key: versions[max(versions)] for key, versions in sorted(self._keys.items())}

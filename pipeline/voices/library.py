@@ -11,6 +11,7 @@ Lookups read memory only. Writing, deleting and refresh() block; call them from 
 import hashlib
 import json
 import secrets
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import Conflict, InvalidRequest, StoreUnavailable, UnknownVoice, VoiceExists
 from pipeline.store.mirror import Mirror
+from pipeline.store.ownership import OPERATOR, Share, Writer, owner_in
 from pipeline.store.store import Store
 from pipeline.types import Voice
 from pipeline.voices.catalogue import DEFAULT, VoiceCatalogue, VoiceInfo
@@ -41,6 +43,7 @@ PREVIEWS = "voice-previews"
 SCORES = "voice-scores"
 LOUDNESS = "voice-loudness"
 MAX_VERSIONS = 100  # of one voice; every replica holds all of them in memory
+MAX_BYTES_OF_OWNER = 32 << 20  # of the voices of one key, all versions and their previews
 
 UNKNOWN = "no such voice; GET /v1/audio/voices lists them, and seed:<number> is one"
 
@@ -65,8 +68,10 @@ class VoiceLibrary:
         self.width = catalogue.width
         self._store = store
         self._max_voices = max_voices
+        self._share = Share("voices", max(1, max_voices // 4), MAX_BYTES_OF_OWNER)
         self._allow_inline = allow_inline
         self._temporary: dict[str, Voice] = {}
+        self._writing = threading.Lock()  # so that requests at once do not pass the limits together
         self._voices: Mirror[StoredVoice] | None = None
         self._scores: Mirror[float] | None = None
         if store is not None:
@@ -168,11 +173,11 @@ class VoiceLibrary:
             return False
         return self._voices.refresh() | self._scores.refresh()
 
-    def check_new(self, voice_id: str, title: str) -> None:
+    def check_new(self, voice_id: str, title: str, writer: Writer = OPERATOR) -> None:
         """Checks that a voice of this id and title can be added, before any work is done for it.
 
         Raises:
-            InvalidRequest, VoiceExists, StoreUnavailable
+            InvalidRequest, VoiceExists, ShareUsedUp, StoreUnavailable
         """
         self._writable()
         assert self._voices is not None
@@ -187,36 +192,43 @@ class VoiceLibrary:
             raise VoiceExists("there is a voice of this name; GET /v1/audio/voices lists them", param="name")
         if len(known) >= self._max_voices:
             raise VoiceExists(f"there are {len(known)} voices, the most that voices.max_voices allows; delete one first")
+        self._share.check(writer, self._kept(but=voice_id), 0)
 
-    def add(self, voice_id: str, record: VoiceRecord, preview: bytes = b"") -> StoredVoice:
-        """Stores a new voice.
+    def add(self, voice_id: str, record: VoiceRecord, preview: bytes = b"", writer: Writer = OPERATOR) -> StoredVoice:
+        """Stores a new voice, which belongs to its writer.
 
         Raises:
-            VoiceExists, StoreUnavailable, StoreFull
+            VoiceExists, ShareUsedUp, StoreUnavailable, StoreFull
         """
-        self.check_new(voice_id, record.title)
-        return self._put(voice_id, record, preview, replaces=0)
+        with self._writing:
+            self.refresh()
+            self.check_new(voice_id, record.title, writer)
+            return self._put(voice_id, record.model_copy(update={"owner": writer.id}), preview, writer, replaces=0)
 
-    def edit(self, stored: StoredVoice, record: VoiceRecord, preview: bytes = b"") -> StoredVoice:
+    def edit(self, stored: StoredVoice, record: VoiceRecord, preview: bytes = b"", writer: Writer = OPERATOR) -> StoredVoice:
         """Stores the next version of a voice; earlier versions stay.
 
         Raises:
             Conflict: `stored` is not the newest version.
             InvalidRequest: there are too many versions.
-            StoreUnavailable, StoreFull
+            NotTheOwner, ShareUsedUp, StoreUnavailable, StoreFull
         """
+        writer.check(stored.record.owner)
         if stored.version >= MAX_VERSIONS:
             raise InvalidRequest(f"this voice has {stored.version} versions; the limit is {MAX_VERSIONS}: create a new voice")
-        return self._put(stored.id, record, preview, replaces=stored.version)
+        with self._writing:
+            return self._put(stored.id, record, preview, writer, replaces=stored.version)
 
-    def delete(self, voice_id: str) -> None:
+    def delete(self, voice_id: str, writer: Writer = OPERATOR) -> None:
         """Removes a voice with all its versions, previews and scores. Requests that have begun are not affected.
 
         Raises:
-            UnknownVoice, StoreUnavailable
+            UnknownVoice, NotTheOwner, StoreUnavailable
         """
         store = self._writable()
         assert self._voices is not None
+        if (newest := store.get(VOICES, voice_id)) is not None:
+            writer.check(owner_in(newest[1]))
         found = self._voices.get(voice_id)
         if not store.delete(VOICES, voice_id):
             raise UnknownVoice(UNKNOWN, param="id")
@@ -253,11 +265,21 @@ class VoiceLibrary:
             value = json.dumps({"voice": name, "checkpoint": checkpoint, "lufs": lufs}).encode()
             self._store.put(LOUDNESS, _loudness_key(name, checkpoint), value, replaces=0, keeps=1)
 
-    def _put(self, voice_id: str, record: VoiceRecord, preview: bytes, *, replaces: int) -> StoredVoice:
+    def _kept(self, but: str) -> Iterator[tuple[str, int]]:
+        """Yields owner and bytes of every stored voice but one, all its versions together."""
+        assert self._voices is not None
+        for voice_id, versions in self._voices.versions.items():
+            if voice_id != but:
+                yield versions[max(versions)].record.owner, sum(one.size for one in versions.values())
+
+    def _put(self, voice_id: str, record: VoiceRecord, preview: bytes, writer: Writer, *, replaces: int) -> StoredVoice:
         store = self._writable()
         assert self._voices is not None
+        value = write_record(record.model_copy(update={"preview_bytes": len(preview)}))
+        own = sum(one.size for one in self._voices.versions.get(voice_id, {}).values())
+        self._share.check(writer, self._kept(but=voice_id), own + len(value) + len(preview))
         try:
-            version = store.put(VOICES, voice_id, write_record(record), replaces=replaces, keeps=MAX_VERSIONS)
+            version = store.put(VOICES, voice_id, value, replaces=replaces, keeps=MAX_VERSIONS)
         except Conflict:
             if replaces:
                 raise

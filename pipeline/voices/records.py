@@ -39,6 +39,8 @@ class VoiceRecord(StrictModel):
     """One version of a voice."""
 
     title: str = Field(min_length=1, max_length=MAX_TITLE_CHARS, description="display name")
+    owner: str = Field("", max_length=MAX_TITLE_CHARS, description="id of the key that made it; empty: the operator's")
+    preview_bytes: int = Field(0, ge=0, description="size of the preview that is kept beside it [bytes]")
     origin: Origin
     made_of: str = Field("", max_length=MAX_NOTE_CHARS, description="source of the voice: seed:<n> or blend:...")
     width: int = Field(ge=1, description="numbers per embedding of the checkpoint it was created for")
@@ -89,6 +91,8 @@ class StoredVoice:
     version: int
     record: VoiceRecord
     voice: Voice
+    size: int
+    """of the record and its preview [bytes]"""
 
     @property
     def name(self) -> str:
@@ -132,4 +136,5 @@ def read_record(key: str, version: int, value: bytes, *, width: int) -> StoredVo
         raise ValueError(f"not a voice: {error.error_count()} fields are wrong") from None
     if record.width != width:
         raise ValueError(f"created for embeddings of {record.width} numbers, this checkpoint has {width}")
-    return StoredVoice(key, version, record, voice_of(record, versioned(key, version)))
+    size = len(value) + record.preview_bytes
+    return StoredVoice(key, version, record, voice_of(record, versioned(key, version)), size)

@@ -19,6 +19,7 @@ from functools import partial
 from typing import ClassVar
 
 from pipeline.ewma import Ewma
+from pipeline.store.ownership import Writer
 from pipeline.types import Lane
 from serve.access.api_keys import Quota
 from serve.access.quotas import Charge, LocalQuotas, QuotaDecision, Quotas
@@ -66,21 +67,10 @@ class Caller:
         if self.is_revoked():
             raise invalid_key()
 
-    def check_owner(self, owner: str) -> None:
-        """Checks that it may replace or delete a record.
-
-        Args:
-            owner: id of the key that made it; empty: a release that kept none.
-
-        Raises:
-            ApiError: 403
-        """
-        if not (self.is_operator or owner == self.id):
-            raise ApiError(
-                "this belongs to another key; only that key, and keys with the scope admin, may replace or delete it",
-                ErrorSpec(403, "permission_error", "not_the_owner", False),
-                param="id",
-            )
+    @property
+    def writer(self) -> Writer:
+        """As whom it stores what all keys use."""
+        return Writer(self.id, self.is_operator)
 
     def lane(self, requested: str | None) -> Lane:
         """Returns the lane of a request: the requested one, else standard, else the most urgent one the key may use.

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pipeline.errors import InvalidRequest, ReadOnlyVoice, ReferenceRejected
 from pipeline.protocols import RecordingEncoder
 from pipeline.spec import SAMPLE_RATE, SAMPLES_PER_STEP
+from pipeline.store.ownership import OPERATOR, Writer
 from pipeline.store.threads import ask_store
 from pipeline.text.normalize import is_speakable, normalize
 from pipeline.types import Voice
@@ -49,6 +50,8 @@ class VoiceMetadata:
     licence: str = ""
     gain_db: float | None = None
     """None: the gain that brings the voice to voices.loudness_lufs"""
+    writer: Writer = OPERATOR
+    """to whom the voice belongs"""
 
 
 class VoiceMaker:
@@ -97,7 +100,7 @@ class VoiceMaker:
         Raises:
             ReferenceRejected, UnsupportedFormat, AtCapacity
         """
-        self._check_new(metadata)
+        await self._check_new(metadata)
         voice, report = await self.heard(content, transcript)
         assert voice.sample_codes is not None
         fields = {
@@ -122,28 +125,29 @@ class VoiceMaker:
         self._check_length(reference, transcript)
         return Voice("", None, await self._encoder.encode(reference.samples), transcript), reference.report
 
-    async def edit(self, voice_id: str, changes: dict[str, Any]) -> StoredVoice:
+    async def edit(self, voice_id: str, changes: dict[str, Any], writer: Writer = OPERATOR) -> StoredVoice:
         """Stores the next version of a voice, with other metadata or another gain. Its sound cannot change.
 
         Raises:
-            UnknownVoice, Conflict
+            UnknownVoice, NotTheOwner, Conflict
         """
         stored = self._stored(voice_id)
+        writer.check(stored.record.owner)
         record = VoiceRecord.model_validate({**stored.record.model_dump(), **changes, "created_at": _now()})
         if record.title != stored.record.title and self._library.find(record.title) is not None:
             raise InvalidRequest("another voice has this name", param="name")
         same_gain = record.gain_db == stored.record.gain_db
         preview = await ask_store(self._library.preview, stored) if same_gain else None
-        return await ask_store(self._library.edit, stored, record, preview or b"")
+        return await ask_store(self._library.edit, stored, record, preview or b"", writer)
 
-    async def delete(self, voice_id: str) -> None:
+    async def delete(self, voice_id: str, writer: Writer = OPERATOR) -> None:
         """Deletes every version of a voice.
 
         Raises:
-            UnknownVoice
+            UnknownVoice, NotTheOwner
         """
         self._stored(voice_id)
-        await ask_store(self._library.delete, voice_id)
+        await ask_store(self._library.delete, voice_id, writer)
 
     def _stored(self, voice_id: str) -> StoredVoice:
         """Returns the newest version of a stored voice.
@@ -158,10 +162,10 @@ class VoiceMaker:
         self._library.canonical(voice_id)  # raises if there is no such voice at all
         raise ReadOnlyVoice("this voice is built in, or defined by its name: it cannot be changed", param="id")
 
-    def _check_new(self, metadata: VoiceMetadata) -> str:
+    async def _check_new(self, metadata: VoiceMetadata) -> str:
         """Returns the id of a new voice, after every check that needs no synthesis."""
         voice_id = metadata.id or (metadata.title if is_id(metadata.title) else f"voice-{secrets.token_hex(4)}")
-        self._library.check_new(voice_id, metadata.title)
+        await asyncio.to_thread(self._library.check_new, voice_id, metadata.title, metadata.writer)
         return voice_id
 
     def _check_length(self, reference: Reference, transcript: str) -> None:
@@ -186,7 +190,7 @@ class VoiceMaker:
         return await self._make(metadata, fields, Voice("", embedding))
 
     async def _make(self, metadata: VoiceMetadata, fields: dict[str, Any], voice: Voice) -> StoredVoice:
-        voice_id = self._check_new(metadata)
+        voice_id = await self._check_new(metadata)
         with self._library.temporary(voice) as name:
             samples = await self._sampler.say_preview(name, metadata.languages)
         loudness = await asyncio.to_thread(loudness_lufs, samples)
@@ -205,7 +209,7 @@ class VoiceMaker:
             }
         )
         preview = await asyncio.to_thread(encode_preview, samples, gain_db)
-        stored = await ask_store(self._library.add, voice_id, record, preview)
+        stored = await ask_store(self._library.add, voice_id, record, preview, metadata.writer)
         LOG.info("voice created origin=%s consent=%s", record.origin, record.consent is not None)
         return stored
 

@@ -18,6 +18,7 @@ from serve.access.api_keys import Scope
 from serve.errors import bad_request
 from serve.http.dependencies import RequestServices
 from serve.http.forms import FORM_ROOM, read_form
+from serve.http.middleware import caller_of
 from serve.http.route_access import requires
 from serve.http.routes.elevenlabs import REFUSED
 from serve.http.routes.voices import NO_CONSENT, check_cloning, from_recording, or_404
@@ -70,7 +71,7 @@ async def add(request: Request, services: RequestServices) -> Response:
             if str(getattr(labels, name) or "").strip().lower() in NO_CONSENT:
                 raise bad_request("missing_field", f"{name} is required, and {NO_FIELDS_FOR_IT}", param="labels")
         body = read_values(FormBody, {**metadata_of(form, labels), "ref_text": labels.ref_text})
-        stored, _ = await from_recording(services, form, "files", body, str(labels.consent))
+        stored, _ = await from_recording(request, services, form, "files", body, str(labels.consent))
     finally:
         await form.close()
     return replied({"voice_id": stored.id, "requires_verification": False}, unused(form, labels))
@@ -94,14 +95,14 @@ async def edit(name: str, request: Request, services: RequestServices) -> Respon
         raise bad_request("missing_field", "give at least one of name, description, labels.language and labels.licence")
     if "name" in changes:
         changes["title"] = changes.pop("name")
-    await or_404(maker.edit(name, changes))
+    await or_404(maker.edit(name, changes, caller_of(request).writer))
     return replied({"status": "ok"}, ignored)
 
 
 @router.delete("/v1/voices/{name}", responses=REFUSED)
 @requires(Scope.VOICES)
-async def delete(name: str, services: RequestServices) -> dict[str, Any]:
-    await or_404(services.voices.maker.delete(name))
+async def delete(name: str, request: Request, services: RequestServices) -> dict[str, Any]:
+    await or_404(services.voices.maker.delete(name, caller_of(request).writer))
     return {"status": "ok"}
 
 

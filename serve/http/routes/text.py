@@ -34,6 +34,7 @@ from pipeline.types import (
 from serve.access.api_keys import Scope
 from serve.errors import ApiError, ErrorSpec, bad_request, not_finished
 from serve.http.dependencies import RequestServices
+from serve.http.middleware import caller_of
 from serve.http.openapi import answers, takes
 from serve.http.request_context import context_of, is_strict
 from serve.http.route_access import any_key, requires
@@ -186,23 +187,25 @@ async def lexicon(lexicon_id: str, services: RequestServices) -> LexiconReply:
     return LexiconReply(id=lexicon_id, entries={entry.word: _sound(entry) for entry in entries})
 
 
-@router.put("/v1/lexicons/{lexicon_id}", openapi_extra=takes(LexiconBody), responses=answers(400, 408, 409, 413, 415, 503, 507))
+@router.put(
+    "/v1/lexicons/{lexicon_id}", openapi_extra=takes(LexiconBody), responses=answers(400, 403, 408, 409, 413, 415, 503, 507)
+)
 @requires(Scope.TEXT)
 async def put_lexicon(lexicon_id: str, request: Request, services: RequestServices) -> KeptReply:
-    """Stores a lexicon, in place of one with the same id; every replica uses it within a second."""
+    """Stores a lexicon, in place of one with the same id that is the caller's; every replica uses it within a second."""
     _check_id(lexicon_id)
     entries = entries_of((await _body(LexiconBody, request, services)).entries)
-    version = await ask_store(services.speech.lexicons.put, lexicon_id, entries)
+    version = await ask_store(services.speech.lexicons.put, lexicon_id, entries, caller_of(request).writer)
     return KeptReply(id=lexicon_id, version=version, entries=len(entries))
 
 
-@router.delete("/v1/lexicons/{lexicon_id}", status_code=204, responses=answers(400, 404, 503))
+@router.delete("/v1/lexicons/{lexicon_id}", status_code=204, responses=answers(400, 403, 404, 503))
 @requires(Scope.TEXT)
-async def delete_lexicon(lexicon_id: str, services: RequestServices) -> Response:
+async def delete_lexicon(lexicon_id: str, request: Request, services: RequestServices) -> Response:
     """Deletes a lexicon."""
     _check_id(lexicon_id)
     try:
-        await ask_store(services.speech.lexicons.delete, lexicon_id)
+        await ask_store(services.speech.lexicons.delete, lexicon_id, caller_of(request).writer)
     except UnknownLexicon:
         raise _no_such_lexicon() from None
     return Response(status_code=204)

@@ -26,6 +26,7 @@ from serve.errors import ApiError, ErrorSpec, bad_request
 from serve.http.body_reader import FORM, media_type_of, too_large
 from serve.http.dependencies import RequestServices
 from serve.http.forms import FORM_ROOM, read_form
+from serve.http.middleware import caller_of
 from serve.http.openapi import answers, takes
 from serve.http.route_access import any_key, listing, requires
 from serve.http.schemas.voices import BlendBody, EditBody, FormBody, NewVoiceBody, RandomBody, blend_expression, takes_form
@@ -65,7 +66,7 @@ async def create(request: Request, services: RequestServices) -> Response:
     if media_type_of(request) == FORM:
         return await clone(request, services)
     body = read_body(NewVoiceBody, await services.bodies.read_json(request))
-    metadata = body.metadata()
+    metadata = body.metadata(caller_of(request).writer)
     given = [body.seed is not None, body.embedding is not None, body.blend is not None]
     if sum(given) != 1:
         raise bad_request("conflicting_fields", "give exactly one of seed, embedding and blend, or a form with audio_sample")
@@ -114,7 +115,9 @@ async def random(request: Request, services: RequestServices) -> dict[str, Any]:
 async def blend(request: Request, services: RequestServices) -> Response:
     body = read_body(BlendBody, await services.bodies.read_json(request))
     with services.speech.admission.acquire():
-        return created(services, await services.voices.maker.from_blend(body.metadata(), body.expression))
+        return created(
+            services, await services.voices.maker.from_blend(body.metadata(caller_of(request).writer), body.expression)
+        )
 
 
 @router.get("/v1/audio/voices/{name}", responses=answers(400, 404))
@@ -134,14 +137,14 @@ async def edit(name: str, request: Request, services: RequestServices) -> Respon
         raise bad_request("missing_field", "give at least one of name, languages, description, licence and gain_db")
     if "name" in changes:
         changes["title"] = changes.pop("name")
-    stored = await or_404(services.voices.maker.edit(name, changes))
+    stored = await or_404(services.voices.maker.edit(name, changes, caller_of(request).writer))
     return JSONResponse(voice_card(services.voices.library.info(stored), services.speech.models))
 
 
 @router.delete("/v1/audio/voices/{name}", responses=answers(400, 403, 404, 503))
 @requires(Scope.VOICES)
-async def delete(name: str, services: RequestServices) -> dict[str, Any]:
-    await or_404(services.voices.maker.delete(name))
+async def delete(name: str, request: Request, services: RequestServices) -> dict[str, Any]:
+    await or_404(services.voices.maker.delete(name, caller_of(request).writer))
     return {"id": name, "object": "audio.voice.deleted", "deleted": True}
 
 
@@ -182,7 +185,7 @@ async def clone(request: Request, services: Services) -> Response:
             )
         fields = {key: value for key, value in form.items() if isinstance(value, str) and key != "consent"}
         body = read_values(FormBody, form_values(fields))
-        stored, report = await from_recording(services, form, "audio_sample", body, consent)
+        stored, report = await from_recording(request, services, form, "audio_sample", body, consent)
     finally:
         await form.close()
     return created(
@@ -213,12 +216,13 @@ def check_cloning(services: Services) -> None:
 
 
 async def from_recording(
-    services: Services, form: FormData, field: str, body: FormBody, consent: str
+    request: Request, services: Services, form: FormData, field: str, body: FormBody, consent: str
 ) -> tuple[StoredVoice, Report]:
     """Stores the voice of the recording in a field of a form."""
     content = await recording(form, field, services.voices.maker.config.max_upload_bytes)
     with services.speech.admission.acquire():
-        return await services.voices.maker.from_recording(body.metadata(), content, body.ref_text, consent[:MAX_NOTE_CHARS])
+        metadata = body.metadata(caller_of(request).writer)
+        return await services.voices.maker.from_recording(metadata, content, body.ref_text, consent[:MAX_NOTE_CHARS])
 
 
 async def recording(form: FormData, field: str, limit: int) -> bytes:
