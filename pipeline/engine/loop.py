@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pipeline.config import EngineConfig
 from pipeline.engine.device import DeviceRunner, RoundOutput
 from pipeline.engine.observer import EngineObserver
-from pipeline.engine.promises import ThroughputEstimate
+from pipeline.engine.promises import RESERVE, ThroughputEstimate
 from pipeline.engine.scheduler import Plan, Scheduler
 from pipeline.engine.sequence import slot_of
 from pipeline.errors import DeadlineExceeded, EngineDead, NonFiniteOutput, SynthesisError
@@ -27,7 +27,6 @@ logger = logging.getLogger(__name__)
 
 EWMA_WEIGHT = 0.1  # of the newest value in the running means
 MOST_TIMES = 4.0  # times the mean is the most one measurement counts: a process that was stopped for a minute is not slow
-RESERVE = 1.25  # promises assume steps this many times longer than the present ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +147,11 @@ class EngineLoop:
                 # Before the buffers are looked at: a read that comes too late for the plan sees it, and notifies.
                 self._may_sleep = wait
                 plan = self._scheduler.next_plan(self._clock())
-                for sequence, error in plan.left:
-                    self._observer.wasted(sequence.steps, _why_wasted(error))
+                for sequence, error in plan.left:  # all before anything may raise: the scheduler knows them no more
                     if error is not None:
                         sequence.stream.put(error)
+                for sequence, error in plan.left:
+                    self._observer.wasted(sequence.steps, _why_wasted(error))
                 if plan.decode or plan.fills_slots or not wait:
                     self._may_sleep = False
                     return plan
@@ -203,21 +203,24 @@ class EngineLoop:
     def _deliver(self, runner: DeviceRunner, plan: Plan, output: RoundOutput, now: float) -> None:
         for sequence in plan.decode:
             slot = sequence.slot
-            if slot is None or not self._scheduler.holds(sequence):
-                continue  # it has left while this round was in flight
+            if slot is None or not self._scheduler.holds(sequence):  # it has left while this round was in flight
+                if slot is not None and output.broken[slot] and self._scheduler.is_cooling(slot):
+                    runner.reset_slot(slot)
+                continue
             for step in output.emitted[:, slot].nonzero()[0]:
                 sequence.emit(output.hidden[step, slot], output.tokens[step, slot, : sequence.books])
                 self.steps += 1
+            # Whoever reads is told first: what follows may raise, and the scheduler would know the sequence no more.
             if output.broken[slot]:
-                self._scheduler.release(sequence)
-                runner.reset_slot(slot)
-                self._observer.wasted(sequence.steps, "broken")
                 sequence.stream.put(
                     NonFiniteOutput(f"the model produced non-finite numbers after {sequence.steps} steps of this segment")
                 )
-            elif output.ended[slot] or sequence.steps >= sequence.max_steps:
                 self._scheduler.release(sequence)
+                runner.reset_slot(slot)
+                self._observer.wasted(sequence.steps, "broken")
+            elif output.ended[slot] or sequence.steps >= sequence.max_steps:
                 sequence.flush(FinishReason.EOS if output.ended[slot] else FinishReason.LENGTH)
+                self._scheduler.release(sequence)
                 self.sequences += 1
                 self._scheduler.queue.learn(sequence)
                 self._sequence_s.add(now - sequence.submitted_at)

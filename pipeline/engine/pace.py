@@ -1,7 +1,7 @@
 """Pace: learns how a step's duration grows with its rows, and how many rows leave every stream faster than speech.
 
 In:    each round: its rows, the duration of its steps, the prefill before it
-Out:   the most rows at which a stream keeps its pace
+Out:   the most rows at which a stream keeps its pace; how long a step of so many rows takes
 Owns:  running sums of the latest rounds
 Never: torch, clocks, which sequences they are
 
@@ -17,6 +17,7 @@ from pipeline.spec import STEPS_PER_SECOND
 DECAY = 0.995  # of all sums, per round: the latest two hundred count
 MOST_TIMES = 4.0  # times the mean is the most one round counts: a process that was stopped is not slow
 LEAST_VARIANCE = 0.1  # of the number of rows, from which on its effect can be told
+LONGER = 1.1  # rounds, as `sure_rows` assumes
 ROWS_TO_DOUBLE = 3  # the step of one row, before anything is known
 
 
@@ -59,12 +60,33 @@ class Pace:
     @property
     def most_rows(self) -> int:
         """The most rows that leave every stream as fast as it must be; all of them where not even one alone would be."""
+        return self._rows_within(1.0)
+
+    @property
+    def sure_rows(self) -> int:
+        """As many of them as there will be if rounds become a little longer; two at least, where there are two."""
+        return min(self.most_rows, max(2, self._rows_within(LONGER)))
+
+    def _rows_within(self, longer: float) -> int:
+        """Returns the most rows if rounds were so many times as long."""
         if self._slowest is None or not self._times:
             return self._slots
-        mean_rows, mean_s = self._rows / self._weight, self._times / self._weight
-        slope = mean_s / (mean_rows + ROWS_TO_DOUBLE) if self._slope is None else self._slope
-        fixed, each = mean_s - slope * mean_rows, slope + self._prefills / self._rows
+        fixed, slope = self._line()
+        each = slope + self._prefills / self._rows
         longest_s = self._slowest / STEPS_PER_SECOND  # of a step
         if fixed + each > longest_s or not each:
             return self._slots
-        return min(self._slots, max(1, math.floor((longest_s - fixed) / each)))
+        return min(self._slots, max(1, math.floor((longest_s / longer - fixed) / each)))
+
+    def step_s(self, rows: int) -> float:
+        """Returns how long a step of so many rows takes [s]; 0 before the first round."""
+        if not self._times:
+            return 0.0
+        fixed, slope = self._line()
+        return fixed + slope * rows
+
+    def _line(self) -> tuple[float, float]:
+        """Returns a and b of a + b n [s]."""
+        mean_rows, mean_s = self._rows / self._weight, self._times / self._weight
+        slope = mean_s / (mean_rows + ROWS_TO_DOUBLE) if self._slope is None else self._slope
+        return mean_s - slope * mean_rows, slope

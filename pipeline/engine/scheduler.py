@@ -5,25 +5,25 @@ Out:   one Plan per round
 Owns:  the waiting queue and the slot table
 Never: torch, clocks of its own, audio
 
-A sequence is in exactly one place: waiting, in one slot, or gone. Slots are assigned in the order of waiting_queue.py, with one
-exception: prompts that share the first one's padded length may be prefilled together with it.
+A sequence is in exactly one place: waiting, in one slot, or gone. turns.py says who gets a slot next, who gives one up for it
+and which bulk rows decode. Prompts that share the first one's padded length may be prefilled together with it, where that
+takes no slot from one before them.
 
-Where an interactive sequence finds no slot, preemption.py chooses a bulk one that gives its slot up. The slot's whole state,
-keys and values included, is kept as it is and put back later: no bit of its steps is computed again, so none can differ.
+A preempted sequence's slot, keys and values included, is kept as it is and put back later: no bit of its steps is computed
+again, so none can differ. A row that is left out of a round keeps its slot, and nothing is copied.
 
-An admitted sequence is promised its first audio: promises.py refuses a newcomer whose own would be late, or that would make
-another one's late, before it costs a step. And those that are listened to stay smooth: no sequence gets a slot while one more
-would make the others slower than they must be (pace.py). Bulk sequences among themselves have no such limit.
+An admitted sequence is promised its first audio: promises.py plays the same turns forward, and refuses a newcomer whose own
+would be late, or that would make another one's late, before it costs a step.
 """
 
-import heapq
 from dataclasses import dataclass
 
 from pipeline.config import EngineConfig
 from pipeline.engine.pace import Pace
-from pipeline.engine.preemption import choose_preempted, num_preempted, preemptible
-from pipeline.engine.promises import Occupancy, ThroughputEstimate, check_promises
+from pipeline.engine.promises import Playback, ThroughputEstimate, check_promises, is_promised
 from pipeline.engine.sequence import Sequence, slot_of
+from pipeline.engine.slot_table import SlotTable
+from pipeline.engine.turns import SlotCounts, next_turn, num_decoding
 from pipeline.engine.waiting_queue import WaitQueue
 from pipeline.errors import AtCapacity, DeadlineExceeded, ReaderStalled, SynthesisError
 from pipeline.types import Lane
@@ -71,9 +71,7 @@ class Scheduler:
         self.queue = WaitQueue(config)
         self.pace = Pace(config.max_rtf, config.slots)
         self._plans = 0
-        self._slots: list[Sequence | None] = [None] * config.slots
-        # The lowest free slot first keeps the used ones together, so that a step can leave out the rest.
-        self._free = list(range(config.slots))
+        self._slots = SlotTable(config.slots)
         self.rounds_ahead = 0
         """rounds that were launched and not yet read when a plan is made"""
 
@@ -83,11 +81,11 @@ class Scheduler:
 
     @property
     def num_running(self) -> int:
-        return self._config.slots - len(self._free)
+        return self._slots.num_running
 
     @property
     def usable_slots(self) -> int:
-        """Slots that may be taken while those that are listened to keep pace; at least one. Paused ones slow nobody."""
+        """Slots whose rows may decode while those that are listened to keep pace; at least one. Paused ones slow nobody."""
         running = self._running()
         if all(sequence.lane is Lane.BULK for sequence in running):
             return self._config.slots
@@ -111,7 +109,7 @@ class Scheduler:
         if not admitted:
             self._check_room(sequence.lane, retry_after_s)
             if throughput is not None:
-                check_promises(sequence, self.queue, self._occupancy(), throughput)
+                self._check_promises(sequence, throughput)
         self.queue.join(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
@@ -121,12 +119,12 @@ class Scheduler:
     def next_plan(self, now: float) -> Plan:
         """Removes the sequences that must leave, assigns slots, and chooses the sequences that decode."""
         self._plans += 1
+        self._slots.free_cooled(self._plans - self.rounds_ahead - 1)
+        could = {sequence for sequence in self._running() if self._has_room(sequence, now)}
         left = self._remove_ended(now)
-        preempt = self._preempt()
-        prefill, restore = self._assign_slots()
-        decode = tuple(
-            sequence for sequence in self._running() if self._has_room(sequence, now) and not sequence.preempt_pending
-        )
+        prefill, preempt, restore = self._assign_slots()
+        could.update(sequence for sequence in (*prefill, *restore) if self._has_room(sequence, now))
+        decode = self._choose_rows(could)
         for sequence in decode:
             sequence.last_planned = self._plans
         # Steps of this round are at positions length .. length + steps_per_round - 1, behind those of rounds in flight.
@@ -144,14 +142,16 @@ class Scheduler:
 
     def holds(self, sequence: Sequence) -> bool:
         """Returns True while the sequence is in its slot."""
-        return sequence.slot is not None and self._slots[sequence.slot] is sequence
+        return self._slots.holds(sequence)
 
     def release(self, sequence: Sequence) -> None:
-        """Frees the sequence's slot."""
-        slot = slot_of(sequence)
-        assert self._slots[slot] is sequence, "a slot is released by its owner only"
-        self._slots[slot] = None
-        heapq.heappush(self._free, slot)
+        """Frees the slot of a sequence that has ended; its tenant pays for the steps that were made."""
+        self._slots.vacate(sequence)
+        self.queue.settle(sequence)
+
+    def is_cooling(self, slot: int) -> bool:
+        """Returns True for a slot whose owner left while its last round was in flight: nobody gets it before that is read."""
+        return self._slots.is_cooling(slot)
 
     def next_deadline(self) -> float | None:
         """Returns when a sequence must be removed if nothing else happens [monotonic s]; None if none is left."""
@@ -174,24 +174,59 @@ class Scheduler:
     def check(self) -> None:
         """Asserts the invariants, for tests and for idle moments."""
         running = self._running()
-        assert len(running) + len(self._free) == self._config.slots, "free and used slots make all slots"
-        assert len(set(self._free)) == len(self._free), "a slot is free once"
-        assert all(self._slots[slot] is None for slot in self._free), "a free slot has no owner"
-        assert all(sequence.slot == slot for slot, sequence in enumerate(self._slots) if sequence is not None)
+        self._slots.check()
         assert all(sequence.slot is None for sequence in self.queue), "a waiting sequence has no slot"
-        assert num_preempted(self.queue) <= self._config.max_preempted, "no more are preempted than may be"
+        assert self._num_preempted() <= self._config.max_preempted, "no more are preempted than may be"
         assert all(sequence.length <= self._config.positions for sequence in running), "no sequence outgrows its slot"
 
     def _all(self) -> list[Sequence]:
         return [*self.queue, *self._running()]
 
     def _running(self) -> list[Sequence]:
-        return [sequence for sequence in self._slots if sequence is not None]
+        return self._slots.running()
 
-    def _occupancy(self) -> Occupancy:
+    def _num_preempted(self) -> int:
+        return sum(sequence.preempted_state is not None for sequence in self.queue)
+
+    def _counts(self) -> SlotCounts:
+        counts = SlotCounts(
+            most_rows=self.pace.most_rows,
+            free=self._slots.num_free,
+            may_preempt=self._config.max_preempted - self._num_preempted(),
+        )
+        for sequence in self._running():
+            counts.add(sequence)
+        return counts
+
+    def _check_promises(self, newcomer: Sequence, throughput: ThroughputEstimate) -> None:
+        """Checks that the newcomer breaks no promise, his own included.
+
+        An idle engine takes every newcomer: no other replica could serve it sooner, and the estimate may be out of date.
+
+        Raises:
+            DeadlineUnmeetable: he does.
+        """
         running = self._running()
-        may_yield = preemptible(self.queue, running, max_preempted=self._config.max_preempted)
-        return Occupancy(self.usable_slots, tuple(running), tuple(may_yield))
+        promised = any(map(is_promised, (newcomer, *self.queue, *running)))
+        if not promised or not (self.queue or running):
+            return
+
+        def play(other: Sequence | None) -> Playback:
+            counts = self._counts()
+            counts.free += self._slots.num_cooling
+            counts.most_rows = self.pace.sure_rows  # it may change before the promise is due
+            return Playback(
+                self._config,
+                self.queue,
+                running,
+                counts,
+                throughput,
+                pace=self.pace,
+                rounds_ahead=self.rounds_ahead,
+                newcomer=other,
+            )
+
+        check_promises(newcomer, play, worth_s=throughput.prefill_s + throughput.step_s * self._config.steps_per_round)
 
     def _check_room(self, lane: Lane, retry_after_s: float) -> None:
         """Checks that one more sequence of this lane may wait; bulk leaves half of the waiting room to the others.
@@ -199,8 +234,8 @@ class Scheduler:
         Raises:
             AtCapacity: it may not.
         """
-        room = len(self._free) + self._config.max_waiting - len(self.queue)
-        bulk_room = len(self._free) + -(-self._config.max_waiting // 2) - self.queue.count(Lane.BULK)
+        room = self._slots.num_free + self._config.max_waiting - len(self.queue)
+        bulk_room = self._slots.num_free + -(-self._config.max_waiting // 2) - self.queue.count(Lane.BULK)
         if room <= 0 or (lane is Lane.BULK and bulk_room <= 0):
             raise AtCapacity(
                 f"all {self._config.slots} slots are taken and {len(self.queue)} segments wait; the limit is "
@@ -216,7 +251,8 @@ class Scheduler:
             self.queue.leave(gone)
         for sequence, _ in left:
             if sequence.slot is not None:
-                self.release(sequence)
+                self._slots.vacate(sequence, cools=self._is_in_flight(sequence))
+                self.queue.settle(sequence)
         return tuple(left)
 
     def _has_ended(self, sequence: Sequence, now: float) -> bool:
@@ -238,48 +274,61 @@ class Scheduler:
     def _is_stalled(self, sequence: Sequence, now: float) -> bool:
         return sequence.paused_since is not None and now - sequence.paused_since >= self._config.stall_timeout_s
 
-    def _preempt(self) -> tuple[tuple[Sequence, int], ...]:
-        """Takes the slots of the chosen bulk sequences and queues them again; returns each with the slot it has left.
+    def _is_in_flight(self, sequence: Sequence) -> bool:
+        return 0 < sequence.last_planned >= self._plans - self.rounds_ahead
 
-        A sequence whose last round is still in flight decodes no more, and is preempted by a later plan.
-        """
-        running, preempted = self._running(), []
-        for sequence in running:
-            sequence.preempt_pending = False
-        free_slots = max(0, self.usable_slots - len(running))
-        for sequence in choose_preempted(self.queue, running, free_slots=free_slots, max_preempted=self._config.max_preempted):
-            if self._plans - sequence.last_planned <= self.rounds_ahead:
-                sequence.preempt_pending = True
-                continue
-            preempted.append((sequence, slot_of(sequence)))
-            self.release(sequence)
-            sequence.slot = None
-            sequence.preempted_state = True  # the engine's loop puts the runner's copy of the slot in its place
-            sequence.paused_since = None
-            self.queue.rejoin(sequence)
-        return tuple(preempted)
-
-    def _assign_slots(self) -> tuple[tuple[Sequence, ...], tuple[Sequence, ...]]:
-        """Assigns free slots. Returns (sequences to prefill, sequences to restore).
+    def _assign_slots(self) -> tuple[tuple[Sequence, ...], tuple[tuple[Sequence, int], ...], tuple[Sequence, ...]]:
+        """Gives slots, turn by turn. Returns (sequences to prefill, preempted ones with the slots they have left, to restore).
 
         There is at most one prefill call per round: a second one would delay every running stream audibly.
         """
         placed: list[Sequence] = []
         prefill: list[Sequence] = []
-        if not self._free or not self.queue:
-            return (), ()
-        for sequence in self.queue.order():
-            if self.num_running >= self.usable_slots or len(placed) == self._config.prefill_rows:
-                break
-            if sequence.preempted_state is None:
-                if prefill and prefill_bucket(len(sequence.prompt.ids)) != prefill_bucket(len(prefill[0].prompt.ids)):
-                    continue
-                prefill.append(sequence)
-            sequence.slot = heapq.heappop(self._free)
-            self._slots[sequence.slot] = sequence
+        preempted: list[tuple[Sequence, int]] = []
+        for sequence in self._running():
+            sequence.preempt_pending = False
+        if not self.queue:
+            return (), (), ()
+        order, counts = self.queue.order(), self._counts()
+        while len(placed) < self._config.prefill_rows and (turn := next_turn(order, counts)) is not None:
+            sequence, is_restored = turn.sequence, turn.sequence.preempted_state is not None
+            is_of_another_length = bool(prefill) and not is_restored and _bucket_of(sequence) != _bucket_of(prefill[0])
+            if turn.victim is not None:
+                if is_of_another_length or turn.victim in placed or not self._may_preempt(turn.victim):
+                    break
+                preempted.append((turn.victim, self._preempt(turn.victim)))
+                order.push(turn.victim)
+            order.pop(sequence)
+            counts.take(turn, restores=is_restored)
+            if is_of_another_length:
+                continue  # its slot is kept free for the next round
+            self._slots.occupy(sequence)
             placed.append(sequence)
-        self.queue.leave({id(sequence) for sequence in placed})
-        return tuple(prefill), tuple(sequence for sequence in placed if sequence.preempted_state is not None)
+            if not is_restored:
+                prefill.append(sequence)
+        self.queue.serve({id(sequence) for sequence in placed})
+        return tuple(prefill), tuple(preempted), tuple(each for each in placed if each.preempted_state is not None)
+
+    def _may_preempt(self, victim: Sequence) -> bool:
+        """Returns True if no round of the victim is in flight; else it decodes no more, and a later plan preempts it."""
+        victim.preempt_pending = self._is_in_flight(victim)
+        return not victim.preempt_pending
+
+    def _preempt(self, victim: Sequence) -> int:
+        """Takes the victim's slot and queues it again; returns the slot."""
+        slot = self._slots.vacate(victim)
+        victim.slot = None
+        victim.preempted_state = True  # the engine's loop puts the runner's copy of the slot in its place
+        victim.paused_since = None
+        self.queue.rejoin(victim)
+        return slot
+
+    def _choose_rows(self, could: set[Sequence]) -> tuple[Sequence, ...]:
+        """Returns those of the rows that could decode which do."""
+        rows = [row for row in self._running() if row in could and not row.preempt_pending]
+        bulk = sorted((row for row in rows if row.lane is Lane.BULK), key=lambda row: row.rank)
+        held = set(bulk[num_decoding(bulk, len(rows) - len(bulk), self.pace.most_rows) :])
+        return tuple(row for row in rows if row not in held)
 
     def _has_room(self, sequence: Sequence, now: float) -> bool:
         """Returns True if the reader's buffer has room for a whole round and those in flight; else records since when not."""
@@ -290,6 +339,10 @@ class Scheduler:
             sequence.paused_since = now
         sequence.pending_at_pause = sequence.pending_steps
         return False
+
+
+def _bucket_of(sequence: Sequence) -> int:
+    return prefill_bucket(len(sequence.prompt.ids))
 
 
 def _round_up(count: int, multiple: int) -> int:

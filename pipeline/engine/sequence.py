@@ -91,8 +91,12 @@ class Sequence:
     """steps emitted so far"""
     promised_at: float | None = None
     """when its first audio is due; None if nothing is promised [monotonic s]"""
+    rank: float = 0.0
+    """its place among lanes: when it was submitted, delayed by its lane's patience [monotonic s]"""
     virtual_start: float = 0.0
     """when it starts in its lane's virtual time (waiting_queue.py) [steps]"""
+    charged: float = 0.0
+    """what its tenant has paid for it so far [steps]"""
     preempt_pending: bool = False
     """it decodes no more; a later plan preempts it"""
     last_planned: int = 0

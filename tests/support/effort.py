@@ -1,6 +1,9 @@
 """Effort: how many examples a property is tried with and how long is fuzzed, by the ring of tests that runs."""
 
 import os
+import random
+import time
+from collections.abc import Iterator
 
 SHARES = {"quick": 0.2, "usual": 1.0, "nightly": 10.0}
 FEWEST = 3
@@ -18,3 +21,10 @@ def seconds(usual: float) -> float:
 
 def _share() -> float:
     return SHARES[os.environ.get("CHATTTS_TEST_EFFORT", "usual")]
+
+
+def new_seeds(usual_s: float) -> Iterator[int]:
+    """Yields random seeds until the time is over: `seconds(usual_s)`."""
+    until = time.monotonic() + seconds(usual_s)
+    while time.monotonic() < until:
+        yield random.randrange(10**9)

@@ -1,0 +1,105 @@
+"""Turns: the one rule of who gets a slot next, who gives it up for that, and which rows decode.
+
+In:    the order of the waiting sequences, who is in the slots, the rows that leave every stream fast enough (pace.py)
+Out:   the next Turn; the bulk rows that decode
+Owns:  nothing
+Never: torch, clocks; the slot table itself: the scheduler changes it, and promises.py plays it forward
+
+Sequences of the interactive and the standard lane have listeners; bulk has none. The rule:
+
+- While anybody listens, no more rows decode than leave every stream fast enough. Listeners come first; bulk rows beyond
+  that stay in their slots and out of the round, the most urgent of them last. Bulk alone decodes in all slots.
+- A listener who finds no free slot gets that of the least urgent bulk sequence, whose state is kept on the host.
+- Bulk is not starved: while a bulk sequence is older than a waiting listener by `bulk_patience_s` or more, one row is bulk's.
+"""
+
+from bisect import insort
+from dataclasses import dataclass, field
+
+from pipeline.engine.sequence import Sequence
+from pipeline.engine.waiting_queue import Order
+from pipeline.types import Lane
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The next sequence that gets a slot."""
+
+    sequence: Sequence
+    victim: Sequence | None = None
+    """the bulk sequence that gives its slot up for it; None: a free one"""
+
+
+@dataclass(slots=True)
+class SlotCounts:
+    """Who is in the slots, as far as the rule looks at it."""
+
+    most_rows: int
+    """rows that may decode while anybody listens"""
+    free: int
+    may_preempt: int
+    """sequences that may still be preempted"""
+    listened: int = 0
+    """rows that somebody listens to; one whose reader pauses slows nobody and does not count"""
+    bulk: list[Sequence] = field(default_factory=list)
+    """bulk sequences in slots, the most urgent first"""
+
+    def add(self, sequence: Sequence) -> None:
+        """Counts a sequence in a slot that was not free or has been taken."""
+        if sequence.lane is Lane.BULK:
+            insort(self.bulk, sequence, key=_rank)
+        else:
+            self.listened += sequence.paused_since is None
+
+    def take(self, turn: Turn, *, restores: bool) -> None:
+        """Carries a turn out.
+
+        Args:
+            restores: the sequence had been preempted.
+        """
+        if turn.victim is None:
+            self.free -= 1
+        else:
+            self.bulk.remove(turn.victim)
+            self.may_preempt -= 1
+        self.may_preempt += restores
+        self.add(turn.sequence)
+
+    def leave(self, sequence: Sequence) -> None:
+        """Counts a sequence out that has ended."""
+        self.free += 1
+        if sequence.lane is Lane.BULK:
+            self.bulk.remove(sequence)
+        else:
+            self.listened -= sequence.paused_since is None
+
+
+def next_turn(order: Order, slots: SlotCounts) -> Turn | None:
+    """Returns who gets a slot next; None if nobody does before a row ends."""
+    listener = order.listener()
+    if listener is None:
+        bulk = order.bulk()
+        return Turn(bulk) if bulk is not None and slots.free and _bulk_fits(slots, attended=slots.listened > 0) else None
+    bulk = order.bulk(until=listener.rank)
+    is_overdue = bulk is not None or (bool(slots.bulk) and slots.bulk[0].rank <= listener.rank)
+    fits = slots.listened + 1 + is_overdue <= slots.most_rows
+    if fits and (bulk is None or slots.bulk or not slots.free):
+        if slots.free:
+            return Turn(listener)
+        if slots.may_preempt > 0 and len(slots.bulk) > is_overdue:
+            return Turn(listener, victim=slots.bulk[-1])
+        return None
+    return Turn(bulk) if bulk is not None and slots.free and _bulk_fits(slots, attended=True) else None
+
+
+def num_decoding(bulk: list[Sequence], listened: int, most_rows: int) -> int:
+    """Returns how many of the bulk rows decode beside so many that somebody listens to; the most urgent do."""
+    return min(len(bulk), max(0, most_rows - listened)) if listened else len(bulk)
+
+
+def _bulk_fits(slots: SlotCounts, *, attended: bool) -> bool:
+    return not attended or slots.listened + len(slots.bulk) < slots.most_rows
+
+
+def _rank(sequence: Sequence) -> float:
+    return sequence.rank
