@@ -6,6 +6,7 @@ Owns:  nothing
 Never: a client's text in a message, FastAPI's own error shapes
 """
 
+import errno
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -98,6 +99,8 @@ ERROR_SPECS: dict[type[SynthesisError], ErrorSpec] = {
     SynthesisError: ErrorSpec(500, "server_error", "internal_error", False),
 }
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+DISK_IS_FULL = "the service's disk is full, so this cannot be kept; nothing was changed. Free space, or ask the operator to"
 REASONS = {404: ("not_found_error", "not_found"), 405: ("invalid_request_error", "method_not_allowed")}
 
 
@@ -156,6 +159,8 @@ def to_api_error(error: BaseException) -> ApiError:
     """Returns the reply to `error`, by the nearest of its classes in ERROR_SPECS; defects become a 500 without details."""
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
+        return ApiError(DISK_IS_FULL, ERROR_SPECS[StoreFull])
     if not isinstance(error, SynthesisError):
         return ApiError("an internal error; its request_id finds it in the log", ERROR_SPECS[SynthesisError])
     spec = next(ERROR_SPECS[ancestor] for ancestor in type(error).__mro__ if ancestor in ERROR_SPECS)

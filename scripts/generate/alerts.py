@@ -126,6 +126,13 @@ ALERTS: tuple[Alert, ...] = (
         "The store takes no writes: no job, voice, lexicon or key can be made, and no job ends",
     ),
     Alert(
+        "ChatTTSJobsWithoutDisk",
+        "sum(ray_chattts_jobs_waiting_for_disk) > 0",
+        "2m",
+        "ticket",
+        "Jobs cannot go on: the disk of jobs.folder is full",
+    ),
+    Alert(
         "ChatTTSVersionOut",
         "max(max_over_time(ray_chattts_version_out_of_service[5m])) > 0",
         "0m",

@@ -203,6 +203,12 @@ PANELS: tuple[Panel, ...] = (
         "1: the store refuses this ingress replica's writes (read only, full) or does not answer. Speech goes on.",
     ),
     Panel(
+        "Jobs that wait for disk",
+        "none",
+        {"{{replica}}": "max by (replica) (ray_chattts_jobs_waiting_for_disk)"},
+        "Jobs of this ingress replica that cannot keep what is spoken. They go on by themselves once there is space.",
+    ),
+    Panel(
         "Cache of steps",
         "none",
         {

@@ -6,13 +6,14 @@ Owns:  nothing
 Never: Ray, torch
 """
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pipeline.config import StrictModel
+from serve.config.hosts import host_and_port, is_near
 
-WebhookHost = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")]
+WebhookHost = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[1-9][0-9]{0,4})?$")]
 
 
 class JobsConfig(StrictModel):
@@ -40,8 +41,24 @@ class JobsConfig(StrictModel):
         604_800.0, ge=1, le=31_536_000, description="how long a job and its audio are kept after its last change [s]"
     )
     webhook_hosts: tuple[WebhookHost, ...] = Field(
-        (), description="hosts, in lower case and without a port, to which clients may have the end of a job told; empty: none"
+        (),
+        description="`host` or `host:port`, in lower case, to which clients may have the end of a job told; without a port: "
+        "443 for https, 80 for http; empty: none",
+    )
+    webhook_near_hosts: tuple[WebhookHost, ...] = Field(
+        (), description="those of webhook_hosts that may be an address of this machine or a link-local one"
     )
     disk_mib: int = Field(
         10_240, ge=1, le=1 << 30, description="disk space for all jobs, with what unfinished ones are expected to need [MiB]"
     )
+
+    @model_validator(mode="after")
+    def _check_hosts(self) -> Self:
+        for name in self.webhook_hosts:
+            if is_near(host_and_port(name)[0]) and name not in self.webhook_near_hosts:
+                raise ValueError(
+                    f"webhook_hosts has {name}, an address of this machine or its link: say it in webhook_near_hosts too"
+                )
+        if unknown := [name for name in self.webhook_near_hosts if name not in self.webhook_hosts]:
+            raise ValueError(f"webhook_near_hosts has {unknown[0]}, which webhook_hosts has not")
+        return self

@@ -182,7 +182,15 @@ def build_speech(
 
 def build_jobs(config: AppConfig, records: IngressRecords, speech: SpeechServices) -> JobDesk:
     """Returns the jobs, whose files are in the configured folder."""
-    return JobDesk(config.jobs, records.store, jobs_folder(config.jobs), speech, is_leaving=is_stopping)
+    builds = {one.id: reply_build(one.pipeline) for one in config.versions}
+    return JobDesk(
+        config.jobs,
+        records.store,
+        jobs_folder(config.jobs),
+        speech,
+        is_leaving=is_stopping,
+        build=lambda model: builds.get(model, ""),
+    )
 
 
 def build_voices(
@@ -227,6 +235,7 @@ def background_work(config: AppConfig, parts: IngressParts) -> Iterator[tuple[st
     if isinstance(records.quotas, RedisQuotas):
         yield "quotas", records.quotas.follow(unreadable)
     yield "metrics", every_period(partial(parts.status.export, parts.metrics))
+    yield "metrics of jobs", every_period(lambda: parts.metrics.set_jobs(parts.services.jobs.waiting_for_disk))
     yield "purges", follow_purges(records.cache, period_s, unreadable)
     for following in parts.pipelines.follow_fingerprints():
         yield "fingerprints", following

@@ -8,7 +8,7 @@ Never: an event without a place to go on from, but for progress, which only coun
     job.status      the job, at first and when its status changes
     job.part        a part that is finished, in the order of the text; its id is <script>-<number>
     job.progress    how far the job is
-    error           why nothing more is told: the job was deleted, or the key was revoked
+    error           why nothing more is told: the job was deleted, the key was revoked, or this replica leaves
 """
 
 import asyncio
@@ -18,8 +18,8 @@ import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from pipeline.errors import StoreUnavailable
-from serve.errors import ApiError
+from pipeline.errors import Draining, StoreUnavailable
+from serve.errors import ApiError, to_api_error
 from serve.http.schemas.jobs import part_reply, progress_of, view_reply
 from serve.jobs.desk import JobDesk
 from serve.jobs.views import JobView
@@ -59,10 +59,12 @@ async def job_events(desk: JobDesk, context: RequestContext, view: JobView, last
         if events:
             quiet_from = time.monotonic()
             yield "".join(events)
-        if record.is_finished or desk.is_leaving():
+        if record.is_finished:
             return
         await asyncio.sleep(LOOK_S)
         try:
+            if desk.is_leaving():
+                raise to_api_error(Draining("this replica stops: connect again, with Last-Event-ID"))
             context.caller.check_key()
             view = await desk.view(context.caller.id, view.job.id)
         except StoreUnavailable:

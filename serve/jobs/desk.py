@@ -69,6 +69,8 @@ class JobDesk:
         self.records = JobRecords(store)
         self.wake: Callable[[], None] = lambda: None
         """told when a job of this replica's clients wants to be spoken"""
+        self.waiting_for_disk = 0
+        """how many jobs of this replica's runner cannot go on because the disk is full"""
         self.documents = DocumentReader()
         self.speech = speech
         self.build = build

@@ -6,19 +6,19 @@ Owns:  nothing
 Never: a refusal that asks for a repetition while the disk is full
 """
 
-import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.errors import StoreFull, StoreUnavailable
+from serve.errors import DISK_FULL
 
 WAITING_FOR_DISK = "disk"
 
 
 def is_full(error: BaseException) -> bool:
     """True if a file cannot be written before somebody frees space, or raises a quota; whoever says so last."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
         return True
     cause = error.__cause__ or error.__context__
     return cause is not None and is_full(cause)

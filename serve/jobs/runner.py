@@ -32,7 +32,7 @@ from serve.jobs.part_speech import speak_part
 from serve.jobs.record import JobError, JobRecord, JobStatus
 from serve.jobs.records import Job
 from serve.jobs.upkeep import tidy
-from serve.jobs.webhooks import due, tell
+from serve.jobs.webhooks import SENDERS, due, tell
 from serve.speech.services import SpeechServices
 
 LOG = logging.getLogger("ray.serve.chattts")
@@ -59,7 +59,7 @@ class JobRunner:
         self._left: dict[str, HeldJob] = {}  # let go, with a task that still ends
         self._tasks: set[asyncio.Task[None]] = set()
         self._speaking: Counter[str] = Counter()  # tenant -> parts in progress
-        self._telling: set[str] = set()  # jobs whose end is being told
+        self._telling: set[str] = set()  # keys of which an end is being told
         self._turn = 0
         self._last_turn: dict[str, int] = {}  # tenant -> when it had its last turn
         self._woken = asyncio.Event()
@@ -114,7 +114,7 @@ class JobRunner:
         for held in list(self._held.values()):
             if held.beat_at <= _now():
                 await self._beat(held)
-        for job in await asyncio.to_thread(due, jobs.values(), self._desk.records.now()):
+        for job in await asyncio.to_thread(due, jobs.values(), self._desk.records.now(), self._telling):
             self._tell(job)
         if self._is_leaving() or self._speech.admission.closed:
             await self._leave()
@@ -124,6 +124,7 @@ class JobRunner:
     async def _adopt(self, jobs: Iterable[Job]) -> None:
         """Takes up the jobs that are this runner's by their records, and that nothing of it works on any more."""
         self._left = {job_id: held for job_id, held in self._left.items() if held.tasks}
+        self._desk.waiting_for_disk = sum(held.waiting_for == WAITING_FOR_DISK for held in self._held.values())
         for job in [job for job in jobs if self._holds(job.record) and job.id not in self._held and job.id not in self._left]:
             found = await asyncio.to_thread(self._desk.records.read, job.id)  # its end may have been written since
             if found is not None and self._holds(found.record):
@@ -199,15 +200,16 @@ class JobRunner:
 
     def _tell(self, job: Job) -> None:
         """Has the end of a job told to its client's server, beside everything else."""
-        if job.id in self._telling:
-            return
-        self._telling.add(job.id)
+        self._telling.add(job.record.tenant)
+
+        async def send() -> None:
+            await asyncio.get_running_loop().run_in_executor(SENDERS, tell, job, self._desk.records, self._config)
 
         async def work() -> None:
             try:
-                await self._guarded(lambda: asyncio.to_thread(tell, job, self._desk.records))
+                await self._guarded(send)
             finally:
-                self._telling.discard(job.id)
+                self._telling.discard(job.record.tenant)
 
         self._beside(work())
 

@@ -3,31 +3,36 @@
 In:    finished jobs that named an address
 Out:   POST requests with webhook-id, webhook-timestamp and webhook-signature
 Owns:  nothing: what was told, and when to try again, is in the record
-Never: an address whose host the operator has not listed; a redirect; a proxy of the environment; a secret in a log or a reply
+Never: an address whose host and port the operator has not listed; a secret in a log or a reply; two messages of one key at once
 
-A message is sent at least once, and always with the same id for the same end, so that receivers can drop repetitions.
+Threads of their own send them, so that a receiver that hangs delays nobody but other receivers. A message is sent at
+least once, and always with the same id for the same end, so that receivers can drop repetitions.
 """
 
 import base64
 import hashlib
 import hmac
+import http.client
 import json
 import logging
 from collections.abc import Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
-import requests
-
+from serve.config.hosts import DEFAULT_PORTS, is_listed
+from serve.config.jobs import JobsConfig
 from serve.errors import bad_request
 from serve.jobs.record import JobRecord, JobStatus, Webhook
 from serve.jobs.records import Job, JobRecords
+from serve.jobs.webhook_post import post
 
 LOG = logging.getLogger("ray.serve.chattts")
 
 TIMEOUT_S = 10.0
+"""for a whole message"""
+SENDERS = ThreadPoolExecutor(2, "webhooks")
 RETRIES_S = (5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0)
 """from one attempt to the next; after the last one the message is given up [s]"""
-MOST_AT_ONCE = 20
 SECRET_PREFIX = "whsec_"
 _ENDS = (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED)
 
@@ -36,21 +41,20 @@ def checked_webhook(url: str, secret: str, hosts: Collection[str]) -> Webhook:
     """Returns the webhook of a request.
 
     Args:
-        hosts: those that the operator allows.
+        hosts: `host` or `host:port`, those that the operator allows.
 
     Raises:
         ApiError: 400
     """
     try:
         parts = urlsplit(url)
-        host, _ = parts.hostname or "", parts.port
+        is_allowed = parts.username is None and _is_listed(url, hosts)
     except ValueError:
-        host = ""
-    if not host or parts.scheme not in ("http", "https") or parts.username is not None or host not in hosts:
+        is_allowed = False
+    if not is_allowed:
         allowed = ", ".join(hosts) or "none: this service sends no webhooks"
-        raise bad_request(
-            "invalid_webhook", f"webhook.url is http(s)://host/path of an allowed host: {allowed}", param="webhook"
-        )
+        message = f"webhook.url is http(s)://host[:port]/path of an allowed host and port: {allowed}"
+        raise bad_request("invalid_webhook", message, param="webhook")
     try:
         key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
     except ValueError:
@@ -61,14 +65,21 @@ def checked_webhook(url: str, secret: str, hosts: Collection[str]) -> Webhook:
     return Webhook(url=url, secret=secret)
 
 
-def due(jobs: Iterable[Job], now: float) -> list[Job]:
-    """Returns the jobs whose end is to be told now."""
-    found = [job for job in jobs if job.record.webhook is not None and job.record.status in _ENDS]
-    return [job for job in found if _is_due(job.record, now)][:MOST_AT_ONCE]
+def due(jobs: Iterable[Job], now: float, busy: Collection[str] = ()) -> list[Job]:
+    """Returns the jobs whose end is to be told now: of each key that is not busy the one that ended first."""
+    found: dict[str, Job] = {}
+    for job in sorted(jobs, key=lambda job: job.record.changed_at):
+        record = job.record
+        if record.status in _ENDS and record.tenant not in busy and _is_due(record, now):
+            found.setdefault(record.tenant, job)
+    return list(found.values())
 
 
-def tell(job: Job, records: JobRecords) -> None:
+def tell(job: Job, records: JobRecords, config: JobsConfig | None = None) -> None:
     """Sends the message of a job once, if no other replica does so at this moment.
+
+    Args:
+        config: which hosts are allowed now; None: any.
 
     Raises:
         StoreUnavailable
@@ -85,7 +96,7 @@ def tell(job: Job, records: JobRecords) -> None:
         return record.model_copy(update={"webhook": hook.model_copy(update=update)})
 
     record = records.change(job.id, attempted)
-    if record is None or record.webhook is None or not _send(job.id, record, records.now()):
+    if record is None or record.webhook is None or not _send(job.id, record, records.now(), config):
         return
 
     def told(record: JobRecord) -> JobRecord | None:
@@ -104,7 +115,7 @@ def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
     return f"v1,{base64.b64encode(signed).decode()}"
 
 
-def _send(job_id: str, record: JobRecord, now: float) -> bool:
+def _send(job_id: str, record: JobRecord, now: float, config: JobsConfig | None) -> bool:
     """Returns True if the receiver has taken the message."""
     assert record.webhook is not None
     error = None if record.error is None else record.error.model_dump()
@@ -117,20 +128,26 @@ def _send(job_id: str, record: JobRecord, now: float) -> bool:
         "webhook-timestamp": str(int(now)),
         "webhook-signature": signature(record.webhook.secret, name, int(now), body),
     }
+    url = record.webhook.url
+    if config is not None and not _is_listed(url, config.webhook_hosts):
+        LOG.info("job %s: jobs.webhook_hosts does not list its webhook any more", job_id)
+        return False
     try:
-        with requests.Session() as session:
-            session.trust_env = False
-            reply = session.post(
-                record.webhook.url, data=body, headers=headers, timeout=TIMEOUT_S, allow_redirects=False, stream=True
-            )
-            reply.close()
-    except requests.RequestException as failed:
+        may_be_near = config is None or _is_listed(url, config.webhook_near_hosts)
+        status = post(url, body, headers, timeout_s=TIMEOUT_S, may_be_near=may_be_near)
+    except (OSError, http.client.HTTPException, ValueError) as failed:
         LOG.info("job %s: its webhook does not answer (%s)", job_id, type(failed).__name__)
         return False
-    if not reply.ok or reply.is_redirect:
-        LOG.info("job %s: its webhook answers %d", job_id, reply.status_code)
+    if not 200 <= status < 300:
+        LOG.info("job %s: its webhook answers %d", job_id, status)
         return False
     return True
+
+
+def _is_listed(url: str, hosts: Collection[str]) -> bool:
+    parts = urlsplit(url)
+    default = DEFAULT_PORTS.get(parts.scheme)
+    return default is not None and is_listed(parts.hostname or "", parts.port or default, parts.scheme, hosts)
 
 
 def _is_due(record: JobRecord, now: float) -> bool:

@@ -50,6 +50,7 @@ class ProgressReply(BaseModel):
     predicted_s: float = Field(description="of the whole")
     playable_s: float = Field(description="of audio from the beginning on, before the first missing part")
     eta_s: float | None = Field(description="until it is finished; null: not known")
+    waiting_for: str | None = Field(None, description="disk: it goes on once there is space again; null: nothing is lacking")
 
 
 class JobReply(BaseModel):
@@ -168,7 +169,8 @@ def progress_of(view: JobView) -> ProgressReply:
         audio_s=round(view.audio_s, 3),
         predicted_s=round(view.audio_s + missing_s, 1),
         playable_s=round(track.samples / track.sample_rate, 3),
-        eta_s=round(missing_s / record.rate, 1) if is_running and record.rate else None,
+        eta_s=round(missing_s / record.rate, 1) if is_running and record.rate and not record.waiting_for else None,
+        waiting_for=record.waiting_for or None,
     )
 
 

@@ -121,6 +121,9 @@ QUOTAS_UNSHARED = Metric(
 STORE_UNWRITABLE = Metric(
     MetricType.GAUGE, "chattts_store_unwritable", "1: the store of voices, keys and jobs takes no writes, or does not answer"
 )
+JOBS_WITHOUT_DISK = Metric(
+    MetricType.GAUGE, "chattts_jobs_waiting_for_disk", "jobs that cannot go on because the disk of jobs.folder is full"
+)
 CACHE = Metric(
     MetricType.COUNTER, "chattts_cache_lookups_total", "segments looked up in the cache, by tier and result", ("tier", "result")
 )
@@ -192,6 +195,7 @@ METRICS: tuple[Metric, ...] = (
     FIRST_AUDIO, RTF, UNDERRUN, STREAMS, CONTINUOUS, REQUESTS, REJECTS, IN_FLIGHT, UNREAD, AUDIO, CHARACTERS, TEXT_WARNINGS,
     INTERRUPTIONS, UNHEARD,
     BREAKER, RETRIES, RESUMED, FAIL_OVERS, REPEATED_STEPS, INTERRUPTED, QUARANTINED, QUOTAS_UNSHARED, STORE_UNWRITABLE,
+    JOBS_WITHOUT_DISK,
     CACHE, CACHED_STEPS, CACHE_BYTES, CACHE_EVICTIONS,
     DEGRADATION_LEVEL,
     VERSION_REQUESTS, VERSION_FAILED, VERSION_SHARE, VERSION_OUT, REPLICA_KINDS,

@@ -24,6 +24,7 @@ from serve.observability.metrics.definitions import (
     IN_FLIGHT,
     INTERRUPTED,
     INTERRUPTIONS,
+    JOBS_WITHOUT_DISK,
     QUARANTINED,
     QUOTAS_UNSHARED,
     REJECTS,
@@ -149,6 +150,10 @@ class IngressMetrics:
     def set_store(self, is_unwritable: bool) -> None:
         """Sets whether a store takes no writes."""
         self._registry.set_gauge(STORE_UNWRITABLE, float(is_unwritable))
+
+    def set_jobs(self, waiting_for_disk: int) -> None:
+        """Sets how many jobs of this replica cannot go on because the disk is full."""
+        self._registry.set_gauge(JOBS_WITHOUT_DISK, waiting_for_disk)
 
     def set_cache(self, stats: Mapping[str, Any]) -> None:
         """Updates the metrics of the cache from CacheStats."""

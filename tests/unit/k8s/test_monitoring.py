@@ -75,6 +75,10 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {'ray_chattts_store_unwritable{replica="a"}': "0x170 1x10"},
         {'ray_chattts_store_unwritable{replica="a"}': "0x173 1 0x6"},
     ),
+    "ChatTTSJobsWithoutDisk": (
+        {"ray_chattts_jobs_waiting_for_disk": "1x180"},
+        {"ray_chattts_jobs_waiting_for_disk": "1x170 0x10"},
+    ),
     "ChatTTSVersionOut": (
         {'ray_chattts_version_out_of_service{version="chattts@v2"}': "0x172 1x8"},
         {'ray_chattts_version_out_of_service{version="chattts@v2"}': "1x160 0x20"},
