@@ -15,6 +15,7 @@ import hmac
 import logging
 import re
 import secrets
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -128,6 +129,7 @@ class KeyRing:
         self._known = False
         self._back: frozenset[str] = frozenset()  # revoked keys that an older state of the store has brought back
         self._can_mark = True
+        self._watchers: dict[object, tuple[str, Callable[[], object]]] = {}
         self.are_lost = False
         """True if there have been keys and the store holds none: it was emptied or replaced"""
 
@@ -147,6 +149,15 @@ class KeyRing:
         if not self.is_empty:
             self._remember()
         self._known = True
+        for key_id, told in list(self._watchers.values()):
+            if self._mirror.get(key_id) is None:
+                told()
+
+    def watch(self, key_id: str, told: Callable[[], object]) -> Callable[[], object]:
+        """Calls a function at each refresh behind which the key is none, in the thread of that. Returns what ends it."""
+        watcher = object()
+        self._watchers[watcher] = (key_id, told)
+        return lambda: self._watchers.pop(watcher, None)
 
     @property
     def is_known(self) -> bool:

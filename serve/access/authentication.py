@@ -30,9 +30,9 @@ from serve.access.caller import (
     FIRST_DURATION_S,
     OPERATOR_WITHOUT_KEYS,
     Caller,
-    Entrance,
 )
 from serve.access.cross_origin import CrossOriginPolicy
+from serve.access.entrance import Entrance
 from serve.access.quotas import LocalQuotas, Quotas
 from serve.access.refusals import invalid_key, rate_headers, unauthorised
 from serve.config.hosts import is_local_host, is_loopback
@@ -246,6 +246,7 @@ class Authenticator:
             key.record.quota,
             self._quotas,
             partial(self._is_revoked, key),
+            watch=partial(self._ring.watch, key.id) if self._ring is not None else lambda told: lambda: None,
             is_operator=Scope.ADMIN in key.record.scopes,
             mean_stream_s=self._mean_stream_s,
         )

@@ -2,7 +2,7 @@
 
 In:    a key's id, lanes and quota; what a request costs
 Out:   Caller, PendingCharge; 401 for a revoked key, 429 for a quota that is used up
-Owns:  streams that are spoken in, charges that are neither kept nor given back
+Owns:  charges that are neither kept nor given back
 Never: HTTP, Ray, keys themselves; a charge or a stream that a cancellation loses or leaves behind
 
 Whatever is spoken asks here: enter() takes one request of the rate and one stream, charged() the characters of the day and the
@@ -12,8 +12,8 @@ first speech uses it; each further one of a socket or a batch enters anew.
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar
@@ -22,6 +22,7 @@ from pipeline.ewma import Ewma
 from pipeline.store.ownership import Writer
 from pipeline.types import Lane
 from serve.access.api_keys import Quota
+from serve.access.entrance import Entrance, Release
 from serve.access.quotas import Charge, LocalQuotas, QuotaDecision, Quotas
 from serve.access.refusals import invalid_key, refused
 from serve.errors import ApiError, ErrorSpec
@@ -36,8 +37,6 @@ LETTERS_PER_S = 14.0
 
 UNLIMITED = Quota(requests_per_s=None, streams=None, characters_a_day=None)
 
-Release = Callable[[], object]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Caller:
@@ -51,11 +50,13 @@ class Caller:
     quotas: Quotas = field(default_factory=LocalQuotas)
     is_revoked: Callable[[], bool] = field(default=lambda: False)
     """whether its key has been revoked since it was checked, as it can be while a socket is open"""
+    watch: Callable[[Callable[[], object]], Release] = field(default=lambda told: lambda: None)
+    """has a function called, in any thread, when the key is revoked; returns what ends that"""
     is_operator: bool = False
     """whether it may change what belongs to others: by the scope admin, or on a machine whose service has no keys"""
     mean_stream_s: Ewma = field(default_factory=lambda: Ewma(EWMA_WEIGHT, FIRST_DURATION_S))
     """how long the streams of all keys last [s]"""
-    entrance: "Entrance | None" = None
+    entrance: Entrance | None = None
     """how its request or socket was let in; None: it was not asked yet"""
 
     def check_key(self) -> None:
@@ -71,6 +72,21 @@ class Caller:
     def writer(self) -> Writer:
         """As whom it stores what all keys use."""
         return Writer(self.id, self.is_operator)
+
+    @contextmanager
+    def wakes(self, event: asyncio.Event) -> Iterator[None]:
+        """Sets an event of the running loop if the key is revoked while the block runs."""
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(event.set)
+
+        end = self.watch(wake)
+        try:
+            yield
+        finally:
+            end()
 
     def lane(self, requested: str | None) -> Lane:
         """Returns the lane of a request: the requested one, else standard, else the most urgent one the key may use.
@@ -203,44 +219,6 @@ class Caller:
 
 ANONYMOUS_CALLER = Caller()
 OPERATOR_WITHOUT_KEYS = Caller(is_operator=True)
-
-
-class Entrance:
-    """How a request or a socket was let in: it took one request of its key's rate and, with a stream, one of its streams."""
-
-    def __init__(self, *, stream: bool) -> None:
-        self.is_new = True
-        """until the first speech uses it"""
-        self._free = asyncio.Event()
-        self._has_stream = stream
-        if stream:
-            self._free.set()
-
-    @property
-    def has_free_stream(self) -> bool:
-        """True if it has a stream in which nothing is spoken."""
-        return self._free.is_set()
-
-    def occupy(self) -> Release:
-        """Speaks in its stream. Returns what frees it."""
-        self.is_new = False
-        self._free.clear()
-        return self._free.set if self._has_stream else lambda: None
-
-    async def has_waited(self, refusal: ApiError, until: float) -> bool:
-        """Waits for what a further speech was refused for; False: that would take too long.
-
-        Args:
-            until: how long it waits for the rate, by the loop's clock.
-        """
-        if refusal.spec.code == "too_many_concurrent_requests" and self._has_stream:
-            await self._free.wait()
-            return True
-        wait_s = refusal.spec.retry_after_s or 0.0
-        if refusal.spec.code != "rate_limited" or asyncio.get_running_loop().time() + wait_s > until:
-            return False
-        await asyncio.sleep(wait_s)
-        return True
 
 
 class PendingCharge:

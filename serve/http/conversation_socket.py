@@ -48,7 +48,8 @@ class ConversationSocket:
             with self._services.conversations.joined(self._conversation):
                 if (greeting := self._door.begin(self._conversation)) is not None:
                     await self._say(greeting)
-                code, reason = await self._listen()
+                with self._caller.wakes(self._conversation.changed):
+                    code, reason = await self._listen()
         except (ClientLeft, ReaderStalled):
             code, reason = POLICY_VIOLATION, "the client reads nothing"
         except (SynthesisError, ApiError) as refusal:

@@ -68,6 +68,10 @@ class RequestIdMiddleware:
         await self._app(scope, receive, send_with_id)
 
 
+class KeyRevoked(Exception):
+    """Ends the connection of a reply whose key was revoked, without a terminator: its client sees an incomplete body."""
+
+
 class AuthMiddleware:
     """Lets a request through to its route if its key, its Host and its quota allow it."""
 
@@ -98,6 +102,9 @@ class AuthMiddleware:
             started = True
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(added)
+            caller: Caller | None = state.get("caller")
+            if message["type"] == "http.response.body" and caller is not None and caller.is_revoked():
+                raise KeyRevoked(str(state.get("request_id", "")))
             await send(message)
 
         try:

@@ -28,6 +28,7 @@ from pipeline.voices.measure import loudness_lufs, static_gain_db
 from pipeline.voices.names import is_id
 from pipeline.voices.records import Consent, StoredVoice, VoiceRecord, embedding_fields, sample_fields
 from pipeline.voices.reference import Reference, Report
+from serve.access.caller import ANONYMOUS_CALLER, Caller
 from serve.config.app_config import VoicesConfig
 from serve.voices.upload_reader import UploadReader
 from serve.voices.voice_sampler import VoiceSampler, encode_preview
@@ -52,6 +53,8 @@ class VoiceMetadata:
     """None: the gain that brings the voice to voices.loudness_lufs"""
     writer: Writer = OPERATOR
     """to whom the voice belongs"""
+    payer: Caller = ANONYMOUS_CALLER
+    """who pays the sentence of its preview"""
 
 
 class VoiceMaker:
@@ -192,7 +195,7 @@ class VoiceMaker:
     async def _make(self, metadata: VoiceMetadata, fields: dict[str, Any], voice: Voice) -> StoredVoice:
         voice_id = await self._check_new(metadata)
         with self._library.temporary(voice) as name:
-            samples = await self._sampler.say_preview(name, metadata.languages)
+            samples = await self._sampler.say_preview(name, metadata.languages, caller=metadata.payer)
         loudness = await asyncio.to_thread(loudness_lufs, samples)
         gain_db = static_gain_db(loudness, self.config.loudness_lufs) if metadata.gain_db is None else metadata.gain_db
         record = VoiceRecord.model_validate(

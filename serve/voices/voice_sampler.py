@@ -25,6 +25,7 @@ from pipeline.store.threads import ask_store
 from pipeline.types import SamplingParams, SynthesisRequest
 from pipeline.voices.library import VoiceLibrary
 from pipeline.voices.measure import stability
+from serve.access.caller import ANONYMOUS_CALLER, Caller, expected_audio_s
 
 PREVIEW_FORMAT = audio_format("mp3")
 PREVIEW_SEED = 1
@@ -50,11 +51,12 @@ class VoiceSampler:
         self._timeout_s = timeout_s
         self._speaks = speaks
 
-    async def preview(self, name: str) -> bytes:
-        """Returns a sentence in that voice as mp3: the stored preview if there is one, else a new one.
+    async def preview(self, name: str, caller: Caller = ANONYMOUS_CALLER) -> bytes:
+        """Returns a sentence in that voice as mp3: the stored preview if there is one, else a new one, which its caller pays.
 
         Raises:
             UnknownVoice
+            ApiError: 429
         """
         stored = self._library.find(name)
         if stored is not None:
@@ -62,19 +64,27 @@ class VoiceSampler:
                 kept = await ask_store(self._library.preview, stored)
                 if kept is not None:
                     return kept
-        samples = await self.say_preview(self._library.canonical(name), () if stored is None else stored.record.languages)
+        languages = () if stored is None else stored.record.languages
+        samples = await self.say_preview(self._library.canonical(name), languages, caller=caller)
         return await asyncio.to_thread(encode_preview, samples, 0.0)  # the samples include the voice's own gain
 
-    async def score(self, name: str) -> dict[str, float]:
+    async def score(self, name: str, caller: Caller = ANONYMOUS_CALLER) -> dict[str, float]:
         """Returns how similar a voice stays to itself over three sentences with three seeds; kept with a stored voice.
 
         Raises:
             UnknownVoice
+            ApiError: 429, the caller cannot pay the sentences.
         """
         stored = self._library.find(name)
         canonical = self._library.canonical(name)
         texts = SCORE_TEXTS[self._language(() if stored is None else stored.record.languages)]
-        takes = await asyncio.gather(*(self._say(canonical, text, seed) for seed, text in enumerate(texts)))
+        said = [asyncio.create_task(self._say(canonical, text, seed, caller=caller)) for seed, text in enumerate(texts)]
+        try:
+            takes = await asyncio.gather(*said)
+        finally:
+            for each in said:
+                each.cancel()  # of one that fails, nobody needs the others
+            await asyncio.gather(*said, return_exceptions=True)
         score = await asyncio.to_thread(stability, takes)
         if stored is not None:
             await ask_store(self._library.keep_score, stored, score)
@@ -87,7 +97,7 @@ class VoiceSampler:
 
         Args:
             count_audio: is told of audio as it is generated [s], so that a sentence that is not finished counts too.
-            how: fields of the request, such as its model.
+            how: fields of the request, such as its model; the caller who pays it.
 
         Raises:
             SynthesisError
@@ -95,17 +105,26 @@ class VoiceSampler:
         return await self._say(name, PREVIEW_TEXT[self._language(languages)], PREVIEW_SEED, count_audio, **how)
 
     async def _say(
-        self, name: str, text: str, seed: int, count_audio: Callable[[float], object] = lambda seconds: None, **how: Any
+        self,
+        name: str,
+        text: str,
+        seed: int,
+        count_audio: Callable[[float], object] = lambda seconds: None,
+        caller: Caller = ANONYMOUS_CALLER,
+        **how: Any,
     ) -> NDArray[np.float32]:
         sampling = SamplingParams(seed=seed)
         request = SynthesisRequest(
             f"voice-{secrets.token_hex(4)}", text, name, sampling=sampling, timeout_s=self._timeout_s, **how
         )
         pieces = []
-        async with aclosing(self._stream(request)) as chunks:
+        async with caller.charged(len(text), expected_audio_s(text, 1.0)) as charge, aclosing(self._stream(request)) as chunks:
             async for chunk in chunks:
-                count_audio(len(chunk.samples) / SAMPLE_RATE)
+                audio_s = len(chunk.samples) / SAMPLE_RATE
+                count_audio(audio_s)
+                charge.add(audio_s)
                 pieces.append(chunk.samples)
+            charge.keep()
         return np.concatenate(pieces)
 
     def _language(self, languages: tuple[str, ...]) -> str:

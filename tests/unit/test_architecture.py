@@ -30,8 +30,8 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
     "serve": (
         ("errors",),
         ("config",),
-        ("access", "resilience", "versions", "voices"),
-        ("observability",),
+        ("access", "resilience", "versions"),
+        ("observability", "voices"),
         ("remote",),
         ("speech",),
         ("jobs",),

@@ -22,6 +22,7 @@ from pipeline.errors import DeadlineExceeded, Draining, ReaderStalled
 from pipeline.types import TimedItem
 from pipeline.voices.names import MAX_NAME_CHARS
 from serve.access.api_keys import Scope
+from serve.access.caller import Caller
 from serve.access.idempotency import HEADER as IDEMPOTENCY_KEY
 from serve.doors.riva.translation import configuration, configuration_of, reply, speech_fields, status_of
 from serve.errors import ApiError, bad_request, to_api_error
@@ -112,7 +113,7 @@ class RivaDoor:
         limit_s = self._services.speech.limits.stall_timeout_s
         async with self._call(context) as said:
             number = 0
-            async with aclosing(self._arriving(requests)) as texts:
+            async with aclosing(self._arriving(requests, said.caller)) as texts:
                 async for request in texts:
                     one = numbered(said, number)
                     async with aclosing(self._speak(request, one, context, stream=True)) as pieces:
@@ -127,21 +128,25 @@ class RivaDoor:
             if not number:
                 raise bad_request("missing_field", "the stream of requests is empty: send one with a text", param="text")
 
-    async def _arriving(self, requests: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
+    async def _arriving(self, requests: AsyncIterator[Any], caller: Caller) -> AsyncGenerator[Any, None]:
         """Yields requests as they arrive; the time in which one is spoken does not count.
 
         Raises:
             Draining: the replica is about to stop, and all that has arrived is spoken.
             DeadlineExceeded: none has come for too long.
+            ApiError: 401, the key was revoked.
         """
-        conversations, coming = self._services.conversations, aiter(requests)
+        conversations, coming, is_revoked = self._services.conversations, aiter(requests), asyncio.Event()
         idle_s = conversations.config.idle_timeout_s
         leaving = asyncio.create_task(conversations.leaving.wait())
+        revoked = asyncio.create_task(is_revoked.wait())
         request: asyncio.Task[Any] | None = None
         try:
             while True:
                 request = asyncio.create_task(_next(coming))
-                await asyncio.wait((request, leaving), timeout=idle_s, return_when=asyncio.FIRST_COMPLETED)
+                with caller.wakes(is_revoked):
+                    await asyncio.wait((request, leaving, revoked), timeout=idle_s, return_when=asyncio.FIRST_COMPLETED)
+                caller.check_key()
                 if leaving.done():
                     await asyncio.wait((request,), timeout=ARRIVED_S)
                 if not request.done():
@@ -153,6 +158,7 @@ class RivaDoor:
                 yield request.result()
         finally:
             leaving.cancel()
+            revoked.cancel()
             if request is not None:
                 request.cancel()
 

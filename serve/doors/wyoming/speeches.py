@@ -15,6 +15,7 @@ from typing import Any
 from wyoming.tts import SynthesizeStopped
 
 from pipeline.errors import Draining, NoSpeakableText, ReaderStalled
+from serve.access.caller import Caller
 from serve.config.doors import WyomingConfig
 from serve.doors.wyoming.messages import SynthesizeData, SynthesizeStartData, speech_fields
 from serve.doors.wyoming.player import Player
@@ -139,20 +140,23 @@ class GrowingSpeech:
                 self._conversation = conversation
                 self.opened.set()
                 try:
-                    await self._until_over(conversation)
+                    with request.caller.wakes(conversation.changed):
+                        await self._until_over(conversation, request.caller)
                 finally:
                     await conversation.stop()
         if self._error is not None:
             raise self._error
 
-    async def _until_over(self, conversation: Conversation) -> None:
+    async def _until_over(self, conversation: Conversation, caller: Caller) -> None:
         """Waits until the text is spoken, or has failed.
 
         Raises:
             Draining
+            ApiError: 401, the key was revoked.
         """
         while not self._is_over:
             conversation.changed.clear()
+            caller.check_key()
             if conversation.leaving.is_set() and not conversation.is_busy:
                 raise Draining("this replica is about to stop, and the text has not ended: connect again")
             await conversation.changed.wait()

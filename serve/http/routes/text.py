@@ -143,10 +143,12 @@ async def refine(request: Request, services: RequestServices) -> RefineReply:
     if body.refine is False:
         body = body.model_copy(update={"refine": True})
     wanted, ignored = _speech_request(body, request, services)
-    with services.speech.admission.acquire():
-        segments = await _within_limits(
-            services, services.text.refine(wanted) if wanted.refine else _unrefined(services, wanted)
-        )
+    async with caller_of(request).charged(len(wanted.text) if wanted.refine else 0) as charge:
+        with services.speech.admission.acquire():
+            segments = await _within_limits(
+                services, services.text.refine(wanted) if wanted.refine else _unrefined(services, wanted)
+            )
+        charge.keep()
     replies = [
         RefinedReply(
             source=segment.source,

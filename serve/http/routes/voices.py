@@ -66,7 +66,7 @@ async def create(request: Request, services: RequestServices) -> Response:
     if media_type_of(request) == FORM:
         return await clone(request, services)
     body = read_body(NewVoiceBody, await services.bodies.read_json(request))
-    metadata = body.metadata(caller_of(request).writer)
+    metadata = body.metadata(caller_of(request))
     given = [body.seed is not None, body.embedding is not None, body.blend is not None]
     if sum(given) != 1:
         raise bad_request("conflicting_fields", "give exactly one of seed, embedding and blend, or a form with audio_sample")
@@ -115,9 +115,7 @@ async def random(request: Request, services: RequestServices) -> dict[str, Any]:
 async def blend(request: Request, services: RequestServices) -> Response:
     body = read_body(BlendBody, await services.bodies.read_json(request))
     with services.speech.admission.acquire():
-        return created(
-            services, await services.voices.maker.from_blend(body.metadata(caller_of(request).writer), body.expression)
-        )
+        return created(services, await services.voices.maker.from_blend(body.metadata(caller_of(request)), body.expression))
 
 
 @router.get("/v1/audio/voices/{name}", responses=answers(400, 404))
@@ -157,17 +155,17 @@ async def delete(name: str, request: Request, services: RequestServices) -> dict
     },
 )
 @requires(Scope.VOICES, stream=True)
-async def preview(name: str, services: RequestServices) -> Response:
+async def preview(name: str, request: Request, services: RequestServices) -> Response:
     with services.speech.admission.acquire():
-        sound = await or_404(services.voices.sampler.preview(name))
+        sound = await or_404(services.voices.sampler.preview(name, caller_of(request)))
     return Response(sound, media_type="audio/mpeg", headers=GENERATED)
 
 
 @router.post("/v1/audio/voices/{name}/score", responses=answers(400, 404, 429, 503, 504))
 @requires(Scope.VOICES, stream=True)
-async def score(name: str, services: RequestServices) -> dict[str, Any]:
+async def score(name: str, request: Request, services: RequestServices) -> dict[str, Any]:
     with services.speech.admission.acquire():
-        found = await or_404(services.voices.sampler.score(name))
+        found = await or_404(services.voices.sampler.score(name, caller_of(request)))
     return {"id": services.speech.voice_id(name), **found}
 
 
@@ -221,7 +219,7 @@ async def from_recording(
     """Stores the voice of the recording in a field of a form."""
     content = await recording(form, field, services.voices.maker.config.max_upload_bytes)
     with services.speech.admission.acquire():
-        metadata = body.metadata(caller_of(request).writer)
+        metadata = body.metadata(caller_of(request))
         return await services.voices.maker.from_recording(metadata, content, body.ref_text, consent[:MAX_NOTE_CHARS])
 
 

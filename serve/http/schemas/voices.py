@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from pipeline.errors import InvalidRequest
-from pipeline.store.ownership import Writer
 from pipeline.voices.names import MAX_NAME_CHARS
 from pipeline.voices.records import MAX_LANGUAGES, MAX_NOTE_CHARS, MAX_TITLE_CHARS
+from serve.access.caller import Caller
 from serve.config.bounded import GainDb, Seed
 from serve.http.openapi import takes
 from serve.speech.schemas.base import Body
@@ -44,9 +44,10 @@ class MetadataBody(Body):
     licence: Text = ""
     gain_db: GainDb | None = Field(None, description="null: the gain that brings the voice to the loudness of the others")
 
-    def metadata(self, writer: Writer) -> VoiceMetadata:
-        """Returns the metadata in its domain form, of a voice that belongs to its writer."""
-        return VoiceMetadata(self.name, self.id, self.languages, self.description, self.licence, self.gain_db, writer)
+    def metadata(self, caller: Caller) -> VoiceMetadata:
+        """Returns the metadata in its domain form, of a voice that belongs to its caller, who pays the preview."""
+        fields = self.name, self.id, self.languages, self.description, self.licence, self.gain_db
+        return VoiceMetadata(*fields, caller.writer, caller)
 
 
 class BlendBody(MetadataBody):
