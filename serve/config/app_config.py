@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pipeline.config import PipelineConfig, StrictModel
 from pipeline.errors import ConfigError
 from serve.config.bounded import LoudnessLufs
+from serve.config.contradictions import contradictions
 from serve.config.doors import WyomingConfig
 from serve.config.jobs import JobsConfig
 from serve.config.keys import KeysConfig
@@ -261,6 +262,12 @@ class AppConfig(StrictModel):
     @model_validator(mode="after")
     def _models_fit_together(self) -> "AppConfig":
         if mistakes := list(wrong_models(self.pipeline, self.models)):
+            raise ValueError("; ".join(mistakes))
+        return self
+
+    @model_validator(mode="after")
+    def _numbers_fit_together(self) -> "AppConfig":
+        if mistakes := list(contradictions(self)):
             raise ValueError("; ".join(mistakes))
         return self
 

@@ -7,6 +7,7 @@ Never: Ray, torch; reading a configuration
 """
 
 import difflib
+from collections.abc import Mapping
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
@@ -28,7 +29,8 @@ def explain(model: type[BaseModel], error: ValidationError, at: str) -> list[str
         if mistake["type"] == "extra_forbidden":
             sentences.append(unknown_key(path, _keys_beside(model, mistake["loc"])))
         else:
-            sentences.append(f"{path}: {words_of(mistake)}; found {_short(mistake['input'])}{renamed(path, mistake['input'])}")
+            found = "" if isinstance(mistake["input"], Mapping) else f"; found {_short(mistake['input'])}"
+            sentences.append(f"{path}: {words_of(mistake)}{found}{renamed(path, mistake['input'])}")
     return sentences
 
 

@@ -73,7 +73,7 @@ def settings_of(bench: Bench, name: str) -> Settings:
         "pipeline.engine.max_waiting": SLOTS // 2,
         "pipeline.speech.parallel_segments": 1,  # so that all of it fits the limits of configs/dev.yaml
         "limits.max_in_flight": 2 * SLOTS,
-        "lanes.interactive_timeout_s": 600.0,
+        **{f"lanes.{lane}_timeout_s": 600.0 for lane in ("interactive", "bulk")},
     }
     if name != IN_PROCESS:
         changes["pipeline.vocoder.placement"] = "separate" if name == "separate" else "with_acoustic"
