@@ -13,11 +13,13 @@ TEXT   ?= Five one one, two five five.
 CHECKPOINT ?= demo
 MINUTES ?= 60
 GPU_PYTHON ?= python3
+GPU_PYTHON_VERSION ?= 3.12
+ARGS ?=
 INSTALL := $(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL="$(TORCH_INDEX)") $(RUN) -m pip install
 SERVING := $(VENV)/ready-serve$(addprefix -,$(EXTRAS))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve check test test-all lint fast-ring promises say judge bench chaos gpu-check generate constraints clean
+.PHONY: help serve check test test-all lint fast-ring promises say judge bench chaos gpu-check gpu-wheels generate constraints clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,8 +65,12 @@ bench: $(VENV)/ready-test  ## measure the service beside the ChatTTS package its
 chaos: $(VENV)/ready-test  ## mixed traffic on three nodes while faults happen (MINUTES=60, SEED: another one each time), judged to the byte
 	$(RUN) -m scripts.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
-gpu-check:  ## on a GPU machine: parity, bit-equality, step times, speech, aims -> JSON (GPU_PYTHON=python3; it needs torch and triton)
-	$(GPU_PYTHON) -m scripts.evaluate.gpu_check
+gpu-check:  ## on a GPU machine: parity, bit-equality, step times, speech, aims -> JSON (GPU_PYTHON=python3, ARGS='--within 580')
+	$(GPU_PYTHON) -m scripts.evaluate.gpu_check $(ARGS)
+
+gpu-wheels:  ## what gpu-check needs beside torch, for a GPU machine without a network -> gpu-wheels/ (GPU_PYTHON_VERSION=3.12)
+	$(PYTHON) -m pip download --quiet --only-binary=:all: --python-version $(GPU_PYTHON_VERSION) --implementation cp \
+	    --platform manylinux2014_x86_64 --constraint constraints.txt --dest gpu-wheels pydantic
 
 generate: $(VENV)/ready-test  ## write the files that are made from others: manifests, dashboards, generated pages
 	$(RUN) -m scripts.generate

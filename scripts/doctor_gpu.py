@@ -6,9 +6,12 @@ Owns:  nothing
 Never: allocating on the GPU
 """
 
+import ctypes
 import importlib.util
 import shutil
+import subprocess
 import sysconfig
+import tempfile
 from pathlib import Path
 
 import torch
@@ -17,6 +20,7 @@ from pipeline.config import PipelineConfig
 from pipeline.errors import ConfigError
 from pipeline.model.gpu.identity import UNKNOWN, driver_version
 from pipeline.model.gpu.prepare import refuse_old
+from pipeline.paths import triton_folder
 from scripts.operate.gpu_memory import MIB, largest_share, needed_bytes
 
 LEAST_DRIVERS = {"12": 525, "13": 580}
@@ -66,15 +70,40 @@ def gpu_problem(pipeline: PipelineConfig) -> tuple[str, str] | None:
 
 
 def triton_problem() -> tuple[str, str] | None:
-    """Returns why Triton cannot compile the kernels here, and what to do; None if it can: it compiles a launcher in C."""
+    """Returns why Triton cannot compile and load kernels here, and what to do; None if it can: its launchers are in C."""
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed", "pip install triton (it comes with torch on Linux)"
-    if not any(map(shutil.which, COMPILERS)):
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    if compiler is None:
         return f"no C compiler ({', '.join(COMPILERS)}): Triton compiles its launchers with one", "install gcc (Debian: gcc)"
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
     if not header.exists():
         return f"{header} is missing: Triton's launchers need it", "install Python's headers (Debian: python3-dev)"
+    folder = triton_folder()
+    try:
+        load_a_library(compiler, folder)
+    except (OSError, subprocess.CalledProcessError) as error:
+        what = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else error
+        return f"{folder}, where Triton keeps kernels, takes no library: {what}", (
+            "set CHATTTS_HOME or TRITON_CACHE_DIR to a folder that can be written and is not mounted noexec"
+        )
     return None
+
+
+def load_a_library(compiler: str, folder: Path) -> None:
+    """Compiles a library into a folder and loads it from there, as Triton does.
+
+    Raises:
+        OSError: the folder cannot be written, or nothing can be loaded from it.
+        CalledProcessError: the compiler fails.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as draft:
+        source, library = Path(draft) / "probe.c", Path(draft) / "probe.so"
+        source.write_text("int probe(void) { return 1; }\n")
+        command = [compiler, "-shared", "-fPIC", str(source), "-o", str(library)]
+        subprocess.run(command, check=True, capture_output=True, text=True)
+        ctypes.CDLL(str(library))
 
 
 def described(pipeline: PipelineConfig) -> str:

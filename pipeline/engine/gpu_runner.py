@@ -56,6 +56,12 @@ class _ResultBuffer:
     arrived: torch.cuda.Event | None
 
 
+def rows_of_products(config: EngineConfig) -> set[int]:
+    """Returns the numbers of rows of a step's products and of the shortest and the longest prefill's."""
+    longest = prefill_bucket(config.max_prompt)
+    return {config.slots, config.prefill_rows * PREFILL_BUCKET, config.prefill_rows * longest}
+
+
 class GpuRunner:
     """The device side of the engine on a GPU."""
 
@@ -71,7 +77,7 @@ class GpuRunner:
         dtype, spec = DTYPES[config.dtype], checkpoint.gpt_spec
         if self._is_cuda:
             use_own_stream(urgent=True)
-            prepare_gpu(rows=config.slots, dtype=dtype)
+            prepare_gpu(rows=rows_of_products(config), dtype=dtype)
         self._gpt = GpuGpt(
             in_torch(checkpoint.gpt()),
             spec,
@@ -98,6 +104,7 @@ class GpuRunner:
         self._dropped: list[torch.cuda.CUDAGraph] = []
         self._free = deque(self._result_buffer() for _ in range(1 + self.rounds_ahead))
         self._in_flight: deque[_ResultBuffer] = deque()
+        self._pin()
         self._record()
 
     @torch.inference_mode()
@@ -248,8 +255,8 @@ class GpuRunner:
 
         The stream copies after the slot's last round and before its next owner's prefill.
         """
-        cached = tuple(self._fetch(tensor[:, slot, :, :length]) for tensor in self._cache.tensors)
-        return PreemptedSlot(cached, tuple(self._fetch(tensor[slot]) for tensor in self._state.kept()))
+        cached = tuple(self._fetch(tensor[:, slot, :, :length], tensor[:, slot]) for tensor in self._cache.tensors)
+        return PreemptedSlot(cached, tuple(self._fetch(row, row) for row in (tensor[slot] for tensor in self._state.kept())))
 
     @torch.inference_mode()
     def restore(self, slot: int, preempted: object) -> None:
@@ -260,11 +267,24 @@ class GpuRunner:
         for tensor, row in zip(self._state.kept(), preempted.state, strict=True):
             tensor[slot].copy_(row, non_blocking=True)
 
-    def _fetch(self, values: torch.Tensor) -> torch.Tensor:
-        """Starts a copy to pinned memory and returns it; it must not be read before the stream has reached this point."""
-        kept = torch.empty(values.shape, dtype=values.dtype, pin_memory=self._is_cuda)
+    def _fetch(self, values: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
+        """Starts a copy to pinned memory and returns it; it must not be read before the stream has reached this point.
+
+        The memory is as large as that of the whole slot, `most`: torch gives out again what `_pin` has pinned, by its size.
+        """
+        kept = self._host_memory(most)[: values.numel()].view(values.shape)
         kept.copy_(values, non_blocking=True)
         return kept
+
+    def _host_memory(self, like: torch.Tensor) -> torch.Tensor:
+        return torch.empty(like.numel(), dtype=like.dtype, pin_memory=self._is_cuda)
+
+    def _pin(self) -> None:
+        """Pins the memory of every sequence that may be preempted: the first ones would stop everybody's rounds for it."""
+        if self._is_cuda:
+            whole = [tensor[:, 0] for tensor in self._cache.tensors] + [tensor[0] for tensor in self._state.kept()]
+            pinned = [self._host_memory(each) for each in whole for _ in range(self._config.max_preempted)]
+            del pinned  # torch keeps it
 
     @torch.inference_mode()
     def reset_slot(self, slot: int) -> None:

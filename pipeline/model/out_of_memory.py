@@ -12,8 +12,9 @@ from contextlib import contextmanager
 
 from pipeline.errors import OutOfMemory
 
-SIGNS = ("allocate memory", "out of memory", "start new thread")
-"""parts of RuntimeErrors' texts: torch on a CPU, torch on a GPU, Python without room for a thread's stack"""
+SIGNS = ("allocate memory", "out of memory", "out_of_memory", "alloc_failed", "allocation_failed", "start new thread")
+"""parts of RuntimeErrors' texts, in lower case: torch on a CPU, torch on a GPU, the driver, cuBLAS and cuDNN, a host's pinned
+memory, Python without room for a thread's stack"""
 
 
 @contextmanager
@@ -42,4 +43,4 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS)
+    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in SIGNS)

@@ -59,12 +59,6 @@ COMMANDS = (
     ),
     Command("config check", "scripts.operate.check_config", "Check configuration files.", takes_config=True),
     Command(
-        "capacity",
-        "scripts.operate.capacity",
-        "Estimate streams, memory and cost of a configuration.",
-        takes_config=True,
-    ),
-    Command(
         "drain",
         "scripts.operate.drain",
         "Refuse new requests, then wait until every stream has ended.",

@@ -23,6 +23,7 @@ from pipeline.paths import cache_home
 from pipeline.with_torch import INSTALL, has_torch, torch_part
 from pipeline.yaml_loader import parse_yaml
 from scripts.config_path import FOLDER
+from serve.config.config_file import find_mistakes
 
 VARIABLES = {
     "CHATTTS_CHECKPOINT": "the checkpoint: demo, hub:2Noise/ChatTTS, or a folder",
@@ -55,13 +56,15 @@ def prepared(variables: Mapping[str, str]) -> Path:
     """Writes the configuration for this machine and returns its path.
 
     Raises:
-        ConfigError: a variable has a value that is not allowed.
+        ConfigError: a variable has a value that is not allowed, or the service would refuse the configuration.
         OSError: the cache folder cannot be written.
     """
     path = cache_home().absolute() / "container.yaml"
     checkpoint = variables.get("CHATTTS_CHECKPOINT") or "demo"
     text, reason = base(checkpoint)
     document = adapted(parse_yaml(text), variables, checkpoint, path)
+    if mistakes := find_mistakes(document):
+        raise ConfigError("\n".join(f"{reason}: {mistake}" for mistake in mistakes))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(document, sort_keys=False, width=120), encoding="utf-8")
     print(f"{reason}: {path}", flush=True)
@@ -79,7 +82,8 @@ def base(checkpoint: str) -> tuple[str, str]:
             return on_cpu(checkpoint, str(error))
         if choice is None:
             return on_cpu(checkpoint, f"{card.name} has too little memory")
-        return fit.fitted(fit.BASE.read_text(encoding="utf-8"), choice, None), f"device cuda, {fit.described(choice)}"
+        text = fit.fitted(fit.BASE.read_text(encoding="utf-8"), choice, None, cores=os.cpu_count())
+        return text, f"device cuda, {fit.described(choice)}"
     if has_driver() and not has_torch():
         return on_cpu(
             checkpoint, f"NVIDIA's driver is here, but this image has no PyTorch ({INSTALL}; --build-arg EXTRAS=torch)"

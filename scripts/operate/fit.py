@@ -9,8 +9,10 @@ Never: a choice of its own: gpu_sizes.py chooses
 """
 
 import argparse
+import math
+import os
+import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +26,20 @@ from pipeline.yaml_loader import parse_yaml
 from scripts.bench.record import RESULTS
 from scripts.config_path import FOLDER
 from scripts.doctor_gpu import why_no_gpu
-from scripts.operate.gpu_sizes import CARDS, FIRST_AUDIO_GOAL_MS, GIB, Card, Choice, card_named, choose
+from scripts.operate.gpu_sizes import CARDS, FIRST_AUDIO_GOAL_MS, GIB, INGRESS_RATES, Card, Choice, card_named, choose
 from scripts.output_path import output_path
+from serve.config.app_config import read_app_config
+from serve.config.config_file import find_mistakes, least_ongoing
 
 BASE = FOLDER / "gpu.yaml"
 EXIT_NO_GPU = 3
-LANES = 128  # float32 units of a multiprocessor
+LANES = {(8, 0): 64}
+"""float32 units of a multiprocessor, by compute capability"""
+MOST_LANES = 128
 BYTES_A_CLOCK = 2 / 8  # double data rate, bits to bytes
+SLICE = re.compile(r"\bMIG (\d+)g\.(\d+)gb")
+WHOLE_GB = re.compile(r"(\d+) ?GB\b")
+EIGHTHS = 8  # parts of a card's memory that slices are made of
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,7 +64,10 @@ def main(arguments: list[str] | None = None) -> int:
     if choice is None:
         print(f"{card.name}: {card.memory_gib:.1f} GiB hold no engine and vocoder: use configs/cpu.yaml", file=sys.stderr)
         return 1
-    text = fitted(BASE.read_text(encoding="utf-8"), choice, args.out)
+    text = fitted(BASE.read_text(encoding="utf-8"), choice, args.out, cores=None if args.gpu else os.cpu_count())
+    if mistakes := find_mistakes(parse_yaml(text)):
+        print(f"for {card.name} no valid configuration was found:", *mistakes, sep="\n", file=sys.stderr)
+        return 1
     if args.out:
         args.out.write_text(text, encoding="utf-8")
         print(f"{args.out}: {described(choice)}")
@@ -65,32 +77,75 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def card_here() -> Card | None:
-    """Returns this machine's first GPU, with its own memory; None without one. Kinds not in the table describe themselves.
+    """Returns this machine's first GPU, as its driver describes it; None without one.
 
     Raises:
-        ConfigError: it is too old.
+        ConfigError: it is too old, or its driver does not describe it.
     """
     if not torch.cuda.is_available():
         return None
     found = torch.cuda.get_device_properties(0)
     refuse_old(found.name, (found.major, found.minor))
-    card = card_named(found.name)
-    if card is None:
-        bandwidth = found.memory_clock_rate * 1e3 * found.memory_bus_width * BYTES_A_CLOCK
-        card = Card(found.name, 0.0, bandwidth, found.multi_processor_count * LANES * 2 * found.clock_rate * 1e3 / 1e12)
-    return replace(card, memory_gib=found.total_memory / GIB)
+    bandwidth = found.memory_clock_rate * 1e3 * found.memory_bus_width * BYTES_A_CLOCK * memory_share(found.name)
+    lanes = LANES.get((found.major, found.minor), MOST_LANES) * found.multi_processor_count
+    if not bandwidth or not found.clock_rate:
+        raise ConfigError(f"the driver of {found.name} tells no clock rates: name the nearest kind of GPU with --gpu")
+    return Card(found.name, found.total_memory / GIB, bandwidth, lanes * 2 * found.clock_rate * 1e3 / 1e12)
 
 
-def fitted(base: str, choice: Choice, out: Path | None) -> str:
-    """Returns the configuration `base` with the settings of a choice, which names `out` as its own file."""
+def memory_share(name: str) -> float:
+    """Returns the part of the whole card's memory bus that a slice of it has (MIG); 1 for a whole card.
+
+    A driver reports the clock and the width of the whole card. Slices are eighths of its memory: `3g.40gb` of 80 GB are four.
+    """
+    part = SLICE.search(name)
+    if part is None:
+        return 1.0
+    compute, memory_gb = int(part[1]), int(part[2])
+    whole, known = WHOLE_GB.search(name[: part.start()]), card_named(name[: part.start()])
+    whole_gb = int(whole[1]) if whole else known.memory_gib * GIB / 1e9 if known else None
+    eighths = round(EIGHTHS * memory_gb / whole_gb) if whole_gb else compute  # at least as many as parts of its multiprocessors
+    return min(max(eighths, 1), EIGHTHS) / EIGHTHS
+
+
+def fitted(base: str, choice: Choice, out: Path | None, *, cores: int | None = None) -> str:
+    """Returns the configuration `base` with the settings of a choice and all that follows from them.
+
+    Args:
+        out: the file that it names as its own.
+        cores: of the machine it is for; None: as many as the ingress replicas need.
+    """
     document: dict[str, Any] = parse_yaml(base)
     args = document["applications"][0]["args"]
     args["pipeline"]["engine"] |= choice.engine
     args.pop("source")
     if out:
         args["source"] = str(out.resolve())
+    derive(document, choice, cores)
     head = f"# Written by `chattts-serve fit`: {BASE.name} for {described(choice)}\n"
     return head + yaml.safe_dump(document, sort_keys=False, width=120)
+
+
+def derive(document: dict[str, Any], choice: Choice, cores: int | None) -> None:
+    """Sets what follows from the slots and the speed of a choice: ingress replicas, and how much each deployment takes.
+
+    All ingress replicas together admit what the engine can decode and queue: the engine refuses later, which costs more.
+    """
+    application = document["applications"][0]
+    deployments = {deployment["name"]: deployment for deployment in application["deployments"]}
+    ingress, acoustic = deployments["Ingress"], deployments["AcousticModel"]
+    needed = math.ceil(choice.audio_s_per_s / min(INGRESS_RATES.values()))
+    each = ingress["ray_actor_options"]["num_cpus"]
+    others = sum(one["ray_actor_options"]["num_cpus"] for one in deployments.values() if one is not ingress)
+    room = needed if cores is None else int((cores - others) // each)
+    ingress["num_replicas"] = max(1, min(max(needed, ingress["num_replicas"]), room))
+    engine = choice.engine
+    limits = application["args"].setdefault("limits", {})
+    limits["max_in_flight"] = max(1, (engine["slots"] + engine["max_waiting"]) // ingress["num_replicas"])
+    for name, (least, _) in least_ongoing(read_app_config(application["args"])).items():
+        taken = deployments[name]
+        taken["max_ongoing_requests"] = max(least, taken["max_ongoing_requests"])
+    acoustic["max_queued_requests"] = max(acoustic["max_queued_requests"], acoustic["max_ongoing_requests"])
 
 
 def described(choice: Choice) -> str:

@@ -22,8 +22,10 @@ CONTEXT = 500 * MIB
 """a process on the GPU: the driver's context and the libraries' code"""
 EMBEDDINGS = 160 * MIB
 """text and code embeddings with their heads, float32 for every dtype"""
-ENGINE_GRAPHS = 700 * MIB
+ENGINE_GRAPHS = 572 * MIB
 """rounds, prefills and cuBLAS's workspace of an engine, and the activations of a prefill"""
+REFINED = 2 * MIB
+"""of a slot in the refine pass's round: sorted and summed float64 of 21,178 tokens"""
 VOCODER_WEIGHTS = 250 * MIB
 WORKSPACE = 32 * MIB
 """of cuBLAS, one per window decoded side by side"""
@@ -49,7 +51,7 @@ def needed_bytes(pipeline: PipelineConfig) -> int:
 def engine_bytes(engine: EngineConfig) -> int:
     """Returns the memory of one engine: its cache as it is allocated, its weights, and what a process takes besides."""
     spare = kv_cache_bytes(engine) // engine.slots if engine.prefill_rows > 1 else 0
-    return CONTEXT + EMBEDDINGS + ENGINE_GRAPHS + weight_bytes(engine) + kv_cache_bytes(engine) + spare
+    return CONTEXT + EMBEDDINGS + ENGINE_GRAPHS + engine.slots * REFINED + weight_bytes(engine) + kv_cache_bytes(engine) + spare
 
 
 def vocoder_bytes(vocoder: VocoderConfig) -> int:

@@ -1,7 +1,7 @@
 """GPU sizes: for each kind of card, the number format and the slots to use and the speech to expect: predicted until measured.
 
 In:    a card's memory and its bandwidth; results of scripts/evaluate/gpu_check
-Out:   Choice: settings of engine and vocoder; the table that doctor, capacity and docs/operations.md print
+Out:   Choice: settings of engine and vocoder; the table that doctor and docs/operations.md print
 Owns:  the cards' data sheets, the model of a step, the goal of a choice
 Never: a prediction that is not called one
 
@@ -103,7 +103,7 @@ class Choice:
 def card_named(name: str) -> Card | None:
     """Returns the card whose name is in a driver's name for it, such as `NVIDIA H100 80GB HBM3`; None: not in the table."""
     words = name.upper().replace("-", " ").split()
-    if "LAPTOP" in words:  # half the card of the same name
+    if {"LAPTOP", "MIG"} & set(words):  # half the card of the same name, or a slice of it
         return None
     return next((card for card in CARDS if set(card.name.upper().split()) <= set(words)), None)
 
@@ -163,9 +163,14 @@ def _measured(card: Card, engine: EngineConfig, results: Path) -> tuple[float, s
     for file in sorted(results.glob("gpu*.json")):
         result = json.loads(file.read_text())
         found = result.get("figures", {}).get(step_figure(engine.slots, weights=engine.weights, kv=engine.kv))
-        if found and card_named(str(result["hardware"].get("device"))) == card:
+        if found and is_of(card, str(result["hardware"].get("device"))):
             return found["step_ms"], f"measured: {file.name}"
     return None
+
+
+def is_of(card: Card, device: str) -> bool:
+    """True if a device of this name is such a card: the same name, or the one that the card of the table stands for."""
+    return device == card.name or (card in CARDS and card_named(device) == card)
 
 
 def table(results: Path) -> Iterator[str]:

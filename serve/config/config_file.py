@@ -251,6 +251,17 @@ def _wrong_sums(document: dict[str, Any]) -> Iterator[str]:
     application = document["applications"][0]
     app = read_app_config(application.get("args", {}))
     deployments = {deployment["name"]: deployment for deployment in application.get("deployments") or []}
+    for name, (floor, formula) in least_ongoing(app).items():
+        limit = _option(deployments, name, "max_ongoing_requests")
+        if limit < floor:
+            yield f"{name}.max_ongoing_requests: {limit} is below {formula} = {floor}"
+    queue = _option(deployments, "Ingress", "max_queued_requests")
+    if 0 <= queue < ADMISSION_MARGIN:
+        yield f"Ingress.max_queued_requests: {queue} is below {ADMISSION_MARGIN}: Serve itself would refuse a burst of requests"
+
+
+def least_ongoing(app: AppConfig) -> dict[str, tuple[int, str]]:
+    """Returns deployment -> the least max_ongoing_requests that its other limits allow, and how it follows from them."""
     refusable = max(ADMISSION_MARGIN, 2 * app.limits.max_receiving)
     formula = f"limits.max_in_flight + max({ADMISSION_MARGIN}, 2 * limits.max_receiving)"
     least = {"Ingress": (app.limits.max_in_flight + refusable, formula)}
@@ -268,13 +279,7 @@ def _wrong_sums(document: dict[str, Any]) -> Iterator[str]:
     if unread > least["Ingress"][0]:  # a reply without a place, which a slow client reads, is one of Serve's requests too
         replies = f"limits.max_unread_bytes / {UNREAD_BYTES_PER_REPLY}"
         least["Ingress"] = unread, f"limits.max_in_flight + {ADMISSION_MARGIN} + {replies}"
-    for name, (floor, formula) in least.items():
-        limit = _option(deployments, name, "max_ongoing_requests")
-        if limit < floor:
-            yield f"{name}.max_ongoing_requests: {limit} is below {formula} = {floor}"
-    queue = _option(deployments, "Ingress", "max_queued_requests")
-    if 0 <= queue < ADMISSION_MARGIN:
-        yield f"Ingress.max_queued_requests: {queue} is below {ADMISSION_MARGIN}: Serve itself would refuse a burst of requests"
+    return least
 
 
 def _unstated_access(document: dict[str, Any]) -> Iterator[str]:

@@ -55,7 +55,7 @@ def test_it_has_no_torch_and_is_small(fresh: Path, home: Path):
 
 
 def test_every_command_says_what_it_needs(fresh: Path, home: Path):
-    plain = "start,say,read,doctor,keys,weights fetch,weights make,config show,capacity,drain,leave"
+    plain = "start,say,read,doctor,keys,weights fetch,weights make,config show,drain,leave"
     for command in plain.split(","):
         done = run(fresh, home, "chattts-serve", *command.split(), "--help")
         assert done.returncode == 0, done.stderr

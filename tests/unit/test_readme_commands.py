@@ -147,13 +147,6 @@ def test_keys_are_made_shown_and_revoked_as_written(tmp_path: Path):
     assert key_id not in run(*listing, home=tmp_path)
 
 
-@pytest.mark.parametrize("line", scripts_of("Several tenants"))
-def test_what_capacity_is_asked_for_it_answers(line: str, tmp_path: Path):
-    said = run(*module_and_words(line), home=tmp_path)
-    assert re.search(r"acoustic replicas +\d", said), said
-    assert re.search(r"an hour of audio costs +[\d.]", said), said
-
-
 @pytest.mark.parametrize("line", [line for line in SCRIPTS if "config check " in line or "config show " in line])
 def test_configurations_are_checked_and_shown(line: str, tmp_path: Path):
     run(*module_and_words(line), home=tmp_path)

@@ -7,25 +7,38 @@ Never: how fast or how full it is
 """
 
 import ctypes
+import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 UNKNOWN = "unknown"
+SWITCHES = ("TORCH_CUDNN_", "TORCH_BLAS_", "TORCH_ALLOW_TF32_", "NVIDIA_TF32_OVERRIDE", "CUBLAS", "CUDNN_")
+"""beginnings of their names"""
 
 
 def gpu_identity() -> str:
-    """Returns the GPU's name, capability and number of multiprocessors, and the versions of CUDA, cuBLAS and the driver.
+    """Returns the GPU's name, capability and number of multiprocessors, the versions of CUDA, cuBLAS, cuDNN and the driver, and
+    the switches of the environment by which these libraries choose other kernels.
 
     A slice of a GPU (MIG, MPS) has the same name and fewer multiprocessors, for which cuBLAS chooses other kernels.
     """
     found = torch.cuda.get_device_properties(0)
+    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    libraries = f"cublas {cublas_version(torch.version.cuda)} cudnn {cudnn} driver {driver_version()}"
+    chosen = "".join(f" {name}={value}" for name, value in sorted(switches(os.environ).items()))
     return (
         f"{found.name} ({found.major}, {found.minor}) multiprocessors {found.multi_processor_count} "
-        f"cuda {torch.version.cuda} cublas {cublas_version(torch.version.cuda)} driver {driver_version()}"
+        f"cuda {torch.version.cuda} {libraries}{chosen}"
     )
+
+
+def switches(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables by which NVIDIA's libraries, or torch, choose among kernels."""
+    return {name: value for name, value in environment.items() if name.startswith(SWITCHES)}
 
 
 def cublas_version(cuda: str | None) -> str:

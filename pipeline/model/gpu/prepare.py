@@ -1,13 +1,15 @@
 """Prepare: what a process does once before it computes on a GPU.
 
-In:    the GPU's capability; the rows and the number format of the matrix products to come
+In:    the GPU's capability; the shapes and the number format of the matrix products to come
 Out:   ConfigError, or nothing
-Owns:  the process-wide settings of cuBLAS
+Owns:  the process-wide settings of cuBLAS and of torch's attention
 Never: models, graphs
 
 cuBLAS chooses its kernels by the number of multiprocessors it sees, and has chosen wrong ones for some numbers, as a slice of a
 GPU has them. So each start multiplies matrices of the model's shapes and compares them with float64, which takes milliseconds.
 """
+
+from collections.abc import Iterable
 
 import torch
 
@@ -15,14 +17,22 @@ from pipeline.errors import ConfigError
 
 LEAST_CAPABILITY = (8, 0)
 """Ampere: older GPUs have no tensor cores for bfloat16, and Triton compiles int8 products for them without tensor cores"""
-SHAPES = ((2304, 768), (768, 768), (6144, 768), (768, 3072))
+Shapes = tuple[tuple[int, int], ...]
+GPT_SHAPES: Shapes = ((2304, 768), (768, 768), (6144, 768), (768, 3072))
 """outputs and inputs of the products of ChatTTS's layers"""
+VOCODER_SHAPES: Shapes = ((1536, 512), (512, 1536), (2048, 512), (512, 2048))
+"""of the pointwise layers of its ConvNeXt blocks"""
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
 """largest difference to float64, as a part of the product's root mean square"""
 
 
-def prepare_gpu(*, rows: int, dtype: torch.dtype) -> None:
-    """Refuses a GPU that cannot run the model, sets up cuBLAS, and tests its products; call it before anything is recorded.
+def prepare_gpu(*, rows: Iterable[int], dtype: torch.dtype, shapes: Shapes = GPT_SHAPES) -> None:
+    """Refuses a GPU that cannot run the model, sets up its libraries, and tests products; call it before anything is recorded.
+
+    Args:
+        rows: numbers of rows of the products to come: slots, and positions of a prefill; frames of a vocoder's windows.
+        dtype: of the products, besides float32.
+        shapes: outputs and inputs of their weights.
 
     Raises:
         ConfigError: the GPU is too old, or its products are wrong.
@@ -30,7 +40,10 @@ def prepare_gpu(*, rows: int, dtype: torch.dtype) -> None:
     refuse_old(torch.cuda.get_device_name(), torch.cuda.get_device_capability())
     # Otherwise partial sums may be kept in bfloat16, for some numbers of rows and not for others.
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    refuse_wrong_products(torch.device("cuda"), rows=rows, dtype=dtype)
+    # cuDNN's attention builds a plan for each shape of a prefill, 0.4 s each, on the thread that everybody's rounds wait for.
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    for number in sorted(set(rows)):
+        refuse_wrong_products(torch.device("cuda"), rows=number, dtype=dtype, shapes=shapes)
 
 
 def refuse_old(name: str, capability: tuple[int, int]) -> None:
@@ -45,12 +58,12 @@ def refuse_old(name: str, capability: tuple[int, int]) -> None:
         )
 
 
-def refuse_wrong_products(device: torch.device, *, rows: int, dtype: torch.dtype) -> None:
+def refuse_wrong_products(device: torch.device, *, rows: int, dtype: torch.dtype, shapes: Shapes = GPT_SHAPES) -> None:
     """Raises:
     ConfigError: a product of random matrices is further from float64 than rounding explains.
     """
     for number_format in {torch.float32, dtype}:  # heads and vocoder are float32 always
-        for outputs, inputs in SHAPES:
+        for outputs, inputs in shapes:
             error = product_error(device, rows, outputs, inputs, number_format)
             if not error <= TOLERANCES[number_format]:
                 raise ConfigError(

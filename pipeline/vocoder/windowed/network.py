@@ -21,7 +21,7 @@ from pipeline.checkpoint.in_torch import in_torch
 from pipeline.checkpoint.weights import Checkpoint, Tensors
 from pipeline.config import VocoderConfig
 from pipeline.model.gpu.graphs import GraphPool, record, use_own_stream
-from pipeline.model.gpu.prepare import prepare_gpu
+from pipeline.model.gpu.prepare import VOCODER_SHAPES, prepare_gpu
 from pipeline.spec import CODEBOOKS, HOP, MEL_FRAMES_PER_STEP, SAMPLES_PER_STEP
 from pipeline.types import HiddenWindow
 from pipeline.vocoder.windowed.calls import WindowCalls
@@ -181,9 +181,11 @@ def build_window_calls(config: VocoderConfig, checkpoint: Checkpoint) -> WindowC
     """Reads the network and builds one call per shape of the schedule, for the thread that calls this."""
     if config.threads is not None:
         torch.set_num_threads(config.threads)  # counts for the thread that calls it
+    shapes = Schedule(config.chunks(incremental=False), config.look_ahead).shapes
     if config.device == "cuda":
         use_own_stream(urgent=False)
-        prepare_gpu(rows=config.rows, dtype=torch.float32)
+        frames = [MEL_FRAMES_PER_STEP * steps for steps, _ in shapes]
+        prepare_gpu(rows=frames, dtype=torch.float32, shapes=VOCODER_SHAPES)
     network = build_network(config, checkpoint)
     pool = torch.cuda.graph_pool_handle() if config.device == "cuda" else None
     branches = [torch.cuda.Stream() for _ in range(config.rows)] if config.device == "cuda" else []  # type: ignore[no-untyped-call]
@@ -202,5 +204,4 @@ def build_window_calls(config: VocoderConfig, checkpoint: Checkpoint) -> WindowC
             branches=branches,
         )
 
-    shapes = Schedule(config.chunks(incremental=False), config.look_ahead).shapes
     return WindowCalls(network.width, {steps: call(steps) for steps, _ in shapes})

@@ -3,7 +3,6 @@
 The ChatTTS package against this engine in one process, and whole requests through the service too, for what Serve adds.
 "decode" is the decode loop alone; "whole" is text to the last sample, sent whole. The vocoder is this service's, in
 core-seconds per second of audio.
-scripts/operate/capacity.py reads the result.
 
 In:    a Bench
 Out:   a Report

@@ -15,32 +15,36 @@ from scripts.evaluate.gpu_check.report import Report
 from scripts.evaluate.gpu_check.workload import Format, Take, prompt, takes
 
 
-def check_equality(report: Report, checkpoint: Checkpoint, device: str, how: Format, slots: int, steps: int) -> None:
-    """Checks for the same bits alone, crowded, in reused slots, in another engine, captured or eager."""
+def check_equality(
+    report: Report, checkpoint: Checkpoint, device: str, how: Format, slots: int, steps: int, split: int | None = None
+) -> None:
+    """Checks for the same bits alone, crowded, in reused slots, in another engine, captured or eager.
+
+    Args:
+        split: positions of a split of attention; None: the engine's own choice.
+    """
+    name, place = (how.name, f"{slots} slots") if split is None else (how.name, f"{slots} slots, splits of {split}")
     width, numbers = checkpoint.gpt_spec.width, list(range(slots * 2))
     config = EngineConfig.model_validate(
         how.settings(device)
         | {"slots": slots, "max_prompt": 64, "max_steps": 256}
-        | {"steps_per_round": 4, "prefill_rows": 4, "kv_budget_mib": 32768}
+        | {"steps_per_round": 4, "prefill_rows": 4, "kv_budget_mib": 32768, "attention_split": split}
     )
     with closing(Engine(config, checkpoint)) as engine:
         beyond = min(len(prompt(number, width, steps).ids) for number in numbers) + steps
-        report.figure(f"{how.name}, {slots} slots: positions", beyond, f"every sequence is {beyond} positions long or longer")
+        report.figure(f"{name}, {place}: positions", beyond, f"every sequence is {beyond} positions long or longer")
         alone = [takes(engine, [number], width, steps)[0] for number in numbers[:8]]
         graphs = engine.num_graphs
         for what, order in (("crowded", numbers), ("in other slots", numbers[::-1])):
             crowded = dict(zip(order, takes(engine, order, width, steps), strict=True))
-            promise_equal(report, f"{how.name}: alone = {what} ({slots} slots)", alone, [crowded[n] for n in numbers[:8]])
+            promise_equal(report, f"{name}: alone = {what} ({place})", alone, [crowded[n] for n in numbers[:8]])
         if device == "cuda":
-            report.promise(f"{how.name}: rounds are captured ({slots} slots)", graphs == 2, f"{graphs} CUDA graphs")
+            report.promise(f"{name}: rounds are captured ({place})", graphs == 2, f"{graphs} CUDA graphs")
             engine.drop_graphs()
-            promise_equal(
-                report, f"{how.name}: captured = eager ({slots} slots)", alone, takes(engine, numbers[:8], width, steps)
-            )
+            promise_equal(report, f"{name}: captured = eager ({place})", alone, takes(engine, numbers[:8], width, steps))
+    del engine  # its memory, before the next one takes its own
     with closing(Engine(config, checkpoint)) as engine:
-        promise_equal(
-            report, f"{how.name}: another engine = this one ({slots} slots)", alone, takes(engine, numbers[:8], width, steps)
-        )
+        promise_equal(report, f"{name}: another engine = this one ({place})", alone, takes(engine, numbers[:8], width, steps))
 
 
 def promise_equal(report: Report, what: str, expected: list[Take], found: list[Take]) -> None:

@@ -36,7 +36,7 @@ def measure_machine(report: Report, device: str) -> None:
         _describe(report)
         _measure_node(report)
         for rows in ROWS:
-            prepare_gpu(rows=rows, dtype=torch.bfloat16)
+            prepare_gpu(rows=[rows], dtype=torch.bfloat16)
         report.promise("matrix products are right", True, f"float32 and bfloat16, {', '.join(map(str, ROWS))} rows")
 
 

@@ -21,6 +21,8 @@ class Report:
 
     known: Result = field(default_factory=dict)
     """figures of earlier sections"""
+    found: "Callable[[Report], None]" = lambda report: None
+    """called after every finding"""
     promises: dict[str, Result] = field(default_factory=dict)
     figures: Result = field(default_factory=dict)
     aims: dict[str, Result] = field(default_factory=dict)
@@ -35,6 +37,7 @@ class Report:
         except Exception as error:
             traceback.print_exc()
             self.failed[name] = f"{type(error).__name__}: {error}"
+        self.found(self)
         print(f"-- {name}: {time.perf_counter() - started:.1f} s", flush=True)
 
     def figure_of(self, name: str) -> Any:
@@ -46,14 +49,17 @@ class Report:
         self.aims[what] = {"value": value, "aim": wanted, "reached": reached}
         wish = f"aim {'>=' if at_least else '<='} {wanted:g}"
         print(f"{'aim':>4}  {what}: {value:.4g}, {wish}: {'reached' if reached else 'missed'}", flush=True)
+        self.found(self)
 
     def promise(self, what: str, holds: bool, detail: str) -> None:
         self.promises[what] = {"holds": holds, "detail": detail}
         print(f"{'yes' if holds else 'NO':>4}  {what}: {detail}", flush=True)
+        self.found(self)
 
     def figure(self, name: str, value: object, shown: str) -> None:
         self.figures[name] = value
         print(f"      {name}: {shown}", flush=True)
+        self.found(self)
 
     @property
     def all_hold(self) -> bool:

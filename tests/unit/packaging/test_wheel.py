@@ -79,10 +79,6 @@ def test_configurations_come_with_it(installed: Installed, name: str):
     assert shown.startswith(installed.environment["PYTHONPATH"])
 
 
-def test_measurements_come_with_it(installed: Installed):
-    assert "measured: " in installed.run("chattts-serve", "capacity", "cpu")
-
-
 def test_keys_are_added_and_listed(installed: Installed):
     store = str(installed.elsewhere / "keys.sqlite")
     assert installed.run("chattts-serve", "keys", "add", "ours", "--store", store)

@@ -74,7 +74,7 @@ def test_wrong_usage_is_exit_code_2(words: list[str]):
 
 @pytest.mark.parametrize(
     ("name", "meanings"),
-    [("capacity", ("3 the decode step was not measured",)), ("weights fetch", ("3 wrong bytes", "5 disk"))],
+    [("fit", ("3 there is no GPU",)), ("weights fetch", ("3 wrong bytes", "5 disk"))],
 )
 def test_a_command_with_more_exit_codes_lists_them_in_its_help(name: str, meanings: tuple[str, ...]):
     text = " ".join(CliRunner().invoke(app, [*name.split(), "--help"]).output.split())

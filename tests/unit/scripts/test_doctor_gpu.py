@@ -1,17 +1,22 @@
 """The doctor's questions to a GPU, answered where there is none."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
+from pipeline.paths import triton_folder
 from scripts import doctor_gpu
 from scripts.operate import gpu_memory
 from scripts.operate.gpu_memory import kv_cache_bytes
 from serve.config.config_file import check_file
 
-GPU = check_file(Path(__file__).resolve().parents[3] / "configs/gpu.yaml").app.pipeline
+ROOT = Path(__file__).resolve().parents[3]
+GPU = check_file(ROOT / "configs/gpu.yaml").app.pipeline
 GIB = 1 << 30
 
 
@@ -19,7 +24,10 @@ def test_memory_follows_from_the_configuration():
     def engine(**settings: object) -> int:
         return gpu_memory.engine_bytes(EngineConfig.model_validate({"device": "cuda", "dtype": "bfloat16"} | settings))
 
-    assert engine(slots=128) - engine(slots=64) == kv_cache_bytes(EngineConfig(dtype="bfloat16", slots=64))
+    assert (
+        engine(slots=128) - engine(slots=64)
+        == kv_cache_bytes(EngineConfig(dtype="bfloat16", slots=64)) + 64 * gpu_memory.REFINED
+    )
     assert engine(kv_budget_mib=9000) == engine(), "a budget is a limit, not a need"
     assert engine(kv="int8") < engine(weights="int8") < engine()
     assert engine(prefill_rows=4) > engine(), "unused rows of a prefill have a slot of their own"
@@ -67,7 +75,7 @@ def test_a_gpu_that_is_too_old_or_too_full_is_refused(monkeypatch, capability, f
 
 def test_triton_needs_a_compiler_and_pythons_headers(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor_gpu.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
-    monkeypatch.setattr(doctor_gpu.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     assert "Python.h is missing" in doctor_gpu.triton_problem()[0]
     (tmp_path / "Python.h").touch()
     assert doctor_gpu.triton_problem() is None
@@ -75,3 +83,41 @@ def test_triton_needs_a_compiler_and_pythons_headers(monkeypatch, tmp_path):
     assert "no C compiler" in doctor_gpu.triton_problem()[0]
     monkeypatch.setattr(doctor_gpu.importlib.util, "find_spec", lambda name: None)
     assert "not installed" in doctor_gpu.triton_problem()[0]
+
+
+def test_kernels_are_kept_where_the_documented_container_can_write_and_load(monkeypatch, tmp_path):
+    """`docker run --read-only --tmpfs /tmp`: what the image sets is /data, and Docker mounts /tmp noexec."""
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+    monkeypatch.setenv("CHATTTS_HOME", str(tmp_path / "data"))
+    assert triton_folder() == tmp_path / "data/triton"
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    assert "CHATTTS_HOME=/data" in dockerfile
+    assert "VOLUME /data" in dockerfile
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CHATTTS_HOME", str(tmp_path / "file"))
+    assert triton_folder().is_dir(), "a home that cannot be written costs the kernels of the next start, not the service"
+    found = subprocess.run(
+        [sys.executable, "-c", "import triton, pipeline.model.gpu.kernels.layer; print(triton.knobs.cache.dir)"],
+        env={name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | {"CHATTTS_HOME": str(tmp_path)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip() == str(tmp_path / "triton")
+
+
+NOEXEC = """
+mount -t tmpfs -o noexec none "$1" && exec "$2" -c 'from scripts.doctor_gpu import triton_problem; print(triton_problem())'
+"""
+
+
+def test_a_place_from_which_nothing_can_be_loaded_is_a_finding(tmp_path):
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", NOEXEC, "sh", str(tmp_path), sys.executable]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"TRITON_CACHE_DIR": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    if "mount" in done.stderr or "unshare" in done.stderr:
+        pytest.skip(f"no mounts of one's own here: {done.stderr.strip()}")
+    assert "takes no library" in done.stdout
+    assert "not mounted noexec" in done.stdout

@@ -1,7 +1,9 @@
 """The GPU check's own logic, where there is no GPU: it runs on a bare machine, a section costs itself alone, it can say no."""
 
+import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -9,7 +11,6 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import numpy as np
-import pydantic
 import pytest
 import torch
 from packaging.requirements import Requirement
@@ -17,19 +18,22 @@ from packaging.utils import canonicalize_name
 
 from pipeline.checkpoint.in_torch import in_torch
 from pipeline.checkpoint.weights import Checkpoint
-from pipeline.config import EngineConfig, PipelineConfig, VocoderConfig
 from pipeline.engine import tensor_cache
 from pipeline.model.gpt import Gpt
 from scripts.evaluate.gpu_check import __main__ as gpu_check
-from scripts.evaluate.gpu_check import bare_pydantic
+from scripts.evaluate.gpu_check import call
 from scripts.evaluate.gpu_check.equality import promise_equal
+from scripts.evaluate.gpu_check.findings import add, read
 from scripts.evaluate.gpu_check.report import Report
-from scripts.evaluate.gpu_check.sections import Section, sections
+from scripts.evaluate.gpu_check.sections import FIRST, Section, sections
 from scripts.evaluate.gpu_check.workload import Kept, Take
+from scripts.launch.processes import processes
+from tests.support.signals import as_in_a_terminal
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
-ON_A_BARE_MACHINE = {"torch", "numpy", "safetensors", "tokenizers", "pytest"}
-"""distributions, and what they bring"""
+ON_A_BARE_MACHINE = {"torch", "numpy", "safetensors", "tokenizers", "pydantic", "pytest"}
+"""distributions, and what they bring; of these a machine that is lent has all but pydantic, which `make gpu-wheels` fetches"""
 HIDE = """
 import sys
 class Hidden:
@@ -45,7 +49,6 @@ def hidden_modules() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = [*project["dependencies"], *(line for lines in project["optional-dependencies"].values() for line in lines)]
     declared = {canonicalize_name(Requirement(line).name) for line in lines} - ON_A_BARE_MACHINE - {project["name"]}
-    declared |= {"pydantic-core", "annotated-types"}
     owners = packages_distributions().items()
     return {module for module, names in owners if {canonicalize_name(name) for name in names} & declared}
 
@@ -60,8 +63,8 @@ def run(out: Path, demo_root: Path, *arguments: str, **environment: str) -> subp
 @pytest.mark.slow
 def test_on_a_bare_machine_each_section_is_kept_and_a_late_one_costs_itself_alone(tmp_path, demo_root):
     hidden = hidden_modules()
-    assert {"pydantic", "pydantic_core", "ray", "yaml", "emoji", "av", "rich"} <= hidden
-    assert not hidden & {"torch", "triton", "numpy", "safetensors", "tokenizers"}
+    assert {"ray", "yaml", "emoji", "av", "rich"} <= hidden
+    assert not hidden & set(gpu_check.NEEDED)
     (tmp_path / "sitecustomize.py").write_text(HIDE.format(hidden=hidden))
     out = tmp_path / "results" / "here.json"
     path = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": str(tmp_path)}  # no git either
@@ -99,30 +102,117 @@ def test_every_section_runs_and_writes_its_figures(tmp_path, demo_root):
     assert result["hardware"]["torch"]
 
 
-def test_the_json_is_written_before_and_after_every_section(tmp_path, monkeypatch, demo_root):
-    out, seen = tmp_path / "result.json", []
-
-    def apart(section: Section, args: object) -> tuple[dict[str, object], str]:
-        seen.append(json.loads(out.read_text())["sections"])
-        if section.name == "second":
-            raise KeyboardInterrupt
-        return Report(figures={section.name: 1}).as_result(), ""
-
-    monkeypatch.setattr(gpu_check, "run_apart", apart)
-    args = gpu_check.arguments().parse_args(["--device", "cpu", "--checkpoint", str(demo_root), "--out", str(out)])
-    wanted = [Section(name, 1, lambda report: None) for name in ("first", "second")]
-    with pytest.raises(KeyboardInterrupt):
-        gpu_check.run_all(wanted, args)
-    assert [list(sections_so_far) for sections_so_far in seen] == [[], ["first"]]
-    assert json.loads(out.read_text())["figures"] == {"first": 1}
+def small(tmp_path: Path, demo_root: Path, *more: str) -> argparse.Namespace:
+    words = ["--device", "cpu", "--checkpoint", str(demo_root), "--layers", "1", "--slots", "2", "--steps", "8"]
+    return gpu_check.arguments().parse_args([*words, "--out", str(tmp_path / "gpu.json"), *more])
 
 
-def test_a_section_that_cannot_even_be_killed_costs_itself_alone(tmp_path, monkeypatch, demo_root):
-    monkeypatch.setattr(gpu_check, "ENDED", 0.0)
-    out = tmp_path / "result.json"
-    args = gpu_check.arguments().parse_args(["--device", "cpu", "--checkpoint", str(demo_root), "--out", str(out)])
-    found, _ = gpu_check.run_apart(Section("machine", 0, lambda report: None), args)
-    assert found["failed"] == {"machine": "took longer than 0 s"}
+def paper_section(name: str, usual_s: int = 1) -> Section:
+    return Section(name, 60, usual_s, lambda report: None)
+
+
+@pytest.fixture
+def apart(monkeypatch):
+    """Sections that run at once, here, and find a figure of their own name; `broken` ends in the middle."""
+    ran: list[str] = []
+
+    def run_apart(section: Section, limit_s: float, out: Path, args: object) -> tuple[str | None, str]:
+        ran.append(section.name)
+        report = Report(found=lambda report: add(out, section.name, report))
+        report.promise(f"{section.name} holds", True, "")
+        report.figure(section.name, limit_s, "")
+        return ("ended with code -9" if section.name == "broken" else None), "its output"
+
+    monkeypatch.setattr(call, "run_apart", run_apart)
+    return ran
+
+
+def test_calls_add_up_and_run_only_what_has_not_run(tmp_path, demo_root, apart):
+    wanted = [paper_section("first"), paper_section("broken"), paper_section("long", usual_s=500), paper_section("last")]
+    within = small(tmp_path, demo_root, "--within", "100")
+    assert call.run_all(wanted, within) == 1
+    assert apart == ["first", "broken", "last"], "nothing is started that would not end"
+    result = read(tmp_path / "gpu.json")
+    assert result["failed"] == {"broken": "ended with code -9"}
+    assert {"first", "broken", "last"} == set(result["figures"]), "what a broken section had found is kept"
+    assert {name: one["state"] for name, one in result["sections"].items()} == {
+        "first": "ran",
+        "broken": "failed",
+        "last": "ran",
+    }
+    apart.clear()
+    call.run_all(wanted, small(tmp_path, demo_root, "--within", "600"))
+    assert apart == ["broken", "long"]
+    apart.clear()
+    call.run_all(wanted[:1], small(tmp_path, demo_root))
+    assert apart == ["first"], "what is named runs again"
+    assert set(read(tmp_path / "gpu.json")["figures"]) == {"first", "broken", "long", "last"}
+
+
+def test_findings_of_something_else_are_set_aside(tmp_path, demo_root, apart):
+    call.run_all([paper_section("first")], small(tmp_path, demo_root, "--commit", "abc"))
+    call.run_all([paper_section("second")], small(tmp_path, demo_root, "--commit", "def"))
+    assert set(read(tmp_path / "gpu.json")["figures"]) == {"second"}
+    assert set(read(tmp_path / "gpu-before.json")["figures"]) == {"first"}
+
+
+def test_a_machine_that_empties_its_folder_keeps_the_findings(tmp_path, demo_root, apart, monkeypatch):
+    monkeypatch.setattr(gpu_check, "KEPT", tmp_path / "kept" / "gpu.json")
+    words = ["--device", "cpu", "--checkpoint", str(demo_root)]
+    for number, name in enumerate(("first", "second")):
+        monkeypatch.setenv("OUT", str(tmp_path / f"out-{number}"))
+        call.run_all([paper_section(name)], gpu_check.arguments().parse_args(words))
+    assert set(read(tmp_path / "out-1" / "gpu.json")["figures"]) == {"first", "second"}
+
+
+def processes_of(out: Path) -> list[int]:
+    """The sections that run for this file."""
+    return [found.pid for found in processes() if str(out) in found.command() and "--child" in found.command()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+def test_whatever_ends_a_call_ends_its_section(tmp_path, demo_root, number):
+    out = tmp_path / "gpu.json"
+    command = [sys.executable, "-m", "scripts.evaluate.gpu_check", "--device", "cpu", "--checkpoint", str(demo_root)]
+    command += ["--layers", "1", "--slots", "2", "--steps", "2000", "--only", "equal_float32_2", "--out", str(out)]
+    parent = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True, preexec_fn=as_in_a_terminal)
+    try:
+        wait_until(lambda: bool(processes_of(out)), timeout_s=120)
+        os.killpg(parent.pid, number)
+        parent.wait(60)
+        wait_until(lambda: not processes_of(out), timeout_s=60)
+    finally:
+        parent.kill()
+    assert read(out)["sections"]["equal_float32_2"]["state"] == "running", "the next call says that it was cut off"
+
+
+def test_a_section_that_hangs_leaves_the_stacks_of_its_threads(tmp_path, demo_root, monkeypatch):
+    monkeypatch.setattr(call, "STACKS_S", 20.0)
+    args = small(tmp_path, demo_root)
+    hangs = [sys.executable, "-c", "import sys, time; print('begun', flush=True); time.sleep(600)"]
+    real = subprocess.Popen
+    monkeypatch.setattr(call.subprocess, "Popen", lambda command, **named: real(hangs, **named))
+    why, output = call.run_apart(paper_section("machine"), 8.0, tmp_path / "gpu.json", args)
+    assert why == "took longer than 8 s"
+    assert "begun" in output
+    assert "Fatal Python error: Aborted" in output
+    assert "most recent call first" in output
+
+
+def test_what_lacks_is_said_before_anything_is_loaded(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(HIDE.format(hidden={"pydantic", "tokenizers"}))
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "scripts.evaluate.gpu_check"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == gpu_check.EXIT_LACKING
+    assert "--find-links gpu-wheels tokenizers pydantic" in done.stderr
+    assert "| torch" not in done.stderr
 
 
 def test_a_shallow_model_is_the_first_layers_of_the_whole_one(demo):
@@ -146,13 +236,14 @@ def test_sections_are_chosen_by_name_pattern_and_limit(capsys):
     every = sections(parser.parse_args(["--device", "cuda"]))
     assert {"machine", "functional", "vocoder", "upstream", "speech_64", "speech_128"} <= set(every)
     assert {f"equal_{how}_{slots}" for how in ("bfloat16", "kv_int8") for slots in (8, 16, 64, 128)} <= set(every)
-    found = gpu_check.chosen(every, ["vocoder", "equal_bfloat16_*@90"], parser)
+    found = call.chosen(every, ["vocoder", "equal_bfloat16_*@90"], parser)
     assert [(one.name, one.limit_s) for one in found[:2]] == [("vocoder", 240), ("equal_bfloat16_8", 90)]
     assert len(found) == 5
-    assert gpu_check.chosen(every, None, parser) == list(every.values())
+    assert call.chosen(every, None, parser) == list(every.values())
+    assert list(every)[: len(FIRST)] == list(FIRST), "every name of the order is a section"
     for wrong in ("nothing", "parity@soon"):
         with pytest.raises(SystemExit):
-            gpu_check.chosen(every, [wrong], parser)
+            call.chosen(every, [wrong], parser)
         assert "allowed are NAME" in capsys.readouterr().err
 
 
@@ -192,54 +283,3 @@ def test_an_aim_that_is_missed_is_no_failure():
     report.aim("p95", 100, 150, at_least=False)
     assert [aim["reached"] for aim in report.aims.values()] == [False, True]
     assert report.all_hold
-
-
-@pytest.fixture(scope="module")
-def bare() -> dict[str, type]:
-    """pipeline/config.py read with the stand-in for pydantic."""
-    names = ("BaseModel", "ValidationError", "model_validator", "field_validator")
-    module = type(sys)("pydantic")
-    module.__dict__.update({name: getattr(bare_pydantic, name) for name in names})
-    module.__dict__.update({"ConfigDict": dict, "Field": bare_pydantic.FieldInfo})
-    config = type(sys)("bare_config")
-    real = sys.modules["pydantic"]
-    sys.modules["pydantic"], sys.modules["bare_config"] = module, config
-    try:
-        exec(compile((ROOT / "pipeline/config.py").read_text(), "config.py", "exec"), config.__dict__)
-    finally:
-        sys.modules["pydantic"] = real
-        del sys.modules["bare_config"]
-    return config.__dict__
-
-
-def test_without_pydantic_settings_have_the_same_defaults_and_properties(bare):
-    assert bare["PipelineConfig"]().model_dump() == PipelineConfig().model_dump()
-    given = {"device": "cuda", "slots": 64, "buffer_steps": 512}
-    one, other = bare["EngineConfig"].model_validate(given), EngineConfig.model_validate(given)
-    assert (one.model_dump(), one.positions, one.largest_block) == (other.model_dump(), other.positions, other.largest_block)
-    assert bare["VocoderConfig"](chunk_steps=[8, 48]).chunk_steps == (8, 48)
-    assert one.model_copy(update={"device": "cpu"}).device == "cpu"
-    assert one == bare["EngineConfig"].model_validate(given)
-    assert one != bare["EngineConfig"]()
-
-
-def test_without_pydantic_the_same_settings_are_refused(bare):
-    wrong = [
-        ("EngineConfig", {"slotz": 1}),
-        ("EngineConfig", {"slots": 0}),
-        ("EngineConfig", {"slots": 513}),
-        ("EngineConfig", {"device": "tpu"}),
-        ("EngineConfig", {"weights": "int8"}),
-        ("EngineConfig", {"buffer_steps": 4, "block_steps": 4}),
-        ("VocoderConfig", {"chunk_steps": []}),
-        ("VocoderConfig", {"method": "incremental", "device": "cuda"}),
-        ("PipelineConfig", {"engine": {"dtype": "float16"}}),
-    ]
-    real = {"EngineConfig": EngineConfig, "VocoderConfig": VocoderConfig, "PipelineConfig": PipelineConfig}
-    for name, settings in wrong:
-        with pytest.raises(pydantic.ValidationError):
-            real[name].model_validate(settings)
-        with pytest.raises(ValueError, match=r"\w"):
-            bare[name].model_validate(settings)
-    with pytest.raises(ValueError, match="frozen"):
-        bare["EngineConfig"]().slots = 4

@@ -1,5 +1,6 @@
 """What is chosen for a GPU: it fits, it is called predicted until it is measured, and the file it is written to is valid."""
 
+import itertools
 import json
 from dataclasses import replace
 from types import SimpleNamespace
@@ -7,13 +8,16 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline.config import EngineConfig
-from pipeline.engine.kv_cache import refuse_too_full
+from pipeline.engine.kv_cache import refuse_too_full, slots_within_budget
 from pipeline.errors import ConfigError
-from scripts.operate import capacity, fit
+from scripts.launch import container
+from scripts.operate import fit
+from scripts.operate.gpu_memory import HEADS, LAYERS, WIDTH, needed_bytes
 from scripts.operate.gpu_sizes import CARDS, FIRST_AUDIO_GOAL_MS, GIB, PREDICTED, Card, card_named, choose, step_ms, table
 from serve.config.config_file import check_file
 
 H100 = card_named("NVIDIA H100 80GB HBM3")
+SPEC = SimpleNamespace(layers=LAYERS, heads=HEADS, head_dim=WIDTH // HEADS, max_positions=4096)
 
 
 def test_a_card_is_recognised_by_whole_words_of_its_name():
@@ -67,7 +71,7 @@ def test_a_slow_card_rounds_to_8_bits_before_it_misses_the_goal(tmp_path):
 
 
 def test_a_measured_step_of_that_card_replaces_the_prediction(tmp_path):
-    result = {"hardware": {"device": "NVIDIA H100 PCIe"}, "figures": {"step_128_slots_auto": {"step_ms": 1.5}}}
+    result = {"hardware": {"device": "NVIDIA H100 80GB HBM3"}, "figures": {"step_128_slots_auto": {"step_ms": 1.5}}}
     (tmp_path / "gpu-h100.json").write_text(json.dumps(result))
     choice = choose(H100, tmp_path)
     assert (choice.step_ms, choice.origin) == (1.5, "measured: gpu-h100.json")
@@ -93,28 +97,88 @@ def test_without_a_gpu_it_says_why_and_what_to_do(monkeypatch, capsys):
     assert "--gpu" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "major", "bandwidth"), [("NVIDIA A10G", 8, 600e9), ("Tesla T4", 7, None)])
-def test_a_card_outside_the_table_describes_itself_and_an_old_one_is_refused(monkeypatch, capsys, name, major, bandwidth):
-    found = SimpleNamespace(
-        name=name,
-        major=major,
-        minor=6 if major == 8 else 5,
-        total_memory=22 * GIB,
-        memory_clock_rate=6_251_000,
-        memory_bus_width=384,
-        multi_processor_count=80,
-        clock_rate=1_710_000,
-    )
-    monkeypatch.setattr(fit.torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(fit.torch.cuda, "get_device_properties", lambda number: found)
-    if bandwidth is None:
-        assert fit.main([]) == 1
-        assert "compute capability 7.5" in capsys.readouterr().err
-        return
-    card = fit.card_here()
-    assert card.memory_gib == 22.0
-    assert card.bandwidth == pytest.approx(bandwidth, rel=0.01)
-    assert card.tflops == pytest.approx(35.0, rel=0.01)
+PAPER = {  # name -> capability, GiB, multiprocessors, memory clock [kHz], bus [bit], clock [kHz]; true memory bandwidth [GB/s]
+    "NVIDIA A10": ((8, 6), 22.5, 72, 6_251_000, 384, 1_695_000, 600),
+    "NVIDIA A10G": ((8, 6), 22.1, 80, 6_251_000, 384, 1_710_000, 600),
+    "NVIDIA L4": ((8, 9), 22.2, 58, 6_251_000, 192, 2_040_000, 300),
+    "NVIDIA L40S": ((8, 9), 44.4, 142, 9_001_000, 384, 2_520_000, 864),
+    "NVIDIA GeForce RTX 4090": ((8, 9), 23.5, 128, 10_501_000, 384, 2_520_000, 1008),
+    "NVIDIA GeForce RTX 4090 Laptop GPU": ((8, 9), 15.7, 76, 9_001_000, 256, 2_040_000, 576),
+    "NVIDIA GeForce RTX 5090": ((12, 0), 31.4, 170, 14_001_000, 512, 2_407_000, 1792),
+    "NVIDIA GeForce RTX 3060": ((8, 6), 11.8, 28, 7_501_000, 192, 1_777_000, 360),
+    "NVIDIA A100-SXM4-80GB": ((8, 0), 79.2, 108, 1_593_000, 5120, 1_410_000, 2039),
+    "NVIDIA A100-SXM4-40GB": ((8, 0), 39.4, 108, 1_215_000, 5120, 1_410_000, 1555),
+    "NVIDIA A100-SXM4-80GB MIG 1g.10gb": ((8, 0), 9.5, 14, 1_593_000, 5120, 1_410_000, 255),
+    "NVIDIA A100-SXM4-40GB MIG 3g.20gb": ((8, 0), 19.5, 42, 1_215_000, 5120, 1_410_000, 777),
+    "NVIDIA H100 80GB HBM3": ((9, 0), 79.1, 132, 2_619_000, 5120, 1_980_000, 3350),
+    "NVIDIA H100 PCIe": ((9, 0), 79.1, 114, 1_593_000, 5120, 1_755_000, 2039),
+    "NVIDIA H100 80GB HBM3 MIG 1g.10gb": ((9, 0), 9.6, 16, 2_619_000, 5120, 1_980_000, 419),
+    "NVIDIA H100 80GB HBM3 MIG 2g.20gb": ((9, 0), 19.6, 32, 2_619_000, 5120, 1_980_000, 838),
+    "NVIDIA H200": ((9, 0), 139.8, 132, 3_201_000, 6144, 1_980_000, 4917),
+    "NVIDIA H200 MIG 1g.18gb": ((9, 0), 16.5, 16, 3_201_000, 6144, 1_980_000, 614),
+    "NVIDIA B200": ((10, 0), 178.3, 148, 3_996_000, 8192, 1_965_000, 8184),
+    "NVIDIA Of Tomorrow": ((13, 0), 400.0, 300, 8_000_000, 16384, 3_000_000, 32768),
+    "Tiny of the lab": ((8, 6), 5.9, 4, 1_000_000, 64, 900_000, 16),
+}
+
+
+@pytest.fixture
+def on_paper(monkeypatch):
+    """Puts a card of PAPER into this machine."""
+
+    def put(card: str, **changes: object) -> None:
+        capability, gib, multiprocessors, memory_clock, bus, clock, _ = PAPER[card]
+        found = {"name": card, "major": capability[0], "minor": capability[1], "total_memory": int(gib * GIB)}
+        found |= {"multi_processor_count": multiprocessors, "memory_clock_rate": memory_clock, "memory_bus_width": bus}
+        device = SimpleNamespace(**found | {"clock_rate": clock} | changes)
+        monkeypatch.setattr(fit.torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(fit.torch.cuda, "get_device_properties", lambda number: device)
+        monkeypatch.setattr(container, "sees_gpu", lambda: True)
+
+    return put
+
+
+@pytest.mark.parametrize(("name", "cores"), zip(PAPER, itertools.cycle([4, 16, 96, 8])))
+def test_what_is_written_for_any_card_is_what_the_service_starts_with(name, cores, on_paper, tmp_path, monkeypatch, capsys):
+    on_paper(name)
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setenv("CHATTTS_HOME", str(tmp_path))
+    assert fit.card_here().bandwidth / 1e9 == pytest.approx(PAPER[name][-1], rel=0.02)
+    assert fit.main(["-o", str(tmp_path / "fit.yaml")]) == 0
+    for path in (tmp_path / "fit.yaml", container.prepared({"CHATTTS_CHECKPOINT": "full-random"})):
+        checked = check_file(path)
+        pipeline, ingress = checked.app.pipeline, checked.deployment("Ingress")["num_replicas"]
+        engine = pipeline.engine
+        gib = PAPER[name][1] * GIB
+        assert needed_bytes(pipeline) <= engine.gpu_memory_share * gib
+        assert slots_within_budget(engine, SPEC) == engine.slots + 1
+        admitted = ingress * checked.app.limits.max_in_flight
+        assert engine.slots + engine.max_waiting - ingress < admitted <= engine.slots + engine.max_waiting
+        assert ingress * 2 + 1 + 3 <= max(cores, 6), "a replica that finds no core never starts"
+    assert "slots" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
+def test_what_is_written_for_a_named_card_is_valid(card, tmp_path):
+    assert fit.main(["--gpu", card.name, "-o", str(tmp_path / "fit.yaml")]) == 0
+    check_file(tmp_path / "fit.yaml")
+
+
+def test_a_card_that_is_too_old_or_does_not_describe_itself_is_refused(on_paper, capsys):
+    on_paper("NVIDIA A10", name="Tesla T4", major=7, minor=5)
+    assert fit.main([]) == 1
+    assert "compute capability 7.5" in capsys.readouterr().err
+    on_paper("NVIDIA A10", memory_clock_rate=0)
+    assert fit.main([]) == 1
+    assert "name the nearest kind of GPU with --gpu" in capsys.readouterr().err
+
+
+def test_a_result_that_the_service_would_refuse_is_not_written(on_paper, monkeypatch, tmp_path, capsys):
+    on_paper("NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(fit, "derive", lambda document, choice, cores: None)
+    assert fit.main(["-o", str(tmp_path / "fit.yaml")]) == 1
+    assert "AcousticModel.max_ongoing_requests: 512 is below" in capsys.readouterr().err
+    assert not (tmp_path / "fit.yaml").exists()
 
 
 def test_a_cache_that_would_fill_the_gpu_is_refused_with_both_numbers():
@@ -125,14 +189,6 @@ def test_a_cache_that_would_fill_the_gpu_is_refused_with_both_numbers():
     refuse_too_full(6 * GIB, 7 * GIB, 10 * GIB, config.model_copy(update={"gpu_memory_share": 0.95}))
 
 
-def test_capacity_prints_the_same_table_for_a_gpu_alone(capsys):
-    capacity.main(["gpu"])
-    shown = capsys.readouterr().out
-    assert all(line in shown for line in table(capacity.RESULTS))
-    capacity.main(["cpu"])
-    assert "| H200 |" not in capsys.readouterr().out
-
-
 def test_the_page_on_operations_has_the_same_table():
     page = (fit.FOLDER.parent / "docs/operations.md").read_text(encoding="utf-8")
-    assert "\n".join(table(capacity.RESULTS)) in page
+    assert "\n".join(table(fit.RESULTS)) in page

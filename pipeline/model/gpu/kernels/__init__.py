@@ -10,6 +10,9 @@ of idle slots write zeros, or nothing where the result is not read.
 import triton
 
 from pipeline.model.gpu.kernels.interpreter import mend_interpreter
+from pipeline.paths import triton_folder
 
 if triton.knobs.runtime.interpret:
     mend_interpreter()
+else:
+    triton.knobs.cache.dir = str(triton_folder())

@@ -26,6 +26,25 @@ def test_a_slice_of_a_gpu_is_another_gpu(monkeypatch):
     assert "H200 (9, 0) multiprocessors 132" in identity_with(132)
 
 
+def test_what_chooses_other_kernels_is_part_of_it(monkeypatch):
+    gpu = SimpleNamespace(name="H100", major=9, minor=0, multi_processor_count=132)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: gpu)
+    before = identity.gpu_identity()
+    for name in (
+        "TORCH_CUDNN_SDPA_DEPRIORITIZED",
+        "NVIDIA_TF32_OVERRIDE",
+        "CUBLASLT_WORKSPACE_SIZE",
+        "CUBLAS_WORKSPACE_CONFIG",
+    ):
+        monkeypatch.setenv(name, "1")
+        assert identity.gpu_identity().endswith(f" {name}=1")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", "/elsewhere")
+    assert identity.gpu_identity() == before
+    monkeypatch.setattr("torch.backends.cudnn.version", lambda: 91900)
+    assert "cudnn 91900" in identity.gpu_identity()
+
+
 def test_cublas_is_unknown_where_there_is_none():
     assert identity.cublas_version(None) == "unknown"
     assert identity.cublas_version("999.0") == "unknown"
