@@ -62,7 +62,7 @@ ENVIRONMENT = frozenset(
 # (twelve requests per second instead of forty, measured). So Serve's limits lie above our own.
 ADMISSION_MARGIN = 256  # requests beyond max_in_flight that reach admission, which refuses them with a Retry-After
 
-SERVES_HOST = "0.0.0.0"  # where a file names none
+SERVES_HOST, SERVES_PORT, SERVES_GRPC_PORT = "0.0.0.0", 8000, 9000  # where a file names none
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,6 +131,7 @@ def find_mistakes(document: Any) -> list[str]:
         or list(_wrong_args(document))
         or list(_wrong_values(document))
         or list(_wrong_sums(document))
+        or list(_shared_ports(document))
         or list(_unstated_access(document))
     )
 
@@ -280,6 +281,19 @@ def least_ongoing(app: AppConfig) -> dict[str, tuple[int, str]]:
         replies = f"limits.max_unread_bytes / {UNREAD_BYTES_PER_REPLY}"
         least["Ingress"] = unread, f"limits.max_in_flight + {ADMISSION_MARGIN} + {replies}"
     return least
+
+
+def _shared_ports(document: dict[str, Any]) -> Iterator[str]:
+    """Yields listeners of a node that would have one port."""
+    http, grpc = document.get("http_options") or {}, document.get("grpc_options") or {}
+    door = read_app_config(document["applications"][0].get("args", {})).wyoming
+    named = {"http_options.port": http.get("port") or SERVES_PORT, "applications[0].args.wyoming.port": door.port}
+    if grpc.get("grpc_servicer_functions"):
+        named["grpc_options.port"] = grpc.get("port") or SERVES_GRPC_PORT
+    first: dict[int, str] = {}
+    for key, port in named.items():
+        if port is not None and first.setdefault(port, key) != key:
+            yield f"{key}: {port} is the port of {first[port]} already: give it another one"
 
 
 def _unstated_access(document: dict[str, Any]) -> Iterator[str]:

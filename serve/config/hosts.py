@@ -7,10 +7,15 @@ Never: anything that takes long to import: HAProxy's start waits for this
 """
 
 import ipaddress
+import socket
 from collections.abc import Iterable
 from typing import Any
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
+MAX_PORT = 65_535
+NEAR_NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
+METADATA = ("metadata.google.internal", "metadata.goog", "100.100.100.200", "192.0.0.192", "fd00:ec2::254", "168.63.129.16")
+"""where clouds tell a machine its secrets, beside link-local addresses"""
 
 
 def is_loopback(address: str) -> bool:
@@ -29,17 +34,37 @@ def is_local_host(host: str) -> bool:
 
 def is_near(host: str) -> bool:
     """True for names and addresses that lead to this machine or to what only its own link has, such as a cloud's metadata."""
+    name = host.lower().rstrip(".").partition("%")[0]
+    found = _address_of(name)
+    if found is None:
+        return name in NEAR_NAMES or name in METADATA or name.endswith(".localhost")
+    found = getattr(found, "ipv4_mapped", None) or getattr(found, "sixtofour", None) or found
+    is_this_network = found.version == 4 and found.packed[0] == 0
+    is_of_link = found.is_link_local or found.is_multicast or found.is_reserved
+    return bool(found.is_loopback or found.is_unspecified or is_this_network or is_of_link or str(found) in METADATA)
+
+
+def _address_of(name: str) -> Any:
+    """Returns an address in any form that a resolver takes, 127.1 and 0x7f000001 too; None: it is a name."""
     try:
-        found: Any = ipaddress.ip_address(host.partition("%")[0])
+        return ipaddress.ip_address(name)
     except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
-    found = getattr(found, "ipv4_mapped", None) or found
-    return bool(found.is_loopback or found.is_link_local or found.is_unspecified or found.is_multicast)
+        pass
+    try:
+        return ipaddress.ip_address(socket.inet_aton(name))
+    except (OSError, ValueError):
+        return None
 
 
 def host_and_port(text: str) -> tuple[str, int | None]:
-    """Returns the two of `host` or `host:port`; None: the port that the scheme has by itself."""
+    """Returns the two of `host` or `host:port`; None: the port that the scheme has by itself.
+
+    Raises:
+        ValueError: there is no such port.
+    """
     host, _, port = text.partition(":")
+    if port and not 1 <= int(port) <= MAX_PORT:
+        raise ValueError(f"a port is a number from 1 to {MAX_PORT}, not {port}")
     return host, int(port) if port else None
 
 

@@ -46,7 +46,7 @@ class JobsConfig(StrictModel):
         "443 for https, 80 for http; empty: none",
     )
     webhook_near_hosts: tuple[WebhookHost, ...] = Field(
-        (), description="those of webhook_hosts that may be an address of this machine or a link-local one"
+        (), description="those of webhook_hosts that may be an address of this machine, of its link, or of a cloud's metadata"
     )
     disk_mib: int = Field(
         10_240, ge=1, le=1 << 30, description="disk space for all jobs, with what unfinished ones are expected to need [MiB]"
@@ -57,7 +57,8 @@ class JobsConfig(StrictModel):
         for name in self.webhook_hosts:
             if is_near(host_and_port(name)[0]) and name not in self.webhook_near_hosts:
                 raise ValueError(
-                    f"webhook_hosts has {name}, an address of this machine or its link: say it in webhook_near_hosts too"
+                    f"webhook_hosts has {name}, an address of this machine, its link or its cloud's metadata: say it in "
+                    "webhook_near_hosts too"
                 )
         if unknown := [name for name in self.webhook_near_hosts if name not in self.webhook_hosts]:
             raise ValueError(f"webhook_near_hosts has {unknown[0]}, which webhook_hosts has not")

@@ -212,6 +212,19 @@ def test_a_replica_that_hangs_is_noticed_within_12_seconds(path):
         assert limit_s + FAILURES * JITTER * 1.0 <= NOTICED_S
 
 
+@pytest.mark.parametrize(
+    ("http", "grpc", "wyoming", "twice"),
+    [(8000, None, 8000, 1), (None, None, 8000, 1), (8000, 8000, None, 1), (8000, None, 9000, 0), (8000, 8000, 8000, 2)],
+)
+def test_two_listeners_have_two_ports(http: int | None, grpc: int | None, wyoming: int | None, twice: int):
+    document = copy.deepcopy(DOCUMENTS["dev.yaml"])
+    document["http_options"] = {"host": "127.0.0.1", **({} if http is None else {"port": http})}
+    if grpc is not None:
+        document["grpc_options"] = {"port": grpc, "grpc_servicer_functions": ["serve.doors.riva.protocol:add_RivaSpeechSynthesisServicer_to_server"]}
+    document["applications"][0]["args"]["wyoming"] = {"port": wyoming}
+    assert sum("is the port of" in mistake for mistake in find_mistakes(document)) == twice
+
+
 def test_a_service_that_other_machines_reach_must_set_keys_open():
     document = {
         "http_options": {"host": "0.0.0.0"},
