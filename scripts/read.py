@@ -80,6 +80,7 @@ async def read_here(args: argparse.Namespace, advance: Advance) -> float:
     fields = {"voice": args.voice, "seed": args.seed, "speed": args.speed, "sample_rate": audio.sample_rate}
     script, cover = script_of_file(args, {**fields, "checkpoint": args.checkpoint})
     shelf = Shelf(args.output.with_name(f".{args.output.name}.parts"))
+    shelf.make()
     if cover:
         script = replace(script, cover=shelf.keep_cover(cover))
     shelf.keep_script(script)

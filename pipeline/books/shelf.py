@@ -59,11 +59,14 @@ class Shelf:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    def make(self) -> None:
+        """Makes the folder; what is kept later is an error once that is removed."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
     def keep_script(self, script: Script) -> str:
         """Writes a script and returns its name: its hash, and letters that no other writing has."""
         content = script.to_json()
         name = f"{content_hash(content.decode())}{secrets.token_hex(4)}"
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_durably(self._script_file(name), content, mode=_MODE)
         return name
 
@@ -82,7 +85,6 @@ class Shelf:
     def keep_cover(self, picture: bytes) -> str:
         """Writes a picture and returns its hash."""
         name = hashlib.sha256(picture).hexdigest()[:KEY_LETTERS]
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_durably(self._cover_file(name), picture, mode=_MODE)
         return name
 

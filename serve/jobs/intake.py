@@ -124,7 +124,7 @@ class Intake:
         try:  # once more: another replica may have been as quick
             await asyncio.to_thread(self._check_room, job_id, tenant, size)
         except (AtCapacity, StoreFull):
-            await asyncio.to_thread(back)
+            await self._repeated(back)
             raise
         except StoreUnavailable:
             pass
@@ -144,6 +144,15 @@ class Intake:
                 is_unknown |= error.outcome_unknown
                 if not is_unknown or isinstance(error, StoreFull):
                     raise
+                await asyncio.sleep(ASK_AGAIN_S)
+
+    async def _repeated(self, write: Callable[[], object]) -> None:
+        """Does a write that can be repeated, as soon as the store takes it."""
+        while True:
+            try:
+                await asyncio.to_thread(write)
+                return
+            except StoreUnavailable:
                 await asyncio.sleep(ASK_AGAIN_S)
 
     async def _accept(self, job_id: str, caller: Caller, claim: JobRecord, plan: JobPlan) -> Job:
@@ -168,6 +177,7 @@ class Intake:
         """Writes what is spoken and returns its name."""
         script, shelf = plan.script, self._shelf(job_id)
         with writing("the text of the job", shelf.folder):
+            shelf.make()
             if plan.cover:
                 script = replace(script, cover=shelf.keep_cover(plan.cover))
             return shelf.keep_script(script)

@@ -8,6 +8,7 @@ Never: a charge for a part that is not spoken again; a script removed that a rec
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pipeline.books.script import Script
@@ -92,8 +93,13 @@ class Revisions:
         shelf = self._shelf(job.id)
 
         def keep() -> str:
-            with writing("the text of the part", shelf.folder):
-                return shelf.keep_script(revision.script)
+            try:
+                with writing("the text of the part", shelf.folder):
+                    return shelf.keep_script(revision.script)
+            except StoreUnavailable:
+                if not shelf.folder.exists():
+                    raise not_found() from None  # deleted at this moment
+                raise
 
         async with caller.charged(revision.characters) as charge:
             name = await asyncio.to_thread(keep)
@@ -106,11 +112,18 @@ class Revisions:
                     lambda: self._records.put_back(job, name),
                 )
             except Exception:
-                await asyncio.to_thread(shelf.remove_script, name)
+                await asyncio.to_thread(self._discard, job.id, name)
                 raise
             charge.keep()
         await asyncio.to_thread(shelf.remove_script, job.record.script)
         return Job(job.id, job.version + 1, record)
+
+    def _discard(self, job_id: str, script: str) -> None:
+        """Removes a script, if it is certain that the record does not name it; else it goes with the job."""
+        with suppress(StoreUnavailable):
+            found = self._records.read(job_id)
+            if found is None or found.record.script != script:
+                self._shelf(job_id).remove_script(script)
 
     def _replace(self, revision: Revision, script: str) -> JobRecord:
         def replaced(record: JobRecord) -> JobRecord | None:

@@ -51,6 +51,8 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float,
             target = quote(f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}", safe=KEPT)
             connection.request("POST", target, body, {**headers, "Host": parts.netloc, "Connection": "close"})
             with connection.getresponse() as reply:
+                if time.monotonic() >= stop:  # cut headers look like whole ones
+                    raise TimeoutError(f"no whole reply within {timeout_s:g} s")
                 return reply.status
     finally:
         timer.cancel()

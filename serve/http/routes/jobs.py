@@ -196,7 +196,7 @@ async def pause(job_id: str, request: Request, services: RequestServices) -> Job
     return job_reply(await services.jobs.pause(caller_of(request).id, job_id), services.jobs.config.keep_s)
 
 
-@router.post(f"{ONE}/resume", response_model=JobReply, responses=answers(404, 409, 503))
+@router.post(f"{ONE}/resume", response_model=JobReply, responses=answers(404, 409, 429, 503, 507))
 @requires(Scope.SPEECH)
 async def resume(job_id: str, request: Request, services: RequestServices) -> JobReply:
     return job_reply(await services.jobs.resume(caller_of(request).id, job_id), services.jobs.config.keep_s)
@@ -228,7 +228,7 @@ async def audio(job_id: str, request: Request, services: RequestServices, format
 
 def _audio(request: Request, services: Services, view: JobView, container: str) -> Response:
     record, shelf, track = view.job.record, services.jobs.shelf(view.job.id), view.track
-    is_done = record.status is JobStatus.SUCCEEDED and record.result != ""
+    is_done = record.status is JobStatus.SUCCEEDED and record.result != "" and shelf.result_file(record.result).exists()
     if container == ZIP:
         beside = {f"subtitles.{kind}": job_subtitles(view, shelf, kind).encode() for kind in SUBTITLE_TYPES}
         return StreamingResponse(

@@ -84,6 +84,7 @@ def test_a_script_survives_json_with_its_keys():
 def test_any_range_of_a_track_is_that_of_the_whole(tmp_path: Path):
     script = Script((Part("a", pause_ms=10), Part("b", pause_ms=0), Part("a", pause_ms=3), Part("missing"), Part("b")))
     shelf = Shelf(tmp_path / "job")
+    shelf.make()
     shelf.keep_script(script)
     keys = [key for key in dict.fromkeys(script.keys) if key != script.keys[3]]
     samples = {key: np.arange(40 * (index + 1), dtype="<i2") for index, key in enumerate(keys)}
@@ -122,6 +123,7 @@ def test_ssml_says_the_same_in_pieces():
 
 def test_deleted_files_stay_deleted_while_somebody_writes(tmp_path: Path):
     shelf = Shelf(tmp_path / "job-1")
+    shelf.make()
     shelf.keep_script(Script((Part("a"),)))
     shelf.remove()
     with pytest.raises(FileNotFoundError):

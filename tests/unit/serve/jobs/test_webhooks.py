@@ -1,20 +1,30 @@
 """Webhooks: the end of a job is told once it is taken, signed, to allowed hosts alone."""
 
 import base64
+import contextlib
 import hashlib
 import hmac
+import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import requests
 
+from pipeline.store.open import open_store
+from serve.config.jobs import JobsConfig
 from serve.jobs import webhooks
+from serve.jobs.record import JobRecord, JobStatus, Output, Webhook
+from serve.jobs.records import JobRecords
+from serve.jobs.webhook_post import post
+from serve.jobs.webhooks import SENDERS, due, tell
 from tests.support.fakes import Speaker
 from tests.support.jobs import living
 from tests.support.live_server import Live, error_of
@@ -123,3 +133,86 @@ def test_only_allowed_hosts_are_told(tmp_path: Path):
         assert create(live, "https://hooks.example.com:8443/x?y=1").status_code == 202
     with living(tmp_path / "off", speaks=False) as live:
         assert "sends no webhooks" in error_of(create(live, "https://hooks.example.com/x"))["message"]
+
+
+@pytest.fixture
+def drip() -> Iterator[str]:
+    """A receiver whose reply never ends."""
+    door, is_over = socket.create_server(("127.0.0.1", 0)), threading.Event()
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            client, _ = door.accept()
+            client.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+            while not is_over.wait(0.02):
+                client.sendall(b"a")
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    yield f"http://127.0.0.1:{door.getsockname()[1]}/"
+    is_over.set()
+    door.close()
+    thread.join()
+
+
+def test_a_reply_that_drips_is_given_up_in_time(drip: str):
+    with pytest.raises((OSError, http.client.HTTPException)):
+        post(drip, b"{}", {}, timeout_s=0.3, may_be_near=True)
+
+
+def test_a_receiver_that_never_answers_holds_up_no_other_key(
+    tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(webhooks, "TIMEOUT_S", 60.0)
+    silent = socket.create_server(("127.0.0.1", 0))
+    names = tuple(f"127.0.0.1:{port}" for port in (silent.getsockname()[1], urlsplit(receiver.url).port))
+    config = JobsConfig(webhook_hosts=names, webhook_near_hosts=names)
+    store = open_store(str(tmp_path / "store.sqlite"))
+    records = JobRecords(store)
+    for number, (tenant, name) in enumerate([*(("a", names[0]),) * 5, ("b", names[1])]):
+        hook = Webhook(url=f"http://{name}/", secret=SECRET)
+        records.create(f"job-{number}", ended_record(tenant, hook))
+    busy: set[str] = set()
+    sending = []
+    for _ in range(3):
+        for job in due(records.refresh().values(), records.now(), busy):
+            busy.add(job.record.tenant)
+            sending.append(SENDERS.submit(tell, job, records, config))
+    wait_until(lambda: receiver.messages)
+    assert len(sending) == 2, "one message of a key at once"
+    silent.close()
+    sending[1].result(60)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "near", "is_allowed"),
+    [
+        (("hooks.example.com",), (), True),
+        (("127.0.0.1",), (), False),
+        (("127.0.0.1:8080",), ("127.0.0.1",), False),
+        (("127.0.0.1:8080",), ("127.0.0.1:8080",), True),
+        (("localhost",), (), False),
+        (("169.254.169.254",), (), False),
+        (("0.0.0.0",), (), False),
+        ((), ("localhost",), False),
+        (("10.0.0.1",), (), True),
+    ],
+)
+def test_addresses_of_this_machine_are_said_twice(hosts: tuple[str, ...], near: tuple[str, ...], is_allowed: bool):
+    with contextlib.nullcontext() if is_allowed else pytest.raises(ValueError, match="near_hosts"):
+        JobsConfig(webhook_hosts=hosts, webhook_near_hosts=near)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "2130706433", "127.1"])
+def test_the_address_that_is_asked_is_checked(receiver: Receiver, host: str):
+    with pytest.raises(OSError, match=r"near_hosts|Errno|known"):
+        post(f"http://{host}:{urlsplit(receiver.url).port}/", b"{}", {}, timeout_s=5.0, may_be_near=False)
+    assert not receiver.messages
+
+
+def ended_record(tenant: str, hook: Webhook) -> JobRecord:
+    output = Output(container="wav", sample_rate=24_000)
+    sizes = {"parts": 1, "characters": 1, "predicted_s": 1.0, "size": 1, "seed": 0}
+    times = {"created_at": 1.0, "changed_at": 1.0}
+    named = {"script": "", "model": "", "voice": "", "holder": hook.url}
+    return JobRecord(tenant=tenant, status=JobStatus.CANCELLED, output=output, webhook=hook, **sizes, **times, **named)

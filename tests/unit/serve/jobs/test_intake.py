@@ -1,0 +1,216 @@
+"""What gets into the queue: once, charged once, within the limits, or not at all; whichever request, at whichever moment."""
+
+import asyncio
+import errno
+import functools
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.books.shelf import Shelf
+from pipeline.errors import AtCapacity, Conflict, StoreFull, StoreUnavailable, SynthesisError
+from pipeline.store.open import open_store
+from serve.access.api_keys import Quota
+from serve.access.caller import Caller
+from serve.access.quotas import LocalQuotas
+from serve.config.jobs import JobsConfig
+from serve.errors import ApiError
+from serve.jobs import intake
+from serve.jobs.body import JobBody, PartBody
+from serve.jobs.desk import JobDesk
+from serve.jobs.record import JobStatus
+from serve.jobs.records import Job
+from serve.speech.job import RequestContext
+from tests.support.fakes import Speaker, make_speech_services
+
+TEXT = "The first words.\n\nMore words follow."
+
+
+def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A test that pytest calls without a plugin."""
+
+    @functools.wraps(test)
+    def run(**names: Any) -> None:
+        asyncio.run(test(**names))
+
+    return run
+
+
+class Clients:
+    """Two replicas with one store, and one key."""
+
+    def __init__(self, folder: Path, quota: int = 1000, **config: int) -> None:
+        self.quotas = LocalQuotas()
+        self.caller = Caller("anna", quota=Quota(requests_per_s=None, streams=None, characters_a_day=quota), quotas=self.quotas)
+        self.folder = folder / "jobs"
+        self.desks = [
+            JobDesk(
+                JobsConfig(**config), open_store(str(folder / "store.sqlite")), self.folder, make_speech_services(Speaker())
+            )
+            for _ in range(2)
+        ]
+
+    async def create(self, place: int = 0, key: str | None = None, text: str = TEXT) -> Job:
+        body = JobBody(input=text, seed=1, voice="default")
+        context = RequestContext("id", self.caller, idempotency_key=key)
+        return (await self.desks[place % 2].create(body, context, text.encode()))[0]
+
+    async def speak_again(self, job: Job, seed: int = 2) -> Job:
+        return await self.desks[0].speak_again(RequestContext("id", self.caller), job.id, 0, PartBody(seed=seed))
+
+    async def charged(self) -> int:
+        return await self.quotas.characters_today("anna")
+
+    def jobs(self) -> dict[str, Job]:
+        return self.desks[0].records.refresh()
+
+
+@in_a_loop
+async def test_equal_requests_at_once_are_one_job_one_charge_and_equal_answers(tmp_path: Path):
+    clients = Clients(tmp_path)
+    answers = await asyncio.gather(*(clients.create(place, "book") for place in range(6)))
+    assert len({job.id for job in answers}) == 1
+    assert await clients.charged() == answers[0].record.characters
+    with pytest.raises(ApiError, match="another body"):
+        await clients.create(0, "book", "Other words.")
+
+
+def full(*_: Any, **__: Any) -> Any:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def refuses(error: Exception) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return refuse
+
+
+@pytest.mark.parametrize("step", ["claim", "disk", "quota of the disk", "queued", "charge"])
+@in_a_loop
+async def test_what_is_refused_leaves_nothing_and_costs_nothing(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch):
+    clients = Clients(tmp_path, quota=len(TEXT) if step != "charge" else 5)
+    records = clients.desks[0].records
+    with monkeypatch.context() as patched:
+        if step == "claim":
+            patched.setattr(records, "create", refuses(StoreFull("full")))
+        elif step == "disk":
+            patched.setattr(Shelf, "keep_script", full)
+        elif step == "quota of the disk":
+            patched.setattr(Shelf, "keep_script", refuses(OSError(errno.EDQUOT, "Disk quota exceeded")))
+        elif step == "queued":
+            patched.setattr(records, "change", refuses(StoreUnavailable("away")))
+        for key in (None, "once", None):
+            with pytest.raises((SynthesisError, ApiError)) as refusal:
+                await clients.create(key=key)
+            assert isinstance(refusal.value, StoreFull) == (step in ("claim", "disk", "quota of the disk"))
+    assert await clients.charged() == 0
+    assert clients.jobs() == {}
+    assert clients.desks[0].folders() == []
+    if step != "charge":
+        await clients.create(key="once")
+
+
+@pytest.mark.parametrize("lost", ["claim", "queued", "both"])
+@in_a_loop
+async def test_a_write_whose_answer_is_lost_is_looked_up_before_anybody_hears_503(tmp_path: Path, lost: str):
+    clients = Clients(tmp_path)
+    store = clients.desks[0].records._store
+    put, calls = store.put, []
+
+    def losing(*args: Any, **names: Any) -> int:
+        version = put(*args, **names)
+        calls.append(names["replaces"])
+        if calls.count(names["replaces"]) == 1 and (lost == "both" or (lost == "claim") == (names["replaces"] == 0)):
+            raise StoreUnavailable("no answer", outcome_unknown=True)
+        return version
+
+    store.put = losing  # type: ignore[method-assign]
+    job = await clients.create()
+    assert list(clients.jobs()) == [job.id]
+    assert clients.jobs()[job.id].record.status is JobStatus.QUEUED
+    assert await clients.charged() == job.record.characters
+
+
+@in_a_loop
+async def test_a_store_that_stays_silent_is_a_503_and_the_job_is_settled_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(intake, "ANSWER_S", 0.3)
+    monkeypatch.setattr(intake, "ASK_AGAIN_S", 0.05)
+    clients = Clients(tmp_path)
+    store = clients.desks[0].records._store
+    put, get, is_silent = store.put, store.get, []
+
+    def silent_put(*args: Any, **names: Any) -> int:
+        version = put(*args, **names)
+        if names["replaces"] and not is_silent:
+            is_silent.append(True)
+            raise StoreUnavailable("no answer", outcome_unknown=True)
+        return version
+
+    def silent_get(*args: Any) -> Any:
+        if is_silent == [True]:
+            raise StoreUnavailable("away")
+        return get(*args)
+
+    store.put, store.get = silent_put, silent_get  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable, match="GET /v1/audio/jobs"):
+        await clients.create()
+    is_silent.append(False)
+    await asyncio.gather(*clients.desks[0]._intake._tasks)
+    (job,) = clients.jobs().values()
+    assert job.record.status is JobStatus.QUEUED
+    assert await clients.charged() == job.record.characters
+
+
+@pytest.mark.parametrize("config", [{"max_jobs_per_key": 2}, {"max_jobs": 2}, {"disk_mib": 1}])
+@pytest.mark.parametrize("way", ["create", "resume", "again"])
+@in_a_loop
+async def test_no_way_into_the_queue_passes_a_limit(tmp_path: Path, config: dict[str, int], way: str):
+    text = "A sentence that is long enough to be a part. " * 60 if "disk_mib" in config else TEXT
+    clients = Clients(tmp_path, quota=100_000)
+    if way == "create":
+        asked = [clients.create(place, text=f"{text} {place}") for place in range(8)]
+    else:
+        jobs = [await clients.create(place, text=f"{text} {place}") for place in range(4)]
+        for job in jobs:
+            await clients.desks[0].cancel("anna", job.id)
+        asked = [clients.desks[place % 2].resume("anna", job.id) for place, job in enumerate(jobs)]
+        if way == "again":
+            for coroutine in asked:
+                coroutine.close()
+            asked = [clients.speak_again(job) for job in jobs]
+    for desk in clients.desks:
+        desk._intake._config = JobsConfig(**config)
+    before = await clients.charged()
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    refused = [answer for answer in answers if isinstance(answer, BaseException)]
+    assert refused
+    assert all(isinstance(answer, AtCapacity | StoreFull) for answer in refused), refused
+    waiting = [job.record for job in clients.jobs().values() if not job.record.is_finished]
+    if "disk_mib" in config:
+        assert sum(job.record.size for job in clients.jobs().values()) <= 1 << 20 or way != "create"
+    else:
+        assert len(waiting) <= 2
+    spoken = [answer for answer in answers if isinstance(answer, Job)]
+    charge = {
+        "create": sum(job.record.characters for job in spoken),
+        "resume": 0,
+        "again": len(spoken) * len(TEXT.split("\n")[0]),
+    }
+    if "disk_mib" not in config:
+        assert await clients.charged() - before == charge[way]
+
+
+@in_a_loop
+async def test_of_two_changes_of_a_job_one_is_done_and_charged(tmp_path: Path):
+    clients = Clients(tmp_path)
+    job = await clients.create()
+    answers = await asyncio.gather(*(clients.speak_again(job, seed) for seed in range(5)), return_exceptions=True)
+    done = [answer for answer in answers if isinstance(answer, Job)]
+    assert len(done) == 1
+    assert all(isinstance(answer, Conflict) for answer in answers if answer not in done)
+    assert await clients.charged() == job.record.characters + len("The first words.")
+    scripts = [path.name for path in clients.desks[0].shelf(job.id).folder.glob("script-*")]
+    assert scripts == [f"script-{done[0].record.script}.json"], "no other script is kept"
