@@ -27,10 +27,11 @@ from serve.config.config_file import find_mistakes
 
 VARIABLES = {
     "CHATTTS_CHECKPOINT": "the checkpoint: demo, hub:2Noise/ChatTTS, or a folder",
-    "CHATTTS_KEYS": "open (whoever reaches the port is served) or required",
+    "CHATTTS_KEYS": "open (whoever reaches the port is served, with keys too) or required; unset: open until a key exists",
     "CHATTTS_REDIS": "redis://host:port/number: voices, keys, quotas and jobs, in a Redis that evicts nothing",
     "CHATTTS_REDIS_CACHE": "redis://host:port/number: a cache that outlives the container, in a Redis of its own that evicts",
 }
+OPEN = {"open": True, "required": False, "": "until_first_key"}  # CHATTTS_KEYS -> keys.open
 SMALL = ("demo", "small-random")  # of these a laptop's two cores make speech sooner than it is heard
 ANY_HOST = "0.0.0.0"
 
@@ -103,12 +104,12 @@ def adapted(document: dict[str, Any], variables: Mapping[str, str], checkpoint: 
     Raises:
         ConfigError: CHATTTS_KEYS is neither open nor required.
     """
-    keys = variables.get("CHATTTS_KEYS") or "open"
-    if keys not in ("open", "required"):
+    keys = variables.get("CHATTTS_KEYS") or ""
+    if keys not in OPEN:
         raise ConfigError(f"CHATTTS_KEYS is {keys!r}; it may be open or required")
     document["http_options"]["host"] = ANY_HOST
     args = document["applications"][0]["args"]
-    args |= {"source": str(path), "keys": {"open": keys == "open"}}
+    args |= {"source": str(path), "keys": {"open": OPEN[keys]}}
     args["pipeline"]["checkpoint"] = checkpoint
     if redis := variables.get("CHATTTS_REDIS"):
         args["voices"] = args.get("voices", {}) | {"store": redis}

@@ -1,7 +1,7 @@
 """Keys: adds, lists and revokes the API keys of a service. A new key is printed once and stored nowhere.
 
 In:    an environment's file, or the store itself; a name
-Out:   the key; the list; replicas follow within keys.refresh_s
+Out:   the key; the list; replicas follow within keys.refresh_s; with --close, keys.open: false in the file
 Owns:  nothing
 Never: a key in the store, which holds a hash of the secret
 """
@@ -11,7 +11,11 @@ import sys
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
+import yaml
+
+from pipeline.durable_file import write_durably
 from pipeline.errors import ConfigError, StoreUnavailable
 from pipeline.paths import cache_home
 from pipeline.store.open import open_store
@@ -30,6 +34,9 @@ DEFAULT = KeyRecord.model_fields
 def main(arguments: list[str] | None = None) -> int:
     """Runs one of the verbs; exit code 1 if the store cannot be used, 2 for wrong arguments."""
     options = parse(arguments)
+    if getattr(options, "close", False) and options.config is None:
+        print("--close changes a configuration: name it with --config", file=sys.stderr)
+        return 2
     try:
         store = open_store(options.store or store_of(options.config))
         return int(options.run(store, options))
@@ -52,6 +59,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     verbs = parser.add_subparsers(required=True, metavar="add|list|revoke|forget")
     adding = verbs.add_parser("add", parents=[where], help="make a key and print it once")
     add_key_options(adding)
+    adding.add_argument("--close", action="store_true", help="with --config: write keys.open: false where the file says true")
     adding.set_defaults(run=add)
     verb = verbs.add_parser("list", parents=[where], help="print id, name, scopes, lanes and quota of every key")
     verb.set_defaults(run=show)
@@ -99,7 +107,41 @@ def add(store: Store, options: argparse.Namespace) -> int:
     store.put(NAMESPACE, key_id, record.model_dump_json().encode(), replaces=0, keeps=1)
     print(key)
     print(f"id {key_id}; this is the only time the key is shown", file=sys.stderr)
+    return 0 if options.config is None else told_if_open(options.config, close=options.close)
+
+
+def told_if_open(config: Path, *, close: bool) -> int:
+    """Says that a service stays open although there is a key, or closes its configuration; exit code 1 if that fails.
+
+    Raises:
+        ConfigError: the file is wrong.
+    """
+    door = check_file(config).app.keys
+    if door.open is not True:
+        return 0
+    if not close:
+        print(f"WARNING: {config}: {door.says_open()}. `keys add NAME --close` or keys.open: false ends that", file=sys.stderr)
+        return 0
+    try:
+        text = config.read_text(encoding="utf-8")
+        write_durably(config, closed(text).encode(), mode=config.stat().st_mode & 0o777)
+    except OSError as error:
+        print(f"{config} cannot be written ({error.strerror}): set keys.open: false in it", file=sys.stderr)
+        return 1
+    print(
+        f"{config} has keys.open: false now, which holds from the next start or `serve deploy`; a container writes its file "
+        "at each start: leave CHATTTS_KEYS unset there, or set it to required",
+        file=sys.stderr,
+    )
     return 0
+
+
+def closed(text: str) -> str:
+    """Returns the text of a configuration with keys.open: false, and with everything else as it was."""
+    node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    for key in ("applications", 0, "args", "keys", "open"):
+        node = node.value[key] if isinstance(key, int) else next(value for name, value in node.value if name.value == key)
+    return text[: node.start_mark.index] + "false" + text[node.end_mark.index :]
 
 
 def show(store: Store, options: argparse.Namespace) -> int:

@@ -40,3 +40,11 @@ class KeysConfig(StrictModel):
         "machine; null: voices.store",
     )
     refresh_s: float = Field(0.5, ge=0.05, le=60, description="interval at which every replica reads new and revoked keys [s]")
+
+    def says_open(self) -> str:
+        """Returns a sentence on what any client of the network may do without a key; empty: nothing."""
+        if self.open not in (True, "until_first_key"):
+            return ""
+        allowed = ", ".join(self.anonymous_scopes) or "nothing but public routes"
+        until = "also once keys exist" if self.open is True else "until the first key exists"
+        return f"whoever reaches the port is served without a key, {until} (keys.open): {allowed}"

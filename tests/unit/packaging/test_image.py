@@ -92,12 +92,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "data"
 
 
-def test_on_a_cpu_the_demo_voice_is_served_to_whoever_reaches_the_port(
-    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch
-):
+def test_on_a_cpu_the_demo_voice_is_served_until_there_is_a_key(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
     monkeypatch.setattr(container, "sees_gpu", lambda: False)
     checked = check_file(container.prepared({}))
-    assert (checked.listens, checked.app.keys.open, checked.app.pipeline.checkpoint) == ("0.0.0.0", True, "demo")
+    assert (checked.listens, checked.app.keys.open, checked.app.pipeline.checkpoint) == ("0.0.0.0", "until_first_key", "demo")
     assert "device cpu, float32, as in dev.yaml" in capsys.readouterr().out
     variables = {
         "CHATTTS_CHECKPOINT": "hub:2Noise/ChatTTS",
@@ -109,8 +107,10 @@ def test_on_a_cpu_the_demo_voice_is_served_to_whoever_reaches_the_port(
     assert (app.voices.store, app.cache.redis) == ("redis://store:6379/0", None), "what may be lost is not where nothing may be"
     app = check_file(container.prepared(variables | {"CHATTTS_REDIS_CACHE": "redis://cache:6379/0"})).app
     assert (app.voices.store, app.cache.redis) == ("redis://store:6379/0", "redis://cache:6379/0")
-    with pytest.raises(ConfigError, match="'shut'; it may be open or required"):
-        container.prepared({"CHATTTS_KEYS": "shut"})
+    assert check_file(container.prepared({"CHATTTS_KEYS": "open"})).app.keys.open is True
+    for wrong in ("shut", "unset", "true"):
+        with pytest.raises(ConfigError, match=f"'{wrong}'; it may be open or required"):
+            container.prepared({"CHATTTS_KEYS": wrong})
 
 
 @pytest.mark.slow

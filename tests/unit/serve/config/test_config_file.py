@@ -220,7 +220,10 @@ def test_two_listeners_have_two_ports(http: int | None, grpc: int | None, wyomin
     document = copy.deepcopy(DOCUMENTS["dev.yaml"])
     document["http_options"] = {"host": "127.0.0.1", **({} if http is None else {"port": http})}
     if grpc is not None:
-        document["grpc_options"] = {"port": grpc, "grpc_servicer_functions": ["serve.doors.riva.protocol:add_RivaSpeechSynthesisServicer_to_server"]}
+        document["grpc_options"] = {
+            "port": grpc,
+            "grpc_servicer_functions": ["serve.doors.riva.protocol:add_RivaSpeechSynthesisServicer_to_server"],
+        }
     document["applications"][0]["args"]["wyoming"] = {"port": wyoming}
     assert sum("is the port of" in mistake for mistake in find_mistakes(document)) == twice
 
