@@ -46,7 +46,9 @@ from scripts.launch.needs_torch import torch_problem, unused_gpu
 from scripts.launch.open_files import OPEN_FILES
 from scripts.launch.processes import is_free
 from scripts.operate.gpu_sizes import table
+from serve.config.app_config import AppConfig
 from serve.config.config_file import ConfigFile, check_file
+from serve.config.folders import can_be_written, written_folders
 
 PACKAGE = "chattts-serve"
 MIB, GIB = 1 << 20, 1 << 30
@@ -85,6 +87,7 @@ def examine(path: Path) -> Iterator[Finding]:
         yield Finding("configuration", Status.FAIL, str(error), f"chattts-serve config check {path}")
         return
     yield Finding("configuration", Status.FINE, f"{path} is valid")
+    yield folders(checked.app)
     yield checkpoint(pipeline.checkpoint)
     if problem := torch_problem(checked.app.pipeline):
         yield Finding("torch", Status.FAIL, *problem)
@@ -135,6 +138,16 @@ def packages() -> Finding:
 def torch_here() -> str:
     """Returns the version of PyTorch, without importing it, or what lacks without it."""
     return f"torch {version('torch')}" if has_torch() else f"no torch: no GPU and no clones of recordings ({INSTALL})"
+
+
+def folders(app: AppConfig) -> Finding:
+    """Checks that every folder that the configuration writes to can be written by this user."""
+    places = {**written_folders(app), "CHATTTS_HOME": cache_home()}
+    wrong = [f"{key}: {folder}" for key, folder in places.items() if not can_be_written(folder)]
+    if wrong:
+        advice = "mount them writable, or name other folders"
+        return Finding("folders", Status.FAIL, f"cannot be written here: {', '.join(wrong)}", advice)
+    return Finding("folders", Status.FINE, f"{', '.join(places)} can be written")
 
 
 def checkpoint(name: str) -> Finding:

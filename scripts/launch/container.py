@@ -9,6 +9,7 @@ On a GPU it is configs/gpu.yaml, fitted to the card as `chattts-serve fit` does.
 voice and the small random one it is configs/dev.yaml.
 """
 
+import importlib
 import os
 import sys
 from collections.abc import Mapping
@@ -23,7 +24,6 @@ from pipeline.paths import cache_home
 from pipeline.with_torch import INSTALL, has_torch, torch_part
 from pipeline.yaml_loader import parse_yaml
 from scripts.config_path import FOLDER
-from serve.config.config_file import find_mistakes
 
 VARIABLES = {
     "CHATTTS_CHECKPOINT": "the checkpoint: demo, hub:2Noise/ChatTTS, or a folder",
@@ -64,7 +64,8 @@ def prepared(variables: Mapping[str, str]) -> Path:
     checkpoint = variables.get("CHATTTS_CHECKPOINT") or "demo"
     text, reason = base(checkpoint)
     document = adapted(parse_yaml(text), variables, checkpoint, path)
-    if mistakes := find_mistakes(document):
+    # Ray, which the check needs, is loaded for a start alone: other commands go through here too.
+    if mistakes := importlib.import_module("serve.config.config_file").find_mistakes(document):
         raise ConfigError("\n".join(f"{reason}: {mistake}" for mistake in mistakes))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(document, sort_keys=False, width=120), encoding="utf-8")

@@ -24,7 +24,7 @@ from scripts.launch.processes import processes
 from scripts.launch.runs import running
 
 CONNECT_S = 45.0  # Ray's own limits are some thirty seconds, but it waits for a dead raylet without a limit
-ADDRESS = re.compile(r"\S+:[0-9]{1,5}")
+ADDRESS = re.compile(r"[^\s/]+:[0-9]{1,5}")
 PLACES = ("RAY_ADDRESS", "RAY_DASHBOARD_ADDRESS")  # of a run's access; its other variables Ray reads when it is imported
 
 

@@ -96,10 +96,12 @@ def sections(args: argparse.Namespace) -> dict[str, Section]:
     found: dict[str, Section] = {}
 
     def add(name: str, limit_s: int, check: Callable[..., None], *more: object) -> None:
-        bound = partial(_with_checkpoint, args, check, more)
-        found[name] = Section(name, limit_s if is_gpu else max(limit_s, REHEARSED_S), USUAL_S.get(name, limit_s // 4), bound)
+        add_bare(name, limit_s, partial(_with_checkpoint, args, check, more))
 
-    add("machine", 120, lambda report, checkpoint: measure_machine(report, device))
+    def add_bare(name: str, limit_s: int, check: Check) -> None:
+        found[name] = Section(name, limit_s if is_gpu else max(limit_s, REHEARSED_S), USUAL_S.get(name, limit_s // 4), check)
+
+    add_bare("machine", 120, lambda report: measure_machine(report, device))
     add("parity", 240, check_parity, device, args.steps)
     for how in (FLOAT32, BFLOAT16, *decodable(device)):
         for slots in EQUAL_SLOTS if is_gpu else [max(args.slots)]:

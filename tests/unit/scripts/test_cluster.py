@@ -42,9 +42,10 @@ def test_a_cluster_that_is_not_there_is_named_in_a_sentence():
 
 
 def test_what_is_no_address_is_named_in_a_sentence():
-    for address in ("nowhere", "auto", "local"):  # Ray's own words for whichever cluster it finds, and for a new one
-        ((code, words), other) = last_words(address)
-        assert (code, words) == other == (1, f"{address} is no address of a Ray cluster: {ADVICE}")
+    for address in ("nowhere", "auto", "local", "ray://there:10001"):  # Ray's own words for any cluster, for a new one, a proxy
+        with pytest.raises(ValueError, match=f"^{address} is no address of a Ray cluster: {ADVICE}$"):
+            connection.address_of(address, [], set)
+    assert last_words("auto") == [(1, f"auto is no address of a Ray cluster: {ADVICE}")] * len(SCRIPTS)
 
 
 HANGS = """

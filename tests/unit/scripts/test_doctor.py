@@ -17,6 +17,7 @@ from pipeline.native.compiler import library
 from pipeline.native.instructions import Instructions
 from scripts import doctor
 from scripts.doctor import Finding, Status
+from serve.config.app_config import AppConfig
 from serve.config.config_file import check_file
 from tests.support.disks import small_disk
 from tests.support.machine import needs_native
@@ -31,6 +32,14 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
+def test_a_folder_that_cannot_be_written_is_named_by_its_key(tmp_path: Path):
+    (tmp_path / "file").touch()
+    app = AppConfig.model_validate({"jobs": {"folder": str(tmp_path / "file/jobs")}})
+    found = doctor.folders(app)
+    assert (found.status, found.found) == (Status.FAIL, f"cannot be written here: jobs.folder: {tmp_path}/file/jobs")
+    assert doctor.folders(AppConfig()).status is Status.FINE
+
+
 def test_it_looks_at_everything_and_speaks_json(demo_root: Path):
     done = run("configs/dev.yaml", "--json")
     report = json.loads(done.stdout)

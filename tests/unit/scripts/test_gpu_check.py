@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -245,6 +246,22 @@ def test_sections_are_chosen_by_name_pattern_and_limit(capsys):
         with pytest.raises(SystemExit):
             call.chosen(every, [wrong], parser)
         assert "allowed are NAME" in capsys.readouterr().err
+
+
+def test_the_plan_of_the_first_half_hour_is_the_checks_own():
+    """Its commands parse, each of its calls fits, and its seconds are the estimates by which sections are started."""
+    page = (ROOT / "scripts/evaluate/gpu_check/README.md").read_text()
+    parser = gpu_check.arguments()
+    every = sections(parser.parse_args([]))
+    commands = re.findall(r"scripts\.evaluate\.gpu_check (.*?)(?:  #|\n)", page)
+    assert [parser.parse_args(words.split()).within for words in commands] == [570.0]
+    planned: list[str] = []
+    for cells in re.findall(r"^\| \d \| (`.*?) \| (\d+) \|", page, re.MULTILINE):
+        names = re.findall(r"`(.*?)`", cells[0])
+        usual_s = sum(every[name].usual_s for name in names)
+        assert usual_s == int(cells[1]) < 570
+        planned += names
+    assert planned == list(FIRST)
 
 
 def test_a_single_bit_is_a_no():

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from scripts.launch import announce, start
+from scripts.launch import announce, ray_environment, start
 from scripts.launch.check import settings_of
 from scripts.launch.processes import processes
+from scripts.launch.ray_environment import Place
 from scripts.launch.runs import Run
 from scripts.launch.settings import Settings
 from scripts.launch.supervise import Service, Signals
@@ -52,6 +53,24 @@ def test_ray_asks_for_the_token_of_the_run_and_stays_on_loopback(run: Run, is_pl
     assert environment["RAY_AUTH_TOKEN_PATH"] == str(run.token)
     assert environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
     assert run.token.read_text() not in str(environment)
+
+
+def test_machines_of_ray_start_and_pods_get_what_a_start_gives(run: Run):
+    command = 'eval "$("$0" -m scripts.cli env)" && env'
+    done = subprocess.run(["bash", "-c", command, sys.executable], cwd=PROJECT, capture_output=True, text=True, check=True)
+    machines = dict(
+        line.split("=", 1) for line in done.stdout.splitlines() if line.startswith(("RAY_", "METRICS_", "OPENBLAS_"))
+    )
+    here = start.environment_of({}, run, is_plain=False)
+    own = {name for name in here if name.startswith(("CHATTTS_", "RAY_AUTH", "no_proxy", "NO_PROXY"))} | set(start.ONE_MACHINE)
+    own |= {"RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S"}
+    of_the_run = {name for name, value in here.items() if str(run.sockets) in value}
+    assert {name: here[name] for name in here if name not in own | of_the_run}.items() <= machines.items()
+    assert machines["RAY_AUTH_MODE"] == "token"
+    assert os.access(machines["RAY_SERVE_HAPROXY_BINARY_PATH"], os.X_OK)
+    pods = ray_environment.environment(Place.PODS)
+    differs = {name for name in machines.keys() & pods.keys() if machines[name] != pods[name]}
+    assert differs <= {"RAY_SERVE_HAPROXY_BINARY_PATH", "RAY_SERVE_HAPROXY_MAXCONN"}
 
 
 @pytest.mark.parametrize("is_plain", [True, False])
