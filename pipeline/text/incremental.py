@@ -3,7 +3,7 @@
 In:    pieces of a text, cut anywhere, even inside a character; flushes
 Out:   Parts: what the one-shot path receives, and where each begins in the whole text
 Owns:  the characters that belong to no part yet
-Never: time; tokens; a part that depends on how the text was cut into pieces
+Never: time; tokens; a part that depends on how the text was cut into pieces; a character that is scanned more than three times
 
 A part ends at a flush. With `sentences`, it also ends behind a sentence as soon as nothing that may follow could change how
 the sentence is read. That is where all of this holds:
@@ -21,25 +21,35 @@ characters away is read by the words of its own part, as are in a text of two la
 neither Chinese nor English prose.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from enum import Enum, auto
+from string import ascii_letters
 
-from pipeline.text.normalize import normalize
 from pipeline.text.segment import letter_weight
 
 LEAST_WEIGHT = 20
 """shortest part that ends without a flush [letters; a Chinese character counts as three]"""
 
-_CLOSING = "\"'”’」』)）\\]】》"
-_OPENING = re.compile("[\"'“‘「『(（【《]*")
-_END = re.compile(rf"(?P<signs>[.!?。！？]+)[{_CLOSING}]*(?P<gap>\s*)|[^\S\n]*\n\s*")
+_SIGNS = frozenset(".!?。！？")
+_CLOSING = frozenset("\"'”’」』)）]】》")
+_OPENING = frozenset("\"'“‘「『(（【《")
 _CHINESE_ENDS = frozenset("。！？")
-_SHORT_NUMBER = re.compile(r"(?<!\d)\d{1,2}$")  # of a list: "2." before the item
-_LAST_WORD = re.compile(r"[A-Za-z]+$")
-_LONGEST_ABBREVIATION = 12  # letters
+_SPACES = frozenset(filter(str.isspace, map(chr, range(0x3001))))
+_TELLING = _SIGNS | _SPACES | frozenset("<>()")
+"""characters that say something about where a text ends"""
 _LONGEST_MARKUP = 6000  # characters; the normaliser reads none that is longer
+_ABBREVIATED = """
+    AVE Adm Approx Appt Assn Assoc Asst Attn Atty Aug Avg BLVD Bldg Bros Capt Cf Cmdr Co Col Corp Cpl Dec Dept Depts Det Dist
+    Div Dr Drs Esp Esq Etc Excl Feat Feb Fig Fr Fri Ft Gen Gov Govt Hon Inc Incl Insp Inst Intl Jan Jr Lt Ltd Maj Messrs Mfg
+    Mgmt Mgr Misc Mon Mr Mrs Ms Mt Mx Natl Nov Oct Orig PKWY Pkg Pres Prev Prof Pt Pvt Qty Ref Rep Reps Rev Sen Sens Sept Sgt
+    Sr St Ste Supt Tel Temp Thu Thur Thurs Tue Tues Univ Viz Vs Wed Weds al approx appt assn assoc asst attn avg bldg bros ca
+    cf cont corp dept depts dist div esp esq est etc excl feat govt inc incl inst intl jr ltd max mfg mgmt mgr misc natl orig
+    pkg prev qty ref sr tel temp univ viz vs
+"""
+"""words whose dot the normaliser does not read as the end of a sentence"""
+_ABBREVIATIONS = frozenset(_ABBREVIATED.split())
+_LONGEST_ABBREVIATION = max(map(len, _ABBREVIATIONS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +72,7 @@ class GrowingText:
         self._sentences = sentences
         self._text = ""  # from the first character that belongs to no part
         self._start = 0  # its place in the whole text
-        self._scanned = 0  # characters of _text in which every end is decided
+        self._scan = _Scan()  # of _text
         self._half = ""  # a surrogate whose other half has not arrived
 
     @property
@@ -82,74 +92,187 @@ class GrowingText:
         rest = self._text + _without_halves(self._half)
         part = Part(rest, self._start) if rest.strip() else None
         self._start += len(rest)
-        self._text, self._half, self._scanned = "", "", 0
+        self._text, self._half, self._scan = "", "", _Scan()
         return part
 
     def _cut(self) -> Iterator[Part]:
-        begin = 0
-        for end in _END.finditer(self._text, self._scanned):
-            certain = _ends_sentence(self._text, begin, end)
-            if certain is None:
-                self._scanned = end.start()
-                break
-            self._scanned = end.end()
-            if certain:
-                yield Part(self._text[begin : end.end()], self._start + begin)
-                begin = end.end()
+        scan = self._scan
+        while scan.reaches_an_end(self._text):
+            if scan.ends_a_part(self._text):
+                yield Part(self._text[scan.begin : scan.stop], self._start + scan.begin)
+                scan.begin = scan.stop
+            scan.go_on(self._text)
+        begin = scan.begin
         self._text = self._text[begin:]
         self._start += begin
-        self._scanned -= begin
+        scan.move(begin)
 
 
-def _ends_sentence(text: str, begin: int, end: re.Match[str]) -> bool | None:
-    """Returns whether a part that begins at `begin` may end here; None as long as it depends on what follows."""
-    signs = end["signs"] or ""
-    opening = _OPENING.match(text, end.end())
-    following = text[opening.end() if opening else end.end() :][:2]
-    if not following or (len(following) == 1 and following.isupper()):
-        return None
-    return (
-        following[0].isalpha()
-        and (not following[0].islower() or not _CHINESE_ENDS.isdisjoint(signs))
-        and not (following[0].isupper() and following[1].isupper())
-        and (".." not in signs or following[0].isupper())
-        and (signs != "" or not following[0].isupper() or following[1].isalpha())
-        and _is_end(text, end)
-        and _is_whole(text[max(begin, end.start() - _LONGEST_MARKUP) : end.start()], signs)
-        and letter_weight(text[begin : min(end.start(), begin + LEAST_WEIGHT)]) >= LEAST_WEIGHT
-    )
+class _Phase(Enum):
+    """What a scan is looking at."""
+
+    TEXT = auto()
+    SIGNS = auto()
+    CLOSING = auto()
+    GAP = auto()
+    OPENING = auto()
+    FOLLOWING = auto()
 
 
-def _is_end(text: str, end: re.Match[str]) -> bool:
-    """True for an end of a line, or for signs that end a sentence whatever follows."""
-    signs, gap = end["signs"], end["gap"]
-    if not signs or "\n" in gap or "。" in signs:
-        return True
-    if not gap:  # ！？ may be part of a web address, which has no Chinese
-        return not _CHINESE_ENDS.isdisjoint(signs) and text[max(0, end.start() - 1)] >= "\u2e80"
-    return signs[-1] != "." or end.end("signs") == end.start("gap")
+@dataclass(slots=True)
+class _Scan:
+    """Where a text may end: one pass over it, which goes on when more of it has come. Places count from its beginning."""
 
+    at: int = 0
+    """the next character"""
+    begin: int = 0
+    """of the present part"""
+    phase: _Phase = _Phase.TEXT
+    start: int = 0
+    """of the end that is being looked at: its signs, then closing quotes and brackets, then white space"""
+    signs: int = 0
+    """behind its signs; `start` if it has none, and is the end of a line"""
+    gap: int = 0
+    """where its white space begins"""
+    stop: int = 0
+    """behind it"""
+    has_line_end: bool = False
+    letter: int = -1
+    """the last letter before `known`, as far as it is; -1: there is none"""
+    known: int = -1
+    """the last character that was looked at for that"""
+    less: int = -1
+    """the last <"""
+    greater: int = -1
+    """the last >"""
+    link: int = -1
+    """the last ]("""
+    bracket: int = -1
+    """the last )"""
 
-def _is_whole(sentence: str, signs: str) -> bool:
-    """True if a text before an end has words, nothing in it is open, and it does not need what follows."""
-    if not any(map(str.isalpha, sentence)) or sentence.rfind("<") > sentence.rfind(">"):
+    def reaches_an_end(self, text: str) -> bool:
+        """Scans on; returns True at a possible end whose following characters are known, False where the text ends."""
+        size = len(text)
+        while self.at < size:
+            if self.phase is _Phase.TEXT:
+                self._read_text(text, size)
+                continue
+            character = text[self.at]
+            match self.phase:
+                case _Phase.SIGNS if character not in _SIGNS:
+                    self.phase, self.signs = _Phase.CLOSING, self.at
+                    continue
+                case _Phase.CLOSING if character not in _CLOSING:
+                    self.phase, self.gap = _Phase.GAP, self.at
+                    continue
+                case _Phase.GAP if character.isspace():
+                    self.has_line_end = self.has_line_end or character == "\n"
+                case _Phase.GAP if self.signs == self.start and not self.has_line_end:
+                    self.phase = _Phase.TEXT
+                    continue
+                case _Phase.GAP:
+                    self.phase, self.stop = _Phase.OPENING, self.at
+                    continue
+                case _Phase.OPENING if character not in _OPENING:
+                    self.phase = _Phase.FOLLOWING
+                    continue
+                case _Phase.FOLLOWING:
+                    return self.at + 1 < size or not character.isupper()
+            self.at += 1
         return False
-    if sentence.rfind("](") > sentence.rfind(")"):
-        return False
-    if not signs:
-        return sentence[-1].isalpha()
-    if signs != ".":
-        return True
-    word = _LAST_WORD.search(sentence)
-    return not (_is_abbreviation(word[0]) if word else _SHORT_NUMBER.search(sentence))
+
+    def _read_text(self, text: str, size: int) -> None:
+        """Reads up to the first sign or white space of a possible end."""
+        for place in range(self.at, size):
+            character = text[place]
+            if character not in _TELLING:
+                continue
+            if character in _SIGNS:
+                self.phase, self.start, self.has_line_end = _Phase.SIGNS, place, False
+            elif character in _SPACES:
+                if character == " " and place + 1 < size and text[place + 1] not in _TELLING:
+                    continue  # between two words
+                self.start = self.signs = self.gap = place
+                self.phase, self.has_line_end = _Phase.GAP, character == "\n"
+            else:
+                self._note(text, place)
+                continue
+            self.at = place + 1
+            return
+        self.at = size
+
+    def ends_a_part(self, text: str) -> bool:
+        """Returns whether the present part may end at the end that was reached."""
+        signs, following = text[self.start : self.signs], text[self.at : self.at + 2]
+        return (
+            following[0].isalpha()
+            and (not following[0].islower() or not _CHINESE_ENDS.isdisjoint(signs))
+            and not (following[0].isupper() and following[1].isupper())
+            and (".." not in signs or following[0].isupper())
+            and (signs != "" or not following[0].isupper() or following[1].isalpha())
+            and self._is_end(text, signs)
+            and self._is_whole(text, signs)
+            and letter_weight(text[self.begin : min(self.start, self.begin + LEAST_WEIGHT)]) >= LEAST_WEIGHT
+        )
+
+    def go_on(self, text: str) -> None:
+        """Leaves the end that was reached behind."""
+        for place in range(self.signs, self.gap):
+            self._note(text, place)
+        self.at, self.phase = self.stop, _Phase.TEXT
+
+    def move(self, places: int) -> None:
+        """Has the text begin so many characters later."""
+        for name in ("at", "begin", "start", "signs", "gap", "stop", "letter", "known", "less", "greater", "link", "bracket"):
+            setattr(self, name, getattr(self, name) - places)
+
+    def _note(self, text: str, place: int) -> None:
+        """Notes what a character of a sentence says about it."""
+        character = text[place]
+        if character == "<":
+            self.less = place
+        elif character == ">":
+            self.greater = place
+        elif character == ")":
+            self.bracket = place
+        elif character == "(" and place > 0 and text[place - 1] == "]":
+            self.link = place - 1
+
+    def _is_end(self, text: str, signs: str) -> bool:
+        """True for an end of a line, or for signs that end a sentence whatever follows."""
+        if not signs or self.has_line_end or "。" in signs:
+            return True
+        if self.gap == self.stop:  # ！？ may be part of a web address, which has no Chinese
+            return not _CHINESE_ENDS.isdisjoint(signs) and text[max(0, self.start - 1)] >= "\u2e80"
+        return signs[-1] != "." or self.signs == self.gap
+
+    def _is_whole(self, text: str, signs: str) -> bool:
+        """True if the text before the end has words, nothing in it is open, and it does not need what follows."""
+        first = max(self.begin, self.start - _LONGEST_MARKUP)
+        place = self.start - 1
+        while place > self.known and not text[place].isalpha():
+            place -= 1
+        self.letter, self.known = max(place, self.letter) if place > self.known else self.letter, self.start - 1
+        if self.letter < first or max(self.less, first - 1) > max(self.greater, first - 1):
+            return False
+        if max(self.link, first - 1) > max(self.bracket, first - 1):
+            return False
+        if not signs:
+            return text[self.start - 1].isalpha()
+        return signs != "." or not _needs_more(text[max(first, self.start - _LONGEST_ABBREVIATION - 2) : self.start])
 
 
-@lru_cache(maxsize=4096)
-def _is_abbreviation(word: str) -> bool:
-    """True for a letter alone, and for a word whose dot the normaliser does not read as the end of a sentence."""
-    if len(word) == 1:
-        return True
-    return len(word) <= _LONGEST_ABBREVIATION and normalize(f"{word}. Smith").text != f"{normalize(word).text}. Smith"
+def _needs_more(ending: str) -> bool:
+    """True for the last characters before a dot if they are a letter alone, an abbreviation, or one or two digits of a list."""
+    ending = ending.removesuffix("\n")
+    before = ending.rstrip(ascii_letters)
+    if before != ending:
+        word = ending[len(before) :]
+        return len(word) == 1 or word in _ABBREVIATIONS
+    digits = 0
+    while digits < 3 and ending[-1 - digits :][:1].isdecimal():
+        digits += 1
+    return digits in (1, 2)
 
 
 def _paired(text: str) -> str:

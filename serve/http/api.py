@@ -13,9 +13,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipeline.errors import SynthesisError
 from serve.errors import ApiError, bad_request, plain_status
+from serve.http import uvicorn_protocols
 from serve.http.about import NAME, version
 from serve.http.error_reply import error_reply, path_in
 from serve.http.middleware import AuthMiddleware, CrossOriginMiddleware, RequestIdMiddleware, request_id_of
@@ -42,6 +44,7 @@ from serve.http.routes import (
     voices,
 )
 from serve.http.services import Services
+from serve.http.stalled_readers import StalledReaders
 
 GONE = ("/v1/files", "/v1/batches")
 """paths of OpenAI's batches, which has none of speech"""
@@ -64,6 +67,7 @@ def create_api(get_services: Callable[[], Services], *, announce_request_id: boo
         get_services: called by each request; the services may be built after the routes are.
         announce_request_id: False where the server in front sends X-Request-ID itself, as Serve does.
     """
+    uvicorn_protocols.install()
     api = FastAPI(title=NAME, version=version(), docs_url=DOCS, openapi_url=DOCUMENT, redoc_url=None, redirect_slashes=False)
     api.state.get_services = get_services
     api.add_middleware(
@@ -74,8 +78,10 @@ def create_api(get_services: Callable[[], Services], *, announce_request_id: boo
     )
     api.add_middleware(CrossOriginMiddleware, policy=lambda: get_services().authenticator.origins)
     api.add_middleware(RequestIdMiddleware, announce=announce_request_id)
+    api.add_middleware(StalledReaders, limit_s=lambda: get_services().speech.limits.stall_timeout_s)
     for router in ROUTERS:
         api.include_router(router)
+    api.router.default = no_socket(api.router.default)
     describe(api)
     api.add_exception_handler(ClientDisconnect, on_disconnect)
     api.add_exception_handler(HTTPException, on_router_error)
@@ -88,6 +94,18 @@ def create_api(get_services: Callable[[], Services], *, announce_request_id: boo
 def route_access() -> RouteAccessTable:
     """Returns what every route requires, as the handlers declare it."""
     return RouteAccessTable((route for router in ROUTERS for route in router.routes), open_paths=(DOCS, DOCUMENT))
+
+
+def no_socket(otherwise: ASGIApp) -> ASGIApp:
+    """Returns what answers where there is no route: a 404 also for a WebSocket, which would be refused like a wrong key."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await error_reply(plain_status(404), str(scope["state"]["request_id"]), path=path_in(scope))(scope, receive, send)
+        else:
+            await otherwise(scope, receive, send)
+
+    return answer
 
 
 async def on_error(request: Request, error: Exception) -> Response:

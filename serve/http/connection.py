@@ -3,7 +3,7 @@
 In:    the status, the headers and the pieces of one reply
 Out:   ASGI messages in the same order; when the rest of a reply is held here
 Owns:  what one reply holds for a client that has not taken it; UnreadBytes, what all replies of a replica hold
-Never: Ray; an endless wait for a client that reads nothing; a task or a timer for a client that reads in time
+Never: Ray; the time that a client may take for a piece (stalled_readers.py); a task or a timer for a client that reads in time
 
 ASGI's `send` returns once its buffer has room again. If it does so at once, nothing else happens here. If it has to wait, the
 rest of it becomes a task, and what follows waits behind it.
@@ -11,18 +11,16 @@ rest of it becomes a task, and what follows waits behind it.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Any
 
 from starlette.types import Message, Send
 
-from pipeline.errors import ReaderStalled, SynthesisError
+from pipeline.errors import SynthesisError
 from serve.config.app_config import UNREAD_BYTES_PER_REPLY, UNREAD_SHARES, LimitsConfig
 from serve.errors import not_finished
-
-PIECE_BYTES = 128 * 1024  # a larger body is sent in pieces, so that a client that reads it slowly is seen to read
+from serve.http.stalled_readers import PIECE_BYTES, until_it_waits
 
 
 class UnreadBytes:
@@ -80,7 +78,7 @@ class Connection:
         self._send = send
         self._limits = limits
         self._unread = unread
-        self._ends_at = float("inf")
+        self._ends_at: float | None = None
         self._held = 0  # bytes that are counted in _unread
         self._waiting: deque[tuple[Message, int]] = deque()  # with their sizes
         self._sending: asyncio.Task[None] | None = None
@@ -154,10 +152,10 @@ class Connection:
     async def _send_all(self, first: Awaitable[None]) -> None:
         """Sends what has begun and what waits behind it, until nothing waits any more."""
         try:
-            await self._patiently(first)
+            await self._in_time(first)
             while self._waiting:
                 message, size = self._waiting[0]
-                await self._patiently(self._send(message))
+                await self._in_time(self._send(message))
                 self._waiting.popleft()
                 self._held -= size
                 self._unread.give_back(size)
@@ -186,46 +184,9 @@ class Connection:
         if self._failure is not None:
             raise self._failure
 
-    async def _patiently(self, sent: Awaitable[None]) -> None:
-        stall_s, now = self._limits.stall_timeout_s, asyncio.get_running_loop().time()
+    async def _in_time(self, sent: Awaitable[None]) -> None:
         try:
-            async with asyncio.timeout_at(min(now + stall_s, self._ends_at)):
+            async with asyncio.timeout_at(self._ends_at):
                 await sent
         except TimeoutError:
-            if self._ends_at < now + stall_s:
-                raise not_finished(self._limits.total_timeout_s) from None
-            raise ReaderStalled(f"the client read nothing for {stall_s:g} s (limits.stall_timeout_s)") from None
-
-
-class _Rest:
-    """What is left of an awaitable that waits for something."""
-
-    def __init__(self, steps: Generator[Any, Any, None], waits_for: Any) -> None:
-        self._steps = steps
-        self._waits_for = waits_for
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        steps, waits_for = self._steps, self._waits_for
-        while True:
-            thrown: BaseException | None = None
-            try:
-                yield waits_for
-            except BaseException as error:
-                thrown = error
-            try:
-                waits_for = next(steps) if thrown is None else steps.throw(thrown)
-            except StopIteration:
-                return
-
-
-def until_it_waits(awaitable: Awaitable[None]) -> Awaitable[None] | None:
-    """Runs an awaitable until it has to wait; returns the rest of it, None if it has ended.
-
-    The rest may be awaited by another task, so the part before must not have asked which task runs it, as asyncio.timeout
-    does. Neither uvicorn nor Serve nor a middleware of this project does that in `send`.
-    """
-    steps = awaitable.__await__()
-    try:
-        return _Rest(steps, next(steps))
-    except StopIteration:
-        return None
+            raise not_finished(self._limits.total_timeout_s) from None

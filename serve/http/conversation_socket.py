@@ -13,11 +13,12 @@ from contextlib import suppress
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from pipeline.errors import ReaderStalled, SynthesisError
+from serve.access.pace import MessagePace, too_many_messages
 from serve.access.refusals import invalid_key
 from serve.errors import ApiError, bad_request, to_api_error
 from serve.http.close_codes import GOING_AWAY, NORMAL, POLICY_VIOLATION, TRY_AGAIN
 from serve.http.door import Door, Message
-from serve.http.middleware import FIRST_MESSAGE_S, caller_of, subprotocol_of
+from serve.http.middleware import caller_of, subprotocol_of
 from serve.http.request_context import context_of
 from serve.http.services import Services
 from serve.http.speech_writers import GENERATED
@@ -26,6 +27,7 @@ from serve.speech.conversation.events import ConversationEvent
 from serve.speech.speak import ClientLeft
 
 CLOSE_S = 1.0  # longest time to say why
+FIRST_MESSAGE_S = 1.0  # a refused client's time to name its context: LiveKit's waits for ever for one that it is not told of
 
 
 class ConversationSocket:
@@ -36,7 +38,7 @@ class ConversationSocket:
         self._services = services
         self._door = door
         self._caller = caller_of(socket)
-        self._stall_s = services.speech.limits.stall_timeout_s
+        self._stalled: ReaderStalled | None = None
         self._sending = asyncio.Lock()
         self._conversation = Conversation(services.speech, services.conversations.config, context_of(socket), self._emit)
 
@@ -70,7 +72,7 @@ class ConversationSocket:
         """
         conversation, idle_s, changed = self._conversation, self._door.idle_s, self._conversation.changed
         receiving = self._next_frame()
-        active_at, has_said_goodbye = _now(), False
+        active_at, has_said_goodbye, pace = _now(), False, MessagePace(_now)
         try:
             while True:
                 changed.clear()
@@ -85,6 +87,10 @@ class ConversationSocket:
                     if frame is None:
                         return NORMAL, ""
                     active_at = _now()
+                    if not pace.takes(frame):
+                        refusal = too_many_messages()
+                        await self._say(self._door.refusal(refusal, None))
+                        return POLICY_VIOLATION, refusal.spec.code
                     await self._handle(frame)
                     receiving = self._next_frame()
                 if self._door.over is not None:
@@ -140,7 +146,7 @@ class ConversationSocket:
             await self._say(confirmed)
 
     def _checked(self, frame: str | bytes) -> str:
-        most = self._services.speech.limits.max_body_bytes
+        most = self._services.speech.limits.max_body_bytes  # uvicorn_protocols.py closes for more than a MiB
         if isinstance(frame, bytes):
             raise bad_request("invalid_type", "messages are JSON in text frames; this frame is binary")
         if len(frame) > most or len(frame.encode()) > most:
@@ -162,10 +168,13 @@ class ConversationSocket:
         """
         frame = message if isinstance(message, bytes) else json.dumps(message)
         try:
-            async with self._sending, asyncio.timeout(self._stall_s):
+            async with self._sending:
+                if self._stalled is not None:
+                    raise self._stalled
                 await (self._socket.send_bytes(frame) if isinstance(frame, bytes) else self._socket.send_text(frame))
-        except TimeoutError:
-            raise ReaderStalled(f"the client read nothing for {self._stall_s:g} s (limits.stall_timeout_s)") from None
+        except ReaderStalled as stalled:
+            self._stalled = stalled
+            raise
         except (WebSocketDisconnect, RuntimeError):
             raise ClientLeft from None
 

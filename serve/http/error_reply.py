@@ -35,7 +35,7 @@ def error_reply(
         named = {"request-id": request_id, **own}
         return JSONResponse(elevenlabs.body_of(refusal, request_id), elevenlabs.status_of(refusal), named)
     if deepgram.is_spoken_at(path):
-        named = {"dg-request-id": request_id, **own}
+        named = {"dg-request-id": request_id, "dg-error": refusal.message, **own}
         return JSONResponse(deepgram.body_of(refusal, request_id), deepgram.status_of(refusal), named)
     body = kokoro.error_body(refusal) if path == kokoro.PATH else refusal.body(request_id)
     return JSONResponse(body, refusal.spec.status, own)

@@ -199,10 +199,13 @@ def error_lines(folder: Path) -> list[str]:
 
 
 def request_lines(folder: Path) -> list[str]:
-    """Returns directives for the clients' frontend: a time limit for headers, and uvicorn's refusal in the envelope."""
+    """Returns directives for the clients' frontend: a time limit for headers, no compressed WebSockets, the client's address,
+    and uvicorn's refusal in the envelope."""
     return [
         f"timeout http-request {HEAD_TIMEOUT_S}s",
         "option http-ignore-probes",  # a browser's spare connection is closed without an error reply
+        "http-request del-header Sec-WebSocket-Extensions",  # a message that inflates is larger than any limit
+        "http-request set-header X-Chattts-Client %[src]",
         "acl is_plain res.hdr(content-type) -m beg text/plain",
         f"http-response return errorfile {quoted(reply_file(folder, 400))} if {{ status 400 }} is_plain",
     ]

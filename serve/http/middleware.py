@@ -1,30 +1,27 @@
 """Middleware: handles every request before its route does.
 
 In:    ASGI scopes
-Out:   the request with its id and its Caller; a refusal of requests without access; CORS headers; no-store with keys
+Out:   the request with its id and its Caller; a refusal of requests without access, of sockets before they open; CORS headers;
+       no-store with keys
 Owns:  nothing
 Never: Ray, bodies; a key in a log line
 """
 
-import asyncio
-import json
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serve.access.api_keys import Key
+from serve.access.api_keys import Scope as KeyScope
 from serve.access.authentication import SCHEMES, Authenticator
 from serve.access.caller import ANONYMOUS_CALLER, Caller
 from serve.access.cross_origin import CrossOriginPolicy
 from serve.errors import ApiError
-from serve.http.close_codes import POLICY_VIOLATION
-from serve.http.deepgram import errors as deepgram
-from serve.http.elevenlabs import errors as elevenlabs
-from serve.http.elevenlabs.frames import context_in
+from serve.http.anteroom import Anteroom, SocketLeft, WaitingSocket
 from serve.http.error_reply import NOT_STORED, error_reply, path_in
 from serve.http.route_access import RouteAccessTable
 from serve.http.sender import peer_of, safe_request_id
@@ -32,7 +29,8 @@ from serve.observability.reply_stats import ReplyObserver
 
 LOG = logging.getLogger("ray.serve.chattts")
 
-FIRST_MESSAGE_S = 1.0  # a refused client's time to name its context: LiveKit's waits for ever for one that it is not told of
+CLIENT_ADDRESS = "x-chattts-client"
+"""header in which HAProxy says who its client is"""
 
 # The wildcards stand for requests without cookies, the only ones there are here; Authorization has to be named beside them.
 PREFLIGHT = {
@@ -87,6 +85,7 @@ class AuthMiddleware:
         self._routes = routes
         self._authenticator = authenticator
         self._observer = observer
+        self._anteroom = Anteroom()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         access = self._routes.access_of(scope) if scope["type"] in ("http", "websocket") else None
@@ -94,44 +93,68 @@ class AuthMiddleware:
             await self._app(scope, receive, send)
             return
         state = scope.setdefault("state", {})
-        started = False
+        is_with_route = False
         added: dict[str, str] = {}  # headers
+        waiting = WaitingSocket(scope, receive, send)
 
         async def send_on(message: Message) -> None:
-            nonlocal started
-            started = True
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(added)
             caller: Caller | None = state.get("caller")
             if message["type"] == "http.response.body" and caller is not None and caller.is_revoked():
                 raise KeyRevoked(str(state.get("request_id", "")))
-            await send(message)
+            await waiting.send(message)
+
+        async def to_route(caller: Caller) -> None:
+            nonlocal is_with_route
+            is_with_route, state["caller"] = True, caller
+            await self._app(scope, waiting.receive, send_on)
 
         try:
             authenticator = self._authenticator()
             scopes = None if access.is_list and authenticator.has_open_lists else access.scopes
-            key = authenticator.authenticate(
-                Headers(scope=scope), peer_of(scope), scopes, opens_page=scope.get("method", "GET") in ("GET", "HEAD")
-            )
+            key = await self._key_of(authenticator, scopes, waiting)
             added |= {} if scopes is None else NOT_STORED
             if key is None:
-                state["caller"] = authenticator.anonymous_caller
-                await self._app(scope, receive, send_on)
+                await to_route(authenticator.anonymous_caller)
                 return
             async with authenticator.admitted(key, stream=access.stream) as (caller, rates):
-                state["caller"] = caller
                 added |= rates
-                await self._app(scope, receive, send_on)
+                await to_route(caller)
         except ApiError as refusal:
-            if started:
+            if is_with_route:
                 raise
             request_id = str(state.get("request_id", ""))
             LOG.info("refused request=%s code=%s", request_id or "-", refusal.spec.code)
             self._observer().rejected(refusal.spec.code)
-            if scope["type"] == "websocket":
-                await refuse_socket(refusal, request_id, scope, receive, send)
+            if waiting.is_open:
+                await waiting.refuse(refusal, request_id)
                 return
             await error_reply(refusal, request_id, path=path_in(scope))(scope, receive, send)
+        except SocketLeft:
+            pass
+
+    async def _key_of(
+        self, authenticator: Authenticator, scopes: frozenset[KeyScope] | None, waiting: WaitingSocket
+    ) -> Key | None:
+        """Returns the key of a request; None if it needs none. A socket may say it in its first message.
+
+        Raises:
+            ApiError: 401, 403, 429, 503
+            SocketLeft
+        """
+        scope = waiting.scope
+        headers, peer = Headers(scope=scope), peer_of(scope)
+        opens_page = scope.get("method", "GET") in ("GET", "HEAD")
+        try:
+            return authenticator.authenticate(headers, peer, scopes, opens_page=opens_page)
+        except ApiError as refusal:
+            if refusal.spec.code != "missing_api_key" or not waiting.may_say_its_key:
+                raise
+        with self._anteroom.place(headers.get(CLIENT_ADDRESS, peer)):
+            said = await waiting.key()
+        headers = Headers(raw=[*scope["headers"], (b"xi-api-key", said.encode("latin-1", "replace"))])
+        return authenticator.authenticate(headers, peer, scopes, opens_page=opens_page)
 
 
 class CrossOriginMiddleware:
@@ -162,29 +185,6 @@ class CrossOriginMiddleware:
             await send(message)
 
         await self._app(scope, receive, send_with_cors)
-
-
-async def refuse_socket(refusal: ApiError, request_id: str, scope: Scope, receive: Receive, send: Send) -> None:
-    """Accepts a WebSocket, says why it is refused, and closes it: a refused handshake could not say it."""
-    path = path_in(scope)
-    message = {"type": "refused", "status": refusal.spec.status, **refusal.body(request_id)}
-    if elevenlabs.is_spoken_at(path):
-        message = elevenlabs.message_of(refusal, request_id)
-    if deepgram.is_spoken_at(path):
-        message = deepgram.message_of(refusal, request_id, ends=True)
-    asked = subprotocol_of(scope)
-    await send({"type": "websocket.accept", **({} if asked is None else {"subprotocol": asked})})
-    await send({"type": "websocket.send", "text": json.dumps(message)})
-    if elevenlabs.has_contexts(path):
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FIRST_MESSAGE_S):
-                while (heard := await receive())["type"] == "websocket.connect":
-                    pass
-            if heard["type"] == "websocket.disconnect":
-                return
-            message = elevenlabs.message_of(refusal, request_id, context_in(heard.get("text")))
-            await send({"type": "websocket.send", "text": json.dumps(message)})
-    await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": refusal.spec.code})
 
 
 def subprotocol_of(scope: Scope) -> str | None:

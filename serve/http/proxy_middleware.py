@@ -17,6 +17,7 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve.errors import bad_request
+from serve.http import uvicorn_protocols
 from serve.http.early_refusal import EarlyRefusal, Gate
 from serve.http.error_envelope import ErrorEnvelope
 from serve.http.error_reply import named_error_reply, path_in
@@ -34,6 +35,8 @@ ROUTING_HEADERS = frozenset(
     }
 )
 ROUTING_PREFIX = b"x_ray_"
+WITHOUT_WATCH = (b"x-request-disconnect-disabled", b"?1")
+"""of a WebSocket: Serve's watch for clients that leave would read all their messages ahead, however many wait"""
 
 MOST_HEADER_BYTES = 32 << 10
 TOO_LARGE = bad_request("headers_too_large", f"the headers are larger than {MOST_HEADER_BYTES} bytes", status=431)
@@ -54,12 +57,16 @@ class StripRoutingHeaders:
                 )
                 return
             kept = [(name, value) for name, value in scope["headers"] if not is_routing_header(name)]
-            scope = {**scope, "headers": [*kept, (b"x-request-id", request_id.encode())]}
+            added = [(b"x-request-id", request_id.encode())]
+            if scope["type"] == "websocket":
+                added.append(WITHOUT_WATCH)
+            scope = {**scope, "headers": [*kept, *added]}
         await self._app(scope, receive, send)
 
 
 def middlewares() -> list[Middleware]:
-    """Returns the middleware that Serve puts around its own, the last one outermost."""
+    """Returns the middleware that Serve puts around its own, the last one outermost; its server has not been started yet."""
+    uvicorn_protocols.install()
     return [Middleware(ErrorEnvelope), Middleware(EarlyRefusal, gate=gate_here), Middleware(StripRoutingHeaders)]
 
 

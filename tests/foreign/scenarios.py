@@ -15,6 +15,7 @@ from typing import Any
 
 import aiohttp
 from deepgram import AsyncDeepgramClient, DeepgramClient, DeepgramClientEnvironment
+from deepgram.core.api_error import ApiError
 from deepgram.speak.v1.types import SpeakV1Text
 from livekit.agents import APIConnectOptions
 from livekit.plugins import elevenlabs as livekit_elevenlabs
@@ -98,11 +99,14 @@ async def deepgram_socket_refused() -> Result:
         ("key", GUARDED, WRONG, {}),
         ("full", FULL, "none", {}),
     ):
-        async with deepgram(url, key, AsyncDeepgramClient).speak.v1.connect(**deepgram_query(**query)) as socket:
-            message = json.loads(await socket._websocket.recv())
-            with suppress(ConnectionClosed):
-                await socket.recv()
-            found[name] = [message["type"], message["code"], socket._websocket.close_code]
+        try:
+            async with deepgram(url, key, AsyncDeepgramClient).speak.v1.connect(**deepgram_query(**query)) as socket:
+                message = json.loads(await socket._websocket.recv())
+                with suppress(ConnectionClosed):
+                    await socket.recv()
+                found[name] = [message["type"], message["code"], socket._websocket.close_code]
+        except ApiError as refusal:
+            found[name] = [refusal.status_code]
     return found
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import requests
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from pipeline.store.open import open_store
@@ -136,6 +137,8 @@ async def _socket(talk: Talk, headers: Headers, app: ASGIApp, scope: Scope, rece
                 said.append(note)
         elif message["type"] == "websocket.close":
             said.append(["close", message["code"]])
+        elif message["type"] == "websocket.http.response.start":
+            said.append(["refused", message["status"]])
         await send(message)
 
     await app(scope, hear, say)
@@ -173,7 +176,13 @@ def _talk_again(talk: Talk, address: str, key: str) -> None:
     url = f"{address.replace('http', 'ws')}{talk['path']}?{talk['query']}"
     expected: Counter[str] = Counter()
     heard: Counter[str] = Counter()
-    with connect(url, additional_headers={"Authorization": f"Token {key}"}, max_size=None) as client:
+    headers = {"Authorization": f"Token {key}"}
+    if talk["said"][0][0] == "refused":
+        with pytest.raises(InvalidStatus) as refusal, connect(url, additional_headers=headers):
+            pass
+        assert refusal.value.response.status_code == talk["said"][0][1]
+        return
+    with connect(url, additional_headers=headers, max_size=None) as client:
         for who, what in talk["said"]:
             if who == "client":
                 _listen(client, heard, expected)

@@ -20,7 +20,8 @@ from serve.http.conversation_writer import MOST_AUDIO_BYTES
 from serve.http.deepgram.errors import close_code_of, message_of
 from serve.http.deepgram.translation import model_uuid, socket_fields
 from serve.http.door import Message
-from serve.http.schemas.conversation import parse_frame, read_fields
+from serve.http.schemas.bounded_fields import parse_object
+from serve.http.schemas.conversation import read_fields
 from serve.speech.conversation.context import ContextSettings
 from serve.speech.conversation.conversation import Conversation
 from serve.speech.conversation.events import (
@@ -91,10 +92,7 @@ class DeepgramDoor:
 
     async def obey(self, frame: str, conversation: Conversation) -> Message | None:
         """As Door says; a flush of what is spoken already is confirmed at once."""
-        fields = parse_frame(frame)
-        if not isinstance(fields, dict):
-            raise bad_request("invalid_type", "a message is a JSON object")
-        said = read_fields(DeepgramMessage, fields)
+        said = read_fields(DeepgramMessage, parse_object(frame))
         if (said.text is None) is (said.type == "Speak"):
             raise bad_request("missing_field" if said.text is None else "unknown_field", "text belongs to Speak", param="text")
         match said.type:

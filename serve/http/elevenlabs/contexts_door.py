@@ -8,6 +8,7 @@ Never: a socket; an end without audio, which clients take for a failure
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -38,6 +39,8 @@ from serve.speech.schemas.base import read_values
 
 CONTAINERS = ("mp3", "opus", "pcm", "ulaw", "alaw")
 """what may be sent part after part; other containers have a header that says how long they are"""
+MOST_IGNORED = 64
+"""names of fields that wait for the next message of a context"""
 SILENCE_S = 0.1  # of a context that has nothing to say
 
 Query = TypeVar("Query", bound=SocketQuery)
@@ -69,8 +72,8 @@ class ContextsDoor(ABC, Generic[Query, Kept]):
         """context -> what it keeps from its first message"""
         self._voiced: set[str] = set()
         self._aligned: dict[str, AlignedContext] = {}
-        self._ignored: dict[str, list[str]] = {}
-        """context -> fields without effect that its next message names"""
+        self._ignored: dict[str, dict[str, None]] = {}
+        """context -> fields without effect that its next message names, at most MOST_IGNORED"""
 
     def begin(self, conversation: Conversation) -> None:
         """As Door says: refuses a socket whose address is wrong."""
@@ -149,13 +152,13 @@ class ContextsDoor(ABC, Generic[Query, Kept]):
 
     def _note_ignored(self, name: str, fields: Iterable[str]) -> None:
         """Has the next message of a context name fields without effect."""
-        waiting = self._ignored.setdefault(name, [])
-        waiting += [field for field in fields if field not in waiting]
+        waiting = self._ignored.setdefault(name, {})
+        waiting.update(dict.fromkeys(islice(fields, MOST_IGNORED - len(waiting))))
 
     def _ignored_in(self, name: str) -> Message:
         """Returns the field that names what had no effect, once; none if there is nothing to name."""
-        ignored = self._ignored.pop(name, [])
-        return {"ignored_fields": ignored} if ignored else {}
+        ignored = self._ignored.pop(name, None)
+        return {"ignored_fields": list(ignored)} if ignored else {}
 
     def _check_open(self) -> None:
         """Checks that the text of the socket has not ended.

@@ -28,6 +28,11 @@ def is_spoken_at(path: str) -> bool:
     return path.startswith(PATHS)
 
 
+def is_socket(path: str) -> bool:
+    """True for the path of a WebSocket, whose clients may say their key in the first message."""
+    return is_spoken_at(path) and path.endswith("stream-input")
+
+
 def has_contexts(path: str) -> bool:
     """True for a socket whose clients look for errors about the context that they named."""
     return is_spoken_at(path) and path.endswith("/multi-stream-input")

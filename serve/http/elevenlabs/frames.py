@@ -6,16 +6,15 @@ Owns:  nothing
 Never: a client's text in an error message
 """
 
-import json
 from typing import Annotated, Any
 
 from pydantic import AliasChoices, ConfigDict, Field
 
 from pipeline.text.markup.ssml_reader import MAX_TURNS
-from serve.errors import bad_request
 from serve.http.elevenlabs.dialogue import MOST_VOICES
 from serve.http.elevenlabs.translation import Dictionaries, VoiceSettings
-from serve.http.schemas.conversation import parse_frame, read_fields
+from serve.http.schemas.bounded_fields import bounded, object_in, parse_object
+from serve.http.schemas.conversation import read_fields
 from serve.speech.schemas.base import B, Body
 
 
@@ -72,17 +71,14 @@ def read_frame(kind: type[B], frame: str) -> B:
     Raises:
         ApiError: 400
     """
-    fields = parse_frame(frame)
-    if not isinstance(fields, dict):
-        raise bad_request("invalid_type", "a message is a JSON object")
+    fields = parse_object(frame)
+    if kind is DialogueFrame and isinstance(lines := fields.get("inputs"), list):
+        fields["inputs"] = [bounded(line, Line) if isinstance(line, dict) else line for line in lines[: MAX_TURNS + 1]]
     return read_fields(kind, fields)
 
 
 def context_in(frame: str | None) -> str | None:
     """Returns the context that a refused message names, if it can be read."""
-    try:
-        fields = json.loads(frame or "")
-    except (ValueError, RecursionError):
-        return None
-    named = (fields.get("context_id") or fields.get("contextId")) if isinstance(fields, dict) else None
+    fields = object_in(frame)
+    named = fields.get("context_id") or fields.get("contextId")
     return named if isinstance(named, str) and len(named) <= 128 else None

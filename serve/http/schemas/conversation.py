@@ -8,18 +8,20 @@ Never: a client's text in an error message; a field that is ignored
 
 import json
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from serve.access.resume_tokens import Resumption
 from serve.errors import bad_request
+from serve.http.schemas.bounded_fields import bounded, object_in, parse_object
 from serve.speech.conversation.context import ContextSettings
 from serve.speech.schemas.base import B, Body, read_body
+from serve.speech.schemas.speech import SpeechBody
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 ContextId = Annotated[str, Field(pattern=f"^(?:{_ID.pattern})$")]
+MOST_TYPE_CHARS = 16
 MAIN = "main"
 """context of messages that name none"""
 
@@ -98,28 +100,18 @@ _KINDS: dict[str, type[Said]] = {
 }
 
 
-def parse_frame(frame: str) -> Any:
-    """Parses the JSON of a message.
-
-    Raises:
-        ApiError: 400
-    """
-    try:
-        return json.loads(frame)
-    except (ValueError, RecursionError):
-        raise bad_request("invalid_json", "the message is not valid JSON") from None
-
-
 def read_message(frame: str) -> Said:
     """Parses and checks a message.
 
     Raises:
         ApiError: 400
     """
-    fields = parse_frame(frame)
-    kind = _KINDS.get(str(fields.get("type"))) if isinstance(fields, dict) else None
+    fields = parse_object(frame)
+    kind = _KINDS.get(str(fields.get("type"))[:MOST_TYPE_CHARS])
     if kind is None:
         raise bad_request("invalid_type", f"a message is a JSON object with a type: {', '.join(_KINDS)}", param="type")
+    if kind is OpenMessage and isinstance(fields.get("speech"), dict):
+        fields["speech"] = bounded(fields["speech"], SpeechBody)
     return read_fields(kind, fields)
 
 
@@ -129,6 +121,7 @@ def read_fields(kind: type[B], fields: dict[str, Any]) -> B:
     Raises:
         ApiError: 400
     """
+    fields = bounded(fields, kind)
     text = fields.get("text")
     if not isinstance(text, str):
         return read_body(kind, json.dumps(fields).encode())
@@ -137,9 +130,6 @@ def read_fields(kind: type[B], fields: dict[str, Any]) -> B:
 
 def context_in(frame: str) -> str | None:
     """Returns the context that a refused message names, if it can be read."""
-    try:
-        fields = json.loads(frame)
-    except (ValueError, RecursionError):
-        return None
-    named = fields.get("context", MAIN) if isinstance(fields, Mapping) else None
+    fields = object_in(frame)
+    named = fields.get("context", MAIN) if fields else None
     return named if isinstance(named, str) and _ID.fullmatch(named) else None

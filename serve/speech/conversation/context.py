@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from pipeline.errors import NoSpeakableText, ReaderStalled
@@ -33,9 +34,9 @@ Emit = Callable[[ConversationEvent], Awaitable[None]]
 """writes an event to the client; raises ClientLeft or ReaderStalled"""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ContextSettings:
-    """How a context is cut and spoken."""
+    """How a context is cut and spoken. Its fields are checked once, however many parts it has."""
 
     speech: Mapping[str, Any]
     """fields of SpeechBody but `input`"""
@@ -54,7 +55,11 @@ class ContextSettings:
         Raises:
             ApiError: a field is wrong.
         """
-        return read_body(SpeechBody, json.dumps({**self.speech, "input": text}).encode())
+        return self._checked.model_copy(update={"input": text})
+
+    @cached_property
+    def _checked(self) -> SpeechBody:
+        return read_body(SpeechBody, json.dumps({**self.speech, "input": "."}).encode())
 
     def spoken_by(self, voice: str | None) -> "ContextSettings":
         """Returns the settings with another voice; None: as they are."""
@@ -94,7 +99,8 @@ class Context:
         """how many parts are complete, spoken or not"""
         self.broken: Exception | None = None
         """why nothing more can be written to the client; None: it can"""
-        self._settings = settings
+        self._settings: dict[str | None, ContextSettings] = {None: settings}
+        """voice -> how it speaks, None: the voice of the settings; a context has few"""
         self._services = services
         self._request = request
         self._emit = emit
@@ -142,8 +148,8 @@ class Context:
             self._voice = voice
         self._put(*self._text.add(piece))
         self._stop_pause()
-        if self._settings.pause_s is not None:
-            self._pause = asyncio.get_running_loop().call_later(self._settings.pause_s, self.flush)
+        if (pause_s := self._spoken_by(None).pause_s) is not None:
+            self._pause = asyncio.get_running_loop().call_later(pause_s, self.flush)
 
     def flush(self) -> None:
         """Ends the present part."""
@@ -173,10 +179,16 @@ class Context:
 
     async def cancel(self, played_s: float | None = None) -> Heard:
         """Stops, and returns what was heard; `played_s` as for Listener.heard."""
-        heard = self._listener.heard(played_s, speed=self._settings.body(".").speed)
+        heard = self._listener.heard(played_s, speed=self._spoken_by(None).body(".").speed)
         await self.stop()
         self._services.observer.interrupted(heard.unheard_steps)
         return heard
+
+    def _spoken_by(self, voice: str | None) -> ContextSettings:
+        """Returns the settings with this voice."""
+        if voice not in self._settings:
+            self._settings[voice] = self._settings[None].spoken_by(voice)
+        return self._settings[voice]
 
     def _put(self, *parts: Part) -> None:
         for part in parts:
@@ -197,7 +209,7 @@ class Context:
                 self._present = part = line.part
                 await self._wait_for_listener()
                 try:
-                    await self._speak(number, part, self._settings.spoken_by(line.voice))
+                    await self._speak(number, part, self._spoken_by(line.voice))
                 except NoSpeakableText as error:
                     await self._emit(PartSkipped(self.name, number, part, error))
                 self._unspoken -= len(part.text)
@@ -217,7 +229,7 @@ class Context:
             self.broken = broken
 
     async def _wait_for_listener(self) -> None:
-        while not self._hurry.is_set() and (ahead_s := self._listener.lead_s - self._settings.lead_s) > 0:
+        while not self._hurry.is_set() and (ahead_s := self._listener.lead_s - self._spoken_by(None).lead_s) > 0:
             try:
                 async with asyncio.timeout(ahead_s):
                     await self._hurry.wait()

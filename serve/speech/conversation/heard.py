@@ -6,16 +6,13 @@ Owns:  the play cursor of one context
 Never: audio
 """
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pipeline.spec import STEPS_PER_SECOND
 from pipeline.text.incremental import Part
 from pipeline.text.segment import predicted_steps
 from serve.observability.reply_stats import PlayCursor
-
-_WORD = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]|[^\s\u3400-\u9fff\uf900-\ufaff]*\w[^\s\u3400-\u9fff\uf900-\ufaff]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +35,7 @@ class _Sent:
     """What was sent of one part."""
 
     part: Part
+    words: int
     audio_s: float = 0.0
     is_whole: bool = False
 
@@ -53,11 +51,8 @@ class Listener:
         self._clock = clock
         self._cursor = PlayCursor()
         self._sent: list[_Sent] = []
-
-    @property
-    def sent_s(self) -> float:
-        """Seconds of audio that were sent."""
-        return sum(sent.audio_s for sent in self._sent)
+        self.sent_s = 0.0
+        """seconds of audio that were sent"""
 
     @property
     def lead_s(self) -> float:
@@ -66,11 +61,12 @@ class Listener:
 
     def began(self, part: Part) -> None:
         """A part is spoken from now on."""
-        self._sent.append(_Sent(part))
+        self._sent.append(_Sent(part, sum(1 for _ in word_ends(part.text))))
 
     def received(self, audio_s: float) -> None:
         """More audio of the present part was sent [s]."""
         self._sent[-1].audio_s += audio_s
+        self.sent_s += audio_s
         self._cursor.arrived(self._clock(), audio_s)
 
     def ended(self) -> None:
@@ -85,27 +81,45 @@ class Listener:
             speed: of the speech, which a part that has not been sent whole is expected to have.
         """
         played_s = self.sent_s - self.lead_s if played_s is None else min(played_s, self.sent_s)
-        left_s, text, place, is_exact = played_s, "", 0, True
+        left_s, words, place, is_exact = played_s, 0, 0, True
         for sent in self._sent:
             if sent.is_whole and left_s >= sent.audio_s - 1e-6:
-                heard = sent.part.text
+                heard, said = sent.part.text, sent.words
             elif left_s <= 0:
                 break
             else:
-                heard, is_exact = _said(sent, left_s, speed), False
-            text += f"{heard} "
+                (heard, said), is_exact = _said(sent, left_s, speed), False
+            words += said
             place = sent.part.start + len(heard.rstrip()) if heard.strip() else place
             left_s -= sent.audio_s
         unheard_s = self.sent_s - played_s
-        return Heard(played_s, place, len(_WORD.findall(text)), is_exact, round(unheard_s * speed * STEPS_PER_SECOND))
+        return Heard(played_s, place, words, is_exact, round(unheard_s * speed * STEPS_PER_SECOND))
 
 
-def _said(sent: _Sent, played_s: float, speed: float) -> str:
-    """Returns the words of a part that are over after so much of its audio, as if all letters took the same time."""
+def _said(sent: _Sent, played_s: float, speed: float) -> tuple[str, int]:
+    """Returns the words of a part that are over after so much of its audio, as if all letters took the same time, and how
+    many they are."""
     text = sent.part.text
     expected_s = sent.audio_s
     if not sent.is_whole:
         expected_s = max(expected_s, predicted_steps(text) / STEPS_PER_SECOND / speed)
     reached = int(len(text) * min(1.0, played_s / expected_s))
-    whole = [word.end() for word in _WORD.finditer(text) if word.end() <= reached]
-    return text[: whole[-1]] if whole else ""
+    whole = [end for end in word_ends(text) if end <= reached]
+    return text[: whole[-1]] if whole else "", len(whole)
+
+
+def word_ends(text: str) -> Iterator[int]:
+    """Yields where each word ends, and each Chinese character: one look at every character, however they are mixed."""
+    is_word = False  # what stands behind the last blank or Chinese character has a letter or a digit
+    for place, character in enumerate(text):
+        is_chinese = "\u3400" <= character <= "\u9fff" or "\uf900" <= character <= "\ufaff"
+        if is_chinese or character.isspace():
+            if is_word:
+                yield place
+            if is_chinese:
+                yield place + 1
+            is_word = False
+        elif not is_word:
+            is_word = character.isalnum() or character == "_"
+    if is_word:
+        yield len(text)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from pipeline.errors import DeadlineExceeded, EngineDead, ReaderStalled
 from serve.config.app_config import LimitsConfig
-from serve.http.connection import PIECE_BYTES, Connection, UnreadBytes, until_it_waits
+from serve.http.connection import Connection, UnreadBytes
+from serve.http.stalled_readers import PIECE_BYTES, LimitedSend, until_it_waits
 
 LEAST = 10
 
@@ -44,7 +45,8 @@ class Socket:
 
 
 def connect(socket: Socket, unread: UnreadBytes, **limits: float) -> Connection:
-    return Connection(socket.send, LimitsConfig(**limits), unread)
+    given = LimitsConfig(**limits)
+    return Connection(LimitedSend(socket.send, lambda: given.stall_timeout_s), given, unread)
 
 
 async def reply(connection: Connection, *pieces: bytes, error: Exception | None = None) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from websockets.asyncio.client import connect as connect_async
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from pipeline.store.store import Store
@@ -170,8 +170,6 @@ REFUSED: list[tuple[str | bytes, str]] = [
     ('{"type": "open", "speech": {"speed": "\\ud83d"}}', "invalid_json"),
     ('{"type": "open", "speech": {"voice": "nobody"}}', "voice_not_found"),
     ('{"type": "open", "speech": {"model": "nothing"}}', "model_not_found"),
-    ('{"type": "text", "text": "' + "x" * (1 << 20) + '"}', "body_too_large"),
-    ('{"type": "text", "text": "' + "你" * (1 << 19) + '"}', "body_too_large"),  # in bytes, as in HTTP
 ]
 
 
@@ -192,6 +190,15 @@ def test_what_is_wrong_is_refused_in_words_and_the_socket_stays(live):
         assert [one["retry_after_s"] for one in refused] == [1.0] * 13
         client.say("text", text="x" * 16_385)
         assert client.hear()["error"]["code"] == "overloaded"
+
+
+def test_a_message_is_measured_in_bytes_as_in_http_and_beyond_a_mebibyte_the_socket_closes():
+    with serving(make_services(Speaker(), LimitsConfig(max_body_bytes=2000))) as server, talking(server) as client:
+        for letters in ("x" * 2000, "你" * 700):
+            client.connection.send('{"type": "text", "text": "' + letters + '"}')
+            assert client.hear()["error"]["code"] == "body_too_large"
+        client.connection.send("x" * ((1 << 20) + 1))
+        assert client.closed()[0] == 1009
 
 
 def test_a_client_that_leaves_frees_everything():
@@ -298,15 +305,18 @@ def test_a_key_is_needed_and_an_open_socket_counts_as_one_request(store: Store):
     key, key_id = add(store, quota=Quota(requests_per_s=None, streams=1))
     quotas = LocalQuotas()
     with guarded(Authenticator(ring_of(store), quotas), Speaker(chunks=1)) as live:
-        with talking(live) as client:
-            assert client.hear()["error"]["code"] == "missing_api_key"
-            assert client.closed() == (1008, "missing_api_key")
+        for headers in ({}, {"xi-api-key": "ck-wrong"}):
+            with pytest.raises(InvalidStatus) as refusal, talking(live, **headers):
+                pass
+            code = json.loads(refusal.value.response.body)["error"]["code"]
+            assert (refusal.value.response.status_code, code) == (401, "invalid_api_key" if headers else "missing_api_key")
         with talking(live, **{"xi-api-key": key}) as client:
             client.say("open", speech=PCM)
             assert client.hear()["type"] == "opened"
             assert quotas.streams(key_id) == 1
-            with talking(live, Authorization=f"Bearer {key}") as second:
-                assert second.closed() == (1008, "too_many_concurrent_requests")
+            with pytest.raises(InvalidStatus) as refusal, talking(live, Authorization=f"Bearer {key}"):
+                pass
+            assert refusal.value.response.status_code == 429
         wait_until(lambda: quotas.streams(key_id) == 0)
 
 

@@ -36,7 +36,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "deepgram_socket": {"heard": FLUSHED},
     "deepgram_socket_refused": {
         "voice": ["Error", "VOICE_NOT_FOUND", 1008],
-        "key": ["Error", "INVALID_AUTH", 1008],
+        "key": [401],
         "full": ["Error", "TOO_MANY_REQUESTS", 1013],
     },
     "deepgram_idle": {"first": "Metadata", "code": 1000},

@@ -66,6 +66,7 @@ def test_headers_beyond_any_use_are_refused_before_anything_reads_them():
 WHAT_IT_LOADS = """
 import sys
 import ray.serve._private.proxy
+import uvicorn.protocols.http.auto, uvicorn.protocols.websockets.auto, uvicorn.server
 
 before = set(sys.modules)
 import serve.http.proxy_middleware
@@ -82,5 +83,6 @@ def test_serves_proxy_loads_little_for_it():
     doors = {f"serve.http.{name}" for name in ("deepgram", "elevenlabs", "neighbours")}
     doors |= {"serve.http.deepgram.errors", "serve.http.elevenlabs.errors", "serve.http.neighbours.kokoro_errors"}
     own = {f"serve.http.{name}" for name in ("close_codes", "early_refusal", "error_envelope", "error_reply", "sender")}
+    own |= {"serve.http.uvicorn_protocols", "serve.access", "serve.access.pace"}
     floor = {"pipeline", "pipeline.errors", "serve", "serve.errors", "serve.http"}
     assert set(loaded) == {"serve.http.proxy_middleware"} | own | doors | floor

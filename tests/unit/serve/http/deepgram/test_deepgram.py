@@ -10,7 +10,7 @@ import pytest
 import requests
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
@@ -345,9 +345,11 @@ def test_keys(store: Store):
                 client.until("Metadata")
                 assert client.connection.subprotocol == ("token" if "subprotocols" in options else None)
         for options in ({}, {"subprotocols": [Subprotocol("token"), Subprotocol("ck-wrong")]}):
-            with talking(live, **options) as client:
-                assert client.until("Error")[1]["code"] == "INVALID_AUTH"
-                assert client.closed() == 1008
+            with pytest.raises(InvalidStatus) as refusal, talking(live, **options):
+                pass
+            reply = refusal.value.response
+            assert (reply.status_code, json.loads(reply.body)["err_code"]) == (401, "INVALID_AUTH")
+            assert reply.headers["dg-error"] == json.loads(reply.body)["err_msg"]
         with talking(live, additional_headers={"Authorization": f"Token {key}"}) as client:
             client.until("Metadata")
             client.say("Speak", text="x" * 29)

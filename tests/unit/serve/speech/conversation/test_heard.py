@@ -1,5 +1,7 @@
 """Heard: a place in the text for every moment of the audio."""
 
+import re
+import time
 from itertools import pairwise
 
 import pytest
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.text.incremental import GrowingText
-from serve.speech.conversation.heard import Heard, Listener
+from serve.speech.conversation.heard import Heard, Listener, word_ends
 from tests.support.clock import HeldClock
 
 FIRST, SECOND = "One two three. ", "Four five."
@@ -84,3 +86,25 @@ def test_chinese_is_counted_by_characters():
     one.received(1.0)
     one.ended()
     assert one.heard(1.0, speed=1.0).words == 5
+
+
+@given(st.text(st.characters() | st.sampled_from("ab_1 .!'-你好\n\u3000"), max_size=60))
+def test_words_end_where_a_regular_expression_says(text):
+    chinese = "\u3400-\u9fff\uf900-\ufaff"
+    word = rf"[{chinese}]|[^\s{chinese}]*(?![{chinese}])\w[^\s{chinese}]*"
+    assert list(word_ends(text)) == [found.end() for found in re.finditer(word, text)]
+
+
+def test_a_day_long_call_costs_a_look_at_its_lead_no_more_than_a_short_one():
+    growing, one = GrowingText(sentences=False), Listener(HeldClock())
+    growing.add("a" + "!" * 16_000)
+    part = growing.flush()
+    assert part is not None
+    began = time.process_time()
+    for _ in range(100):
+        one.began(part)
+        one.received(1.0)
+        one.ended()
+    assert one.sent_s == 100.0
+    assert one.heard(49.5, speed=1.0).words == 49
+    assert time.process_time() - began < 5.0, "a regular expression looked back over the signs for minutes"

@@ -1,0 +1,138 @@
+"""Anteroom: where a socket waits whose client says its key in its first message, as ElevenLabs' clients in browsers do.
+
+In:    the first message of a socket without a key
+Out:   the key; the socket as its route expects it, without the key in the message; a refusal in the protocol's words
+Owns:  how many sockets wait, in all and from each address
+Never: a second message before the key is good; a message of more than MOST_BYTES; a key in an error or a log
+"""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from starlette.types import Message, Receive, Scope, Send
+
+from serve.errors import ApiError, ErrorSpec, bad_request
+from serve.http.elevenlabs import errors as elevenlabs
+from serve.http.elevenlabs.frames import context_in
+from serve.http.error_reply import path_in
+from serve.http.uvicorn_protocols import MESSAGE_LIMIT
+
+MOST_BYTES = 4096
+MOST_S = 5.0
+MOST_OF_AN_ADDRESS = 16
+MOST_SOCKETS = 256
+KEY_FIELDS = ("xi_api_key", "xi-api-key", "authorization")
+
+
+class SocketLeft(Exception):
+    """Raised when the client of a waiting socket has left: nobody reads a refusal."""
+
+
+class Anteroom:
+    """The waiting sockets of one ingress replica."""
+
+    def __init__(self) -> None:
+        self._waiting: Counter[str] = Counter()
+
+    @contextmanager
+    def place(self, address: str) -> Iterator[None]:
+        """Counts a waiting socket until the block ends.
+
+        Raises:
+            ApiError: 429, too many wait.
+        """
+        if self._waiting[address] >= MOST_OF_AN_ADDRESS or self._waiting.total() >= MOST_SOCKETS:
+            raise ApiError(
+                "too many sockets wait for their first message with a key: send the key in the header xi-api-key",
+                ErrorSpec(429, "rate_limit_error", "too_many_without_a_key", True, MOST_S),
+            )
+        self._waiting[address] += 1
+        try:
+            yield
+        finally:
+            self._waiting[address] -= 1
+            if not self._waiting[address]:
+                del self._waiting[address]
+
+
+class WaitingSocket:
+    """A request; if it is for a socket whose client may say its key in its first message, that socket too."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scope = scope
+        self.is_open = False
+        """whether it was accepted before its key was known"""
+        self._receive = receive
+        self._send = send
+        self._replayed: list[Message] = []
+
+    @property
+    def may_say_its_key(self) -> bool:
+        """Whether clients of its protocol say their key in the first message."""
+        return self.scope["type"] == "websocket" and elevenlabs.is_socket(path_in(self.scope))
+
+    async def key(self) -> str:
+        """Accepts the socket and returns the key that its first message says.
+
+        Raises:
+            ApiError: 400, 401, 413
+            SocketLeft
+        """
+        await self._send({"type": "websocket.accept", "message_limit": MOST_BYTES})
+        self.is_open = True
+        text = await self._first_text()
+        self._replayed = [{"type": "websocket.receive", "text": text}]  # what a refusal is about
+        try:
+            fields = json.loads(text)
+        except (ValueError, RecursionError):
+            raise bad_request("invalid_json", "the message is not valid JSON") from None
+        if not isinstance(fields, dict):
+            raise bad_request("invalid_type", "a message is a JSON object")
+        found = [fields.pop(name, None) for name in KEY_FIELDS]
+        said = next((one for one in found if isinstance(one, str) and one.strip()), None)
+        if said is None:
+            raise _without_key()
+        self._replayed = [{"type": "websocket.receive", "text": json.dumps(fields)}, {"type": "websocket.connect"}]
+        return said.removeprefix("Bearer ").strip()
+
+    async def receive(self) -> Message:
+        """As ASGI's; to its route a socket seems to open now, with its first message."""
+        return self._replayed.pop() if self._replayed else await self._receive()
+
+    async def send(self, message: Message) -> None:
+        """As ASGI's."""
+        is_second = self.is_open and message["type"] == "websocket.accept"
+        if not is_second or MESSAGE_LIMIT in self.scope.get("extensions", {}):
+            await self._send(message)
+
+    async def refuse(self, refusal: ApiError, request_id: str) -> None:
+        """Says why a socket that is open is refused, and closes it."""
+        context = context_in(self._replayed[0]["text"]) if self._replayed else None
+        named = context if elevenlabs.has_contexts(path_in(self.scope)) else None
+        await self._send({"type": "websocket.send", "text": json.dumps(elevenlabs.message_of(refusal, request_id, named))})
+        code = elevenlabs.close_code_of(refusal)
+        await self._send({"type": "websocket.close", "code": code, "reason": refusal.spec.code})
+
+    async def _first_text(self) -> str:
+        try:
+            async with asyncio.timeout(MOST_S):
+                while (message := await self._receive())["type"] == "websocket.connect":
+                    pass
+        except TimeoutError:
+            raise _without_key() from None
+        if message["type"] == "websocket.disconnect":
+            raise SocketLeft
+        text: str | None = message.get("text")
+        if text is None:
+            raise bad_request("invalid_type", "messages are JSON in text frames; this frame is binary")
+        if len(text) > MOST_BYTES:
+            raise bad_request("body_too_large", f"a first message with a key has at most {MOST_BYTES} bytes", status=413)
+        return text
+
+
+def _without_key() -> ApiError:
+    message = f"send a key: in the header xi-api-key, or as xi_api_key of a first message within {MOST_S:g} s"
+    return ApiError(message, ErrorSpec(401, "authentication_error", "missing_api_key", False))

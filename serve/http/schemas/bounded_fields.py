@@ -1,0 +1,94 @@
+"""Bounded fields: a message of a client with no more fields and values than it can need, whatever was sent.
+
+In:    the text of a message, or its parsed fields, and the model that will check them
+Out:   fields; ApiError
+Owns:  nothing
+Never: a value of an unknown field; more than MOST_UNKNOWN names of them; a cost that grows faster than the message
+
+A message of a MiB has room for 80,000 fields or 350,000 lists. It is parsed once, and what is kept of it here is small: all
+that comes after, checks, copies and names of ignored fields, costs the same for every message.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from pydantic import AliasChoices, BaseModel
+
+from serve.errors import ApiError, bad_request
+
+MOST_UNKNOWN = 32
+MOST_NAME_CHARS = 64
+"""of an unknown field that is named"""
+MOST_VALUES = 2000
+"""in the known fields of a message: a dialogue of 50 lines has some 200"""
+MOST_REFUSED_CHARS = 1 << 16
+"""of a refused message, which is parsed again for the context that it names"""
+MOST_BRACKETS = 10_000
+"""of a message, those in its text too"""
+
+
+def parse_object(frame: str) -> dict[str, Any]:
+    """Parses the JSON object of a message.
+
+    Raises:
+        ApiError: 400
+    """
+    if frame.count("[") + frame.count("{") > MOST_BRACKETS:
+        raise bad_request("invalid_json", f"a message has at most {MOST_BRACKETS} brackets and braces")
+    try:
+        fields = json.loads(frame)
+    except (ValueError, RecursionError):
+        raise bad_request("invalid_json", "the message is not valid JSON") from None
+    if not isinstance(fields, dict):
+        raise bad_request("invalid_type", "a message is a JSON object")
+    return fields
+
+
+def object_in(frame: str | None) -> dict[str, Any]:
+    """Returns the fields of a message that was refused; none if they cannot be read, or not quickly."""
+    if frame is None or len(frame) > MOST_REFUSED_CHARS:
+        return {}
+    try:
+        return parse_object(frame)
+    except ApiError:
+        return {}
+
+
+def bounded(fields: Mapping[str, Any], kind: type[BaseModel]) -> dict[str, Any]:
+    """Returns the known fields, and the first unknown ones without their values; the last name says how many there were more.
+
+    Raises:
+        ApiError: 400, there are too many values in the known fields.
+    """
+    known = names_of(kind)
+    kept = {name: value for name, value in fields.items() if name in known}
+    unknown = {name: None if value is None else True for name, value in fields.items() if name not in known}
+    named = [name for name in unknown if len(name) <= MOST_NAME_CHARS][:MOST_UNKNOWN]
+    kept |= {name: unknown[name] for name in named}
+    if len(unknown) > len(named):
+        kept[f"+{len(unknown) - len(named)}"] = True
+    _check_values(list(kept.values()))
+    return kept
+
+
+@lru_cache
+def names_of(kind: type[BaseModel]) -> frozenset[str]:
+    """Returns the names of the fields of a model, and their aliases."""
+    names = set(kind.model_fields)
+    for field in kind.model_fields.values():
+        alias = field.validation_alias
+        names |= {str(choice) for choice in alias.choices} if isinstance(alias, AliasChoices) else set()
+    return frozenset(names)
+
+
+def _check_values(waiting: list[Any]) -> None:
+    count = len(waiting)
+    while waiting:
+        value = waiting.pop()
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        count += len(inner)
+        if count > MOST_VALUES:
+            raise bad_request("out_of_range", f"the fields of a message have more than {MOST_VALUES} values")
+        waiting.extend(inner)

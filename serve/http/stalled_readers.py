@@ -1,0 +1,133 @@
+"""Stalled readers: lets go of a client that takes nothing of its reply, whatever the reply is.
+
+In:    ASGI messages of every route, and of every refusal
+Out:   the same messages, long bodies in pieces; ReaderStalled for who writes to a client that takes nothing
+Owns:  nothing
+Never: a time limit while nothing waits to be sent: a stream of events may be silent for hours; a task for a client that reads
+
+ASGI's `send` waits until the piece before has left for the client. So a reader has to take PIECE_BYTES within the limit,
+however few it takes at a time.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pipeline.errors import ReaderStalled
+from serve.http.uvicorn_protocols import cut_connection
+
+LOG = logging.getLogger("ray.serve.chattts")
+
+PIECE_BYTES = 128 * 1024
+
+
+class StalledReaders:
+    """ASGI middleware that limits the time of each `send`."""
+
+    def __init__(self, app: ASGIApp, *, limit_s: Callable[[], float]) -> None:
+        """
+        Args:
+            limit_s: limits.stall_timeout_s.
+        """
+        self._app = app
+        self._limit_s = limit_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        limited = LimitedSend(send, self._limit_s)
+        try:
+            await self._app(scope, receive, limited)
+        except Exception:
+            if not limited.has_stalled:
+                raise
+            LOG.info("cut request=%s: its client reads nothing", scope.get("state", {}).get("request_id", "-"))
+        finally:
+            if limited.has_stalled and scope["type"] == "http":  # who reads a socket again is told by its close code
+                cut_connection()
+
+
+class LimitedSend:
+    """ASGI's `send` with a limit of its time."""
+
+    def __init__(self, send: Send, limit_s: Callable[[], float]) -> None:
+        """Args:
+        limit_s: as of StalledReaders.
+        """
+        self.has_stalled = False
+        self._send = send
+        self._limit_s = limit_s
+
+    async def __call__(self, message: Message) -> None:
+        """Sends a message.
+
+        Raises:
+            ReaderStalled: the client read nothing for too long.
+        """
+        for piece in pieces_of(message):
+            rest = until_it_waits(self._send(piece))
+            if rest is not None and not await is_over_within(rest, self._limit_s()):
+                self.has_stalled = True
+                raise ReaderStalled(f"the client read nothing for {self._limit_s():g} s (limits.stall_timeout_s)")
+
+
+def pieces_of(message: Message) -> Iterator[Message]:
+    """Yields a message, or a long body in pieces with its end in a message of its own."""
+    body: bytes = message.get("body", b"")
+    if message["type"] != "http.response.body" or len(body) <= PIECE_BYTES:
+        yield message
+        return
+    for place in range(0, len(body), PIECE_BYTES):
+        yield {**message, "body": body[place : place + PIECE_BYTES], "more_body": True}
+    yield {**message, "body": b""}
+
+
+async def is_over_within(awaitable: Awaitable[None], limit_s: float) -> bool:
+    """Awaits something for so long at most; returns whether it has ended. May be awaited by several tasks in turn."""
+    work = asyncio.ensure_future(awaitable)
+    try:
+        await asyncio.wait((work,), timeout=limit_s)
+    finally:
+        is_over = work.done()
+        work.cancel()
+    if is_over:
+        work.result()
+    return is_over
+
+
+class _Rest:
+    """What is left of an awaitable that waits for something."""
+
+    def __init__(self, steps: Generator[Any, Any, None], waits_for: Any) -> None:
+        self._steps = steps
+        self._waits_for = waits_for
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        steps, waits_for = self._steps, self._waits_for
+        while True:
+            thrown: BaseException | None = None
+            try:
+                yield waits_for
+            except BaseException as error:
+                thrown = error
+            try:
+                waits_for = next(steps) if thrown is None else steps.throw(thrown)
+            except StopIteration:
+                return
+
+
+def until_it_waits(awaitable: Awaitable[None]) -> Awaitable[None] | None:
+    """Runs an awaitable until it has to wait; returns the rest of it, None if it has ended.
+
+    The rest may be awaited by another task, so the part before must not have asked which task runs it, as asyncio.timeout
+    does. Neither uvicorn nor Serve nor a middleware of this project does that in `send`.
+    """
+    steps = awaitable.__await__()
+    try:
+        return _Rest(steps, next(steps))
+    except StopIteration:
+        return None

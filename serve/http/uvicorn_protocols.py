@@ -1,0 +1,181 @@
+"""Uvicorn protocols: what uvicorn leaves unbounded on one connection, bounded, however it was started.
+
+In:    connections of any uvicorn of this process, Serve's own too, once `install` was called
+Out:   ASGI scopes, messages and their order, as uvicorn's
+Owns:  what one connection holds for the application and for its client
+Never: a compressed WebSocket, whose messages grow behind their limit; frames that are parsed for nobody
+
+A WebSocket's bytes are parsed SLICE_BYTES at a time, and only while few messages wait for the application. Frames that are no
+message (pings, pongs, fragments) have a pace, and what comes behind a close is dropped.
+"""
+
+import asyncio
+from contextvars import ContextVar
+from typing import Any, cast
+
+import uvicorn.config
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
+from websockets.frames import Frame
+
+from serve.access.pace import Pace
+from serve.http.close_codes import POLICY_VIOLATION
+
+MESSAGE_LIMIT = "chattts.message_limit"
+"""extension of a scope: `websocket.accept` may have a `message_limit` [bytes], which a second `websocket.accept` takes back"""
+MOST_MESSAGE_BYTES = 1 << 20
+"""of a message of a WebSocket"""
+MOST_WAITING = 16
+"""messages that wait for the application, before no more bytes are parsed"""
+SLICE_BYTES = 4096
+FRAMES, FRAMES_A_SECOND = 1024, 32.0
+"""pace of frames that are no message"""
+MOST_BEHIND_CLOSE = 16 << 10
+"""bytes that are parsed behind a close: the client's own close is among them"""
+DROP_S = 0.02
+"""between two reads that are dropped [s]"""
+LINGER_S = 2.0
+"""how long a socket that broke a rule is read, so that its client can read why it was closed [s]"""
+UNREAD_S = 120.0
+"""how long a client may take for what a reply that has ended left in the buffers; longer than connections are kept alive [s]"""
+
+Loop = asyncio.AbstractEventLoop
+
+TRANSPORT: ContextVar[asyncio.Transport | None] = ContextVar("transport of the request", default=None)
+
+
+def install() -> None:
+    """Has every uvicorn of this process that is not told which protocols to speak use these."""
+    uvicorn.config.HTTP_PROTOCOLS["auto"] = f"{__name__}:BoundedHttp"
+    uvicorn.config.WS_PROTOCOLS["auto"] = f"{__name__}:BoundedSocket"
+
+
+def cut_connection() -> None:
+    """Ends the connection of the present request at once, without what is still held for its client."""
+    transport = TRANSPORT.get()
+    if transport is not None:
+        transport.abort()
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """A connection for HTTP."""
+
+    def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any], _loop: Loop | None = None) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._application = cast(ASGIApp, self.app)
+        self.app = self._run
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        TRANSPORT.set(self.transport)
+        try:
+            await self._application(scope, receive, send)
+        finally:
+            if self.transport.get_write_buffer_size():
+                self.loop.call_later(UNREAD_S, self._cut_if_unread)
+
+    def _cut_if_unread(self) -> None:
+        if self.transport.is_closing():
+            self.transport.abort()
+
+
+class BoundedSocket(WebSocketsSansIOProtocol):
+    """A connection for a WebSocket."""
+
+    def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any], _loop: Loop | None = None) -> None:
+        config.ws_per_message_deflate = False
+        config.ws_max_size = MOST_MESSAGE_BYTES
+        super().__init__(config, server_state, app_state, _loop)
+        self._application = cast(ASGIApp, self.app)
+        self.app = self._run
+        self._unparsed = b""
+        self._behind_close = 0
+        self._other_frames = Pace(FRAMES, FRAMES_A_SECOND, self.loop.time)
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["extensions"][MESSAGE_LIMIT] = {}
+        TRANSPORT.set(self.transport)
+        try:
+            await self._application(scope, receive, send)
+        finally:
+            self.loop.call_later(self.close_timeout, self.transport.abort)
+
+    async def send(self, message: Message) -> None:  # type: ignore[override]
+        """As uvicorn's; see MESSAGE_LIMIT."""
+        if message["type"] != "websocket.accept":
+            await super().send(message)  # type: ignore[arg-type]
+            return
+        self.conn.max_message_size = message.get("message_limit", MOST_MESSAGE_BYTES)
+        if not self.handshake_complete:
+            await super().send(message)  # type: ignore[arg-type]
+            self.read_paused = False
+            self.transport.resume_reading()
+            self._parse()
+
+    async def receive(self) -> Any:
+        """As uvicorn's; then parses the bytes that have waited for it."""
+        message = await super().receive()
+        self._parse()
+        return message
+
+    def data_received(self, data: bytes) -> None:
+        """Parses what has come, as far as there is room for its messages."""
+        if self.close_sent:
+            self._behind_close += len(data)
+        if self._behind_close > MOST_BEHIND_CLOSE:
+            self._unparsed = b""
+            self.transport.pause_reading()
+            self.loop.call_later(DROP_S, self._read_on)
+            return
+        self._unparsed += data
+        self._parse()
+
+    def handle_cont(self, event: Frame) -> None:
+        """Takes a fragment."""
+        if self._is_in_pace():
+            super().handle_cont(event)
+
+    def handle_ping(self) -> None:
+        """Answers a ping."""
+        if self._is_in_pace():
+            super().handle_ping()
+
+    def handle_pong(self, event: Frame) -> None:
+        """Takes the answer to a ping."""
+        if self._is_in_pace():
+            super().handle_pong(event)
+
+    def handle_parser_exception(self) -> None:
+        """Closes a socket whose client broke a rule, and reads for a moment what the client cannot stop sending."""
+        assert self.conn.close_sent is not None
+        code, reason = self.conn.close_sent.code, self.conn.close_sent.reason
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent, self._behind_close, self._unparsed = True, MOST_BEHIND_CLOSE, b""
+        self.close_timer = self.loop.call_later(LINGER_S, self.transport.abort)
+
+    def _parse(self) -> None:
+        """Parses slices of what has come; before the handshake is complete, the request alone."""
+        while self._unparsed and (self.close_sent or self.queue.qsize() < MOST_WAITING):
+            if self.handshake_initiated and not self.handshake_complete:
+                self.read_paused = True
+                self.transport.pause_reading()
+                return
+            piece, self._unparsed = self._unparsed[:SLICE_BYTES], self._unparsed[SLICE_BYTES:]
+            super().data_received(piece)
+
+    def _is_in_pace(self) -> bool:
+        """Counts a frame that is no message; closes a socket with too many."""
+        if self.close_sent:
+            return False
+        if self._other_frames.take():
+            return True
+        self.conn.fail(POLICY_VIOLATION, "too many frames that are no message")
+        self.handle_parser_exception()
+        return False
+
+    def _read_on(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
