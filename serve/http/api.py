@@ -52,7 +52,7 @@ INSTEAD = (
     "this service has no files and no batches: POST /v1/audio/jobs speaks long texts in the background, "
     "POST /v1/audio/speech/batch up to 32 short ones in one call"
 )
-DOCS, DOCUMENT = "/docs", "/openapi.json"
+DOCUMENT = "/openapi.json"
 CLIENT_CLOSED_REQUEST = 499  # nginx's: the client left before its body was complete, and reads no reply
 
 ELEVENLABS = (elevenlabs, elevenlabs_dialogue, elevenlabs_voices, elevenlabs_account)
@@ -68,7 +68,7 @@ def create_api(get_services: Callable[[], Services], *, announce_request_id: boo
         announce_request_id: False where the server in front sends X-Request-ID itself, as Serve does.
     """
     uvicorn_protocols.install()
-    api = FastAPI(title=NAME, version=version(), docs_url=DOCS, openapi_url=DOCUMENT, redoc_url=None, redirect_slashes=False)
+    api = FastAPI(title=NAME, version=version(), docs_url=None, openapi_url=DOCUMENT, redoc_url=None, redirect_slashes=False)
     api.state.get_services = get_services
     api.add_middleware(
         AuthMiddleware,
@@ -93,7 +93,7 @@ def create_api(get_services: Callable[[], Services], *, announce_request_id: boo
 
 def route_access() -> RouteAccessTable:
     """Returns what every route requires, as the handlers declare it."""
-    return RouteAccessTable((route for router in ROUTERS for route in router.routes), open_paths=(DOCS, DOCUMENT))
+    return RouteAccessTable((route for router in ROUTERS for route in router.routes), open_paths=(DOCUMENT,))
 
 
 def no_socket(otherwise: ASGIApp) -> ASGIApp:

@@ -71,7 +71,7 @@ def routes_of(url: str) -> Iterator[tuple[str, str]]:
     for path, methods in requests.get(f"{url}/openapi.json", timeout=10).json()["paths"].items():
         for method in methods:
             yield method.upper(), path
-    yield from (("GET", "/docs"), ("GET", "/openapi.json"))
+    yield "GET", "/openapi.json"
     for router in ROUTERS:
         yield from (("WS", route.path) for route in router.routes if isinstance(route, WebSocketRoute))
 

@@ -15,6 +15,7 @@ from pipeline.audio.formats import CONTAINERS
 from serve.errors import plain_status
 from serve.http import page_files
 from serve.http.about import NAME, version
+from serve.http.docs_page import docs_page
 from serve.http.openapi import answers
 from serve.http.route_access import open_to_all
 
@@ -34,6 +35,16 @@ async def front(request: Request) -> Response:
         headers = {**page_files.DOCUMENT_HEADERS, "Vary": "Accept"}
         return Response(page_files.document(), media_type="text/html; charset=utf-8", headers=headers)
     return JSONResponse(about(), headers={"Vary": "Accept"})
+
+
+@router.get("/docs", response_class=Response)
+@open_to_all
+async def docs(request: Request) -> Response:
+    """Returns the API's document as a page, which loads nothing from elsewhere."""
+    api = request.app
+    if getattr(api.state, "docs_page", None) is None:
+        api.state.docs_page = docs_page(api.openapi())
+    return Response(api.state.docs_page, media_type="text/html; charset=utf-8", headers=page_files.DOCUMENT_HEADERS)
 
 
 @router.get("/page/{version}/{path:path}", response_class=Response, responses=answers(404))

@@ -26,6 +26,7 @@ MAKES_VOICES = RouteAccess(frozenset({Scope.VOICES}), stream=True)
 
 ACCESS = {
     ("GET", "/"): OPEN,
+    ("GET", "/docs"): OPEN,
     ("GET", "/page/{version}/{path}"): OPEN,
     ("GET", "/live"): PROBE,
     ("GET", "/ready"): PROBE,

@@ -40,6 +40,22 @@ def test_every_file_of_the_document_is_kept_for_ever_under_its_version(live):
         assert reply.headers["X-Content-Type-Options"] == "nosniff"
 
 
+def test_the_page_of_the_api_names_every_route_and_loads_nothing_from_elsewhere(live):
+    page = requests.get(f"{live.url}/docs", timeout=60)
+    studio = requests.get(f"{live.url}/", headers={"Accept": "text/html"}, timeout=60)
+    policy = "Content-Security-Policy"
+    assert (page.headers["Content-Type"], page.headers[policy]) == ("text/html; charset=utf-8", studio.headers[policy])
+    document = requests.get(f"{live.url}/openapi.json", timeout=60).json()
+    for path, methods in document["paths"].items():
+        for method in methods:
+            assert f"<code>{method.upper()} {path}</code>" in page.text
+    assert all(f'<details id="{name}">' in page.text for name in document["components"]["schemas"])
+    addresses = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assert "<script" not in page.text
+    assert all(requests.get(f"{live.url}/{address}", timeout=60).status_code == 200 for address in addresses if address != ".")
+    assert not any(re.match(r"//|\w+:", address) for address in addresses)
+
+
 def test_a_file_of_another_release_is_not_kept(live):
     reply = requests.get(f"{live.url}/page/000000000000/main.js", timeout=60)
     assert (reply.status_code, reply.headers["Cache-Control"]) == (200, "no-store")
