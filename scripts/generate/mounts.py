@@ -9,7 +9,6 @@ Never: a cluster
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
-from unittest import mock
 
 from pipeline.yaml_loader import parse_yaml
 from scripts.generate.k8s_config import OVERLAYS
@@ -44,8 +43,8 @@ def mistakes_of(documents: list[Manifest], args: Mapping[str, Any]) -> Iterator[
         for claim in documents
         if claim["kind"] == "PersistentVolumeClaim" and MANY in claim["spec"]["accessModes"]
     }
-    with mock.patch.dict("os.environ", environment):
-        folders = {HOME: Path(environment[HOME]), **written_folders(read_app_config(args))}
+    home = Path(environment[HOME])
+    folders = {HOME: home, **written_folders(read_app_config(args), home)}
     cluster = service["spec"]["rayClusterConfig"]
     groups = cluster["workerGroupSpecs"]
     has_many = len(groups) > 1 or any(group["maxReplicas"] > 1 for group in groups)

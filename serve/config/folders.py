@@ -19,30 +19,33 @@ JOBS = "jobs"
 TRACES = "traces"
 
 
-def store_of(named: str | None) -> str:
-    """Returns the URL of a Redis, or the file of a store on this machine, with the home's own for None."""
-    return str(cache_home() / STORE_FILE) if named is None else named
+def store_of(named: str | None, home: Path | None = None) -> str:
+    """Returns the URL of a Redis, or the file of a store on this machine: the home's own where none is named.
+
+    Here and below, home is the folder of CHATTTS_HOME; None: this process's.
+    """
+    return str((home or cache_home()) / STORE_FILE) if named is None else named
 
 
-def jobs_folder(config: JobsConfig) -> Path:
+def jobs_folder(config: JobsConfig, home: Path | None = None) -> Path:
     """Returns the folder of the jobs' texts and audio."""
-    return cache_home() / JOBS if config.folder is None else project_path(config.folder)
+    return (home or cache_home()) / JOBS if config.folder is None else project_path(config.folder)
 
 
-def traces_folder(config: TracingConfig) -> Path:
+def traces_folder(config: TracingConfig, home: Path | None = None) -> Path:
     """Returns the folder of traces, where they are written to files."""
-    return cache_home() / TRACES if config.folder is None else Path(config.folder)
+    return (home or cache_home()) / TRACES if config.folder is None else Path(config.folder)
 
 
-def written_folders(config: AppConfig) -> dict[str, Path]:
+def written_folders(config: AppConfig, home: Path | None = None) -> dict[str, Path]:
     """Returns what is kept, by its key in the configuration -> the folder it is written to."""
     found = {}
     if config.jobs.max_jobs:
-        found["jobs.folder"] = jobs_folder(config.jobs)
+        found["jobs.folder"] = jobs_folder(config.jobs, home)
     if config.tracing.exporter == "file":
-        found["tracing.folder"] = traces_folder(config.tracing)
-    for key, place in (("voices.store", config.voices.store), ("keys.store", config.keys.store or config.voices.store)):
-        if "://" not in (store := store_of(place)):
+        found["tracing.folder"] = traces_folder(config.tracing, home)
+    for key, named in (("voices.store", config.voices.store), ("keys.store", config.keys.store or config.voices.store)):
+        if "://" not in (store := store_of(named, home)):
             found[key] = Path(store).parent
     return found
 

@@ -1,6 +1,7 @@
 """The GPU's runner through Triton's interpreter on a CPU, held against the CPU's own runner."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -139,6 +140,29 @@ class Nodes(TorchDispatchMode):
         if func.overloadpacket.__name__ not in views:
             self.torch.append(func.overloadpacket.__name__)
         return result
+
+
+def test_what_a_preemption_needs_was_pinned_at_the_start_whatever_its_length(shallow, monkeypatch):
+    """torch gives pinned memory out again by its size, so every copy must have one of the sizes that `_pin` has asked for."""
+    settings = {"device": "cuda", "slots": 2, "max_prompt": 64, "max_steps": 64, "max_preempted": 3}
+    runner = GpuRunner(EngineConfig.model_validate(settings).model_copy(update={"device": "cpu"}), shallow)
+    sizes: list[int] = []
+    memory = GpuRunner._host_memory
+
+    def noted(self: GpuRunner, like: torch.Tensor) -> torch.Tensor:
+        sizes.append(like.numel())
+        return torch.empty(like.numel(), dtype=like.dtype)
+
+    assert memory(runner, torch.zeros(3, 2)).numel() == 6
+    monkeypatch.setattr(GpuRunner, "_host_memory", noted)
+    monkeypatch.setattr(runner, "_is_cuda", True)
+    runner._pin()
+    pinned, sizes[:] = Counter(sizes), []
+    monkeypatch.setattr(runner, "_is_cuda", False)
+    for length in (1, 37, 128):
+        kept = runner.preempt(1, length)
+        assert [part.shape[2] for part in kept.cached] == [length] * len(kept.cached)
+    assert pinned == Counter(sizes), "three sequences, of any length"
 
 
 @pytest.mark.parametrize(("settings", "ours"), [({}, 4), ({"dtype": "bfloat16", "weights": "int8"}, 8)])

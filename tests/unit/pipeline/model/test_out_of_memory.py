@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import OutOfMemory
-from pipeline.model.out_of_memory import named_out_of_memory
+from pipeline.model.out_of_memory import is_out_of_memory, named_out_of_memory
 
 pytestmark = pytest.mark.slow
 
@@ -80,3 +80,23 @@ def test_every_way_of_saying_it_is_one_sentence(error: Exception):
 def test_other_errors_stay_what_they_are(error: Exception):
     with pytest.raises(type(error), match=str(error.args[-1])), named_out_of_memory("the model", "take less"):
         raise error
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "CUDA out of memory. Tried to allocate 2.00 GiB",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
+        "Triton Error [CUDA]: CUDA_ERROR_OUT_OF_MEMORY",
+        "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes",
+    ],
+)
+def test_every_librarys_words_for_it_are_known(words: str):
+    assert is_out_of_memory(RuntimeError(words))
+
+
+def test_other_failures_of_these_libraries_are_not_it():
+    for words in ("CUBLAS_STATUS_EXECUTION_FAILED", "CUDNN_STATUS_NOT_SUPPORTED", "CUDA error: device-side assert triggered"):
+        assert not is_out_of_memory(RuntimeError(words))
