@@ -62,7 +62,8 @@ class Idempotency:
         Raises:
             ApiError: 409, the key stands for another body.
         """
-        return await self._is_known(_name(tenant, key), _body(tenant, key, raw))
+        claim = _body(tenant, key, raw) + secrets.token_bytes(8)
+        return await self._is_known(_name(tenant, key), claim)
 
     async def is_charged(self, tenant: str, key: str, raw: bytes) -> bool:
         """True if the request was charged for. Between its claim and its charge there is a moment at which it was not."""
@@ -74,7 +75,7 @@ class Idempotency:
         Raises:
             ApiError: 409, what was charged for under this key is another body.
         """
-        return await self._is_known(_name(tenant, key, "charged"), _body(tenant, key, raw))
+        return await self._is_overtaken(_name(tenant, key, "charged"), _body(tenant, key, raw))
 
     async def release(self, tenant: str, key: str) -> None:
         """Frees the key of a request that was refused."""
@@ -86,11 +87,11 @@ class Idempotency:
         Returns:
             False if it stays after all: a repetition speaks on it.
         """
-        name, claim = _name(tenant, key, "charged"), _body(tenant, key, raw) + secrets.token_bytes(8)
+        name = _name(tenant, key, "charged")
         await self._release(name)
         if not await self._read(_name(tenant, key, "repeated")):
             return True
-        return any(kept != claim for kept in await self._claimed(name, claim))
+        return await self._is_overtaken(name, _body(tenant, key, raw))
 
     async def note_repetition(self, tenant: str, key: str, raw: bytes) -> bool:
         """Remembers that a repetition speaks on the charge of another request. Returns False if that was taken back."""
@@ -125,15 +126,22 @@ class Idempotency:
             return None
         return found.pop().partition(b" ")[2].decode()
 
-    async def _is_known(self, name: str, body: bytes) -> bool:
-        """Claims a name for a body. Returns True if it was claimed for it before.
+    async def _is_overtaken(self, name: str, body: bytes) -> bool:
+        """Claims the charge of a body. Returns True if another request has it; this process then keeps no claim of its own."""
+        claim = body + secrets.token_bytes(8)
+        is_overtaken = await self._is_known(name, claim)
+        if is_overtaken and self._own.get(name, (0.0, b""))[1] == claim:
+            del self._own[name]
+        return is_overtaken
+
+    async def _is_known(self, name: str, claim: bytes) -> bool:
+        """Claims a name for a body, whose digest the claim begins with. Returns True if it was claimed for it before.
 
         Raises:
             ApiError: 409, it was claimed for another body.
         """
-        claim = body + secrets.token_bytes(8)
         kept = await self._claimed(name, claim)
-        if any(each[:DIGEST_BYTES] != body for each in kept):
+        if any(each[:DIGEST_BYTES] != claim[:DIGEST_BYTES] for each in kept):
             raise ApiError(
                 f"this {HEADER} was sent with another body; a new request takes a new key",
                 ErrorSpec(409, "conflict_error", "idempotency_mismatch", False),

@@ -18,7 +18,7 @@ Schema = dict[str, Any]
 def shape_of(body: type[BaseModel], field: str) -> str:
     """Returns the sentence for a field whose schema is a choice; empty: it takes one kind of value, or null."""
     schema = body.model_json_schema()
-    choices = [one for one in schema["properties"][field].get("anyOf", ()) if one.get("type") != "null"]
+    choices = [one for one in schema["properties"].get(field, {}).get("anyOf", ()) if one.get("type") != "null"]
     return _choice(choices, schema.get("$defs", {})) if len(choices) > 1 else ""
 
 

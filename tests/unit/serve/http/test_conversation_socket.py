@@ -254,7 +254,6 @@ def test_a_key_that_is_revoked_ends_its_open_socket(store: Store):
         client.until("opened")
         store.delete(NAMESPACE, key_id)
         ring.refresh()
-        client.say("text", text="Hello there. ")
         assert client.hear()["error"]["code"] == "invalid_api_key"
         assert client.closed() == (1008, "invalid_api_key")
 

@@ -1,0 +1,163 @@
+"""Payment: whatever is cancelled, wherever it waits, a caller has paid for what was spoken and for nothing else."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serve.access.api_keys import Quota
+from serve.access.caller import Caller, PendingCharge
+from serve.access.idempotency import Idempotency
+from serve.access.quotas import LocalQuotas, QuotaDecision
+from serve.access.resume_tokens import Resumption
+from serve.errors import ApiError
+from serve.speech.events import Started
+from serve.speech.job import RequestContext
+from serve.speech.payment import Payment
+from serve.speech.schemas.speech import SpeechBody
+from serve.speech.speak import open_speech
+from tests.support.effort import examples
+from tests.support.fakes import Speaker, make_speech_services
+
+TEXT = "Hello there."
+BODY = SpeechBody(input=TEXT, response_format="pcm")
+RAW = BODY.model_dump_json().encode()
+
+
+async def later() -> None:
+    """As long as a store takes to ask or to answer."""
+    for _ in range(2):
+        await asyncio.sleep(0)
+
+
+class RemoteQuotas(LocalQuotas):
+    """Counts between its question and its answer."""
+
+    async def charge_characters(self, key: str, quota: Quota, characters: int) -> QuotaDecision:
+        await later()
+        decision = await super().charge_characters(key, quota, characters)
+        await later()
+        return decision
+
+
+class RemoteClaims:
+    """Claims of all replicas."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    async def claim(self, name: str, content: bytes, ttl_s: float) -> bytes | None:
+        return await self._answer(lambda: self.kept.setdefault(name, content))
+
+    async def claimed(self, name: str) -> bytes | None:
+        return await self._answer(lambda: self.kept.get(name))
+
+    async def release(self, name: str) -> None:
+        await self._answer(lambda: self.kept.pop(name, None))
+
+    async def _answer(self, work: Callable[[], bytes | None]) -> bytes | None:
+        await later()
+        found = work()
+        await later()
+        return found
+
+
+class Replicas:
+    """Two replicas, and how often each key's text was spoken."""
+
+    def __init__(self) -> None:
+        claims, self.quotas = RemoteClaims(), RemoteQuotas()
+        self.caller = Caller("anna", quota=Quota(characters_a_day=10_000, audio_s_a_minute=1e6), quotas=self.quotas)
+        self.services = [make_speech_services(Speaker(chunks=1), idempotency=Idempotency(claims)) for _ in range(2)]
+        self.spoken: dict[str | None, int] = {}
+        self.token: str | None = None
+
+    async def speak(self, replica: int, key: str | None, resumes: Resumption | None = None) -> None:
+        context = RequestContext("r", self.caller, idempotency_key=key, resumes=resumes)
+        with open_speech(self.services[replica], context) as speech:
+            job = await speech.accept(BODY, RAW)
+            async with aclosing(speech.speak(job)) as events:
+                async for event in events:
+                    if isinstance(event, Started):
+                        self.spoken[key] = self.spoken.get(key, 0) + 1
+                        self.token = event.token
+
+    async def cancelled(self, work: Awaitable[None], turns: int) -> None:
+        task = asyncio.ensure_future(work)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def used(self) -> int:
+        """Characters, once everything is given back that will be."""
+        while pending := [*Payment._ending, *PendingCharge._asked]:
+            await asyncio.wait(pending)
+        return await self.quotas.characters_today("anna")
+
+
+requests = st.lists(st.tuples(st.integers(0, 1), st.sampled_from([None, "k", "l"]), st.integers(0, 90)), min_size=1, max_size=6)
+
+
+@settings(max_examples=examples(40))
+@given(requests)
+def test_what_is_cancelled_one_after_the_other_costs_what_was_spoken(asked: list[tuple[int, str | None, int]]):
+    async def run() -> None:
+        replicas = Replicas()
+        for replica, key, turns in asked:
+            await replicas.cancelled(replicas.speak(replica, key), turns)
+            spoken = sum(count if name is None else 1 for name, count in replicas.spoken.items())
+            assert await replicas.used() == len(TEXT) * spoken
+        assert not replicas.quotas._used("anna").reserved
+
+    asyncio.run(run())
+
+
+@settings(max_examples=examples(40))
+@given(requests)
+def test_what_is_cancelled_side_by_side_is_never_spoken_unpaid_and_never_paid_twice(asked: list[tuple[int, str | None, int]]):
+    """Where nobody of a key has spoken, a charge may be left for its next request: of two that were cancelled at once."""
+
+    async def run() -> None:
+        replicas = Replicas()
+        await asyncio.gather(*(replicas.cancelled(replicas.speak(replica, key), turns) for replica, key, turns in asked))
+        keys, alone = {key for _, key, _ in asked} - {None}, replicas.spoken.get(None, 0)
+        spoken = alone + sum(key in replicas.spoken for key in keys)
+        assert len(TEXT) * spoken <= await replicas.used() <= len(TEXT) * (alone + len(keys))
+        for key in keys:
+            await replicas.speak(1, key)
+        assert await replicas.used() == len(TEXT) * (alone + len(keys))
+
+    asyncio.run(run())
+
+
+@settings(max_examples=examples(40))
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 90)), max_size=5))
+def test_one_continuation_is_free_however_many_were_cancelled(asked: list[tuple[int, int]]):
+    async def run() -> None:
+        replicas = Replicas()
+        await replicas.speak(0, None)
+        token = replicas.token
+        for replica, turns in asked:
+            await replicas.cancelled(replicas.speak(replica, None, Resumption(1000, token)), turns)
+            assert await replicas.used() == len(TEXT) * max(1, replicas.spoken[None] - 1)
+
+    asyncio.run(run())
+
+
+def test_a_charge_that_is_refused_leaves_nothing_reserved():
+    async def run() -> None:
+        quotas: Any = RemoteQuotas()
+        caller = Caller("anna", quota=Quota(characters_a_day=100, audio_s_a_minute=1.0), quotas=quotas)
+        quotas.record_audio("anna", caller.quota, 2.0)
+        charge = PendingCharge(caller)
+        with pytest.raises(ApiError):
+            await charge.take(50, 1.0)
+        assert await caller.characters_today() == 0
+        assert not quotas._used("anna").reserved
+
+    asyncio.run(run())
