@@ -79,9 +79,7 @@ class ConversationSocket:
                 if conversation.broken is not None:
                     raise conversation.broken
                 if self._caller.is_revoked():
-                    refusal = invalid_key()
-                    await self._say(self._door.refusal(refusal, None))
-                    return POLICY_VIOLATION, refusal.spec.code
+                    return await self._revoked()
                 if receiving.done():
                     frame = receiving.result()
                     if frame is None:
@@ -111,6 +109,15 @@ class ConversationSocket:
                     active_at = _now()
         finally:
             receiving.cancel()
+
+    async def _revoked(self) -> tuple[int, str]:
+        """Ends what is spoken, and says why, unless a part has just failed by it; returns the close code and why."""
+        await self._conversation.stop()
+        if self._door.over is not None:
+            return self._door.over
+        refusal = invalid_key()
+        await self._say(self._door.refusal(refusal, None))
+        return POLICY_VIOLATION, refusal.spec.code
 
     def _next_frame(self) -> asyncio.Task[str | bytes | None]:
         """Receives a frame in a task, whose end is a change of the conversation."""
