@@ -78,6 +78,10 @@ class Shelf:
         """
         return _read_script(self._script_file(name))
 
+    def has_script(self, name: str) -> bool:
+        """True if there is a script of a name."""
+        return self._script_file(name).exists()
+
     def remove_script(self, name: str) -> None:
         """Removes a script that nobody wants spoken any more."""
         self._script_file(name).unlink(missing_ok=True)

@@ -6,7 +6,8 @@ Owns:  how long it has seen each job as it is
 Never: writing; comparing clocks of two machines; counting time in which nobody could write
 
 A job is left to the replicas of the build that accepted or spoke it, for as long as one of them is seen to speak: two services
-on one store do not mix their voices in one job. After a lease without a sign of them it is anybody's.
+on one store do not mix their voices in one job. After a lease without a sign of them it is anybody's. One whose files are not
+here is left to replicas that have them; when nobody has taken it for LOST_S, they are lost.
 """
 
 import math
@@ -16,6 +17,7 @@ from collections.abc import Callable, Collection, Mapping
 from serve.jobs.record import JobStatus
 from serve.jobs.records import Job
 
+LOST_S = 600.0
 STEPS = 4  # a look counts for at most this part of the lease
 Sign = tuple[str, int]
 """the holder of a job and its beat"""
@@ -24,14 +26,22 @@ Sign = tuple[str, int]
 class Claims:
     """Chooses jobs for one runner."""
 
-    def __init__(self, name: str, lease_s: float, build: Callable[[str], str] = lambda model: "") -> None:
+    def __init__(
+        self,
+        name: str,
+        lease_s: float,
+        build: Callable[[str], str] = lambda model: "",
+        has_files: Callable[[Job], bool] = lambda job: True,
+    ) -> None:
         """
         Args:
             build: as for JobDesk.
+            has_files: whether what a job speaks is on this machine.
         """
         self._name = name
         self._lease_s = lease_s
         self._build = build
+        self._has_files = has_files
         self._looked_at = math.inf
         self._now = 0.0  # counts looks that succeeded, not an outage between two of them
         self._seen: dict[str, tuple[Sign, float]] = {}  # job -> its last sign, and when it was new
@@ -60,8 +70,10 @@ class Claims:
         chosen: list[Job] = []
         while queues and len(chosen) < room:
             tenant = min(queues, key=lambda one: (in_progress[one], queues[one][-1].record.created_at))
-            chosen.append(queues[tenant].pop())
-            in_progress[tenant] += 1
+            job = queues[tenant].pop()
+            if self._has_files(job) or self._is_still(job, LOST_S):
+                chosen.append(job)
+                in_progress[tenant] += 1
             if not queues[tenant]:
                 del queues[tenant]
         return chosen
@@ -70,9 +82,9 @@ class Claims:
         sign, known = (job.record.holder, job.record.beat), self._seen.get(job.id)
         return (sign, self._now) if known is None or known[0] != sign else known
 
-    def _is_still(self, job: Job) -> bool:
-        """True if a job has been as it is for the whole lease."""
-        return self._now - self._seen[job.id][1] >= self._lease_s
+    def _is_still(self, job: Job, time_s: float | None = None) -> bool:
+        """True if a job has been as it is for a time; None: for the lease."""
+        return self._now - self._seen[job.id][1] >= (self._lease_s if time_s is None else time_s)
 
     def _may_take(self, job: Job, alive: Collection[str]) -> bool:
         """True if a job is of this build, or of one of which there is no sign any more."""

@@ -19,6 +19,7 @@ from pipeline.books.shelf import Shelf
 from pipeline.books.track import Track
 from pipeline.errors import AtCapacity, Conflict, StoreUnavailable
 from pipeline.store.store import Store
+from pipeline.store.threads import ask_store
 from serve.access.idempotency import checked_key
 from serve.config.jobs import JobsConfig
 from serve.errors import ApiError, ErrorSpec
@@ -86,6 +87,10 @@ class JobDesk:
         """Returns the folders of all jobs that have files."""
         return [path for path in self._folder.glob(f"{PREFIX}*") if path.is_dir()]
 
+    def has_files(self, job: Job) -> bool:
+        """True if what a job speaks is on this machine."""
+        return self.shelf(job.id).has_script(job.record.script)
+
     def uploads(self) -> list[Path]:
         """Returns the files of batches, which an earlier build had, and their drafts."""
         return [path for pattern in ("file-*.jsonl", ".file-*") for path in self._folder.glob(pattern)]
@@ -143,12 +148,12 @@ class JobDesk:
             StoreUnavailable
         """
         stop = time.monotonic() + ACCEPTING_S
-        while (found := await asyncio.to_thread(self.records.read, job_id)) is not None:
+        while (found := await ask_store(self.records.read, job_id)) is not None:
             record = found.record
             if record.status not in HIDDEN:
                 return found
             if record.status is JobStatus.DELETED or record.changed_at + CLAIM_S < self.records.now():
-                await asyncio.to_thread(self.remove, found)
+                await ask_store(self.remove, found)
             elif time.monotonic() > stop:
                 raise AtCapacity("an equal request is being accepted; send this one again", retry_after_s=1.0)
             else:
@@ -162,7 +167,7 @@ class JobDesk:
             ApiError: 404
             StoreUnavailable
         """
-        found = await asyncio.to_thread(self.records.read, job_id) if ID.fullmatch(job_id) else None
+        found = await ask_store(self.records.read, job_id) if ID.fullmatch(job_id) else None
         if found is None or found.record.tenant != tenant or found.record.status in HIDDEN:
             raise not_found()
         return found
@@ -188,7 +193,7 @@ class JobDesk:
             backlog_s = sum(record.predicted_s * (1 - record.done / record.parts) for record in records)
             return JobLoad(len(records), backlog_s, sum(record.rate or 0.0 for record in records) or None)
 
-        return await asyncio.to_thread(measure)
+        return await ask_store(measure)
 
     async def listed(self, tenant: str) -> list[Job]:
         """Returns the jobs of a tenant, the newest first.
@@ -202,7 +207,7 @@ class JobDesk:
             own = [job for job in jobs if job.record.tenant == tenant and job.record.status not in HIDDEN]
             return sorted(own, key=lambda job: (job.record.created_at, job.id), reverse=True)
 
-        return await asyncio.to_thread(find)
+        return await ask_store(find)
 
     async def pause(self, tenant: str, job_id: str) -> Job:
         """Stops a job until it is resumed; finished parts stay."""
@@ -238,9 +243,9 @@ class JobDesk:
         """Removes a job and everything that was made for it; what cannot be removed now, upkeep removes later."""
         job = await self.get(tenant, job_id)
         try:
-            await asyncio.to_thread(self.remove, job)
+            await ask_store(self.remove, job)
         except StoreUnavailable:
-            found = await asyncio.to_thread(self.records.read, job_id)
+            found = await ask_store(self.records.read, job_id)
             if found is not None and found.record.status is not JobStatus.DELETED:
                 raise
 
@@ -282,7 +287,7 @@ class JobDesk:
             )
             record = await self._intake.settled(entering)
         else:
-            record = await asyncio.to_thread(move)
+            record = await ask_store(move)
         self.wake()
         return Job(job_id, job.version + 1, record)
 

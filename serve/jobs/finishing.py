@@ -11,6 +11,7 @@ import asyncio
 from pipeline.books.assemble import RAW_CONTAINERS, assemble
 from pipeline.books.script import KEY_LETTERS, content_hash
 from pipeline.books.track import Track
+from pipeline.store.threads import ask_store
 from serve.jobs.held import HeldJob
 from serve.jobs.record import JobRecord, JobStatus
 from serve.jobs.records import JobRecords
@@ -26,7 +27,7 @@ async def finish(held: HeldJob, records: JobRecords, holder: str) -> bool:
         SynthesisError, OSError: it cannot be assembled.
         StoreUnavailable: the file is there, and the record is not changed.
     """
-    running = asyncio.ensure_future(asyncio.to_thread(_finish, held, records, holder))
+    running = asyncio.create_task(_finished(held, records, holder))
     try:
         lengths = await asyncio.shield(running)
     except asyncio.CancelledError:
@@ -36,8 +37,8 @@ async def finish(held: HeldJob, records: JobRecords, holder: str) -> bool:
     return not held.missing
 
 
-def _finish(held: HeldJob, records: JobRecords, holder: str) -> dict[str, int]:
-    """Returns the lengths of the parts that are there."""
+async def _finished(held: HeldJob, records: JobRecords, holder: str) -> dict[str, int]:
+    """Finishes a job, and returns the lengths of the parts that are there."""
 
     def is_held(record: JobRecord) -> bool:
         mine = record.status is JobStatus.RUNNING and record.holder == holder
@@ -46,14 +47,15 @@ def _finish(held: HeldJob, records: JobRecords, holder: str) -> dict[str, int]:
     def succeeded(record: JobRecord) -> JobRecord | None:
         if not is_held(record):
             return None
-        update = {"status": JobStatus.SUCCEEDED, "holder": "", "done": record.parts, "result": name, "size": held.shelf.size()}
+        update = {"status": JobStatus.SUCCEEDED, "holder": "", "done": record.parts, "result": name, "size": size}
         return record.model_copy(update={**update, "changed_at": records.now(), "rate": None, "waiting_for": ""})
 
-    lengths = held.shelf.lengths()
-    found = records.read(held.id)
+    lengths = await asyncio.to_thread(held.shelf.lengths)
+    found = await ask_store(records.read, held.id)
     if found is not None and is_held(found.record) and lengths.keys() >= set(held.script.keys):
-        name = _assembled(held)
-        records.change(held.id, succeeded)
+        name = await asyncio.to_thread(_assembled, held)
+        size = await asyncio.to_thread(held.shelf.size)
+        await ask_store(records.change, held.id, succeeded)
     return lengths
 
 

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from pipeline.books.shelf import Shelf
 from pipeline.errors import AtCapacity, StoreFull, StoreUnavailable
+from pipeline.store.threads import ask_store
 from serve.access.caller import Caller
 from serve.config.jobs import JobsConfig
 from serve.jobs.disk import writing
@@ -117,12 +118,12 @@ class Intake:
             StoreUnavailable; what `into` raises.
         """
         async with self._alone:
-            await asyncio.to_thread(self._check_room, job_id, tenant, size)
+            await ask_store(self._check_room, job_id, tenant, size)
             entering = asyncio.ensure_future(self.certain(into))
             await asyncio.wait((entering,), timeout=ALONE_S)
         entered = await entering
         try:  # once more: another replica may have been as quick
-            await asyncio.to_thread(self._check_room, job_id, tenant, size)
+            await ask_store(self._check_room, job_id, tenant, size)
         except (AtCapacity, StoreFull):
             await self._repeated(back)
             raise
@@ -139,7 +140,7 @@ class Intake:
         is_unknown = False
         while True:
             try:
-                return await asyncio.to_thread(write)
+                return await ask_store(write)
             except StoreUnavailable as error:
                 is_unknown |= error.outcome_unknown
                 if not is_unknown or isinstance(error, StoreFull):
@@ -150,7 +151,7 @@ class Intake:
         """Does a write that can be repeated, as soon as the store takes it."""
         while True:
             try:
-                await asyncio.to_thread(write)
+                await ask_store(write)
                 return
             except StoreUnavailable:
                 await asyncio.sleep(ASK_AGAIN_S)
@@ -199,8 +200,8 @@ class Intake:
 
     async def _withdrawn(self, job_id: str, claim: JobRecord) -> None:
         try:
-            await asyncio.to_thread(self._withdraw, job_id, claim)
-        except StoreUnavailable as error:
+            await ask_store(self._withdraw, job_id, claim)
+        except (StoreUnavailable, OSError) as error:
             LOG.warning("job %s: it is not accepted; upkeep removes what is left of it: %s", job_id, error)
 
     def _withdraw(self, job_id: str, claim: JobRecord) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pipeline.books.script import Script
 from pipeline.books.shelf import SAMPLE_BYTES, Shelf
 from pipeline.errors import Conflict, StoreUnavailable
+from pipeline.store.threads import ask_store
 from serve.access.caller import Caller
 from serve.errors import ApiError, ErrorSpec, bad_request
 from serve.jobs.body import PartBody
@@ -112,10 +113,11 @@ class Revisions:
                     lambda: self._records.put_back(job, name),
                 )
             except Exception:
-                await asyncio.to_thread(self._discard, job.id, name)
+                await ask_store(self._discard, job.id, name)
                 raise
             charge.keep()
-        await asyncio.to_thread(shelf.remove_script, job.record.script)
+        with suppress(OSError):
+            await asyncio.to_thread(shelf.remove_script, job.record.script)
         return Job(job.id, job.version + 1, record)
 
     def _discard(self, job_id: str, script: str) -> None:

@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 from pipeline.errors import StoreUnavailable
+from pipeline.store.threads import ask_store
 from serve.errors import to_api_error
 from serve.jobs.claims import Claims, keys_without_a_turn
 from serve.jobs.desk import JobDesk
@@ -54,7 +55,7 @@ class JobRunner:
         self._config = desk.config
         self._is_leaving = desk.is_leaving
         self._look_s = look_s
-        self._claims = Claims(self.name, desk.config.lease_s, desk.build)
+        self._claims = Claims(self.name, desk.config.lease_s, desk.build, desk.has_files)
         self._held: dict[str, HeldJob] = {}
         self._left: dict[str, HeldJob] = {}  # let go, with a task that still ends
         self._tasks: set[asyncio.Task[None]] = set()
@@ -105,7 +106,7 @@ class JobRunner:
 
     async def _look(self) -> None:
         """Compares with the store what is held, and claims what can be spoken besides."""
-        jobs = await asyncio.to_thread(self._desk.records.refresh)
+        jobs = await ask_store(self._desk.records.refresh)
         for job_id, held in list(self._held.items()):
             record = jobs[job_id].record if job_id in jobs else None
             if record is None or not self._holds(record) or record.script != held.record.script:
@@ -126,7 +127,7 @@ class JobRunner:
         self._left = {job_id: held for job_id, held in self._left.items() if held.tasks}
         self._desk.waiting_for_disk = sum(held.waiting_for == WAITING_FOR_DISK for held in self._held.values())
         for job in [job for job in jobs if self._holds(job.record) and job.id not in self._held and job.id not in self._left]:
-            found = await asyncio.to_thread(self._desk.records.read, job.id)  # its end may have been written since
+            found = await ask_store(self._desk.records.read, job.id)  # its end may have been written since
             if found is not None and self._holds(found.record):
                 await self._hold(found)
 
@@ -146,7 +147,7 @@ class JobRunner:
                 held = {"status": JobStatus.RUNNING, "holder": self.name, "build": self._desk.build(record.model)}
                 return record.model_copy(update={**held, "beat": record.beat + 1, "error": None, "waiting_for": ""})
 
-            record = await asyncio.to_thread(self._desk.records.change, job.id, taken)
+            record = await ask_store(self._desk.records.change, job.id, taken)
             if record is not None:
                 await self._hold(replace(job, record=record))
 
@@ -178,7 +179,7 @@ class JobRunner:
             beat = {"beat": record.beat + 1, "done": done, "rate": rate, "waiting_for": held.waiting_for}
             return record.model_copy(update=beat)
 
-        if await asyncio.to_thread(self._desk.records.change, held.id, beaten) is None:
+        if await ask_store(self._desk.records.change, held.id, beaten) is None:
             self._let_go(held.id)
 
     async def _leave(self) -> None:
@@ -193,7 +194,7 @@ class JobRunner:
             free = {"status": JobStatus.QUEUED, "holder": "", "waiting_for": ""}
             return record.model_copy(update=free) if self._holds(record) else None
 
-        await asyncio.to_thread(self._desk.records.change, held.id, queued)
+        await ask_store(self._desk.records.change, held.id, queued)
 
     def _holds(self, record: JobRecord) -> bool:
         return record.status is JobStatus.RUNNING and record.holder == self.name
@@ -300,7 +301,7 @@ class JobRunner:
             update = {"status": JobStatus.FAILED, "holder": "", "error": error, "waiting_for": ""}
             return record.model_copy(update={**update, "changed_at": self._desk.records.now()})
 
-        await asyncio.to_thread(self._desk.records.change, job_id, failed)
+        await ask_store(self._desk.records.change, job_id, failed)
         self._let_go(job_id)
 
     async def _finish(self, held: HeldJob) -> None:
@@ -326,7 +327,7 @@ class JobRunner:
             self._woken.set()
 
     async def _tidy(self) -> None:
-        await asyncio.to_thread(tidy, self._desk)
+        await ask_store(tidy, self._desk)
 
 
 def _now() -> float:

@@ -78,3 +78,10 @@ def test_a_job_of_another_build_is_left_to_it_while_it_speaks(status: JobStatus)
         assert chosen(jobs, 5, claims, now=float(second)) == []
     gone = {"left": jobs["left"]}
     assert looks(gone, claims, 99.0, 101.0) == ["left"]
+
+
+def test_a_job_whose_files_are_elsewhere_is_left_to_who_has_them():
+    jobs = make_jobs(("far", "a", JobStatus.QUEUED, ""), ("near", "a", JobStatus.QUEUED, ""))
+    claims = Claims("me", 10.0, has_files=lambda job: job.id == "near")
+    assert looks(jobs, claims, 0.0, 500.0) == ["near"]
+    assert looks({"far": jobs["far"]}, claims, 500.0, 601.0) == ["far"], "nobody has them"
