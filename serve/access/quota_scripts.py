@@ -114,6 +114,7 @@ return {tostring(over), tostring(ahead)}
 WRITE = (
     TODAY
     + """
+if redis.call('ZSCORE', KEYS[6], ARGV[6]) then return {'', '0', today, charged, refunded} end -- overtaken by its report
 if charged - refunded + ARGV[4] > tonumber(ARGV[5]) then
   if charged > 0 then write() end
   return {'quota_exceeded', tostring(86400 - clock[1] % 86400), today, charged, refunded}

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pipeline.errors import Conflict, StoreFull, StoreUnavailable
+from pipeline.store.mirror import WAIT_S
 from pipeline.store.store import START, Store
 from serve.jobs.record import UNFINISHED, JobRecord, JobStatus, read_record
 
@@ -57,9 +58,11 @@ class JobRecords:
         """Reads what has changed, and returns all jobs by their id; one that cannot be read is left out and logged.
 
         Raises:
-            StoreUnavailable: the copy stays as it was.
+            StoreUnavailable: the copy stays as it was. Also while another thread has been reading for WAIT_S.
         """
-        with self._lock:
+        if not self._lock.acquire(timeout=WAIT_S):
+            raise StoreUnavailable("the jobs are still being read; try again", place=self._store.place)
+        try:
             changes = self._store.changes(NAMESPACE, self._position)
             unreadable = set[str]() if changes.is_whole else set(self.unreadable)
             if changes.is_whole:
@@ -76,6 +79,8 @@ class JobRecords:
             self.unreadable = frozenset(unreadable)
             self._position = changes.position
             return dict(self._jobs)
+        finally:
+            self._lock.release()
 
     def read(self, job_id: str) -> Job | None:
         """Returns a job as it is in the store now; None: there is none.

@@ -1,0 +1,390 @@
+"""Every call of store, quotas, claims and cache against every answer of a Redis in trouble, and against none."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from redis.exceptions import RedisError
+
+from pipeline.cache import redis as cache_tier
+from pipeline.cache.redis import RedisTier
+from pipeline.errors import StoreFull, StoreUnavailable
+from pipeline.store import redis as redis_store
+from pipeline.store.mirror import Mirror
+from pipeline.store.open import open_store
+from pipeline.store.redis import RedisStore
+from pipeline.store.redis_link import REFUSALS as REASONS
+from serve.access import redis_quotas
+from serve.access.api_keys import Quota
+from serve.access.claims import StoreClaims
+from serve.access.quotas import Charge, LocalQuotas, QuotaDecision, today
+from serve.access.redis_quotas import RedisQuotas
+from tests.support.faulty_redis import DEFECTS, LOST, REFUSALS, SILENT, FaultyRedis
+from tests.support.services import RedisServer, saved_state
+
+SHORT_S, LONG_S = 0.5, 30.0  # longest wait for an answer: where none comes, and where one does on a busy machine
+DAY = Quota(requests_per_s=None, streams=4, characters_a_day=1000, audio_s_a_minute=60.0)
+
+CALLS: dict[str, Callable[[RedisStore], object]] = {
+    "put": lambda store: store.put("voices", "anna", b"two", replaces=1, keeps=2),
+    "put of another": lambda store: store.put("voices", "bert", b"one", replaces=0, keeps=2),
+    "delete": lambda store: store.delete("voices", "anna"),
+    "get": lambda store: store.get("voices", "anna"),
+    "changes": lambda store: store.changes("voices"),
+    "probe": lambda store: store.probe(),
+}
+WRITES = ("put", "put of another", "delete")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def faulty(server: RedisServer, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[FaultyRedis]:
+    limit_s = SHORT_S if SILENT in request.node.name else LONG_S
+    redis.Redis.from_url(server.url).flushall()
+    monkeypatch.setattr(redis_store, "ANSWER_TIMEOUT_S", limit_s)
+    monkeypatch.setattr(redis_quotas, "ANSWER_TIMEOUT_S", limit_s)
+    monkeypatch.setattr(cache_tier, "ANSWER_TIMEOUT_S", limit_s)
+    monkeypatch.setattr(cache_tier, "WRITE_TIMEOUT_S", limit_s)
+    faulty = FaultyRedis(server)
+    yield faulty
+    faulty.close()
+
+
+def reason_of(name: str) -> str:
+    """The words about a refusal."""
+    return REASONS.get(name.split()[0], "takes no more connections (maxclients)")
+
+
+# The store.
+
+
+@pytest.fixture
+def store(faulty: FaultyRedis) -> Iterator[RedisStore]:
+    store = RedisStore(faulty.url)
+    store.put("voices", "anna", b"one", replaces=0, keeps=2)
+    store.put("voices", "gone", b"one", replaces=0, keeps=2)
+    for call in (store.probe, lambda: store.get("voices", "anna"), lambda: store.delete("voices", "gone")):
+        call()  # every script is known to Redis
+    yield store
+    store.close()
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_a_refusal_is_said_with_its_reason_and_nothing_was_done(
+    faulty: FaultyRedis, store: RedisStore, refusal: str, call: str
+):
+    before = store.changes("voices")
+    faulty.fault = REFUSALS[refusal]
+    with pytest.raises(StoreUnavailable) as error:
+        CALLS[call](store)
+    assert isinstance(error.value, StoreFull) == refusal.startswith("OOM")
+    assert not error.value.outcome_unknown
+    if not refusal.startswith("OOM"):
+        assert f"the store {reason_of(refusal)}; nothing was changed" == error.value.message
+    faulty.fault = ""
+    assert store.changes("voices") == before
+    CALLS[call](store)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_defect_is_no_trouble_of_the_store(faulty: FaultyRedis, store: RedisStore, defect: str, call: str):
+    faulty.fault = DEFECTS[defect]
+    with pytest.raises(RedisError):
+        CALLS[call](store)
+    faulty.fault = ""
+    CALLS[call](store)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("fault", [SILENT, LOST])
+def test_a_write_without_an_answer_says_that_it_may_have_happened(
+    faulty: FaultyRedis, store: RedisStore, fault: str, call: str
+):
+    faulty.fault = fault
+    with pytest.raises(StoreUnavailable, match="does not answer") as error:
+        CALLS[call](store)
+    assert error.value.outcome_unknown == (call in WRITES)
+    faulty.fault = ""
+    happened = fault == LOST and call in WRITES
+    expected = {"put": (2, b"two"), "delete": None}.get(call, (1, b"one")) if happened else (1, b"one")
+    assert store.get("voices", "anna") == expected, "and whoever looks at once finds out"
+    assert (store.get("voices", "bert") is not None) == (happened and call == "put of another")
+
+
+def test_a_write_that_was_never_sent_has_not_happened(server: RedisServer, tmp_path: Path):
+    gone = RedisServer(tmp_path)
+    store = RedisStore(gone.url)
+    gone.kill()
+    with pytest.raises(StoreUnavailable, match="does not answer") as error:
+        store.put("voices", "anna", b"one", replaces=0, keeps=1)
+    assert not error.value.outcome_unknown
+
+
+# Quotas.
+
+
+def ask(play: Callable[[RedisQuotas], Awaitable[None]], url: str, replicas: int = 2) -> None:
+    async def run() -> None:
+        quotas = RedisQuotas(url, LocalQuotas(lambda: replicas))
+        await quotas.charge_characters("key", DAY, 100)
+        await quotas.acquire("key", DAY, None)
+        await quotas.renew()
+        try:
+            await play(quotas)
+        finally:
+            await quotas.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("trouble", [*REFUSALS, SILENT])
+def test_quotas_in_trouble_stay_away_until_a_write_succeeds(
+    faulty: FaultyRedis, caplog: pytest.LogCaptureFixture, trouble: str
+):
+    caplog.set_level(logging.INFO)
+
+    async def play(quotas: RedisQuotas) -> None:
+        faulty.fault = REFUSALS.get(trouble, SILENT)
+        for _ in range(3):
+            assert not (await quotas.acquire("key", DAY, None)).refusal
+            assert (await quotas.charge_characters("key", DAY, 405)).refusal == "quota_exceeded", "half of the day is its share"
+            quotas.refund_characters("key", DAY, Charge(1, today()))
+            quotas.record_audio("key", DAY, 0.1)
+            assert await quotas.characters_today("key") <= 100
+            assert quotas.is_away
+            await quotas.renew()
+            assert quotas.is_away, "PING is answered, and writes are not"
+        faulty.fault = ""
+        while quotas.is_away:
+            await quotas.renew()
+        await quotas.renew()
+        assert await quotas.characters_today("key") == 97
+
+    ask(play, faulty.url)
+    lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("keys: ")]
+    reason = "does not answer" if trouble == SILENT else reason_of(trouble)
+    assert lines == [
+        f"keys: Redis {reason}; each replica allows its share of a quota",
+        "keys: the store is back; quotas are counted together again",
+    ]
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_defect_of_a_quota_is_raised_and_turns_nothing_off(faulty: FaultyRedis, defect: str):
+    async def play(quotas: RedisQuotas) -> None:
+        faulty.fault = DEFECTS[defect]
+        with pytest.raises(RedisError):
+            await quotas.charge_characters("key", DAY, 1)
+        assert not quotas.is_away
+        faulty.fault = ""
+        assert not (await quotas.charge_characters("key", DAY, 1)).refusal
+
+    ask(play, faulty.url)
+
+
+def test_what_has_no_answer_counts_once(faulty: FaultyRedis, server: RedisServer):
+    """Charges, refunds and audio whose answers are lost, while others are counted alone."""
+
+    async def play(quotas: RedisQuotas) -> None:
+        other = RedisQuotas(server.url, LocalQuotas())
+        faulty.fault = LOST
+        assert not (await quotas.charge_characters("key", DAY, 50)).refusal  # Redis has it
+        assert not (await quotas.charge_characters("key", DAY, 30)).refusal  # and not this one
+        assert (await quotas.charge_characters("key", DAY, 900)).refusal
+        quotas.refund_characters("key", DAY, Charge(10, today()))
+        quotas.record_audio("key", DAY, 120.0)
+        assert await quotas.characters_today("key") == 170
+        for _ in range(3):
+            await quotas.renew()
+        faulty.fault = ""
+        for _ in range(3):
+            await quotas.renew()
+        quotas.refund_characters("key", DAY, Charge(5, today()))
+        await asyncio.gather(*quotas._leaving)
+        assert await other.characters_today("key") == await quotas.characters_today("key") == 165
+        over = [await each.acquire("key", DAY, None) for each in (other, quotas)]
+        assert all(decision.refusal == "quota_exceeded" and decision.retry_after_s <= 60 for decision in over)
+        await other.close()
+
+    ask(play, faulty.url)
+
+
+def test_a_client_that_leaves_while_it_is_charged_has_paid_nothing(faulty: FaultyRedis, server: RedisServer):
+    async def play(quotas: RedisQuotas) -> None:
+        for turns in range(12):
+            task = asyncio.ensure_future(quotas.charge_characters("key", DAY, 10))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            done = (await asyncio.gather(task, return_exceptions=True))[0]
+            if isinstance(done, QuotaDecision):
+                quotas.refund_characters("key", DAY, Charge(10, done.day))
+        await asyncio.gather(*quotas._leaving, *quotas._link._late, return_exceptions=True)
+        await quotas.renew()
+        other = RedisQuotas(server.url, LocalQuotas())
+        assert await other.characters_today("key") == 100
+        await other.close()
+
+    ask(play, faulty.url)
+
+
+@pytest.mark.parametrize("comes_back", [False, True], ids=["emptied", "set back"])
+def test_a_redis_that_loses_counts_gives_nothing_away(faulty: FaultyRedis, server: RedisServer, comes_back: bool):
+    client = redis.Redis.from_url(server.url)
+
+    async def play(quotas: RedisQuotas) -> None:
+        restore = saved_state(server.url)
+        assert not (await quotas.charge_characters("key", DAY, 900)).refusal
+        quotas.record_audio("key", DAY, 120.0)
+        await quotas.renew()
+        restore() if comes_back else client.flushall()
+        assert (await quotas.charge_characters("key", DAY, 1)).refusal == "quota_exceeded"
+        assert (await quotas.acquire("key", DAY, None)).refusal == "quota_exceeded"
+        restore() if comes_back else client.flushall()
+        if not comes_back:
+            await quotas.renew()  # notices, and tells Redis what it knows
+        else:
+            await quotas.characters_today("key")
+            await quotas.charge_characters("key", DAY, 1)
+        other = RedisQuotas(server.url, LocalQuotas())
+        assert (await other.charge_characters("key", DAY, 1)).refusal == "quota_exceeded", "whoever asks"
+        await other.close()
+
+    ask(play, faulty.url)
+
+
+# Claims and the cache.
+
+
+@pytest.mark.parametrize("trouble", [*REFUSALS, SILENT, LOST])
+def test_claims_in_trouble_know_nothing(faulty: FaultyRedis, store: RedisStore, trouble: str):
+    async def play() -> None:
+        claims = StoreClaims(store)
+        assert await claims.claim("name", b"one", 60) == b"one"
+        faulty.fault = REFUSALS.get(trouble, trouble)
+        assert await claims.claim("name", b"two", 60) is None
+        assert await claims.claimed("name") is None
+        await claims.release("name")
+        faulty.fault = ""
+        for _ in range(3000):  # soon: the question that hung may still be waiting
+            if await claims.claimed("name") == b"one":
+                return
+            await asyncio.sleep(0.01)
+        pytest.fail("a claim is lost")
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("trouble", [*REFUSALS, *DEFECTS, SILENT, LOST])
+def test_a_cache_in_trouble_finds_nothing_and_raises_nothing(faulty: FaultyRedis, trouble: str):
+    async def play() -> None:
+        now = [0.0]
+        tier = RedisTier(faulty.url, 60, clock=lambda: now[0])
+        tier.put("a", "key", b"steps")
+        await tier.written()
+        faulty.fault = {**REFUSALS, **DEFECTS}.get(trouble, trouble)
+        assert await tier.get("a", "key") is None
+        assert not await tier.has("a", "key")
+        tier.put("a", "other", b"steps")
+        await tier.written()
+        await tier.purge("a")
+        assert tier.errors
+        faulty.fault, now[0] = "", 60.0
+        assert await tier.get("a", "key") == b"steps"
+        await tier.close()
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("refusal", ["READONLY", "OOM", "MISCONF", "NOREPLICAS"])
+def test_a_cache_that_takes_no_writes_is_read(faulty: FaultyRedis, refusal: str):
+    async def play() -> None:
+        tier = RedisTier(faulty.url, 60, clock=lambda: 0.0)
+        tier.put("a", "key", b"steps")
+        await tier.written()
+        faulty.fault = REFUSALS[refusal]
+        tier.put("a", "other", b"steps")
+        await tier.written()
+        faulty.fault = ""
+        assert await tier.get("a", "key") == b"steps"
+        await tier.close()
+
+    asyncio.run(play())
+
+
+# One Redis through a bad day.
+
+
+@pytest.mark.slow
+def test_a_redis_that_is_paused_killed_filled_set_back_and_made_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(redis_store, "ANSWER_TIMEOUT_S", 1.0)
+    server = RedisServer(tmp_path)
+    client = redis.Redis.from_url(server.url)
+    store = open_store(server.url)
+    mirror = Mirror(store, "voices", lambda key, version, value: value)
+    written = {"anna": b"0"}
+    store.put("voices", "anna", b"0", replaces=0, keeps=1)
+    restore = saved_state(server.url)
+
+    def write() -> None:
+        version, value = store.get("voices", "anna") or (0, b"0")
+        store.put("voices", "anna", b"%d" % (int(value) + 1), replaces=version, keeps=1)
+        written["anna"] = b"%d" % (int(value) + 1)
+
+    days = (
+        ("does not answer", server.freeze, server.thaw),
+        ("does not answer", server.kill, server.start),
+        ("replica", lambda: client.replicaof("127.0.0.1", "1"), lambda: client.replicaof("NO", "ONE")),
+        (
+            "too few replicas",
+            lambda: client.config_set("min-replicas-to-write", 3),
+            lambda: client.config_set("min-replicas-to-write", 0),
+        ),
+    )
+    try:
+        for words, begin, end in days:
+            write()
+            begin()
+            with pytest.raises(StoreUnavailable, match=words):
+                store.probe()
+            with pytest.raises(StoreUnavailable, match=words):
+                store.put("voices", "carl", b"x", replaces=0, keeps=1)
+            end()
+            began = time.monotonic()
+            while True:
+                try:
+                    mirror.refresh()
+                    break
+                except StoreUnavailable:
+                    assert time.monotonic() - began < 30
+            assert mirror.newest() == written
+            store.delete("voices", "carl")  # the frozen one may have come to it
+        write()
+        mirror.refresh()
+        assert not store.set_back
+        restore()
+        write()  # and the same number of changes again
+        while store.changes("voices").position.split(":")[1] < mirror._position.split(":")[1]:
+            write()
+        mirror.refresh()
+        assert mirror.newest() == written
+        assert store.set_back["voices"]
+        client.config_set("maxmemory", 1)
+        with pytest.raises(StoreFull, match="no room left"):
+            store.put("voices", secrets.token_hex(4), bytes(1000), replaces=0, keeps=1)
+        assert store.delete("voices", "anna")
+    finally:
+        server.kill()
