@@ -23,7 +23,7 @@ from serve.http.request_context import context_of
 from serve.http.services import Services
 from serve.http.speech_writers import GENERATED
 from serve.speech.conversation.conversation import Conversation
-from serve.speech.conversation.events import ConversationEvent
+from serve.speech.conversation.events import ContextFailed, ConversationEvent
 from serve.speech.speak import ClientLeft
 
 CLOSE_S = 1.0  # longest time to say why
@@ -40,6 +40,7 @@ class ConversationSocket:
         self._caller = caller_of(socket)
         self._stalled: ReaderStalled | None = None
         self._sending = asyncio.Lock()
+        self._has_told_of_key = False  # that it was revoked
         self._conversation = Conversation(services.speech, services.conversations.config, context_of(socket), self._emit)
 
     async def converse(self) -> None:
@@ -113,11 +114,10 @@ class ConversationSocket:
     async def _revoked(self) -> tuple[int, str]:
         """Ends what is spoken, and says why, unless a part has just failed by it; returns the close code and why."""
         await self._conversation.stop()
-        if self._door.over is not None:
-            return self._door.over
         refusal = invalid_key()
-        await self._say(self._door.refusal(refusal, None))
-        return POLICY_VIOLATION, refusal.spec.code
+        if not self._has_told_of_key:
+            await self._say(self._door.refusal(refusal, None))
+        return self._door.over or (POLICY_VIOLATION, refusal.spec.code)
 
     def _next_frame(self) -> asyncio.Task[str | bytes | None]:
         """Receives a frame in a task, whose end is a change of the conversation."""
@@ -161,6 +161,7 @@ class ConversationSocket:
         return frame
 
     async def _emit(self, event: ConversationEvent) -> None:
+        self._has_told_of_key |= isinstance(event, ContextFailed) and self._caller.is_revoked()
         for message in self._door.messages(event):
             await self._say(message)
         if self._door.over is not None:
