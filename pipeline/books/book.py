@@ -20,7 +20,7 @@ HEADING_MS = 700
 """silence after a heading"""
 
 _BLANK = re.compile(r"\n[^\S\n]*\n\s*")
-_HEADING = re.compile(r"[ ]{0,3}(#{1,6})[ \t]+(.+?)[ \t]*#*[ \t]*")
+_MOST_LEVEL = 6  # of headings
 _FENCE = re.compile(r"[ ]{0,3}(```|~~~)")
 
 
@@ -115,13 +115,23 @@ def _blocks(text: str) -> Iterator[tuple[int, str]]:
         opened = _FENCE.match(line)
         if opened and (not fence or opened[1] == fence):
             fence = "" if fence else opened[1]
-        heading = None if fence else _HEADING.fullmatch(line)
-        if (heading or (not fence and not line.strip())) and held:
+        level, heading = (0, "") if fence else _heading(line)
+        if (level or (not fence and not line.strip())) and held:
             yield 0, "\n".join(held)
             held = []
-        if heading:
-            yield len(heading[1]), heading[2]
+        if level:
+            yield level, heading
         elif line.strip() or fence:
             held.append(line)
     if held:
         yield 0, "\n".join(held)
+
+
+def _heading(line: str) -> tuple[int, str]:
+    """Returns the level and the text of a heading: `## Text ##`; level 0: the line is none."""
+    signs = line.lstrip(" ")
+    text = signs.lstrip("#")
+    level = len(signs) - len(text)
+    if not (0 < level <= _MOST_LEVEL and len(line) - len(signs) <= 3 and text[:1] in (" ", "\t") and text.strip(" \t")):
+        return 0, ""
+    return level, text.strip(" \t").rstrip("#").rstrip(" \t") or "#"

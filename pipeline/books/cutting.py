@@ -55,9 +55,10 @@ def _sentences(paragraph: str) -> Iterator[str]:
 
 
 def _short_enough(sentence: str) -> Iterator[str]:
-    while len(sentence) > MOST:
-        window = sentence[:MOST]
+    place = 0
+    while len(sentence) - place > MOST:
+        window = sentence[place : place + MOST]
         cut = next((found.end() for pattern in _CUTS if (found := pattern.match(window))), MOST)
-        yield sentence[:cut]
-        sentence = sentence[cut:]
-    yield sentence
+        yield window[:cut]
+        place += cut
+    yield sentence[place:]

@@ -5,19 +5,15 @@ Out:   Book; or InvalidDocument
 Owns:  nothing
 Never: unpacking to disk, entities, DTDs, scripts, a network; more memory than its limits
 
-`python -m pipeline.books.epub` reads one in a process of its own: bytes on standard input, JSON on standard output.
+The service reads one in a process of its own (pipeline/books/reader.py).
 """
 
-import base64
 import io
-import json
 import posixpath
-import resource
-import sys
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from urllib.parse import unquote, urldefrag
 from xml.etree.ElementTree import Element, ParseError
 
@@ -33,8 +29,6 @@ MOST_OF_ONE = 16 << 20
 MOST_OF_ALL = 64 << 20
 """bytes that the files which are read may unpack to"""
 MOST_COVER = 8 << 20
-MEMORY_LIMIT = 1 << 30
-CPU_LIMIT_S = 30
 
 _FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
 _PICTURES = ("image/jpeg", "image/png")
@@ -206,34 +200,3 @@ def _all(root: Element, name: str) -> list[Element]:
 
 def _join(folder: str, href: str) -> str:
     return posixpath.normpath(posixpath.join(folder, unquote(href)))
-
-
-def book_of(answer: bytes) -> Book:
-    """Returns the book that this module as a process has read.
-
-    Raises:
-        InvalidDocument: its refusal.
-    """
-    fields = json.loads(answer)
-    if "refused" in fields:
-        raise InvalidDocument(fields["refused"], param="file")
-    chapters = tuple(Chapter(one["title"], tuple(one["paragraphs"])) for one in fields.pop("chapters"))
-    return Book(chapters, **{**fields, "cover": base64.b64decode(fields["cover"])})
-
-
-def main() -> int:
-    """Reads one book: exit status 0 with it or with a refusal; any other is a crash."""
-    content = sys.stdin.buffer.read()
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_LIMIT_S, CPU_LIMIT_S))
-    try:
-        book = asdict(read_epub(content))
-        answer = {**book, "cover": base64.b64encode(book["cover"]).decode()}
-    except InvalidDocument as error:
-        answer = {"refused": error.message}
-    sys.stdout.buffer.write(json.dumps(answer).encode())
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -24,6 +24,8 @@ from pipeline.text.segment import predicted_steps
 
 KEY_LETTERS = 32  # of a SHA-256
 
+_BEGINNING = '{"parts":['  # of a script as JSON
+_DECODER = json.JSONDecoder()
 _TAG = re.compile(r"<[^>]*>")
 
 
@@ -88,7 +90,8 @@ class Script:
 
     def to_json(self) -> bytes:
         """Returns the script as JSON."""
-        return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":")).encode()
+        parts = ",".join(_json(asdict(part)) for part in self.parts)  # one by one: other threads get the interpreter in between
+        return f"{_BEGINNING}{parts}{_json(asdict(replace(self, parts=())))[len(_BEGINNING) :]}".encode()
 
     def _predicted_s(self, part: Part) -> float:
         speed = float({**self.speech, **part.own}.get("speed", 1.0))
@@ -103,10 +106,19 @@ class Script:
 
 def read_script(content: bytes) -> Script:
     """Returns the script of its JSON."""
-    fields = json.loads(content)
-    parts = tuple(Part(**part) for part in fields.pop("parts"))
+    text, place = content.decode(), len(_BEGINNING)
+    parts: list[Part] = []
+    while text[place] != "]":
+        part, place = _DECODER.raw_decode(text, place)
+        parts.append(Part(**part))
+        place += text[place] == ","
+    fields = json.loads(_BEGINNING + text[place:])
     fields.pop("lines", None)  # of batches, which an earlier build had
-    return Script(parts, tuple(fields.pop("chapters")), **fields)
+    return Script(**{**fields, "parts": tuple(parts), "chapters": tuple(fields["chapters"])})
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def content_hash(value: Any) -> str:

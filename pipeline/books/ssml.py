@@ -2,7 +2,7 @@
 
 In:    an SSML document
 Out:   documents, in order, which say the same
-Owns:  nothing
+Owns:  how much of what stands around the pieces may be repeated, and how many elements and attributes there may be
 Never: what an element means: pipeline/text/markup reads each document; DTDs, entities, files
 
 A document is cut between paragraphs and sentences, at any depth, and between other elements of its outermost level.
@@ -10,20 +10,29 @@ A document is cut between paragraphs and sentences, at any depth, and between ot
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from xml.etree.ElementTree import Element, ParseError, tostring
+from xml.etree.ElementTree import Element, ParseError, TreeBuilder, tostring
 
 from defusedxml import DefusedXmlException
-from defusedxml.ElementTree import fromstring
+from defusedxml.ElementTree import DefusedXMLParser
 
 from pipeline.books.book import Pauses
 from pipeline.books.script import Part
 from pipeline.errors import InvalidSsml
+from pipeline.text.markup.ssml import MAX_BYTES
+from pipeline.text.markup.ssml_reader import MAX_DEPTH, invalid
 
 Node = Element | str
 """an element without the text behind it, or text"""
 
 _BLOCKS = frozenset(["p", "s", "voice", "prosody", "lang", "express-as"])
 _PARAGRAPHS = frozenset(["p", "s"])
+
+MOST_ELEMENTS = 200_000
+MOST_ATTRIBUTES = 16
+"""of one element"""
+MOST_GROWTH = 8
+FREE_CHARACTERS = 256 << 10
+"""the documents together have at most MOST_GROWTH times the characters of the whole, and so many more"""
 
 
 def ssml_parts(written: str, pauses: Pauses) -> tuple[Part, ...]:
@@ -35,20 +44,63 @@ def cut_ssml(written: str) -> Iterator[str]:
     """Yields the documents.
 
     Raises:
-        InvalidSsml: it is not well-formed.
+        InvalidSsml: it is not well-formed, or beyond the limits.
     """
+    parser = DefusedXMLParser(target=_BoundedBuilder(), forbid_dtd=True)
     try:
-        root: Element = fromstring(written.encode(), forbid_dtd=True)
+        parser.feed(written.encode())
+        root: Element = parser.close()
     except (DefusedXmlException, ParseError, UnicodeError, ValueError, LookupError):
         message = "SSML: not a well-formed document without DTD and entities; POST /v1/text/ssml says where"
         raise InvalidSsml(message, param="input") from None
-    documents: list[list[Node]] = [[]]
-    for run in _runs(root, ()):
-        if _is_speakable(documents[-1]) and _is_speakable(run):
-            documents.append([])
-        documents[-1] += run
-    for nodes in documents:
-        yield tostring(_shell((root,), nodes), encoding="unicode")
+    left = FREE_CHARACTERS + MOST_GROWTH * len(written)
+    for nodes in _joined(_runs(root, ())):
+        document = tostring(_shell((root,), nodes), encoding="unicode")
+        left -= len(document)
+        if left < 0:
+            raise invalid(
+                f"cut into paragraphs, with the elements around each, the document has more than {MOST_GROWTH} times its "
+                f"{len(written)} characters: shorten the attributes of what stands around many paragraphs"
+            )
+        if len(document) > MAX_BYTES:
+            raise invalid(f"a paragraph has {len(document)} characters with its markup; the limit is {MAX_BYTES}: cut it")
+        yield document
+
+
+class _BoundedBuilder(TreeBuilder):
+    """Builds the tree of a document, as long as it is within the limits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._depth = self._elements = 0
+
+    def start(self, tag: str, attrs: dict[str, str], /) -> Element:
+        self._depth += 1
+        self._elements += 1
+        if self._depth > MAX_DEPTH:
+            raise invalid(f"elements are nested more than {MAX_DEPTH} deep")
+        if self._elements > MOST_ELEMENTS:
+            raise invalid(f"more than {MOST_ELEMENTS} elements: send the document as several jobs")
+        if len(attrs) > MOST_ATTRIBUTES:
+            raise invalid(f"an element has {len(attrs)} attributes; the limit is {MOST_ATTRIBUTES}")
+        return super().start(tag, attrs)
+
+    def end(self, tag: str, /) -> Element:
+        self._depth -= 1
+        return super().end(tag)
+
+
+def _joined(runs: Iterator[list[Node]]) -> Iterator[list[Node]]:
+    """Yields runs, those without words together with the one before them."""
+    joined: list[Node] = []
+    has_words = False
+    for run in runs:
+        if (is_speakable := _is_speakable(run)) and has_words:
+            yield joined
+            joined, has_words = [], False
+        joined += run
+        has_words = has_words or is_speakable
+    yield joined
 
 
 def _runs(element: Element, around: Sequence[Element]) -> Iterator[list[Node]]:

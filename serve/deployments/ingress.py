@@ -6,6 +6,7 @@ Owns:  the parts of one ingress replica and its background work
 Never: torch, mathematics
 """
 
+import gc
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -60,6 +61,9 @@ class Ingress:
         self._riva = RivaDoor(parts.services)
         await parts.wyoming.start()
         self._background.start("probes", parts.pipelines.probe())
+        # What lives as long as the replica is not searched for garbage again: that would stop everybody for 60 ms at a time.
+        gc.collect()
+        gc.freeze()
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Takes over new shares of the versions, without a restart. Wrong ones change nothing and are reported in /health."""

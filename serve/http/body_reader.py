@@ -1,22 +1,30 @@
 """Body reader: receives request bodies, a bounded number at a time and none slower than the minimum rate.
 
 In:    requests
-Out:   the bytes of a body; or 408, 413, 415
-Owns:  the list of bodies that are being received
-Never: the content of a body; admission, which follows once the body has arrived
+Out:   what a body of JSON says, the pieces of another; or 400, 408, 413, 415
+Owns:  the list of bodies that are being received; how many values one may have
+Never: a large body parsed on the event loop; admission, which follows once the body has arrived
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from starlette.requests import Request
 
 from serve.config.app_config import LimitsConfig
 from serve.errors import ApiError, ErrorSpec, bad_request
+from serve.speech.schemas.json_size import check_json
+
+T = TypeVar("T")
 
 JSON = "application/json"
 FORM = "multipart/form-data"
+MOST_VALUES = 10_000
+"""fields and elements of a body; parsing so many takes some 10 ms"""
+SMALL_BYTES = 16 << 10
+"""of a body that is parsed on the event loop; a larger one is parsed in a thread"""
 HEAD_START = 1024  # bytes credited to every body, or the newest one would always be the slowest
 
 
@@ -47,20 +55,31 @@ class BodyReader:
         """How many bodies are being received."""
         return len(self._arriving)
 
-    async def read_json(self, request: Request, most_bytes: int | None = None) -> bytes:
-        """Receives the whole of a body of type application/json.
+    async def read_json(
+        self, request: Request, parse: Callable[[bytes], T], *, most_bytes: int | None = None, most_values: int = MOST_VALUES
+    ) -> T:
+        """Receives a body of type application/json, and returns what `parse` makes of it.
 
         Args:
+            parse: called with the body, in another thread if it is large. What it does before it returns to Python code keeps
+                everybody waiting, so it calls nothing that takes longer than a parser of JSON.
             most_bytes: None: limits.max_body_bytes.
+            most_values: fields and elements.
 
         Raises:
-            ApiError: 408, 413, 415
+            ApiError: 400, 408, 413, 415, and what `parse` raises.
         """
         check_content(request, JSON)
         received = bytearray()
         async for piece in self.pieces(request, self._limits.max_body_bytes if most_bytes is None else most_bytes):
             received += piece
-        return bytes(received)
+        raw = bytes(received)
+
+        def read() -> T:
+            check_json(raw, most_values)
+            return parse(raw)
+
+        return read() if len(raw) <= SMALL_BYTES else await asyncio.to_thread(read)
 
     async def pieces(self, request: Request, most_bytes: int) -> AsyncGenerator[bytes, None]:
         """Yields a body as it arrives.

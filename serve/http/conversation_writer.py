@@ -13,6 +13,7 @@ from typing import Any
 from pipeline.voices.names import display_name
 from serve.errors import to_api_error
 from serve.http.door import Message
+from serve.http.ignored_fields import named_fields
 from serve.speech.conversation.events import (
     ContextCancelled,
     ContextClosed,
@@ -98,7 +99,7 @@ def _start(started: Started, start: int, characters: int) -> Mapping[str, Any]:
         "content_type": job.audio.content_type,
         "sample_rate": job.audio.sample_rate,
         "warnings": dict(started.warnings),
-        "ignored_fields": list(job.ignored),
+        "ignored_fields": named_fields(job.ignored),
         "degraded": list(job.degraded),
         **({} if started.token is None else {"resume": started.token}),
     }

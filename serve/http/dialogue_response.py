@@ -32,10 +32,11 @@ class DialogueResponse(SpeechResponse):
 
     async def _reply(self, speech: SpeechSession, connection: Connection, receive: Receive) -> None:
         try:
-            raw = await self._services.bodies.read_json(self._request)
+            raw, body = await self._services.bodies.read_json(
+                self._request, lambda raw: (raw, read_body(DialogueBody, raw).settled())
+            )
         except ClientDisconnect:
             raise ClientLeft from None
-        body = read_body(DialogueBody, raw).settled()
         accept, levels = self._request.headers.get("accept", ""), is_levelled(body)
         if body.stems:
             check_stems(body, accept=accept)

@@ -70,12 +70,16 @@ class SpeechResponse(Response):
                 raise CutReply(context.request_id) from None
             raise to_api_error(error) from None
 
+    def _read(self, raw: bytes) -> tuple[bytes, SpeechBody]:
+        """Returns the body of POST /v1/audio/speech that a body stands for."""
+        translated = self._translate(raw)
+        return translated, read_body(SpeechBody, translated)
+
     async def _reply(self, speech: SpeechSession, connection: Connection, receive: Receive) -> None:
         try:
-            raw = self._translate(await self._services.bodies.read_json(self._request))
+            raw, body = await self._services.bodies.read_json(self._request, self._read)
         except ClientDisconnect:
             raise ClientLeft from None
-        body = read_body(SpeechBody, raw)
         accept = self._request.headers.get("accept", "")
         writer = writer_for(body, connection, accept=accept) if self._writer is None else self._writer(connection)
         check_resumable(speech, writer)

@@ -9,7 +9,6 @@ Never: Ray; a status before there is audio
 import base64
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -19,6 +18,7 @@ from pipeline.voices.names import display_name
 from serve.access.resume_tokens import HEADER as RESUME
 from serve.errors import to_api_error
 from serve.http.connection import Connection
+from serve.http.ignored_fields import ignored_header
 from serve.http.resume_request import content_range, event_id
 from serve.speech.events import Audio, Digest, Finished, Resumed, SpeechEvent, Started, Timed
 from serve.speech.job import SpeechJob
@@ -27,8 +27,6 @@ from serve.speech.times import coverage_fields, times_fields, turns_fields
 
 GENERATED = {"X-AI-Generated": "true"}
 """on every reply that contains synthetic speech"""
-HEADER_TOKEN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-MOST_NAMED_FIELDS = 20
 MOST_LINE_AUDIO_BYTES = 72 * 1024
 """of audio in one line of JSON: 96 KiB of base64; aiohttp's older readers refuse lines of 128 KiB"""
 
@@ -279,10 +277,3 @@ def warnings_header(warnings: Mapping[str, int]) -> str:
     """Returns the number of warnings and their codes: `3; emoji=2, unknown_style=1`."""
     counted = ", ".join(f"{code}={count}" for code, count in sorted(warnings.items()))
     return f"{sum(warnings.values())}; {counted}"
-
-
-def ignored_header(names: tuple[str, ...]) -> str:
-    """Returns the names as a header value; those that are not valid in a header are only counted."""
-    named = [name for name in names if HEADER_TOKEN.fullmatch(name)][:MOST_NAMED_FIELDS]
-    hidden = len(names) - len(named)
-    return ", ".join([*named, f"+{hidden}"] if hidden else named)

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.books.book import Book
 from pipeline.books.shelf import Shelf
 from pipeline.books.track import Track
 from pipeline.errors import AtCapacity, Conflict, StoreUnavailable
@@ -23,7 +22,7 @@ from pipeline.store.threads import ask_store
 from serve.access.idempotency import checked_key
 from serve.config.jobs import JobsConfig
 from serve.errors import ApiError, ErrorSpec
-from serve.jobs.body import JobBody, PartBody
+from serve.jobs.body import File, JobBody, PartBody
 from serve.jobs.document import DocumentReader
 from serve.jobs.intake import Intake
 from serve.jobs.planning import JobPlan, plan_job
@@ -95,25 +94,26 @@ class JobDesk:
         """Returns the files of batches, which an earlier build had, and their drafts."""
         return [path for pattern in ("file-*.jsonl", ".file-*") for path in self._folder.glob(pattern)]
 
-    async def plan(self, body: JobBody, context: RequestContext, book: Book | None = None) -> JobPlan:
+    async def plan(self, body: JobBody, context: RequestContext, file: File | None = None) -> JobPlan:
         """Returns what a job would do.
 
         Args:
-            book: what is spoken in place of the body's input.
+            file: what is spoken in place of the body's input.
 
         Raises:
             InvalidRequest, ApiError
         """
-        return await asyncio.to_thread(plan_job, body, context, self.speech, self.config, book)
+        document = await self.documents.read(await asyncio.to_thread(body.question, file, self.config.max_chars))
+        return await asyncio.to_thread(plan_job, body, context, self.speech, document)
 
     async def create(
-        self, body: JobBody, context: RequestContext, raw: bytes, book: Book | None = None
+        self, body: JobBody, context: RequestContext, raw: bytes, file: File | None = None
     ) -> tuple[Job, JobPlan | None]:
         """Accepts a job and charges for all of its text.
 
         Args:
             raw: the request, to which its idempotency key belongs.
-            book: as for plan().
+            file: as for plan().
 
         Returns:
             the job and its plan; None for the plan of a job that its idempotency key has made before.
@@ -123,11 +123,11 @@ class JobDesk:
         """
         tenant, key = context.caller.id, checked_key(context.idempotency_key)
         job_id = PREFIX + (secrets.token_hex(ID_LETTERS // 2) if key is None else _digest(f"{tenant}\n{key}".encode()))
-        request = _digest(raw)
+        request = await asyncio.to_thread(_digest, raw)
         known = None if key is None else await self._accepted(job_id)
         if known is not None:
             return _repeated(known, request), None
-        plan = await self.plan(body, context, book)
+        plan = await self.plan(body, context, file)
         asked, build = body.webhook, self.build(plan.script.speech["model"])
         hook = None if asked is None else checked_webhook(asked.url, asked.secret, self.config.webhook_hosts)
         while known is None:

@@ -1,57 +1,64 @@
-"""Document: a file that a client sends as the text of a job.
+"""Document: the text of a job, as a client sends it, becomes parts in a process of its own.
 
-In:    the bytes of an EPUB, or of a text
-Out:   a Book, or the text
-Owns:  the number of books that are read at this moment
-Never: reading an EPUB in this process
+In:    Questions: a text, turns, the bytes of a file
+Out:   Documents
+Owns:  the processes that read, at most AT_ONCE of them, and their threads
+Never: reading a client's document in this process
 """
 
-from pipeline.books.book import Book
-from pipeline.books.epub import book_of
-from pipeline.child import ChildFailed, ask_child
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+from pipeline.books.reader import CPU_LIMIT_S, MEMORY_LIMIT, Document, Question, document_of
+from pipeline.child import ChildFailed, WarmChild
 from pipeline.errors import AtCapacity, InvalidDocument
 
-READER = "pipeline.books.epub"
+READER = "pipeline.books.reader"
 TIMEOUT_S = 60.0
-AT_ONCE = 2  # books in one ingress replica
-EPUB = ".epub"
-_ZIP = b"PK\x03\x04"
+AT_ONCE = 2  # documents in one ingress replica
+MOST_WAITING = 30
+RETRY_AFTER_S = 5.0
 
 
 class DocumentReader:
-    """Reads files of clients, a few at a time."""
+    """Reads documents of clients, a few at a time; others wait."""
 
     def __init__(self) -> None:
-        self._reading = 0
+        self._threads = ThreadPoolExecutor(AT_ONCE, "documents")
+        self._readers = [WarmChild(READER, timeout_s=TIMEOUT_S) for _ in range(AT_ONCE)]
+        self._unanswered = 0
 
-    async def read(self, content: bytes, name: str = "") -> Book | str:
-        """Returns the book of an EPUB, and the text of any other file.
-
-        Args:
-            name: of the file; empty: it has none.
+    async def read(self, question: Question) -> Document:
+        """Returns what a document says.
 
         Raises:
-            InvalidDocument: it is neither an EPUB nor a text in UTF-8.
-            AtCapacity: others are being read, or the machine has no room for a process.
+            InvalidRequest: it is not what it is said to be, or beyond the limits.
+            AtCapacity: too many others are being read, or the machine has no room for a process.
         """
-        if not content.startswith(_ZIP):
-            if name.lower().endswith(EPUB):
-                message = "not an EPUB: the file does not begin like an archive; a text has a name that ends otherwise"
-                raise InvalidDocument(message, param="file")
-            try:
-                return content.decode("utf-8-sig")
-            except UnicodeDecodeError:
-                raise InvalidDocument("the file is neither an EPUB nor text in UTF-8", param="file") from None
-        if self._reading >= AT_ONCE:
-            raise AtCapacity(f"{AT_ONCE} books are being read; wait for one", retry_after_s=2.0)
-        self._reading += 1
+        if self._unanswered >= AT_ONCE + MOST_WAITING:
+            message = f"{AT_ONCE} documents are being read, and {MOST_WAITING} wait for it"
+            raise AtCapacity(message, retry_after_s=RETRY_AFTER_S)
+        self._unanswered += 1
+        reading = self._threads.submit(self._read, question)
+        reading.add_done_callback(self._forget)
+        return await asyncio.wrap_future(reading)
+
+    def _forget(self, _: object) -> None:
+        self._unanswered -= 1
+
+    def _read(self, question: Question) -> Document:
+        reader = self._readers.pop()  # the one that answered last: others may end
         try:
-            return book_of(await ask_child(READER, content, timeout_s=TIMEOUT_S))
-        except (ChildFailed, TimeoutError):
-            message = "the EPUB could not be read within its limits of memory and time"
-            raise InvalidDocument(message, param="file") from None
+            return document_of(reader.ask(question.to_bytes()))
+        except ChildFailed:
+            limits = f"{CPU_LIMIT_S} s of processor time, {TIMEOUT_S:.0f} s in all and {MEMORY_LIMIT >> 20} MiB of memory"
+            raise InvalidDocument(
+                f"the document has {len(question.content)} bytes and could not be read within {limits}: send it in smaller "
+                "pieces, or as plain text",
+                param="input" if question.file is None else "file",
+            ) from None
         except OSError as error:
-            message = f"no book can be read at this moment ({error.strerror}); try again"
-            raise AtCapacity(message, retry_after_s=5.0) from error
+            message = f"no document can be read at this moment ({error.strerror}); try again"
+            raise AtCapacity(message, retry_after_s=RETRY_AFTER_S) from error
         finally:
-            self._reading -= 1
+            self._readers.append(reader)

@@ -1,6 +1,6 @@
 """Planning: a body becomes what is spoken, part by part, with everything settled that could change later.
 
-In:    JobBody, RequestContext
+In:    JobBody, Document, RequestContext
 Out:   JobPlan; or the refusal
 Owns:  nothing
 Never: audio, the store; a part that this service would refuse for its voice, its model or its format
@@ -10,14 +10,11 @@ import json
 import secrets
 from dataclasses import dataclass, replace
 
-from pipeline.books.book import Book, read_markdown, read_plain, script_of
-from pipeline.books.dialogue import PartsOfTurn, dialogue_parts
+from pipeline.books.reader import Document
 from pipeline.books.script import Part, Script
 from pipeline.books.shelf import SAMPLE_BYTES
-from pipeline.books.ssml import ssml_parts
 from pipeline.errors import NoSpeakableText, TextTooLong
 from pipeline.types import MAX_SEED, Lane
-from serve.config.jobs import JobsConfig
 from serve.jobs.body import JobBody
 from serve.jobs.record import Output
 from serve.speech.job import RequestContext
@@ -35,6 +32,8 @@ class JobPlan:
     output: Output
     ignored: tuple[str, ...]
     """fields of the body that have no effect"""
+    size: int
+    """about how many bytes the files will have"""
     cover: bytes = b""
 
     @property
@@ -42,53 +41,33 @@ class JobPlan:
         """About how long the audio will be [s]."""
         return sum(self.script.predicted_s)
 
-    @property
-    def size(self) -> int:
-        """About how many bytes the files will have."""
-        rate, result = self.output.sample_rate, 16_000  # bytes per second of a compressed file, at most
-        return round(self.predicted_s * (rate * SAMPLE_BYTES + result)) + 2 * len(self.script.to_json())
 
-
-def plan_job(
-    body: JobBody, context: RequestContext, speech: SpeechServices, config: JobsConfig, book: Book | None = None
-) -> JobPlan:
+def plan_job(body: JobBody, context: RequestContext, speech: SpeechServices, document: Document) -> JobPlan:
     """Returns the plan of a body. It takes a second for a long book: call it in a thread.
 
     Args:
-        book: what is spoken in place of the body's input.
+        document: what is spoken.
 
     Raises:
         InvalidRequest, ApiError: the body is wrong, or the caller may not have it.
     """
-    body.check()
     context.caller.lane(Lane.BULK)
     audio = body.audio()
-    characters = len(body.input) + sum(len(turn.text) for turn in body.turns) if book is None else book.characters
-    if characters > config.max_chars:
-        message = f"the text has {characters} characters; the limit of a job is {config.max_chars} (jobs.max_chars)"
-        raise TextTooLong(message, param="input")
     seed = secrets.randbelow(MAX_SEED + 1) if body.seed is None else body.seed
-    script = _cut(body.model_copy(update={"seed": seed, "sample_rate": audio.sample_rate}), book)
+    fields = body.model_copy(update={"seed": seed, "sample_rate": audio.sample_rate}).shared_fields()
+    read, kind = document.script, {"input_type": "ssml"} if body.input_type == "ssml" and not document.is_book else {}
+    title, author = body.title or read.title, body.author or read.author
+    script = replace(read, speech=fields | kind, title=title, author=author)
     if not script.parts:
         raise NoSpeakableText("the text has no letter and no digit", param="input")
     script, ignored = _settled(script, body, context, speech)
     output = Output(container=audio.container, sample_rate=audio.sample_rate, kbps=audio.kbps)
-    return JobPlan(script, output, ignored, b"" if book is None else book.cover)
+    return JobPlan(script, output, ignored, _size(script, output), document.cover)
 
 
-def _cut(body: JobBody, book: Book | None) -> Script:
-    """Returns the script of a body; its voice and its model are as the client names them."""
-    fields, pauses = body.shared_fields(), body.pauses.of_book()
-    if turns := body.spoken_turns():
-        parts = (PartsOfTurn(one.said.text, body.own_fields(one.said), one.speaker or "", one.said.gap_ms) for one in turns)
-        script = Script(tuple(dialogue_parts(parts)), speech=fields)
-    elif body.input_type == "ssml" and book is None:
-        script = Script(ssml_parts(body.input, pauses), speech={**fields, "input_type": "ssml"})
-    else:
-        if book is None:
-            book = read_markdown(body.input) if body.input_type == "markdown" else read_plain(body.input)
-        script = script_of(book, fields, pauses)
-    return replace(script, title=body.title or script.title, author=body.author or script.author)
+def _size(script: Script, output: Output) -> int:
+    rate, result = output.sample_rate, 16_000  # bytes per second of a compressed file, at most
+    return round(sum(script.predicted_s) * (rate * SAMPLE_BYTES + result)) + 2 * len(script.to_json())
 
 
 def _settled(script: Script, body: JobBody, context: RequestContext, speech: SpeechServices) -> tuple[Script, tuple[str, ...]]:

@@ -46,7 +46,7 @@ def looked_at(name: str, make: Make, largest: int = JOB_LIMIT) -> Attack:
     def strike(server: StallServer, size: int) -> None:
         jobs, kind = f"{server.url}/v1/audio/jobs", {"Content-Type": "application/json"}
         reply = requests.post(jobs, data=make(size), headers=kind, timeout=TIMEOUT_S)
-        assert reply.status_code in (202, 400), (reply.status_code, reply.text[:200])
+        assert reply.status_code in (202, 400, 413), (reply.status_code, reply.text[:200])
         if reply.status_code == 202:
             job = f"{jobs}/{reply.json()['id']}"
             for view in ("", "/parts?limit=1000", "/subtitles"):

@@ -4,6 +4,7 @@ Its answers to GET /process-time come from the event loop, as all others do: who
 the interpreter lock, from answering.
 """
 
+import gc
 import sys
 import time
 from dataclasses import replace
@@ -46,6 +47,8 @@ def main() -> None:
     object.__setattr__(services, "text", ElsewhereText(Speaker()))
     object.__setattr__(services, "jobs", make_jobs(services.speech, JobsConfig(), Path(sys.argv[1])))
     with serving(services, wrap=telling_time) as live:
+        gc.collect()
+        gc.freeze()  # as an ingress replica does
         print(live.port, flush=True)
         sys.stdin.read()
 

@@ -12,10 +12,9 @@ Never: voices; a client's text in an error message
 A line that begins like one of a speaker whom the cast does not have is refused: else someone else would say it, name and all.
 """
 
-import re
 import textwrap
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pipeline.errors import InvalidRequest
 
@@ -23,9 +22,10 @@ MOST_NAME = 64
 """longest name of a speaker [characters]"""
 NAME = rf"[^\W_][\w .'’\-]{{0,{MOST_NAME - 1}}}"
 """a name of a speaker begins with a letter or digit"""
+_NAME_SIGNS = frozenset("_ .'’-")
+_COLONS = (":", "：")
 
 _MOST_WORDS = 4  # of a line's beginning that is taken for a name
-_BEGINNING = re.compile(rf"({NAME}?)[^\S\n]*(?:：|:(?!\S))[^\S\n]*(.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +37,25 @@ class Said:
     """its lines, each as it stands"""
 
 
-def read_script(script: str, speakers: Collection[str], *, param: str = "script") -> list[Said]:
+def read_script(script: str, speakers: Collection[str], *, param: str = "script", most: int | None = None) -> list[Said]:
     """Returns what is said in a script.
 
     Args:
         speakers: names, in any case.
         param: the field of the request that has it.
+        most: turns that are read; None: all.
 
     Raises:
         InvalidRequest: a line that belongs to no speaker, or a speaker who says nothing; the message has its number.
     """
     known = {name.casefold(): name for name in speakers}
-    said: list[Said] = []
+    said: list[tuple[str, list[str]]] = []
     for number, line in _lines(script):
         name, text = _beginning(line)
         if name.casefold() in known:
-            said.append(Said(known[name.casefold()], text))
+            if len(said) == most:
+                break
+            said.append((known[name.casefold()], [text]))
         elif _looks_like_a_name(name):
             raise _refused(
                 param,
@@ -63,8 +66,8 @@ def read_script(script: str, speakers: Collection[str], *, param: str = "script"
         elif not said:
             raise _refused(param, number, "has no speaker before it: begin it with a name of cast and a colon")
         else:
-            said[-1] = replace(said[-1], text=f"{said[-1].text}\n{line.strip()}".strip())
-    return said
+            said[-1][1].append(line.strip())
+    return [Said(speaker, "\n".join(lines).strip()) for speaker, lines in said]
 
 
 def _lines(script: str) -> Iterator[tuple[int, str]]:
@@ -75,8 +78,12 @@ def _lines(script: str) -> Iterator[tuple[int, str]]:
 
 def _beginning(line: str) -> tuple[str, str]:
     """Returns the name at the beginning of a line and what follows; an empty name if there is none."""
-    found = _BEGINNING.fullmatch(line)
-    return (found[1].strip(), found[2]) if found else ("", line)
+    place = min((place for colon in _COLONS if (place := line.find(colon)) >= 0), default=-1)
+    name, text = line[:place].rstrip(), line[place + 1 :]
+    is_name = 0 < len(name) <= MOST_NAME and name[0].isalnum() and all(one.isalnum() or one in _NAME_SIGNS for one in name)
+    if place < 0 or not is_name or (line[place] == ":" and text[:1].strip()):
+        return "", line
+    return name, text.lstrip()
 
 
 def _looks_like_a_name(name: str) -> bool:

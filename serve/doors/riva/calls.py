@@ -26,10 +26,10 @@ from serve.access.caller import Caller
 from serve.access.idempotency import HEADER as IDEMPOTENCY_KEY
 from serve.doors.riva.translation import configuration, configuration_of, reply, speech_fields, status_of
 from serve.errors import ApiError, bad_request, to_api_error
+from serve.http.ignored_fields import ignored_header
 from serve.http.routes.voices import NO_CONSENT, check_cloning
 from serve.http.sender import safe_request_id
 from serve.http.services import Services
-from serve.http.speech_writers import ignored_header
 from serve.speech.conversation.context import ContextSettings
 from serve.speech.events import Audio, Timed
 from serve.speech.job import RequestContext

@@ -17,7 +17,7 @@ from wyoming.info import Attribution, Info, TtsProgram, TtsVoice
 from pipeline.voices.catalogue import VoiceInfo
 from serve.errors import to_api_error
 from serve.http.about import NAME, version
-from serve.http.ignored_fields import ignored_fields
+from serve.http.ignored_fields import ignored_fields, named_fields
 from serve.speech.model_selection import ModelSelector
 from serve.speech.schemas.base import Body, read_values
 
@@ -125,7 +125,7 @@ def info(voices: Sequence[VoiceInfo], models: ModelSelector) -> Event:
 
 def audio_start(ignored: Sequence[str]) -> Event:
     """Returns the event before the audio; it names the fields without effect, if there are any."""
-    named = {"ignored_fields": list(ignored)} if ignored else {}
+    named = {"ignored_fields": named_fields(ignored)} if ignored else {}
     return Event("audio-start", {"rate": RATE, "width": WIDTH, "channels": CHANNELS, "timestamp": 0, **named})
 
 

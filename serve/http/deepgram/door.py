@@ -20,6 +20,7 @@ from serve.http.conversation_writer import MOST_AUDIO_BYTES
 from serve.http.deepgram.errors import close_code_of, message_of
 from serve.http.deepgram.translation import model_uuid, socket_fields
 from serve.http.door import Message
+from serve.http.ignored_fields import named_fields
 from serve.http.schemas.bounded_fields import parse_object
 from serve.http.schemas.conversation import read_fields
 from serve.speech.conversation.context import ContextSettings
@@ -87,7 +88,7 @@ class DeepgramDoor:
             "model_name": voice,
             "model_version": request.model,
             "model_uuid": model_uuid(voice, request.model),
-            **({"ignored_fields": ignored} if ignored else {}),
+            **({"ignored_fields": named_fields(ignored)} if ignored else {}),
         }
 
     async def obey(self, frame: str, conversation: Conversation) -> Message | None:

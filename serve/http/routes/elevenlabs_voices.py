@@ -18,12 +18,12 @@ from serve.access.api_keys import Scope
 from serve.errors import bad_request
 from serve.http.dependencies import RequestServices
 from serve.http.forms import FORM_ROOM, read_form
+from serve.http.ignored_fields import ignored_header
 from serve.http.middleware import caller_of
 from serve.http.route_access import requires
 from serve.http.routes.elevenlabs import REFUSED
 from serve.http.routes.voices import NO_CONSENT, check_cloning, from_recording, or_404
 from serve.http.schemas.voices import EditBody, FormBody
-from serve.http.speech_writers import ignored_header
 from serve.speech.schemas.base import Body, read_values
 from serve.voices.voice_maker import VoiceMaker
 

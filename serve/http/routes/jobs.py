@@ -9,24 +9,27 @@ Never: Ray, torch; a job of another key
 import asyncio
 import hashlib
 import json
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathParameter
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import BaseModel
 from starlette.datastructures import UploadFile
 
 from pipeline.audio.formats import AudioFormat, audio_format
 from pipeline.books.archive import archive
 from pipeline.books.assemble import CONTAINERS, M4B, RAW_CONTAINERS, encoded, raw, raw_size
-from pipeline.books.book import Book
 from pipeline.errors import UnsupportedFormat
 from serve.access.api_keys import Scope
 from serve.errors import ApiError, ErrorSpec, bad_request
-from serve.http.body_reader import FORM, media_type_of
+from serve.http.body_reader import FORM, MOST_VALUES, media_type_of
 from serve.http.dependencies import RequestServices
 from serve.http.forms import FORM_ROOM, read_form
+from serve.http.ignored_fields import named_fields
 from serve.http.job_events import has_seen_the_end, job_events
 from serve.http.middleware import caller_of
 from serve.http.openapi import AUDIO_TYPES, answers, takes
@@ -35,17 +38,23 @@ from serve.http.request_context import context_of
 from serve.http.route_access import requires
 from serve.http.schemas.jobs import JobList, JobReply, PartList, PlanReply, job_reply, part_reply, plan_reply, view_reply
 from serve.http.services import Services
-from serve.jobs.body import JobBody, PartBody
+from serve.jobs.body import File, JobBody, PartBody
 from serve.jobs.job_subtitles import job_subtitles
 from serve.jobs.record import JobStatus
 from serve.jobs.views import JobView
 from serve.speech.job import SubtitlesIn
 from serve.speech.schemas.base import read_body
+from serve.speech.schemas.json_size import check_json
 
 router = APIRouter()
 
 PATH = "/v1/audio/jobs"
 ONE = f"{PATH}/{{job_id}}"
+
+JSON_BYTES = 8 << 20
+"""of a body of JSON: a million characters, each as an escape; a file may have jobs.max_body_bytes"""
+JSON_VALUES = 100_000
+"""fields and elements of a body: 10,000 turns with all of their fields"""
 
 ZIP = "zip"
 """format of a download: each part as a file of its own"""
@@ -84,10 +93,11 @@ AUDIO: dict[int | str, dict[str, Any]] = {
     responses=answers(400, 403, 404, 408, 413, 415, 503),
 )
 @requires(Scope.SPEECH)
-async def plan(request: Request, services: RequestServices) -> PlanReply:
-    body, book, _ = await _document(request, services)
-    planned = await services.jobs.plan(body, context_of(request), book)
-    return plan_reply(planned, await services.jobs.load())
+async def plan(request: Request, services: RequestServices) -> Response:
+    body, file, _ = await _document(request, services)
+    planned = await services.jobs.plan(body, context_of(request), file)
+    load = await services.jobs.load()
+    return await _reply(lambda: plan_reply(planned, load))
 
 
 @router.post(
@@ -99,11 +109,11 @@ async def plan(request: Request, services: RequestServices) -> PlanReply:
 )
 @requires(Scope.SPEECH)
 async def create(request: Request, services: RequestServices) -> Response:
-    body, book, raw_body = await _document(request, services)
-    job, planned = await services.jobs.create(body, context_of(request), raw_body, book)
+    body, file, raw_body = await _document(request, services)
+    job, planned = await services.jobs.create(body, context_of(request), raw_body, file)
     reply = job_reply(job, services.jobs.config.keep_s)
     if planned is not None:
-        reply = reply.model_copy(update={"ignored_fields": list(planned.ignored)})
+        reply = reply.model_copy(update={"ignored_fields": named_fields(planned.ignored)})
     headers = {"Location": f"{request.scope.get('root_path', '')}{PATH}/{job.id}"}
     if context_of(request).idempotency_key is not None:
         headers["Idempotency-Replayed"] = str(planned is None).lower()
@@ -126,15 +136,16 @@ async def jobs(
 
 @router.get(ONE, response_model=JobReply, responses=answers(404, 503))
 @requires(Scope.SPEECH)
-async def job(job_id: str, request: Request, services: RequestServices) -> JobReply:
-    return view_reply(await services.jobs.view(caller_of(request).id, job_id), services.jobs.config.keep_s)
+async def job(job_id: str, request: Request, services: RequestServices) -> Response:
+    view = await services.jobs.view(caller_of(request).id, job_id)
+    return await _reply(lambda: view_reply(view, services.jobs.config.keep_s))
 
 
 @router.get(f"{ONE}/parts", response_model=PartList, responses=answers(400, 404, 503))
 @requires(Scope.SPEECH)
 async def parts(
     job_id: str, request: Request, services: RequestServices, first: Annotated[int, Query(ge=0)] = 0, limit: Limit = 100
-) -> PartList:
+) -> Response:
     view = await services.jobs.view(caller_of(request).id, job_id)
     shelf, keys = services.jobs.shelf(job_id), view.script.keys
 
@@ -144,7 +155,7 @@ async def parts(
         data = [part_reply(view, number, dict(warned.get(number, {}))) for number in numbers]
         return PartList(data=data, has_more=len(keys) > first + limit)
 
-    return await asyncio.to_thread(read)
+    return await _reply(read)
 
 
 @router.post(
@@ -159,7 +170,7 @@ async def speak_again(
     job_id: str, number: Annotated[int, PathParameter(ge=0)], request: Request, services: RequestServices
 ) -> JobReply:
     """Has one part spoken with another seed or text."""
-    body = read_body(PartBody, await services.bodies.read_json(request))
+    body = await services.bodies.read_json(request, partial(read_body, PartBody))
     changed = await services.jobs.speak_again(context_of(request), job_id, number, body)
     return job_reply(changed, services.jobs.config.keep_s)
 
@@ -275,35 +286,44 @@ def _chosen(view: JobView, container: str, *, is_done: bool) -> AudioFormat:
     return audio_format(container or "aac", output.sample_rate)
 
 
-async def _document(request: Request, services: Services) -> tuple[JobBody, Book | None, bytes]:
-    """Returns a body, the book in place of its input if it is a form with one, and bytes that stand for both.
+async def _document(request: Request, services: Services) -> tuple[JobBody, File | None, bytes]:
+    """Returns a body, the file in place of its input if it is a form, and bytes that stand for both.
 
     Raises:
-        ApiError, InvalidDocument, AtCapacity
+        ApiError
     """
     most = services.jobs.config.max_body_bytes
     if media_type_of(request) != FORM:
-        raw_body = await services.bodies.read_json(request, most)
-        return read_body(JobBody, raw_body), None, raw_body
+        body, raw_body = await services.bodies.read_json(
+            request, lambda raw: (read_body(JobBody, raw), raw), most_bytes=min(most, JSON_BYTES), most_values=JSON_VALUES
+        )
+        return body, None, raw_body
     form = await read_form(request, services, most + FORM_ROOM)
     try:
         upload, fields = form.get("file"), str(form.get("job", "{}"))
         if not isinstance(upload, UploadFile):
             raise bad_request("missing_field", "file is required: an EPUB, Markdown, text or SSML", param="file")
-        content = await upload.read()
+        content, name = await upload.read(), upload.filename or ""
     finally:
         await form.close()
-    document = await services.jobs.documents.read(content, upload.filename or "")
-    raw_body = _with_input(fields, document if isinstance(document, str) else "EPUB")
-    book = document if isinstance(document, Book) else None
-    return read_body(JobBody, raw_body), book, raw_body + hashlib.sha256(content).digest()
+    raw_body = _with_input(fields.encode())
+    digest = await asyncio.to_thread(lambda: hashlib.sha256(content).digest())
+    return read_body(JobBody, raw_body), (name, content), raw_body + digest
 
 
-def _with_input(fields: str, text: str) -> bytes:
+def _with_input(fields: bytes) -> bytes:
+    """Returns the fields beside a file as a whole body."""
+    check_json(fields, MOST_VALUES)
     try:
         body = json.loads(fields)
-    except (ValueError, RecursionError):
+    except ValueError:
         body = None
     if not isinstance(body, dict) or "input" in body:
         raise bad_request("invalid_form", "job is a JSON object with the fields of a job but input", param="job")
-    return json.dumps({**body, "input": text}).encode()
+    return json.dumps({**body, "input": "a file"}).encode()
+
+
+async def _reply(build: Callable[[], BaseModel], status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Returns a reply that is built and written in a thread: it has a line for each chapter, or each part."""
+    content = await asyncio.to_thread(lambda: build().model_dump_json().encode())
+    return Response(content, status, headers, media_type="application/json")

@@ -11,6 +11,7 @@ import base64
 import json
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -55,7 +56,7 @@ class SpeechBatchBody(Body):
 )
 @requires(Scope.SPEECH, stream=True)
 async def speech_batch(request: Request, services: RequestServices) -> Response:
-    body = read_body(SpeechBatchBody, await services.bodies.read_json(request))
+    body = await services.bodies.read_json(request, partial(read_body, SpeechBatchBody))
     shared, context = body.model_extra or {}, context_of(request)
     if context.idempotency_key is not None:
         raise bad_request("conflicting_fields", "a batch has no Idempotency-Key: give each item a seed")

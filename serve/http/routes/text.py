@@ -8,6 +8,7 @@ Never: Ray, torch; a step of the model, except for /v1/text/refine
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import Literal, TypeVar
 
 from fastapi import APIRouter, Request
@@ -34,6 +35,7 @@ from pipeline.types import (
 from serve.access.api_keys import Scope
 from serve.errors import ApiError, ErrorSpec, bad_request, not_finished
 from serve.http.dependencies import RequestServices
+from serve.http.ignored_fields import named_fields
 from serve.http.middleware import caller_of
 from serve.http.openapi import answers, takes
 from serve.http.request_context import context_of, is_strict
@@ -59,7 +61,6 @@ from serve.http.schemas.text_replies import (
     WarningReply,
 )
 from serve.http.services import Services
-from serve.http.speech_writers import ignored_header
 from serve.speech.resolve import build_request, select_version, written_text
 from serve.speech.schemas.base import read_body
 from serve.speech.schemas.speech import SpeechBody
@@ -217,7 +218,7 @@ async def delete_lexicon(lexicon_id: str, request: Request, services: RequestSer
 
 
 async def _body(kind: type[B], request: Request, services: Services) -> B:
-    body = read_body(kind, await services.bodies.read_json(request))
+    body = await services.bodies.read_json(request, partial(read_body, kind))
     if isinstance(body, TextBody) and not isinstance(body, SpeechBody):
         check_ignored(body.ignored, (), strict=is_strict(request))
     return body
@@ -240,7 +241,7 @@ def _speech_request(body: SpeechBody, request: Request, services: Services) -> t
 
 def _named(ignored: Sequence[str]) -> list[str]:
     """Returns the names of fields without effect, as X-Ignored-Fields has them."""
-    return ignored_header(tuple(ignored)).split(", ") if ignored else []
+    return named_fields(ignored)
 
 
 async def _unrefined(services: Services, wanted: SynthesisRequest) -> list[Refined]:

@@ -9,6 +9,7 @@ Never: Ray, torch; a client's words in an error; a recording kept longer than it
 import asyncio
 from collections.abc import Awaitable
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
@@ -65,7 +66,7 @@ async def create(request: Request, services: RequestServices) -> Response:
     maker = services.voices.maker
     if media_type_of(request) == FORM:
         return await clone(request, services)
-    body = read_body(NewVoiceBody, await services.bodies.read_json(request))
+    body = await services.bodies.read_json(request, partial(read_body, NewVoiceBody))
     metadata = body.metadata(caller_of(request))
     given = [body.seed is not None, body.embedding is not None, body.blend is not None]
     if sum(given) != 1:
@@ -86,7 +87,7 @@ async def create(request: Request, services: RequestServices) -> Response:
 @router.post("/v1/audio/voices/random", openapi_extra=takes(RandomBody), responses=answers(400, 408, 413, 415))
 @requires(Scope.VOICES)
 async def random(request: Request, services: RequestServices) -> dict[str, Any]:
-    body = read_body(RandomBody, await services.bodies.read_json(request))
+    body = await services.bodies.read_json(request, partial(read_body, RandomBody))
     wish = body.filter
     if wish.like and wish.unlike:
         raise bad_request("conflicting_fields", "filter is like or unlike, not both", param="filter")
@@ -113,7 +114,7 @@ async def random(request: Request, services: RequestServices) -> dict[str, Any]:
 )
 @requires(Scope.VOICES, stream=True)
 async def blend(request: Request, services: RequestServices) -> Response:
-    body = read_body(BlendBody, await services.bodies.read_json(request))
+    body = await services.bodies.read_json(request, partial(read_body, BlendBody))
     with services.speech.admission.acquire():
         return created(services, await services.voices.maker.from_blend(body.metadata(caller_of(request)), body.expression))
 
@@ -129,7 +130,7 @@ async def voice(name: str, services: RequestServices) -> dict[str, Any]:
 )
 @requires(Scope.VOICES)
 async def edit(name: str, request: Request, services: RequestServices) -> Response:
-    body = read_body(EditBody, await services.bodies.read_json(request))
+    body = await services.bodies.read_json(request, partial(read_body, EditBody))
     changes = {key: value for key, value in body.model_dump().items() if value is not None}
     if not changes:
         raise bad_request("missing_field", "give at least one of name, languages, description, licence and gain_db")

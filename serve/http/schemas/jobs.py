@@ -9,6 +9,7 @@ Never: the text of a job that is not asked for
 from pydantic import BaseModel, Field
 
 from pipeline.books.script import Script
+from serve.http.ignored_fields import named_fields
 from serve.jobs.planning import JobPlan
 from serve.jobs.record import JobError, JobStatus
 from serve.jobs.records import Job
@@ -121,7 +122,7 @@ def plan_reply(plan: JobPlan, load: JobLoad) -> PlanReply:
         chapters=chapters_of(script, []),
         jobs_ahead=load.jobs,
         finishes_in_s=None if load.rate is None else round((load.backlog_s + plan.predicted_s) / load.rate, 1),
-        ignored_fields=list(plan.ignored),
+        ignored_fields=named_fields(plan.ignored),
     )
 
 
@@ -180,13 +181,13 @@ def chapters_of(script: Script, starts: list[float]) -> list[ChapterReply]:
     Args:
         starts: of the first of them, as far as they are known [s].
     """
-    replies = []
-    for number, title in enumerate(script.chapters):
-        lengths = [of_part for part, of_part in zip(script.parts, script.predicted_s, strict=True) if part.chapter == number]
-        start = round(starts[number], 3) if number < len(starts) else None
-        reply = ChapterReply(title=title, parts=len(lengths), predicted_s=round(sum(lengths), 1), start_s=start)
-        replies.append(reply)
-    return replies
+    parts, lengths_s = [0] * len(script.chapters), [0.0] * len(script.chapters)
+    for part, of_part in zip(script.parts, script.predicted_s, strict=True):
+        parts[part.chapter] += 1
+        lengths_s[part.chapter] += of_part
+    known = [round(start, 3) for start in starts]
+    rows = zip(script.chapters, parts, lengths_s, [*known, *[None] * (len(parts) - len(known))], strict=True)
+    return [ChapterReply(title=title, parts=count, predicted_s=round(s, 1), start_s=start) for title, count, s, start in rows]
 
 
 def part_reply(view: JobView, number: int, warnings: dict[str, int]) -> PartReply:

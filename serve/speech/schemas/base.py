@@ -17,6 +17,9 @@ from serve.speech.schemas.field_shape import shape_of
 
 B = TypeVar("B", bound=BaseModel)
 
+MOST_MISTAKES = 1000
+"""of a body with more of them, no single one is named: a sentence for each takes too long"""
+
 
 class Body(BaseModel):
     """A JSON object of a client: no coercion, no NaN or infinity."""
@@ -52,6 +55,8 @@ def read_values(kind: type[B], values: dict[str, Any]) -> B:
 
 def _refusal(kind_of_body: type[BaseModel], error: ValidationError) -> ApiError:
     """Returns the reply for the first mistake. pydantic's sentences name bounds and choices, never the input."""
+    if (count := error.error_count()) > MOST_MISTAKES:
+        return bad_request("invalid_request", f"the body has {count} mistakes; GET /openapi.json has the fields there are")
     mistake: Any = error.errors(include_url=False, include_input=False, include_context=False)[0]
     kind = mistake["type"]
     field = mistake["loc"][0] if mistake["loc"] else None

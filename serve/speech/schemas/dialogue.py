@@ -7,11 +7,12 @@ Never: a client's text in an error message; a field without effect that is neith
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, FailFast, Field
 
 from pipeline.books.dialogue import TURN_MS
 from pipeline.errors import NoSpeakableText
@@ -87,19 +88,25 @@ class SpokenTurn:
     said: TurnBody
 
 
-def cast_turns(script: str, cast: Mapping[str, SpeakerBody], *, param: str = "script") -> list[SpokenTurn]:
-    """Returns the turns of a script.
+def check_cast(cast: Collection[str]) -> None:
+    """Checks that the names of a cast differ in more than their case.
 
-    Args:
-        param: the field of the request that has it.
+    Raises:
+        ApiError: 400
+    """
+    if len({name.casefold() for name in cast}) < len(cast):
+        raise bad_request("conflicting_fields", "two names of cast differ only in their case: change one", param="cast")
+
+
+def cast_turns(script: str, cast: Mapping[str, SpeakerBody]) -> list[SpokenTurn]:
+    """Returns the turns of a script.
 
     Raises:
         InvalidRequest: a line of an unknown speaker.
         ApiError: two names differ in their case alone.
     """
-    if len({name.casefold() for name in cast}) < len(cast):
-        raise bad_request("conflicting_fields", "two names of cast differ only in their case: change one", param="cast")
-    said = read_script(script, cast, param=param)
+    check_cast(cast)
+    said = read_script(script, cast, most=MOST_TURNS + 1)
     return [SpokenTurn(one.speaker, TurnBody.model_construct(text=one.text, **dict(cast[one.speaker]))) for one in said]
 
 
@@ -109,7 +116,9 @@ class DialogueBody(SpeechBody):
     model_config = ConfigDict(json_schema_extra=lambda schema: _without(schema, NOT_OF_A_DIALOGUE))
 
     input: str = ""
-    turns: Annotated[tuple[TurnBody, ...], Field(max_length=MOST_TURNS)] = Field((), description="what is said, in this order")
+    turns: Annotated[tuple[TurnBody, ...], Field(max_length=MOST_TURNS), FailFast()] = Field(
+        (), description="what is said, in this order"
+    )
     script: str = Field("", max_length=SCRIPT_CHARACTERS, description="in place of turns: lines like `Name: text`; needs cast")
     cast: Cast | None = Field(None, description="name -> voice, or {voice, speed, seed, style}; of a script")
     gap_ms: Silence = Field(TURN_MS, description="silence before each turn but the first [ms]")
@@ -119,19 +128,19 @@ class DialogueBody(SpeechBody):
     @property
     def voice_name(self) -> str | None:
         """The voice of the first turn, as the client names it."""
-        return self.spoken_turns()[0].said.voice or super().voice_name
+        return self.spoken_turns[0].said.voice or super().voice_name
 
     @property
     def ignored(self) -> list[str]:
         """Fields without effect: unknown ones, and speakers who say nothing."""
-        speaking = {turn.speaker for turn in self.spoken_turns()}
+        speaking = {turn.speaker for turn in self.spoken_turns}
         return [*super().ignored, *(f"cast.{name}" for name in self.cast or {} if name not in speaking)]
 
     def marked_up(self, *, control_tags: bool, strict: bool) -> Document:
         """Returns the turns as passages, each with its voice as the client names it."""
         passages: list[Passage] = []
         turns: list[Turn] = []
-        place, spoken = 0, self.spoken_turns()
+        place, spoken = 0, self.spoken_turns
         for number, turn in enumerate(spoken):
             said = turn.said
             # A line end is a space between two words, and no sound.
@@ -162,17 +171,18 @@ class DialogueBody(SpeechBody):
             raise bad_request("conflicting_fields", "give either turns or script, which are not empty", param="turns")
         if bool(self.cast) != bool(self.script) or (self.turns and self.cast is not None):
             raise bad_request("conflicting_fields", "script and cast belong together; a turn names its voice", param="cast")
-        turns = self.spoken_turns()
+        turns = self.spoken_turns
         if len(turns) > MOST_TURNS:
-            message = f"script has {len(turns)} turns; the limit is {MOST_TURNS}: send it as a job (POST /v1/audio/jobs)"
+            message = f"script has more than {MOST_TURNS} turns: send it as a job (POST /v1/audio/jobs)"
             raise bad_request("out_of_range", message, param="script")
         check_turns(turns)
         self._check_effect([turn.said for turn in turns])
         has_seeds = all(turn.said.seed is not None for turn in turns)
         return self.model_copy(update={"seed": turns[0].said.seed}) if has_seeds else self
 
+    @cached_property
     def spoken_turns(self) -> list[SpokenTurn]:
-        """Returns the turns, of a script too.
+        """The turns, of a script too.
 
         Raises:
             ApiError, InvalidRequest: 400, the script has a line of nobody.
@@ -195,18 +205,15 @@ class DialogueBody(SpeechBody):
         return Prosody(voice, rate * style.rate, style.gain_db, said.seed)
 
 
-def check_turns(turns: Sequence[SpokenTurn], param: str = "turns") -> None:
+def check_turns(turns: Sequence[SpokenTurn]) -> None:
     """Checks that every turn has something to say.
-
-    Args:
-        param: the field of the request that has them.
 
     Raises:
         NoSpeakableText
     """
     for number, turn in enumerate(turns, start=1):
         if not any(map(str.isalnum, turn.said.text)):
-            raise NoSpeakableText(f"turn {number} has no letter and no digit: leave it out, or give it words", param=param)
+            raise NoSpeakableText(f"turn {number} has no letter and no digit: leave it out, or give it words", param="turns")
 
 
 def _without(schema: dict[str, Any], names: Sequence[str]) -> None:

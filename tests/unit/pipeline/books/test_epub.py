@@ -1,15 +1,10 @@
 """EPUBs: read in their order, with their chapters, and refused in words where they are wrong, protected or too large."""
 
-import json
-import subprocess
-import sys
-from dataclasses import asdict
-
 import pytest
 
 from pipeline.books import epub as reader
 from pipeline.books.book import Chapter
-from pipeline.books.epub import book_of, read_epub
+from pipeline.books.epub import read_epub
 from pipeline.errors import InvalidDocument
 from tests.support.books import CONTAINER, ONE, PAGE, epub, package, picture
 
@@ -65,16 +60,3 @@ def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch):
 def test_markup_that_is_wrong_is_read_all_the_same():
     wrong = PAGE.format(f"{ONE}<p>open <b>tags <p>and & signs &bogus; <table><td>cell").encode("utf-16")
     assert read_epub(epub(one_a_xhtml=wrong)).chapters[0].paragraphs[2:5] == ("open tags", "and & signs &bogus;", "cell")
-
-
-@pytest.mark.slow
-def test_a_process_of_its_own_answers_with_the_book_or_a_refusal():
-    def answer(content: bytes) -> bytes:
-        return subprocess.run(
-            [sys.executable, "-m", "pipeline.books.epub"], input=content, capture_output=True, check=True
-        ).stdout
-
-    assert asdict(book_of(answer(epub()))) == asdict(read_epub(epub()))
-    with pytest.raises(InvalidDocument, match="not an EPUB"):
-        book_of(answer(b"nothing"))
-    assert "refused" in json.loads(answer(b"nothing"))

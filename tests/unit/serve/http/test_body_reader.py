@@ -76,7 +76,7 @@ def test_the_newest_body_stays_however_close_behind_the_others_it_comes(monkeypa
         for number in range(4):
             monkeypatch.setattr(body_reader, "_now", lambda number=number: began + number * 1e-6)
             request = SimpleNamespace(stream=wait_for_more, headers={"content-type": "application/json"})
-            readings.append(asyncio.create_task(reader.read_json(request)))
+            readings.append(asyncio.create_task(reader.read_json(request, bytes)))
             for _ in range(10):
                 await asyncio.sleep(0)
         assert [reading.done() for reading in readings] == [True, True, False, False]

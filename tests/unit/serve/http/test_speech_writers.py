@@ -11,7 +11,7 @@ import requests
 from pipeline.errors import (
     EngineDead,
 )
-from serve.http.speech_writers import ignored_header
+from serve.http.ignored_fields import ignored_header
 from tests.support.fakes import Speaker, close_to, make_services, pcm_of
 from tests.support.live_server import serving
 
