@@ -12,6 +12,7 @@ Never: an event without a place to go on from, but for progress, which only coun
 """
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import AsyncGenerator
@@ -74,7 +75,7 @@ async def job_events(desk: JobDesk, context: RequestContext, view: JobView, last
         except StoreUnavailable:
             continue  # what was seen last stays; the store comes back
         except ApiError as refusal:
-            yield _event("error", {"status": refusal.spec.status, **refusal.body(context.request_id)})
+            yield _event("error", json.dumps({"status": refusal.spec.status, **refusal.body(context.request_id)}))
             return
 
 
