@@ -23,7 +23,7 @@ from serve.access.idempotency import checked_key
 from serve.config.jobs import JobsConfig
 from serve.errors import ApiError, ErrorSpec
 from serve.jobs.body import File, JobBody, PartBody
-from serve.jobs.document import DocumentReader
+from serve.jobs.document import DOCUMENTS
 from serve.jobs.intake import Intake
 from serve.jobs.planning import JobPlan, plan_job
 from serve.jobs.record import HIDDEN, UNFINISHED, JobRecord, JobStatus
@@ -71,7 +71,7 @@ class JobDesk:
         """told when a job of this replica's clients wants to be spoken"""
         self.waiting_for_disk = 0
         """how many jobs of this replica's runner cannot go on because the disk is full"""
-        self.documents = DocumentReader()
+        self.documents = DOCUMENTS
         self.speech = speech
         self.build = build
         self._folder = folder

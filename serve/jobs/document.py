@@ -15,7 +15,7 @@ from pipeline.errors import AtCapacity, InvalidDocument
 
 READER = "pipeline.books.reader"
 TIMEOUT_S = 60.0
-AT_ONCE = 2  # documents in one ingress replica
+AT_ONCE = 2  # documents in one process
 MOST_WAITING = 30
 RETRY_AFTER_S = 5.0
 
@@ -39,12 +39,10 @@ class DocumentReader:
             message = f"{AT_ONCE} documents are being read, and {MOST_WAITING} wait for it"
             raise AtCapacity(message, retry_after_s=RETRY_AFTER_S)
         self._unanswered += 1
-        reading = self._threads.submit(self._read, question)
-        reading.add_done_callback(self._forget)
-        return await asyncio.wrap_future(reading)
-
-    def _forget(self, _: object) -> None:
-        self._unanswered -= 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, question)
+        finally:
+            self._unanswered -= 1
 
     def _read(self, question: Question) -> Document:
         reader = self._readers.pop()  # the one that answered last: others may end
@@ -62,3 +60,7 @@ class DocumentReader:
             raise AtCapacity(message, retry_after_s=RETRY_AFTER_S) from error
         finally:
             self._readers.append(reader)
+
+
+DOCUMENTS = DocumentReader()
+"""of this process; nothing is started before the first document"""
