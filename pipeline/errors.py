@@ -222,6 +222,10 @@ class EngineDead(EngineFault):
     """The engine's loop has died or hangs; the replica is replaced."""
 
 
+class OtherBuild(EngineDead):
+    """Nothing is left that generates the steps that follow: what was delivered comes from another build."""
+
+
 class WorkerDied(EngineDead):
     """A child process of the replica ended before it answered. `worker` is its unique name."""
 

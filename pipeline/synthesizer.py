@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from pipeline.audio.post_processor import PostProcessor
 from pipeline.cache.cached_generator import CachedModel
 from pipeline.config import SpeechConfig
+from pipeline.errors import EngineFault
 from pipeline.protocols import CodeGenerator, TextFollower, TextFrontend, VoiceSource, WaveDecoder
 from pipeline.takes import Takes
 from pipeline.text.segment import predicted_steps
@@ -249,7 +250,7 @@ class SegmentPrefetcher:
 
     async def segments(self) -> AsyncGenerator[AsyncGenerator[StepBlock, None], None]:
         """Yields one stream of blocks per segment. Closing this closes them all."""
-        queues: list[asyncio.Queue[StepBlock | BaseException]] = [asyncio.Queue() for _ in self._prompts]
+        queues: list[asyncio.Queue[StepBlock | Exception | None]] = [asyncio.Queue() for _ in self._prompts]
         tasks: list[asyncio.Task[None]] = []
         try:
             for index in range(len(self._prompts)):
@@ -261,8 +262,8 @@ class SegmentPrefetcher:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _generate_into(self, index: int, queue: asyncio.Queue[StepBlock | BaseException]) -> None:
-        """Generates one segment into its queue; an error goes into the queue too."""
+    async def _generate_into(self, index: int, queue: asyncio.Queue[StepBlock | Exception | None]) -> None:
+        """Generates one segment into its queue; an error goes into the queue too, and None when nothing follows."""
         try:
             if index > 0 and not self._admitted:
                 # The first segment decides admission: no other one takes a slot before it.
@@ -272,13 +273,22 @@ class SegmentPrefetcher:
                     queue.put_nowait(block)
         except Exception as error:
             queue.put_nowait(error)
+        finally:
+            queue.put_nowait(None)
 
 
-async def _blocks(queue: asyncio.Queue[StepBlock | BaseException]) -> AsyncGenerator[StepBlock, None]:
+async def _blocks(queue: asyncio.Queue[StepBlock | Exception | None]) -> AsyncGenerator[StepBlock, None]:
+    """Yields the blocks of one segment.
+
+    Raises:
+        EngineFault: no more steps come, and none of them was the last. Otherwise the error in the queue.
+    """
     finished = False
     while not finished:
         item = await queue.get()
-        if isinstance(item, BaseException):
+        if item is None:
+            raise EngineFault("the steps of a segment stopped before its end, without a reason")
+        if isinstance(item, Exception):
             raise item
         yield item
         finished = item.finish is not None

@@ -7,14 +7,17 @@ Never: loudness, speed, threads
 
 What a decoder gets back, in samples at the stream's rate:
 
-wav pcm flac ulaw alaw opus   exactly what went in (opus: through its own pre-skip and end position)
-mp3, whole                    exactly what went in, where the decoder reads the LAME tag, as all current ones do
+wav pcm flac ulaw alaw opus   exactly what went in (opus: through its own pre-skip and end position; a reply of less than
+                              60 ms at 6 kbit/s may lack up to 24 samples)
+mp3, whole                    what went in, where the decoder reads the LAME tag, as all current ones do; FFmpeg's adds up to 46
+                              samples of silence to some lengths
 mp3, streamed                 1105 samples of encoder and decoder delay, then what went in, silence to the frame's end (1152)
 aac                           1024 samples of encoder delay, then what went in, up to one frame (1024) of silence
 """
 
 import io
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -50,6 +53,8 @@ class _Codec:
     sample_format: str
     muxer_options: dict[str, str] = field(default_factory=dict)
     has_cover: bool = False
+    has_vorbis_comments: bool = False
+    """chapters are comments, which FFmpeg would write up to a second late"""
 
 
 _CODECS = {
@@ -57,10 +62,10 @@ _CODECS = {
     # Of FFmpeg's muxers for this format, the one that takes a cover; the index at the front, so that players begin at once.
     "m4b": _Codec("mp4", "aac", "fltp", {"movflags": "+faststart", "brand": "M4B "}, has_cover=True),
     # A page every 60 ms (in microseconds): the muxer's own second would add to the latency.
-    "opus": _Codec("ogg", "libopus", "s16", {"page_duration": "60000"}),
+    "opus": _Codec("ogg", "libopus", "s16", {"page_duration": "60000"}, has_vorbis_comments=True),
     "aac": _Codec("adts", "aac", "fltp"),
     # The muxer would begin with 8 KiB reserved for tags.
-    "flac": _Codec("flac", "flac", "s16", {"metadata_header_padding": "0"}, has_cover=True),
+    "flac": _Codec("flac", "flac", "s16", {"metadata_header_padding": "0"}, has_cover=True, has_vorbis_comments=True),
 }
 # Bit-exact muxing leaves out the random Ogg serial number, dates and version strings.
 _STREAMED = {"mp3": {"write_xing": "0"}}  # the frame with the length comes first, and is only known last
@@ -200,6 +205,16 @@ def wav_header(sample_rate: int, size: int) -> bytes:
     return b"RIFF" + struct.pack("<I", rest) + b"WAVEfmt " + shape + info + b"data" + struct.pack("<I", size)
 
 
+def chapter_comments(chapters: Sequence[tuple[str, int, int]], sample_rate: int) -> dict[str, str]:
+    """Returns chapters (title, first sample, stop) as Vorbis comments, which have their beginnings in milliseconds."""
+    comments = {}
+    for number, (title, first, _) in enumerate(chapters):
+        seconds, ms = divmod(1000 * first // sample_rate, 1000)
+        comments[f"CHAPTER{number:03d}"] = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{ms:03d}"
+        comments[f"CHAPTER{number:03d}NAME"] = plain(title)
+    return comments
+
+
 class _CompandedWriter:
     """Writes one byte per sample, by a table: G.711, the telephone's code."""
 
@@ -253,13 +268,16 @@ class _FfmpegWriter:
         self._container = av.open(target, "w", format=codec.muxer, options=_DETERMINISTIC | options)
         # ID3v2 or Vorbis comments; ADTS has no place for any.
         self._container.metadata.update({"comment": MARK, **labels.tags})
-        second = Fraction(1, audio.sample_rate)
-        self._container.set_chapters(
-            [
-                {"id": at, "start": first, "end": stop, "time_base": second, "metadata": {"title": plain(title)}}
-                for at, (title, first, stop) in enumerate(labels.chapters)
-            ]
-        )
+        if codec.has_vorbis_comments:
+            self._container.metadata.update(chapter_comments(labels.chapters, audio.sample_rate))
+        else:
+            second = Fraction(1, audio.sample_rate)
+            self._container.set_chapters(
+                [
+                    {"id": at, "start": first, "end": stop, "time_base": second, "metadata": {"title": plain(title)}}
+                    for at, (title, first, stop) in enumerate(labels.chapters)
+                ]
+            )
         stream = self._container.add_stream(codec.codec, rate=audio.sample_rate)
         assert isinstance(stream, AudioStream)
         self._stream = stream

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 _JPEG_SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # markers of frames
 
+WIDEST = 16_000
+"""largest side of a cover [pixels]; FFmpeg refuses pictures of more than 268 million"""
+
 
 @dataclass(frozen=True, slots=True)
 class FileLabels:
@@ -46,13 +49,17 @@ class Picture:
 
 
 def picture_of(content: bytes) -> Picture | None:
-    """Returns what a picture is; None: neither JPEG nor PNG."""
+    """Returns what a picture is; None: neither JPEG nor PNG, or none that a file can show."""
+    picture = None
     try:
         if content.startswith(b"\x89PNG\r\n\x1a\n"):
-            return Picture("png", *struct.unpack(">II", content[16:24]))
-        return _jpeg(content) if content.startswith(b"\xff\xd8") else None
+            picture = Picture("png", *struct.unpack(">II", content[16:24]))
+        elif content.startswith(b"\xff\xd8"):
+            picture = _jpeg(content)
     except (struct.error, IndexError):
         return None
+    is_shown = picture is not None and 0 < picture.width <= WIDEST and 0 < picture.height <= WIDEST
+    return picture if is_shown else None
 
 
 def _jpeg(content: bytes) -> Picture | None:

@@ -13,7 +13,7 @@ Never: how steps are generated; an entry of another fingerprint, or from before 
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pipeline.cache.invalidation import PurgeGenerations
@@ -132,12 +132,14 @@ class CodeCache:
             on_source: called with the source of the steps, before the first of them.
 
         Raises:
-            whatever the stream of `generate` raises, even if another request opened it.
+            OtherBuild: a joined generation failed half-way, and what is left was made by another build.
+            Else whatever the stream of `generate` raises, even if another request opened it.
         """
         position = Position()
         while True:
             cached = None if refresh else self._from_memory(entry_key)
             if cached is not None:
+                position.check(entry_key.fingerprint)
                 on_source(CacheResult.HIT)
                 yield cached.after(position)
                 return
@@ -151,6 +153,8 @@ class CodeCache:
             try:
                 async with aclosing(stream.listen()) as blocks:
                     async for block in blocks:
+                        position.check(block.fingerprint)
+                        position |= Position(build=block.fingerprint)
                         rest = block.after(position)
                         if not rest.is_empty:
                             position |= block.end
@@ -253,7 +257,7 @@ class CodeCache:
             self._steps += len(cached.codes)
             self._memory.put(entry_key, content)
             on_source(CacheResult.HIT)
-            yield cached
+            yield replace(cached, fingerprint=entry_key.fingerprint)
 
     async def _generate_and_store(
         self, entry_key: CacheEntryKey, on_source: OnSource, generate: Generate, terms: GenerationTerms

@@ -137,7 +137,6 @@ class Playback:
             self._slots.take(turn, restores=is_restored)
             if turn.victim is not None:
                 self._preempt(turn.victim)
-                row.unheard += self._rounds_ahead if row.unheard else 0
             self._rows[turn.sequence] = row
             if turn.sequence.lane is not Lane.BULK:
                 self._start(row)
@@ -149,6 +148,8 @@ class Playback:
 
     def _preempt(self, victim: Sequence) -> None:
         self._preempted[victim] = row = self._rows.pop(victim)
+        if row.since is not None:  # its rounds in flight are waited for
+            self._now += self._rounds_ahead * self._round_s(self._decoding)
         self._hold(row)
         self._order.push(victim)
 

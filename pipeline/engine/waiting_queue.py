@@ -94,7 +94,7 @@ class WaitQueue:
         """Removes the sequences with these ids, which get no slot; the steps that were not made are given back."""
         left = [sequence for sequence in self._waiting if id(sequence) in gone]
         self._waiting = [sequence for sequence in self._waiting if id(sequence) not in gone]
-        for sequence in left:
+        for sequence in sorted(left, key=lambda each: each.virtual_start, reverse=True):
             self._advance_siblings(sequence)
             self.settle(sequence)
         self._remove(gone)

@@ -3,9 +3,11 @@
 In:    the takes of a request, the words of its segments
 Out:   the steps of the best take of each segment
 Owns:  how many segments were spoken again
-Never: a take chosen by chance or by time: one seed has the same takes, and the first of the best ones is spoken
+Never: a take chosen by chance: one seed has the same takes, and the first of the best ones is spoken
 
-Whether a word is missing is known at the end of a take, so a segment is sent when its takes have ended.
+Whether a word is missing is known at the end of a take, so a segment is sent when its takes have ended. Where a further take
+fails, for want of time or of an entry in the cache, the best one before it is spoken, and a warning says so: these bytes may
+differ from those of another day.
 """
 
 import asyncio
@@ -15,6 +17,7 @@ from contextlib import aclosing
 
 import numpy as np
 
+from pipeline.errors import SynthesisError
 from pipeline.protocols import TextFollower
 from pipeline.takes import TAKES, Takes
 from pipeline.timing.coverage import coverage_of
@@ -22,6 +25,8 @@ from pipeline.types import Coverage, Prompt, SpokenWord, StepBlock
 
 RETRIED = "retried"
 """warning: takes that were not spoken, because another one of their segment has more of its words"""
+RETRY_FAILED = "retry_failed"
+"""warning: segments whose further take failed, so that the best one before it is spoken"""
 
 
 class Rerolls:
@@ -34,7 +39,7 @@ class Rerolls:
         self._words = words
         self._follower = follower
         self._retries = retries
-        self._retried = 0
+        self._retried = self._failed = 0
 
     @property
     def running(self) -> asyncio.Event:
@@ -44,7 +49,8 @@ class Rerolls:
     @property
     def warnings(self) -> tuple[tuple[str, int], ...]:
         """Code and number, as far as the segments have ended."""
-        return (*self._takes.warnings, *(((RETRIED, self._retried),) if self._retried else ()))
+        counts = ((RETRIED, self._retried), (RETRY_FAILED, self._failed))
+        return (*self._takes.warnings, *(count for count in counts if count[1]))
 
     async def steps(self, prompt: Prompt, *, admitted: bool) -> AsyncGenerator[StepBlock, None]:
         """Streams the steps of one segment, as Takes.steps does."""
@@ -57,14 +63,20 @@ class Rerolls:
         for retry in range(self._retries + 1):
             counts: Counter[str] = Counter()
             again = self._takes.steps(prompt, admitted=admitted or retry > 0, attempt=retry * TAKES, counts=counts)
-            async with aclosing(again):
-                blocks = [block async for block in again]
+            try:
+                async with aclosing(again):
+                    blocks = [block async for block in again]
+            except SynthesisError:
+                if best is None:
+                    raise
+                self._failed += 1
+                break
             coverage = await self._coverage(prompt, blocks)
             if best is None or (coverage is not None and best[0] is not None and coverage.share > best[0].share):
                 best = coverage, blocks, counts
+            self._retried += retry > 0
             if coverage is None or coverage.share == 1.0:
                 break
-            self._retried += retry < self._retries
         assert best is not None
         self._takes.count(best[2])
         for block in best[1]:

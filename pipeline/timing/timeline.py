@@ -3,7 +3,7 @@
 In:    the steps of each segment; where it begins and ends in the audio; how many samples exist
 Out:   TimedItems, none of them later than the samples it describes; Coverage
 Owns:  the words of the present segment that have not been told
-Never: samples; a time that depends on how steps or samples were grouped, or on when they came
+Never: samples; a time that depends on how steps or samples were grouped, or on when they came; to take back what it has said
 
 Segments and breaks are counted in samples: exact. A word begins where the model begins to look at its tokens. It is told as
 soon as its end is decided and its audio exists, and the audio from its beginning on waits for that. Where no head of the model
@@ -54,6 +54,15 @@ class _Segment:
     followed: Followed | None = None
     told: int = 0
     """words that have been told"""
+    told_until: int = 0
+    """where the last of them ends in the reply [samples]"""
+
+    def extend(self, followed: Followed | None) -> None:
+        """Takes an answer of the follower: what an earlier one decided stays, whoever gave it."""
+        if followed is not None and self.followed is not None:
+            path = np.concatenate([self.followed.path, followed.path[len(self.followed.path) :]])
+            followed = Followed(np.maximum.accumulate(path), followed.looked)
+        self.followed = followed
 
     @property
     def tokens(self) -> tuple[int, int]:
@@ -82,6 +91,7 @@ class Timeline:
         self._words = words if request.times is TimeDetail.WORD else ()
         self._follower = follower
         self._present: _Segment | None = None
+        self._left = 0  # samples that have left
         self._ended: list[TimedItem] = []  # that are ready
         self._marks = list(request.marks)  # that have no time yet
         self._rate = request.audio.sample_rate
@@ -114,7 +124,7 @@ class Timeline:
                 ended = block.finish is not None
                 if follows and (ended or block.first_step // GROUP < block.stop // GROUP):
                     codes = np.concatenate(segment.codes)
-                    segment.followed = await follower.follow(segment.prompt, codes, segment.tokens, ended=ended)
+                    segment.extend(await follower.follow(segment.prompt, codes, segment.tokens, ended=ended))
                     follows = segment.followed is not None
                     if ended and segment.followed is not None:
                         coverage = coverage_of(segment.words, segment.followed)
@@ -136,7 +146,8 @@ class Timeline:
         if segment is not None and segment.told < len(segment.words):
             leave = segment.began if segment.followed is None else self._tell(segment, made)
         items, self._ended = tuple(self._ended), []
-        return min(leave, made), items
+        self._left = max(self._left, min(leave, made))
+        return self._left, items
 
     def _tell(self, segment: _Segment, made: int) -> int:
         """Tells the words that are decided and whose audio exists; returns where the next one begins, or `made`."""
@@ -209,6 +220,8 @@ def _word(segment: _Segment, start: int, stop: int, quality: TimeQuality) -> Tim
     word, spoken = segment.words[segment.told], segment.prompt.segment
     before = segment.words[segment.told - 1].spoken[1] if segment.told else 0
     segment.told += 1
+    start = max(start, segment.told_until)
+    segment.told_until = stop = max(start, stop)
     reading = spoken.text[slice(*word.spoken)]
     return TimedItem(
         TimeKind.WORD, start, stop, quality, spoken.index, word.source, reading, before=spoken.text[before : word.spoken[0]]

@@ -12,6 +12,8 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.errors import OtherBuild
+
 
 class CacheResult(StrEnum):
     """Where steps came from."""
@@ -69,7 +71,7 @@ class StepBlock:
     @property
     def end(self) -> "Position":
         """Where the next block begins."""
-        return Position(self.stop, self.first_sample + (0 if self.samples is None else len(self.samples)))
+        return Position(self.stop, self.first_sample + (0 if self.samples is None else len(self.samples)), self.fingerprint)
 
     def after(self, position: "Position") -> "StepBlock":
         """Returns the part from a position of the sequence on; it may have no steps and no samples."""
@@ -91,11 +93,29 @@ class StepBlock:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How much of a sequence has been delivered."""
+    """How much of a sequence has been delivered, and which build made it."""
 
     step: int = 0
     sample: int = 0
+    build: str = ""
+    """the fingerprint of its blocks; empty: unknown"""
 
     def __or__(self, other: "Position") -> "Position":
         """Returns the later of both, in either count."""
-        return Position(max(self.step, other.step), max(self.sample, other.sample))
+        return Position(max(self.step, other.step), max(self.sample, other.sample), other.build or self.build)
+
+    @property
+    def has_begun(self) -> bool:
+        """True once anything has been delivered."""
+        return self.step > 0 or self.sample > 0
+
+    def check(self, fingerprint: str) -> None:
+        """Checks that steps of a build go on with what was delivered; an empty fingerprint says nothing.
+
+        Raises:
+            OtherBuild: they do not.
+        """
+        if self.has_begun and fingerprint and self.build not in ("", fingerprint):
+            raise OtherBuild(
+                "the segment cannot go on: its beginning comes from another build of the model; ask again"
+            )

@@ -23,7 +23,7 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, 
 from ray.serve.handle import DeploymentHandle
 
 from pipeline.checkpoint.capabilities import Capabilities
-from pipeline.errors import AtCapacity, EngineDead, EngineFault, SynthesisError, WorkerDied
+from pipeline.errors import AtCapacity, EngineDead, EngineFault, OtherBuild, SynthesisError, WorkerDied
 from pipeline.text.frontend_client import FrontendClient, TextOperation
 from pipeline.types import (
     DecodedAudio,
@@ -41,7 +41,7 @@ from serve.config.model_versions import ONLY
 from serve.config.policies import BreakerConfig
 from serve.observability.stage_timings import current_timings
 from serve.observability.tracing import carried
-from serve.remote.taken_over import OtherBuild, Segment
+from serve.remote.taken_over import Segment
 from serve.resilience.circuit_breaker import Breaker, Call
 from serve.resilience.quarantine import CURRENT_REQUEST
 

@@ -2,23 +2,18 @@
 
 In:    the blocks of each replica, and its death
 Out:   the blocks that nobody has had yet; what to ask the next replica for
-Owns:  the place and the build of one segment
+Owns:  the place of one segment
 Never: a step twice; steps of two builds
 """
 
 import time
 from dataclasses import replace
 
-from pipeline.errors import EngineDead
 from pipeline.types import Lane, Position, Prompt, StepBlock
 from serve.observability.stage_timings import current_timings
 
 MOST_TRIES = 2  # of a segment that has not begun
 MOST_FAIL_OVERS = 4  # of one that has
-
-
-class OtherBuild(EngineDead):
-    """No replica is left that generates the same steps."""
 
 
 class Segment:
@@ -27,13 +22,12 @@ class Segment:
     def __init__(self, prompt: Prompt) -> None:
         self._prompt = prompt
         self._place = Position()
-        self._build = ""
         self._died_at: float | None = None
 
     @property
     def has_begun(self) -> bool:
         """True once somebody may be listening to it."""
-        return self._place != Position()
+        return self._place.has_begun
 
     @property
     def most_tries(self) -> int:
@@ -53,9 +47,8 @@ class Segment:
         Raises:
             OtherBuild: what was delivered comes from another build.
         """
-        if self.has_begun and block.fingerprint not in ("", self._build):
-            raise OtherBuild("the replica that spoke has died, and the others are of another build")
-        self._build = block.fingerprint or self._build
+        self._place.check(block.fingerprint)
+        self._place |= Position(build=block.fingerprint)
         return block.after(self._place)
 
     def deliver(self, rest: StepBlock) -> None:

@@ -3,7 +3,8 @@
 In:    TimedItems of words and segments, in samples
 Out:   SubRip or WebVTT
 Owns:  how long a cue and a line may be
-Never: a time of its own: a cue begins with its first word and ends with its last
+Never: a time of its own: a cue begins with its first word and ends with its last; one whose words were all swallowed gets a
+       part of its neighbour's time
 
 A cue ends where the voice changes, with a sentence, at a comma or between words, before it has more than two lines or lasts too
 long. WebVTT names the voices of a dialogue, and SubRip its speakers where they change. Lengths are those
@@ -25,6 +26,8 @@ LINE = 42
 """widest line; a Chinese character is as wide as WIDE letters"""
 LINES = 2
 MOST_S = 7.0
+BRIEF_S = 0.02  # a cue of less is one whose words the model swallowed
+LEAST_S = 0.5  # of such a cue, where its neighbour lasts long enough
 WIDE = 42 / 16
 _WIDE = re.compile(r"[\u2e80-\u9fff\uf900-\ufaff\uff00-\uffef]")
 _PIECE = re.compile(r"\s+|[\u3400-\u9fff][\u3000-\u303f\uff00-\uff65]*|[^\s\u3400-\u9fff]+")
@@ -53,8 +56,37 @@ def subtitles(items: Sequence[TimedItem], job: SpeechJob) -> str:
     return written(shown, job.subtitles)
 
 
-def cues(items: Sequence[TimedItem], job: SpeechJob) -> Iterator[Cue]:
-    """Yields the cues of a text whose words have times; of one without, a cue per segment."""
+def cues(items: Sequence[TimedItem], job: SpeechJob) -> list[Cue]:
+    """Returns the cues of a text whose words have times; of one without, a cue per segment. Each ends after it begins."""
+    return lasting(list(_cues(items, job)))
+
+
+def lasting(shown: Iterable[Cue]) -> list[Cue]:
+    """Returns cues that all last: those without length share the time of the one before them, the first ones of the next."""
+    groups: list[list[Cue]] = []  # of each at most one cue lasts
+    for cue in shown:
+        if not groups or (_lasts(cue) and any(map(_lasts, groups[-1]))):
+            groups.append([cue])
+        else:
+            groups[-1].append(cue)
+    return [cue for group in groups for cue in (group if len(group) == 1 and _lasts(group[0]) else _shared(group))]
+
+
+def _shared(group: list[Cue]) -> Iterator[Cue]:
+    silent = sum(not _lasts(cue) for cue in group)
+    start, stop = group[0].start, max(cue.end for cue in group)
+    part = min(LEAST_S, (stop - start) / (2 * silent)) if silent < len(group) else LEAST_S
+    for cue in group:
+        end = start + (stop - group[0].start - silent * part if _lasts(cue) else part)
+        yield replace(cue, start=start, end=end)
+        start = end
+
+
+def _lasts(cue: Cue) -> bool:
+    return cue.end - cue.start >= BRIEF_S
+
+
+def _cues(items: Sequence[TimedItem], job: SpeechJob) -> Iterator[Cue]:
     wanted = TimeKind.WORD if any(item.kind is TimeKind.WORD for item in items) else TimeKind.SEGMENT
     timed = [item for item in items if item.kind is wanted]
     text, rate = job.request.text, job.audio.sample_rate

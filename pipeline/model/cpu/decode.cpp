@@ -243,6 +243,7 @@ enum ArithmeticKind : int64_t { PLAIN_FLOAT, PLAIN_BF16, PLAIN_INT8, PAIRS_INT8,
 struct Model {
     int64_t arithmetic, layers, width, heads, head_dim, mlp_width, positions, threads;
     int64_t rows;  // as many as the scratch holds
+    int64_t taken_width;  // numbers of a row in `taken`
     double eps;
     const float *final_norm, *cos, *sin;  // (width,), (positions, head_dim) twice; sin carries the sign of the rotation
     const Layer* stack;
@@ -308,7 +309,7 @@ void run_layers(Team& team, const Model& model, const Rows& rows, const Cache& c
     float* const scores = model.scores + team.me * (model.positions + LANES);
     float* const fresh = model.fresh + team.me * model.rows * dim;
     const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(dim));
-    Multiplier<Arithmetic> multiplier(model.taken + team.me * model.rows * (mlp + 1) * 4);
+    Multiplier<Arithmetic> multiplier(model.taken + team.me * model.rows * model.taken_width * 4);
     const auto product = [&](const Product& p, const float* inputs, int64_t depth, int64_t panels, auto finish) {
         multiplier.take(inputs, count, depth);
         team.share(panels, [&](int64_t panel) {

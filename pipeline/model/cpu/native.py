@@ -38,7 +38,7 @@ class Model(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("arithmetic", "layers", "width", "heads", "head_dim", "mlp_width")),
-        *((name, ctypes.c_int64) for name in ("positions", "threads", "rows")),
+        *((name, ctypes.c_int64) for name in ("positions", "threads", "rows", "taken_width")),
         ("eps", ctypes.c_double),
         *((name, ctypes.c_void_p) for name in ("final_norm", "cos", "sin")),
         ("stack", ctypes.POINTER(Layer)),
@@ -182,6 +182,7 @@ class NativeDecoder:
             positions=len(cos),
             threads=threads,
             rows=self._rows,
+            taken_width=taken_width(spec),
             eps=spec.rms_eps,
             final_norm=address(self._weights.final_norm),
             cos=address(cos),
@@ -192,16 +193,23 @@ class NativeDecoder:
 
 
 def check_dimensions(spec: GptSpec) -> None:
-    """Checks that decode.cpp can compute a model of these dimensions.
+    """Checks all that decode.cpp assumes of a model's dimensions.
 
     Raises:
-        NativeUnavailable: it cannot.
+        NativeUnavailable: it cannot compute this model.
     """
     if spec.width % TILE_INPUTS or spec.mlp_width % TILE_INPUTS or spec.head_dim not in (PANEL, 2 * PANEL):
         raise NativeUnavailable(
             f"width {spec.width}, MLP width {spec.mlp_width}, head size {spec.head_dim}: widths must be multiples of "
             f"{TILE_INPUTS}, the head size {PANEL} or {2 * PANEL}"
         )
+    if spec.heads * spec.head_dim != spec.width:
+        raise NativeUnavailable(f"{spec.heads} heads of size {spec.head_dim} are not as wide as the model, {spec.width}")
+
+
+def taken_width(spec: GptSpec) -> int:
+    """Returns how many numbers a product's inputs take in a thread's scratch memory, their scale included, at most."""
+    return max(spec.width, spec.mlp_width) + 1
 
 
 def allocate_scratch(spec: GptSpec, *, rows: int, positions: int, threads: int) -> dict[str, NDArray[np.uint8]]:
@@ -218,7 +226,7 @@ def allocate_scratch(spec: GptSpec, *, rows: int, positions: int, threads: int) 
         "normed": scratch(threads, rows, spec.width),
         "scores": scratch(threads, positions + LANES),
         "fresh": scratch(threads, rows, spec.head_dim),
-        "taken": scratch(threads, rows, max(spec.width, spec.mlp_width) + 1),
+        "taken": scratch(threads, rows, taken_width(spec)),
         "places": scratch(threads + 1, 3, rows, itemsize=8),
         "counts": aligned(ALIGNMENT * (5 * spec.layers + 5) * (threads + 1)),
     }

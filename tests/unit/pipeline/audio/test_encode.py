@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from pipeline.audio import encode as encoding
 from pipeline.audio.encode import MARK, UNKNOWN_SIZE, Encoder, to_int16, wav_header
-from pipeline.audio.formats import CONTAINERS, SAMPLE_RATES, audio_format
+from pipeline.audio.formats import CONTAINERS, SAMPLE_RATES, AudioFormat, audio_format
+from pipeline.audio.labels import FileLabels
 from pipeline.errors import EngineFault, NonFiniteOutput
 from tests.support.effort import examples
 from tests.support.services import needed_program
@@ -251,3 +252,48 @@ def test_a_finished_encoder_takes_no_more():
         encoder.finish()
         with pytest.raises(AssertionError):
             encoder.finish()
+
+
+def png(width: int, height: int) -> bytes:
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", width, height) + b"\x08\x02\0\0\0" + bytes(4)
+
+
+def jpeg(width: int, height: int) -> bytes:
+    return b"\xff\xd8\xff\xc0\x00\x11\x08" + struct.pack(">HH", height, width) + b"\x03\x01\x22\x00\x02\x11\x01\x03\x11\x01"
+
+
+SIZES = [(0, 0), (0, 9), (9, 0), (9, 9), (16_000, 16_000), (16_384, 16_384), (65_535, 65_535)]
+COVERS = [picture(*size) for picture in (png, jpeg) for size in SIZES]
+COVERS += [png(1 << 31, 1 << 31), png(70_000, 9), png(9, 9)[:20], jpeg(9, 9)[:7], b"GIF89a"]
+
+
+@pytest.mark.parametrize("container", ["mp3", "flac", "m4b"])
+def test_a_book_is_a_file_whatever_its_cover_is(tmp_path, container):
+    kbps = None if container == "flac" else 64
+    for cover in COVERS:
+        labels = FileLabels("Title", "Author", (), cover)
+        with Encoder(AudioFormat(container, RATE, kbps), streamed=False, file=tmp_path / "book", labels=labels) as encoder:
+            encoder.feed(np.zeros(RATE, np.float32))
+            encoder.finish()
+        with av.open(str(tmp_path / "book")) as read:
+            assert read.streams.audio, cover
+
+
+@pytest.mark.parametrize("container", ["opus", "flac", "mp3", "m4b"])
+def test_chapters_begin_where_they_begin(tmp_path, container):
+    """To the millisecond; every fraction of a second, and the last hour that two digits hold."""
+    starts_ms = [0, 1, 499, 500, 501, 999, 1000, 1500, 2900, 59_999, 60_000, 3_599_999, 359_999_999]
+    stops = [*starts_ms[1:], 360_000_000]
+    chapters = tuple(
+        (f"Part {at}: a = b\n", first * 24, stop * 24) for at, (first, stop) in enumerate(zip(starts_ms, stops, strict=True))
+    )
+    kbps = None if container == "flac" else 32
+    with Encoder(
+        AudioFormat(container, RATE, kbps), streamed=False, file=tmp_path / "book", labels=FileLabels("T", "A", chapters)
+    ) as encoder:
+        encoder.feed(np.zeros(RATE, np.float32))
+        encoder.finish()
+    with av.open(str(tmp_path / "book")) as read:
+        found = [(float(each["start"] * each["time_base"]), each["metadata"]["title"]) for each in read.chapters()]
+    assert [round(1000 * start) for start, _ in found] == starts_ms
+    assert [title.strip() for _, title in found] == [f"Part {at}: a = b" for at in range(len(starts_ms))]

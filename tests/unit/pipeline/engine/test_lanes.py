@@ -390,6 +390,66 @@ def test_tenants_of_a_lane_get_equal_shares_of_steps(seed, lane):
     inside_a_loop(work)
 
 
+@pytest.mark.parametrize("lane", list(Lane))
+@pytest.mark.parametrize("then", ["one by one", "together, and before the one that is wanted", "together, and behind it"])
+def test_a_tenant_pays_for_what_was_made(lane, then):
+    """Whoever cancels what it asked for waits no longer than whoever asked for nothing."""
+
+    def turns(cancelled: int) -> int:
+        sim = Simulation(slots=1, max_rtf=None, max_waiting=4096)
+
+        def submit(tenant: str) -> Sequence:
+            sequence = claimed(lane, tenant=tenant, steps=100)
+            assert sim.submit(sequence, admitted=True)
+            return sequence
+
+        for _ in range(40):
+            submit("patient")
+        sim.scheduler.next_plan(0.0)
+        wanted = submit("other") if then.endswith("behind it") and not cancelled else None
+        gone = []
+        for _ in range(cancelled):
+            gone.append(submit("other"))
+            if then == "one by one":
+                sim.scheduler.cancel(gone[-1])
+                sim.scheduler.next_plan(0.0)
+        if then.endswith("behind it"):
+            wanted = wanted or submit("other")
+        for sequence in gone:
+            sim.scheduler.cancel(sequence)
+        sim.scheduler.next_plan(0.0)
+        wanted = wanted or submit("other")
+        count = 0
+        while wanted.slot is None:
+            (running,) = sim.scheduler._running()
+            running.steps = running.max_steps
+            sim.scheduler.release(running)
+            sim.scheduler.next_plan(0.0)
+            count += 1
+        return count
+
+    inside_a_loop(lambda: None if turns(20) <= turns(0) + 1 else pytest.fail(f"{turns(20)} turns instead of {turns(0)}"))
+
+
+def test_whoever_made_less_than_predicted_is_served_sooner():
+    def work() -> None:
+        sim = Simulation(slots=1, max_rtf=None, max_waiting=4096)
+        for _ in range(10):
+            for tenant in ("brief", "long"):
+                sim.submit(claimed(Lane.STANDARD, tenant=tenant, steps=100), admitted=True)
+        made = {"brief": 0, "long": 0}
+        for turn in range(200):
+            sim.scheduler.next_plan(0.0)
+            running = sim.scheduler._running()
+            running[0].steps = 5 if running[0].tenant == "brief" else 100
+            made[running[0].tenant] += running[0].steps * (turn >= 20)  # those before were asked for at once
+            sim.submit(claimed(Lane.STANDARD, tenant=running[0].tenant, steps=100), admitted=True)
+            sim.scheduler.release(running[0])
+        assert made["brief"] > 0.7 * made["long"], made
+
+    inside_a_loop(work)
+
+
 def test_bulk_leaves_half_of_the_waiting_room_to_others():
     def work() -> None:
         sim = Simulation(slots=1, max_waiting=4)

@@ -109,6 +109,19 @@ def test_stalled_reader_is_told_from_a_slow_one():
 
 
 @in_loop
+def test_a_reader_that_has_read_since_the_last_plan_is_not_stalled():
+    """However long a round takes: here a prefill of two seconds."""
+    scheduler = make_scheduler(stall_timeout_s=30, buffer_steps=8, block_steps=1)
+    sequence = submit(scheduler, make_sequence(max_steps=60))
+    scheduler.next_plan(0.0)
+    sequence.stream._put_steps = sequence.steps = 8
+    for now in (1.0, 29.0):
+        assert scheduler.next_plan(now).decode == ()
+    sequence.stream._read_steps = 1  # at 30.9, and less than makes room
+    assert scheduler.next_plan(31.0).left == ()
+
+
+@in_loop
 def test_deadline_reaches_who_waits_too():
     scheduler = make_scheduler(slots=1)
     running = submit(scheduler, make_sequence(timeout_s=5))

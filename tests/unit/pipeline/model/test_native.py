@@ -18,6 +18,7 @@ from pipeline.model.gpt import ActiveExtent, Gpt, KeysValues, rotary_tables
 from pipeline.model.quantise import dequantise, quantise
 from pipeline.native.compiler import NativeUnavailable
 from pipeline.native.instructions import Instructions, usable
+from pipeline.native.memory import BFLOAT16
 from scripts.evaluate.native_gpt import NativeGpt
 from tests.support.effort import examples
 from tests.support.four_bit import FourBitLinear
@@ -416,7 +417,43 @@ def test_a_cache_it_does_not_know_is_refused(decoder, demo):
             decoder.cache(*tensors)
 
 
-def test_dimensions_it_does_not_take_are_refused(demo):
-    odd = demo.gpt_spec.__class__(**{name: getattr(demo.gpt_spec, name) for name in demo.gpt_spec.__slots__} | {"head_dim": 48})
-    with pytest.raises(NativeUnavailable, match="head size 48"):
-        NativeDecoder({}, odd, positions=4, rows=2, weights="float32", threads=1)
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"head_dim": 48}, "head size 48"),
+        ({"width": 96}, "width 96"),
+        ({"mlp_width": 100}, "MLP width 100"),
+        ({"heads": 3}, "3 heads of size"),
+        ({"head_dim": 64}, "heads of size 64 are not as wide as the model"),
+    ],
+)
+def test_dimensions_it_does_not_take_are_refused(demo, changes, reason):
+    with pytest.raises(NativeUnavailable, match=reason):
+        NativeDecoder({}, replace(demo.gpt_spec, **changes), positions=4, rows=2, weights="float32", threads=1)
+
+
+@needs_native
+@pytest.mark.slow
+@pytest.mark.parametrize("mlp_width", [64, 128])
+def test_an_mlp_narrower_than_the_model_changes_no_number_with_the_threads(demo, mlp_width):
+    """The memory in which a thread keeps a product's inputs is as wide as the widest of them."""
+    spec = replace(demo.gpt_spec, width=256, heads=8, head_dim=32, mlp_width=mlp_width, layers=2)
+    chance = np.random.default_rng(1)
+
+    def weight(*shape: int) -> np.ndarray:
+        return (chance.standard_normal(shape) * 0.05).astype(np.float32)
+
+    tensors = {"norm.weight": np.ones(256, np.float32)}
+    for layer in range(2):
+        at = f"layers.{layer}"
+        tensors |= {f"{at}.{name}_layernorm.weight": np.ones(256, np.float32) for name in ("input", "post_attention")}
+        tensors |= {f"{at}.self_attn.{part}_proj.weight": weight(256, 256) for part in "qkvo"}
+        tensors |= {f"{at}.mlp.{part}_proj.weight": weight(mlp_width, 256) for part in ("gate", "up")}
+        tensors[f"{at}.mlp.down_proj.weight"] = weight(256, mlp_width)
+    embeddings = chance.standard_normal((128, 256)).astype(np.float32)
+    states = []
+    for threads in (1, 4):
+        decoder = NativeDecoder(tensors, spec, positions=160, rows=2, weights="int8", threads=threads)
+        cache = tuple(np.zeros((2, 2, 8, 160, 32), BFLOAT16) for _ in range(2))
+        states += [decoder.prefill([embeddings], [0], cache) for _ in range(10)]
+    assert all(np.array_equal(state, states[0]) for state in states)

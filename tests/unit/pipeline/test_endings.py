@@ -1,0 +1,242 @@
+"""Endings: every stream ends with a word; what was said is neither taken back nor said twice; nothing mixes two builds."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.cache.cache import CodeCache, GenerationTerms
+from pipeline.cache.key import CacheEntryKey, Kept
+from pipeline.config import EngineConfig, SpeechConfig
+from pipeline.engine.device import RoundOutput
+from pipeline.engine.loop import EngineLoop
+from pipeline.engine.observer import NullEngineObserver
+from pipeline.engine.scheduler import Scheduler
+from pipeline.errors import DeadlineExceeded, EngineDead, EngineFault, NotCached, OtherBuild, SynthesisError
+from pipeline.synthesizer import SegmentPrefetcher, Synthesizer
+from pipeline.takes import Takes
+from pipeline.timing.rerolls import RETRY_FAILED, Rerolls
+from pipeline.types import (
+    FinishReason,
+    Followed,
+    SamplingParams,
+    SpokenWord,
+    StepBlock,
+    SynthesisRequest,
+    TimeDetail,
+    TimedItem,
+)
+from pipeline.voices.catalogue import VoiceCatalogue
+from tests.support.effort import examples
+from tests.support.factories import WIDTH, make_prompt, make_sequence
+from tests.support.fakes import PromptMaker, StepMaker, ToneDecoder
+
+
+def block(first: int, stop: int, *, finish: FinishReason | None = None, build: str = "") -> StepBlock:
+    codes = np.full((stop - first, 4), len(build))
+    return StepBlock(np.zeros((stop - first, WIDTH), np.float32), codes, first, finish, fingerprint=build)
+
+
+class Stops:
+    """Makes some steps, and stops: silently, with an error, or because its task is cancelled."""
+
+    def __init__(self, error: BaseException | None = None, *, takes: int = 0) -> None:
+        self.error, self.takes = error, takes
+
+    async def generate(self, prompt, sampling, *, timeout_s, admitted=False) -> AsyncGenerator[StepBlock, None]:
+        if sampling.attempt < self.takes:
+            yield block(0, 40, finish=FinishReason.EOS)
+            return
+        yield block(0, 4)
+        if self.error is not None:
+            raise self.error
+
+
+# -- steps that stop ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(None, EngineFault), (asyncio.CancelledError(), EngineFault), (EngineDead("it died"), EngineDead)],
+    ids=["silently", "cancelled below", "with an error"],
+)
+@pytest.mark.parametrize("segments", [1, 3])
+def test_steps_that_stop_end_the_request_at_once(error, expected, segments):
+    async def play() -> None:
+        takes = Takes(Stops(error), SamplingParams(), 1e9, (0,))
+        prefetcher = SegmentPrefetcher(takes, (make_prompt(),) * segments, 2, admitted=True)
+        async with asyncio.timeout(5), aclosing(prefetcher.segments()) as streams:
+            async for steps in streams:
+                with pytest.raises(expected):
+                    [each async for each in steps]
+
+    asyncio.run(play())
+
+
+class OneBrokenRound:
+    """A runner whose only row is broken, and whose device then fails."""
+
+    rounds_ahead = 0
+
+    def __init__(self, *, resets: bool) -> None:
+        self.resets = resets
+
+    def prefill(self, sequences) -> None: ...
+
+    def launch(self, plan) -> None: ...
+
+    def read(self) -> RoundOutput:
+        yes = np.ones(1, bool)
+        return RoundOutput(np.zeros((1, 1, WIDTH), np.float32), np.zeros((1, 1, 4), np.int64), ~yes[None], ~yes, yes)
+
+    def reset_slot(self, slot: int) -> None:
+        if not self.resets:
+            raise RuntimeError("an illegal memory access")
+
+
+class FullDisk(NullEngineObserver):
+    def wasted(self, steps: int, reason: str) -> None:
+        raise OSError("no space left for metrics")
+
+
+@pytest.mark.parametrize("fails", ["the device", "the observer of a broken row", "the observer of a late one"])
+def test_a_loop_that_dies_tells_its_readers_first(fails):
+    async def play() -> None:
+        config = EngineConfig(slots=1)
+        scheduler = Scheduler(config)
+        observer = NullEngineObserver() if fails == "the device" else FullDisk()
+        loop = EngineLoop(config, scheduler, observer, lambda: 0.0)
+        late = fails == "the observer of a late one"
+        readers = [make_sequence(timeout_s=-1.0 if late else 10.0) for _ in range(3)]
+        loop.start(lambda: OneBrokenRound(resets=fails != "the device"))  # type: ignore[arg-type,return-value]
+        with loop.wake:
+            for sequence in readers:
+                scheduler.submit(sequence, admitted=True, retry_after_s=1)
+            loop.wake.notify()
+        for sequence in readers:
+            with pytest.raises(SynthesisError):
+                async with asyncio.timeout(5):
+                    await sequence.stream.get()
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("error", [DeadlineExceeded("over"), NotCached("no second take"), EngineDead("dead")])
+@pytest.mark.parametrize("takes", [1, 2])
+def test_a_further_take_that_fails_costs_no_speech(error, takes):
+    async def play() -> None:
+        class Deaf:
+            async def follow(self, prompt, codes, tokens, *, ended):
+                return Followed(*2 * [np.full(len(codes), 2)])  # words are missing in every take
+
+        words = (tuple(SpokenWord((n, n + 1), (n, n + 1), (2 + n, 3 + n)) for n in range(4)),)
+        takes_ = Takes(Stops(error, takes=2 * takes), SamplingParams(), 1e9, (0,))
+        spoken = Rerolls(takes_, words, Deaf(), retries=3)
+        async with aclosing(spoken.steps(make_prompt(), admitted=True)) as steps:
+            assert sum([len(each.codes) async for each in steps]) == 40
+        assert dict(spoken.warnings)[RETRY_FAILED] == 1
+
+    asyncio.run(play())
+
+
+# -- one build ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("further", "is_spliced"), [("old", False), ("new", True)])
+@pytest.mark.parametrize("cut", [1, 40])
+def test_a_joined_segment_goes_on_with_steps_of_its_build_or_not_at_all(further, is_spliced, cut):
+    entry = CacheEntryKey("digest", "tenant", (0, 0), "old", Kept.CODES)
+
+    async def first(terms: GenerationTerms) -> AsyncGenerator[StepBlock, None]:
+        yield block(0, 0, build="old")
+        yield block(0, cut, build="old")
+        await asyncio.sleep(0.01)
+        raise DeadlineExceeded("the first request's time is over")
+
+    async def second(terms: GenerationTerms) -> AsyncGenerator[StepBlock, None]:
+        yield block(0, 80, finish=FinishReason.EOS, build=further)
+
+    async def play() -> int:
+        cache, steps = CodeCache(1 << 20), 0
+
+        async def listen(generate: Callable, deadline: float) -> int:
+            nonlocal steps
+            terms = GenerationTerms(deadline, admitted=True)
+            found = cache.steps(entry, generate, terms, refresh=False, on_source=lambda source: None)
+            async with aclosing(found):
+                return sum([len(each.codes) async for each in found])
+
+        leader = asyncio.create_task(listen(first, 1.0))
+        await asyncio.sleep(0)
+        try:
+            return await listen(second, 2.0)
+        finally:
+            await asyncio.gather(leader, return_exceptions=True)
+
+    if is_spliced:
+        with pytest.raises(OtherBuild):
+            asyncio.run(play())
+    else:
+        assert asyncio.run(play()) == 80
+
+
+# -- times that are taken back --------------------------------------------------------------------------------------------
+
+TEXT = "abcdefgh ijklmnop"
+
+
+class Fickle:
+    """A follower that says other things from some answer on, or nothing."""
+
+    def __init__(self, answers: list[int | None]) -> None:
+        self.answers = iter(answers)
+
+    async def follow(self, prompt, codes, tokens, *, ended):
+        moved = next(self.answers, 0)
+        if moved is None:
+            return None
+        path = np.minimum(tokens[0] + np.maximum(0, np.arange(max(0, len(codes) - 4)) + moved) // 4, tokens[1] - 1)
+        return Followed(path, path)
+
+
+class Worded(PromptMaker):
+    async def plan(self, request, voices):
+        plan = await super().plan(request, voices)
+        words = [tuple(SpokenWord((n, n + 1), (n, n + 1), (n, n + 1)) for n in range(8)) for _ in plan.prompts]
+        prompts = [replace(prompt, segment=replace(prompt.segment, source=(0, 8))) for prompt in plan.prompts]
+        return replace(plan, prompts=tuple(prompts), words=tuple(words))
+
+
+def spoken(answers: list[int | None] | None, block_steps: int) -> tuple[np.ndarray, list[TimedItem]]:
+    follower = None if answers is None else Fickle(answers)
+    synthesizer = Synthesizer(
+        Worded(), StepMaker(block=block_steps), ToneDecoder(), VoiceCatalogue.load(None, 16), SpeechConfig(), follower=follower
+    )
+
+    async def play() -> tuple[np.ndarray, list[TimedItem]]:
+        request, pieces, items, place = SynthesisRequest("id", TEXT, "default", times=TimeDetail.WORD), [], [], 0
+        async for chunk in synthesizer.stream(request):
+            assert chunk.first_sample == place
+            place += len(chunk.samples)
+            pieces.append(chunk.samples)
+            items += chunk.times
+        return np.concatenate(pieces), items
+
+    return asyncio.run(play())
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.lists(st.none() | st.integers(-20, 20), max_size=12), st.sampled_from([3, 4, 9]))
+def test_a_follower_that_takes_back_its_answers_changes_no_sample(answers, block_steps):
+    samples, items = spoken(answers, block_steps)
+    np.testing.assert_array_equal(samples, spoken(None, block_steps)[0])
+    words = [item for item in items if item.kind == "word"]
+    assert len(words) == 8, "each word has its time once"
+    assert all(0 <= word.start <= word.stop <= len(samples) for word in words)
+    assert all(word.stop <= following.start for word, following in pairwise(words))
