@@ -223,7 +223,7 @@ class EngineDead(EngineFault):
 
 
 class OtherBuild(EngineDead):
-    """Nothing is left that generates the steps that follow: what was delivered comes from another build."""
+    """Nothing is left that generates the steps that follow: what was delivered comes from another build of the model."""
 
 
 class WorkerDied(EngineDead):

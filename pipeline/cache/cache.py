@@ -21,7 +21,7 @@ from pipeline.cache.key import CacheEntryKey
 from pipeline.cache.memory import MemoryTier
 from pipeline.cache.serialization import pack, unpack
 from pipeline.cache.single_flight import SharedStream
-from pipeline.errors import AtCapacity, DeadlineExceeded
+from pipeline.errors import AtCapacity, DeadlineExceeded, OtherBuild
 from pipeline.store.threads import ask_store
 from pipeline.types import CacheResult, Lane, Position, SchedulingParams, StepBlock
 
@@ -139,7 +139,7 @@ class CodeCache:
         while True:
             cached = None if refresh else self._from_memory(entry_key)
             if cached is not None:
-                position.check(entry_key.fingerprint)
+                _check_build(position, entry_key.fingerprint)
                 on_source(CacheResult.HIT)
                 yield cached.after(position)
                 return
@@ -153,7 +153,7 @@ class CodeCache:
             try:
                 async with aclosing(stream.listen()) as blocks:
                     async for block in blocks:
-                        position.check(block.fingerprint)
+                        _check_build(position, block.fingerprint)
                         position |= Position(build=block.fingerprint)
                         rest = block.after(position)
                         if not rest.is_empty:
@@ -282,6 +282,11 @@ class CodeCache:
         self._memory.put(entry_key, content)
         if self._shared is not None:
             self._shared.put(entry_key.tenant, entry_key.digest, content)
+
+
+def _check_build(position: Position, fingerprint: str) -> None:
+    if not position.precedes(fingerprint):
+        raise OtherBuild("the request that generated this segment failed, and what is left is of another build")
 
 
 def terms_for(timeout_s: float, scheduling: SchedulingParams, *, admitted: bool) -> GenerationTerms:

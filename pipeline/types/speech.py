@@ -12,8 +12,6 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import OtherBuild
-
 
 class CacheResult(StrEnum):
     """Where steps came from."""
@@ -109,13 +107,6 @@ class Position:
         """True once anything has been delivered."""
         return self.step > 0 or self.sample > 0
 
-    def check(self, fingerprint: str) -> None:
-        """Checks that steps of a build go on with what was delivered; an empty fingerprint says nothing.
-
-        Raises:
-            OtherBuild: they do not.
-        """
-        if self.has_begun and fingerprint and self.build not in ("", fingerprint):
-            raise OtherBuild(
-                "the segment cannot go on: its beginning comes from another build of the model; ask again"
-            )
+    def precedes(self, fingerprint: str) -> bool:
+        """Returns True if steps of a build may follow what has been delivered; an empty fingerprint says nothing."""
+        return not self.has_begun or not fingerprint or self.build in ("", fingerprint)

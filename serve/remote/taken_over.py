@@ -9,6 +9,7 @@ Never: a step twice; steps of two builds
 import time
 from dataclasses import replace
 
+from pipeline.errors import OtherBuild
 from pipeline.types import Lane, Position, Prompt, StepBlock
 from serve.observability.stage_timings import current_timings
 
@@ -47,7 +48,8 @@ class Segment:
         Raises:
             OtherBuild: what was delivered comes from another build.
         """
-        self._place.check(block.fingerprint)
+        if not self._place.precedes(block.fingerprint):
+            raise OtherBuild("the replica that spoke has died, and the others are of another build")
         self._place |= Position(build=block.fingerprint)
         return block.after(self._place)
 

@@ -52,7 +52,7 @@ def subtitles(items: Sequence[TimedItem], job: SpeechJob) -> str:
     assert job.subtitles is not None
     shown = cues(items, job)
     if job.request.turns and job.subtitles == "srt":
-        shown = _named(shown)
+        shown = list(_named(shown))
     return written(shown, job.subtitles)
 
 
