@@ -89,9 +89,9 @@ def is_installed(package: str) -> bool:
 def places(args: argparse.Namespace) -> tuple[Path, ...]:
     """Returns the files that hold the findings; the first one that exists is continued."""
     if args.out:
-        return (args.out,)
+        return (args.out.absolute(),)  # sections run in another folder
     folder = os.environ.get(FOLDER)
-    return (Path(folder) / KEPT.name, KEPT) if folder else (RESULTS / KEPT.name,)
+    return (Path(folder).absolute() / KEPT.name, KEPT) if folder else (RESULTS / KEPT.name,)
 
 
 def end_with(parent: int) -> None:

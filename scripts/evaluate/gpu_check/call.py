@@ -76,7 +76,7 @@ def run_all(wanted: list[Section], args: argparse.Namespace) -> int:
             signal.signal(number, _stop)
     began = time.monotonic()
     resolved(args.checkpoint)
-    findings = Findings.begin(places(args), described(args), goes_on=args.within is not None)
+    findings = Findings.begin(places(args), described(args))
     for section in wanted:
         limit_s: float = section.limit_s
         if args.within is not None:

@@ -25,12 +25,11 @@ class Findings:
     files: tuple[Path, ...]
 
     @classmethod
-    def begin(cls, files: tuple[Path, ...], described: Mapping[str, Any], *, goes_on: bool) -> Self:
+    def begin(cls, files: tuple[Path, ...], described: Mapping[str, Any]) -> Self:
         """Continues the first file that exists and is of the same, or begins a new one; one of something else is set aside.
 
         Args:
             described: what the findings are of.
-            goes_on: whether a section that was cut off counts as one that has not run; else it stays in the file as cut off.
         """
         found = next((read(file) for file in files if file.exists()), None)
         if found is not None and not is_of(found, described):

@@ -83,7 +83,11 @@ def test_codes_are_the_cpus_and_states_agree(shallow, requests, expected, attent
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("settings", [{}, {"weights": "int8", "kv": "int8"}], ids=["plain", "8 bits"])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"weights": "int8", "kv": "int8"}, *({"attention_split": split} for split in (64, 256))],
+    ids=["plain", "8 bits", "splits of 64", "splits of 256"],
+)
 def test_alone_equals_crowded_bit_for_bit_in_bfloat16(shallow, requests, settings):
     crowded = run(shallow, requests[:2], dtype="bfloat16", **settings)
     for request, take in zip(requests, crowded, strict=False):
