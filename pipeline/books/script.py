@@ -105,9 +105,19 @@ class Script:
 
 
 def read_script(content: bytes) -> Script:
-    """Returns the script of its JSON."""
-    text, place = content.decode(), len(_BEGINNING)
-    parts: list[Part] = []
+    """Returns the script of its JSON.
+
+    Raises:
+        ValueError: it is none, or one of another release.
+    """
+    try:
+        return _script_of(content.decode())
+    except (TypeError, KeyError, IndexError, AttributeError) as error:
+        raise ValueError(f"no script of this release: {type(error).__name__}") from None
+
+
+def _script_of(text: str) -> Script:
+    place, parts = len(_BEGINNING), list[Part]()
     while text[place] != "]":
         part, place = _DECODER.raw_decode(text, place)
         parts.append(Part(**part))

@@ -74,13 +74,10 @@ class Shelf:
         """Returns the script of a name.
 
         Raises:
-            FileNotFoundError
+            OSError: it is not here.
+            ValueError: it is of another release.
         """
         return _read_script(self._script_file(name))
-
-    def has_script(self, name: str) -> bool:
-        """True if there is a script of a name."""
-        return self._script_file(name).exists()
 
     def remove_script(self, name: str) -> None:
         """Removes a script that nobody wants spoken any more."""
@@ -114,12 +111,12 @@ class Shelf:
         return found
 
     def notes(self, key: str) -> PartNotes:
-        """Returns what is known of the samples of a part; nothing if it has just been removed."""
+        """Returns what is known of the samples of a part; nothing if it has just been removed, or is of another release."""
         try:
             fields = json.loads((self.folder / f"{key}.json").read_bytes())
-        except FileNotFoundError:
+            return PartNotes(tuple(Cue(**cue) for cue in fields["cues"]), fields["warnings"])
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
             return PartNotes()
-        return PartNotes(tuple(Cue(**cue) for cue in fields["cues"]), fields["warnings"])
 
     def pcm_file(self, key: str) -> Path:
         """Returns the path of a part's samples."""
@@ -150,9 +147,10 @@ class Shelf:
         """Removes all files, those too that somebody is writing now: their folder is first given another name."""
         removed = self.folder.with_name(f".{self.folder.name}")
         shutil.rmtree(removed, ignore_errors=True)
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             self.folder.rename(removed)
-        shutil.rmtree(removed, ignore_errors=True)
+        for folder in (removed, self.folder):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _cover_file(self, name: str) -> Path:
         return self.folder / f"cover-{name}"

@@ -45,6 +45,7 @@ class Claims:
         self._looked_at = math.inf
         self._now = 0.0  # counts looks that succeeded, not an outage between two of them
         self._seen: dict[str, tuple[Sign, float]] = {}  # job -> its last sign, and when it was new
+        self._elsewhere: dict[str, float] = {}  # job without its files here -> when they are looked for again
 
     def choose(self, jobs: Mapping[str, Job], most: int, now: float) -> list[Job]:
         """Returns the jobs to claim, so that `most` are held: the oldest ones of the keys with the fewest jobs in progress.
@@ -57,6 +58,7 @@ class Claims:
         running = [job for job in jobs.values() if job.record.status is JobStatus.RUNNING]
         queued = [job for job in jobs.values() if job.record.status is JobStatus.QUEUED]
         self._seen = {job.id: self._last_sign(job) for job in (*running, *queued)}
+        self._elsewhere = {job_id: again for job_id, again in self._elsewhere.items() if job_id in self._seen}
         orphans = [job for job in running if job.record.holder != self._name and self._is_still(job)]
         room = most - sum(job.record.holder == self._name for job in running)
         if room <= 0:
@@ -71,7 +73,7 @@ class Claims:
         while queues and len(chosen) < room:
             tenant = min(queues, key=lambda one: (in_progress[one], queues[one][-1].record.created_at))
             job = queues[tenant].pop()
-            if self._has_files(job) or self._is_still(job, LOST_S):
+            if self._is_here(job) or self._is_still(job, LOST_S):
                 chosen.append(job)
                 in_progress[tenant] += 1
             if not queues[tenant]:
@@ -85,6 +87,15 @@ class Claims:
     def _is_still(self, job: Job, time_s: float | None = None) -> bool:
         """True if a job has been as it is for a time; None: for the lease."""
         return self._now - self._seen[job.id][1] >= (self._lease_s if time_s is None else time_s)
+
+    def _is_here(self, job: Job) -> bool:
+        """True if the files of a job are here; looks once a lease."""
+        if self._elsewhere.get(job.id, 0.0) > self._now:
+            return False
+        if self._has_files(job):
+            return True
+        self._elsewhere[job.id] = self._now + self._lease_s
+        return False
 
     def _may_take(self, job: Job, alive: Collection[str]) -> bool:
         """True if a job is of this build, or of one of which there is no sign any more."""

@@ -87,8 +87,11 @@ class JobDesk:
         return [path for path in self._folder.glob(f"{PREFIX}*") if path.is_dir()]
 
     def has_files(self, job: Job) -> bool:
-        """True if what a job speaks is on this machine."""
-        return self.shelf(job.id).has_script(job.record.script)
+        """True if what a job speaks is on this machine, and this release can read it."""
+        try:
+            return bool(self.shelf(job.id).script(job.record.script).parts)
+        except (OSError, ValueError):
+            return False
 
     def uploads(self) -> list[Path]:
         """Returns the files of batches, which an earlier build had, and their drafts."""

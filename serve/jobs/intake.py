@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from pipeline.books.shelf import Shelf
-from pipeline.errors import AtCapacity, StoreFull, StoreUnavailable
+from pipeline.errors import AtCapacity, Conflict, StoreFull, StoreUnavailable
 from pipeline.store.threads import ask_store
 from serve.access.caller import Caller
 from serve.config.jobs import JobsConfig
@@ -194,7 +194,7 @@ class Intake:
         if changed is None:
             found = self._records.read(job_id)
             if found is None or found.record.script != script:
-                raise StoreUnavailable("the job was removed while it was accepted; send it again")
+                raise Conflict("the job was removed while it was accepted: send it again")
             changed = found.record
         return changed
 

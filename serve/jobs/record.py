@@ -130,7 +130,7 @@ def read_record(content: bytes) -> JobRecord:
         ValueError: they are none.
     """
     try:
-        if b'"batch"' in content and (fields := json.loads(content)).pop("batch", None):
+        if b'"batch"' in content and isinstance(fields := json.loads(content), dict) and fields.pop("batch", None):
             return JobRecord.model_validate({**fields, "tenant": "", "status": JobStatus.CANCELLED})
         return JobRecord.model_validate_json(content)
     except ValidationError as error:

@@ -24,9 +24,7 @@ LOG = logging.getLogger("ray.serve.chattts")
 
 NAMESPACE = "jobs"
 
-UNREADABLE = (
-    "the record of this job is of another release of this service, and stays as it is until a replica of that release reads it"
-)
+UNREADABLE = "this job is of another release of this service, and stays as it is until a replica of that release reads it"
 
 Change = Callable[[JobRecord], JobRecord | None]
 """the next record; None: it stays as it is"""

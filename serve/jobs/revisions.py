@@ -22,7 +22,7 @@ from serve.jobs.disk import writing
 from serve.jobs.intake import Intake
 from serve.jobs.planning import settled_part
 from serve.jobs.record import HIDDEN, UNFINISHED, JobRecord, JobStatus
-from serve.jobs.records import Job, JobRecords
+from serve.jobs.records import UNREADABLE, Job, JobRecords
 from serve.speech.job import RequestContext
 from serve.speech.services import SpeechServices
 
@@ -71,6 +71,8 @@ class Revisions:
                 return self.script_of(found)
             message = "the files of this job are not on this machine (jobs.folder)"
             raise StoreUnavailable(message, place=str(shelf.folder)) from None
+        except ValueError:
+            raise StoreUnavailable(UNREADABLE, place=str(shelf.folder)) from None
 
     async def speak_again(self, context: RequestContext, job: Job, number: int, body: PartBody) -> Job:
         """Has a part spoken again; raises as JobDesk.speak_again says."""

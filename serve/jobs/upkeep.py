@@ -11,7 +11,7 @@ from pathlib import Path
 from serve.jobs.desk import JobDesk
 from serve.jobs.record import JobStatus
 
-CLAIM_S = 3600.0
+CLAIM_S = 600.0
 """a claim of an id that is older is one that a crash has left"""
 
 

@@ -214,3 +214,37 @@ async def test_of_two_changes_of_a_job_one_is_done_and_charged(tmp_path: Path):
     assert await clients.charged() == job.record.characters + len("The first words.")
     scripts = [path.name for path in clients.desks[0].shelf(job.id).folder.glob("script-*")]
     assert scripts == [f"script-{done[0].record.script}.json"], "no other script is kept"
+
+
+@pytest.mark.parametrize("way", ["pause", "cancel", "resume", "again", "delete"])
+@in_a_loop
+async def test_every_change_survives_a_lost_answer(tmp_path: Path, way: str):
+    clients = Clients(tmp_path)
+    job, desk = await clients.create(), clients.desks[0]
+    if way == "resume":
+        await desk.cancel("anna", job.id)
+    before = await clients.charged()
+    store, lost = desk.records._store, []
+    put, delete = store.put, store.delete
+
+    def losing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def lose(*args: Any, **names: Any) -> Any:
+            answer = call(*args, **names)
+            if call not in lost:
+                lost.append(call)
+                raise StoreUnavailable("no answer", outcome_unknown=True)
+            return answer
+
+        return lose
+
+    store.put, store.delete = losing(put), losing(delete)  # type: ignore[method-assign]
+    if way == "again":
+        changed = await clients.speak_again(job)
+        assert clients.jobs()[job.id].record.script == changed.record.script
+    elif way == "delete":
+        await desk.delete("anna", job.id)
+    else:
+        await getattr(desk, way)("anna", job.id)
+    statuses = [found.record.status.value for found in clients.jobs().values()]
+    assert statuses == {"pause": ["paused"], "cancel": ["cancelled"], "delete": []}.get(way, ["queued"])
+    assert await clients.charged() - before == (len("The first words.") if way == "again" else 0)
