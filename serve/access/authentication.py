@@ -102,16 +102,24 @@ class Authenticator:
         if key is not None:
             check_scope(key, scopes)
         elif not scopes & self._anonymous_scopes:
-            raise unauthorised("missing_api_key", self._lacks(scopes))
+            raise self._lacks(f"this needs a key with the scope {' or '.join(sorted(scopes))}")
         return key
 
-    def _lacks(self, scopes: frozenset[Scope]) -> str:
+    def check_storing(self) -> None:
+        """Checks that clients without a key may store what all clients use.
+
+        Raises:
+            ApiError: 401
+        """
+        if Scope.VOICES not in self._anonymous_scopes:
+            raise self._lacks("storing this needs a key")
+
+    def _lacks(self, needed: str) -> ApiError:
         """Returns what a client without a key is told that wants more than it may."""
         allowed = ", ".join(sorted(self._anonymous_scopes)) or "nothing"
         has_keys = self._ring is not None and not self._ring.is_empty
         advice = SEND if has_keys else f"make one: chattts-serve keys add NAME --scopes {','.join(Scope)}"
-        wanted = " or ".join(sorted(scopes))
-        return f"this needs a key with the scope {wanted}; without a key this service allows {allowed}; {advice}"
+        return unauthorised("missing_api_key", f"{needed}; without a key this service allows {allowed}; {advice}")
 
     def _key_in(self, headers: Headers, peer: str) -> Key | None:
         """Returns the key a request brings; None if it is served without one, whatever it wants."""

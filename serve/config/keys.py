@@ -28,7 +28,8 @@ class KeysConfig(StrictModel):
     )
     anonymous_scopes: tuple[AnonymousScope, ...] = Field(
         ("speech", "text"),
-        description="what clients without a key may do where they are served; /admin always needs a key",
+        description="what clients without a key may do where they are served; storing lexicons, too, takes voices among them; "
+        "/admin always needs a key",
     )
     open_lists: bool = Field(
         False,

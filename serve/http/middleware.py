@@ -116,6 +116,8 @@ class AuthMiddleware:
             key = await self._key_of(authenticator, scopes, waiting)
             added |= {} if scopes is None else NOT_STORED
             if key is None:
+                if access.stores:
+                    authenticator.check_storing()
                 await to_route(authenticator.anonymous_caller)
                 return
             async with authenticator.admitted(key, stream=access.stream) as (caller, rates):

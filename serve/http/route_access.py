@@ -31,6 +31,8 @@ class RouteAccess:
     """any one of them is enough; None: no key is needed"""
     stream: bool = False
     """True if the model works while the request lasts: it counts against the key's concurrent requests"""
+    stores: bool = False
+    """True if it stores what all clients use: without a key only where keys.anonymous_scopes has voices"""
     is_list: bool = False
     """True if it only lists voices or models: no key is needed where keys.open_lists says so"""
     is_probe: bool = False
@@ -45,9 +47,9 @@ ADMIN = RouteAccess(frozenset({Scope.ADMIN}))
 SPEECH = RouteAccess(frozenset({Scope.SPEECH}), stream=True)
 
 
-def requires(scope: Scope, *, stream: bool = False) -> Callable[[H], H]:
-    """Declares that a handler needs a key with this scope; `stream` as in RouteAccess."""
-    return _declare(RouteAccess(frozenset({scope}), stream))
+def requires(scope: Scope, *, stream: bool = False, stores: bool = False) -> Callable[[H], H]:
+    """Declares that a handler needs a key with this scope; `stream` and `stores` as in RouteAccess."""
+    return _declare(RouteAccess(frozenset({scope}), stream, stores))
 
 
 def any_key(handler: H) -> H:

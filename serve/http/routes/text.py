@@ -193,7 +193,7 @@ async def lexicon(lexicon_id: str, services: RequestServices) -> LexiconReply:
 @router.put(
     "/v1/lexicons/{lexicon_id}", openapi_extra=takes(LexiconBody), responses=answers(400, 403, 408, 409, 413, 415, 503, 507)
 )
-@requires(Scope.TEXT)
+@requires(Scope.TEXT, stores=True)
 async def put_lexicon(lexicon_id: str, request: Request, services: RequestServices) -> KeptReply:
     """Stores a lexicon, in place of one with the same id that is the caller's; every replica uses it within a second."""
     _check_id(lexicon_id)
@@ -203,7 +203,7 @@ async def put_lexicon(lexicon_id: str, request: Request, services: RequestServic
 
 
 @router.delete("/v1/lexicons/{lexicon_id}", status_code=204, responses=answers(400, 403, 404, 503))
-@requires(Scope.TEXT)
+@requires(Scope.TEXT, stores=True)
 async def delete_lexicon(lexicon_id: str, request: Request, services: RequestServices) -> Response:
     """Deletes a lexicon."""
     _check_id(lexicon_id)

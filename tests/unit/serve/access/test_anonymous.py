@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import requests
 from starlette.datastructures import Headers
 from starlette.routing import WebSocketRoute
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -35,15 +36,19 @@ ROUTES = [
 ]
 
 
-def code(gate: Authenticator, scopes: frozenset[Scope] | None, *, key: str = "", peer: str = FAR) -> str:
+def code(gate: Authenticator, scopes: frozenset[Scope] | None, *, key: str = "", peer: str = FAR, stores: bool = False) -> str:
     try:
-        gate.authenticate(Headers({"host": "localhost", **({"x-api-key": key} if key else {})}), peer, scopes, opens_page=False)
+        found = gate.authenticate(
+            Headers({"host": "localhost", **({"x-api-key": key} if key else {})}), peer, scopes, opens_page=False
+        )
+        if found is None and stores:
+            gate.check_storing()
     except ApiError as refused:
         return refused.spec.code
     return "in"
 
 
-@pytest.mark.parametrize("allowed", [(), ("speech", "text"), ("speech", "voices", "text")])
+@pytest.mark.parametrize("allowed", [(), ("speech", "text"), ("speech", "voices"), ("speech", "voices", "text")])
 @pytest.mark.parametrize(("is_open", "has_keys"), [(True, True), (True, False), ("until_first_key", False), (None, False)])
 def test_no_key_is_never_more_than_a_key(store: Store, is_open: Openness, has_keys: bool, allowed: tuple[str, ...]):
     gates = [Authenticator(ring_of(store), is_open=is_open, anonymous_scopes=tuple(map(Scope, allowed)))]
@@ -52,10 +57,11 @@ def test_no_key_is_never_more_than_a_key(store: Store, is_open: Openness, has_ke
         gates = [Authenticator(ring_of(store), is_open=is_open, anonymous_scopes=tuple(map(Scope, allowed)))]
     table, peer = route_access(), LOOPBACK
     for kind, method, path in ROUTES:
-        scopes = table.access_of({"type": kind, "method": method, "path": path.replace("{path:path}", "x")}).scopes
+        access = table.access_of({"type": kind, "method": method, "path": path.replace("{path:path}", "x")})
+        scopes, may_store = access.scopes, not access.stores or "voices" in allowed
         for gate in gates:
-            without = code(gate, scopes, peer=peer)
-            assert (without == "in") == (scopes is None or bool(scopes & set(allowed))), (method, path)
+            without = code(gate, scopes, peer=peer, stores=access.stores)
+            assert (without == "in") == (scopes is None or (bool(scopes & set(allowed)) and may_store)), (method, path)
             assert without in ("in", "missing_api_key"), "a 401, which a key cures"
             if path.startswith("/admin/"):
                 assert without == "missing_api_key"
@@ -76,6 +82,15 @@ def test_a_service_that_is_open_until_the_first_key_closes_with_it(store: Store)
     key, _ = add(store)
     ring.refresh()
     assert (code(gate, speech), code(gate, speech, key=key)) == ("missing_api_key", "in")
+
+
+def test_lexicons_are_stored_without_a_key_only_where_the_operator_says_so():
+    for scopes, stored in (((Scope.SPEECH, Scope.TEXT), 401), ((Scope.TEXT, Scope.VOICES), 400)):
+        services = make_services(Speaker())
+        object.__setattr__(services, "authenticator", Authenticator(is_open=True, anonymous_scopes=scopes))
+        with serving(services) as live:
+            assert requests.put(f"{live.url}/v1/lexicons/mine", json={}, timeout=60).status_code == stored
+            assert requests.get(f"{live.url}/v1/lexicons/mine", timeout=60).status_code == 404
 
 
 # Real protocols. Each returns whether a text was spoken.

@@ -22,6 +22,7 @@ from serve.http.route_access import (
 from tests.support.fakes import Speaker, make_services
 
 TEXT, VOICES = RouteAccess(frozenset({Scope.TEXT})), RouteAccess(frozenset({Scope.VOICES}))
+STORES_TEXT = RouteAccess(frozenset({Scope.TEXT}), stores=True)
 MAKES_VOICES = RouteAccess(frozenset({Scope.VOICES}), stream=True)
 
 ACCESS = {
@@ -63,8 +64,8 @@ ACCESS = {
     ("POST", "/v1/text/ssml"): TEXT,
     ("POST", "/v1/text/refine"): SPEECH,
     ("GET", "/v1/lexicons/{lexicon_id}"): TEXT,
-    ("PUT", "/v1/lexicons/{lexicon_id}"): TEXT,
-    ("DELETE", "/v1/lexicons/{lexicon_id}"): TEXT,
+    ("PUT", "/v1/lexicons/{lexicon_id}"): STORES_TEXT,
+    ("DELETE", "/v1/lexicons/{lexicon_id}"): STORES_TEXT,
     ("POST", "/v1/text-to-speech/{name}"): SPEECH,
     ("POST", "/v1/text-to-speech/{name}/stream"): SPEECH,
     ("POST", "/v1/text-to-speech/{name}/with-timestamps"): SPEECH,
