@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from pipeline.errors import ConfigError
+from pipeline.store.redis_url import SCHEMES, url_without_password
 from scripts.config_path import CONFIG_HELP, config_path
 from scripts.operate.config_reference import markdown
 from serve.config.config_file import check_file
@@ -57,7 +58,13 @@ def resolved(model: BaseModel, given: Mapping[str, Any], at: str) -> Iterator[tu
             for key, entry in value.items():
                 yield from resolved(entry, given[name][key] or {}, f"{path}.{key}.")
         else:
-            yield path, value, "file" if name in given else "default", field.description or ""
+            yield path, _without_password(value), "file" if name in given else "default", field.description or ""
+
+
+def _without_password(value: Any) -> Any:
+    """Returns a Redis URL as its place alone, and everything else as it is."""
+    is_redis = isinstance(value, str) and value.partition("://")[0] in SCHEMES
+    return url_without_password(value) if is_redis else value
 
 
 if __name__ == "__main__":

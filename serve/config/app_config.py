@@ -130,8 +130,8 @@ class VoicesConfig(StrictModel):
     catalogue: str = Field("configs/voices.yaml", description="file of the shipped voices, relative to the project")
     store: Annotated[str, AfterValidator(store_url)] | None = Field(
         None,
-        description="where voices created by clients are kept: redis://..., shared by all nodes, or a file on this machine; "
-        "null: store.sqlite in $CHATTTS_HOME",
+        description="where voices created by clients are kept: redis://... or rediss://..., shared by all nodes, "
+        "or a file on this machine; null: store.sqlite in $CHATTTS_HOME",
     )
     refresh_s: float = Field(0.5, ge=0.05, le=60, description="interval at which every replica reads new voices [s]")
     max_voices: int = Field(1000, ge=0, le=100_000, description="stored voices; every replica holds all of them in memory")
@@ -202,7 +202,8 @@ class CacheConfig(StrictModel):
     )
     redis: Annotated[str, AfterValidator(redis_url)] | None = Field(
         None,
-        description="redis://... shared by all replicas, without persistence and with eviction; null: one cache per replica",
+        description="redis://... or rediss://... shared by all replicas, a Redis of its own, which evicts, not on disk; "
+        "null: one cache per replica",
     )
     ttl_s: float = Field(86_400.0, ge=1, le=31_536_000, description="lifetime of an entry in Redis [s]")
     idempotency_ttl_s: float = Field(

@@ -37,8 +37,8 @@ class KeysConfig(StrictModel):
     )
     store: Annotated[str, AfterValidator(store_url)] | None = Field(
         None,
-        description="where keys are kept: redis://..., which also counts quotas for all replicas together, or a file on this "
-        "machine; null: voices.store",
+        description="where keys are kept: redis://... or rediss://..., which also counts quotas for all replicas together, "
+        "or a file on this machine; null: voices.store",
     )
     refresh_s: float = Field(0.5, ge=0.05, le=60, description="interval at which every replica reads new and revoked keys [s]")
 

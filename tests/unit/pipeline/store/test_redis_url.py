@@ -5,6 +5,7 @@ import pytest
 from pipeline.errors import ConfigError
 from pipeline.store.open import open_store
 from pipeline.store.redis_url import check_redis_url, url_without_password
+from scripts.operate.show_config import resolved
 from serve.config.app_config import AppConfig, read_app_config
 
 GOOD = {
@@ -70,3 +71,10 @@ def test_a_url_in_a_wrong_place_is_not_shown_either(wrong: dict[str, object]):
     with pytest.raises(ConfigError) as error:
         read_app_config(wrong)
     assert "geheim" not in str(error.value)
+
+
+def test_the_command_that_shows_a_configuration_shows_no_password():
+    app = read_app_config({"voices": {"store": "redis://:geheim@host:6379/1"}, "cache": {"redis": "rediss://u:geheim@host"}})
+    shown = {path: value for path, value, *_ in resolved(app, {}, "")}
+    assert (shown["voices.store"], shown["cache.redis"]) == ("redis://host:6379/1", "rediss://host")
+    assert "geheim" not in str(shown)

@@ -19,11 +19,14 @@ from pipeline.store.mirror import Mirror
 from pipeline.store.open import open_store
 from pipeline.store.redis import RedisStore
 from pipeline.store.redis_link import REFUSALS as REASONS
+from scripts.doctor_redis import OLDEST, redis_servers
+from scripts.findings import Status
 from serve.access import redis_quotas
 from serve.access.api_keys import Quota
 from serve.access.claims import StoreClaims
 from serve.access.quotas import Charge, LocalQuotas, QuotaDecision, today
 from serve.access.redis_quotas import RedisQuotas
+from serve.config.app_config import read_app_config
 from tests.support.faulty_redis import DEFECTS, LOST, REFUSALS, SILENT, FaultyRedis
 from tests.support.services import RedisServer, saved_state
 
@@ -388,3 +391,17 @@ def test_a_redis_that_is_paused_killed_filled_set_back_and_made_read_only(tmp_pa
         assert store.delete("voices", "anna")
     finally:
         server.kill()
+
+
+def test_no_command_is_newer_than_the_oldest_release(server: RedisServer):
+    """Redis itself knows since when it has each command and each of its options; doctor uses every script once."""
+    client = redis.Redis.from_url(server.url)
+    client.config_resetstat()
+    app = read_app_config({"voices": {"store": server.url}, "cache": {"redis": server.url}})
+    assert all(finding.status is not Status.FAIL for finding in redis_servers(app))
+    used = {name.removeprefix("cmdstat_").partition("|")[0] for name in client.info("commandstats")}
+    assert {"evalsha", "hset", "zadd", "zrangebyscore"} <= used
+    for name in used - {"command", "config", "info", "client"}:
+        _, facts = client.eval("return redis.call('COMMAND', 'DOCS', ARGV[1])", 0, name)
+        since = facts[facts.index(b"since") + 1].decode()
+        assert tuple(int(part) for part in since.split(".")[:2]) <= OLDEST, f"{name} exists since {since}"
