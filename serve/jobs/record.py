@@ -105,7 +105,7 @@ class JobRecord(StrictModel):
     beat: int = 0
     """raised by its holder again and again: one that stands still has no holder any more"""
     waiting_for: str = ""
-    """what its runner lacks to go on: `disk`; empty: nothing"""
+    """what its runner lacks to go on: `disk`, or the code of what refused its next part; empty: nothing"""
     result: str = ""
     """name of its finished file"""
     error: JobError | None = None

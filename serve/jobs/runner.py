@@ -281,7 +281,8 @@ class JobRunner:
         except Exception as error:
             refusal = to_api_error(error)
             if refusal.spec.retry_helps:
-                held.failed(_now(), refusal.spec.retry_after_s or 0.0)
+                others = held.speaking - {key}
+                held.failed(_now(), refusal.spec.retry_after_s or 0.0, waiting_for="" if others else refusal.spec.code)
             else:
                 held.failed(_now(), LONGEST_RETRY_S)  # in case that the record cannot be changed now
                 refused = JobError(code=refusal.spec.code, message=refusal.message, part=number)

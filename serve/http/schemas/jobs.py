@@ -51,7 +51,7 @@ class ProgressReply(BaseModel):
     predicted_s: float = Field(description="of the whole")
     playable_s: float = Field(description="of audio from the beginning on, before the first missing part")
     eta_s: float | None = Field(description="until it is finished; null: not known")
-    waiting_for: str | None = Field(None, description="disk: it goes on once there is space again; null: nothing is lacking")
+    waiting_for: str | None = Field(None, description="disk, or the code of what refuses its next part now; null: nothing")
 
 
 class JobReply(BaseModel):

@@ -170,8 +170,9 @@ def test_a_failure_that_passes_is_tried_again(tmp_path: Path, monkeypatch: pytes
         job = create(live)
         wait_until(lambda: speaker.opened > 3)
         assert get(live, job["id"]).json()["status"] == "running"
+        wait_until(lambda: get(live, job["id"]).json()["progress"]["waiting_for"] == "engine_dead")
         speaker.fails_at = None
-        finished(live, job["id"])
+        assert finished(live, job["id"])["progress"]["waiting_for"] is None
 
 
 def test_wrong_jobs_are_refused_in_words(tmp_path: Path):
