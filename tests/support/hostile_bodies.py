@@ -12,7 +12,9 @@ import requests
 from tests.support.stalls import Attack, StallServer
 
 JSON_LIMIT = (1 << 20) - 2_000
-JOB_LIMIT = (16 << 20) - 20_000
+JOB_LIMIT = (8 << 20) - 20_000
+FILE_LIMIT = (16 << 20) - 20_000
+TEXT_LIMIT = 990_000
 TIMEOUT_S = 240.0
 
 Make = Callable[[int], bytes]
@@ -29,7 +31,7 @@ def posted(name: str, path: str, make: Make, largest: int = JSON_LIMIT, *, metho
     return Attack(f"{name} -> {path}", strike, largest)
 
 
-def as_file(name: str, make: Make, largest: int = JOB_LIMIT, *, file: str = "book.md", **job: Any) -> Attack:
+def as_file(name: str, make: Make, largest: int = FILE_LIMIT, *, file: str = "book.md", **job: Any) -> Attack:
     """An attack of one file, sent as a job."""
 
     def strike(server: StallServer, size: int) -> None:
@@ -138,19 +140,24 @@ def _documents() -> tuple[Attack, ...]:
         "indented lines": again("   a\n", "A: a\n"),
     }
     return (
-        *(posted(f"Markdown, {name}", PLAN, body("input", text, **MARKDOWN), JOB_LIMIT) for name, text in markdown.items()),
-        *(posted(f"SSML, {name}", PLAN, body("input", text, input_type=SSML), JOB_LIMIT) for name, text in ssml.items()),
-        *(posted(f"text, {name}", PLAN, body("input", text), JOB_LIMIT) for name, text in plain.items()),
-        *(posted(f"script, {name}", PLAN, body("input", text, **SCRIPT), JOB_LIMIT) for name, text in script.items()),
-        *(as_file(f"Markdown, {name}", _file(text), input_type="markdown") for name, text in markdown.items()),
-        *(as_file(f"text, {name}", _file(text), file="book.txt") for name, text in plain.items() if name != "no word"),
+        *(posted(f"Markdown, {name}", PLAN, body("input", text, **MARKDOWN), TEXT_LIMIT) for name, text in markdown.items()),
+        *(posted(f"SSML, {name}", PLAN, body("input", text, input_type=SSML), TEXT_LIMIT) for name, text in ssml.items()),
+        *(posted(f"text, {name}", PLAN, body("input", text), TEXT_LIMIT) for name, text in plain.items()),
+        *(posted(f"script, {name}", PLAN, body("input", text, **SCRIPT), TEXT_LIMIT) for name, text in script.items()),
+        *(as_file(f"Markdown, {name}", _file(text), TEXT_LIMIT, input_type="markdown") for name, text in markdown.items()),
+        *(
+            as_file(f"text, {name}", _file(text), TEXT_LIMIT, file="book.txt")
+            for name, text in plain.items()
+            if name != "no word"
+        ),
         as_file("line ends alone", raw("\n", "", ""), file="book.txt"),
         as_file("returns alone", raw("\r", "", ""), file="book.txt"),
         as_file("beginnings of a boundary", raw("\r\n-", "", ""), file="book.txt"),
         as_file("an archive that is none", lambda size: b"PK\x03\x04" * (size // 4), file="book.epub"),
-        looked_at("chapters", body("input", again("# a\n\n"), **MARKDOWN)),
-        looked_at("parts", body("input", again("a\n\n"))),
-        looked_at("SSML", body("input", again("<p>a</p>", "<speak>", "</speak>"), input_type=SSML)),
+        looked_at("chapters", body("input", again("# a\n\n"), **MARKDOWN), TEXT_LIMIT),
+        looked_at("parts", body("input", again("a\n\n")), TEXT_LIMIT),
+        looked_at("as many parts as there may be", body("input", again("a\n\n")), 89_000),
+        looked_at("SSML", body("input", again("<p>a</p>", "<speak>", "</speak>"), input_type=SSML), TEXT_LIMIT),
         looked_at("turns", raw('{"text":"a"},', '{"turns":[', '{"text":"b"}]}')),
         looked_at(
             "turns of many fields",

@@ -17,9 +17,14 @@ Schema = dict[str, Any]
 @functools.cache
 def shape_of(body: type[BaseModel], field: str) -> str:
     """Returns the sentence for a field whose schema is a choice; empty: it takes one kind of value, or null."""
-    schema = body.model_json_schema()
+    schema = _schema(body)
     choices = [one for one in schema["properties"].get(field, {}).get("anyOf", ()) if one.get("type") != "null"]
     return _choice(choices, schema.get("$defs", {})) if len(choices) > 1 else ""
+
+
+@functools.cache
+def _schema(body: type[BaseModel]) -> Schema:
+    return body.model_json_schema()
 
 
 def _choice(choices: list[Schema], definitions: Schema) -> str:
