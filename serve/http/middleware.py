@@ -66,6 +66,9 @@ class RequestIdMiddleware:
         await self._app(scope, receive, send_with_id)
 
 
+EVENTS = "text/event-stream"
+
+
 class KeyRevoked(Exception):
     """Ends the connection of a reply whose key was revoked, without a terminator: its client sees an incomplete body."""
 
@@ -95,13 +98,17 @@ class AuthMiddleware:
         state = scope.setdefault("state", {})
         is_with_route = False
         added: dict[str, str] = {}  # headers
+        is_cut = True  # when the key is revoked
         waiting = WaitingSocket(scope, receive, send)
 
         async def send_on(message: Message) -> None:
+            nonlocal is_cut
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(added)
+                headers = MutableHeaders(scope=message)
+                headers.update(added)
+                is_cut = not headers.get("content-type", "").startswith(EVENTS)  # those say themselves why they end
             caller: Caller | None = state.get("caller")
-            if message["type"] == "http.response.body" and caller is not None and caller.is_revoked():
+            if is_cut and message["type"] == "http.response.body" and caller is not None and caller.is_revoked():
                 raise KeyRevoked(str(state.get("request_id", "")))
             await waiting.send(message)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.store.open import open_store
+from pipeline.store.sqlite import SqliteStore
 from pipeline.types import CacheMode
+from serve.access import claims as claims_module
 from serve.access.claims import StoreClaims
 from serve.access.idempotency import MOST_KEYS, Idempotency, checked_key, seed_of
 from serve.errors import ApiError
@@ -134,3 +137,31 @@ def test_replicas_agree_through_redis_and_go_on_without_it(tmp_path: Path):
         asyncio.run(play())
     finally:
         server.kill()
+
+
+@pytest.mark.parametrize("before", [None, b"another"])
+def test_of_two_replicas_that_claim_at_once_one_is_the_first(tmp_path: Path, before: bytes | None):
+    """Both have read before either writes; a record that another name had is no other case than none."""
+    place, both_have_read = tmp_path / "store.sqlite", threading.Barrier(2)
+
+    class Meeting(SqliteStore):
+        reads = 0
+
+        def get(self, namespace: str, key: str) -> tuple[int, bytes] | None:
+            found = super().get(namespace, key)
+            self.reads += 1
+            if self.reads == 1:
+                both_have_read.wait(timeout=60)
+            return found
+
+    async def play() -> None:
+        if before is not None:
+            await StoreClaims(SqliteStore(place), records=1).claim("another", before, 60.0)
+        claims = [StoreClaims(Meeting(place), records=1) for _ in range(2)]
+        first, second = await asyncio.gather(claims[0].claim("k", b"one", 60.0), claims[1].claim("k", b"two", 60.0))
+        assert first == second
+        assert first in (b"one", b"two")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(claims_module, "ANSWER_TIMEOUT_S", 60.0)  # of a busy machine
+        asyncio.run(play())

@@ -165,10 +165,8 @@ def riva(place: Place, *, online: bool) -> list[str]:
 VAPI = {"type": "voice-request", "text": TEXT, "sampleRate": 24_000}
 WORK: dict[str, Callable[[Place], list[str]]] = {
     "speech": lambda place: place.at_once("/v1/audio/speech", input=TEXT, response_format="pcm"),
-    "whole": lambda place: place.at_once("/v1/audio/speech", input=TEXT, response_format="wav", stream=False),
     "batch": batch,
     "elevenlabs": lambda place: place.at_once("/v1/text-to-speech/alloy?output_format=pcm_24000", text=TEXT),
-    "elevenlabs stream": lambda place: place.at_once("/v1/text-to-speech/alloy/stream?output_format=pcm_24000", text=TEXT),
     "elevenlabs dialogue": lambda place: place.at_once("/v1/text-to-dialogue", inputs=[{"text": TEXT, "voice_id": "alloy"}]),
     "elevenlabs socket": elevenlabs_socket,
     "deepgram": lambda place: place.at_once("/v1/speak", text=TEXT),

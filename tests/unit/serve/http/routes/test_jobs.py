@@ -4,6 +4,7 @@ import io
 import json
 import wave
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,12 @@ import requests
 from pipeline.audio.encode import encode_whole
 from pipeline.audio.formats import audio_format
 from pipeline.errors import EngineDead, TextTooHard
+from pipeline.store.open import open_store
+from serve.access.api_keys import NAMESPACE
+from serve.access.authentication import Authenticator
 from tests.support.books import epub, picture
 from tests.support.fakes import CHUNK, Speaker
+from tests.support.guarded import add, ring_of
 from tests.support.jobs import living
 from tests.support.live_server import CANARY, Live, error_of
 from tests.support.waiting import wait_until
@@ -266,6 +271,54 @@ def test_events_tell_each_part_once_and_go_on_where_a_client_stopped(tmp_path: P
         again = events_of(live, job["id"])
         assert [event["data"]["index"] for event in again if event["event"] == "job.part"] == [0, 1, 2, 3, 4]
         assert again[0]["data"]["start_s"] == 0.0
+
+
+def test_the_events_of_a_deleted_job_end_with_an_error(tmp_path: Path):
+    with living(tmp_path, speaks=False) as live:
+        job = create(live)
+        with ThreadPoolExecutor(1) as pool:
+            told = pool.submit(events_of, live, job["id"])
+            assert requests.delete(f"{live.url}/v1/audio/jobs/{job['id']}", timeout=60).status_code == 204
+            *_, last = told.result(timeout=60)
+    assert (last["event"], last["data"]["status"], last["data"]["error"]["code"]) == ("error", 404, "job_not_found")
+
+
+def test_a_revoked_key_ends_the_events_of_its_jobs(tmp_path: Path):
+    store = open_store(str(tmp_path / "keys.sqlite"))
+    key, key_id = add(store)
+    add(store)
+    ring = ring_of(store)
+    with living(tmp_path, speaks=False) as live:
+        object.__setattr__(live.services, "authenticator", Authenticator(ring))
+        url, mine = f"{live.url}/v1/audio/jobs", {"x-api-key": key}
+        job = requests.post(url, json={"input": "One."}, headers=mine, timeout=60).json()["id"]
+        with requests.get(f"{url}/{job}/events", headers=mine, stream=True, timeout=60) as events:
+            lines = events.iter_lines()
+            next(lines)
+            store.delete(NAMESPACE, key_id)
+            ring.refresh()
+            assert b"invalid_api_key" in b"".join(lines)
+
+
+@pytest.mark.slow
+def test_a_revoked_key_ends_a_download(tmp_path: Path):
+    store = open_store(str(tmp_path / "keys.sqlite"))
+    key, key_id = add(store)
+    add(store)
+    ring = ring_of(store)
+    with living(tmp_path, Speaker(chunks=40, chunk_samples=240_000)) as live:  # more than sockets hold
+        object.__setattr__(live.services, "authenticator", Authenticator(ring))
+        url, mine = f"{live.url}/v1/audio/jobs", {"x-api-key": key}
+        body = {"input": "One.", "response_format": "wav"}
+        job = requests.post(url, json=body, headers=mine, timeout=60).json()["id"]
+        wait_until(lambda: requests.get(f"{url}/{job}", headers=mine, timeout=60).json()["status"] == "succeeded")
+        with requests.get(f"{url}/{job}/audio", headers=mine, stream=True, timeout=60) as audio:
+            pieces = audio.iter_content(1000)
+            next(pieces)
+            store.delete(NAMESPACE, key_id)
+            ring.refresh()
+            with pytest.raises(requests.exceptions.ChunkedEncodingError):
+                list(pieces)
 
 
 def test_one_part_is_spoken_again_and_only_that_one(tmp_path: Path):
