@@ -140,8 +140,8 @@ class EngineConfig(StrictModel):
         0.8,
         gt=0,
         le=1,
-        description="a sequence waits for a slot while one more would make the running ones slower than this real-time factor, "
-        "so that listeners hear no pause; bulk sequences among themselves do not; null: none does",
+        description="a sequence waits for a slot while one more would make those that are listened to slower than this "
+        "real-time factor, and bulk rows beyond that stay out of the round; bulk alone uses all slots; null: nobody waits",
     )
     standard_patience_s: float = Field(
         2.0,
@@ -153,7 +153,7 @@ class EngineConfig(StrictModel):
         20.0,
         ge=0,
         le=600,
-        description="others overtake bulk sequences that arrived less than this before them, and may preempt running ones [s]",
+        description="all others go before bulk; while a bulk sequence is older than they by this, one row stays bulk's [s]",
     )
     max_preempted: int = Field(
         4,

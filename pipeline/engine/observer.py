@@ -19,7 +19,7 @@ class EngineObserver(Protocol):
         ...
 
     def preempted(self) -> None:
-        """A bulk sequence gave its slot to an interactive one."""
+        """A bulk sequence gave its slot to one with a listener."""
         ...
 
     def wasted(self, steps: int, reason: str) -> None:

@@ -32,6 +32,7 @@ from scripts.bench.scenarios import (
     growth,
     house,
     listeners,
+    listeners_beside_a_book,
     overload,
     saturation,
     saturation_knee,
@@ -63,6 +64,7 @@ SCENARIOS = {
     "b10": serve_overhead,
     "b11": cold_start,
     "b17": deaths,
+    "b18": listeners_beside_a_book,
 }
 WIDTH = 140  # of tables in a file
 COMPILE_STEP = "from pipeline.model.cpu.native import SOURCE, library; library(SOURCE)"

@@ -25,13 +25,13 @@ TEXTS, ROUNDS = 6, 3
 QUICK_TEXTS, QUICK_ROUNDS = 4, 1
 
 
-def run(bench: Bench) -> Report:
+def run(bench: Bench, *, title: str = "B5  listeners at once") -> Report:
     """Adds listeners one by one, until two numbers in a row are not smooth."""
     rows: list[dict[str, Any]] = []
     while len(rows) < MOST and not (len(rows) > 1 and all(row["continuous"] < SMOOTH for row in rows[-2:])):
         rows.append(measure(bench, len(rows) + 1))
     smooth = next((number for number, row in enumerate(rows) if row["continuous"] < SMOOTH), len(rows))
-    table = Table("listeners", "streams", "without a gap", "first audio p50 (s)", "p95 (s)", title="B5  listeners at once")
+    table = Table("listeners", "streams", "without a gap", "first audio p50 (s)", "p95 (s)", title=title)
     for row in rows:
         figures = (f"{row['continuous']:.0%}", f"{row['ttfb_p50_s']:.2f}", f"{row['ttfb_p95_s']:.2f}")
         table.add_row(str(row["listeners"]), str(row["answers"]), *figures)
