@@ -168,6 +168,6 @@ class JobRecords:
         def moved(record: JobRecord) -> JobRecord | None:
             if record.status not in among:
                 return None
-            return record.model_copy(update={"status": to, "holder": "", "changed_at": self.now()})
+            return record.model_copy(update={"status": to, "holder": "", "waiting_for": "", "changed_at": self.now()})
 
         return self.change(job_id, moved)

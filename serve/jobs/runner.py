@@ -170,17 +170,18 @@ class JobRunner:
         self._woken.set()
 
     async def _beat(self, held: HeldJob) -> None:
-        held.beat_at = _now() + self._config.lease_s / BEATS
-        rate, done = held.rate(_now()), held.done
+        rate, done, waiting_for = held.rate(_now()), held.done, held.waiting_for
 
         def beaten(record: JobRecord) -> JobRecord | None:
             if not self._holds(record):
                 return None
-            beat = {"beat": record.beat + 1, "done": done, "rate": rate, "waiting_for": held.waiting_for}
+            beat = {"beat": record.beat + 1, "done": done, "rate": rate, "waiting_for": waiting_for}
             return record.model_copy(update=beat)
 
         if await ask_store(self._desk.records.change, held.id, beaten) is None:
             self._let_go(held.id)
+        elif waiting_for == held.waiting_for:
+            held.beat_at = _now() + self._config.lease_s / BEATS
 
     async def _leave(self) -> None:
         """Gives the jobs back of which no part is in progress: another replica goes on at once."""
