@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from pipeline.store.open import open_store
 from pipeline.store.store import Store
 from pipeline.types import Lane
-from serve.access.api_keys import NAMESPACE, KeyRing, Quota, Scope, make_key
+from serve.access.api_keys import NAMESPACE, KeyRecord, KeyRing, Quota, Scope, make_key
 from serve.access.authentication import Authenticator
 from serve.config.app_config import LimitsConfig
 from serve.errors import ApiError
@@ -20,10 +20,11 @@ from tests.support.live_server import Live, serving
 FREE = Quota(requests_per_s=None, streams=None, characters_a_day=None)
 LOOPBACK = "127.0.0.1"
 SPEECH = frozenset({Scope.SPEECH})
+SCOPES: tuple[Scope, ...] = KeyRecord.model_fields["scopes"].default  # of a key that is made without any
 
 
 def add(
-    store: Store, *, scopes: tuple[Scope, ...] = tuple(Scope), quota: Quota = FREE, lanes: tuple[Lane, ...] = tuple(Lane)
+    store: Store, *, scopes: tuple[Scope, ...] = SCOPES, quota: Quota = FREE, lanes: tuple[Lane, ...] = tuple(Lane)
 ) -> tuple[str, str]:
     key, key_id, record = make_key("somebody", scopes, lanes, quota)
     store.put(NAMESPACE, key_id, record.model_dump_json().encode(), replaces=0, keeps=1)

@@ -7,6 +7,7 @@ import requests
 from starlette.routing import Route
 
 from pipeline.store.store import Store
+from serve.access.api_keys import Scope
 from serve.access.authentication import Authenticator
 from serve.errors import plain_status
 from serve.http.api import ROUTERS, route_access
@@ -38,7 +39,7 @@ def keyed(tmp_path_factory: pytest.TempPathFactory):
 
     folder: Path = tmp_path_factory.mktemp("keyed")
     store: Store = open_store(str(folder / "store.sqlite"))
-    key, _ = add(store)
+    key, _ = add(store, scopes=tuple(Scope))
     services = make_services(Speaker())
     object.__setattr__(services, "authenticator", Authenticator(ring_of(store)))
     object.__setattr__(services, "jobs", make_jobs(services.speech, folder=folder / "jobs"))

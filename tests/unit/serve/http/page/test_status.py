@@ -62,7 +62,7 @@ class BusyStatus(FakeStatus):
 
 
 def test_an_operator_sees_the_service_live(browser, store: Store):
-    admin, _ = add(store)
+    admin, _ = add(store, scopes=tuple(Scope))
     speaker = Speaker()
     status = BusyStatus(speaker)
     dashboards = {"ray_dashboard": "http://127.0.0.1:8265/", "grafana": "https://grafana.example/d/chattts"}
@@ -123,7 +123,7 @@ def test_a_key_without_the_scope_sees_nothing(browser, tmp_path: Path):
 
 
 def test_a_service_that_went_away_is_watched_again(browser, store: Store):
-    admin, _ = add(store)
+    admin, _ = add(store, scopes=tuple(Scope))
 
     async def see(page: Page) -> None:
         await page.type("key", admin)

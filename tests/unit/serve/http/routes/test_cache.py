@@ -6,6 +6,7 @@ import requests
 from pipeline.errors import ConfigError, NotCached, StoreUnavailable
 from pipeline.store.store import Store
 from pipeline.types import CacheMode, CacheResult
+from serve.access.api_keys import Scope
 from serve.access.authentication import Authenticator
 from serve.config.app_config import read_app_config
 from tests.support.fakes import Speaker, make_services
@@ -63,7 +64,7 @@ def test_only_if_cached_without_an_entry_is_a_504():
 
 def test_a_client_purges_its_own_entries_and_an_operator_all(store: Store):
     speaker = Speaker()
-    key, key_id = add(store)
+    key, key_id = add(store, scopes=tuple(Scope))
     headers = {"X-API-Key": key}
     with guarded(Authenticator(ring_of(store)), speaker) as live:
         own = requests.delete(f"{live.url}/v1/audio/speech/cache", headers=headers, timeout=9)

@@ -70,8 +70,8 @@ class Shop:
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     url = str(tmp_path_factory.mktemp("shop") / "store.sqlite")
     store = open_store(url)
-    keys = {name: add(store, scopes=(Scope.SPEECH, Scope.VOICES, Scope.TEXT))[0] for name in ("anna", "bert")}
-    keys["admin"] = add(store)[0]
+    keys = {name: add(store)[0] for name in ("anna", "bert")}
+    keys["admin"] = add(store, scopes=tuple(Scope))[0]
     gate = Authenticator(ring_of(store), is_open=True, anonymous_scopes=tuple(Scope))
     services = services_with(url)
     library = LexiconLibrary(store)
