@@ -1,6 +1,7 @@
 """Web pages of other sites: in the browser of a machine whose service needs no key they can make it do nothing."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -147,7 +148,8 @@ def test_websockets_are_checked_too():
 
     async def ask(**headers: str) -> None:
         async def send(message):
-            sent.extend([message["reason"]] if message["type"] == "websocket.close" else [])
+            if message["type"].endswith("http.response.body"):
+                sent.append(json.loads(message["body"])["error"]["code"])
 
         async def receive():
             return {"type": "websocket.connect"}
