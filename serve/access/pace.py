@@ -12,6 +12,8 @@ from serve.errors import ApiError, ErrorSpec
 
 MESSAGES, MESSAGES_A_SECOND = 4096, 500
 """pace of the messages of one socket, whatever its protocol; a long one counts once for each of its kilobytes"""
+REFUSED = 8
+"""how often a refused one counts beside"""
 
 
 class Pace:
@@ -45,9 +47,13 @@ class MessagePace:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._pace = Pace(MESSAGES, MESSAGES_A_SECOND, clock)
 
-    def takes(self, message: str | bytes) -> bool:
-        """Counts a message; returns False if it comes too soon."""
-        return self._pace.take(1 + len(message) // 1024)
+    def refused(self) -> None:
+        """Counts that a message had no effect: its answer costs more than one that has."""
+        self._pace.take(REFUSED)
+
+    def takes(self, size: int) -> bool:
+        """Counts a message of so many bytes or characters; returns False if it comes too soon."""
+        return self._pace.take(1 + size // 1024)
 
 
 def too_many_messages() -> ApiError:

@@ -40,6 +40,7 @@ class ConversationSocket:
         self._caller = caller_of(socket)
         self._stalled: ReaderStalled | None = None
         self._sending = asyncio.Lock()
+        self._pace = MessagePace(_now)
         self._has_told_of_key = False  # that it was revoked
         self._conversation = Conversation(services.speech, services.conversations.config, context_of(socket), self._emit)
 
@@ -73,7 +74,7 @@ class ConversationSocket:
         """
         conversation, idle_s, changed = self._conversation, self._door.idle_s, self._conversation.changed
         receiving = self._next_frame()
-        active_at, has_said_goodbye, pace = _now(), False, MessagePace(_now)
+        active_at, has_said_goodbye = _now(), False
         try:
             while True:
                 changed.clear()
@@ -86,7 +87,7 @@ class ConversationSocket:
                     if frame is None:
                         return NORMAL, ""
                     active_at = _now()
-                    if not pace.takes(frame):
+                    if not self._pace.takes(len(frame)):
                         refusal = too_many_messages()
                         await self._say(self._door.refusal(refusal, None))
                         return POLICY_VIOLATION, refusal.spec.code
@@ -148,6 +149,7 @@ class ConversationSocket:
         except (ApiError, SynthesisError) as refusal:
             if isinstance(refusal, ReaderStalled):
                 raise
+            self._pace.refused()
             confirmed = self._door.refusal(refusal, frame if isinstance(frame, str) else None)
         if confirmed is not None:
             await self._say(confirmed)

@@ -28,6 +28,10 @@ PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 UNAVAILABLE = ApiError(
     "no replica can take the request right now; try again", ErrorSpec(503, "overloaded_error", "unavailable", True, 1.0)
 )
+STARTING = ApiError(
+    "the service is starting: no application has been deployed yet; try again",
+    ErrorSpec(503, "overloaded_error", "starting", True, 1.0),
+)
 # Replies that HAProxy gives itself, by status. Its replies to requests that it cannot parse at all (400, 408, 422) are missing:
 # they are compiled into HAProxy 2.8, and error files do not replace them.
 REPLIES: dict[int, ApiError] = {
@@ -56,6 +60,8 @@ def main() -> NoReturn:
     end_with_parent()
     if "-f" in arguments:
         path = Path(arguments[arguments.index("-f") + 1])
+        if "-sf" not in arguments:  # it takes over from no other: what was deployed before says nothing
+            deployed_mark(path.parent).unlink(missing_ok=True)
         try:
             rewrite_file(path)
         except TemplateChanged as error:
@@ -110,26 +116,36 @@ def rewrite_file(path: Path) -> None:
     folder.chmod(stat.S_IRWXU)
     for status, reply in REPLIES.items():
         reply_file(folder, status).write_bytes(raw_reply(reply))
-    text = rewritten(path.read_text(encoding="utf-8"), folder)
+    starting_file(folder).write_bytes(raw_reply(STARTING))
+    text = path.read_text(encoding="utf-8")
+    mark = deployed_mark(folder)
+    if has_application(text):
+        mark.touch()
+    text = rewritten(text, folder, was_deployed=mark.exists())
     fresh = path.with_suffix(".rewritten")
     fresh.write_text(text, encoding="utf-8")
     fresh.replace(path)
 
 
-def rewritten(text: str, folder: Path) -> str:
+def has_application(text: str) -> bool:
+    """True if requests are sent to an application; gRPC has a backend of Serve's own before there is one."""
+    return any(where == "frontend http_frontend" and line.startswith("use_backend ") for where, line in sectioned(text))
+
+
+def rewritten(text: str, folder: Path, *, was_deployed: bool) -> str:
     """Returns the configuration that Serve generated, with the lines changed here.
 
     Args:
         text: as Serve wrote it.
         folder: where the error replies lie.
+        was_deployed: whether there is an application, or was one since HAProxy started.
 
     Raises:
         TemplateChanged: a line that should be changed is not there.
     """
     lines = list(sectioned(text))
     host = next((line.split()[1].rpartition(":")[0] for section, line in lines if is_bind(section, line)), "*")
-    has_routes = any(line.startswith("use_backend ") for _, line in lines)
-    refusal = quoted(reply_file(folder, 404 if has_routes else 503))
+    refusal = quoted(reply_file(folder, 404) if was_deployed else starting_file(folder))
     # With reuse, a replica that dies would make HAProxy close a connection without any reply.
     applications = dict.fromkeys(section for section, _ in lines if section.startswith("backend http-"))
     changes: list[Change] = [
@@ -219,6 +235,16 @@ def quoted(path: Path) -> str:
 def reply_file(folder: Path, status: int) -> Path:
     """Returns the file with the reply for HAProxy's own `status`."""
     return folder / f"{status}.reply"
+
+
+def starting_file(folder: Path) -> Path:
+    """Returns the file with the reply until an application was deployed."""
+    return folder / "starting.reply"
+
+
+def deployed_mark(folder: Path) -> Path:
+    """Returns the file that is there once an application was deployed."""
+    return folder / "deployed"
 
 
 def raw_reply(error: ApiError) -> bytes:

@@ -5,8 +5,8 @@ Out:   the same messages, long bodies in pieces; ReaderStalled for who writes to
 Owns:  nothing
 Never: a time limit while nothing waits to be sent: a stream of events may be silent for hours; a task for a client that reads
 
-ASGI's `send` waits until the piece before has left for the client. So a reader has to take PIECE_BYTES within the limit,
-however few it takes at a time.
+ASGI's `send` waits until the piece before has left, and the kernel takes the next one once much of its buffer is free again:
+that can be a minute for a player that reads as fast as it plays. So whoever took LEAST_BYTES within the limit has time again.
 """
 
 import asyncio
@@ -17,11 +17,12 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipeline.errors import ReaderStalled
-from serve.http.uvicorn_protocols import cut_connection
+from serve.http.uvicorn_protocols import cut_connection, untaken_bytes
 
 LOG = logging.getLogger("ray.serve.chattts")
 
 PIECE_BYTES = 128 * 1024
+LEAST_BYTES = 16 * 1024
 
 
 class StalledReaders:
@@ -70,7 +71,7 @@ class LimitedSend:
         """
         for piece in pieces_of(message):
             rest = until_it_waits(self._send(piece))
-            if rest is not None and not await is_over_within(rest, self._limit_s()):
+            if rest is not None and not await is_over_in_time(rest, self._limit_s()):
                 self.has_stalled = True
                 raise ReaderStalled(f"the client read nothing for {self._limit_s():g} s (limits.stall_timeout_s)")
 
@@ -86,11 +87,16 @@ def pieces_of(message: Message) -> Iterator[Message]:
     yield {**message, "body": b""}
 
 
-async def is_over_within(awaitable: Awaitable[None], limit_s: float) -> bool:
-    """Awaits something for so long at most; returns whether it has ended. May be awaited by several tasks in turn."""
+async def is_over_in_time(awaitable: Awaitable[None], limit_s: float) -> bool:
+    """Awaits something until its client has taken too little for too long; returns whether it has ended. May be awaited by
+    several tasks in turn."""
     work = asyncio.ensure_future(awaitable)
     try:
-        await asyncio.wait((work,), timeout=limit_s)
+        untaken = untaken_bytes()
+        while not (await asyncio.wait((work,), timeout=limit_s))[0]:
+            before, untaken = untaken, untaken_bytes()
+            if before - untaken < LEAST_BYTES:
+                break
     finally:
         is_over = work.done()
         work.cancel()

@@ -10,6 +10,10 @@ message (pings, pongs, fragments) have a pace, and what comes behind a close is 
 """
 
 import asyncio
+import fcntl
+import termios
+from array import array
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, cast
 
@@ -58,6 +62,17 @@ def cut_connection() -> None:
     transport = TRANSPORT.get()
     if transport is not None:
         transport.abort()
+
+
+def untaken_bytes() -> int:
+    """Returns what the client of the present request has not taken of what was sent, in the kernel too; 0: unknown."""
+    transport = TRANSPORT.get()
+    if transport is None or transport.is_closing():
+        return 0
+    in_kernel = array("i", [0])
+    with suppress(OSError):
+        fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, in_kernel)
+    return transport.get_write_buffer_size() + in_kernel[0]
 
 
 class BoundedHttp(HttpToolsProtocol):

@@ -19,6 +19,7 @@ from pipeline.voices.catalogue import VoiceInfo
 from serve.doors.riva.protocol import RivaSynthesisConfigResponse, SynthesizeSpeechResponse
 from serve.errors import ApiError, ErrorSpec, bad_request
 from serve.http.ignored_fields import ignored_fields
+from serve.http.schemas.bounded_fields import bounded
 from serve.speech.job import SpeechJob
 from serve.speech.model_selection import ModelSelector
 from serve.speech.schemas.base import Body, read_values
@@ -65,7 +66,7 @@ def configuration_of(request: Any) -> Configuration:
     Raises:
         ApiError: 400
     """
-    return read_values(Configuration, dict(request.custom_configuration))
+    return read_values(Configuration, bounded(request.custom_configuration, Configuration))
 
 
 def speech_fields(request: Any, *, stream: bool) -> dict[str, Any]:

@@ -16,14 +16,14 @@ from wyoming.ping import Ping, Pong
 from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop
 
 from pipeline.errors import ReaderStalled, SynthesisError
+from serve.access.pace import MessagePace, too_many_messages
 from serve.config.doors import WyomingConfig
-from serve.doors.wyoming.messages import PROGRAM, ChunkData, PingData, ProgramData, SynthesizeData, error_event, info
+from serve.doors.wyoming.messages import PROGRAM, ChunkData, PingData, ProgramData, SynthesizeData, checked, error_event, info
 from serve.doors.wyoming.player import Player
 from serve.doors.wyoming.reader import CappedReader
 from serve.doors.wyoming.speeches import GrowingSpeech, WholeSpeech
 from serve.errors import ApiError, bad_request
 from serve.http.services import Services
-from serve.speech.schemas.base import read_values
 from serve.speech.speak import ClientLeft
 
 LOG = logging.getLogger("ray.serve.chattts")
@@ -38,6 +38,7 @@ class WyomingConnection:
         limits = services.speech.limits
         self._events = CappedReader(reader, limits.max_body_bytes, limits.body_timeout_s)
         self._player = Player(writer, limits.stall_timeout_s)
+        self._pace = MessagePace(asyncio.get_running_loop().time)
         self._services = services
         self._config = config
         self._speech: WholeSpeech | GrowingSpeech | None = None
@@ -97,6 +98,8 @@ class WyomingConnection:
                     reading = asyncio.create_task(self._events.next())
                 if held is not None and not isinstance(self._speech, WholeSpeech):
                     event, held = held, None
+                    if not self._pace.takes(self._events.size):
+                        raise too_many_messages()
                     await self._obey(event)
         finally:
             for task in (leaving, reading):
@@ -113,11 +116,11 @@ class WyomingConnection:
         if Describe.is_type(kind):
             await self._player.say(info(self._services.voices.library.list(), self._services.speech.models))
         elif Ping.is_type(kind):
-            text = read_values(PingData, event.data).text
+            text = checked(PingData, event.data).text
             # Half of a pair of surrogates is no text that could be sent.
             await self._player.say(Pong(text=text and text.encode(errors="replace").decode()).event())
         elif SelectProgram.is_type(kind):
-            if read_values(ProgramData, event.data).name != PROGRAM:
+            if checked(ProgramData, event.data).name != PROGRAM:
                 raise bad_request("program_not_found", f"the one program here is {PROGRAM}", param="name")
         elif SynthesizeStart.is_type(kind):
             if growing is not None:
@@ -125,13 +128,13 @@ class WyomingConnection:
             await self._begin(GrowingSpeech(self._services, self._config, self._player, event.data))
         elif Synthesize.is_type(kind):
             if isinstance(growing, GrowingSpeech):
-                growing.repeat(read_values(SynthesizeData, event.data).text)
+                growing.repeat(checked(SynthesizeData, event.data).text)
             else:
                 await self._begin(WholeSpeech(self._services, self._config, self._player, event.data))
         elif SynthesizeChunk.is_type(kind):
             if not isinstance(growing, GrowingSpeech):
                 raise bad_request("conflict", "there is no text to add to: synthesize-start comes first", status=409)
-            growing.add(read_values(ChunkData, event.data).text)
+            growing.add(checked(ChunkData, event.data).text)
         elif SynthesizeStop.is_type(kind) and isinstance(growing, GrowingSpeech):
             growing.close()
 

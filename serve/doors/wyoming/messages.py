@@ -18,8 +18,9 @@ from pipeline.voices.catalogue import VoiceInfo
 from serve.errors import to_api_error
 from serve.http.about import NAME, version
 from serve.http.ignored_fields import ignored_fields, named_fields
+from serve.http.schemas.bounded_fields import bounded
 from serve.speech.model_selection import ModelSelector
-from serve.speech.schemas.base import Body, read_values
+from serve.speech.schemas.base import B, Body, read_values
 
 PROGRAM = "chattts"
 RATE, WIDTH, CHANNELS = 24_000, 2, 1
@@ -75,13 +76,25 @@ class ProgramData(Body):
     name: str
 
 
+def checked(kind: type[B], data: dict[str, Any]) -> B:
+    """Returns the checked data of an event, with a few of its unknown fields.
+
+    Raises:
+        ApiError: 400
+    """
+    return read_values(kind, bounded(data, kind))
+
+
 def speech_fields(data: dict[str, Any], kind: type[SynthesizeStartData]) -> dict[str, Any]:
     """Returns the fields of POST /v1/audio/speech that ask for the same.
 
     Raises:
         ApiError: 400
     """
-    asked = read_values(kind, data)
+    voice_fields = data.get("voice")
+    if isinstance(voice_fields, dict):
+        data = {**data, "voice": bounded(voice_fields, WyomingVoice)}
+    asked = checked(kind, data)
     voice = asked.voice or WyomingVoice()
     unknown = {name: value for name, value in (asked.model_extra or {}).items() if name not in WITHOUT_MEANING}
     fields = {

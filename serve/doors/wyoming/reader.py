@@ -29,6 +29,8 @@ class CappedReader:
         self._stream = stream
         self._most_bytes = most_bytes
         self._timeout_s = timeout_s
+        self.size = 0
+        """of the event that was read last [bytes]"""
 
     async def next(self) -> Event | None:
         """Returns the next event; None at the end of the stream.
@@ -36,6 +38,7 @@ class CappedReader:
         Raises:
             ApiError: what came is no event, too large or too slow: nothing behind it can be read.
         """
+        self.size = 0
         try:
             event = await async_read_event(cast(asyncio.StreamReader, self))
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -50,7 +53,9 @@ class CappedReader:
 
     async def readline(self) -> bytes:
         """As StreamReader's."""
-        return await self._stream.readline()
+        line = await self._stream.readline()
+        self.size += len(line)
+        return line
 
     async def readexactly(self, count: object) -> bytes:
         """As StreamReader's, of a number that a client claims.
@@ -63,6 +68,7 @@ class CappedReader:
         if count > self._most_bytes:
             message = f"an event has {count} bytes; the limit is {self._most_bytes} (limits.max_body_bytes)"
             raise bad_request("body_too_large", message, status=413)
+        self.size += count
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._stream.readexactly(count)

@@ -12,6 +12,7 @@ from typing import Literal
 
 from pydantic import ConfigDict
 
+from pipeline.errors import AtCapacity
 from pipeline.voices.names import display_name
 from serve.config.app_config import ConversationsConfig
 from serve.errors import bad_request, to_api_error
@@ -37,6 +38,8 @@ from serve.speech.events import Audio, Finished
 from serve.speech.schemas.base import Body
 from serve.speech.schemas.speech import SpeechBody
 
+MOST_FLUSHES = 256
+"""that are not confirmed"""
 CONTEXT = "speak"
 """the one context of a socket; it begins anew after an interruption"""
 
@@ -64,7 +67,7 @@ class DeepgramDoor:
         self._has_begun = False
         self._done = 0  # parts of the context that were spoken or skipped
         self._flushes: deque[int] = deque()
-        """for each flush that is not confirmed, how many parts were complete with it"""
+        """for each flush that is not confirmed, how many parts were complete with it; at most MOST_FLUSHES"""
         self._confirmed = 0  # flushes and interruptions, which share their numbers
 
     tells_contexts = False
@@ -146,6 +149,8 @@ class DeepgramDoor:
             conversation.flush(CONTEXT)
             complete = conversation.parts(CONTEXT)
             if complete > self._done:
+                if len(self._flushes) >= MOST_FLUSHES:
+                    raise AtCapacity(f"{MOST_FLUSHES} flushes wait to be confirmed: send the next one later", retry_after_s=1.0)
                 self._flushes.append(complete)
                 return None
         return self._confirmation("Flushed")

@@ -72,6 +72,10 @@ async function whole(reply, kind) {
 async function refusal(reply) {
   if (reply.status === 401) document.dispatchEvent(new Event("key-needed"));
   const body = await reply.json().catch(() => ({}));
+  if (reply.status === 404 && !body.error?.request_id) {  // a proxy's, while nothing is deployed behind it
+    service.isAway();
+    return new Unreachable();
+  }
   const error = body.error ?? {message: `The service replied with status ${reply.status} and no reason.`};
   return new Refused(reply.status, error, Number(reply.headers.get("Retry-After")));
 }

@@ -55,11 +55,19 @@ class ContextSettings:
         Raises:
             ApiError: a field is wrong.
         """
+        return read_body(SpeechBody, json.dumps({**self.speech, "input": text}).encode())
+
+    def part_body(self, text: str) -> SpeechBody:
+        """Returns the body for a part, which is a text that is not empty and has no half characters.
+
+        Raises:
+            ApiError: a field is wrong.
+        """
         return self._checked.model_copy(update={"input": text})
 
     @cached_property
     def _checked(self) -> SpeechBody:
-        return read_body(SpeechBody, json.dumps({**self.speech, "input": "."}).encode())
+        return self.body(".")
 
     def spoken_by(self, voice: str | None) -> "ContextSettings":
         """Returns the settings with another voice; None: as they are."""
@@ -133,6 +141,11 @@ class Context:
         return self._unspoken + self._text.waiting
 
     @property
+    def parts_waiting(self) -> int:
+        """How many parts are complete and not begun."""
+        return self._lines.qsize()
+
+    @property
     def accepts_text(self) -> bool:
         """False once it is closed."""
         return not self._is_closed
@@ -179,7 +192,7 @@ class Context:
 
     async def cancel(self, played_s: float | None = None) -> Heard:
         """Stops, and returns what was heard; `played_s` as for Listener.heard."""
-        heard = self._listener.heard(played_s, speed=self._spoken_by(None).body(".").speed)
+        heard = self._listener.heard(played_s, speed=self._spoken_by(None).part_body(".").speed)
         await self.stop()
         self._services.observer.interrupted(heard.unheard_steps)
         return heard
@@ -247,7 +260,7 @@ class Context:
         name = f"{self._request.request_id}.{number}"
         request = replace(self._request, request_id=name, continues=True, resumes=resumes)
         with open_speech(self._services, request) as speech:
-            job = await speech.accept(settings.body(part.text))
+            job = await speech.accept(settings.part_body(part.text))
             self._listener.began(part)
             sent_s, from_s = 0.0, self._listener.sent_s
             async with aclosing(speech.speak(job)) as events:

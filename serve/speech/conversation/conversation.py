@@ -22,6 +22,9 @@ from serve.speech.resolve import build_request, select_version
 from serve.speech.schemas.text import check_ignored
 from serve.speech.services import SpeechServices
 
+MOST_PARTS = 2048
+"""of a context that are complete and not begun, before it takes more text"""
+
 
 class Conversation:
     """The contexts of one client, each with an id that the client chooses."""
@@ -66,7 +69,7 @@ class Conversation:
         is_ssml = settings.speech.get("input_type") == "ssml"
         if is_ssml and settings.sentences:
             raise bad_request("conflicting_fields", "an SSML document cannot be cut into sentences", param="sentences")
-        body = settings.body("<speak>.</speak>" if is_ssml else ".")
+        body = settings.part_body("<speak>.</speak>" if is_ssml else ".")
         if body.stream_format == "sse":
             raise bad_request("conflicting_fields", "stream_format has no meaning here", param="stream_format")
         if body.subtitles is not None:
@@ -123,6 +126,8 @@ class Conversation:
                 "(conversations.max_waiting_chars): they were not taken; send them when some were spoken",
                 retry_after_s=1.0,
             )
+        if context.parts_waiting >= MOST_PARTS:
+            raise AtCapacity(f"{MOST_PARTS} parts of this context wait to be spoken: flush longer ones", retry_after_s=1.0)
         context.add(text, voice)
 
     def flush(self, name: str) -> None:

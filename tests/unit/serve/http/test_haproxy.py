@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 import uvicorn
 from ray.serve._private import haproxy as serves
+from ray.serve._private.haproxy import ServerConfig
+from ray.serve.config import gRPCOptions
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -63,7 +65,9 @@ def test_haproxy_accepts_what_becomes_of_serves_own_template(folder, host, serve
 
 def test_every_line_we_do_not_change_stays(folder):
     text = generated(manager(folder, server=19000)).read_text()
-    before, after = ({line.strip() for line in of.splitlines()} - {""} for of in (text, rewritten(text, folder)))
+    before, after = (
+        {line.strip() for line in of.splitlines()} - {""} for of in (text, rewritten(text, folder, was_deployed=True))
+    )
     assert [" ".join(line.split()[:2]) for line in sorted(before - after)] == [
         f"bind *:{re.search(r'bind [*]:([0-9]+)', text)[1]}",
         f"bind :{re.search(r'bind :([0-9]+)', text)[1]}",
@@ -113,7 +117,7 @@ def test_statistics_and_metrics_listen_where_the_service_does(folder):
     """Statistics by this machine alone; metrics by others too where the service is, Prometheus among them."""
     for host, heard in (("127.0.0.1", "127.0.0.1:"), ("0.0.0.0", ":")):
         of = manager(folder, host=host)
-        text = rewritten(generated(of).read_text(), folder)
+        text = rewritten(generated(of).read_text(), folder, was_deployed=False)
         assert f"bind {heard}{of.cfg.metrics_port}\n" in text
         assert f"bind 127.0.0.1:{of.cfg.stats_port}\n" in text
     with running(manager(folder)) as proxy:
@@ -131,10 +135,24 @@ def test_what_others_can_reach_is_not_loopback(host):
     assert not is_loopback(host)
 
 
-def test_before_an_application_is_known_the_reply_is_to_try_again(folder):
-    with running(manager(folder)) as proxy:
+@pytest.mark.parametrize("grpc", [False, True])
+def test_until_an_application_was_deployed_the_service_starts_and_without_one_it_is_a_404(folder, grpc):
+    of = manager(folder)
+    if grpc:  # Serve routes one of gRPC's methods before there is an application
+        of.cfg.grpc_options = gRPCOptions(port=free_port(), grpc_servicer_functions=["ray.serve.generated.x"])
+        of.set_grpc_fallback_server(ServerConfig(name="fallback", host="127.0.0.1", port=free_port()))
+    assert ("use_backend " in generated(of).read_text()) == grpc
+    with running(of) as proxy:
         status, headers, error = parts(proxy.get("/v1/audio/speech"))
-    assert (status, headers["retry-after"], error["code"]) == (503, "1", "unavailable")
+    assert (status, headers["retry-after"], error["code"]) == (503, "1", "starting")
+    assert "x-should-retry" not in headers, "a client library asks again"
+    for server, refusal in ((free_port(), "404.reply"), (None, "404.reply")):
+        path = generated(manager(folder, server=server))
+        rewrite_file(path)
+        assert f"http-request return errorfile '{folder / refusal}'" in path.read_text()
+    path = generated(manager(folder))
+    subprocess.run([WRAPPER, "-c", "-f", path], env=environment(), capture_output=True, check=True)
+    assert f"http-request return errorfile '{folder / 'starting.reply'}'" in path.read_text(), "another start"
 
 
 def test_a_dead_replica_is_a_503_before_the_request_and_during_it(folder):

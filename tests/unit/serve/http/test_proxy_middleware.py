@@ -5,10 +5,22 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ray.serve._private.http_util import (
+    configure_http_options_with_defaults,
+    parse_disconnect_disabled_header,
+    start_asgi_http_server,
+)
+from ray.serve.config import HTTPOptions
+from starlette.types import Receive, Scope, Send
 
 from serve.http import proxy_middleware as edge
+from tests.support.haproxy import listens
+from tests.support.ports import free_port
+from tests.support.raw_socket import RawSocket, frame
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -83,6 +95,39 @@ def test_serves_proxy_loads_little_for_it():
     doors = {f"serve.http.{name}" for name in ("deepgram", "elevenlabs", "neighbours")}
     doors |= {"serve.http.deepgram.errors", "serve.http.elevenlabs.errors", "serve.http.neighbours.kokoro_errors"}
     own = {f"serve.http.{name}" for name in ("close_codes", "early_refusal", "error_envelope", "error_reply", "sender")}
-    own |= {"serve.http.uvicorn_protocols", "serve.access", "serve.access.pace"}
+    own |= {"serve.http.uvicorn_protocols", "serve.access", "serve.access.pace", "termios"}
     floor = {"pipeline", "pipeline.errors", "serve", "serve.errors", "serve.http"}
     assert set(loaded) == {"serve.http.proxy_middleware"} | own | doors | floor
+
+
+def test_serves_own_server_offers_no_compression_and_reads_nothing_ahead_of_a_socket():
+    seen: list[dict[str, Any]] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(dict(scope["headers"]))
+        await receive()
+        await send({"type": "websocket.accept"})
+        await receive()
+        await send({"type": "websocket.close", "code": 1000})
+
+    async def serve() -> tuple[bytes, int | None]:
+        options = configure_http_options_with_defaults(HTTPOptions(host="127.0.0.1", port=free_port()))
+        options.middlewares.extend(edge.middlewares())
+        running, server = await start_asgi_http_server(app, options, event_loop=asyncio.get_running_loop())
+        try:
+            return await asyncio.wait_for(asyncio.to_thread(talk, options.port), 60)
+        finally:
+            server.should_exit = True
+            await running
+
+    def talk(port: int) -> tuple[bytes, int | None]:
+        wait_until(lambda: listens(port))
+        raw = RawSocket(port, "/", "Sec-WebSocket-Extensions: permessage-deflate", "X-Request-Disconnect-Disabled: ?0")
+        with raw.socket:
+            raw.send(frame(b"x" * ((1 << 20) + 1)))
+            return raw.head, raw.close_code()
+
+    head, code = asyncio.run(serve())
+    assert b"extensions" not in head.lower()
+    assert code == 1009
+    assert parse_disconnect_disabled_header(seen[0]), "Serve's own watch would read all messages ahead"

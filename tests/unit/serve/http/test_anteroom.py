@@ -1,0 +1,115 @@
+"""Sockets without a key: refused before they open, but for protocols whose clients say it in their first message."""
+
+import json
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from pipeline.store.store import Store
+from serve.access.api_keys import Scope
+from serve.access.authentication import Authenticator
+from serve.http import anteroom
+from tests.support.elevenlabs_client import Client
+from tests.support.guarded import add, guarded, ring_of
+from tests.support.live_server import Live
+from tests.support.waiting import wait_until
+
+MULTI = "/v1/text-to-speech/alloy/multi-stream-input?output_format=pcm_24000"
+PATHS = (MULTI, MULTI.replace("multi-", ""), "/v1/text-to-dialogue/multi-stream-input?output_format=pcm_24000")
+OTHERS = ("/v1/audio/conversation", "/v1/speak", "/v1/audio/nothing")
+
+
+def opened(live: Live, path: str = MULTI, **headers: str) -> ClientConnection:
+    return connect(live.url.replace("http", "ws") + path, additional_headers=headers)
+
+
+def refused(live: Live, path: str, **headers: str) -> tuple[int, dict[str, Any]]:
+    with pytest.raises(InvalidStatus) as refusal, opened(live, path, **headers):
+        pass
+    return refusal.value.response.status_code, json.loads(refusal.value.response.body)
+
+
+def said(connection: ClientConnection, text: str | bytes) -> tuple[list[dict[str, Any]], int | None]:
+    """What a socket says to a first message until it closes, and its code."""
+    heard = []
+    try:
+        connection.send(text)
+        while True:
+            heard.append(json.loads(connection.recv(timeout=30)))
+    except ConnectionClosed:
+        return heard, connection.close_code
+
+
+def test_a_wrong_key_and_no_key_are_refused_over_http_in_the_words_of_the_protocol(store: Store) -> None:
+    _, _ = add(store)
+    voices, _ = add(store, scopes=(Scope.VOICES,))
+    with guarded(Authenticator(ring_of(store))) as live:
+        for path in (*PATHS, *OTHERS):
+            status, body = refused(live, path, **{"xi-api-key": "ck-wrong"})
+            named = body["detail"]["status"] if path in PATHS else body.get("err_code") or body["error"]["code"]
+            assert (status, named) == (401, "INVALID_AUTH" if path == "/v1/speak" else "invalid_api_key"), path
+        for path in OTHERS:
+            assert refused(live, path)[0] == 401
+        for path in (*PATHS, *OTHERS[:2]):
+            assert refused(live, path, **{"xi-api-key": voices})[0] == 403
+        assert refused(live, OTHERS[2], **{"xi-api-key": voices})[0] == 404
+
+
+@pytest.mark.parametrize("field", anteroom.KEY_FIELDS)
+def test_a_key_in_the_first_message_opens_the_socket_and_is_named_nowhere(store: Store, field: str) -> None:
+    key, _ = add(store)
+    with guarded(Authenticator(ring_of(store))) as live, opened(live) as connection:
+        client = Client(connection)
+        claimed = f"Bearer {key}" if field == "authorization" else key
+        client.say(text="Hello. ", context_id="c", flush=True, **{field: claimed})
+        heard = client.hear()
+        assert heard["audio"]
+        assert "ignored_fields" not in heard
+        client.say(text="And more. ", context_id="c", note="x" * 5000)  # longer than the first one may be
+        client.say(close_socket=True)
+        heard, code, _ = client.closed()
+    assert code == 1000
+    assert not [one for one in heard if "error" in one]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('{"text": " ", "context_id": "c", "xi_api_key": "ck-wrong"}', "invalid_api_key"),
+        ('{"text": " ", "context_id": "c", "xi_api_key": ""}', "missing_api_key"),
+        ('{"text": " ", "context_id": "c", "xi_api_key": 5}', "missing_api_key"),
+        ("[" * 4000, "invalid_json"),
+        ("[]", "invalid_type"),
+        (b"{}", "invalid_type"),
+    ],
+)
+def test_another_first_message_is_refused_in_words(store: Store, text: str | bytes, error: str) -> None:
+    add(store)
+    with guarded(Authenticator(ring_of(store))) as live, opened(live) as connection:
+        heard, code = said(connection, text)
+    assert [(one["error"], one.get("context_id")) for one in heard] == [(error, "c" if '"c"' in str(text) else None)]
+    assert code == 1008
+
+
+def test_a_first_message_is_short_and_not_too_many_wait_for_theirs(store: Store) -> None:
+    add(store)
+    with guarded(Authenticator(ring_of(store))) as live:
+        with opened(live) as connection:
+            assert said(connection, json.dumps({"text": "x" * anteroom.MOST_BYTES})) == ([], 1009)
+        with ExitStack() as waiting:
+            sockets = [waiting.enter_context(opened(live)) for _ in range(anteroom.MOST_OF_AN_ADDRESS)]
+            assert refused(live, MULTI)[0] == 429
+            sockets[0].close()
+
+            def has_room() -> bool:
+                try:
+                    waiting.enter_context(opened(live))
+                except InvalidStatus:
+                    return False
+                return True
+
+            wait_until(has_room)
+            assert refused(live, MULTI)[0] == 429

@@ -1,0 +1,122 @@
+"""Stalled readers over a real server: whatever the reply is, who takes nothing of it is let go, and nobody else is."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from serve.http.stalled_readers import StalledReaders
+from tests.support.fakes import Speaker, make_services
+from tests.support.live_server import Live, read_all, serving
+from tests.support.raw_socket import RawSocket
+from tests.support.waiting import wait_until
+
+LIMIT_S = 0.4
+SIZE = 24 << 20  # more than the kernel's buffers take
+ENDED: list[str] = []
+KINDS = ("whole", "file", "json", "pieces", "events", "socket")
+
+
+async def reply(request: Request) -> Response:
+    kind = request.path_params["kind"]
+
+    async def pieces() -> AsyncIterator[bytes]:
+        try:
+            for _ in range(SIZE >> 14):
+                yield bytes(1 << 14)
+        finally:
+            ENDED.append(kind)
+
+    async def silence() -> AsyncIterator[bytes]:
+        for _ in range(2):
+            yield b"data: x\n\n"
+            await asyncio.sleep(3 * LIMIT_S)
+
+    match kind:
+        case "whole":
+            return Response(bytes(SIZE))
+        case "json":
+            return JSONResponse("x" * SIZE)
+        case "file":
+            return FileResponse(request.app.state.file)
+        case "silence":
+            return StreamingResponse(silence(), media_type="text/event-stream")
+    return StreamingResponse(pieces(), media_type="text/event-stream" if kind == "events" else None)
+
+
+async def talk(websocket: WebSocket) -> None:
+    await websocket.accept()
+    try:
+        while True:
+            await websocket.send_bytes(bytes(1 << 16))
+    finally:
+        ENDED.append("socket")
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    app = Starlette(routes=[Route("/{kind}", reply), WebSocketRoute("/socket", talk)])
+    app.state.file = tmp_path_factory.mktemp("file") / "zeros"
+    Path(app.state.file).write_bytes(bytes(SIZE))
+    with serving(make_services(Speaker()), wrap=lambda _: StalledReaders(app, limit_s=lambda: LIMIT_S)) as server:
+        yield server
+
+
+def asked(live: Live, kind: str, receive_bytes: int = 4096) -> socket.socket:
+    if kind == "socket":
+        return RawSocket(live.port, "/socket", receive_bytes=4096).socket
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+    client.settimeout(60)
+    client.connect(("127.0.0.1", live.port))
+    client.sendall(f"GET /{kind} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    return client
+
+
+def is_open(live: Live, client: socket.socket) -> bool:
+    """Whether the server still has the connection."""
+    here, there = (f"{port:04X}" for port in (live.port, client.getsockname()[1]))
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return any((row[1][-4:], row[2][-4:], row[3]) == (here, there, "01") for row in rows)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "socket"])
+@pytest.mark.parametrize("taken", [0, 1])
+def test_who_takes_nothing_or_a_byte_at_a_time_is_cut(live: Live, kind: str, taken: int) -> None:
+    with asked(live, kind) as client:
+        assert client.recv(16).startswith(b"HTTP/1.1 200")
+        ends_at = time.monotonic() + 60
+        while is_open(live, client) and time.monotonic() < ends_at:
+            client.recv(taken)
+            time.sleep(0.02)
+        assert not is_open(live, client)
+
+
+def test_the_route_of_a_socket_whose_client_takes_nothing_ends(live: Live) -> None:
+    ENDED.clear()
+    with asked(live, "socket"):
+        wait_until(lambda: ENDED == ["socket"])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "socket"])
+def test_a_reader_that_takes_its_time_has_everything(live: Live, kind: str) -> None:
+    """The kernel takes no more of it for longer than the limit."""
+    with asked(live, kind, 1 << 16) as client:
+        taken = b""
+        for _ in range(20):
+            taken += client.recv(1 << 14)
+            time.sleep(LIMIT_S / 8)
+        assert len(taken + read_all(client)) > SIZE
+
+
+def test_a_stream_that_says_nothing_for_long_is_not_cut(live: Live) -> None:
+    with asked(live, "silence") as client:
+        assert read_all(client).count(b"data: x") == 2
