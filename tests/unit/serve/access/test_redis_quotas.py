@@ -326,3 +326,28 @@ def test_a_frozen_redis_costs_one_request_its_time_limit(tmp_path: Path, monkeyp
         asyncio.run(ask())
     finally:
         server.kill()
+
+
+def test_replicas_reserve_audio_together_and_give_it_back(server: RedisServer):
+    """Requests at one moment on several replicas: the one that crosses the limit is the last; what is not generated is free."""
+    quota = Quota(requests_per_s=None, streams=None, characters_a_day=None, audio_s_a_minute=60.0)
+
+    async def ask() -> None:
+        one, two = (RedisQuotas(server.url, LocalQuotas(lambda: 2)) for _ in range(2))
+        asked = [each.reserve_audio("key", quota, 25.0, f"r{number}") for number, each in enumerate([one, two] * 3)]
+        decisions = await asyncio.gather(*asked)
+        allowed = [number for number, decision in enumerate(decisions) if not decision.refusal]
+        assert len(allowed) == 3
+        for number in range(6):
+            (one, two)[number % 2].release_audio("key", quota, 25.0, f"r{number}")
+        await asyncio.gather(*one._leaving, *two._leaving)
+        assert not (await two.reserve_audio("key", quota, 50.0, "later")).refusal
+        two.record_audio("key", quota, 70.0)
+        two.release_audio("key", quota, 50.0, "later")
+        await asyncio.gather(*two._leaving)
+        refused = await one.reserve_audio("key", quota, 1.0, "last")
+        assert (refused.refusal, 5 < refused.retry_after_s <= 10) == ("quota_exceeded", True)
+        await one.close()
+        await two.close()
+
+    asyncio.run(ask())
