@@ -39,6 +39,7 @@ class Pair:
 PAIRS = (
     Pair("limits.first_audio_timeout_s", "limits.total_timeout_s", "no request lasts so long", only_written=True),
     Pair("limits.chunk_timeout_s", "limits.total_timeout_s", "no request lasts so long", only_written=True),
+    Pair("limits.stall_timeout_s", "limits.total_timeout_s", "no request lasts so long", only_written=True),
     Pair("lanes.interactive_timeout_s", "limits.total_timeout_s", "no request lasts so long", only_written=True),
     Pair("lanes.bulk_timeout_s", "limits.total_timeout_s", "no request lasts so long", only_written=True),
     Pair("lanes.interactive_timeout_s", "lanes.bulk_timeout_s", "bulk requests would be given up before urgent ones"),
@@ -71,6 +72,12 @@ PAIRS = (
     Pair("pipeline.text.first_segment_chars", "pipeline.text.max_segment_chars", "no segment is so long", only_written=True),
     Pair("pipeline.text.min_segment_chars", "pipeline.text.max_segment_chars", "no segment is so long", only_written=True),
     Pair("pipeline.text.base_steps", "pipeline.engine.max_steps", "every segment would be cut"),
+    Pair(
+        "pipeline.engine.standard_patience_s",
+        "pipeline.engine.bulk_patience_s",
+        "bulk speech would wait less than standard speech",
+        only_written=True,
+    ),
     Pair("pipeline.engine.prefill_rows", "pipeline.engine.slots", "there are never so many prompts"),
     Pair("pipeline.vocoder.rows", "pipeline.vocoder.max_waiting", "so many windows would never wait together"),
     Pair("pipeline.engine.round_timeout_s", "limits.chunk_timeout_s", "its client would be gone", only_written=True),
