@@ -60,8 +60,8 @@ def test_a_replica_is_built_speaks_its_first_words_and_names_its_work(monkeypatc
         return names
 
     names = asyncio.run(build())
-    follows = ["voices", "lexicons", "keys", "resume tokens", "writes", "metrics", "purges", "fingerprints", "silent stages"]
-    assert names == [*follows, "jobs", "conversations"]
+    follows = ["voices", "lexicons", "keys", "resume tokens", "writes", "metrics", "metrics of jobs", "purges"]
+    assert names == [*follows, "fingerprints", "silent stages", "jobs", "conversations"]
 
 
 def test_a_stage_that_sleeps_is_no_trouble_and_the_refused_wake_it(monkeypatch: pytest.MonkeyPatch):
