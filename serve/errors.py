@@ -28,6 +28,7 @@ from pipeline.errors import (
     NoSpeakableText,
     NotCached,
     NotTheOwner,
+    OtherBuild,
     PartlyUnspeakable,
     ReaderStalled,
     ReadOnlyVoice,
@@ -96,6 +97,7 @@ ERROR_SPECS: dict[type[SynthesisError], ErrorSpec] = {
     NonFiniteOutput: ErrorSpec(500, "server_error", "generation_failed", False),
     EngineDead: ErrorSpec(503, "overloaded_error", "engine_dead", True, 2.0),
     WorkerDied: ErrorSpec(503, "overloaded_error", "engine_dead", True, 2.0),
+    OtherBuild: ErrorSpec(503, "overloaded_error", "engine_dead", True, 2.0),
     SynthesisError: ErrorSpec(500, "server_error", "internal_error", False),
 }
 
