@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 SLOW_S = 0.5
 """a question without an answer for so long lets no other one follow"""
-MOST_IN_FLIGHT = 4
+MOST_IN_FLIGHT = 8
 
 
 class Open(Exception):

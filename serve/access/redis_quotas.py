@@ -211,11 +211,16 @@ class RedisQuotas:
 
     async def _tell_of(self, key: str) -> bool:
         """Tells Redis what it does not know of a key, and renews its permits. Returns False if there is no answer."""
-        report = self._sent.get(key)
-        if report is None:
-            report = self._untold.pop(key, None) or Report()
-            if not report.is_empty:
-                self._sent[key] = report
+        unanswered = self._sent.get(key)
+        if unanswered is not None and not await self._send(key, unanswered):
+            return False
+        if key in self._sent or (unanswered is not None and key not in self._untold):
+            return True  # another call is telling the rest, or there is none
+        return await self._send(key, self._untold.pop(key, Report()))
+
+    async def _send(self, key: str, report: Report) -> bool:
+        if not report.is_empty:
+            self._sent[key] = report
         known = self._of(key)
         charges = [part for (token, day), characters in report.charges.items() for part in (token, day, characters)]
         values = [*known.sums, self._lease_s, report.token, report.audio_s, known.audio_ahead_s, len(report.charges), *charges]
@@ -226,7 +231,7 @@ class RedisQuotas:
         known.learn(*answer[1:])
         if self._sent.get(key) is report:
             del self._sent[key]
-        return key not in self._untold or report.is_empty or await self._tell_of(key)
+        return True
 
     async def _charge_alone(self, key: str, quota: Quota, characters: int, token: str) -> QuotaDecision:
         """Takes characters of this replica's share, and remembers to tell Redis.

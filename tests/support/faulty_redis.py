@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from contextlib import suppress
 from typing import BinaryIO
 
@@ -37,6 +38,8 @@ class FaultyRedis:
 
     def __init__(self, server: RedisServer) -> None:
         self.fault: str | bytes = ""
+        self.delay_s = 0.0
+        """before each command, greetings too: a server that is far away"""
         self.asked = 0
         """commands since the start, without greetings"""
         self._there = server.port
@@ -58,6 +61,7 @@ class FaultyRedis:
             reading, answers = client.makefile("rb"), there.makefile("rb")
             while command := _read_command(reading):
                 raw, name = command
+                time.sleep(self.delay_s)
                 fault = "" if name in GREETINGS else self.fault
                 self.asked += name not in GREETINGS
                 if isinstance(fault, bytes):

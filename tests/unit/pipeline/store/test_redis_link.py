@@ -2,11 +2,16 @@
 
 import asyncio
 import math
+from pathlib import Path
 
 import pytest
+import redis
+from redis.exceptions import ResponseError
 
-from pipeline.store.redis_link import SILENCE, RedisLink
+from pipeline.store.redis_link import REFUSALS, SILENCE, RedisLink, Trouble, trouble_of
 from tests.support.clock import HeldClock
+from tests.support.faulty_redis import FaultyRedis
+from tests.support.services import RedisServer
 
 
 class Server:
@@ -88,3 +93,59 @@ def test_other_errors_are_the_callers():
     with pytest.raises(ValueError, match="a bug"):
         ask(link, server)
     assert not link.is_away
+
+
+def test_a_server_far_away_is_used_once_a_connection_is_made(tmp_path: Path):
+    server = RedisServer(tmp_path)
+    faulty = FaultyRedis(server)
+    faulty.delay_s = 0.1
+
+    async def play() -> None:
+        link = RedisLink(faulty.url, connect_timeout_s=30.0, answer_timeout_s=30.0, retry_after_s=1e6)
+
+        async def echo() -> bytes:
+            return bytes(await link.client.echo(b"here"))
+
+        assert await link.ask(echo, timeout_s=0.05) is None, "nobody waits for the connection"
+        assert link.is_away
+        for _ in range(3000):
+            if not link.is_away:
+                break
+            await asyncio.sleep(0.01)
+        assert await link.ask(echo, timeout_s=30.0) == b"here"
+        assert link.errors == 1
+        assert await link.ask(echo, timeout_s=0.01) is None
+        await asyncio.gather(*link._late)
+        assert link.is_away, "an answer that was late by itself ends nothing"
+        await link.close()
+
+    try:
+        asyncio.run(play())
+    finally:
+        faulty.close()
+        server.kill()
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ResponseError("OOM command not allowed. script: 1, on @user_script:1."), Trouble(REFUSALS["OOM"], True, True)),
+        (
+            ResponseError("ERR Error running script: @user_script: 4: -READONLY You can't write"),
+            Trouble(REFUSALS["READONLY"], True),
+        ),
+        (ResponseError("MISCONF Redis is configured"), Trouble(REFUSALS["MISCONF"], True)),
+        (ResponseError("DB index is out of range"), Trouble("has no database of this number", True)),
+        (ConnectionRefusedError("gone"), Trouble(SILENCE)),
+        (
+            redis.exceptions.ConnectionError("Error 111 connecting to h:1. Connection refused."),
+            Trouble(SILENCE, was_sent=False),
+        ),
+        (redis.exceptions.TimeoutError("Timeout reading from socket"), Trouble(SILENCE)),
+        (ResponseError("ERR unknown command 'EVALSHA'"), None),
+        (ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value"), None),
+        (ValueError("a bug"), None),
+    ],
+)
+def test_what_a_failure_means(error: Exception, expected: Trouble | None):
+    assert trouble_of(error) == expected

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -220,6 +221,42 @@ def test_what_has_no_answer_counts_once(faulty: FaultyRedis, server: RedisServer
         assert await other.characters_today("key") == await quotas.characters_today("key") == 165
         over = [await each.acquire("key", DAY, None) for each in (other, quotas)]
         assert all(decision.refusal == "quota_exceeded" and decision.retry_after_s <= 60 for decision in over)
+        await other.close()
+
+    ask(play, faulty.url)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_at_any_interleaving_every_charge_counts_once(faulty: FaultyRedis, server: RedisServer, seed: int):
+    """Charges, refunds and rounds at the same time, while answers are lost and questions refused."""
+    chance = random.Random(seed)
+    large = Quota(requests_per_s=None, characters_a_day=1_000_000)
+
+    async def play(quotas: RedisQuotas) -> None:
+        spent = 100
+
+        async def charge(characters: int) -> None:
+            nonlocal spent
+            decision = await quotas.charge_characters("key", large, characters)
+            assert not decision.refusal
+            spent += characters
+            if chance.random() < 0.5:
+                quotas.refund_characters("key", large, Charge(characters, decision.day or today()))
+                spent -= characters
+
+        running = []
+        for _ in range(60):
+            faulty.fault = chance.choice(["", "", LOST, REFUSALS["READONLY"]])
+            running.append(asyncio.ensure_future(charge(chance.randrange(1, 50)) if chance.random() < 0.7 else quotas.renew()))
+            await asyncio.sleep(chance.choice([0, 0, 0.002]))
+        faulty.fault = ""
+        await asyncio.gather(*running)
+        for _ in range(3):
+            await quotas.renew()
+        await asyncio.gather(*quotas._leaving)
+        await quotas.renew()
+        other = RedisQuotas(server.url, LocalQuotas())
+        assert await other.characters_today("key") == await quotas.characters_today("key") == spent
         await other.close()
 
     ask(play, faulty.url)
