@@ -15,6 +15,9 @@ JSON_LIMIT = (1 << 20) - 2_000
 JOB_LIMIT = (8 << 20) - 20_000
 FILE_LIMIT = (16 << 20) - 20_000
 TEXT_LIMIT = 990_000
+FIELDS_LIMIT = 12_500
+"""size of a body with as many fields as there may be; VALUES_LIMIT with as many values"""
+VALUES_LIMIT = 125_000
 TIMEOUT_S = 240.0
 
 Make = Callable[[int], bytes]
@@ -191,7 +194,7 @@ def _objects() -> tuple[Attack, ...]:
         posted("the same field", PLAN, raw('"input":"a",', "{", '"input":"a"}'), JOB_LIMIT),
         posted("not JSON", PLAN, raw("[{", '{"input":', ""), JOB_LIMIT),
         *(
-            posted("unknown fields", path, unknown_fields(field))
+            posted("unknown fields", path, unknown_fields(field), FIELDS_LIMIT)
             for path, field in {
                 SPEECH: '"input":"Hello there."',
                 "/v1/text/normalize": '"input":"Hello there."',
@@ -208,7 +211,13 @@ def _objects() -> tuple[Attack, ...]:
                 "/v1/audio/voices/random": '"count":1',
             }.items()
         ),
-        posted("unknown settings", "/v1/text-to-speech/alloy", unknown_fields("", '{"text":"Hello.","voice_settings":', "}}")),
+        posted("unknown fields of each item", BATCH, unknown_fields(f'"items":[{",".join(["{}"] * 32)}]'), FIELDS_LIMIT),
+        posted(
+            "unknown settings",
+            "/v1/text-to-speech/alloy",
+            unknown_fields("", '{"text":"Hello.","voice_settings":', "}}"),
+            VALUES_LIMIT,
+        ),
         posted("unknown fields of turns", DIALOGUE, raw(turn, '{"turns":[', '{"text":"b"}]}')),
         posted("turns", DIALOGUE, raw('{"text":"a"},', '{"turns":[', '{"text":"b"}]}')),
         posted("empty items", BATCH, raw("{},", '{"items":[', "{}]}")),

@@ -12,16 +12,19 @@ from serve.errors import bad_request
 
 PIECE = 64 << 10
 MOST_DEPTH = 32
+MOST_FIELDS = 1000
+"""of the outermost object; what it has more than it needs is carried through all that is done with it"""
 _OTHERS = bytes(set(range(256)) - set(b",[]{}"))
+_COMMA, _CLOSING = ord(","), frozenset(b"]}")
 
 
 def check_json(raw: bytes, most_values: int) -> None:
-    """Checks that a text has at most so many values, and none deeper than MOST_DEPTH.
+    """Checks that a text has at most so many values, MOST_FIELDS of them outermost, and none deeper than MOST_DEPTH.
 
     Raises:
         ApiError: 400
     """
-    values = depth = place = 0
+    fields = values = depth = place = 0
     is_in_string = False
     while place < len(raw):
         piece = raw[place : place + PIECE]
@@ -31,18 +34,17 @@ def check_json(raw: bytes, most_values: int) -> None:
         runs = piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')  # outside and inside strings by turns
         signs = b"".join(runs[int(is_in_string) :: 2]).translate(None, delete=_OTHERS)
         is_in_string ^= len(runs) % 2 == 0
-        depth = _depth(signs, depth)
+        for sign in signs:
+            if sign == _COMMA:
+                fields += depth == 1
+            elif sign in _CLOSING:
+                depth -= 1
+            elif (depth := depth + 1) > MOST_DEPTH:
+                raise bad_request("invalid_json", f"the body is nested too deeply: the limit is {MOST_DEPTH}")
         values += len(signs) - signs.count(b"]") - signs.count(b"}")
         if values > most_values:
             raise bad_request("too_many_values", f"the body has more than {most_values} fields and elements: send fewer")
-
-
-def _depth(signs: bytes, depth: int) -> int:
-    """Returns how many brackets are open behind the signs."""
-    for sign in signs.translate(None, delete=b","):
-        depth += 1 if sign in b"[{" else -1
-        if depth > MOST_DEPTH:
-            raise bad_request("invalid_json", f"the body is nested too deeply: the limit is {MOST_DEPTH}")
+        if fields >= MOST_FIELDS:
+            raise bad_request("too_many_values", f"the body has more than {MOST_FIELDS} fields: leave unknown ones out")
         if depth < 0:
-            break  # not JSON, as the parser will say
-    return depth
+            return  # no JSON, as the parser will say

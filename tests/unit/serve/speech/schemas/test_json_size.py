@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from serve.errors import ApiError
 from serve.speech.schemas import json_size
-from serve.speech.schemas.json_size import MOST_DEPTH, check_json
+from serve.speech.schemas.json_size import MOST_DEPTH, MOST_FIELDS, check_json
 
 NESTED = st.recursive(
     st.none() | st.integers() | st.text(alphabet='a\\"[]{},:中\n'),
@@ -26,7 +26,7 @@ def containers(value: Any) -> Iterator[Any]:
             yield from containers(inner)
 
 
-def code_of(raw: bytes, most: int = 1000) -> str:
+def code_of(raw: bytes, most: int = 1500) -> str:
     try:
         check_json(raw, most)
     except ApiError as refusal:
@@ -51,8 +51,10 @@ def test_every_value_is_counted_and_no_sign_within_a_text(value: Any, ascii_only
         (b"[" * MOST_DEPTH + b"]" * MOST_DEPTH, ""),
         (b"[" * (MOST_DEPTH + 1), "invalid_json"),
         (b'{"a":' * 500_000, "invalid_json"),  # depth comes first
-        (b"[" + b"{}," * 600 + b"{}]", "too_many_values"),
-        (b"{" + b'"a":0,' * 1000 + b'"b":0}', "too_many_values"),
+        (b"[" + b"{}," * 800 + b"{}]", "too_many_values"),
+        (b"{" + b'"a":0,' * (MOST_FIELDS - 1) + b'"b":0}', ""),
+        (b"{" + b'"a":0,' * MOST_FIELDS + b'"b":0}', "too_many_values"),
+        (b'{"a":{' + b'"a":0,' * MOST_FIELDS + b'"b":0}}', ""),
         (b'"' + b'[{,\\"' * 10_000 + b'"', ""),
         (b"]" * 1_000_000, ""),  # no JSON, as its parser says
     ],
