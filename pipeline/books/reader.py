@@ -24,7 +24,7 @@ from pipeline.errors import InvalidDocument, InvalidRequest, InvalidSsml, NoSpea
 from pipeline.text.markup.dialogue import read_script as read_lines
 
 MOST_PARTS = 30_000
-MOST_CHAPTERS = 5_000
+MOST_CHAPTERS = 10_000
 MOST_TITLE = 300
 """characters of a title that are kept; a chapter's is spoken whole"""
 MEMORY_LIMIT = 1 << 30
