@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import AtCapacity, EngineFault
+from pipeline.errors import AtCapacity, EngineDead, EngineFault
 from pipeline.store.store import Store
 from pipeline.types import Lane, PronunciationKind
 from serve.access.api_keys import Quota, Scope
@@ -127,11 +127,14 @@ def test_an_empty_stream_is_refused(caller: Caller):
     [
         (AtCapacity("full", retry_after_s=1.0), "RESOURCE_EXHAUSTED"),
         (EngineFault("no"), "INTERNAL"),
+        (EngineDead("the replica has died"), "UNAVAILABLE"),
         (RuntimeError(CANARY), "INTERNAL"),
     ],
 )
-def test_failures_have_a_status_too(error: Exception, code: str):
-    with riva_serving(make_services(Speaker(fails_at=0, error=error))) as address:
+@pytest.mark.parametrize("fails_at", [0, 2])
+def test_failures_have_a_status_too(error: Exception, code: str, fails_at: int):
+    """Also in the middle of a stream, behind its first audio."""
+    with riva_serving(make_services(Speaker(chunks=4, fails_at=fails_at, error=error))) as address:
         caller = Caller(address)
         for call in (lambda: caller.whole(text=TEXT), lambda: caller.stream({"text": TEXT})):
             found, detail = refusal(call)

@@ -20,7 +20,7 @@ from wyoming.info import Describe, Info, SelectProgram
 from wyoming.ping import Ping, Pong
 from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop, SynthesizeVoice
 
-from pipeline.errors import AtCapacity, EngineFault, NoSpeakableText
+from pipeline.errors import AtCapacity, EngineDead, EngineFault, NoSpeakableText
 from pipeline.store.store import Store
 from pipeline.types import Lane
 from serve.access.api_keys import Quota, Scope
@@ -219,9 +219,15 @@ def test_what_is_wrong_is_said_and_ends_the_stream(events: list[Event], code: st
     assert talk(script) == ([f"error {code}", "end"], b"")
 
 
-@pytest.mark.parametrize("error", [EngineFault("no"), NoSpeakableText("nothing"), RuntimeError(CANARY)])
+@pytest.mark.parametrize(
+    ("error", "fails_at"),
+    [
+        (NoSpeakableText("nothing"), 0),  # behind audio it is a part that is left out
+        *((error, at) for error in (EngineFault("no"), EngineDead("dead"), RuntimeError(CANARY)) for at in (0, 2)),
+    ],
+)
 @pytest.mark.parametrize("grows", [False, True])
-def test_a_failure_is_no_end_of_audio(error: Exception, grows: bool):
+def test_a_failure_is_no_end_of_audio(error: Exception, fails_at: int, grows: bool):
     async def script(client: AsyncTcpClient, listener: WyomingListener) -> Any:
         if grows:
             await client.write_event(SynthesizeStart().event())
@@ -231,7 +237,8 @@ def test_a_failure_is_no_end_of_audio(error: Exception, grows: bool):
             await client.write_event(Synthesize(TEXT).event())
         return await heard(client)
 
-    kinds, _ = talk(script, make_services(Speaker(fails_at=0, error=error)))
+    kinds, audio = talk(script, make_services(Speaker(chunks=4, fails_at=fails_at, error=error)))
+    assert bool(audio) == bool(fails_at)
     assert kinds[-1] == "end"
     assert kinds[-2].startswith("error ")
 
