@@ -30,6 +30,8 @@ from pipeline.text.segment import letter_weight
 
 LEAST_WEIGHT = 20
 """shortest part that ends without a flush [letters; a Chinese character counts as three]"""
+HEAVIEST = 3
+"""letters that a character counts as, at most"""
 
 _SIGNS = frozenset(".!?。！？")
 _CLOSING = frozenset("\"'”’」』)）]】》")
@@ -154,30 +156,31 @@ class _Scan:
         """Scans on; returns True at a possible end whose following characters are known, False where the text ends."""
         size = len(text)
         while self.at < size:
-            if self.phase is _Phase.TEXT:
+            phase = self.phase
+            if phase is _Phase.TEXT:
                 self._read_text(text, size)
                 continue
             character = text[self.at]
-            match self.phase:
-                case _Phase.SIGNS if character not in _SIGNS:
+            if phase is _Phase.SIGNS:
+                if character not in _SIGNS:
                     self.phase, self.signs = _Phase.CLOSING, self.at
                     continue
-                case _Phase.CLOSING if character not in _CLOSING:
+            elif phase is _Phase.CLOSING:
+                if character not in _CLOSING:
                     self.phase, self.gap = _Phase.GAP, self.at
                     continue
-                case _Phase.GAP if character.isspace():
-                    self.has_line_end = self.has_line_end or character == "\n"
-                case _Phase.GAP if self.signs == self.start and not self.has_line_end:
-                    self.phase = _Phase.TEXT
+            elif phase is _Phase.GAP:
+                if not character.isspace():
+                    is_end = self.signs != self.start or self.has_line_end
+                    self.phase, self.stop = (_Phase.OPENING, self.at) if is_end else (_Phase.TEXT, self.stop)
                     continue
-                case _Phase.GAP:
-                    self.phase, self.stop = _Phase.OPENING, self.at
-                    continue
-                case _Phase.OPENING if character not in _OPENING:
+                self.has_line_end = self.has_line_end or character == "\n"
+            elif phase is _Phase.OPENING:
+                if character not in _OPENING:
                     self.phase = _Phase.FOLLOWING
                     continue
-                case _Phase.FOLLOWING:
-                    return self.at + 1 < size or not character.isupper()
+            else:
+                return self.at + 1 < size or not character.isupper()
             self.at += 1
         return False
 
@@ -203,6 +206,8 @@ class _Scan:
 
     def ends_a_part(self, text: str) -> bool:
         """Returns whether the present part may end at the end that was reached."""
+        if HEAVIEST * (self.start - self.begin) < LEAST_WEIGHT:
+            return False
         signs, following = text[self.start : self.signs], text[self.at : self.at + 2]
         return (
             following[0].isalpha()
