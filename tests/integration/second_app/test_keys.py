@@ -94,6 +94,13 @@ def test_keys_lanes_and_promises_hold_through_serve(cluster: Cluster, capsys: py
             assert refusals[0].json()["error"]["code"] == "deadline_unmeetable"
             assert int(refusals[0].headers["Retry-After"]) >= 1
         wait_until(lambda: speak(cluster, key).status_code == 200, 30.0)
+        status = cluster.url(f"{ROUTE}/admin/status")
+        assert requests.get(status, headers=headers, timeout=10).status_code == 403
+        operator = {"Authorization": f"Bearer {make_key(capsys, store, '--scopes', 'admin')}"}
+        wait_until(lambda: requests.get(status, headers=operator, timeout=10).status_code == 200, 10.0)
+        shown = requests.get(status, headers=operator, timeout=10).json()
+        assert [replica["slots"] for replica in shown["acoustic"]] == [2]
+        assert shown["degrade"]["level"] == 0
 
 
 @pytest.mark.nightly
